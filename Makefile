@@ -1,0 +1,48 @@
+PYTHON ?= python3
+BIN := .venv/bin
+RUN := $(BIN)/python
+PIP := $(RUN) -m pip install --quiet --no-input --disable-pip-version-check -c constraints.txt
+INSTALLED := .venv/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test lint format bench clean
+
+help: ## show this list
+	@echo "make TARGET [PYTHON=python3.12]   (any Python from 3.11; every target installs what it needs)"
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F '\t' '{printf "  %-8s %s\n", $$1, $$2}'
+
+venv: $(INSTALLED) ## create .venv and install the tested versions
+
+# torch comes first and by its exact pin: left to the resolver, it may bring gigabytes of CUDA.
+$(INSTALLED): pyproject.toml constraints.txt
+	@command -v $(PYTHON) > /dev/null || { echo "PYTHON=$(PYTHON): no such command"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "PYTHON=$(PYTHON): must be Python 3.11 or newer, is $$($(PYTHON) --version);" \
+			"name another: make PYTHON=python3.12"; exit 1; }
+	@echo "Installing into .venv: a few minutes, once"
+	@test -x $(RUN) || $(PYTHON) -m venv .venv
+	@$(PIP) "$$(grep '^torch==' constraints.txt)"
+	@$(PIP) -e '.[dev]'
+	@touch $@
+
+demo: $(INSTALLED) ## train, search and compare BM25, T5-ColBERT and T5-SEAL on generated text
+	$(RUN) train.py -m model=bm25,t5_colbert,t5_seal experiment=demo resume=true
+
+test: $(INSTALLED) ## run the tests
+	$(RUN) -m pytest -q
+
+lint: $(INSTALLED) ## check style and format
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+
+format: $(INSTALLED) ## repair style and format
+	$(RUN) -m ruff check --fix .
+	$(RUN) -m ruff format .
+
+bench: $(INSTALLED) ## run every benchmark in tests/benchmarks
+	@set -e; for file in tests/benchmarks/bench_*.py; do \
+		$(RUN) -m "tests.benchmarks.$$(basename "$$file" .py)"; done
+
+clean: ## remove .venv and caches; outputs/ stays
+	rm -rf .venv .pytest_cache .ruff_cache build *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

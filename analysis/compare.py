@@ -1,0 +1,118 @@
+"""Compares finished runs: ``python -m analysis.compare runs='[outputs/a,outputs/b]'``."""
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import hydra
+import rich.table
+from omegaconf import DictConfig
+from rich.console import Console
+from rich.text import Text
+
+from analysis.comparison import Comparison, Section, compare_runs
+from analysis.comparison_files import numbers, write_comparison
+from analysis.metric_names import group
+from analysis.tables import Cell, summary
+from conf.resolvers import register_resolvers
+
+CONFIGURATIONS = Path(__file__).parents[1] / "conf"
+COLUMNS_AT_MOST = 6  # systems side by side; more stand one below the other
+PLAIN_WIDTH = 200  # where no terminal says how wide it is
+
+
+def compare(
+    runs: Sequence[Path | str],
+    out: Path | str | None = None,
+    mixed: bool = False,
+    logger: Any = None,
+) -> Comparison:
+    """Compares runs, writes the comparison's files, prints one table and where the files are.
+
+    Args:
+        runs: run folders, or folders that hold some (a sweep's).
+        out: where the files go; by default the folder that holds all the runs.
+        mixed: show different collections or splits apart instead of refusing them.
+        logger: a Lightning logger; if it takes tables and images (wandb's does) they go there.
+
+    Returns:
+        What was compared.
+
+    Raises:
+        FileNotFoundError, ValueError: as `compare_runs`.
+    """
+    comparison = compare_runs([Path(run) for run in runs], mixed)
+    files = write_comparison(comparison, Path(out) if out else _common_folder(comparison))
+    console = Console() if sys.stdout.isatty() else Console(width=PLAIN_WIDTH)
+    for section in comparison.sections:
+        console.print(_printed(section))
+    for note in comparison.notes:
+        console.print(note, style="yellow", markup=False, highlight=False)
+    for path in [*files["pages"], *files["figures"]]:
+        console.print(path, soft_wrap=True, markup=False, highlight=False)
+    if hasattr(logger, "log_table") and hasattr(logger, "log_image"):
+        columns, rows = numbers(comparison)
+        logger.log_table("comparison", columns=columns, data=rows)
+        logger.log_image("comparison/figures", [str(path) for path in files["figures"]])
+    return comparison
+
+
+def _common_folder(comparison: Comparison) -> Path:
+    paths = [run.path for section in comparison.sections for g in section.groups for run in g.runs]
+    return Path(os.path.commonpath([path.absolute().parent for path in paths]))
+
+
+def _printed(section: Section) -> rich.table.Table:
+    """Metrics as rows beside few systems, systems as rows if there are many."""
+    table = summary(section)
+    upright = len(table.rows) <= COLUMNS_AT_MOST
+    grid = [list(map(Cell, ["", *table.columns]))]
+    grid += [[Cell(name), *cells] for name, cells in table.rows]
+    header, *rows = zip(*grid, strict=True) if upright else grid
+    printed = rich.table.Table(title=table.heading, title_justify="left")
+    for number, cell in enumerate(header):
+        printed.add_column(_styled(cell), justify="right" if number else "left")
+    ends = _ends(section.headlines) if upright else set()
+    for number, row in enumerate(rows):
+        printed.add_row(*map(_styled, row), end_section=number in ends)
+    return printed
+
+
+def _ends(keys: Sequence[str]) -> set[int]:
+    """The numbers of the metrics that end their group: a line stands below them."""
+    return {number for number, (a, b) in enumerate(pairwise(keys)) if group(a) != group(b)}
+
+
+def _styled(cell: Cell) -> Text:
+    return Text(cell.text, style="bold green" if cell.best else "")
+
+
+@contextmanager
+def comparison_logger(config: DictConfig, folder: Path | str = ".") -> Iterator[Any]:
+    """The configuration's logger with a run of its own for the comparison; None without one."""
+    if not config.get("logger"):
+        yield None
+        return
+    logger = hydra.utils.instantiate(config.logger, name="comparison", save_dir=str(folder))
+    yield logger
+    if hasattr(logger.experiment, "finish"):  # wandb uploads at the end of a run
+        logger.experiment.finish()
+
+
+@hydra.main(version_base="1.3", config_path=str(CONFIGURATIONS), config_name="compare")
+def main(config: DictConfig) -> None:
+    register_resolvers()
+    runs = [config.runs] if isinstance(config.runs, str) else list(config.runs)
+    try:
+        with comparison_logger(config, config.out or ".") as logger:
+            compare(runs, config.out, config.mixed, logger)
+    except (ValueError, FileNotFoundError) as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()

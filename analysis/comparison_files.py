@@ -1,0 +1,86 @@
+"""A comparison as files: `comparison.csv`, `comparison.md`, `comparison.html`, and its figures."""
+
+import csv
+from collections.abc import Iterable
+from pathlib import Path
+
+from analysis import metric_names
+from analysis.comparison import Comparison
+from analysis.comparison_figures import draw_comparison
+from analysis.gallery import Gallery
+from analysis.pages import picture, write_page
+from analysis.tables import Cell, comparison_tables, summary
+
+FIGURES = "comparison_figures"
+IDENTITY = ("setting", "system", "paradigm", "seeds")
+
+
+def write_comparison(comparison: Comparison, directory: Path) -> dict[str, list[Path]]:
+    """Writes all files of a comparison; earlier ones are replaced.
+
+    Returns:
+        {"tables": [csv, md], "pages": [html], "figures": [png, …]}.
+    """
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    several = len(comparison.sections) > 1
+    galleries = [
+        draw_comparison(section, directory / FIGURES, f"{number}_" if several else "")
+        for number, section in enumerate(comparison.sections, start=1)
+    ]
+    tables = [_write_csv(comparison, directory), _write_markdown(comparison, directory)]
+    pages = [_write_page(comparison, galleries, directory)]
+    figures = [path for gallery in galleries for path in gallery.paths]
+    return {"tables": tables, "pages": pages, "figures": figures}
+
+
+def numbers(comparison: Comparison) -> tuple[list[str], list[list]]:
+    """Columns and rows with plain numbers: a metric and, with several seeds, its "…/std"."""
+    statistics = [g.statistics for s in comparison.sections for g in s.groups]
+    keys = sorted({key for values in statistics for key in values}, key=metric_names.order)
+    spread = {k for values in statistics for k, s in values.items() if s.std is not None}
+    columns = [name for k in keys for name in ((k, f"{k}/std") if k in spread else (k,))]
+    rows = []
+    for section in comparison.sections:
+        for group in section.groups:
+            values = {key: value.mean for key, value in group.statistics.items()}
+            values |= {f"{key}/std": value.std for key, value in group.statistics.items()}
+            identity = [section.setting, group.label, group.paradigm, group.seeds]
+            rows.append(identity + [values.get(column) for column in columns])
+    return [*IDENTITY, *columns], rows
+
+
+def _write_csv(comparison: Comparison, directory: Path) -> Path:
+    partial = directory / "comparison.csv.partial"
+    columns, rows = numbers(comparison)
+    with partial.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([columns, *rows])
+    return partial.rename(directory / "comparison.csv")
+
+
+def _write_markdown(comparison: Comparison, directory: Path) -> Path:
+    lines = ["# Comparison", ""]
+    for section in comparison.sections:
+        table = summary(section)
+        lines += [f"## {table.heading}", "", _markdown_row("system", map(Cell, table.columns))]
+        lines += ["|---|" + "---:|" * len(table.columns)]
+        lines += [_markdown_row(*row) for row in table.rows]
+        lines += ["", "Mean ± sample standard deviation over seeds.", ""]
+    lines += [f"- {note}" for note in comparison.notes]
+    partial = directory / "comparison.md.partial"
+    partial.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
+    return partial.rename(directory / "comparison.md")
+
+
+def _markdown_row(name: str, cells: Iterable[Cell]) -> str:
+    texts = [name, *(f"**{cell.text}**" if cell.best else cell.text for cell in cells)]
+    return f"| {' | '.join(text.replace('|', chr(92) + '|') for text in texts)} |"
+
+
+def _write_page(comparison: Comparison, galleries: list[Gallery], directory: Path) -> Path:
+    sections = []
+    for section, gallery in zip(comparison.sections, galleries, strict=True):
+        pictures = zip(gallery.entries, map(picture, gallery.paths), strict=True)
+        sections.append((section, comparison_tables(section), list(pictures)))
+    path = directory / "comparison.html"
+    return write_page(path, "comparison.html", comparison=comparison, sections=sections)

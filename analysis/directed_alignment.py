@@ -1,0 +1,61 @@
+"""One normalised alignment matrix for a pair, whatever the system (Wu et al. §5.2, §7.2).
+
+Systems align in different ways: a multi-vector system chooses document tokens, a generative one
+spreads each document token over the query. To compare them both are read in both directions, as
+weights that sum to one over the other side.
+"""
+
+from torch import Tensor
+
+from gr_mvdr.alignment import Softmax, other_side, pair_mask
+from gr_mvdr.relevance import PairAlignment
+
+TINY = 1e-30  # a column of padding sums to zero
+
+# The direction in which a paradigm aligns of its own accord.
+OWN_DIRECTION = {
+    "multi_vector": "query_to_document",
+    "lexical": "query_to_document",
+    "generative": "document_to_query",
+}
+
+
+def own_direction(paradigm: str) -> str:
+    """The direction in which systems of this paradigm align of their own accord (§5.2.3).
+
+    Raises:
+        ValueError: an unknown paradigm.
+    """
+    if paradigm not in OWN_DIRECTION:
+        raise ValueError(f"paradigm={paradigm!r}: must be one of {', '.join(OWN_DIRECTION)}")
+    return OWN_DIRECTION[paradigm]
+
+
+def directed_alignment(pairs: PairAlignment, paradigm: str, direction: str) -> Tensor:
+    """The pair's alignment, normalised over the other side and averaged over heads (§7.2).
+
+    Multi-vector and lexical systems have sparse alignments, so the softmax of their similarity
+    over the other side is taken. A generative system's cross-attention already is such a softmax
+    in the document-to-query direction: its heads are averaged (rows still sum to one over query
+    tokens); for the other direction the columns of that average are divided by their sums.
+
+    Args:
+        pairs: similarity and alignment (B, H, M, N).
+        paradigm: "multi_vector", "generative" or "lexical".
+        direction: "query_to_document" (columns sum to 1) or "document_to_query" (rows do).
+
+    Returns:
+        (B, M, N) fp32, zero at padding.
+
+    Raises:
+        ValueError: an unknown paradigm or direction.
+    """
+    axis = other_side(direction)
+    if own_direction(paradigm) == "query_to_document":
+        document_mask, query_mask = pairs.document_mask[:, None], pairs.query_mask[:, None]
+        return Softmax(direction)(pairs.similarity.float(), document_mask, query_mask).mean(1)
+    real = pair_mask(pairs.document_mask, pairs.query_mask)
+    attention = pairs.alignment.float().mean(1).masked_fill(~real, 0)
+    if direction == "document_to_query":
+        return attention
+    return attention / attention.sum(axis, keepdim=True).clamp_min(TINY)

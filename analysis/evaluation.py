@@ -1,0 +1,59 @@
+"""Retrieve and rerank the test queries with any system (gr_as_mvdr §6.3)."""
+
+from pathlib import Path
+from typing import Any
+
+from gr_mvdr.ranking import evaluate
+
+
+def evaluate_retrieval(model: Any, data: Any, run: Path, depth: int) -> dict[str, float]:
+    """End-to-end search (gr_as_mvdr §6.3): writes `retrieve*.trec`, answers `retrieve/…`.
+
+    Args:
+        model: a `models.base.System` whose index is built; data: a `RetrievalDataModule`.
+        run: the run's folder.
+        depth: documents a query.
+
+    Returns:
+        Metrics of each test split; a split after the first adds its name.
+    """
+    metrics = {}
+    for split in data.test_splits:
+        queries = data.test_queries(split)
+        ranking = model.retrieve(queries, depth)
+        ranking.write(run / f"{_file('retrieve', split, data)}.trec", model.__class__.__name__)
+        found = evaluate(ranking, data.judgements(split, queries))
+        metrics |= _prefixed(found, "retrieve", split, data)
+    return metrics
+
+
+def evaluate_reranking(
+    model: Any, data: Any, run: Path, forms: dict[str, dict[str, Any]]
+) -> dict[str, float]:
+    """Reranks the BM25 candidates in every form of the system: `rerank*.trec`, `rerank/…`.
+
+    Args:
+        model, data, run: as `evaluate_retrieval`.
+        forms: name → arguments of `model.rerank`; the first form is the main one, the others add
+            their name to the metrics.
+    """
+    metrics = {}
+    for split in data.test_splits:
+        queries = data.rerank_queries(split)
+        candidates = data.candidates(split, queries)
+        for number, (form, arguments) in enumerate(forms.items()):
+            ranking = model.rerank(queries, data.documents, candidates, **arguments)
+            name = "rerank" if number == 0 else f"rerank-{form}"
+            ranking.write(run / f"{_file(name, split, data)}.trec", model.__class__.__name__)
+            found = evaluate(ranking, data.judgements(split, queries))
+            metrics |= _prefixed(found, name.replace("-", "/"), split, data)
+    return metrics
+
+
+def _file(name: str, split: str, data: Any) -> str:
+    return name if split == data.test_splits[0] else f"{name}-{split}"
+
+
+def _prefixed(found: dict[str, float], name: str, split: str, data: Any) -> dict[str, float]:
+    place = name if split == data.test_splits[0] else f"{name}/{split}"
+    return {f"{place}/{metric}": value for metric, value in found.items()}

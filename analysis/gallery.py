@@ -1,0 +1,75 @@
+"""The figures of a run: files for people, and a list that says how to read each."""
+
+import json
+import warnings
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+LIST = "figures.json"
+
+
+@dataclass(frozen=True)
+class GalleryEntry:
+    """One figure: `name`.png and `name`.pdf lie beside the list.
+
+    Attributes:
+        name: file name without suffix.
+        title: a heading.
+        caption: a sentence on how to read it.
+        case: True for a single pair, False for a measurement.
+    """
+
+    name: str
+    title: str
+    caption: str
+    case: bool = False
+
+
+def save_figure(figure: Figure, directory: Path, name: str) -> Path:
+    """Writes `name`.png and `name`.pdf (temporary name, then renamed); answers the PNG's path."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for kind in ("pdf", "png"):
+        partial = directory / f"{name}.{kind}.partial"
+        # Without a date equal figures are equal files.
+        metadata = {"CreationDate": None} if kind == "pdf" else None
+        with warnings.catch_warnings():
+            # Scripts that the font lacks show as boxes; a warning a character helps nobody.
+            warnings.filterwarnings("ignore", "Glyph .* missing from font")
+            figure.savefig(partial, format=kind, dpi=150, bbox_inches="tight", metadata=metadata)
+        partial.rename(directory / f"{name}.{kind}")
+    return directory / f"{name}.png"
+
+
+class Gallery:
+    """Collects the figures of a run in its folder `figures/`.
+
+    Args:
+        directory: where figures and their list go; a list that exists is replaced.
+    """
+
+    def __init__(self, directory: Path):
+        self.directory = Path(directory)
+        self.entries: list[GalleryEntry] = []
+
+    @property
+    def paths(self) -> list[Path]:
+        """The PNGs, in order."""
+        return [self.directory / f"{entry.name}.png" for entry in self.entries]
+
+    def add(self, figure: Figure, entry: GalleryEntry) -> None:
+        """Saves a figure and notes how to read it."""
+        save_figure(figure, self.directory, entry.name)
+        self.entries.append(entry)
+        partial = self.directory / f"{LIST}.partial"
+        partial.write_text(json.dumps([asdict(entry) for entry in self.entries], indent=1))
+        partial.rename(self.directory / LIST)
+
+
+def read_gallery(directory: Path) -> list[GalleryEntry]:
+    """The figures of a run in their order; none if nothing was drawn."""
+    path = Path(directory) / LIST
+    if not path.is_file():
+        return []
+    return [GalleryEntry(**entry) for entry in json.loads(path.read_text())]

@@ -1,0 +1,137 @@
+"""How metrics are named, ordered, formatted and judged in tables for people."""
+
+from dataclasses import dataclass
+
+GROUPS = ("retrieve", "rerank", "analysis", "cost")
+LABELS = {
+    "recall@1": "R@1",
+    "recall@10": "R@10",
+    "recall@100": "R@100",
+    "mrr@10": "MRR@10",
+    "ndcg@10": "nDCG@10",
+    "train_seconds": "training",
+    "index_bytes": "index",
+    "query_ms_p50": "query, median",
+    "query_ms_p95": "query, 95th percentile",
+    "peak_memory_bytes": "peak memory",
+    "query_to_document": "q→d",
+    "document_to_query": "d→q",
+}
+METRIC_ORDER = list(LABELS)
+MISSING = "–"
+BYTE_UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """A metric over seeds: mean, and the sample's standard deviation of two or more."""
+
+    mean: float
+    std: float | None = None
+
+
+def group(key: str) -> str:
+    """The first part: "retrieve/test_unseen/recall@1" belongs to "retrieve"."""
+    return key.split("/")[0]
+
+
+def by_bin(key: str) -> bool:
+    """Is this one IDF bin of a metric?"""
+    return "/idf_" in key
+
+
+def section(key: str) -> str:
+    """What a metric stands under: "retrieve test_unseen", "exact match q→d"."""
+    first, *middle = key.split("/")[:-1]
+    if first == "analysis":
+        return " ".join(map(_word, middle))
+    return " ".join([first, *map(_name, middle)])
+
+
+def label(key: str) -> str:
+    """The metric's own name, short: "R@1", "hard", "IDF 2-4", "training"."""
+    return _word(key.split("/")[-1])
+
+
+def full_label(key: str) -> str:
+    """The metric's name where no heading stands over it: "retrieve test_unseen R@1"."""
+    return f"{section(key)} {label(key)}"
+
+
+def _word(part: str) -> str:
+    if part.startswith("idf_"):
+        return "IDF " + part.removeprefix("idf_").replace("_", "-")
+    return _name(part).replace("_", " ")
+
+
+def _name(part: str) -> str:
+    """Splits and forms are shown as the user types them."""
+    return LABELS.get(part, part)
+
+
+def order(key: str) -> tuple:
+    """Sorts metrics: by group, the main split before others, recall before MRR."""
+    parts = key.split("/")
+    rank = GROUPS.index(parts[0]) if parts[0] in GROUPS else len(GROUPS)
+    if parts[0] == "analysis":
+        return rank, by_bin(key), parts[1], min(map(_place, parts)), key
+    return rank, len(parts), "/".join(parts[:-1]), _place(parts[-1]), key
+
+
+def _place(part: str) -> int:
+    return METRIC_ORDER.index(part) if part in METRIC_ORDER else len(METRIC_ORDER)
+
+
+def best(key: str, means: list[float]) -> float | None:
+    """The best of several means: high for quality, low for cost, None where neither is better."""
+    chosen = {"retrieve": max, "rerank": max, "cost": min}.get(group(key))
+    return chosen(means) if chosen and len(means) > 1 else None
+
+
+def heading(key: str, splits: set[str]) -> tuple[str, str]:
+    """A table's heading and the form of reranking: ("rerank test_unseen", "leak_free")."""
+    if group(key) != "rerank":
+        return section(key), ""
+    middle = key.split("/")[1:-1]
+    split = [part for part in middle if part in splits]
+    return " ".join(["rerank", *split]), " ".join(_name(p) for p in middle if p not in splits)
+
+
+def headlines(keys: list[str], splits: set[str]) -> list[str]:
+    """The metrics that a summary shows, of those that are there."""
+    return [key for key in keys if _is_headline(key, splits)]
+
+
+def _is_headline(key: str, splits: set[str]) -> bool:
+    name = key.split("/")[-1]
+    match group(key):
+        case "retrieve":
+            return name in ("recall@1", "recall@10", "mrr@10")
+        case "rerank":
+            return name == "mrr@10" and key.split("/")[1] not in splits
+        case "analysis":
+            return name in ("hard", "soft")
+        case _:
+            return name in ("train_seconds", "index_bytes", "query_ms_p50")
+
+
+def text(key: str, statistic: Statistic | None) -> str:
+    """A value for people: "0.812 ± 0.010", "12.3 MB", "4.1 ms", and "–" for none."""
+    if statistic is None:
+        return MISSING
+    scale, digits, unit = _unit(key, statistic.mean)
+    value = f"{statistic.mean / scale:,.{digits}f}"
+    if statistic.std is not None:
+        value += f" ± {statistic.std / scale:,.{digits}f}"
+    return f"{value} {unit}".strip()
+
+
+def _unit(key: str, value: float) -> tuple[float, int, str]:
+    if key.endswith("_bytes"):
+        power = max(0, min(len(str(int(value))) - 1, 14)) // 3
+        return 1000.0**power, 1 if power else 0, BYTE_UNITS[power]
+    if key.endswith("_seconds"):
+        return 1, 0 if value >= 100 else 1, "s"
+    if "_ms" in key:
+        return 1, 1, "ms"
+    return 1, 3, ""

@@ -1,0 +1,69 @@
+"""Where a run came from: code, versions, hardware, data and choices."""
+
+import os
+import platform
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+PACKAGES = ("torch", "transformers", "pytorch-lightning", "datasets", "faiss-cpu", "bm25s")
+
+
+def provenance(system: str, model: Any, data: Any, seed: int) -> dict[str, Any]:
+    """What a reader needs to judge or repeat a run's numbers.
+
+    Args:
+        system: the model's name in tables.
+        model: a `models.base.System`; data: a `RetrievalDataModule`; seed: the run's.
+    """
+    collection = data.collection
+    return {
+        "system": system,
+        "paradigm": model.paradigm,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "collection": collection.name,
+        "documents": len(collection.documents),
+        "sources": collection.sources,
+        "text_fields": data.options["text_fields"],
+        "train_split": data.options["train_split"],
+        "splits": data.test_splits,
+        "cut_texts": data.cut_texts(),
+        "seed": seed,
+        "git": _git_revision(),
+        "versions": {name: version(name) for name in PACKAGES},
+        "hardware": _hardware(),
+    }
+
+
+def _git_revision() -> str:
+    """The commit of this code, "-dirty" if files differ from it; "unknown" outside a clone."""
+    root = Path(__file__).parents[1]
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return "unknown"
+    return found.stdout.strip() or "unknown"
+
+
+def _hardware() -> dict[str, Any]:
+    gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+    return {
+        "machine": platform.machine(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "gpus": gpus,
+        "python": platform.python_version(),
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor())

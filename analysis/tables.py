@@ -1,0 +1,103 @@
+"""Metrics laid out as tables for people: what stands in rows, what in columns, what is bold."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import groupby
+from typing import NamedTuple
+
+from analysis import metric_names
+from analysis.comparison import Group, Section
+from analysis.metric_names import Statistic
+
+
+class Cell(NamedTuple):
+    """A value for people, and whether it is the best of its column."""
+
+    text: str
+    best: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """Named rows of cells under a heading."""
+
+    heading: str
+    columns: list[str]
+    rows: list[tuple[str, list[Cell]]]
+
+
+def summary(section: Section) -> Table:
+    """The metrics that matter, one row for each system, one column for each metric."""
+    keys = section.headlines
+    rows = [(group.label, [_cell(section, key, group) for key in keys]) for group in section.groups]
+    return Table(section.setting, [metric_names.full_label(key) for key in keys], rows)
+
+
+def _cell(section: Section, key: str, group: Group) -> Cell:
+    statistic = group.statistics.get(key)
+    best = statistic is not None and statistic.mean == section.best(key)
+    return Cell(metric_names.text(key, statistic), best)
+
+
+def comparison_tables(section: Section) -> list[Table]:
+    """Every metric of a comparison: rows are systems, and where they rerank in several forms,
+    one for each form, since all of them order the same candidates."""
+    keys = defaultdict(lambda: defaultdict(dict))
+    for key in section.keys:
+        heading, form = metric_names.heading(key, section.splits)
+        keys[heading][form][metric_names.label(key)] = key
+    return [_comparison_table(section, heading, forms) for heading, forms in keys.items()]
+
+
+def _comparison_table(section: Section, heading: str, forms: dict[str, dict[str, str]]) -> Table:
+    columns = list(dict.fromkeys(label for labels in forms.values() for label in labels))
+    rows = {
+        f"{group.label}, {form}" if form else group.label: [
+            (labels.get(column, ""), group.statistics.get(labels.get(column, "")))
+            for column in columns
+        ]
+        for group in section.groups
+        for form, labels in forms.items()
+    }
+    rows = {name: row for name, row in rows.items() if any(value for _, value in row)}
+    best = [_best(column) for column in zip(*rows.values(), strict=True)]
+    cells = {
+        name: [
+            Cell(metric_names.text(key, value), value is not None and value.mean == winner)
+            for (key, value), winner in zip(row, best, strict=True)
+        ]
+        for name, row in rows.items()
+    }
+    return Table(heading, columns, list(cells.items()))
+
+
+def _best(column: tuple[tuple[str, Statistic | None], ...]) -> float | None:
+    present = [(key, value.mean) for key, value in column if value]
+    return metric_names.best(present[0][0], [mean for _, mean in present]) if present else None
+
+
+def run_tables(metrics: dict[str, float]) -> dict[str, list[Table]]:
+    """The metrics of one run: for each group its tables; IDF bins have one of their own."""
+    keys = sorted(metrics, key=metric_names.order)
+    tables = defaultdict(list)
+    for (group, _), inside in groupby(keys, _group_and_kind):
+        tables[group].append(_run_table(group, metrics, list(inside)))
+    return tables
+
+
+def _group_and_kind(key: str) -> tuple[str, bool]:
+    return metric_names.group(key), metric_names.by_bin(key)
+
+
+def _run_table(group: str, metrics: dict[str, float], keys: list[str]) -> Table:
+    """Sections as rows, labels as columns, both in their first order."""
+    columns = list(dict.fromkeys(map(metric_names.label, keys)))
+    rows = {section: [Cell(metric_names.MISSING)] * len(columns) for section in _sections(keys)}
+    for key in keys:
+        value = metric_names.text(key, Statistic(metrics[key]))
+        rows[metric_names.section(key)][columns.index(metric_names.label(key))] = Cell(value)
+    return Table(group, columns, list(rows.items()))
+
+
+def _sections(keys: list[str]) -> dict[str, None]:
+    return dict.fromkeys(map(metric_names.section, keys))

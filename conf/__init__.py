@@ -1,0 +1,1 @@
+"""Hydra configurations and the resolvers that they use."""

@@ -1,0 +1,59 @@
+"""What the configurations ask of the machine: ${run_name:}, ${auto_precision:}, ${wandb_offline:}."""
+
+import hashlib
+import netrc
+import os
+from pathlib import Path
+
+import torch
+from omegaconf import OmegaConf
+
+# Overrides that say where or how a run is made, not what is run.
+_CIRCUMSTANCES = ("resume", "output", "name", "run", "logger")
+
+
+def register_resolvers() -> None:
+    """Makes the resolvers known to OmegaConf."""
+    OmegaConf.register_new_resolver("run_name", run_name, replace=True)
+    OmegaConf.register_new_resolver("auto_precision", auto_precision, replace=True)
+    OmegaConf.register_new_resolver("wandb_offline", wandb_offline, replace=True)
+
+
+def run_name(model: str, data: str, overrides: list[str]) -> str:
+    """model-collection-seed1, and a short hash of all other overrides of the command line.
+
+    The same command means the same folder: that is how `resume=true` finds it again.
+
+    Args:
+        model, data: the groups' chosen options.
+        overrides: of the command line, such as "seed=2".
+    """
+    asked = dict(override.split("=", 1) for override in overrides if "=" in override)
+    name = [model, Path(asked.get("data.path", data)).name, f"seed{asked.pop('seed', 1)}"]
+    for key in ("model", "data", *_CIRCUMSTANCES):
+        asked.pop(key, None)
+    if asked:
+        name.append(hashlib.sha256(str(sorted(asked.items())).encode()).hexdigest()[:6])
+    return "-".join(name)
+
+
+def auto_precision() -> str:
+    """bf16-mixed on hardware that multiplies in bf16, else 32-true (emulated bf16 is slow)."""
+    if torch.cuda.is_available():
+        return "bf16-mixed" if torch.cuda.is_bf16_supported() else "32-true"
+    flags = Path("/proc/cpuinfo")
+    fast = flags.is_file() and any(f in flags.read_text() for f in ("avx512_bf16", "amx_bf16"))
+    return "bf16-mixed" if fast else "32-true"
+
+
+def wandb_offline() -> bool:
+    """True unless the user has logged in to wandb (WANDB_API_KEY, or a netrc entry)."""
+    if os.environ.get("WANDB_MODE"):
+        return os.environ["WANDB_MODE"] != "online"
+    if os.environ.get("WANDB_API_KEY"):
+        return False
+    try:
+        hosts = netrc.netrc(os.environ.get("NETRC")).hosts
+    except (OSError, netrc.NetrcParseError):
+        return True
+    return not any("wandb" in host for host in hosts)

@@ -1,0 +1,1 @@
+"""Texts in, batches out: collections, their formats, tokenisation, sampling, the LightningDataModule."""

@@ -1,0 +1,143 @@
+"""From text columns to token columns: one tokeniser a collection, every step cached by its cause."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import datasets
+import numpy as np
+from datasets import Dataset
+from transformers import PreTrainedTokenizerBase
+
+from gr_mvdr.tokenizers import load_tokenizer, train_tokenizer, word_tokenizer
+
+_WORD = re.compile(r"\S+")
+
+
+def collection_tokenizer(
+    documents: Dataset,
+    queries: Dataset,
+    backbone: str | None,
+    path: str | None,
+    unit: str,
+    vocab_size: int,
+    lowercase: bool,
+) -> PreTrainedTokenizerBase:
+    """The tokeniser of a run.
+
+    Args:
+        documents, queries: the texts a new tokeniser is trained on (training queries only).
+        backbone: name of a pretrained backbone, which brings its own tokeniser.
+        path: of a `tokenizer.json`, such as T5's vocabulary.
+        unit: of a tokeniser made here, "piece" (Unigram) or "word" (for lexical systems).
+        vocab_size: rows of the embedding table; a trained tokeniser has at most this many pieces.
+        lowercase: of a trained tokeniser.
+
+    Raises:
+        ValueError: an unknown unit, or a given vocabulary does not fit into the embedding table.
+    """
+    if unit not in ("piece", "word"):
+        raise ValueError(f"tokenizer.unit={unit}: must be piece or word")
+    if unit == "word":
+        return word_tokenizer(_texts(documents, queries))
+    if backbone is None and path is None:
+        return _trained(documents, queries, vocab_size, lowercase)
+    loaded = load_tokenizer(path or backbone)
+    if backbone is None and len(loaded) > vocab_size:
+        raise ValueError(
+            f"tokenizer.vocab_size={vocab_size}: must be ≥ {len(loaded)}, "
+            f"the size of tokenizer.path={path}"
+        )
+    return loaded
+
+
+def _trained(
+    documents: Dataset, queries: Dataset, vocab_size: int, lowercase: bool
+) -> PreTrainedTokenizerBase:
+    key = _key("unigram/1", documents._fingerprint, queries._fingerprint, vocab_size, lowercase)
+    path = Path(datasets.config.HF_DATASETS_CACHE) / "tokenizers" / f"{key}.json"
+    if not path.is_file():
+        trained = train_tokenizer(_texts(documents, queries), vocab_size, lowercase)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_suffix(".unfinished")
+        trained.backend_tokenizer.save(str(unfinished))
+        unfinished.rename(path)
+    return load_tokenizer(path)
+
+
+def _texts(documents: Dataset, queries: Dataset) -> Iterator[str]:
+    for table in (documents, queries):
+        for rows in table.iter(1000):
+            yield from rows["text"]
+
+
+def join_fields(documents: Dataset, fields: list[str]) -> Dataset:
+    """Replaces `text` by the chosen fields joined with " | ", empty ones left out.
+
+    Args:
+        documents: columns id, title, text.
+        fields: of "title" and "text", in the order wanted (the papers: title | text).
+
+    Raises:
+        ValueError: another field is named, or none.
+    """
+    if not fields or not set(fields) <= {"title", "text"}:
+        raise ValueError(f"data.text_fields={list(fields)}: must name title, text or both")
+
+    def join(rows: dict) -> dict:
+        columns = [rows[field] for field in fields]
+        return {"text": [" | ".join(filter(None, parts)) for parts in zip(*columns, strict=True)]}
+
+    key = _key("join/1", documents._fingerprint, list(fields))
+    return _map(documents, join, key)
+
+
+def add_tokens(table: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
+    """Adds `tokens`, the whole text's ids (not cut, no </s>), and `word_starts`.
+
+    `word_starts` has one entry for each white-space separated word, the position of its first
+    token, so that a span of words can be cut out of the tokens.
+    """
+
+    def tokenise(rows: dict) -> dict:
+        found = tokenizer(rows["text"], add_special_tokens=False, return_offsets_mapping=True)
+        pairs = zip(rows["text"], found["offset_mapping"], strict=True)
+        return {
+            "tokens": found["input_ids"],
+            "word_starts": [word_starts(text, offsets) for text, offsets in pairs],
+        }
+
+    vocabulary = hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
+    return _map(table, tokenise, _key("tokens/1", table._fingerprint, vocabulary))
+
+
+def word_starts(text: str, offsets: list[tuple[int, int]]) -> list[int]:
+    """The position of the first token of each word of a text.
+
+    Args:
+        text: W words separated by white space.
+        offsets: the characters [start, end) of each token; a token of white space alone belongs
+            to the word that follows it.
+
+    Returns:
+        W ascending token positions.
+    """
+    first_characters = np.array([match.start() for match in _WORD.finditer(text)])
+    ends = np.array([end for _, end in offsets], dtype=np.int64)
+    # The first token that reaches past the word's first character is the word's first token,
+    # unless a token of the space before it (which ends there) opens the word.
+    found = np.searchsorted(ends, first_characters, side="right")
+    blank = np.array([not text[start:end].strip() for start, end in offsets] + [False])
+    return (found - blank[found - 1] * (found > 0)).tolist()
+
+
+def _map(table: Dataset, function, key: str) -> Dataset:
+    # The explicit fingerprint names all that the column depends on; a pickled closure would not
+    # stay the same from one run to the next.
+    return table.map(function, batched=True, new_fingerprint=key)
+
+
+def _key(*causes) -> str:
+    return hashlib.sha256(json.dumps(causes).encode()).hexdigest()[:32]

@@ -1,0 +1,89 @@
+"""T5 backbones: a pretrained checkpoint by name or folder, or a small one from a config."""
+
+from transformers import (
+    AutoConfig,
+    AutoModelForSeq2SeqLM,
+    AutoModelForTextEncoding,
+    PreTrainedModel,
+    T5Config,
+    T5EncoderModel,
+    T5ForConditionalGeneration,
+)
+
+
+def load_encoder(
+    name: str | None,
+    dropout_rate: float = 0.1,
+    attention: str = "sdpa",
+    shape: dict[str, int] | None = None,
+) -> PreTrainedModel:
+    """A T5 encoder: token ids (B, L) → token vectors (B, L, d_model).
+
+    Args:
+        name: `google/t5-v1_1-base`, `t5-base`, `google/mt5-base`, or any folder with a T5 in it;
+            None builds a new one with random weights.
+        dropout_rate: of the new or the pretrained model.
+        attention: "sdpa", or "eager", which is faster for small models on a CPU.
+        shape: T5Config values of a new model (vocab_size, d_model, num_layers, …); a pretrained
+            model brings its own.
+
+    Raises:
+        ValueError: the encoder does not read the shared embedding table after loading.
+    """
+    if name is None:
+        model = T5EncoderModel(_small_config(dropout_rate, shape or {}))
+    else:
+        config = AutoConfig.from_pretrained(name, dropout_rate=dropout_rate)
+        model = AutoModelForTextEncoding.from_pretrained(name, config=config)
+    model.set_attn_implementation(attention)
+    check_embedding_ties(model)
+    return model
+
+
+def load_encoder_decoder(
+    name: str | None,
+    dropout_rate: float = 0.1,
+    attention: str = "sdpa",
+    shape: dict[str, int] | None = None,
+) -> PreTrainedModel:
+    """A T5 encoder-decoder with its output table. Arguments as for `load_encoder`."""
+    if name is None:
+        model = T5ForConditionalGeneration(_small_config(dropout_rate, shape or {}))
+    else:
+        config = AutoConfig.from_pretrained(name, dropout_rate=dropout_rate)
+        model = AutoModelForSeq2SeqLM.from_pretrained(name, config=config)
+    model.set_attn_implementation(attention)
+    check_embedding_ties(model)
+    return model
+
+
+def check_embedding_ties(model: PreTrainedModel) -> None:
+    """Asserts that encoder and decoder read the shared embedding table.
+
+    Some T5-family checkpoints have been seen to load with untied or random encoder embeddings
+    under transformers 5, with nothing but worse numbers to show for it. The output table may
+    be a table of its own (T5 v1.1) and is not part of the tie.
+
+    Raises:
+        ValueError: a stack has an embedding table of its own.
+    """
+    for stack in ("encoder", "decoder"):
+        part = getattr(model, stack, None)
+        if part is not None and part.embed_tokens.weight is not model.shared.weight:
+            raise ValueError(
+                f"backbone.name={model.name_or_path}: {stack}.embed_tokens is not tied to the "
+                "shared embedding table after loading"
+            )
+
+
+def _small_config(dropout_rate: float, shape: dict[str, int]) -> T5Config:
+    """The original T5's form: a tied output table, and ReLU, half the time of a gated unit here.
+
+    A tied table lets a model without pretraining copy a query token to its output at once.
+    """
+    return T5Config(
+        dropout_rate=dropout_rate,
+        decoder_start_token_id=0,
+        tie_word_embeddings=True,
+        **shape,
+    )

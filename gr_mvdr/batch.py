@@ -1,0 +1,58 @@
+"""The one form in which texts reach a model: padded (query, document) pairs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass
+class PairBatch:
+    """B pairs of token sequences, padded on the right.
+
+    The document side holds what the system treats as the document: the text for a multi-vector
+    model, the identifier (a span, a docid) for a generative one.
+
+    Attributes:
+        query_ids, query_mask: (B, N) int64 and bool, True = real token.
+        document_ids, document_mask: (B, M) int64 and bool.
+        document_index: (B,) int64, the document's number in the corpus. Equal numbers mean the
+            same document, which must not serve as its own negative.
+    """
+
+    query_ids: Tensor
+    query_mask: Tensor
+    document_ids: Tensor
+    document_mask: Tensor
+    document_index: Tensor
+
+    def __len__(self) -> int:
+        return len(self.query_ids)
+
+    def to(self, device: torch.device) -> "PairBatch":
+        return PairBatch(**{name: value.to(device) for name, value in vars(self).items()})
+
+
+def pad(sequences: Sequence[Sequence[int]], pad_id: int = 0) -> tuple[Tensor, Tensor]:
+    """Pads token sequences on the right to the longest of them.
+
+    Args:
+        sequences: B lists of token ids.
+        pad_id: the id that fills the rest.
+
+    Returns:
+        ids (B, L) int64 and mask (B, L) bool, True = real token. L is at least 1.
+    """
+    lengths = torch.tensor([len(sequence) for sequence in sequences])
+    mask = torch.arange(max(1, int(lengths.max()))) < lengths[:, None]
+    ids = torch.full(mask.shape, pad_id, dtype=torch.int64)
+    ids[mask] = torch.tensor([token for sequence in sequences for token in sequence])
+    return ids, mask
+
+
+def cut(tokens: Sequence[int], length: int, end_id: int | None = None) -> list[int]:
+    """The first tokens of a text, at most `length` of them, the end token (if given) included."""
+    if end_id is None:
+        return list(tokens[:length])
+    return [*tokens[: length - 1], end_id]

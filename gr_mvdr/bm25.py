@@ -1,0 +1,70 @@
+"""BM25 (Robertson & Zaragoza) through bm25s: the lexical baseline and the source of candidates."""
+
+import json
+import re
+from collections.abc import Hashable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from gr_mvdr.ranking import Ranking
+
+_WORD = re.compile(r"\w+")
+
+
+def words(text: str) -> list[str]:
+    """BM25's terms: lower-cased runs of letters, digits and underscores; no stemming."""
+    return _WORD.findall(text.lower())
+
+
+class BM25Index:
+    """Term scores of all documents, computed once: Lucene's BM25.
+
+    score(q, d) = Σ_j idf(q_j) · tf / (tf + k1 (1 − b + b |d| / mean |d|)),
+    idf(t) = ln(1 + (N − df + ½) / (df + ½)).
+    """
+
+    def __init__(
+        self,
+        ids: Sequence[str],
+        documents: Sequence[Sequence[Hashable]],
+        k1: float = 1.5,
+        b: float = 0.75,
+    ):
+        """
+        Args:
+            ids: of D documents; documents: the terms of each (words, or token ids).
+            k1: saturation of the term frequency.
+            b: strength of the length normalisation.
+        """
+        import bm25s
+
+        self.ids = list(ids)
+        terms = dict.fromkeys(term for document in documents for term in document)
+        self.vocabulary = {term: number for number, term in enumerate(terms)}
+        numbers = [[self.vocabulary[term] for term in document] for document in documents]
+        self.scorer = bm25s.BM25(k1=k1, b=b, method="lucene")
+        # bm25s wants words as keys; ours are numbers already.
+        self.scorer.index((numbers, {str(n): n for n in range(len(terms))}), show_progress=False)
+
+    def scores(self, query: Sequence[Hashable]) -> np.ndarray:
+        """(D,) fp32 scores of one query's terms; terms that occur nowhere add nothing."""
+        known = [self.vocabulary[term] for term in query if term in self.vocabulary]
+        if not known:
+            return np.zeros(len(self.ids), dtype=np.float32)
+        return self.scorer.get_scores_from_ids(known)
+
+    def best(self, query: Sequence[Hashable], k: int) -> dict[str, float]:
+        """The k best documents of one query: document id → score; ties as in `Ranking`."""
+        scores = self.scores(query)
+        k = min(k, len(scores))
+        # Everything that ties with the k-th best enters, and the Ranking decides.
+        threshold = np.partition(scores, len(scores) - k)[len(scores) - k]
+        chosen = np.flatnonzero((scores >= threshold) & (scores > 0))
+        found = {self.ids[number]: float(scores[number]) for number in chosen}
+        return Ranking({"": found}).top(k).scores("")
+
+    def save(self, directory: str | Path) -> None:
+        """Writes bm25s's own files and the document ids, for later use outside this run."""
+        self.scorer.save(str(directory), show_progress=False)
+        (Path(directory) / "documents.json").write_text(json.dumps(self.ids))

@@ -1,0 +1,223 @@
+"""Rankings, relevance judgements and retrieval metrics (gr_as_mvdr.txt §5.1)."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import TextIO, TypeVar
+
+Value = TypeVar("Value", int, float)
+Qrels = dict[str, dict[str, int]]
+
+METRICS = ("recall@1", "recall@10", "recall@100", "mrr@10", "ndcg@10")
+DEPTH = 100  # the deepest rank that a metric looks at
+
+
+class Ranking:
+    """Scored documents for each query, the one result of every search and every reranking.
+
+    Documents are ordered by score, highest first, and equal scores by document id, last first:
+    the rule of trec_eval, so that a written run is judged there as it is here.
+
+    Args:
+        results: query id → {document id: score}; scores may be numpy or torch scalars.
+
+    Raises:
+        ValueError: a score is not a number.
+    """
+
+    def __init__(self, results: Mapping[str, Mapping[str, float]]) -> None:
+        self._results = {query: _ordered(query, scores) for query, scores in results.items()}
+
+    @property
+    def query_ids(self) -> list[str]:
+        """The queries in the order in which they were given."""
+        return list(self._results)
+
+    def documents(self, query_id: str) -> list[str]:
+        """The document ids of a query, best first; none for a query without results."""
+        return list(self._results.get(query_id, ()))
+
+    def scores(self, query_id: str) -> dict[str, float]:
+        """Document id → score of a query, best first."""
+        return dict(self._results.get(query_id, ()))
+
+    def top(self, k: int) -> "Ranking":
+        """The ranking cut to the ``k`` best documents of each query."""
+        return Ranking(
+            {query: dict(list(scores.items())[:k]) for query, scores in self._results.items()}
+        )
+
+    def __len__(self) -> int:
+        return len(self._results)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Ranking) and self._answered() == other._answered()
+
+    __hash__ = None
+
+    def __repr__(self) -> str:
+        return f"Ranking of {sum(map(len, self._results.values()))} documents, {len(self)} queries"
+
+    def _answered(self) -> dict[str, dict[str, float]]:
+        # a run file has no line for a query without results
+        return {query: scores for query, scores in self._results.items() if scores}
+
+    def write(self, path: str | Path, tag: str) -> None:
+        """Write a TREC run: ``query Q0 document rank score tag``, ranks from 1, scores in full.
+
+        Raises:
+            ValueError: an id or the tag is empty or holds white space.
+        """
+        with _replacing(path) as file:
+            for query, scores in self._results.items():
+                for rank, (document, score) in enumerate(scores.items(), start=1):
+                    _write_columns(file, query, "Q0", document, str(rank), repr(score), tag)
+
+    @staticmethod
+    def read(path: str | Path) -> "Ranking":
+        """Read a TREC run; the scores decide the order, as in trec_eval, not the rank column.
+
+        Raises:
+            ValueError: names ``file:line`` and what was expected there.
+        """
+        columns = ("query", "Q0", "document", "rank", "score", "tag")
+        return Ranking(_read_pairs(path, columns, "score", float))
+
+
+def _ordered(query: str, scores: Mapping[str, float]) -> dict[str, float]:
+    plain = [(document, float(score)) for document, score in scores.items()]
+    for document, score in plain:
+        if math.isnan(score):
+            raise ValueError(f"query {query!r}, document {document!r}: the score is not a number")
+    return dict(sorted(plain, key=lambda result: (result[1], result[0]), reverse=True))
+
+
+def read_qrels(path: str | Path) -> Qrels:
+    """Read TREC judgements, ``query iteration document grade``, as {query: {document: grade}}.
+
+    Raises:
+        ValueError: names ``file:line`` and what was expected there.
+    """
+    return _read_pairs(path, ("query", "iteration", "document", "grade"), "grade", int)
+
+
+def write_qrels(qrels: Mapping[str, Mapping[str, int]], path: str | Path) -> None:
+    """Write TREC judgements: ``query 0 document grade``."""
+    with _replacing(path) as file:
+        for query, grades in qrels.items():
+            for document, grade in grades.items():
+                _write_columns(file, query, "0", document, str(int(grade)))
+
+
+def _read_pairs(
+    path: str | Path, columns: tuple[str, ...], value_column: str, convert: Callable[[str], Value]
+) -> dict[str, dict[str, Value]]:
+    pairs: dict[str, dict[str, Value]] = {}
+    with Path(path).open(encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            fields = line.split()
+            if len(fields) != len(columns):
+                expected = " ".join(columns)
+                raise ValueError(f"{path}:{number}: expected {expected!r}, got {line[:80]!r}")
+            query, document = fields[0], fields[2]
+            if document in pairs.setdefault(query, {}):
+                raise ValueError(f"{path}:{number}: {query!r} {document!r} stands there already")
+            value = fields[columns.index(value_column)]
+            try:
+                pairs[query][document] = convert(value)
+            except ValueError:
+                kind = "an integer" if convert is int else "a number"
+                raise ValueError(
+                    f"{path}:{number}: expected {kind} as {value_column}, got {value!r}"
+                ) from None
+    return pairs
+
+
+def _write_columns(file: TextIO, *columns: str) -> None:
+    for column in columns:
+        if column.split() != [column]:
+            raise ValueError(f"{column!r}: a TREC column must be one word without white space")
+    file.write(" ".join(columns) + "\n")
+
+
+@contextmanager
+def _replacing(path: str | Path) -> Iterator[TextIO]:
+    """A file that takes its name only when it is whole."""
+    path = Path(path)
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        with partial.open("w", encoding="utf-8") as file:
+            yield file
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def evaluate(ranking: Ranking, qrels: Mapping[str, Mapping[str, int]]) -> dict[str, float]:
+    """Mean metrics over the queries of ``qrels``; a query without results counts 0.
+
+    Args:
+        ranking: any ranking; queries that ``qrels`` lacks are ignored.
+        qrels: query id → {document id: grade}; a document is relevant from grade 1.
+
+    Returns:
+        ``recall@1``, ``recall@10``, ``recall@100``, ``mrr@10`` (binary) and ``ndcg@10`` (gain =
+        grade, discount = log2 of rank + 1), each in [0, 1], equal to trec_eval's.
+
+    Raises:
+        ValueError: ``qrels`` has no query.
+    """
+    if not qrels:
+        raise ValueError("qrels: there is no query to evaluate")
+    by_query = evaluate_queries(ranking, qrels).values()
+    return {name: math.fsum(values[name] for values in by_query) / len(qrels) for name in METRICS}
+
+
+def evaluate_queries(
+    ranking: Ranking, qrels: Mapping[str, Mapping[str, int]]
+) -> dict[str, dict[str, float]]:
+    """The metrics of :func:`evaluate` for each query of ``qrels``."""
+    return {
+        query: dict(zip(METRICS, _measure(*_grades(ranking, query, grades)), strict=True))
+        for query, grades in qrels.items()
+    }
+
+
+def _grades(
+    ranking: Ranking, query: str, grades: Mapping[str, int]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """All that the metrics depend on: the relevant grades by rank, and those not in the ranking."""
+    found = ranking.documents(query)[:DEPTH]
+    by_rank = [max(grades.get(document, 0), 0) for document in found]
+    while by_rank and by_rank[-1] == 0:
+        by_rank.pop()
+    missed = grades.keys() - set(found)
+    return tuple(by_rank), tuple(sorted(grades[d] for d in missed if grades[d] > 0))
+
+
+@lru_cache(maxsize=2**16)  # many queries have the same pattern: one relevant document at rank r
+def _measure(by_rank: tuple[int, ...], missed: tuple[int, ...]) -> tuple[float, ...]:
+    """torchmetrics' values of one query, in the order of ``METRICS``."""
+    import torch
+    from torchmetrics.functional.retrieval import (
+        retrieval_normalized_dcg,
+        retrieval_recall,
+        retrieval_reciprocal_rank,
+    )
+
+    # Ranks are filled up with irrelevant documents, so that a missed one never enters a top k.
+    # Scores are the ranks reversed (no ties); torchmetrics counts a score of 0 as not retrieved.
+    filling = (0,) * (DEPTH - len(by_rank))
+    grade = torch.tensor(by_rank + filling + missed)
+    score = torch.cat([torch.arange(DEPTH, 0, -1.0), torch.zeros(len(missed))])
+    relevant = grade > 0
+    values = (
+        retrieval_recall(score, relevant, top_k=1),
+        retrieval_recall(score, relevant, top_k=10),
+        retrieval_recall(score, relevant, top_k=100),
+        retrieval_reciprocal_rank(score, relevant, top_k=10),
+        retrieval_normalized_dcg(score, grade, top_k=10),
+    )
+    return tuple(float(value) for value in values)

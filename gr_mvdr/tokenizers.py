@@ -1,0 +1,110 @@
+"""Tokenisers: a pretrained one by name, a vocabulary file, or a Unigram model trained here."""
+
+import os
+from collections.abc import Iterable
+from contextlib import contextmanager
+from pathlib import Path
+
+import tokenizers
+from gr_mvdr.bm25 import words
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+# T5's own order of special ids, which every system here relies on.
+PAD_ID, EOS_ID, UNK_ID = 0, 1, 2
+SPECIAL_TOKENS = ["<pad>", "</s>", "<unk>", "<extra_id_0>"]
+
+
+def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
+    """A tokeniser with T5's special ids from a `tokenizer.json`, a folder or a hub name.
+
+    Raises:
+        ValueError: its pad, end or unknown ids are not T5's 0, 1, 2.
+    """
+    if str(source).endswith(".json"):
+        if not Path(source).is_file():
+            raise FileNotFoundError(f"tokenizer.path={source}: no such file")
+        tokenizer = _wrap(tokenizers.Tokenizer.from_file(str(source)))
+    else:
+        tokenizer = AutoTokenizer.from_pretrained(source)
+    ids = (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id)
+    if ids != (PAD_ID, EOS_ID, UNK_ID):
+        raise ValueError(
+            f"tokenizer.path={source}: pad, eos and unk must have T5's ids 0, 1, 2, got {ids}"
+        )
+    return tokenizer
+
+
+def train_tokenizer(
+    texts: Iterable[str], vocab_size: int, lowercase: bool = True
+) -> PreTrainedTokenizerFast:
+    """Trains a SentencePiece-like Unigram tokeniser with T5's special ids on a collection.
+
+    Args:
+        texts: the documents and training queries.
+        vocab_size: at most this many pieces, the special ones included.
+        lowercase: map text to lower case first. A model trained from scratch cannot know that
+            "The" and "the" are one word.
+    """
+    model = tokenizers.Tokenizer(tokenizers.models.Unigram())
+    spaces = tokenizers.normalizers.Replace(tokenizers.Regex(r"\s+"), " ")
+    steps = [tokenizers.normalizers.NFKC(), spaces, tokenizers.normalizers.Strip()]
+    if lowercase:
+        steps.append(tokenizers.normalizers.Lowercase())
+    model.normalizer = tokenizers.normalizers.Sequence(steps)
+    model.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
+        [
+            tokenizers.pre_tokenizers.Metaspace(),
+            # A comma stuck to a name would make two pieces of one word.
+            tokenizers.pre_tokenizers.Punctuation("isolated"),
+        ]
+    )
+    model.decoder = tokenizers.decoders.Metaspace()
+    trainer = tokenizers.trainers.UnigramTrainer(
+        vocab_size=vocab_size,
+        special_tokens=SPECIAL_TOKENS,
+        unk_token="<unk>",
+        show_progress=False,
+    )
+    with _one_thread():
+        model.train_from_iterator(texts, trainer)
+    return _wrap(model)
+
+
+def word_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
+    """A tokeniser of whole words, those of `gr_mvdr.bm25.words`: the terms of lexical systems.
+
+    Args:
+        texts: every word of theirs gets an id; other words become the unknown token.
+    """
+    found = dict.fromkeys(word for text in texts for word in words(text))
+    ids = {token: number for number, token in enumerate([*SPECIAL_TOKENS, *found])}
+    model = tokenizers.Tokenizer(tokenizers.models.WordLevel(ids, unk_token="<unk>"))
+    model.normalizer = tokenizers.normalizers.Lowercase()
+    model.pre_tokenizer = tokenizers.pre_tokenizers.Split(
+        tokenizers.Regex(r"\w+"), behavior="removed", invert=True
+    )
+    return _wrap(model)
+
+
+def _wrap(model: tokenizers.Tokenizer) -> PreTrainedTokenizerFast:
+    return PreTrainedTokenizerFast(
+        tokenizer_object=model,
+        pad_token="<pad>",
+        eos_token="</s>",
+        unk_token="<unk>",
+        extra_special_tokens=["<extra_id_0>"],
+    )
+
+
+@contextmanager
+def _one_thread():
+    """Unigram training sums floats in thread order: one thread gives the same pieces every time."""
+    before = os.environ.get("TOKENIZERS_PARALLELISM")
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["TOKENIZERS_PARALLELISM"]
+        else:
+            os.environ["TOKENIZERS_PARALLELISM"] = before

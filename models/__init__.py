@@ -1,0 +1,1 @@
+"""One LightningModule per system; each makes only the three choices of Eq. 1."""

@@ -1,0 +1,108 @@
+"""What every system can do: the verbs on which search, reranking and analysis are built."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor
+
+from gr_mvdr.batch import PairBatch
+from gr_mvdr.ranking import Ranking
+from gr_mvdr.relevance import PairAlignment
+
+Paradigm = Literal["multi_vector", "generative", "lexical"]
+
+# A column table: table["id"], table["tokens"], len(table), table[i:j] -> dict of lists.
+# A `datasets.Dataset` is one; the models need no more of it.
+Table = Any
+
+
+class System(pl.LightningModule):
+    """A retrieval system: a LightningModule with the verbs of the house.
+
+    `training_step` gives its own loss; `score` and `align` look at given pairs; `index` and
+    `retrieve` search; `rerank` orders given candidates.
+    """
+
+    paradigm: ClassVar[Paradigm]
+    trainable: ClassVar[bool] = True
+
+    def score(self, batch: PairBatch) -> Tensor:
+        """(B,) fp32, what the system ranks the pair (query b, document b) by."""
+        raise NotImplementedError
+
+    def align(self, batch: PairBatch) -> PairAlignment:
+        """The tensors of the pairs' equation (Eq. 1)."""
+        raise NotImplementedError
+
+    def index(self, documents: Table, directory: str | Path | None = None) -> Any:
+        """Builds what `retrieve` searches.
+
+        Args:
+            documents: a column table with `id`, `text` and `tokens`.
+            directory: where the index is kept; None = a temporary folder.
+        """
+        raise NotImplementedError
+
+    def retrieve(self, queries: Table, k: int = 100) -> Ranking:
+        """The k best documents of each query, end to end.
+
+        Args:
+            queries: a column table with `id`, `text` and `tokens`.
+            k: documents a query.
+        """
+        raise NotImplementedError
+
+    def rerank(
+        self, queries: Table, documents: Table, candidates: dict[str, Sequence[str]], **form: Any
+    ) -> Ranking:
+        """Orders given candidates by this system's relevance.
+
+        Args:
+            queries, documents: column tables with `id`, `text` and `tokens`.
+            candidates: query id → document ids.
+            form: the form's options, from the model's config (`rerank.<form>`).
+        """
+        raise NotImplementedError
+
+    def configure_optimizers(self) -> Any:
+        """AdamW as in `model.optimizer`: learning_rate, weight_decay, schedule.
+
+        "constant" is the paper's schedule; "one_cycle" rises to learning_rate for 30 % of the
+        steps and falls to zero, which a model without pretraining needs.
+        """
+        settings = self.hparams.optimizer
+        rate = settings["learning_rate"]
+        optimizer = torch.optim.AdamW(
+            self.parameters(), rate, weight_decay=settings["weight_decay"]
+        )
+        if settings["schedule"] == "constant":
+            return optimizer
+        if settings["schedule"] != "one_cycle":
+            raise ValueError(
+                f"model.optimizer.schedule={settings['schedule']}: must be constant or one_cycle"
+            )
+        schedule = torch.optim.lr_scheduler.OneCycleLR(
+            optimizer, rate, total_steps=int(self.trainer.estimated_stepping_batches)
+        )
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def training_step(self, batch: PairBatch) -> Tensor:
+        loss = self.loss(batch)
+        self.log("train/loss", loss, prog_bar=True, batch_size=len(batch))
+        return loss
+
+    def validation_step(self, batch: PairBatch) -> None:
+        self.log("validation/loss", self.loss(batch), prog_bar=True, batch_size=len(batch))
+
+    def loss(self, batch: PairBatch) -> Tensor:
+        """() the system's own training loss."""
+        raise NotImplementedError
+
+    def on_train_epoch_start(self) -> None:
+        # Dropout depends on (seed, epoch) alone: a resumed run draws what an unbroken one does.
+        seed = int(os.environ.get("PL_GLOBAL_SEED", 0))
+        torch.manual_seed(seed + 1_000_003 * self.current_epoch)

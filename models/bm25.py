@@ -1,0 +1,106 @@
+"""BM25 as a system: the purely lexical case of Eq. 1, A_ij > 0 where the terms are equal."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gr_mvdr.alignment import pair_mask
+from gr_mvdr.batch import PairBatch
+from gr_mvdr.bm25 import BM25Index
+from gr_mvdr.progress import track
+from gr_mvdr.ranking import Ranking
+from gr_mvdr.relevance import PairAlignment, relevance
+from gr_mvdr.tokenizers import UNK_ID
+from models.base import System, Table
+
+
+class BM25(System):
+    """Terms are the run's tokens; the config chooses a tokeniser of whole words."""
+
+    paradigm = "lexical"
+    trainable = False
+
+    def __init__(self, k1: float = 1.5, b: float = 0.75):
+        """
+        Args:
+            k1: saturation of the term frequency.
+            b: strength of the length normalisation.
+        """
+        super().__init__()
+        self.save_hyperparameters()
+        self.searcher: BM25Index | None = None
+
+    def index(self, documents: Table, directory: str | Path | None = None) -> BM25Index:
+        """Counts terms; `align` needs their document frequencies too."""
+        terms = documents["tokens"][:]
+        self.searcher = BM25Index(documents["id"][:], terms, self.hparams.k1, self.hparams.b)
+        if directory is not None:
+            self.searcher.save(directory)
+        size = 1 + max((max(document, default=0) for document in terms), default=0)
+        frequencies = torch.zeros(size)
+        for document in terms:
+            frequencies[list(set(document))] += 1
+        count = len(terms)
+        self.idf = torch.log1p((count - frequencies + 0.5) / (frequencies + 0.5))
+        self.mean_length = sum(map(len, terms)) / count
+        return self.searcher
+
+    def retrieve(self, queries: Table, k: int = 100) -> Ranking:
+        """Scores every document (an inverted index) and keeps the k best."""
+        rows = zip(queries["id"][:], queries["tokens"][:], strict=True)
+        return Ranking(
+            {
+                query: self.searcher.best(tokens, k)
+                for query, tokens in track(rows, "searching", total=len(queries))
+            }
+        )
+
+    def rerank(
+        self, queries: Table, documents: Table, candidates: dict[str, Sequence[str]]
+    ) -> Ranking:
+        """The candidates by their BM25 scores."""
+        number = {identifier: n for n, identifier in enumerate(self.searcher.ids)}
+        results = {}
+        for query, tokens in zip(queries["id"][:], queries["tokens"][:], strict=True):
+            scores = self.searcher.scores(tokens)
+            results[query] = {d: float(scores[number[d]]) for d in candidates[query]}
+        return Ranking(results)
+
+    def score(self, batch: PairBatch) -> Tensor:
+        """(B,) BM25 of the texts in the batch (a document that was cut counts as it stands)."""
+        return self.align(batch).score
+
+    def align(self, batch: PairBatch) -> PairAlignment:
+        """A_ij = 1 where the terms are equal; S_ij = the query term's weight over its occurrences.
+
+        So that Σ_i S_ij A_ij = idf(q_j) · tf / (tf + k1 (1 − b + b |d| / mean |d|)). Special
+        tokens, the end token and unknown words, are no terms.
+        """
+        equal = batch.document_ids.unsqueeze(2) == batch.query_ids.unsqueeze(1)
+        documents = batch.document_mask & (batch.document_ids > UNK_ID)
+        queries = batch.query_mask & (batch.query_ids > UNK_ID)
+        aligned = (equal & pair_mask(documents, queries)).float()
+        frequency = aligned.sum(1, keepdim=True)  # (B, 1, N)
+        length = documents.sum(1)[:, None, None] / self.mean_length
+        k1, b = self.hparams.k1, self.hparams.b
+        idf = self.idf[batch.query_ids.clamp(max=len(self.idf) - 1)].unsqueeze(1)
+        matrix = (idf / (frequency + k1 * (1 - b + b * length))).expand_as(aligned)
+        scores = relevance(matrix, aligned)
+        return PairAlignment(
+            similarity=(matrix * pair_mask(batch.document_mask, batch.query_mask)).unsqueeze(1),
+            alignment=aligned.unsqueeze(1),
+            normaliser=torch.ones_like(scores),
+            relevance=scores,
+            score=scores,
+            document_ids=batch.document_ids,
+            document_mask=batch.document_mask,
+            query_ids=batch.query_ids,
+            query_mask=batch.query_mask,
+        )
+
+    def configure_optimizers(self) -> Any:
+        """BM25 has nothing to train."""
+        return None

@@ -1,0 +1,320 @@
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from omegaconf import OmegaConf
+
+from analysis import metric_names
+from analysis.compare import compare, main
+from analysis.comparison import compare_runs
+from analysis.metric_names import Statistic
+from analysis.sweep import CompareRuns
+from analysis.tables import comparison_tables, summary
+
+ROOT = Path(__file__).parents[2]
+CURVE = "analysis/exact_match/query_to_document/soft/idf_0_2"
+
+
+def write_run(folder, system, seed, metrics, config=None, **provenance):
+    folder.mkdir(parents=True)
+    config = {"seed": seed, "model": {"_target_": f"models.{system}"}} | (config or {})
+    OmegaConf.save(OmegaConf.create(config), folder / "config.yaml")
+    provenance = {"system": system, "collection": "almanac", "seed": seed} | provenance
+    (folder / "provenance.json").write_text(json.dumps(provenance))
+    (folder / "metrics.json").write_text(json.dumps(metrics))
+    return folder
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    """Two seeds of t5_colbert (0.5, 0.7), one of bm25; numbers that can be checked by head."""
+    for number, (seed, value) in enumerate([(1, 0.5), (2, 0.7)]):
+        metrics = {"retrieve/mrr@10": value, "retrieve/recall@1": value - 0.25}
+        metrics |= {"retrieve/test_unseen/mrr@10": 0.25, "rerank/mrr@10": 0.75, CURVE: value / 2}
+        metrics |= {"rerank/document_to_query/mrr@10": 0.5, "cost/train_seconds": 100 * seed}
+        write_run(tmp_path / f"sweep/{number}", "t5_colbert", seed, metrics)
+    metrics = {"retrieve/mrr@10": 0.625, "rerank/mrr@10": 0.5, "cost/train_seconds": 2}
+    write_run(tmp_path / "sweep/10", "bm25", 1, metrics)
+    return tmp_path / "sweep"
+
+
+def test_mean_and_sample_standard_deviation_over_seeds(sweep):
+    comparison = compare_runs([sweep])
+    (section,) = comparison.sections
+    assert [group.label for group in section.groups] == ["t5_colbert", "bm25"]
+    colbert, bm25 = (group.statistics for group in section.groups)
+    assert colbert["retrieve/mrr@10"].mean == pytest.approx(0.6)
+    assert colbert["retrieve/mrr@10"].std == pytest.approx(0.02**0.5)  # √((0.1² + 0.1²) / 1)
+    assert colbert["cost/train_seconds"].std == pytest.approx(5000**0.5)
+    assert bm25["retrieve/mrr@10"] == Statistic(0.625, None)
+    assert section.splits == {"test_unseen"}
+    assert not comparison.notes
+
+
+def test_the_summary_marks_the_best_of_each_column(sweep):
+    (section,) = compare_runs([sweep]).sections
+    table = summary(section)
+    assert table.columns == [
+        "retrieve R@1",
+        "retrieve MRR@10",
+        "retrieve test_unseen MRR@10",
+        "rerank MRR@10",
+        "rerank d→q MRR@10",
+        "cost training",
+    ]
+    (_, colbert), (_, bm25) = table.rows
+    assert colbert[1] == ("0.600 ± 0.141", False) and bm25[1] == ("0.625", True)
+    assert colbert[3] == ("0.750 ± 0.000", True)
+    assert bm25[5] == ("2.0 s", True) and colbert[5] == ("150 ± 71 s", False)
+    assert bm25[0] == ("–", False) and not colbert[0].best  # nothing to compare with
+
+
+def test_forms_of_reranking_stand_in_one_table(sweep):
+    (section,) = compare_runs([sweep]).sections
+    rerank = next(table for table in comparison_tables(section) if table.heading == "rerank")
+    assert [name for name, _ in rerank.rows] == [
+        "t5_colbert",
+        "t5_colbert, d→q",
+        "bm25",
+    ]
+    assert [cells[0].best for _, cells in rerank.rows] == [True, False, False]
+
+
+def test_all_files_are_written(sweep, tmp_path, capsys):
+    compare([sweep], tmp_path / "out")
+    out = capsys.readouterr().out
+    assert "0.600 ± 0.141" in out and str(tmp_path / "out/comparison.html") in out
+    rows = list(csv.DictReader((tmp_path / "out/comparison.csv").open()))
+    assert [row["system"] for row in rows] == ["t5_colbert", "bm25"]
+    assert float(rows[0]["retrieve/mrr@10"]) == pytest.approx(0.6)
+    assert float(rows[0]["retrieve/mrr@10/std"]) == pytest.approx(0.141421356)
+    assert rows[1]["retrieve/mrr@10/std"] == "" and rows[0]["seeds"] == "1, 2"
+    markdown = (tmp_path / "out/comparison.md").read_text()
+    assert "| bm25 | – | **0.625** |" in markdown
+    page = (tmp_path / "out/comparison.html").read_text()
+    assert '<td class="best">0.625</td>' in page
+    assert "http" not in page and page.count('src="data:image/png;base64,') == 2
+    for name in ("mrr", "exact_match_soft"):
+        for kind in ("png", "pdf"):
+            figure = tmp_path / "out/comparison_figures" / f"{name}.{kind}"
+            assert figure.stat().st_size > 1000
+            assert (str(figure) in out) == (kind == "png")
+    assert not list((tmp_path / "out").rglob("*.partial"))
+
+
+def test_by_default_the_comparison_lies_beside_the_runs(sweep):
+    compare([sweep / "0", sweep / "10"])
+    assert (sweep / "comparison.html").is_file()
+
+
+def test_every_choice_but_the_seed_makes_a_group(tmp_path):
+    def config(rate, sampling_seed):
+        run = f"outputs/run-{rate}-{sampling_seed}"
+        return {
+            "model": {"rate": rate, "seed": sampling_seed},
+            "logger": {"id": sampling_seed},
+            "run": run,
+            "trainer": {"callbacks": [{"dirpath": f"{run}/checkpoints"}]},
+        }
+
+    for seed in (1, 2):  # model.seed follows the seed; logger and folder say nothing of the model
+        for rate in (0.1, 0.2):
+            folder = tmp_path / f"{rate}-{seed}"
+            write_run(folder, "t5_seal", seed, {"retrieve/mrr@10": rate}, config(rate, seed))
+    (section,) = compare_runs([tmp_path]).sections
+    assert [group.label for group in section.groups] == [
+        "t5_seal (model.rate=0.1)",
+        "t5_seal (model.rate=0.2)",
+    ]
+    assert [group.seeds for group in section.groups] == ["1, 2", "1, 2"]
+
+
+def test_a_repeated_seed_counts_once_and_is_named(tmp_path):
+    for name, value in (("a", 0.2), ("b", 0.4)):
+        write_run(tmp_path / name, "bm25", 1, {"retrieve/mrr@10": value})
+    comparison = compare_runs([tmp_path])
+    statistic = comparison.sections[0].groups[0].statistics["retrieve/mrr@10"]
+    assert statistic == Statistic(0.4, None)
+    assert comparison.notes == [f"{tmp_path}/a has the system and seed of {tmp_path}/b: skipped"]
+
+
+@pytest.mark.parametrize(
+    ("difference", "named"),
+    [
+        ({"collection": "wtq"}, "almanac (test); wtq (test)"),
+        ({"splits": ["dev"]}, "almanac (test); almanac (dev)"),
+        ({"sources": {"corpus.jsonl": "b"}}, "almanac (test), data "),
+    ],
+)
+def test_different_settings_are_refused_or_shown_apart(tmp_path, difference, named):
+    same = {"splits": ["test"], "sources": {"corpus.jsonl": "a"}}
+    write_run(tmp_path / "a", "bm25", 1, {"retrieve/mrr@10": 0.5}, **same)
+    write_run(tmp_path / "b", "bm25", 1, {"retrieve/mrr@10": 0.6}, **(same | difference))
+    with pytest.raises(ValueError, match="different collections or splits") as error:
+        compare([tmp_path])
+    assert named in str(error.value) and "mixed=true shows them apart" in str(error.value)
+    assert not list(tmp_path.glob("comparison*"))
+    comparison = compare([tmp_path], mixed=True)
+    assert len(comparison.sections) == 2
+    assert len({section.setting for section in comparison.sections}) == 2
+    assert all(len(section.groups) == 1 for section in comparison.sections)
+    figures = {path.name for path in (tmp_path / "comparison_figures").glob("*.png")}
+    assert figures == {"1_mrr.png", "2_mrr.png"}
+
+
+def test_the_same_files_at_another_place_are_the_same_data(tmp_path):
+    for seed, place in enumerate(["/data/wtq", "../wtq"], start=1):
+        sources = {f"{place}/corpus.jsonl": "0af3", f"{place}/queries.jsonl": "77b1"}
+        config = {"data": {"path": place}}
+        write_run(tmp_path / str(seed), "bm25", seed, {}, config, sources=sources)
+    (section,) = compare_runs([tmp_path]).sections
+    assert [group.seeds for group in section.groups] == ["1, 2"]
+
+
+def test_unfinished_runs_are_named_and_skipped(sweep, capsys):
+    (sweep / "0" / "metrics.json").unlink()
+    (sweep / "2" / ".hydra").mkdir(parents=True)  # stopped before it wrote anything
+    compare([sweep])
+    out = capsys.readouterr().out
+    assert f"{sweep}/0 is unfinished: it has no metrics.json: skipped" in out
+    assert f"{sweep}/2 is unfinished: it has no config.yaml: skipped" in out
+
+
+def test_nothing_to_compare_is_an_error(tmp_path):
+    with pytest.raises(FileNotFoundError, match="runs=nowhere: no such folder"):
+        compare(["nowhere"])
+    with pytest.raises(ValueError, match="no finished run to compare; .* holds no run: skipped"):
+        compare([tmp_path])
+    with pytest.raises(ValueError, match="no finished run to compare$"):
+        compare([])
+    write_run(tmp_path / "a", "bm25", 1, {}, collection=None)
+    provenance = tmp_path / "a/provenance.json"
+    provenance.write_text(json.dumps({"system": "bm25"}))
+    with pytest.raises(ValueError, match=r"provenance\.json: no 'collection'"):
+        compare([tmp_path])
+
+
+class Recorder:
+    """A logger with wandb's verbs."""
+
+    made: ClassVar[list] = []
+
+    def __init__(self, **options):
+        self.options, self.tables, self.images, self.finished = options, {}, {}, False
+        self.made.append(self)
+        self.experiment = self
+
+    def finish(self):
+        self.finished = True
+
+    def log_table(self, key, columns, data):
+        self.tables[key] = columns, data
+
+    def log_image(self, key, images):
+        self.images[key] = images
+
+
+def test_a_logger_gets_the_table_and_the_figures(sweep):
+    logger = Recorder()
+    compare([sweep], logger=logger)
+    columns, rows = logger.tables["comparison"]
+    assert len(rows) == 2 and all(len(row) == len(columns) for row in rows)
+    assert rows[0][columns.index("retrieve/mrr@10")] == pytest.approx(0.6)
+    (images,) = logger.images.values()
+    assert [Path(image).name for image in images] == ["mrr.png", "exact_match_soft.png"]
+
+
+def sweep_config(folder, run=None, **others):
+    runtime = {"output_dir": str(run)}
+    return OmegaConf.create(
+        {"hydra": {"sweep": {"dir": str(folder)}, "runtime": runtime}, **others}
+    )
+
+
+def test_a_sweep_compares_its_own_runs_only(sweep, tmp_path, capsys):
+    write_run(sweep / "old", "bm25", 1, {"retrieve/mrr@10": 0.9}, collection="wtq")
+    callback = CompareRuns()
+    for number in (0, 1):
+        callback.on_job_end(sweep_config(sweep, sweep / str(number)), job_return=None)
+    callback.on_multirun_end(sweep_config(sweep))
+    assert "0.600 ± 0.141" in capsys.readouterr().out
+    rows = list(csv.DictReader((sweep / "comparison.csv").open()))
+    assert [row["system"] for row in rows] == ["t5_colbert"]
+
+
+def test_a_sweep_logs_its_comparison(sweep):
+    Recorder.made.clear()
+    logger = {"_target_": f"{__name__}.Recorder", "name": "${missing}", "offline": True}
+    CompareRuns().on_multirun_end(sweep_config(sweep, logger=logger))
+    (made,) = Recorder.made
+    assert made.options == {"name": "comparison", "save_dir": str(sweep), "offline": True}
+    assert "comparison" in made.tables and made.finished
+
+
+def test_a_sweep_ends_with_a_comparison_or_says_why_not(sweep, capsys):
+    config = sweep_config(sweep)
+    CompareRuns().on_multirun_end(config)
+    assert (sweep / "comparison.html").is_file()
+    write_run(sweep / "11", "bm25", 1, {}, collection="wtq")
+    # Hydra would turn any other exception into a warning.
+    with pytest.raises(SystemExit, match="could not be compared: runs over different"):
+        CompareRuns().on_multirun_end(config)
+    CompareRuns(mixed=True).on_multirun_end(config)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "text"),
+    [
+        ("retrieve/recall@1", Statistic(0.12345), "0.123"),
+        ("retrieve/recall@1", Statistic(0.5, 0.01), "0.500 ± 0.010"),
+        ("cost/index_bytes", Statistic(999), "999 B"),
+        ("cost/index_bytes", Statistic(1_500_000, 250_000), "1.5 ± 0.2 MB"),
+        ("cost/train_seconds", Statistic(1234.5), "1,234 s"),
+        ("cost/query_ms_p50", Statistic(3.14), "3.1 ms"),
+        ("retrieve/recall@1", None, "–"),
+    ],
+)
+def test_values_for_people(key, value, text):
+    assert metric_names.text(key, value) == text
+
+
+def test_metrics_are_ordered_as_they_are_read():
+    keys = ["cost/query_ms_p50", "rerank/mrr@10", "retrieve/test_unseen/recall@1", CURVE]
+    keys += ["retrieve/mrr@10", "retrieve/recall@10", "retrieve/recall@1"]
+    keys += ["analysis/exact_match/document_to_query/hard", "something/else"]
+    keys += ["analysis/exact_match/query_to_document/soft"]
+    assert sorted(keys, key=metric_names.order) == [
+        "retrieve/recall@1",
+        "retrieve/recall@10",
+        "retrieve/mrr@10",
+        "retrieve/test_unseen/recall@1",
+        "rerank/mrr@10",
+        "analysis/exact_match/query_to_document/soft",
+        "analysis/exact_match/document_to_query/hard",
+        CURVE,
+        "cost/query_ms_p50",
+        "something/else",
+    ]
+
+
+def test_the_command_prints_the_table(sweep, tmp_path, monkeypatch, capsys):
+    arguments = [f"runs=[{sweep}/0,{sweep}/1,{sweep}/10]", f"out={tmp_path}/out"]
+    monkeypatch.setattr(sys, "argv", ["compare", *arguments])
+    main()
+    out = capsys.readouterr().out
+    assert "0.600 ± 0.141" in out and f"{tmp_path}/out/comparison.html" in out
+
+
+def test_the_command_fails_with_one_line(tmp_path):
+    failed = subprocess.run(
+        [sys.executable, "-m", "analysis.compare", f"runs=[{tmp_path}/nowhere]"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert failed.returncode == 1
+    assert failed.stderr.strip() == f"error: runs={tmp_path}/nowhere: no such folder"

@@ -1,0 +1,370 @@
+"""The almanac's laws: same seed, same text; true relations; one answer a question; fitting gold."""
+
+import re
+from collections import Counter
+from itertools import islice, product
+
+import pytest
+
+from data_modules.almanac import almanac, happenings, lexicon, tables, trades
+from data_modules.almanac.asked import ASKED
+from data_modules.almanac.descriptions import CALLED, DESCRIPTIVE, PREDICATES
+from data_modules.almanac.entry import Entry
+from data_modules.almanac.kinds import KINDS, new_world
+from data_modules.almanac.lexicon import Concept, Phrase
+from data_modules.almanac.names import Names
+from data_modules.almanac.prose import PLANS, describe, parse, with_article
+from data_modules.almanac.questions import ask, told_in
+from data_modules.almanac.randomness import Link, Permutation, draw
+from data_modules.almanac.sentences import SENTENCES
+from data_modules.collection import check
+
+
+@pytest.fixture(scope="module")
+def collection():
+    return almanac(n_documents=500, seed=1)
+
+
+@pytest.fixture(scope="module")
+def entries():
+    world = new_world(300, seed=5)
+    return [world.entry(index) for index in range(world.size)]
+
+
+# Randomness
+
+
+def test_draws_depend_on_every_argument_and_are_spread():
+    assert draw(1, "year", 2) == draw(1, "year", 2)
+    draws = {draw(seed, name, n) for seed in (1, 2) for name in "ab" for n in range(50)}
+    assert len(draws) == 200
+    counts = Counter(draw(3, "die", n) % 6 for n in range(6000))
+    assert all(900 < counts[face] < 1100 for face in range(6))
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 20, 36, 1000])
+def test_a_permutation_meets_every_number_once_and_goes_back(size):
+    order = Permutation(size, seed=4, name="x")
+    assert sorted(map(order, range(size))) == list(range(size))
+    assert all(order.inverse(order(n)) == n for n in range(size))
+
+
+def test_links_do_not_follow_each_other():
+    """People of one birthplace must not all have moved to the same place."""
+    birthplaces, homes = (Link(240, 80, seed=1, name=name) for name in ("birthplace", "home"))
+    together = 0
+    for place in range(80):
+        people = list(birthplaces.sources(place))
+        assert len(people) == 3
+        together += len({homes.target(person) for person in people}) < 3
+    assert together < 12  # 3 by chance
+
+
+@pytest.mark.parametrize(("sources", "targets"), [(12, 5), (5, 12), (7, 7), (1, 3)])
+def test_a_link_goes_both_ways(sources, targets):
+    link = Link(sources, targets, seed=2, name="x")
+    for target in range(targets):
+        expected = {n for n in range(sources) if link.target(n) == target}
+        assert set(link.sources(target)) == expected
+    assert sum(len(list(link.sources(t))) for t in range(targets)) == sources
+    assert not list(link.sources(targets))
+
+
+# Names and words
+
+
+def test_there_are_a_million_entries_worth_of_names():
+    names = Names(1, people=480_000, places=160_000, rivers=25_000, works=200_000)
+    assert len({names.person(n)[:2] for n in range(480_000)}) == 480_000
+    assert len({names.places(n) for n in range(160_000)}) == 160_000
+    assert len({names.rivers(n) for n in range(25_000)}) == 25_000
+    assert len({names.title(n, 160_000) for n in range(200_000)}) == 200_000
+
+
+def test_names_share_their_parts_and_titles_tell_namesakes_apart(entries):
+    titles = Counter(entry.title for entry in entries)
+    assert max(titles.values()) == 1
+    people = [entry for entry in entries if entry.kind == "person"]
+    shared = Counter(person.name for person in people)
+    assert max(shared.values()) == 2 and sum(n == 2 for n in shared.values()) > len(people) / 10
+    assert Counter(person.surname for person in people).most_common(1)[0][1] >= 3
+    twin = next(person for person in people if shared[person.name] == 2)
+    assert twin.title == f"{twin.name} ({twin.noun[0]})"
+
+
+def _tables_of_concepts():
+    for module in (lexicon, trades, happenings):
+        for name, value in vars(module).items():
+            groups = value.values() if isinstance(value, dict) else [value]
+            for group in groups:
+                if isinstance(group, list) and group and type(group[0]) is Concept:
+                    yield name, group
+    for happening in happenings.HAPPENINGS:
+        yield "causes", happening.causes
+        yield "outcomes", happening.outcomes
+    nouns = [*lexicon.SIZES, *lexicon.BUILDINGS, *(h.noun for h in happenings.HAPPENINGS)]
+    nouns += [noun for group in lexicon.MEDIA.values() for noun in group]
+    yield "nouns", nouns + list({noun for group in trades.PROFESSIONS for noun in group})
+
+
+def test_no_two_concepts_of_a_table_have_a_wording_in_common():
+    for name, table in _tables_of_concepts():
+        forms = [form for concept in table for form in concept]
+        assert len(forms) == len(set(forms)), name
+        assert all(len(concept) == len(set(concept)) for concept in table), name
+
+
+# Entries
+
+
+def test_an_entry_needs_no_other_to_be_made():
+    alone = describe(new_world(300, seed=5).entry(211))
+    world = new_world(300, seed=5)
+    assert [describe(world.entry(index)) for index in range(212)][211] == alone
+    assert describe(new_world(300, seed=6).entry(211)) != alone
+
+
+def test_a_million_entries_can_be_made_from_the_middle():
+    world = new_world(1_000_000, seed=1)
+    for index in (0, 499_999, 999_999):
+        entry = world.entry(index)
+        assert len(ask(entry, describe(entry), 12)) == 12
+
+
+def test_lives_and_works_are_possible(entries):
+    for entry in entries:
+        if entry.kind == "person":
+            assert 45 <= entry.died - entry.born < 100
+            if entry.teacher:
+                assert 16 <= entry.born - entry.teacher.born <= 55
+                assert entry.teacher.position == entry.position and entry.teacher != entry
+            if entry.opus:
+                assert entry.opus.maker == entry
+            assert entry.friend not in (entry, entry.teacher)
+        elif entry.kind == "work":
+            assert entry.maker.born + 20 < entry.year <= entry.maker.died
+            assert (entry.medium != "film") or entry.year > 1895
+        elif entry.kind == "building":
+            assert entry.architect.born + 20 < entry.completed <= entry.architect.died
+            assert entry.noun[0] != "railway station" or entry.completed >= 1850
+        elif entry.kind == "event" and entry.leader:
+            assert 20 < entry.year - entry.leader.born < 65
+
+
+def test_rivals_are_all_entries_that_share_the_fact(entries):
+    for kind in KINDS:
+        same_kind = [entry for entry in entries if entry.kind == kind]
+        for fact, rivals in KINDS[kind].rivals.items():
+            for entry in same_kind:
+                value = getattr(entry, fact)
+                if value is not None:
+                    sharing = {e.number for e in same_kind if getattr(e, fact) == value}
+                    assert entry.number in sharing and sharing <= set(rivals(entry)), (kind, fact)
+
+
+# Prose
+
+
+def test_every_wording_speaks_of_facts_that_its_kind_has():
+    for kind, sentences in SENTENCES.items():
+        questions = [form for forms in ASKED[kind].values() for form in forms]
+        wordings = [w for group in sentences.values() for w in group]
+        described = [w for forms in PREDICATES[kind].values() for w in forms]
+        for wording in wordings + questions + described + CALLED[kind]:
+            for slot in (slot for _, slot in parse(wording) if slot):
+                fact = slot.removeprefix("a ").rstrip("!").lower()
+                other = {"she", "her", "child", "person", "made", "did", "shown", "x"}
+                assert fact in other or hasattr(KINDS[kind], fact), (kind, wording)
+        assert {name for plan in PLANS[kind] for name in plan} == set(sentences)
+        assert set(DESCRIPTIVE[kind]) <= set(PREDICATES[kind])
+
+
+def test_a_description_can_be_asked_for_every_fact():
+    for kind, facts in ASKED.items():
+        for fact, forms in facts.items():
+            assert all(form.count("{x}") == 1 and form.endswith("?") for form in forms)
+            assert any(form.endswith("{x}?") for form in forms), (kind, fact)
+
+
+def test_texts_are_clean_english_sentences_of_the_right_length(collection):
+    lengths = []
+    for text in collection.documents["text"][:]:
+        assert text[0].isupper() and text.endswith(".")
+        assert not re.search(r"[{}!]|  |None|\s[.,;]|\.\.|'s's", text), text
+        assert not re.search(r"\b(a [aeio]\w*|an [^aeiou\W])", text, re.IGNORECASE), text
+        sentences = re.split(r"(?<=[a-z0-9'])\. ", text)
+        assert 5 <= len(sentences) <= 7 and all(s[0].isupper() for s in sentences), text
+        lengths.append(len(text.split()))
+    assert 50 < sum(lengths) / len(lengths) < 60
+    assert min(lengths) >= 38 and max(lengths) <= 75
+
+
+def test_questions_are_clean_english(collection):
+    for text in collection.queries["text"][:]:
+        assert text[0].isupper() and text[-1] in "?." and (text[-1] == "?" or text[:4] == "Name")
+        assert not re.search(r"[{}!]|  |None|\b(\w+) \1\b", text), text
+        assert not re.search(r"\b(a [aeio]\w*|an [^aeiou\W])", text, re.IGNORECASE), text
+
+
+def test_articles():
+    assert with_article("opera") == "an opera" and with_article("novel") == "a novel"
+
+
+# Questions
+
+
+def _forms(value) -> set[str]:
+    """All wordings of a fact's value, worked out here once more."""
+    if isinstance(value, Entry):
+        return {value.name}
+    if isinstance(value, Phrase):
+        return {" ".join(parts) for parts in product(*value)}
+    return set(value) if isinstance(value, Concept) else {str(value)}
+
+
+def test_gold_and_evidence_are_the_facts_that_are_asked_and_given(entries):
+    for entry in entries:
+        prose = describe(entry)
+        for question in ask(entry, prose, 20):
+            (start, end) = question.gold[0]
+            asked, forms = prose.text[start:end], _forms(getattr(entry, question.plan.asked))
+            # One fact, the yearly fair of a place, may begin a sentence.
+            assert asked in forms or asked[0].lower() + asked[1:] in forms
+            wordings = [_forms(getattr(entry, told_in(fact))) for fact in question.plan.given]
+            found = [prose.text[start:end] for start, end in question.evidence]
+            given = {f[0].lower() + f[1:] for f in found} | set(found)
+            assert found and all(given & forms for forms in wordings)
+            assert len(found) == len(question.plan.given)
+            assert question.gold[0] not in question.evidence
+
+
+def test_each_question_fits_one_entry_only(entries):
+    """Compared with all entries of the kind, not with the rivals that the generator looks at."""
+    for entry in entries:
+        same_kind = [e for e in entries if e.kind == entry.kind and e != entry]
+        for question in ask(entry, describe(entry), 20):
+            given = question.plan.given
+            fitting = [e for e in same_kind if all(_same(e, entry, fact) for fact in given)]
+            assert not fitting, (question.text, fitting[0].title)
+
+
+def _same(one: Entry, other: Entry, fact: str) -> bool:
+    value = getattr(other, fact)
+    if fact == "friend":  # letters go both ways
+        return value is not None and (one.friend == value or value.friend == one)
+    return getattr(one, fact) == value
+
+
+def test_a_question_by_a_shared_name_says_which(entries):
+    for entry in (entry for entry in entries if entry.namesake):
+        for question in ask(entry, describe(entry), 20):
+            if question.plan.kind == "name":
+                assert any(form in question.text for form in entry.noun), question.text
+
+
+def test_no_two_questions_on_an_entry_give_and_ask_the_same(entries):
+    for entry in entries:
+        questions = ask(entry, describe(entry), 20)
+        assert len({q.text for q in questions}) == 20
+        facts = [(*(f for f in q.plan.given if f != "noun"), q.plan.asked) for q in questions]
+        assert len(set(facts)) == 20
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_smallest_world_has_enough_questions(seed):
+    world = new_world(50, seed)
+    entries = map(world.entry, range(world.size))
+    assert min(len(ask(entry, describe(entry), 20)) for entry in entries) == 20
+
+
+# The collection
+
+
+def test_the_same_arguments_give_the_same_collection(collection):
+    rows = list(islice(tables._documents(new_world(500, seed=1)), 40))
+    assert collection.documents.select(range(40)).to_list() == rows
+    other = almanac(n_documents=60, seed=2)
+    assert other.documents["text"][:10] != almanac(n_documents=60, seed=3).documents["text"][:10]
+    assert other.queries.to_list() == almanac(n_documents=60, seed=2).queries.to_list()
+
+
+def test_splits(collection):
+    check(collection)
+    sizes = {split: len(table) for split, table in collection.qrels.items()}
+    assert sizes == {"train": 4500, "dev": 450, "test": 450, "test_unseen": 100}
+    documents = {split: set(t["document_id"][:]) for split, t in collection.qrels.items()}
+    assert documents["train"] == documents["dev"] == documents["test"]
+    assert documents["train"].isdisjoint(documents["test_unseen"])
+    assert len(documents["train"] | documents["test_unseen"]) == 500
+    assert sum(sizes.values()) == len(collection.queries)
+    assert set(collection.queries["kind"][:]) == {"name", "description", "two attributes"}
+
+
+def test_test_questions_are_new(collection):
+    of_document: dict[str, list[str]] = {}
+    texts = dict(zip(collection.queries["id"][:], collection.queries["text"][:], strict=True))
+    for table in collection.qrels.values():
+        for row in table:
+            of_document.setdefault(row["document_id"], []).append(texts[row["query_id"]])
+    assert all(len(questions) == len(set(questions)) for questions in of_document.values())
+
+
+def test_gold_spans_of_the_table_lie_in_the_text(collection):
+    texts = dict(zip(collection.documents["id"][:], collection.documents["text"][:], strict=True))
+    for split in collection.qrels:
+        relevant = collection.judgements(split)
+        for query in collection.split_queries(split):
+            (document_id,) = relevant[query["id"]]
+            for span in query["gold"] + query["evidence"]:
+                words = texts[document_id][span["start"] : span["end"]]
+                assert words and words == words.strip()
+                assert not re.search(r"[.;]$", words) and len(query["gold"]) == 1
+
+
+def _bm25_mrr(collection, split: str) -> float:
+    bm25s = pytest.importorskip("bm25s")
+    documents = collection.documents
+    texts = zip(documents["title"][:], documents["text"][:], strict=True)
+    retriever = bm25s.BM25(k1=1.5, b=0.75)
+    retriever.index([_words(f"{title} | {text}") for title, text in texts], show_progress=False)
+    queries = collection.split_queries(split)
+    found, _ = retriever.retrieve(
+        [_words(text) for text in queries["text"][:]], k=10, show_progress=False
+    )
+    relevant = {query: next(iter(d)) for query, d in collection.judgements(split).items()}
+    number = {id: row for row, id in enumerate(documents["id"][:])}
+    ranks = [
+        (list(row).index(number[relevant[id]]) + 1) if number[relevant[id]] in row else None
+        for id, row in zip(queries["id"][:], found, strict=True)
+    ]
+    return sum(1 / rank for rank in ranks if rank) / len(ranks)
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.lower())
+
+
+def test_lexical_matching_alone_does_not_solve_it(collection):
+    assert 0.55 < _bm25_mrr(collection, "test") < 0.75
+    assert 0.4 < _bm25_mrr(collection, "test_unseen") < 0.8
+    large = almanac(n_documents=5000, seed=1, train_questions=1)
+    assert 0.5 < _bm25_mrr(large, "test") < 0.75
+
+
+def test_the_vocabulary_stays_small(collection):
+    words = {word for text in collection.documents["text"][:] for word in _words(text)}
+    assert 1000 < len(words) < 4000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"n_documents": 10}, r"data\.n_documents=10: must be between 50 and 1,000,000"),
+        ({"n_documents": 60.0}, r"data\.n_documents=60\.0: must be an integer between"),
+        ({"train_questions": 0}, r"data\.train_questions=0: must be between 1 and 16"),
+        ({"seed": -1}, r"data\.collection_seed=-1: must be between 0 and"),
+    ],
+)
+def test_arguments_out_of_range(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        almanac(**arguments)

@@ -1,0 +1,226 @@
+"""The import rules of the house: one direction, few doors, no pickles."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+ROOMS = ("gr_mvdr", "data_modules", "models", "analysis")
+MAY_IMPORT = {
+    "gr_mvdr": set(),
+    "data_modules": {"gr_mvdr"},
+    "models": {"gr_mvdr"},
+    "analysis": {"gr_mvdr", "data_modules", "models"},
+}
+ENTRY_POINTS = {"train.py", "analysis/compare.py", "analysis/sweep.py"}
+
+# what gr_mvdr and models must do without until a function needs it
+OPTIONAL = (
+    *("faiss", "datasets", "hydra", "wandb", "bm25s", "rich", "rapidfuzz"),
+    *("matplotlib", "seaborn", "sklearn"),
+)
+
+
+def code_files() -> list[Path]:
+    return [*sorted(ROOT.glob("*.py")), *(f for room in ROOMS for f in room_files(room))]
+
+
+def room_files(room: str) -> list[Path]:
+    return sorted((ROOT / room).rglob("*.py"))
+
+
+def tree_of(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"), filename=str(file))
+
+
+def imported(nodes: Iterator[ast.AST]) -> set[str]:
+    """Top-level names of the imported packages; a relative import gives '.'."""
+    names: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add("." if node.level else str(node.module).split(".")[0])
+        elif isinstance(node, ast.Call) and dotted(node.func) == "importlib.import_module":
+            first = node.args[0] if node.args else None
+            if isinstance(first, ast.Constant):
+                names.add(str(first.value).split(".")[0])
+    return names
+
+
+def outside_functions(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes that run when the module is imported."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        if isinstance(child, ast.If) and dotted(child.test).endswith("TYPE_CHECKING"):
+            continue
+        yield child
+        yield from outside_functions(child)
+
+
+def dotted(node: ast.AST) -> str:
+    """``a.b.c`` for an attribute chain of names, and '' for anything else."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return ""
+
+
+def is_entry_point(file: Path) -> bool:
+    named = file.relative_to(ROOT).as_posix() in ENTRY_POINTS
+    return named or 'if __name__ == "__main__"' in file.read_text(encoding="utf-8")
+
+
+def named(file: Path) -> str:
+    return file.relative_to(ROOT).as_posix()
+
+
+def test_there_is_code_to_look_at():
+    assert len(code_files()) > 20
+    assert all(room_files(room) for room in ROOMS)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_rooms_import_in_one_direction(room):
+    forbidden = {*ROOMS, "train", "tests"} - MAY_IMPORT[room] - {room}
+    for file in room_files(room):
+        assert not imported(ast.walk(tree_of(file))) & forbidden, named(file)
+
+
+def test_imports_are_absolute_and_lightning_has_one_name():
+    for file in code_files():
+        assert not imported(ast.walk(tree_of(file))) & {".", "lightning"}, named(file)
+
+
+def test_wandb_appears_only_in_configs():
+    for file in code_files():
+        assert "wandb" not in imported(ast.walk(tree_of(file))), named(file)
+
+
+def test_hydra_appears_only_in_entry_points():
+    for file in code_files():
+        if not is_entry_point(file):
+            assert "hydra" not in imported(ast.walk(tree_of(file))), named(file)
+
+
+@pytest.mark.parametrize("room", ["gr_mvdr", "models"])
+def test_optional_packages_are_imported_inside_the_function_that_needs_them(room):
+    for file in room_files(room):
+        found = imported(outside_functions(tree_of(file))) & set(OPTIONAL)
+        assert not found, f"{named(file)} imports {found} when it is imported"
+
+
+def test_there_is_no_utils():
+    for path in ROOT.rglob("*.py"):
+        relative = path.relative_to(ROOT)
+        if not relative.parts[0].startswith("."):
+            assert not any("utils" in part for part in relative.parts), relative
+
+
+IMPORT_ALL = '''
+import importlib
+import sys
+from importlib.machinery import PathFinder
+
+blocked = set(sys.argv[1].split(","))
+
+class WithoutOptional(PathFinder):
+    """Finds what is installed, less the blocked packages: a search for one ends with nothing."""
+
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name.split(".")[0] not in blocked:
+            return super().find_spec(name, path, target)
+
+    @classmethod
+    def find_distributions(cls, *args, **kwargs):
+        # torchmetrics asks for matplotlib's metadata, not for the module
+        found = super().find_distributions(*args, **kwargs)
+        return (entry for entry in found if entry.name.split("-")[0].lower() not in blocked)
+
+sys.meta_path[sys.meta_path.index(PathFinder)] = WithoutOptional
+for name in sys.argv[2:]:
+    importlib.import_module(name)
+print(len(sys.argv) - 2, "modules imported")
+'''
+
+
+def test_gr_mvdr_and_models_import_without_the_optional_packages():
+    files = [file for room in ("gr_mvdr", "models") for file in room_files(room)]
+    modules = [named(file).removesuffix(".py").replace("/", ".") for file in files]
+    modules = [module.removesuffix(".__init__") for module in modules]
+    result = subprocess.run(
+        [sys.executable, "-c", IMPORT_ALL, ",".join(OPTIONAL), *modules],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr[-2000:]
+    assert result.stdout.endswith(f"{len(modules)} modules imported\n")
+
+
+def pickle_uses(tree: ast.Module) -> list[str]:
+    """Calls and imports that could load a pickle, as ``line: what``."""
+    found = []
+    picklers = {"pickle", "cPickle", "cloudpickle", "dill", "joblib", "shelve"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom) and imported(iter([node])) & picklers:
+            found.append(f"{node.lineno}: imports a pickler")
+        if not isinstance(node, ast.Call):
+            continue
+        arguments = {keyword.arg: keyword.value for keyword in node.keywords}
+        name = dotted(node.func)
+        loads = name == "torch.load" or name.endswith("load_from_checkpoint")
+        if (loads or "ckpt_path" in arguments) and not is_true(arguments.get("weights_only")):
+            found.append(f"{node.lineno}: {name} without weights_only=True")
+        if "allow_pickle" in arguments and not is_false(arguments["allow_pickle"]):
+            found.append(f"{node.lineno}: {name} with allow_pickle")
+        if name.endswith("read_pickle"):
+            found.append(f"{node.lineno}: {name}")
+    return found
+
+
+def is_true(node: ast.AST | None) -> bool:
+    return isinstance(node, ast.Constant) and node.value is True
+
+
+def is_false(node: ast.AST | None) -> bool:
+    return isinstance(node, ast.Constant) and node.value is False
+
+
+def test_no_code_loads_pickles():
+    for file in code_files():
+        assert not pickle_uses(tree_of(file)), named(file)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import pickle",
+        "from pickle import loads",
+        "import torch\ntorch.load('x')",
+        "import torch\ntorch.load('x', weights_only=False)",
+        "T5.load_from_checkpoint('x')",
+        "trainer.fit(model, data, ckpt_path='x')",
+        "import numpy as np\nnp.load('x', allow_pickle=True)",
+        "import pandas as pd\npd.read_pickle('x')",
+    ],
+)
+def test_the_search_for_pickles_finds_them(code):
+    assert pickle_uses(ast.parse(code))
+
+
+def test_the_search_for_imports_sees_functions_and_misses_none_outside():
+    tree = ast.parse(
+        "class A:\n    import faiss\n    def f(self):\n        import datasets\n"
+        "try:\n    import rich\nexcept ImportError:\n    pass\nimport importlib\n"
+        "importlib.import_module('hydra.utils')"
+    )
+    assert imported(ast.walk(tree)) == {"faiss", "datasets", "rich", "importlib", "hydra"}
+    assert imported(outside_functions(tree)) == {"faiss", "rich", "importlib", "hydra"}

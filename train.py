@@ -1,0 +1,106 @@
+"""Train, search, rerank, analyse and log one system on one collection: `python train.py --help`."""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import hydra
+import pytorch_lightning as pl
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from analysis.analyse import analyse_run
+from analysis.costs import index_bytes, peak_memory_bytes, query_milliseconds, reset_peak_memory
+from analysis.evaluation import evaluate_reranking, evaluate_retrieval
+from analysis.provenance import provenance
+from analysis.report import write_report
+from analysis.run_folder import open_run, write_json
+from conf.resolvers import register_resolvers
+
+register_resolvers()
+
+
+def train(config: DictConfig) -> dict[str, float]:
+    """One run, from the configuration to the folder that it leaves behind.
+
+    Args:
+        config: composed from `conf/train.yaml`.
+
+    Returns:
+        The run's flat metrics, as in its `metrics.json`.
+
+    Raises:
+        FileExistsError: the run's folder exists and `resume` is false.
+        ValueError, FileNotFoundError: the user's choices or files are at fault.
+    """
+    run, finished = open_run(config)
+    if finished:
+        print(f"{run}: finished before, kept")
+        return json.loads((run / "metrics.json").read_text())
+    reset_peak_memory()
+    pl.seed_everything(config.seed, workers=True, verbose=False)
+    data = instantiate(config.data)
+    model = instantiate(config.model, _convert_="all")
+    record = provenance(config.system, model, data, config.seed)
+    write_json(run / "provenance.json", record)
+    print(f"{config.system} on {record['collection']}: {record['documents']:,} documents → {run}")
+    logger = instantiate(config.logger) or None
+    metrics = fit(model, data, config, logger)
+
+    start = time.perf_counter()
+    model.index(data.documents, run / "index")
+    metrics["cost/index_seconds"] = time.perf_counter() - start
+    metrics["cost/index_bytes"] = index_bytes(run / "index")
+    metrics |= evaluate_retrieval(model, data, run, config.retrieval_depth)
+    metrics |= evaluate_reranking(model, data, run, instantiate(config.rerank, _convert_="all"))
+    metrics |= query_milliseconds(model, data, config.retrieval_depth)
+    metrics |= analyse_run(model, data, run, config.system, **config.analysis)
+    metrics["cost/peak_memory_bytes"] = peak_memory_bytes()
+
+    write_json(run / "metrics.json", metrics)
+    report = write_report(run)
+    log(logger, metrics, run)
+    print(f"{run}: finished, {report}")
+    return metrics
+
+
+def fit(model: pl.LightningModule, data: Any, config: DictConfig, logger: Any) -> dict[str, float]:
+    """Trains the model, from its last checkpoint if there is one; BM25 has nothing to train."""
+    if not model.trainable:
+        return {"cost/train_seconds": 0.0}
+    data.tokenizer.save_pretrained(Path(config.run) / "tokenizer")
+    trainer = instantiate(config.trainer, logger=logger or False)
+    checkpoint = Path(config.run) / "checkpoints" / "last.ckpt"
+    resumed = str(checkpoint) if checkpoint.is_file() else None
+    start = time.perf_counter()
+    trainer.fit(model, data, ckpt_path=resumed, weights_only=True)
+    model.eval()
+    return {"cost/train_seconds": time.perf_counter() - start}
+
+
+def log(logger: Any, metrics: dict[str, float], run: Path) -> None:
+    """Metrics and figures to wandb (or whichever logger the config chose)."""
+    if logger is None:
+        return
+    logger.log_metrics(metrics)
+    figures = sorted(map(str, (run / "figures").glob("*.png")))
+    if figures and hasattr(logger, "log_image"):
+        logger.log_image("figures", figures)
+    logger.finalize("success")
+    logger.experiment.finish()
+
+
+@hydra.main(version_base="1.3", config_path="conf", config_name="train")
+def main(config: DictConfig) -> None:
+    try:
+        train(config)
+    except hydra.errors.InstantiationException as error:
+        sys.exit(f"error: {error.__cause__ or error}")
+    except (ValueError, OSError) as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()
