@@ -1,15 +1,17 @@
 """Train, search, rerank, analyse and log one system on one collection: `python train.py --help`."""
 
 import json
+import logging
 import sys
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
 import hydra
 import pytorch_lightning as pl
 from hydra.utils import instantiate
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from analysis.analyse import analyse_run
 from analysis.costs import index_bytes, peak_memory_bytes, query_milliseconds, reset_peak_memory
@@ -20,6 +22,9 @@ from analysis.run_folder import open_run, write_json
 from conf.resolvers import register_resolvers
 
 register_resolvers()
+logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
+for message in (".*LeafSpec.*", "Total length of `list`.*", "The number of training batches.*"):
+    warnings.filterwarnings("ignore", message)
 
 
 def train(config: DictConfig) -> dict[str, float]:
@@ -42,6 +47,7 @@ def train(config: DictConfig) -> dict[str, float]:
     reset_peak_memory()
     pl.seed_everything(config.seed, workers=True, verbose=False)
     data = instantiate(config.data)
+    config.tokenizer.vocab_size = len(data.tokenizer)  # a small model's table wastes no row
     model = instantiate(config.model, _convert_="all")
     record = provenance(config.system, model, data, config.seed)
     write_json(run / "provenance.json", record)

@@ -144,5 +144,7 @@ def _add_case(
         f"{shown}. Relevance {pair.relevance.item():.3f}, score {pair.score.item():.3f}. "
         f"{NORMALISED[direction]}; outlined cells join equal tokens."
     )
+    if store.description.paradigm == "generative":
+        caption += " A row is where the decoder looks while it predicts that token."
     title = f"Case {case}: query {query}, document {document}"
     gallery.add(figure, GalleryEntry(f"alignment_case_{case}", title, caption, case=True))

@@ -34,10 +34,11 @@ def own_direction(paradigm: str) -> str:
 def directed_alignment(pairs: PairAlignment, paradigm: str, direction: str) -> Tensor:
     """The pair's alignment, normalised over the other side and averaged over heads (§7.2).
 
-    Multi-vector and lexical systems have sparse alignments, so the softmax of their similarity
-    over the other side is taken. A generative system's cross-attention already is such a softmax
-    in the document-to-query direction: its heads are averaged (rows still sum to one over query
-    tokens); for the other direction the columns of that average are divided by their sums.
+    A multi-vector system's alignment is sparse, so the softmax of its similarity over the other
+    side is taken; a lexical system has a similarity at equal terms only (S ⊙ A), so the softmax of
+    that. A generative system's cross-attention already is such a softmax in the document-to-query
+    direction: its heads are averaged (rows still sum to one over query tokens); for the other
+    direction the columns of that average are divided by their sums.
 
     Args:
         pairs: similarity and alignment (B, H, M, N).
@@ -52,8 +53,9 @@ def directed_alignment(pairs: PairAlignment, paradigm: str, direction: str) -> T
     """
     axis = other_side(direction)
     if own_direction(paradigm) == "query_to_document":
-        document_mask, query_mask = pairs.document_mask[:, None], pairs.query_mask[:, None]
-        return Softmax(direction)(pairs.similarity.float(), document_mask, query_mask).mean(1)
+        masks = pairs.document_mask[:, None], pairs.query_mask[:, None]
+        lexical = pairs.alignment if paradigm == "lexical" else 1
+        return Softmax(direction)(pairs.similarity.float() * lexical, *masks).mean(1)
     real = pair_mask(pairs.document_mask, pairs.query_mask)
     attention = pairs.alignment.float().mean(1).masked_fill(~real, 0)
     if direction == "document_to_query":

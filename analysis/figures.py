@@ -110,16 +110,16 @@ def alignment_heatmap(
         label: what the colours mean.
     """
     rows, columns = weights.shape
-    size = 2.6 + 0.3 * columns, 1.6 + 0.22 * rows
-    figure = Figure(figsize=(max(size[0], 5.0), size[1]), layout="constrained")
+    width = 1.8 + 0.3 * columns + LETTER * max(map(len, document_tokens))
+    height = 1.0 + 0.22 * rows + LETTER * max(map(len, query_tokens))
+    figure = Figure(figsize=(max(width, 5.0), height), layout="constrained")
     axes = figure.subplots()
     axes.spines[:].set_visible(True)
-    image = axes.imshow(
-        weights.numpy(), cmap="Blues", vmin=0, aspect="auto", interpolation="nearest"
-    )
-    figure.colorbar(image, ax=axes, label=label, shrink=min(1.0, 4 / size[1]))
+    # White is the smallest weight: a softmax over a long text leaves every weight close to it.
+    image = axes.imshow(weights.numpy(), cmap="Blues", aspect="auto", interpolation="nearest")
+    figure.colorbar(image, ax=axes, label=label, shrink=min(1.0, 4 / height))
     for row, column in same.nonzero().tolist():
-        cell = Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, ec=COLOURS[5], lw=1.5)
+        cell = Rectangle((column - 0.46, row - 0.46), 0.92, 0.92, fill=False, ec=COLOURS[5], lw=1.5)
         axes.add_patch(cell)
     # A "$" in a text would otherwise start a formula.
     axes.set_xticks(range(columns), query_tokens, rotation=90, fontsize=9, parse_math=False)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from analysis.run_folder import write_json
+
 LIST = "figures.json"
 
 
@@ -62,9 +64,7 @@ class Gallery:
         """Saves a figure and notes how to read it."""
         save_figure(figure, self.directory, entry.name)
         self.entries.append(entry)
-        partial = self.directory / f"{LIST}.partial"
-        partial.write_text(json.dumps([asdict(entry) for entry in self.entries], indent=1))
-        partial.rename(self.directory / LIST)
+        write_json(self.directory / LIST, [asdict(entry) for entry in self.entries])
 
 
 def read_gallery(directory: Path) -> list[GalleryEntry]:

@@ -1,4 +1,4 @@
-"""What the configurations ask of the machine: ${run_name:}, ${auto_precision:}, ${wandb_offline:}."""
+"""What configurations ask of the machine: ${run_name:…}, ${auto_precision:}, ${wandb_offline:}."""
 
 import hashlib
 import netrc

@@ -1,1 +1,1 @@
-"""Texts in, batches out: collections, their formats, tokenisation, sampling, the LightningDataModule."""
+"""Texts in, batches out: collections, formats, tokenisation, sampling, the LightningDataModule."""

@@ -151,7 +151,7 @@ def cached_table(
     """
     key = hashlib.sha256(json.dumps([str(features), *made_from]).encode()).hexdigest()[:32]
     try:
-        with _no_bars():
+        with no_bars():
             return Dataset.from_generator(rows, features=features, fingerprint=key)
     except DatasetGenerationError as error:
         if error.__cause__ is None:
@@ -160,7 +160,7 @@ def cached_table(
 
 
 @contextmanager
-def _no_bars() -> Iterator[None]:
+def no_bars() -> Iterator[None]:
     """Keep the bars of ``datasets`` out of ours, and leave the user's setting as it was."""
     shown = not datasets.are_progress_bars_disabled()
     datasets.disable_progress_bars()

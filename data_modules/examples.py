@@ -1,7 +1,9 @@
 """What stands on the document side of a training pair: the document, or an identifier of it."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 from datasets import Dataset, Features, List, Value
@@ -11,24 +13,51 @@ from data_modules.segments import token_spans
 from data_modules.spans import sample_starts, span_weights
 from gr_mvdr.progress import track
 
-# Draws the token sequences that answer the query of a pair: (pair number, rng) → targets.
-Draw = Callable[[int, np.random.Generator], list[list[int]]]
-
 _WEIGHTS = Features({"weights": List(Value("float32"))})
+
+
+@dataclass(frozen=True)
+class TrainingTables:
+    """What targets are made from.
+
+    Attributes:
+        pairs: columns query_row and document_row.
+        queries, documents: columns id, text, tokens, word_starts.
+    """
+
+    pairs: Dataset
+    queries: Dataset
+    documents: Dataset
+
+
+class Targets(Protocol):
+    """The document side of the training pairs."""
+
+    def draw(self, pair: int, rng: np.random.Generator) -> list[list[int]]:
+        """The token sequences that answer the query of pair number `pair`, drawn afresh."""
+
+    def lengths(self) -> np.ndarray:
+        """(pairs,) about how many tokens a target has: pairs of like length share a batch."""
 
 
 class DocumentExamples:
     """(query, document): the document's own tokens. For multi-vector systems."""
 
-    def prepare(self, pairs: Dataset, queries: Dataset, documents: Dataset) -> Draw:
-        """Computes what is needed once a collection and answers the function that draws targets.
+    def prepare(self, tables: TrainingTables) -> Targets:
+        """The targets of a collection's training pairs."""
+        return _Documents(tables)
 
-        Args:
-            pairs: the training pairs, columns query_row and document_row.
-            queries, documents: columns id, text, tokens, word_starts.
-        """
-        rows = pairs["document_row"][:]
-        return lambda pair, rng: [documents[rows[pair]]["tokens"]]
+
+class _Documents:
+    def __init__(self, tables: TrainingTables):
+        self.tokens = tables.documents["tokens"]
+        self.rows = tables.pairs["document_row"][:]
+
+    def draw(self, pair: int, rng: np.random.Generator) -> list[list[int]]:
+        return [self.tokens[self.rows[pair]]]
+
+    def lengths(self) -> np.ndarray:
+        return np.array([len(tokens) for tokens in self.tokens])[self.rows]
 
 
 class SpanExamples:
@@ -38,36 +67,52 @@ class SpanExamples:
     every epoch, from (seed, epoch, pair).
     """
 
-    def __init__(self, n_spans: int = 10, length: int = 10, temperature: float = 1.0):
+    def __init__(
+        self,
+        n_spans: int = 10,
+        length: int = 10,
+        temperature: float = 1.0,
+        max_tokens: int | None = None,
+    ):
         """
         Args:
             n_spans: spans a pair and epoch (10 on MS MARCO, 5 on NQ320k in the paper).
             length: words of a span.
             temperature: T of the softmax over start words.
+            max_tokens: cut a span's tokens. Keys in search are 10 tokens long, spans 10 words:
+                what lies behind costs time and is never generated. None = the paper's form.
         """
-        for key, value in (("n_spans", n_spans), ("length", length)):
-            if value < 1:
+        for key, value in (("n_spans", n_spans), ("length", length), ("max_tokens", max_tokens)):
+            if value is not None and value < 1:
                 raise ValueError(f"data.examples.{key}={value}: must be ≥ 1")
-        self.n_spans, self.length, self.temperature = n_spans, length, temperature
+        self.n_spans, self.length = n_spans, length
+        self.temperature, self.max_tokens = temperature, max_tokens
 
-    def prepare(self, pairs: Dataset, queries: Dataset, documents: Dataset) -> Draw:
-        """As `DocumentExamples.prepare`."""
-        rows = pairs["document_row"][:]
-        table = cached_table(
-            partial(self._weights, pairs, queries, documents),
-            _WEIGHTS,
-            "span-weights/1",
-            str(self.temperature),
-            *(table._fingerprint for table in (pairs, queries, documents)),
-        )
+    def prepare(self, tables: TrainingTables) -> Targets:
+        """The targets of a collection's training pairs; reads or computes the start weights."""
+        fingerprints = [table._fingerprint for table in vars(tables).values()]
+        weights = partial(_start_weights, tables, self.temperature)
+        made_from = ("span-weights/1", str(self.temperature), *fingerprints)
+        return _Spans(self, tables, cached_table(weights, _WEIGHTS, *made_from))
 
-        def draw(pair: int, rng: np.random.Generator) -> list[list[int]]:
-            starts = sample_starts(np.asarray(table[pair]["weights"]), self.n_spans, rng)
-            return token_spans(documents[rows[pair]], starts, self.length)
 
-        return draw
+class _Spans:
+    def __init__(self, examples: SpanExamples, tables: TrainingTables, weights: Dataset):
+        self.examples, self.documents, self.weights = examples, tables.documents, weights
+        self.rows = tables.pairs["document_row"][:]
 
-    def _weights(self, pairs: Dataset, queries: Dataset, documents: Dataset):
-        for pair in track(pairs, "span weights", total=len(pairs)):
-            query, document = queries[pair["query_row"]], documents[pair["document_row"]]
-            yield {"weights": span_weights(query["text"], document["text"], self.temperature)}
+    def draw(self, pair: int, rng: np.random.Generator) -> list[list[int]]:
+        weights = np.asarray(self.weights[pair]["weights"])
+        starts = sample_starts(weights, self.examples.n_spans, rng)
+        spans = token_spans(self.documents[self.rows[pair]], starts, self.examples.length)
+        return [span[: self.examples.max_tokens] for span in spans]
+
+    def lengths(self) -> np.ndarray:
+        return np.zeros(len(self.rows), dtype=np.int64)
+
+
+def _start_weights(tables: TrainingTables, temperature: float) -> Iterator[dict]:
+    for pair in track(tables.pairs, "span weights", total=len(tables.pairs)):
+        query = tables.queries[pair["query_row"]]["text"]
+        document = tables.documents[pair["document_row"]]["text"]
+        yield {"weights": span_weights(query, document, temperature)}

@@ -1,6 +1,5 @@
 """The LightningDataModule: training pairs, the corpus, test queries, rerank candidates."""
 
-from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -11,12 +10,15 @@ from datasets import Dataset
 from torch.utils.data import DataLoader
 
 from data_modules.collection import Collection, judged_triples
-from data_modules.examples import DocumentExamples
+from data_modules.examples import DocumentExamples, Targets, TrainingTables
 from data_modules.tokenisation import add_tokens, collection_tokenizer, join_fields
 from gr_mvdr.batch import PairBatch, cut, pad
 from gr_mvdr.bm25 import BM25Index, words
 from gr_mvdr.progress import track
 from gr_mvdr.tokenizers import EOS_ID
+
+# Pairs are sorted by length within pools of so many batches.
+_POOL_BATCHES = 16
 
 
 class RetrievalDataModule(pl.LightningDataModule):
@@ -164,19 +166,16 @@ class RetrievalDataModule(pl.LightningDataModule):
     def _pairs(self, split: str) -> "Pairs":
         queries = self.queries(split)
         pairs = relevant_pairs(self.collection.qrels[split], queries, self.documents)
-        return Pairs(pairs, queries, self.documents, self.examples, self.seed)
+        tables = TrainingTables(pairs, queries, self.documents)
+        return Pairs(tables, self.examples.prepare(tables), self.seed)
 
     def _loader(self, pairs: "Pairs", epoch: int, shuffle: bool) -> DataLoader:
         pairs.epoch = epoch
-        order = torch.Generator().manual_seed(self.seed + 1_000_003 * epoch)
         return DataLoader(
             pairs,
-            self.batch_size,
-            shuffle=shuffle,
-            generator=order,
+            batch_sampler=pairs.batches(self.batch_size, shuffle),
             num_workers=self.num_workers,
             collate_fn=self.collate,
-            # The last batch is kept: no pair is lost, however small the collection.
         )
 
     def collate(self, items: list[tuple[list[int], list[list[int]], int]]) -> PairBatch:
@@ -212,7 +211,9 @@ class RetrievalDataModule(pl.LightningDataModule):
         tables = {"queries": self.test_queries(self.test_splits[0]), "documents": self.documents}
         return {
             name: sum(
-                len(tokens) >= longest[name] for rows in table.iter(1000) for tokens in rows["tokens"]
+                len(tokens) >= longest[name]
+                for rows in table.iter(1000)
+                for tokens in rows["tokens"]
             )
             for name, table in tables.items()
         }
@@ -227,14 +228,14 @@ class RetrievalDataModule(pl.LightningDataModule):
 class Pairs(torch.utils.data.Dataset):
     """Training pairs as (query tokens, target token lists, document number).
 
-    `epoch` enters the random draws, so that every epoch sees fresh targets.
+    `epoch` enters the random draws, so that every epoch sees fresh targets and its own order.
     """
 
-    def __init__(self, pairs, queries, documents, examples, seed):
-        self.query_rows, self.document_rows = pairs["query_row"][:], pairs["document_row"][:]
-        self.query_tokens = queries["tokens"][:]
-        self.draw: Callable = examples.prepare(pairs, queries, documents)
-        self.seed, self.epoch = seed, 0
+    def __init__(self, tables: TrainingTables, targets: Targets, seed: int):
+        self.query_rows = tables.pairs["query_row"][:]
+        self.document_rows = tables.pairs["document_row"][:]
+        self.query_tokens = tables.queries["tokens"][:]
+        self.targets, self.seed, self.epoch = targets, seed, 0
 
     def __len__(self) -> int:
         return len(self.query_rows)
@@ -242,7 +243,29 @@ class Pairs(torch.utils.data.Dataset):
     def __getitem__(self, pair: int) -> tuple[list[int], list[list[int]], int]:
         rng = np.random.default_rng((self.seed, self.epoch, pair))
         query = self.query_tokens[self.query_rows[pair]]
-        return query, self.draw(pair, rng), self.document_rows[pair]
+        return query, self.targets.draw(pair, rng), self.document_rows[pair]
+
+    def batches(self, size: int, shuffle: bool) -> list[list[int]]:
+        """Pair numbers in batches of like length, so that little is padding.
+
+        Args:
+            size: pairs a batch; the last one may have fewer, no pair is lost.
+            shuffle: random pools of pairs, sorted within, and the batches in random order.
+        """
+        if not shuffle:
+            numbers = np.arange(len(self))
+            return [numbers[i : i + size].tolist() for i in range(0, len(self), size)]
+        rng = np.random.default_rng((self.seed, self.epoch))
+        numbers = rng.permutation(len(self))
+        pool = np.arange(len(self)) // (_POOL_BATCHES * size)
+        numbers = numbers[np.lexsort((self._lengths[numbers], pool))]
+        found = [numbers[i : i + size].tolist() for i in range(0, len(self), size)]
+        return [found[i] for i in rng.permutation(len(found))]
+
+    @cached_property
+    def _lengths(self) -> np.ndarray:
+        queries = np.array([len(tokens) for tokens in self.query_tokens])
+        return queries[self.query_rows] + self.targets.lengths()
 
 
 def relevant_pairs(judgements: Dataset, queries: Dataset, documents: Dataset) -> Dataset:
@@ -263,4 +286,6 @@ def relevant_pairs(judgements: Dataset, queries: Dataset, documents: Dataset) ->
         if grade > 0 and query in query_rows
     ]
     columns = zip(*pairs, strict=True) if pairs else ([], [])
-    return Dataset.from_dict(dict(zip(("query_row", "document_row"), map(list, columns))))
+    return Dataset.from_dict(
+        dict(zip(("query_row", "document_row"), map(list, columns), strict=True))
+    )

@@ -44,9 +44,7 @@ class SampledSpans:
     Lexical overlap leaks into the score this way (facts: reranking by a generative model).
     """
 
-    def __init__(
-        self, n_spans: int = 3, length: int = 10, temperature: float = 1.0, seed: int = 0
-    ):
+    def __init__(self, n_spans: int = 3, length: int = 10, temperature: float = 1.0, seed: int = 0):
         """
         Args:
             n_spans: spans a document.

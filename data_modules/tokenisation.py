@@ -1,9 +1,11 @@
-"""From text columns to token columns: one tokeniser a collection, every step cached by its cause."""
+"""From text columns to token columns: one tokeniser a run, every step cached."""
 
 import hashlib
 import json
 import re
+import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import datasets
@@ -11,6 +13,7 @@ import numpy as np
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
+from data_modules.collection import no_bars
 from gr_mvdr.tokenizers import load_tokenizer, train_tokenizer, word_tokenizer
 
 _WORD = re.compile(r"\S+")
@@ -56,7 +59,7 @@ def collection_tokenizer(
 def _trained(
     documents: Dataset, queries: Dataset, vocab_size: int, lowercase: bool
 ) -> PreTrainedTokenizerBase:
-    key = _key("unigram/1", documents._fingerprint, queries._fingerprint, vocab_size, lowercase)
+    key = _key("unigram/2", documents._fingerprint, queries._fingerprint, vocab_size, lowercase)
     path = Path(datasets.config.HF_DATASETS_CACHE) / "tokenizers" / f"{key}.json"
     if not path.is_file():
         trained = train_tokenizer(_texts(documents, queries), vocab_size, lowercase)
@@ -91,7 +94,7 @@ def join_fields(documents: Dataset, fields: list[str]) -> Dataset:
         return {"text": [" | ".join(filter(None, parts)) for parts in zip(*columns, strict=True)]}
 
     key = _key("join/1", documents._fingerprint, list(fields))
-    return _map(documents, join, key)
+    return _map(documents, join, key, "joining fields")
 
 
 def add_tokens(table: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
@@ -110,7 +113,7 @@ def add_tokens(table: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
         }
 
     vocabulary = hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
-    return _map(table, tokenise, _key("tokens/1", table._fingerprint, vocabulary))
+    return _map(table, tokenise, _key("tokens/1", table._fingerprint, vocabulary), "tokenising")
 
 
 def word_starts(text: str, offsets: list[tuple[int, int]]) -> list[int]:
@@ -133,10 +136,11 @@ def word_starts(text: str, offsets: list[tuple[int, int]]) -> list[int]:
     return (found - blank[found - 1] * (found > 0)).tolist()
 
 
-def _map(table: Dataset, function, key: str) -> Dataset:
+def _map(table: Dataset, function, key: str, description: str) -> Dataset:
     # The explicit fingerprint names all that the column depends on; a pickled closure would not
     # stay the same from one run to the next.
-    return table.map(function, batched=True, new_fingerprint=key)
+    with no_bars() if not sys.stderr.isatty() else nullcontext():
+        return table.map(function, batched=True, new_fingerprint=key, desc=description)
 
 
 def _key(*causes) -> str:

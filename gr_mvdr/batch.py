@@ -47,7 +47,8 @@ def pad(sequences: Sequence[Sequence[int]], pad_id: int = 0) -> tuple[Tensor, Te
     lengths = torch.tensor([len(sequence) for sequence in sequences])
     mask = torch.arange(max(1, int(lengths.max()))) < lengths[:, None]
     ids = torch.full(mask.shape, pad_id, dtype=torch.int64)
-    ids[mask] = torch.tensor([token for sequence in sequences for token in sequence])
+    tokens = [token for sequence in sequences for token in sequence]
+    ids[mask] = torch.tensor(tokens, dtype=torch.int64)  # named, as an empty list would be floats
     return ids, mask
 
 

@@ -14,7 +14,8 @@ _WORD = re.compile(r"\w+")
 
 def words(text: str) -> list[str]:
     """BM25's terms: lower-cased runs of letters, digits and underscores; no stemming."""
-    return _WORD.findall(text.lower())
+    # One small sigma: whether lower() gives the final one depends on what follows the letter.
+    return _WORD.findall(text.lower().replace("ς", "σ"))
 
 
 class BM25Index:
@@ -58,6 +59,8 @@ class BM25Index:
         """The k best documents of one query: document id → score; ties as in `Ranking`."""
         scores = self.scores(query)
         k = min(k, len(scores))
+        if k < 1:
+            return {}
         # Everything that ties with the k-th best enters, and the Ranking decides.
         threshold = np.partition(scores, len(scores) - k)[len(scores) - k]
         chosen = np.flatnonzero((scores >= threshold) & (scores > 0))

@@ -35,8 +35,10 @@ def pairwise_cross_entropy(relevance: Tensor, document_index: Tensor) -> Tensor:
     size = len(relevance)
     differs = document_index[:, None] != document_index[None, :]
     # Rotate so that row b starts at b: the first difference after b is the negative.
-    order = (torch.arange(size, device=relevance.device)[:, None] + torch.arange(
-        size, device=relevance.device)) % size
+    order = (
+        torch.arange(size, device=relevance.device)[:, None]
+        + torch.arange(size, device=relevance.device)
+    ) % size
     first = differs.gather(1, order).int().argmax(1)
     negative = order.gather(1, first[:, None]).squeeze(1)
     queries = torch.arange(size, device=relevance.device)

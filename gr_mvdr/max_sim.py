@@ -26,6 +26,7 @@ def all_pairs_relevance(
     """
     rows = queries.flatten(0, 1)
     best = _BestSimilarity.apply(documents.float(), document_mask, rows.float())
+    best = best.masked_fill(~document_mask.any(1, keepdim=True), 0.0)  # no token, no relevance
     return (best.view(len(documents), *query_mask.shape) * query_mask).sum(-1)
 
 
@@ -78,9 +79,7 @@ def packed_relevance(vectors: Tensor, lengths: Tensor, queries: Tensor) -> Tenso
     return torch.cat(best).view(-1, count, tokens).sum(-1, dtype=torch.float32)
 
 
-def equal_length_segments(
-    packed: Tensor, lengths: Tensor
-) -> Iterator[tuple[Tensor, int, int]]:
+def equal_length_segments(packed: Tensor, lengths: Tensor) -> Iterator[tuple[Tensor, int, int]]:
     """Cuts packed rows into runs of neighbouring documents that have the same length.
 
     Args:

@@ -70,18 +70,11 @@ class TokenIndex:
         unfinished = target.with_name(target.name + ".unfinished")
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
-        lengths, size = [], 0
-        with open(unfinished / "vectors.bin", "wb") as file:
-            for vectors, counts in encoded:
-                file.write(vectors.cpu().numpy().astype(dtype).tobytes())
-                lengths.append(counts.cpu())
-                size = vectors.shape[1]
-        lengths = torch.cat(lengths)
-        if len(lengths) != len(document_ids):
-            raise ValueError(f"token index: {len(document_ids)} ids but {len(lengths)} documents")
-        np.save(unfinished / "lengths.npy", lengths.numpy())
-        header = {"document_ids": list(document_ids), "dimension": size, "dtype": dtype}
-        (unfinished / "index.json").write_text(json.dumps(header))
+        try:
+            _write(unfinished, list(document_ids), encoded, dtype)
+        except BaseException:
+            shutil.rmtree(unfinished)
+            raise
         shutil.rmtree(target, ignore_errors=True)
         unfinished.rename(target)
         return cls(target)
@@ -196,3 +189,20 @@ class TokenIndex:
             end = min(end, len(self))
             yield slice(start, end), slice(int(self.offsets[start]), int(self.offsets[end]))
             start = end
+
+
+def _write(
+    directory: Path, document_ids: list[str], encoded: Iterable[tuple[Tensor, Tensor]], dtype: str
+) -> None:
+    lengths, size = [], 0
+    with open(directory / "vectors.bin", "wb") as file:
+        for vectors, counts in encoded:
+            file.write(vectors.cpu().numpy().astype(dtype).tobytes())
+            lengths.append(counts.cpu())
+            size = vectors.shape[1]
+    lengths = torch.cat(lengths)
+    if len(lengths) != len(document_ids):
+        raise ValueError(f"token index: {len(document_ids)} ids but {len(lengths)} documents")
+    np.save(directory / "lengths.npy", lengths.numpy())
+    header = {"document_ids": document_ids, "dimension": size, "dtype": dtype}
+    (directory / "index.json").write_text(json.dumps(header))

@@ -1,13 +1,15 @@
 """Tokenisers: a pretrained one by name, a vocabulary file, or a Unigram model trained here."""
 
+import json
 import os
 from collections.abc import Iterable
 from contextlib import contextmanager
 from pathlib import Path
 
 import tokenizers
-from gr_mvdr.bm25 import words
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from gr_mvdr.bm25 import words
 
 # T5's own order of special ids, which every system here relies on.
 PAD_ID, EOS_ID, UNK_ID = 0, 1, 2
@@ -67,7 +69,25 @@ def train_tokenizer(
     )
     with _one_thread():
         model.train_from_iterator(texts, trainer)
-    return _wrap(model)
+    return _wrap(_settled(model))
+
+
+def _settled(model: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """The trained model with an order of its own for the characters that only fill the alphabet.
+
+    The trainer appends them in the order of a hash table that differs from one call to the next.
+    """
+    state = json.loads(model.to_str())
+    vocabulary = state["model"]["vocab"]
+    first = len(vocabulary)
+    while len(vocabulary[first - 1][0]) == 1:
+        first -= 1
+    characters = sorted(piece for piece, _ in vocabulary[first:])
+    pieces = [piece for piece, _ in vocabulary[:first]] + characters
+    # Rounded, as sums of floats depend on the order too.
+    scores = [round(score, 6) for _, score in vocabulary]
+    state["model"]["vocab"] = list(zip(pieces, scores, strict=True))
+    return tokenizers.Tokenizer.from_str(json.dumps(state))
 
 
 def word_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
@@ -79,9 +99,14 @@ def word_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
     found = dict.fromkeys(word for text in texts for word in words(text))
     ids = {token: number for number, token in enumerate([*SPECIAL_TOKENS, *found])}
     model = tokenizers.Tokenizer(tokenizers.models.WordLevel(ids, unk_token="<unk>"))
-    model.normalizer = tokenizers.normalizers.Lowercase()
+    model.normalizer = tokenizers.normalizers.Sequence(
+        [tokenizers.normalizers.Lowercase(), tokenizers.normalizers.Replace("ς", "σ")]
+    )
     model.pre_tokenizer = tokenizers.pre_tokenizers.Split(
-        tokenizers.Regex(r"\w+"), behavior="removed", invert=True
+        # Python's \w, written out: that of `tokenizers` takes combining marks in as well.
+        tokenizers.Regex(r"[\p{L}\p{N}_]+"),
+        behavior="removed",
+        invert=True,
     )
     return _wrap(model)
 

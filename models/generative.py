@@ -63,9 +63,10 @@ class GenerativeSystem(System):
 
     @property
     def output_scale(self) -> float:
-        """d^−½ where the output table is the input's (original T5), else 1 (T5 v1.1)."""
+        """d^−½ where the output table is the input's (original T5), else 1 (T5 v1.1, mT5)."""
         config = self.backbone.config
-        return config.d_model**-0.5 if config.scale_decoder_outputs else 1.0
+        scaled = getattr(config, "scale_decoder_outputs", False)  # mT5's config has no such key
+        return config.d_model**-0.5 if scaled else 1.0
 
     def loss(self, batch: PairBatch) -> Tensor:
         """() cross-entropy of the document tokens (Eq. 10), a mean over tokens.
@@ -137,9 +138,7 @@ class GenerativeSystem(System):
             ids, mask = pad([self.prepare_query(query["tokens"])])
             encoded = self.encode(ids.to(self.device), mask.to(self.device))
             chosen = candidates[query["id"]]
-            found = [
-                segments(query["text"], documents[row[identifier]]) for identifier in chosen
-            ]
+            found = [segments(query["text"], documents[row[identifier]]) for identifier in chosen]
             scores = self._segment_scores(encoded, mask, [s for group in found for s in group])
             groups = scores.split([len(group) for group in found])
             results[query["id"]] = {
@@ -225,7 +224,7 @@ class GenerativeSystem(System):
         raise NotImplementedError
 
     def decoding_step(self, query_ids: Tensor, query_mask: Tensor) -> Callable:
-        """The step function of `gr_mvdr.beam_search` for a batch of queries (B, N), with a cache."""
+        """The step function of `gr_mvdr.beam_search` for queries (B, N), with a cache."""
         return _DecodingStep(self, query_ids, query_mask)
 
 

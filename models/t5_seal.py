@@ -77,7 +77,7 @@ class T5SEAL(GenerativeSystem):
 
     @torch.inference_mode()
     def retrieve(self, queries: Table, k: int = 100) -> Ranking:
-        """Constrained beam search; the candidates of every step are the keys that score documents."""
+        """Constrained beam search; the candidates of every step are the keys (SEAL's evidence)."""
         assert self.searcher is not None, "index the documents first"
         self.eval()
         results = {}

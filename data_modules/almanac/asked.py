@@ -54,10 +54,10 @@ ASKED = {
             "Which honour was given to {x}?",
             "Which award went to {x}?",
         ],
-        "friend": [
-            "With whom did {x} exchange letters?",
-            "Who was a friend and correspondent of {x}?",
+        "correspondent": [
             "To whom did {x} write letters?",
+            "Who received letters from {x}?",
+            "Who was the recipient of the letters of {x}?",
         ],
         "opus": ["What is the best known work of {x}?", "For which work is {x} remembered?"],
     },

@@ -31,10 +31,10 @@ PREDICATES = {
             "was born in {birthplace}",
         ],
         "home": ["settled in {home}", "made a home in {home}", "moved to {home}"],
-        "friend": [
-            "exchanged letters with {friend}",
-            "corresponded with {friend}",
-            "was a friend of {friend}",
+        "correspondent": [
+            "wrote letters to {correspondent}",
+            "sent letters to {correspondent}",
+            "addressed many letters to {correspondent}",
         ],
         "opus": ["created {opus}", "is remembered for {opus}", "was the maker of {opus}"],
         "father": [
@@ -127,7 +127,7 @@ PREDICATES = {
 
 # What makes a description on its own, without a second attribute.
 DESCRIPTIVE = {
-    "person": ["deed", "teacher", "birthplace", "friend", "opus", "home"],
+    "person": ["deed", "teacher", "birthplace", "correspondent", "opus", "home"],
     "settlement": ["river", "neighbour", "statue"],
     "building": ["architect", "plaque", "location"],
     "work": ["story", "maker", "setting", "venue", "dedicatee"],

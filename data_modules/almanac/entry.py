@@ -26,8 +26,9 @@ class Entry:
 
     A fact is a string, a year, a Concept or another entry; None if the entry has no such fact.
     Every kind has `name` and `noun`, the concept of what it is. `rivals[fact](entry)` gives
-    the numbers of the entries of the kind that may have the same value of the fact, the entry's own
-    among them, for the facts that can be followed backwards; the facts with fewest come first.
+    the numbers of all entries of the kind that may have the same fact, or one of the same name, the
+    entry's own among them, for the facts that can be followed backwards, those with few rivals
+    first.
     """
 
     kind: str
@@ -60,15 +61,19 @@ class Entry:
         return self.world.find(target, self.link(name, target).target(self.number))
 
     def others_linked(self, name: str, target: str) -> Iterable[int]:
-        """The entries of this kind whose link leads to the same entry."""
+        """The entries of this kind whose link leads to the same entry or one of its name."""
         link = self.link(name, target)
-        return link.sources(link.target(self.number))
+        found = self.world.find(target, link.target(self.number))
+        return (source for entry in found.of_the_name() for source in link.sources(entry.number))
+
+    def of_the_name(self) -> "list[Entry]":
+        """The entries of this name, of which there are at most two."""
+        return [self.world.find(self.kind, number) for number in self.rivals["name"](self)]
 
     @fact
     def namesake(self) -> "Entry | None":
-        """Another entry of the same name."""
-        others = [n for n in self.rivals["name"](self) if n != self.number]
-        return self.world.find(self.kind, others[0]) if others else None
+        """The other entry of the same name."""
+        return next((entry for entry in self.of_the_name() if entry != self), None)
 
     @fact
     def namesake_noun(self) -> tuple[str, ...] | None:

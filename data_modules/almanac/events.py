@@ -10,6 +10,7 @@ from data_modules.almanac.people import Person, of_year
 from data_modules.almanac.randomness import Permutation
 
 FIRST_YEAR, YEARS = 1765, 175
+LEADER_AGE = 42
 
 
 class Event(Entry):
@@ -75,14 +76,18 @@ class Event(Entry):
 
     @fact
     def leader(self) -> Person | None:
-        born = FIRST_YEAR - 42 + self._order(self.number) * YEARS / self._order.size
+        born = FIRST_YEAR - LEADER_AGE + self._order(self.number) * YEARS / self._order.size
         return of_year(self.world, self.draw("leader"), born)
 
     def others_of_leader(self) -> Iterator[int]:
-        """The events just before and after: there are two to one person of an age and trade."""
-        moment = self._order(self.number)
-        moments = range(max(0, moment - 4), min(moment + 5, self._order.size))
-        return map(self._order.inverse, moments)
+        """The events at the time when people of the leader's name were of a leader's age."""
+        order = self._order
+        for person in self.leader.of_the_name():
+            first, last = (
+                (year + LEADER_AGE - FIRST_YEAR) * order.size / YEARS for year in person.birth_years
+            )
+            moments = range(max(0, int(first) - 1), min(int(last) + 2, order.size))
+            yield from map(order.inverse, moments)
 
     @fact
     def other(self) -> Person | None:

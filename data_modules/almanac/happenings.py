@@ -21,7 +21,7 @@ HAPPENINGS = [
         Concept(("siege", "blockade")),
         "Siege of {}",
         range(1700, 1850),
-        Concept(("commander", "head of the troops")),
+        Concept(("commander", "troop leader")),
         concepts("""
 a disputed crown / a quarrel over the throne
 an unpaid loan / a debt never settled
@@ -39,7 +39,7 @@ the ruin of the walls / the collapse of the ramparts
         Concept(("flood", "inundation")),
         "{} Flood",
         range(1700, 2000),
-        Concept(("rescue leader", "head of the relief work")),
+        Concept(("rescue leader", "relief organiser")),
         concepts("""
 a burst dam / a broken barrier
 a sudden thaw / the quick melting of snow
@@ -57,7 +57,7 @@ a new course of the river / a changed stream
         Concept(("fire", "blaze")),
         "Great Fire of {}",
         range(1700, 2000),
-        Concept(("fire captain", "chief of the firemen")),
+        Concept(("fire captain", "head fireman")),
         concepts("""
 a fallen lamp / an overturned light
 a baker's oven / a bread stove

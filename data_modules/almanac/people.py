@@ -1,6 +1,6 @@
 """People: their trades, lives, teachers and friends."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from data_modules.almanac import lexicon
 from data_modules.almanac.entry import Entry, decade, fact
@@ -12,9 +12,6 @@ from data_modules.almanac.world import World
 TRADES = len(PROFESSIONS)  # people in a block, one of each kind of trade
 WRITER, COMPOSER, PAINTER, DIRECTOR, ARCHITECT, OTHER_WRITER = 0, 2, 3, 4, 5, 1
 OTHER_TRADES = [position for position in range(TRADES) if position != DIRECTOR]
-# Five or six trades further, and someone's friend and the one whose friend he is could both be
-# writers: two novelists who exchanged letters with him.
-FRIEND_STEPS = [0, 1, 2, 3, 6, 7, 8, 9]
 GENERATION = 30  # years
 
 
@@ -97,11 +94,17 @@ class Person(Entry):
     def _age(self) -> int:
         return _ages(self.world, self.position)(self.block)
 
-    @fact
-    def born(self) -> int:
+    @property
+    def birth_years(self) -> tuple[float, float]:
+        """The time in which one of this place in the order of age is born."""
         first, years = _births(self.position)
         count = self.world.blocks("person", self.position)
-        return first + self._age * years // count + self.draw("born") % max(1, years // count)
+        return first + self._age * years / count, first + (self._age + 1) * years / count
+
+    @fact
+    def born(self) -> int:
+        first, last = self.birth_years
+        return int(first) + self.draw("born") % max(1, int(last - first))
 
     @fact
     def died(self) -> int:
@@ -120,20 +123,23 @@ class Person(Entry):
         first = self.born + 23
         return first + choice % (min(self.died, self.born + 75) - first)
 
+    @property
+    def _generation(self) -> int:
+        """How many places in the order of age make a generation, in threes."""
+        count = self.world.blocks("person", self.position)
+        return 3 * max(1, round(count * GENERATION / _births(self.position)[1] / 3))
+
     @fact
     def teacher(self) -> "Person | None":
         """Of the same trade and a generation older; three people share a teacher."""
-        ages = _ages(self.world, self.position)
-        apart = GENERATION * ages.size // _births(self.position)[1]
-        rank = self._age // 3 * 3 - max(1, round(apart / 3)) * 3
-        teacher = _aged(self.world, self.position, rank)
+        teacher = _aged(self.world, self.position, self._age // 3 * 3 - self._generation)
         return teacher if teacher and 16 <= self.born - teacher.born <= 55 else None
 
-    def others_of_teacher(self) -> list[int]:
-        ages = _ages(self.world, self.position)
-        first = self._age // 3 * 3
-        ranks = range(first, min(first + 3, ages.size))
-        return [ages.inverse(rank) * TRADES + self.position for rank in ranks]
+    def pupils(self) -> Iterator[int]:
+        """The numbers of those whose teacher this may be."""
+        ages = range(self._age + self._generation, self._age + self._generation + 3)
+        found = (_aged(self.world, self.position, age) for age in ages if self._age % 3 == 0)
+        return (person.number for person in found if person)
 
     @fact
     def birthplace(self) -> Entry:
@@ -144,27 +150,42 @@ class Person(Entry):
         home = self.linked("home", "settlement")
         return None if home == self.birthplace else home
 
-    def of_same_age(self, position: int) -> "Person | None":
-        """The person of this kind of trade who is as old; not for film directors, who came late."""
-        late = self.position == DIRECTOR
-        return None if late != (position == DIRECTOR) else _aged(self.world, position, self._age)
-
     def peer(self, choice: int) -> "Person | None":
         """Someone as old, `choice` + 1 trades further; for a film director, another director."""
         if self.position == DIRECTOR:
             return _aged(self.world, DIRECTOR, self._age ^ 1)
         place = OTHER_TRADES.index(self.position) + 1 + choice % (len(OTHER_TRADES) - 1)
-        return self.of_same_age(OTHER_TRADES[place % len(OTHER_TRADES)])
+        return _aged(self.world, OTHER_TRADES[place % len(OTHER_TRADES)], self._age)
+
+    def peers(self, positions: Iterable[int]) -> "Iterator[Person]":
+        """All people of these positions who may have this person as a peer."""
+        if self.position == DIRECTOR:
+            found = [_aged(self.world, DIRECTOR, self._age ^ 1)]
+        else:
+            others = (position for position in positions if position != DIRECTOR)
+            found = [_aged(self.world, position, self._age) for position in others]
+        return (person for person in found if person)
 
     @fact
-    def friend(self) -> "Person | None":
-        """No two people have the same friend: all of an age look equally far."""
-        return self.peer(FRIEND_STEPS[self.world.draw("friend", self._age) % len(FRIEND_STEPS)])
+    def _step(self) -> int:
+        """How many trades further people of this age have their correspondents."""
+        return self.world.draw("correspondents", self._age) % (len(OTHER_TRADES) - 1)
+
+    @fact
+    def correspondent(self) -> "Person | None":
+        """No two people write to the same one."""
+        return self.peer(self._step)
+
+    def others_of_correspondent(self) -> Iterator[int]:
+        for person in self.correspondent.of_the_name():
+            writer = person.peer(-1 - person._step)  # as many trades back
+            if writer:
+                yield writer.number
 
     @fact
     def other(self) -> "Person | None":
         other = self.peer(self.draw("other"))
-        return None if other == self.friend else other
+        return None if other == self.correspondent else other
 
     @fact
     def father(self) -> Concept:
@@ -177,9 +198,9 @@ class Person(Entry):
 
 Person.rivals = {
     "name": lambda p: p._namesakes,
-    "opus": lambda p: [p.number],
-    "friend": lambda p: [p.number],
-    "teacher": Person.others_of_teacher,
+    "opus": lambda p: [work.maker.number for work in p.opus.of_the_name()],
+    "correspondent": Person.others_of_correspondent,
+    "teacher": lambda p: [n for teacher in p.teacher.of_the_name() for n in teacher.pupils()],
     "birthplace": lambda p: p.others_linked("birthplace", "settlement"),
     "home": lambda p: p.others_linked("home", "settlement"),
     "deed": Person.others_of_deed,

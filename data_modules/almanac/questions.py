@@ -48,15 +48,21 @@ def ask(entry: Entry, prose: Prose, wanted: int) -> list[Question]:
 
 
 def is_unique(entry: Entry, given: tuple[str, ...]) -> bool:
-    """Whether surely no other entry of the kind has the same values of the given facts."""
+    """Whether surely the given facts can be said of no other entry of the kind."""
     fact = next((fact for fact in entry.rivals if fact in given), None)
     if fact is None:
         return False
     rivals = list(islice(entry.rivals[fact](entry), MOST_RIVALS))
     others = (entry.world.find(entry.kind, n) for n in rivals if n != entry.number)
     return len(rivals) < MOST_RIVALS and not any(
-        all(getattr(other, f) == getattr(entry, f) for f in given) for other in others
+        all(_said(other, fact) == _said(entry, fact) for fact in given) for other in others
     )
+
+
+def _said(entry: Entry, fact: str):
+    """What can be said of an entry's fact: of another entry its name, which two may share."""
+    value = getattr(entry, fact)
+    return value.name if isinstance(value, Entry) else value
 
 
 def told_in(fact: str) -> str:

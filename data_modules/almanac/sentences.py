@@ -48,9 +48,9 @@ PERSON = {
         "{She} was honoured with {prize}.",
     ],
     "letters": [
-        "{She} exchanged letters with {friend} for many years.",
-        "{surname} corresponded with {friend}, a friend since youth.",
-        "{Her} letters to {friend} have been printed.",
+        "{She} wrote letters to {correspondent} for many years.",
+        "{surname} sent many letters to {correspondent}, a friend since youth.",
+        "{Her} letters to {correspondent} have been printed.",
         "None of {her} letters have been found.",
     ],
     "death": [

@@ -112,9 +112,10 @@ class Work(Entry):
         return self.maker.peer(self.draw("dedicatee"))
 
     def others_of_dedicatee(self) -> Iterator[int]:
-        """The works of all makers of one age, to whom the dedicatee is a peer."""
-        makers = map(self.maker.of_same_age, MAKERS)
-        return (work.number for maker in makers if maker for work in Work.by(maker))
+        """The works of all makers who have people of the dedicatee's name as peers."""
+        for person in self.dedicatee.of_the_name():
+            for maker in person.peers(MAKERS):
+                yield from (work.number for work in Work.by(maker))
 
     @fact
     def other(self) -> Person | None:
@@ -130,7 +131,7 @@ def _makers(world: World, position: int) -> Link:
 
 Work.rivals = {
     "name": lambda w: w._namesakes,
-    "maker": lambda w: [other.number for other in Work.by(w.maker)],
+    "maker": lambda w: [work.number for maker in w.maker.of_the_name() for work in Work.by(maker)],
     "dedicatee": Work.others_of_dedicatee,
     "setting": lambda w: w.others_linked("setting", "settlement"),
     "venue": lambda w: w.others_linked("venue", "settlement"),

@@ -99,11 +99,13 @@ def test_by_hand_two_documents_tokens_and_three_query_tokens():
     assert soft.tolist() == pytest.approx([0.5, 0.4])
 
 
-def test_padding_never_matches_even_where_the_alignment_is_not_zero():
-    alignment = torch.full((2, 2), 0.5)
-    ids, mask = torch.tensor([5, 0]), torch.tensor([True, False])
+def test_padding_never_matches_even_where_it_is_the_strongest():
+    alignment = torch.tensor([[0.25, 0.5], [0.75, 0.5]])
+    ids, mask = torch.tensor([5, 5]), torch.tensor([True, False])
     hard, soft = exact_match(alignment, ids, ids, mask, mask, "query_to_document")
-    assert hard.tolist() == [True, False] and soft.tolist() == [0.5, 0.0]
+    assert hard.tolist() == [True, False] and soft.tolist() == [0.25, 0.0]
+    hard, _ = exact_match(alignment, ids, ids + 1 - mask.long(), mask, mask, "query_to_document")
+    assert hard.tolist() == [True, False]  # the pad of the document would be another token
 
 
 def test_a_token_aligned_to_nothing_matches_nothing():

@@ -1,4 +1,5 @@
 import csv
+import math
 
 import pytest
 import torch
@@ -35,6 +36,26 @@ def test_generative_alignment_is_the_mean_head(make_pairs):
     columns = directed_alignment(pairs, "generative", "query_to_document")
     j = 0
     torch.testing.assert_close(columns[1, :, j], rows[1, :, j] / rows[1, :, j].sum())
+
+
+def test_a_lexical_system_aligns_equal_terms_only(tmp_path):
+    # BM25: a query term weighs the same against every document token; A says where it counts
+    ids = {"document_ids": torch.tensor([[5, 2, 3, 2]]), "query_ids": torch.tensor([[2, 4, 3]])}
+    masks = {"document_mask": torch.ones(1, 4).bool(), "query_mask": torch.ones(1, 3).bool()}
+    equal = (ids["document_ids"][:, :, None] == ids["query_ids"][:, None]).float()[:, None]
+    weights = torch.tensor([1.5, 3.0, 2.0]).expand(1, 1, 4, 3)
+    ones = torch.ones(1)
+    pairs = PairAlignment(weights, equal, ones, ones, ones, **ids, **masks)
+    columns = directed_alignment(pairs, "lexical", "query_to_document")[0]
+    exp = math.exp(1.5)
+    assert columns[:, 0].tolist() == pytest.approx([v / (2 * exp + 2) for v in (1, exp, 1, exp)])
+    assert columns[:, 1].tolist() == pytest.approx([0.25] * 4)  # a term without a match
+    metrics = measure_exact_match(
+        store_of(tmp_path / "alignments", pairs, "lexical"), torch.ones(6)
+    ).metrics()
+    for direction in DIRECTIONS:
+        assert metrics[f"analysis/exact_match/{direction}/hard_matched"] == 1
+    assert metrics["analysis/exact_match/query_to_document/hard"] == pytest.approx(2 / 3)
 
 
 def test_unknown_paradigm_is_named():

@@ -1,0 +1,104 @@
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import (
+    MT5Config,
+    MT5ForConditionalGeneration,
+    T5Config,
+    T5EncoderModel,
+    T5ForConditionalGeneration,
+)
+
+from gr_mvdr.backbones import check_embedding_ties, load_encoder, load_encoder_decoder
+
+SHAPE = dict(vocab_size=40, d_model=16, d_kv=8, d_ff=24, num_layers=1, num_heads=2)
+FAMILIES = ["t5", "t5_v1_1", "mt5"]
+
+
+def save_pretrained(folder, family):
+    """A tiny checkpoint as the hub has it; v1.1 and mT5 with an output table of their own."""
+    torch.manual_seed(0)
+    config_class, model_class = {
+        "mt5": (MT5Config, MT5ForConditionalGeneration),
+    }.get(family, (T5Config, T5ForConditionalGeneration))
+    tied = family == "t5"
+    model = model_class(config_class(**SHAPE, decoder_start_token_id=0, tie_word_embeddings=tied))
+    if not tied:
+        model.lm_head.weight = torch.nn.Parameter(torch.randn(40, 16))
+    model.save_pretrained(folder)
+    config = json.loads((folder / "config.json").read_text())
+    config.pop("scale_decoder_outputs", None)
+    config["tie_word_embeddings"] = tied
+    (folder / "config.json").write_text(json.dumps(config))
+    return model.eval()
+
+
+def batch():
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(2, 40, (2, 5), generator=generator)
+    return ids, torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_pretrained_encoder_is_the_checkpoints(tmp_path, family, attention):
+    saved = save_pretrained(tmp_path, family)
+    loaded = load_encoder(str(tmp_path), attention=attention).eval()
+    assert loaded.config._attn_implementation == attention
+    assert not any(name.startswith(("decoder", "lm_head")) for name in loaded.state_dict())
+    ids, mask = batch()
+    expected = saved.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
+    found = loaded(input_ids=ids, attention_mask=mask).last_hidden_state
+    assert torch.allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_pretrained_encoder_decoder_gives_the_checkpoints_logits(tmp_path, family):
+    saved = save_pretrained(tmp_path, family)
+    loaded = load_encoder_decoder(str(tmp_path)).eval()
+    assert (loaded.lm_head.weight is loaded.shared.weight) == (family == "t5")
+    assert torch.equal(loaded.lm_head.weight, saved.lm_head.weight)
+    assert getattr(loaded.config, "scale_decoder_outputs", False) == (family == "t5")
+    ids, mask = batch()
+    arguments = dict(input_ids=ids, attention_mask=mask, decoder_input_ids=ids)
+    assert torch.allclose(loaded(**arguments).logits, saved(**arguments).logits, atol=1e-5)
+
+
+@pytest.mark.parametrize("load", [load_encoder, load_encoder_decoder])
+def test_dropout_is_the_callers_also_for_a_pretrained_model(tmp_path, load):
+    save_pretrained(tmp_path, "t5")
+    for model in (load(str(tmp_path), 0.3), load(None, 0.3, shape=SHAPE)):
+        rates = {part.p for part in model.modules() if isinstance(part, torch.nn.Dropout)}
+        assert rates == {0.3}
+
+
+def test_a_new_model_has_the_asked_shape_and_t5s_tied_scaled_output():
+    model = load_encoder_decoder(None, shape=SHAPE)
+    assert model.shared.weight.shape == (40, 16) and len(model.decoder.block) == 1
+    assert model.lm_head.weight is model.shared.weight and model.config.scale_decoder_outputs
+    assert model.config.decoder_start_token_id == 0
+    encoder = load_encoder(None, shape=SHAPE)
+    assert isinstance(encoder, T5EncoderModel)
+    assert encoder.encoder.embed_tokens.weight is encoder.shared.weight
+
+
+@pytest.mark.parametrize("stack", ["encoder", "decoder"])
+def test_a_stack_with_a_table_of_its_own_is_refused(stack):
+    model = load_encoder_decoder(None, shape=SHAPE)
+    check_embedding_ties(model)
+    part = getattr(model, stack)
+    part.embed_tokens = torch.nn.Embedding.from_pretrained(model.shared.weight.detach().clone())
+    with pytest.raises(ValueError, match=rf"{stack}.embed_tokens is not tied to the shared"):
+        check_embedding_ties(model)
+
+
+def test_a_checkpoint_with_an_untied_encoder_is_refused(tmp_path):
+    save_pretrained(tmp_path, "t5")
+    weights = load_file(tmp_path / "model.safetensors")
+    weights["encoder.embed_tokens.weight"] = torch.randn(40, 16)
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    for load in (load_encoder, load_encoder_decoder):
+        with pytest.raises(ValueError, match=r"encoder.embed_tokens is not tied"):
+            load(str(tmp_path))

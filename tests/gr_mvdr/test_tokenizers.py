@@ -1,0 +1,115 @@
+import random
+from pathlib import Path
+
+import pytest
+
+from gr_mvdr.bm25 import words
+from gr_mvdr.tokenizers import (
+    EOS_ID,
+    PAD_ID,
+    SPECIAL_TOKENS,
+    UNK_ID,
+    load_tokenizer,
+    train_tokenizer,
+    word_tokenizer,
+)
+
+T5_VOCABULARY = (
+    Path(__file__).parents[2].parent / "shared" / "data" / "t5-vocab" / "tokenizer.json"
+)
+
+
+def texts(n=200, seed=0):
+    """Sentences of a small invented language, with capitals and punctuation."""
+    rng = random.Random(seed)
+    syllables = ["ka", "lo", "mi", "ren", "sto", "vel", "u", "dra"]
+    lexicon = ["".join(rng.choices(syllables, k=rng.randint(1, 3))) for _ in range(60)]
+    return [
+        " ".join(rng.choices(lexicon, k=rng.randint(3, 9))).capitalize() + rng.choice(".?!")
+        for _ in range(n)
+    ]
+
+
+def ids(tokenizer, text):
+    return tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+def test_the_special_ids_are_t5s():
+    for tokenizer in (train_tokenizer(texts(), 60), word_tokenizer(texts())):
+        assert tokenizer.convert_tokens_to_ids(SPECIAL_TOKENS) == [0, 1, 2, 3]
+        assert (tokenizer.pad_token_id, tokenizer.eos_token_id) == (PAD_ID, EOS_ID)
+        assert tokenizer.unk_token_id == UNK_ID
+
+
+def test_training_gives_the_same_pieces_every_time():
+    first, second = (train_tokenizer(iter(texts()), 60) for _ in range(2))
+    assert first.backend_tokenizer.to_str() == second.backend_tokenizer.to_str()
+
+
+def test_training_keeps_to_the_vocabulary_size():
+    assert 20 < len(train_tokenizer(texts(), 60)) <= 60
+
+
+def test_text_comes_back_from_its_tokens():
+    tokenizer = train_tokenizer(texts(), 60, lowercase=False)
+    for text in texts(seed=1)[:20]:
+        assert tokenizer.decode(ids(tokenizer, text)).replace(" ", "") == text.replace(" ", "")
+
+
+def test_lower_case_is_the_callers_choice():
+    lower, cased = train_tokenizer(texts(), 60), train_tokenizer(texts(), 60, lowercase=False)
+    assert ids(lower, "Kalo mi") == ids(lower, "kalo mi")
+    assert ids(cased, "Kalo mi") != ids(cased, "kalo mi")
+
+
+def test_punctuation_and_spacing_do_not_change_a_words_pieces():
+    tokenizer = train_tokenizer(texts(), 80)
+    plain = ids(tokenizer, "kalo")
+    for text in ("kalo.", "kalo, mi", "kalo   mi", "  kalo\nmi"):
+        assert ids(tokenizer, text)[: len(plain)] == plain
+
+
+def test_a_saved_tokenizer_is_the_same_tokenizer(tmp_path):
+    trained = train_tokenizer(texts(), 60)
+    trained.backend_tokenizer.save(str(tmp_path / "tokenizer.json"))
+    trained.save_pretrained(tmp_path / "folder")
+    for source in (tmp_path / "tokenizer.json", tmp_path / "folder"):
+        loaded = load_tokenizer(source)
+        assert all(ids(loaded, text) == ids(trained, text) for text in texts(seed=1)[:20])
+
+
+def test_a_missing_or_foreign_vocabulary_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="tokenizer.path=.*none.json: no such file"):
+        load_tokenizer(tmp_path / "none.json")
+    model = train_tokenizer(texts(), 60).backend_tokenizer.to_str()
+    (tmp_path / "other.json").write_text(model.replace('"<unk>"', '"<mask>"'))
+    with pytest.raises(ValueError, match="must have T5's ids 0, 1, 2"):
+        load_tokenizer(tmp_path / "other.json")
+
+
+ODD = "The CAT's naïve, x_1 — 42½ km² ÉTÉ…Über-straße हिन्दी ΟΔΟΣ ٣ 漢字\tⅣ á"
+
+
+def test_word_tokens_are_bm25s_words():
+    generator = random.Random(0)
+    alphabet = ODD + "abc  ,.'-_09"
+    samples = ["".join(generator.choices(alphabet, k=30)) for _ in range(300)]
+    tokenizer = word_tokenizer([ODD, *samples])
+    for text in (ODD, *samples):
+        found = tokenizer.convert_ids_to_tokens(ids(tokenizer, text))
+        assert found == words(text)
+
+
+def test_an_unseen_word_is_the_unknown_token():
+    tokenizer = word_tokenizer(["one two"])
+    assert ids(tokenizer, "two three ONE") == [5, UNK_ID, 4]
+
+
+@pytest.mark.skipif(not T5_VOCABULARY.is_file(), reason="T5's vocabulary is not here")
+def test_t5s_vocabulary_gives_t5s_ids():
+    tokenizer = load_tokenizer(T5_VOCABULARY)
+    text = "translate English to German: The house is wonderful."
+    expected = [13959, 1566, 12, 2968, 10, 37, 629, 19, 1627, 5]
+    assert ids(tokenizer, text) == expected
+    assert tokenizer(text)["input_ids"] == [*expected, EOS_ID]
+    assert tokenizer.convert_tokens_to_ids("<extra_id_0>") == 32099

@@ -1,0 +1,243 @@
+"""Laws of every generative system, stated on T5-SEAL."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from transformers import MT5Config, MT5ForConditionalGeneration
+
+from gr_mvdr.batch import PairBatch, pad
+from gr_mvdr.relevance import relevance
+
+
+def labels_of(batch):
+    return batch.document_ids.masked_fill(~batch.document_mask, -100)
+
+
+def hugging_face(seal, batch):
+    """The reference: T5ForConditionalGeneration's own loss and logits."""
+    return seal.backbone(
+        input_ids=batch.query_ids,
+        attention_mask=batch.query_mask.long(),
+        labels=labels_of(batch),
+    )
+
+
+def expected_log_probs(seal, batch):
+    """(B, M) log p of each document token, from Hugging Face's logits."""
+    log_probs = hugging_face(seal, batch).logits.log_softmax(-1)
+    return log_probs.gather(2, batch.document_ids.unsqueeze(2)).squeeze(2)
+
+
+@torch.no_grad()
+def test_the_loss_is_hugging_faces(seal, tools):
+    batch = tools.make_batch()
+    assert torch.isclose(seal.loss(batch), hugging_face(seal, batch).loss, atol=1e-5)
+
+
+@torch.no_grad()
+def test_several_targets_a_query_follow_one_another(seal, tools):
+    targets = tools.make_batch((1,) * 6, (5, 2, 7, 3, 4, 6), seed=8)
+    few = tools.make_batch()
+    batch = PairBatch(
+        few.query_ids, few.query_mask, targets.document_ids, targets.document_mask, torch.arange(3)
+    )
+    rows = torch.tensor([0, 0, 1, 1, 2, 2])
+    repeated = PairBatch(
+        few.query_ids[rows], few.query_mask[rows], targets.document_ids, targets.document_mask, rows
+    )
+    assert torch.isclose(seal.loss(batch), hugging_face(seal, repeated).loss, atol=1e-5)
+
+
+def test_the_gradients_are_hugging_faces(seal, tools):
+    batch = tools.make_batch()
+    parameters = dict(seal.backbone.named_parameters())
+    ours = torch.autograd.grad(seal.loss(batch), parameters.values())
+    theirs = torch.autograd.grad(hugging_face(seal, batch).loss, parameters.values())
+    for name, a, b in zip(parameters, ours, theirs, strict=True):
+        assert torch.allclose(a, b, atol=1e-5), name
+
+
+@torch.no_grad()
+def test_label_smoothing_is_torchs(tools):
+    batch = tools.make_batch()
+    smooth = tools.make_seal(label_smoothing=0.1)
+    logits = hugging_face(smooth, batch).logits
+    expected = F.cross_entropy(logits.mT, labels_of(batch), label_smoothing=0.1)
+    assert torch.isclose(smooth.loss(batch), expected, atol=1e-5)
+
+
+@torch.no_grad()
+def test_sequence_log_probs_are_means_of_hugging_faces(seal, tools):
+    batch = tools.make_batch()
+    queries = seal.encode(batch.query_ids, batch.query_mask)
+    found = seal.sequence_log_probs(
+        queries, batch.query_mask, batch.document_ids, batch.document_mask
+    )
+    real = batch.document_mask
+    expected = (expected_log_probs(seal, batch) * real).sum(1) / real.sum(1)
+    assert torch.allclose(found, expected, atol=1e-5)
+
+
+@torch.no_grad()
+def test_cached_decoding_with_reordered_parents_equals_teacher_forcing(seal, tools):
+    batch = tools.make_batch()
+    step = seal.decoding_step(batch.query_ids, batch.query_mask)
+    step(torch.zeros(3, dtype=torch.int64), torch.arange(3))
+    # Each step: (tokens, parents), with rows that split, die, swap and change in number.
+    moves = [([9, 8, 7, 6, 5], [0, 0, 1, 2, 2]), ([11, 12, 13], [4, 1, 0]), ([20] * 4, [2, 0, 0, 1])]
+    rows, prefixes = torch.arange(3), [[], [], []]
+    for tokens, parents in moves:
+        found = step(torch.tensor(tokens), torch.tensor(parents))
+        rows = rows[parents]
+        prefixes = [[*prefixes[p], t] for t, p in zip(tokens, parents, strict=True)]
+        logits = seal.backbone(
+            input_ids=batch.query_ids[rows],
+            attention_mask=batch.query_mask[rows].long(),
+            decoder_input_ids=torch.tensor([[0, *prefix] for prefix in prefixes]),
+        ).logits[:, -1]
+        assert torch.allclose(found, logits.log_softmax(-1), atol=1e-4)
+
+
+def contributions(seal, batch, layer):
+    """(B, M): what a layer's cross-attention adds to the logit of each document token.
+
+    From what flows through the model: the output of the attention's last map, the states before the
+    final norm, and the output table.
+    """
+    seen = {}
+    decoder = seal.backbone.decoder
+    attention = decoder.block[layer].layer[1].EncDecAttention
+    norm = decoder.final_layer_norm
+    hooks = [
+        attention.o.register_forward_hook(lambda _, __, output: seen.update(added=output)),
+        norm.register_forward_hook(lambda _, inputs, __: seen.update(before=inputs[0])),
+    ]
+    output = hugging_face(seal, batch)
+    for hook in hooks:
+        hook.remove()
+    power = seen["before"].pow(2).mean(-1, keepdim=True)
+    normed = norm.weight * seen["added"] / (power + norm.variance_epsilon).sqrt()
+    scale = 16**-0.5 if seal.backbone.config.scale_decoder_outputs else 1.0
+    rows = seal.backbone.lm_head.weight[batch.document_ids]
+    return (normed * rows).sum(-1) * scale, output
+
+
+@pytest.mark.parametrize("layer", [-1, 0, 1])
+@torch.no_grad()
+def test_similarity_times_alignment_is_what_cross_attention_adds_to_the_logit(seal, tools, layer):
+    batch = tools.make_batch()
+    pairs = seal.align(batch, layer=layer)
+    found = (pairs.similarity * pairs.alignment).sum((1, 3))
+    expected, _ = contributions(seal, batch, layer)
+    assert expected[batch.document_mask].abs().max() > 0.01
+    assert torch.allclose(found, expected * batch.document_mask, atol=1e-4)
+    assert torch.allclose(pairs.relevance, found.sum(1), atol=1e-4)
+
+
+@torch.no_grad()
+def test_alignment_is_hugging_faces_cross_attention(seal, tools):
+    batch = tools.make_batch()
+    seal.backbone.set_attn_implementation("eager")
+    for layer in (0, 1):
+        expected = seal.backbone(
+            input_ids=batch.query_ids,
+            attention_mask=batch.query_mask.long(),
+            labels=labels_of(batch),
+            output_attentions=True,
+        ).cross_attentions[layer]
+        real = batch.document_mask[:, None, :, None] & batch.query_mask[:, None, None]
+        assert torch.allclose(seal.align(batch, layer).alignment, expected * real, atol=1e-5)
+
+
+@torch.no_grad()
+def test_rows_of_the_alignment_sum_to_one_for_every_head(seal, tools):
+    batch = tools.make_batch()
+    pairs = seal.align(batch)
+    sums = pairs.alignment.sum(-1)
+    assert pairs.alignment.shape == (3, 2, 9, 6)
+    assert torch.allclose(sums, batch.document_mask[:, None].expand_as(sums).float(), atol=1e-5)
+    assert pairs.alignment[0].std() > 0.01, "uniform attention would prove little"
+
+
+@torch.no_grad()
+def test_a_pair_alignment_is_eq_1_with_the_systems_own_score_beside_it(seal, tools):
+    batch = tools.make_batch()
+    pairs = seal.align(batch)
+    total = relevance(pairs.similarity, pairs.alignment).sum(1)
+    assert torch.allclose(pairs.relevance, total / pairs.normaliser)
+    assert torch.allclose(pairs.score, seal.score(batch), atol=1e-5)
+    for name in ("query_ids", "query_mask", "document_ids", "document_mask"):
+        assert torch.equal(getattr(pairs, name), getattr(batch, name))
+
+
+@torch.no_grad()
+def test_padding_and_batch_mates_change_no_alignment_and_no_score(seal, tools):
+    batch = tools.make_batch()
+    together = seal.align(tools.widen(batch))
+    real = together.document_mask[:, None, :, None] & together.query_mask[:, None, None]
+    for name in ("similarity", "alignment"):
+        assert not (getattr(together, name) * ~real).any(), f"{name} at padding"
+    for number in range(3):
+        alone = seal.align(tools.one(batch, number))
+        m, n = alone.similarity.shape[2:]
+        for name in ("similarity", "alignment"):
+            assert torch.allclose(
+                getattr(together, name)[number, :, :m, :n], getattr(alone, name)[0], atol=1e-4
+            )
+        for name in ("relevance", "score"):
+            assert torch.allclose(getattr(together, name)[number], getattr(alone, name)[0], atol=1e-4)
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@torch.no_grad()
+def test_the_attention_implementation_is_restored(tools, implementation):
+    shape = dict(name=None, dropout_rate=0.0, attention=implementation, shape=tools.SHAPE)
+    seal = tools.make_seal(shape)
+    batch = tools.make_batch()
+    seal.align(batch)
+    assert seal.backbone.decoder.config._attn_implementation == implementation
+    assert not seal.backbone.decoder.final_layer_norm._forward_pre_hooks
+    with pytest.raises(IndexError):
+        seal.align(batch, layer=2)
+    assert seal.backbone.decoder.config._attn_implementation == implementation
+    assert not seal.backbone.decoder.final_layer_norm._forward_pre_hooks
+
+
+@torch.no_grad()
+def test_an_mt5_is_decoded_as_hugging_face_does(tools, tmp_path):
+    torch.manual_seed(0)
+    source = MT5ForConditionalGeneration(MT5Config(**tools.SHAPE))
+    source.lm_head.weight = torch.nn.Parameter(torch.randn(60, 16))
+    source.save_pretrained(tmp_path)
+    seal = tools.make_seal(dict(name=str(tmp_path), dropout_rate=0.0))
+    batch = tools.make_batch()
+    assert torch.isclose(seal.loss(batch), hugging_face(seal, batch).loss, atol=1e-5)
+    assert seal.align(batch).alignment.shape == (3, 2, 9, 6)
+
+
+POOLED = {"sum": sum, "mean": lambda scores: sum(scores) / len(scores), "max": max}
+
+
+@pytest.mark.parametrize("pool", POOLED)
+@pytest.mark.parametrize("at_once", [1, 4, 512])
+@torch.no_grad()
+def test_rerank_pools_segment_scores(tools, documents, queries, monkeypatch, pool, at_once):
+    monkeypatch.setattr("models.generative._DECODE_BATCH", at_once)
+    seal = tools.sharpen(tools.make_seal())
+    candidates = {"q0": ["d1", "d3"], "q1": ["d6"], "q2": ["d5", "d0", "d2"]}
+    windows = lambda query, row: [row["tokens"][s : s + 4] for s in range(0, len(row["tokens"]), 4)]  # noqa: E731
+    ranking = seal.rerank(queries, documents, candidates, segments=windows, pool=pool)
+    for query, chosen in candidates.items():
+        assert set(ranking.documents(query)) == set(chosen)
+        for document in chosen:
+            tokens = seal.prepare_query(queries[int(query[1])]["tokens"])
+            scores = []
+            for segment in windows("", documents[int(document[1])]):
+                pair = PairBatch(*pad([tokens]), *pad([segment]), torch.tensor([0]))
+                scores.append(expected_log_probs(seal, pair).mean().item())
+            assert ranking.scores(query)[document] == pytest.approx(POOLED[pool](scores), abs=1e-4)
+
+
+def test_an_unknown_pool_is_refused(tools, documents, queries):
+    with pytest.raises(ValueError, match="rerank.pool=median: must be one of sum, mean, max"):
+        tools.make_seal().rerank(queries, documents, {}, segments=None, pool="median")
