@@ -35,7 +35,7 @@ class BM25(System):
 
     def index(self, documents: Table, directory: str | Path | None = None) -> BM25Index:
         """Counts terms; `align` needs their document frequencies too."""
-        terms = documents["tokens"][:]
+        terms = [_terms(tokens) for tokens in documents["tokens"]]
         self.searcher = BM25Index(documents["id"][:], terms, self.hparams.k1, self.hparams.b)
         if directory is not None:
             self.searcher.save(directory)
@@ -53,7 +53,7 @@ class BM25(System):
         rows = zip(queries["id"][:], queries["tokens"][:], strict=True)
         return Ranking(
             {
-                query: self.searcher.best(tokens, k)
+                query: self.searcher.best(_terms(tokens), k)
                 for query, tokens in track(rows, "searching", total=len(queries))
             }
         )
@@ -65,7 +65,7 @@ class BM25(System):
         number = {identifier: n for n, identifier in enumerate(self.searcher.ids)}
         results = {}
         for query, tokens in zip(queries["id"][:], queries["tokens"][:], strict=True):
-            scores = self.searcher.scores(tokens)
+            scores = self.searcher.scores(_terms(tokens))
             results[query] = {d: float(scores[number[d]]) for d in candidates[query]}
         return Ranking(results)
 
@@ -104,3 +104,8 @@ class BM25(System):
     def configure_optimizers(self) -> Any:
         """BM25 has nothing to train."""
         return None
+
+
+def _terms(tokens: Sequence[int]) -> list[int]:
+    """A text's tokens without the special ones, as in `BM25.align`."""
+    return [token for token in tokens if token > UNK_ID]

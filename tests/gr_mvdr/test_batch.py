@@ -42,5 +42,7 @@ def test_cut_counts_the_end_token(length, end, expected):
 def test_a_batch_moves_as_one_and_counts_its_queries():
     batch = PairBatch(*pad([[1], [2, 3]]), *pad([[4], [5]]), torch.tensor([0, 1]))
     assert len(batch) == 2
-    assert {value.device.type for value in vars(batch.to(torch.device("meta"))).values()} == {"meta"}
+    assert {value.device.type for value in vars(batch.to(torch.device("meta"))).values()} == {
+        "meta"
+    }
     assert batch.query_ids.device.type == "cpu"

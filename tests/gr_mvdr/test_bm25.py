@@ -31,7 +31,14 @@ def by_hand(query, document, k1=1.5, b=0.75):
 
 
 def test_words_are_lower_cased_runs_of_word_characters():
-    assert words("The cat's  2nd_run: naïve, ÉTÉ!") == ["the", "cat", "s", "2nd_run", "naïve", "été"]
+    assert words("The cat's  2nd_run: naïve, ÉTÉ!") == [
+        "the",
+        "cat",
+        "s",
+        "2nd_run",
+        "naïve",
+        "été",
+    ]
     assert words(" …!") == []
 
 

@@ -11,7 +11,9 @@ def test_in_batch_loss_by_hand():
     # Columns are queries: query 0 sees documents (ln 3, 0), query 1 sees (0, ln 4).
     scores = torch.tensor([[math.log(3), 0.0], [0.0, math.log(4)]])
     expected = -(math.log(3 / 4) + math.log(4 / 5)) / 2
-    assert math.isclose(in_batch_cross_entropy(scores, torch.arange(2)).item(), expected, rel_tol=1e-6)
+    assert math.isclose(
+        in_batch_cross_entropy(scores, torch.arange(2)).item(), expected, rel_tol=1e-6
+    )
 
 
 def test_documents_compete_for_a_query_not_queries_for_a_document():

@@ -43,7 +43,9 @@ def test_gradient_equals_finite_differences_in_double():
     documents, mask = random_texts([3, 1, 2], size=3, dtype=torch.float64)
     rows = torch.randn(4, 3, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     documents.requires_grad_(), rows.requires_grad_()
-    assert torch.autograd.gradcheck(lambda d, r: _BestSimilarity.apply(d, mask, r), (documents, rows))
+    assert torch.autograd.gradcheck(
+        lambda d, r: _BestSimilarity.apply(d, mask, r), (documents, rows)
+    )
 
 
 def test_every_entry_equals_eq_1_under_maxsim():

@@ -22,7 +22,8 @@ def packed(lengths=LENGTHS, size=8, seed=0):
 
 def build(directory, lengths=LENGTHS, batch=3, dtype="float32", seed=0):
     vectors, counts = packed(lengths, seed=seed), torch.tensor(lengths)
-    batches = zip(vectors.split([int(c.sum()) for c in counts.split(batch)]), counts.split(batch))
+    counts = counts.split(batch)
+    batches = zip(vectors.split([int(c.sum()) for c in counts]), counts, strict=True)
     return TokenIndex.build(directory, [f"d{n}" for n in range(len(lengths))], batches, dtype)
 
 
@@ -118,7 +119,7 @@ def test_candidates_own_the_nearest_tokens(tmp_path, queries):
 
 
 def test_short_result_lists_add_no_document(tmp_path):
-    """faiss answers −1 where a probed cluster has too few tokens: never document 0, nor the last."""
+    """faiss answers −1 where a probed cluster has too few tokens: that is no document."""
     pytest.importorskip("faiss")
     axis = torch.eye(8)
     near, far = axis[[0]].repeat(60, 1), axis[[1]].repeat(60, 1)

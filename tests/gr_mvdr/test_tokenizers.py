@@ -14,9 +14,7 @@ from gr_mvdr.tokenizers import (
     word_tokenizer,
 )
 
-T5_VOCABULARY = (
-    Path(__file__).parents[2].parent / "shared" / "data" / "t5-vocab" / "tokenizer.json"
-)
+T5_VOCABULARY = Path(__file__).parents[2].parent / "shared" / "data" / "t5-vocab" / "tokenizer.json"
 
 
 def texts(n=200, seed=0):

@@ -13,7 +13,7 @@ VOCABULARY = 60
 SHAPE = dict(vocab_size=VOCABULARY, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2)
 OPTIMIZER = {"learning_rate": 1e-3, "weight_decay": 0.01, "schedule": "constant"}
 SEARCH = dict(mode="exact", dtype="float32", lists=None, neighbours=1000, probes=64)
-EVIDENCE = dict(alpha=2.0, beta=0.8, smoothing=5.0, max_occurrences_1=1500)
+EVIDENCE = dict(alpha=2.0, beta=0.8, smoothing=0.1, max_occurrences_1=1500)
 
 
 class Texts(dict):
@@ -44,7 +44,9 @@ def draw_tokens(lengths, seed):
 def make_batch(query_lengths=(3, 6, 1), document_lengths=(7, 2, 9), seed=0):
     """Pairs of random texts of these lengths, end tokens included."""
     queries = [cut(t, 99, EOS_ID) for t in draw_tokens([n - 1 for n in query_lengths], seed)]
-    documents = [cut(t, 99, EOS_ID) for t in draw_tokens([n - 1 for n in document_lengths], seed + 1)]
+    documents = [
+        cut(t, 99, EOS_ID) for t in draw_tokens([n - 1 for n in document_lengths], seed + 1)
+    ]
     return PairBatch(*pad(queries), *pad(documents), torch.arange(len(queries)))
 
 

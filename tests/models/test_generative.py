@@ -84,7 +84,11 @@ def test_cached_decoding_with_reordered_parents_equals_teacher_forcing(seal, too
     step = seal.decoding_step(batch.query_ids, batch.query_mask)
     step(torch.zeros(3, dtype=torch.int64), torch.arange(3))
     # Each step: (tokens, parents), with rows that split, die, swap and change in number.
-    moves = [([9, 8, 7, 6, 5], [0, 0, 1, 2, 2]), ([11, 12, 13], [4, 1, 0]), ([20] * 4, [2, 0, 0, 1])]
+    moves = [
+        ([9, 8, 7, 6, 5], [0, 0, 1, 2, 2]),
+        ([11, 12, 13], [4, 1, 0]),
+        ([20] * 4, [2, 0, 0, 1]),
+    ]
     rows, prefixes = torch.arange(3), [[], [], []]
     for tokens, parents in moves:
         found = step(torch.tensor(tokens), torch.tensor(parents))
@@ -185,7 +189,9 @@ def test_padding_and_batch_mates_change_no_alignment_and_no_score(seal, tools):
                 getattr(together, name)[number, :, :m, :n], getattr(alone, name)[0], atol=1e-4
             )
         for name in ("relevance", "score"):
-            assert torch.allclose(getattr(together, name)[number], getattr(alone, name)[0], atol=1e-4)
+            assert torch.allclose(
+                getattr(together, name)[number], getattr(alone, name)[0], atol=1e-4
+            )
 
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])

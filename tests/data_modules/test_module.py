@@ -1,0 +1,222 @@
+import datasets
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+
+from data_modules.collection import JUDGEMENTS, Collection
+from data_modules.examples import SpanExamples
+from data_modules.module import RetrievalDataModule, relevant_pairs
+from gr_mvdr.tokenizers import EOS_ID
+
+LEXICON = "river stone amber castle hollow marsh bright winter copper lantern north harbour".split()
+TOKENIZER = dict(backbone=None, path=None, unit="word", vocab_size=500, lowercase=True)
+
+
+def text(seed, n):
+    return " ".join(np.random.default_rng(seed).choice(LEXICON, n))
+
+
+def collection():
+    documents = {
+        "id": [f"d{n}" for n in range(30)],
+        "title": [f"title{n}" for n in range(30)],
+        "text": [text(n, 5 + n) for n in range(30)],
+    }
+    queries = {
+        "id": [f"q{n}" for n in range(20)],
+        "text": [text(100 + n, 2 + n % 5) for n in range(20)],
+    }
+
+    def judged(rows):
+        columns = zip(*rows, strict=True)
+        names = ("query_id", "document_id", "relevance")
+        return Dataset.from_dict(dict(zip(names, columns, strict=True)), features=JUDGEMENTS)
+
+    train = [(f"q{n}", f"d{2 * n}", 1) for n in range(10)] + [("q0", "d7", 2), ("q1", "d8", 0)]
+    test = [(f"q{n}", f"d{n}", 1) for n in range(10, 20)] + [("q10", "d29", 1), ("q11", "d3", 0)]
+    return Collection(
+        "tiny",
+        Dataset.from_dict(documents),
+        Dataset.from_dict(queries),
+        {"train": judged(train), "test": judged(test), "dev": judged([("q3", "d3", 1)])},
+        {},
+    )
+
+
+class Tiny(RetrievalDataModule):
+    def read(self):
+        return collection()
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+def tiny(**options):
+    return Tiny(**{"test_split": "test", "tokenizer": TOKENIZER, **options})
+
+
+def test_collate_cuts_ends_and_pads():
+    data = tiny(query_length=4, document_length=3)
+    items = [([5, 6, 7, 8, 9], [[10], [11, 12, 13]], 4), ([5], [[14, 15], [16]], 2)]
+    batch = data.collate(items)
+    assert batch.query_ids.tolist() == [[5, 6, 7, EOS_ID], [5, EOS_ID, 0, 0]]
+    assert batch.query_mask.sum(1).tolist() == [4, 2]
+    assert batch.document_ids.tolist() == [
+        [10, EOS_ID, 0],
+        [11, 12, EOS_ID],
+        [14, 15, EOS_ID],
+        [16, EOS_ID, 0],
+    ]
+    assert batch.document_mask.sum(1).tolist() == [2, 3, 3, 2]
+    assert batch.document_index.tolist() == [4, 2]
+
+
+def test_training_pairs_are_the_relevant_judgements():
+    pairs = tiny().training_pairs
+    found = {(tuple(query), document) for query, _, document in pairs}
+    data = tiny()
+    names = dict(zip(data.queries("train")["id"], data.queries("train")["tokens"], strict=True))
+    expected = {(tuple(names[f"q{n}"]), 2 * n) for n in range(10)} | {(tuple(names["q0"]), 7)}
+    assert found == expected and len(pairs) == 11
+    for _, targets, document in pairs:
+        assert targets == [data.documents[document]["tokens"]]
+
+
+def epochs(data, *numbers):
+    """All batches of some epochs, as lists."""
+    found = []
+    for epoch in numbers:
+        batches = list(data._loader(data.training_pairs, epoch, shuffle=True))
+        columns = ("query_ids", "document_ids", "document_index")
+        found.append([[getattr(b, name).tolist() for name in columns] for b in batches])
+    return found
+
+
+def test_every_epoch_draws_fresh_spans_in_a_fresh_order_the_same_for_the_same_seed():
+    options = dict(examples=SpanExamples(n_spans=3, length=3), batch_size=4)
+    one, two, one_again = epochs(tiny(**options, seed=7), 1, 2, 1)
+    assert one == one_again != two
+    assert epochs(tiny(**options, seed=7), 1) == [one], "another process would see the same"
+    assert epochs(tiny(**options, seed=8), 1) != [one]
+    assert sorted(len(batch[0]) for batch in one) == [3, 4, 4], "no pair is lost"
+    assert [len(batch[1]) for batch in one] == [3 * len(batch[0]) for batch in one]
+    pairs = tiny(**options).training_pairs
+    first = pairs[5][1]
+    pairs.epoch = 1
+    assert pairs[5][1] != first
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_batches_hold_every_pair_once(shuffle, monkeypatch):
+    monkeypatch.setattr("data_modules.module._POOL_BATCHES", 2)
+    pairs = tiny().training_pairs
+    batches = pairs.batches(2, shuffle)
+    assert sorted(sum(batches, [])) == list(range(11))
+    assert sorted(map(len, batches)) == [1, 2, 2, 2, 2, 2]
+    assert pairs.batches(2, shuffle) == batches
+    pairs.epoch = 1
+    assert (pairs.batches(2, shuffle) != batches) == shuffle
+
+
+def test_pairs_of_like_length_share_a_batch():
+    pairs = tiny().training_pairs
+    lengths = [len(query) + len(targets[0]) for query, targets, _ in pairs]
+    batches = sorted([lengths[pair] for pair in batch] for batch in pairs.batches(3, True))
+    assert all(max(one) <= min(two) for one, two in zip(batches, batches[1:], strict=False))
+
+
+def test_loader_workers_change_nothing():
+    options = dict(examples=SpanExamples(n_spans=3, length=3), batch_size=4)
+    assert epochs(tiny(**options, num_workers=1), 1) == epochs(tiny(**options), 1)
+
+
+def test_validation_pairs_stay_the_same():
+    assert tiny().val_dataloader() == []
+    data = tiny(validation_split="dev", examples=SpanExamples(2, 3))
+    runs = [[batch.document_ids.tolist() for batch in data.val_dataloader()] for _ in range(2)]
+    assert runs[0] == runs[1] and len(runs[0]) == 1
+
+
+def test_documents_have_the_joined_text_and_all_their_tokens():
+    row = tiny(document_length=4).documents[25]
+    assert row["text"].startswith("title25 | ") and len(row["tokens"]) == 31
+
+
+def test_samples_are_stable_and_nested():
+    data = tiny(max_test_queries=6, max_rerank_queries=3)
+    chosen, again = data.test_queries("test")["id"][:], tiny(max_test_queries=6)
+    assert len(chosen) == 6 and again.test_queries("test")["id"][:] == chosen
+    assert set(data.rerank_queries("test")["id"]) < set(chosen)
+    assert tiny(max_test_queries=6, seed=1).test_queries("test")["id"][:] != chosen
+    assert len(tiny(max_test_queries=99).test_queries("test")) == 10
+
+
+def test_candidates_are_the_best_of_bm25_and_every_relevant_document_once():
+    data = tiny(candidates=4)
+    queries = data.rerank_queries("test")
+    lists = data.candidates("test", queries)
+    assert list(lists) == queries["id"][:]
+    for query, row in zip(queries["id"], queries["text"], strict=True):
+        best = list(data.bm25.best(row.split(), 4))
+        relevant = [d for d, grade in data.judgements("test", queries)[query].items() if grade > 0]
+        assert lists[query][: len(best)] == best and set(relevant) <= set(lists[query])
+        assert len(set(lists[query])) == len(lists[query]) <= 4 + len(relevant)
+    assert "d3" not in lists["q11"] or "d3" in data.bm25.best(
+        data.queries("test")[1]["text"].split(), 4
+    )
+    assert tiny(candidates=0).candidates("test", queries)["q10"] == ["d10", "d29"]
+
+
+def test_judgements_are_those_of_the_given_queries():
+    data = tiny(max_test_queries=2)
+    queries = data.test_queries("test")
+    assert set(data.judgements("test", queries)) == set(queries["id"])
+
+
+def test_cut_texts_counts_what_collate_cuts():
+    data = tiny(query_length=5, document_length=20)
+    queries, documents = data.test_queries("test")["tokens"], data.documents["tokens"]
+    # A text keeps its length − 1 first tokens and the end token.
+    expected = {
+        "queries": sum(len(tokens) > 4 for tokens in queries),
+        "documents": sum(len(tokens) > 19 for tokens in documents),
+    }
+    assert data.cut_texts() == expected and 0 < expected["documents"] < 30
+
+
+def test_test_pairs_pair_test_queries_with_their_relevant_documents():
+    data = tiny()
+    names, batches = data.test_pairs("test", limit=8, batch_size=3)
+    assert len(names) == 8 == sum(map(len, batches)) and [len(b) for b in batches] == [3, 3, 2]
+    grades = collection().judgements("test")
+    assert all(grades[query][document] > 0 for query, document in names)
+    rows = torch.cat([batch.document_index for batch in batches]).tolist()
+    assert [f"d{row}" for row in rows] == [document for _, document in names]
+
+
+@pytest.mark.parametrize("key", ["test_split", "train_split", "validation_split"])
+def test_an_unknown_split_names_the_splits_there_are(key):
+    with pytest.raises(ValueError, match=r"split 'nope'.*its splits are dev, test, train"):
+        _ = tiny(**{key: "nope"}).collection
+
+
+@pytest.mark.parametrize("key", ["query_length", "document_length", "batch_size"])
+def test_lengths_that_leave_no_token_are_refused(key):
+    with pytest.raises(ValueError, match=rf"{key}=0: must be ≥"):
+        tiny(**{key: 0})
+
+
+def test_relevant_pairs_leave_other_queries_out():
+    table = relevant_pairs(
+        collection().qrels["test"],
+        Dataset.from_dict({"id": ["q11", "q10"]}),
+        collection().documents,
+    )
+    pairs = sorted(zip(table["query_row"], table["document_row"], strict=True))
+    assert pairs == [(0, 11), (1, 10), (1, 29)]
+    nothing = Dataset.from_dict({"id": ["other"]})
+    empty = relevant_pairs(collection().qrels["test"], nothing, collection().documents)
+    assert len(empty) == 0 and set(empty.column_names) == {"query_row", "document_row"}

@@ -1,0 +1,131 @@
+import random
+from pathlib import Path
+
+import datasets
+import pytest
+from datasets import Dataset
+
+from data_modules.tokenisation import add_tokens, collection_tokenizer, join_fields, word_starts
+from gr_mvdr.tokenizers import load_tokenizer, train_tokenizer, word_tokenizer
+
+T5_VOCABULARY = Path(__file__).parents[2].parent / "shared" / "data" / "t5-vocab" / "tokenizer.json"
+WORDS = "the cat sat on a mat dog's x-ray 3.14 naïve Über (brackets) „quote“ 漢字 e.g.".split()
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+def sentences(n=150, seed=0):
+    """Random words with odd spacing, at the ends as well."""
+    rng = random.Random(seed)
+    spaces = [" ", " ", " ", "  ", "\n", " \t ", " "]
+    return [
+        rng.choice(["", " ", "\n"])
+        + "".join(rng.choice(WORDS) + rng.choice(spaces) for _ in range(rng.randint(1, 9)))
+        for _ in range(n)
+    ]
+
+
+def table(texts):
+    return Dataset.from_dict({"id": [str(n) for n in range(len(texts))], "text": texts})
+
+
+def tokenizers():
+    yield "piece", lambda: train_tokenizer(sentences(), 120)
+    yield "cased", lambda: train_tokenizer(sentences(), 120, lowercase=False)
+    if T5_VOCABULARY.is_file():
+        yield "t5", lambda: load_tokenizer(T5_VOCABULARY)
+
+
+@pytest.mark.parametrize("make", [pytest.param(make, id=name) for name, make in tokenizers()])
+def test_spans_of_words_cut_from_tokens_decode_to_the_words(make):
+    tokenizer = make()
+    rng = random.Random(1)
+    for row in add_tokens(table(sentences(seed=2)), tokenizer):
+        words, starts = row["text"].split(), row["word_starts"]
+        assert len(starts) == len(words) and starts == sorted(starts)
+        bounds = [*starts, len(row["tokens"])]
+        assert bounds[0] == 0, "no token is left out"
+        first = rng.randrange(len(words))
+        last = rng.randint(first + 1, len(words))
+        whole = tokenizer(" ".join(words[first:last]), add_special_tokens=False)["input_ids"]
+        assert row["tokens"][bounds[first] : bounds[last]] == whole
+
+
+def test_word_starts_by_hand():
+    # "ab, c": ab | , | c        and with a lone space token before c
+    assert word_starts("ab, c", [(0, 2), (2, 3), (4, 5)]) == [0, 2]
+    assert word_starts("ab, c", [(0, 2), (2, 3), (3, 4), (4, 5)]) == [0, 2]
+    assert word_starts("ab c", [(0, 2), (2, 4)]) == [0, 1]
+    assert word_starts(" a", [(0, 1), (1, 2)]) == [0]
+
+
+def test_words_without_a_token_share_their_neighbours_start():
+    assert word_starts("a - b", [(0, 1), (4, 5)]) == [0, 1, 1]
+    assert word_starts("a -", [(0, 1)]) == [0, 1]
+    assert word_starts("-", []) == [0]
+
+
+def test_tokens_are_whole_and_without_an_end():
+    long = " ".join(["cat"] * 700)
+    tokenizer = word_tokenizer(["cat"])
+    row = add_tokens(table([long]), tokenizer)[0]
+    assert row["tokens"] == [4] * 700 and row["word_starts"] == list(range(700))
+
+
+def test_tokens_are_cached_by_text_and_vocabulary():
+    texts = sentences(20)
+    one, two = word_tokenizer(texts), word_tokenizer([*texts[::-1], "other"])
+    first = add_tokens(table(texts), one)
+    assert add_tokens(table(texts), one)._fingerprint == first._fingerprint
+    assert add_tokens(table(texts), two)._fingerprint != first._fingerprint
+    assert add_tokens(table(texts[1:]), one)._fingerprint != first._fingerprint
+    assert add_tokens(table(texts), two)["tokens"][:] != first["tokens"][:]
+
+
+def test_fields_are_joined_in_the_order_asked_and_empty_ones_left_out():
+    documents = Dataset.from_dict({"id": ["a", "b"], "title": ["T", ""], "text": ["x", "y"]})
+    assert join_fields(documents, ["title", "text"])["text"][:] == ["T | x", "y"]
+    assert join_fields(documents, ["text", "title"])["text"][:] == ["x | T", "y"]
+    assert join_fields(documents, ["text"])["text"][:] == ["x", "y"]
+    for fields in ([], ["body"], ["title", "body"]):
+        with pytest.raises(ValueError, match="data.text_fields=.*: must name title, text or both"):
+            join_fields(documents, fields)
+
+
+def choose(**options):
+    defaults = dict(backbone=None, path=None, unit="piece", vocab_size=120, lowercase=True)
+    documents, queries = table(sentences(100)), table(sentences(20, seed=5))
+    return collection_tokenizer(documents, queries, **{**defaults, **options})
+
+
+def test_a_trained_tokenizer_is_trained_once_for_a_collection(monkeypatch):
+    first = choose()
+    monkeypatch.setattr("data_modules.tokenisation.train_tokenizer", None)
+    again = choose()
+    assert again.backend_tokenizer.to_str() == first.backend_tokenizer.to_str()
+    with pytest.raises(TypeError):
+        choose(vocab_size=100)
+    with pytest.raises(TypeError):
+        choose(lowercase=False)
+
+
+def test_lexical_systems_get_whole_words():
+    tokenizer = choose(unit="word")
+    assert tokenizer.convert_ids_to_tokens(tokenizer("The mat.")["input_ids"]) == ["the", "mat"]
+
+
+def test_a_given_vocabulary_must_fit_the_embedding_table(tmp_path):
+    train_tokenizer(sentences(), 120).backend_tokenizer.save(str(tmp_path / "v.json"))
+    path = str(tmp_path / "v.json")
+    size = len(choose(path=path))
+    assert len(choose(path=path, vocab_size=size)) == size
+    with pytest.raises(ValueError, match=rf"tokenizer.vocab_size={size - 1}: must be ≥ {size}"):
+        choose(path=path, vocab_size=size - 1)
+
+
+def test_an_unknown_unit_is_refused():
+    with pytest.raises(ValueError, match="tokenizer.unit=letter: must be piece or word"):
+        choose(unit="letter")

@@ -1,0 +1,104 @@
+import pytest
+import torch
+
+from gr_mvdr.beam_search import beam_search
+from gr_mvdr.evidence import score_documents
+from gr_mvdr.ngram_index import NgramIndex
+from gr_mvdr.tokenizers import EOS_ID
+
+
+def runs(tokens, length=4):
+    """Every n-gram of a text and its end, up to a length."""
+    text = (*tokens, EOS_ID)
+    return {text[i : i + n] for n in range(1, length + 1) for i in range(len(text) - n + 1)}
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_constrained_decoding_never_leaves_the_corpus(tools, documents, queries, tmp_path, seed):
+    seal = tools.make_seal(beam_size=5)
+    torch.manual_seed(seed)
+    for weight in seal.parameters():
+        torch.nn.init.normal_(weight)
+    seal.index(documents, tmp_path)
+    found = seal._generate(queries["tokens"])
+    allowed = set().union(*map(runs, documents["tokens"]))
+    for number in range(len(queries)):
+        keys = [tuple(tokens) for tokens, _ in found.candidates.of(number)]
+        assert len(keys) > 10 and set(keys) <= allowed
+        final = [tuple(tokens) for tokens, _ in found.final.of(number)]
+        assert final and all(len(key) == 4 or key[-1] == EOS_ID for key in final)
+
+
+@torch.no_grad()
+def test_a_keys_log_probability_is_that_of_teacher_forcing(tools, documents, queries, tmp_path):
+    seal = tools.sharpen(tools.make_seal())
+    seal.index(documents, tmp_path)
+    found = seal._generate(queries["tokens"])
+    for number, tokens in enumerate(queries["tokens"]):
+        query = torch.tensor([seal.prepare_query(tokens)])
+        for key, log_prob in found.candidates.of(number):
+            logits = seal.backbone(input_ids=query, labels=torch.tensor([key])).logits[0]
+            expected = logits.log_softmax(-1).gather(1, torch.tensor(key)[:, None]).sum()
+            assert log_prob == pytest.approx(expected.item(), abs=1e-4)
+
+
+def test_queries_searched_together_or_alone_find_the_same(tools, documents, queries, monkeypatch):
+    seal = tools.sharpen(tools.make_seal())
+    seal.index(documents)
+    together = seal.retrieve(queries, 5)
+    monkeypatch.setattr("models.t5_seal._QUERY_BATCH", 1)
+    alone = seal.retrieve(queries, 5)
+    for query in queries["id"]:
+        assert together.documents(query) == alone.documents(query)
+        assert together.scores(query) == pytest.approx(alone.scores(query), abs=1e-3)
+
+
+def test_retrieval_adds_up_the_evidence_of_every_key(tools, documents, queries, tmp_path):
+    seal = tools.sharpen(tools.make_seal())
+    index = seal.index(documents, tmp_path)
+    ranking = seal.retrieve(queries, 100)
+    query = torch.tensor([seal.prepare_query(queries[0]["tokens"])])
+    with torch.no_grad():
+        step = seal.decoding_step(query, torch.ones_like(query, dtype=torch.bool))
+        found = beam_search(step, index, 1, 3, 4, EOS_ID)
+    unigrams = found.first_log_probs[0].numpy()
+    scores = score_documents(index, found.candidates.of(0), unigrams, **tools.EVIDENCE)
+    expected = {f"d{number}": score for number, score in scores.items()}
+    assert len(expected) > 1
+    assert ranking.scores("q0") == pytest.approx(expected, abs=1e-3)
+    assert len(seal.retrieve(queries, 1).documents("q0")) == 1
+
+
+def test_the_index_holds_whole_documents(tools, tmp_path):
+    texts = tools.Texts(tools.draw_tokens([300, 5], seed=1), "d")
+    seal = tools.make_seal()
+    seal.index(texts, tmp_path)
+    loaded = NgramIndex.load(tmp_path / "ngrams")
+    assert loaded.count(texts["tokens"][0][-6:]) == 1
+    assert seal.document_ids == ["d0", "d1"]
+
+
+@torch.no_grad()
+def test_the_leak_free_score_is_the_mean_of_its_windows(tools):
+    seal = tools.sharpen(tools.make_seal())
+    batch = tools.make_batch(document_lengths=(9, 2, 4))
+    scores = seal.score(batch)
+    queries = seal.encode(batch.query_ids, batch.query_mask)
+    for number, length in enumerate((9, 2, 4)):
+        ids = batch.document_ids[number, :length]
+        windows = [
+            seal.sequence_log_probs(
+                queries[[number]],
+                batch.query_mask[[number]],
+                window[None],
+                torch.ones(1, len(window), dtype=torch.bool),
+            )
+            for window in ids.split(4)
+        ]
+        assert torch.isclose(scores[number], torch.cat(windows).mean(), atol=1e-5)
+
+
+def test_a_query_is_cut_and_ended(tools):
+    seal = tools.make_seal(query_length=4)
+    assert seal.prepare_query([9, 8, 7, 6, 5]) == [9, 8, 7, EOS_ID]
+    assert seal.prepare_query([9]) == [9, EOS_ID]
