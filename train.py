@@ -19,6 +19,7 @@ from analysis.evaluation import evaluate_reranking, evaluate_retrieval
 from analysis.provenance import provenance
 from analysis.report import write_report
 from analysis.run_folder import open_run, write_json
+from conf.checks import check_values
 from conf.resolvers import register_resolvers
 
 register_resolvers()
@@ -40,6 +41,7 @@ def train(config: DictConfig) -> dict[str, float]:
         FileExistsError: the run's folder exists and `resume` is false.
         ValueError, FileNotFoundError: the user's choices or files are at fault.
     """
+    check_values(config)
     run, finished = open_run(config)
     if finished:
         print(f"{run}: finished before, kept")

@@ -23,11 +23,13 @@ class TrainingTables:
     Attributes:
         pairs: columns query_row and document_row.
         queries, documents: columns id, text, tokens, word_starts.
+        document_length: tokens kept of a document.
     """
 
     pairs: Dataset
     queries: Dataset
     documents: Dataset
+    document_length: int
 
 
 class Targets(Protocol):
@@ -52,12 +54,13 @@ class _Documents:
     def __init__(self, tables: TrainingTables):
         self.tokens = tables.documents["tokens"]
         self.rows = tables.pairs["document_row"][:]
+        self.longest = tables.document_length
 
     def draw(self, pair: int, rng: np.random.Generator) -> list[list[int]]:
         return [self.tokens[self.rows[pair]]]
 
     def lengths(self) -> np.ndarray:
-        return np.array([len(tokens) for tokens in self.tokens])[self.rows]
+        return np.array([min(len(tokens), self.longest) for tokens in self.tokens])[self.rows]
 
 
 class SpanExamples:
@@ -90,7 +93,8 @@ class SpanExamples:
 
     def prepare(self, tables: TrainingTables) -> Targets:
         """The targets of a collection's training pairs; reads or computes the start weights."""
-        fingerprints = [table._fingerprint for table in vars(tables).values()]
+        made = (tables.pairs, tables.queries, tables.documents)
+        fingerprints = [table._fingerprint for table in made]
         weights = partial(_start_weights, tables, self.temperature)
         made_from = ("span-weights/1", str(self.temperature), *fingerprints)
         return _Spans(self, tables, cached_table(weights, _WEIGHTS, *made_from))

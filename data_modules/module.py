@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytorch_lightning as pl
 import torch
-from datasets import Dataset
+from datasets import Dataset, concatenate_datasets
 from torch.utils.data import DataLoader
 
 from data_modules.collection import Collection, judged_triples
@@ -85,9 +85,12 @@ class RetrievalDataModule(pl.LightningDataModule):
     def collection(self) -> Collection:
         """The collection as it was read; every split that will be needed is looked up at once."""
         collection = self.read()
-        named = ("train_split", "validation_split")
-        for split in [*self.test_splits, *filter(None, map(self.options.get, named))]:
-            collection.judgements(split)
+        named = [("test_split", split) for split in self.test_splits]
+        named += [(key, self.options[key]) for key in ("train_split", "validation_split")]
+        for key, split in named:
+            if split is not None and split not in collection.qrels:
+                present = ", ".join(sorted(collection.qrels))
+                raise ValueError(f"data.{key}={split}: must be one of {present}")
         return collection
 
     @cached_property
@@ -166,7 +169,7 @@ class RetrievalDataModule(pl.LightningDataModule):
     def _pairs(self, split: str) -> "Pairs":
         queries = self.queries(split)
         pairs = relevant_pairs(self.collection.qrels[split], queries, self.documents)
-        tables = TrainingTables(pairs, queries, self.documents)
+        tables = TrainingTables(pairs, queries, self.documents, self.document_length)
         return Pairs(tables, self.examples.prepare(tables), self.seed)
 
     def _loader(self, pairs: "Pairs", epoch: int, shuffle: bool) -> DataLoader:
@@ -208,7 +211,9 @@ class RetrievalDataModule(pl.LightningDataModule):
     def cut_texts(self) -> dict[str, int]:
         """How many texts are longer than the limits and are cut: reported, never fatal."""
         longest = {"queries": self.query_length, "documents": self.document_length}
-        tables = {"queries": self.test_queries(self.test_splits[0]), "documents": self.documents}
+        splits = [self.options["train_split"], *self.test_splits]
+        queries = concatenate_datasets([self.queries(split) for split in splits])
+        tables = {"queries": queries, "documents": self.documents}
         return {
             name: sum(
                 len(tokens) >= longest[name]
@@ -255,7 +260,7 @@ class Pairs(torch.utils.data.Dataset):
         if not shuffle:
             numbers = np.arange(len(self))
             return [numbers[i : i + size].tolist() for i in range(0, len(self), size)]
-        rng = np.random.default_rng((self.seed, self.epoch))
+        rng = np.random.default_rng((self.seed, self.epoch, len(self)))  # no pair's own stream
         numbers = rng.permutation(len(self))
         pool = np.arange(len(self)) // (_POOL_BATCHES * size)
         numbers = numbers[np.lexsort((self._lengths[numbers], pool))]

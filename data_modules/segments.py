@@ -29,13 +29,14 @@ class Windows:
         """
         Args:
             length: tokens a window, the length of a key in search.
-            document_length: tokens of the document that are looked at.
+            document_length: tokens of the document that are looked at, the end token included.
         """
         self.length, self.document_length = length, document_length
 
     def __call__(self, query: str, document: dict) -> list[list[int]]:
         """Token lists of one document."""
-        return fixed_windows(document["tokens"][: self.document_length], self.length)
+        # As many as a batch holds besides the end token.
+        return fixed_windows(document["tokens"][: self.document_length - 1], self.length)
 
 
 class SampledSpans:

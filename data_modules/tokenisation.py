@@ -59,7 +59,7 @@ def collection_tokenizer(
 def _trained(
     documents: Dataset, queries: Dataset, vocab_size: int, lowercase: bool
 ) -> PreTrainedTokenizerBase:
-    key = _key("unigram/3", documents._fingerprint, queries._fingerprint, vocab_size, lowercase)
+    key = _key("unigram/5", documents._fingerprint, queries._fingerprint, vocab_size, lowercase)
     path = Path(datasets.config.HF_DATASETS_CACHE) / "tokenizers" / f"{key}.json"
     if not path.is_file():
         trained = train_tokenizer(_texts(documents, queries), vocab_size, lowercase)

@@ -2,12 +2,13 @@
 
 import json
 import re
+import shutil
 from collections.abc import Hashable, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from gr_mvdr.ranking import Ranking
+from gr_mvdr.ranking import best_documents
 
 _WORD = re.compile(r"\w+")
 
@@ -58,16 +59,13 @@ class BM25Index:
     def best(self, query: Sequence[Hashable], k: int) -> dict[str, float]:
         """The k best documents of one query: document id → score; ties as in `Ranking`."""
         scores = self.scores(query)
-        k = min(k, len(scores))
-        if k < 1:
-            return {}
-        # Everything that ties with the k-th best enters, and the Ranking decides.
-        threshold = np.partition(scores, len(scores) - k)[len(scores) - k]
-        chosen = np.flatnonzero((scores >= threshold) & (scores > 0))
-        found = {self.ids[number]: float(scores[number]) for number in chosen}
-        return Ranking({"": found}).top(k).scores("")
+        return best_documents(self.ids, np.where(scores > 0, scores, -np.inf), k)
 
     def save(self, directory: str | Path) -> None:
         """Writes bm25s's own files and the document ids, for later use outside this run."""
-        self.scorer.save(str(directory), show_progress=False)
-        (Path(directory) / "documents.json").write_text(json.dumps(self.ids))
+        target = Path(directory)
+        unfinished = target.with_name(f"{target.name}.unfinished")
+        self.scorer.save(str(unfinished), show_progress=False)
+        (unfinished / "documents.json").write_text(json.dumps(self.ids))
+        shutil.rmtree(target, ignore_errors=True)
+        unfinished.rename(target)

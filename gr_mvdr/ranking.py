@@ -1,11 +1,13 @@
 """Rankings, relevance judgements and retrieval metrics (gr_as_mvdr.txt §5.1)."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import TextIO, TypeVar
+
+import numpy as np
 
 Value = TypeVar("Value", int, float)
 Qrels = dict[str, dict[str, int]]
@@ -92,6 +94,23 @@ def _ordered(query: str, scores: Mapping[str, float]) -> dict[str, float]:
         if math.isnan(score):
             raise ValueError(f"query {query!r}, document {document!r}: the score is not a number")
     return dict(sorted(plain, key=lambda result: (result[1], result[0]), reverse=True))
+
+
+def best_documents(ids: Sequence[str], scores: np.ndarray, k: int) -> dict[str, float]:
+    """The k best of many scored documents, best first; ties as in `Ranking`.
+
+    Args:
+        ids: of D documents; scores: (D,) float, −inf for what must not be found.
+        k: at most so many.
+    """
+    k = min(k, len(scores))
+    if k < 1:
+        return {}
+    # Everything that ties with the k-th best enters, and the Ranking decides.
+    threshold = np.partition(scores, len(scores) - k)[len(scores) - k]
+    chosen = np.flatnonzero((scores >= threshold) & (scores > -np.inf))
+    found = {ids[number]: float(scores[number]) for number in chosen}
+    return Ranking({"": found}).top(k).scores("")
 
 
 def read_qrels(path: str | Path) -> Qrels:

@@ -93,17 +93,18 @@ def _with_marked_copies(texts: Iterable[str]) -> Iterator[str]:
 def _settled_vocabulary(model: tokenizers.Tokenizer) -> list[tuple[str, float]]:
     """The trained pieces and scores, without marks and in an order of their own.
 
-    The trainer appends the characters that only fill the alphabet in the order of a hash table,
-    which differs from one call to the next, and sums floats in such an order too.
+    The trainer gives the characters that only fill the alphabet the lowest score, 0.0001 more, and
+    so on, in the order of a hash table that differs from one call to the next. Here they share the
+    lowest score; scores are rounded, as sums of floats depend on that order too.
     """
-    found = json.loads(model.to_str())["model"]["vocab"]
-    pieces = [(piece, round(score, 6)) for piece, score in found if _MARK not in piece]
-    first = len(pieces)
-    while len(pieces[first - 1][0]) == 1:
-        first -= 1
-    characters = sorted(piece for piece, _ in pieces[first:])
-    scores = [score for _, score in pieces]
-    return list(zip([piece for piece, _ in pieces[:first]] + characters, scores, strict=True))
+    found = [(p, round(score, 6)) for p, score in json.loads(model.to_str())["model"]["vocab"]]
+    special, pieces = found[: len(SPECIAL_TOKENS)], dict(found[len(SPECIAL_TOKENS) :])
+    lowest = min(pieces.values())
+    characters = [piece for piece in pieces if len(piece) == 1]
+    reach = lowest + 0.0001 * len(characters)
+    pieces |= {piece: lowest for piece in characters if pieces[piece] < reach}
+    kept = [item for item in pieces.items() if _MARK not in item[0]]
+    return special + sorted(kept, key=lambda item: (-item[1], item[0]))
 
 
 def word_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:

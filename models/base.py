@@ -102,7 +102,7 @@ class System(pl.LightningModule):
         """() the system's own training loss."""
         raise NotImplementedError
 
-    def on_train_epoch_start(self) -> None:
-        # Dropout depends on (seed, epoch) alone: a resumed run draws what an unbroken one does.
+    def on_train_batch_start(self, batch: PairBatch, batch_index: int) -> None:
+        # Dropout depends on (seed, step) alone: a resumed run draws what an unbroken one does.
         seed = int(os.environ.get("PL_GLOBAL_SEED", 0))
-        torch.manual_seed(seed + 1_000_003 * self.current_epoch)
+        torch.manual_seed(seed + 1_000_003 * self.global_step)

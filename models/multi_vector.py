@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from gr_mvdr.backbones import load_encoder
 from gr_mvdr.batch import PairBatch, cut, pad
 from gr_mvdr.progress import track
-from gr_mvdr.ranking import Ranking
+from gr_mvdr.ranking import Ranking, best_documents
 from gr_mvdr.relevance import PairAlignment, relevance, similarity
 from gr_mvdr.token_index import TokenIndex
 from gr_mvdr.tokenizers import EOS_ID
@@ -149,27 +149,18 @@ class MultiVectorSystem(System):
         return Ranking(results)
 
     def _exact(self, vectors: Tensor, mask: Tensor, k: int) -> list[dict[str, float]]:
-        scores = self.searcher.exact(vectors)  # (D, Q)
-        best = scores.topk(min(k, len(scores)), dim=0)
-        return [
-            self._named(numbers, values)
-            for numbers, values in zip(best.indices.T, best.values.T, strict=True)
-        ]
+        ids = self.searcher.document_ids
+        return [best_documents(ids, scores, k) for scores in self.searcher.exact(vectors).T.numpy()]
 
     def _gather(self, vectors: Tensor, mask: Tensor, k: int) -> list[dict[str, float]]:
-        found = []
+        found, settings = [], self.hparams.search
         for vector, real in zip(vectors, mask, strict=True):
             query = vector[real]
-            settings = self.hparams.search
             numbers = self.searcher.candidates(query, settings["neighbours"], settings["probes"])
+            ids = [self.searcher.document_ids[number] for number in numbers.tolist()]
             scores = self.searcher.score(query, numbers, self.alignment)
-            best = scores.topk(min(k, len(scores)))
-            found.append(self._named(numbers[best.indices], best.values))
+            found.append(best_documents(ids, scores.numpy(), k))
         return found
-
-    def _named(self, numbers: Tensor, scores: Tensor) -> dict[str, float]:
-        ids = self.searcher.document_ids
-        return {ids[n]: s for n, s in zip(numbers.tolist(), scores.tolist(), strict=True)}
 
     def _query_batches(self, queries: Table) -> Iterator[tuple[list[str], Tensor, Tensor]]:
         self.eval()

@@ -22,13 +22,13 @@ class T5ColBERT(MultiVectorSystem):
     def __init__(
         self,
         backbone: dict[str, Any],
-        dimension: int = 128,
-        query_length: int = 64,
-        document_length: int = 256,
+        dimension: int,
+        query_length: int,
+        document_length: int,
+        search: dict[str, Any],
+        optimizer: dict[str, Any],
         loss: str = "in_batch",
         sentinel_id: int | None = None,
-        search: dict[str, Any] | None = None,
-        optimizer: dict[str, Any] | None = None,
     ):
         """
         Args:

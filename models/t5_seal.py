@@ -57,14 +57,16 @@ class T5SEAL(GenerativeSystem):
         do not look at the query.
         """
         queries = self.encode(batch.query_ids, batch.query_mask)
+        # The end of a text that was cut is no continuation that a search could generate.
+        real = batch.document_mask & (batch.document_ids != EOS_ID)
         ids = batch.document_ids.split(self.hparams.key_length, 1)
-        masks = batch.document_mask.split(self.hparams.key_length, 1)
-        totals = [
+        masks = real.split(self.hparams.key_length, 1)
+        windows = [
             self.sequence_log_probs(queries, batch.query_mask, i, m)
             for i, m in zip(ids, masks, strict=True)
         ]
-        windows = torch.stack([mask.any(1) for mask in masks], 1)
-        return torch.stack(totals, 1).masked_fill(~windows, 0.0).sum(1) / windows.sum(1)
+        counts = torch.stack([mask.any(1) for mask in masks], 1).sum(1)
+        return torch.stack(windows, 1).sum(1) / counts.clamp(min=1)
 
     def index(self, documents: Table, directory: str | Path | None = None) -> NgramIndex:
         """An n-gram index over the full, untruncated texts."""

@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import datasets
 import numpy as np
 import pytest
@@ -114,7 +116,7 @@ def test_batches_hold_every_pair_once(shuffle, monkeypatch):
     monkeypatch.setattr("data_modules.module._POOL_BATCHES", 2)
     pairs = tiny().training_pairs
     batches = pairs.batches(2, shuffle)
-    assert sorted(sum(batches, [])) == list(range(11))
+    assert sorted(pair for batch in batches for pair in batch) == list(range(11))
     assert sorted(map(len, batches)) == [1, 2, 2, 2, 2, 2]
     assert pairs.batches(2, shuffle) == batches
     pairs.epoch = 1
@@ -125,7 +127,7 @@ def test_pairs_of_like_length_share_a_batch():
     pairs = tiny().training_pairs
     lengths = [len(query) + len(targets[0]) for query, targets, _ in pairs]
     batches = sorted([lengths[pair] for pair in batch] for batch in pairs.batches(3, True))
-    assert all(max(one) <= min(two) for one, two in zip(batches, batches[1:], strict=False))
+    assert all(max(one) <= min(two) for one, two in pairwise(batches))
 
 
 def test_loader_workers_change_nothing():

@@ -59,6 +59,7 @@ def test_word_starts_by_hand():
     assert word_starts("ab, c", [(0, 2), (2, 3), (4, 5)]) == [0, 2]
     assert word_starts("ab, c", [(0, 2), (2, 3), (3, 4), (4, 5)]) == [0, 2]
     assert word_starts("ab c", [(0, 2), (2, 4)]) == [0, 1]
+    assert word_starts("ab c", [(0, 3), (3, 4)]) == [0, 1]
     assert word_starts(" a", [(0, 1), (1, 2)]) == [0]
 
 

@@ -52,6 +52,14 @@ def test_exact_search_equals_the_padded_product_whatever_the_chunks(
     assert torch.allclose(index.exact(queries[0]), expected, atol=1e-5)
 
 
+def test_blocks_are_whole_documents_and_no_larger_than_asked(tmp_path):
+    index = build(tmp_path / "index")
+    blocks = [(d.start, d.stop, r.start, r.stop) for d, r in index._blocks(7)]
+    # Lengths 4 1 | 6 | 6 | 2 5 | 1 3, each block as full as 7 tokens allow.
+    assert blocks == [(0, 2, 0, 5), (2, 3, 5, 11), (3, 4, 11, 17), (4, 6, 17, 24), (6, 8, 24, 28)]
+    assert [d.stop - d.start for d, _ in index._blocks(1)] == [1] * 8
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
 @pytest.mark.parametrize("normalise", [False, True])
 def test_gather_and_score_equals_the_dense_equation_in_the_order_asked(

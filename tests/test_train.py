@@ -1,0 +1,352 @@
+"""The whole run: configurations, what a run leaves behind, bad input, resuming."""
+
+import inspect
+import json
+import subprocess
+import sys
+from itertools import product
+from pathlib import Path
+
+import datasets
+import pytest
+import pytorch_lightning as pl
+from hydra import compose, initialize_config_dir
+from hydra.utils import get_object, instantiate
+from omegaconf import OmegaConf
+
+import train as train_module
+from analysis.run_folder import read_run
+from gr_mvdr.ranking import Ranking
+from train import train
+
+ROOT = Path(__file__).parents[1]
+MODELS = sorted(path.stem for path in (ROOT / "conf/model").glob("*.yaml"))
+SMALL = ["experiment=smoke", "logger=none"]
+
+
+@pytest.fixture(autouse=True)
+def quiet(tmp_path, monkeypatch):
+    """Caches of this test in a folder of its own; no wandb run is started."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+
+
+def configuration(*overrides: str):
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        return compose("train", list(overrides))
+
+
+def small(tmp_path, *overrides: str, name: str = "run"):
+    return configuration(*SMALL, f"output={tmp_path}", f"name={name}", *overrides)
+
+
+def beir(folder: Path) -> Path:
+    """A collection of 12 documents in BEIR layout."""
+    (folder / "qrels").mkdir(parents=True)
+    fruits = "apple pear plum cherry quince fig grape lemon lime melon peach date".split()
+    documents = [
+        {"_id": f, "title": f, "text": f"The {f} is a fruit, number {i}."}
+        for i, f in enumerate(fruits)
+    ]
+    queries = [
+        {"_id": f"{kind}-{f}", "text": f"{word} {f}?"}
+        for f in fruits
+        for kind, word in (("a", "what is a"), ("b", "who eats"))
+    ]
+    for name, rows in (("corpus", documents), ("queries", queries)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for split, kind in (("train", "a"), ("test", "b")):
+        lines = ["query-id\tcorpus-id\tscore", *(f"{kind}-{f}\t{f}\t1" for f in fruits)]
+        (folder / "qrels" / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def targets(node):
+    """Every node of a configuration that names what it builds."""
+    if OmegaConf.is_dict(node):
+        if "_target_" in node:
+            yield node
+        for key in node:
+            yield from targets(OmegaConf.select(node, f"[{key}]", throw_on_missing=False))
+    elif OmegaConf.is_list(node):
+        for item in node:
+            yield from targets(item)
+
+
+def parameters(target) -> set[str] | None:
+    """The names that a class or function takes; None if it takes any."""
+    if not inspect.isclass(target):
+        return set(inspect.signature(target).parameters)
+    names = set()
+    for base in target.__mro__[:-1]:
+        found = inspect.signature(base.__init__).parameters if "__init__" in vars(base) else {}
+        names |= set(found) - {"self"}
+        if not any(p.kind is p.VAR_KEYWORD for p in found.values()) and found:
+            break
+    return names
+
+
+@pytest.mark.parametrize(("model", "data"), list(product(MODELS, ["almanac", "beir"])))
+def test_configurations_compose_and_their_keys_fit_their_targets(model, data, tmp_path):
+    config = configuration(
+        f"model={model}",
+        f"data={data}",
+        "name=x",
+        "logger=none",
+        *(["data.path=x"] if data == "beir" else []),
+    )
+    checked = 0
+    for node in targets(config):
+        target = get_object(node._target_)
+        if not target.__module__.startswith("pytorch_lightning"):
+            unknown = {key for key in node if not key.startswith("_")} - parameters(target)
+            assert not unknown, (node._target_, unknown)
+            checked += 1
+    assert checked >= 2
+
+
+@pytest.mark.parametrize("group", ["model", "data", "trainer", "logger", "analysis", "experiment"])
+def test_leaves_are_short(group):
+    for leaf in (ROOT / "conf" / group).glob("*.yaml"):
+        lines = [line for line in leaf.read_text().splitlines() if line and line[0] != "#"]
+        assert len(lines) <= 20, leaf
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_run_leaves_what_the_contract_says(model, tmp_path):
+    metrics = train(small(tmp_path, f"model={model}"))
+    run = tmp_path / "run"
+    for name in (
+        "config.yaml",
+        "provenance.json",
+        "metrics.json",
+        "report.html",
+        "retrieve.trec",
+        "rerank.trec",
+        "retrieve-test_unseen.trec",
+        "exact_match.csv",
+    ):
+        assert (run / name).stat().st_size, name
+    for folder in ("index", "alignments", "figures"):
+        assert any((run / folder).iterdir()), folder
+    assert json.loads((run / "metrics.json").read_text()) == metrics
+    for key in (
+        "retrieve/recall@1",
+        "retrieve/mrr@10",
+        "retrieve/test_unseen/recall@1",
+        "rerank/mrr@10",
+        "cost/train_seconds",
+        "cost/index_bytes",
+        "cost/query_ms_p50",
+        "cost/query_ms_p95",
+        "cost/peak_memory_bytes",
+    ):
+        assert metrics[key] >= 0, key
+    assert len(Ranking.read(run / "retrieve.trec")) == 10
+    record = read_run(run).provenance
+    assert record["text_fields"] == ["title", "text"] and record["splits"][0] == "test"
+    assert not list(run.rglob("*.unfinished"))
+
+
+def test_every_experiment_runs_for_two_steps(tmp_path):
+    for experiment in (ROOT / "conf/experiment").glob("*.yaml"):
+        config = configuration(
+            f"experiment={experiment.stem}",
+            "model=t5_seal",
+            "logger=none",
+            f"output={tmp_path}",
+            f"name={experiment.stem}",
+            "trainer.max_steps=2",
+            "data.n_documents=50",
+            "data.max_test_queries=4",
+            "data.max_rerank_queries=2",
+            "analysis=none",
+        )
+        assert "retrieve/mrr@10" in train(config), experiment
+
+
+def with_interrupt(node, **arguments):
+    """Hydra's `instantiate`, which gives the trainer one more callback."""
+    built = instantiate(node, **arguments)
+    if isinstance(built, pl.Trainer):
+        built.callbacks.append(Interrupt())
+    return built
+
+
+class Interrupt(pl.Callback):
+    """What Ctrl-C does, in the middle of the second epoch."""
+
+    def on_train_batch_end(self, trainer, *_):
+        if trainer.current_epoch == 1 and trainer.global_step == 12:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("model", ["t5_colbert", "t5_seal"])
+def test_an_interrupted_run_resumes_to_the_same_metrics(model, tmp_path, monkeypatch):
+    keys = [
+        "trainer.max_steps=-1",
+        "trainer.max_epochs=3",
+        "backbone.dropout_rate=0.1",
+        f"model={model}",
+    ]
+    whole = train(small(tmp_path, *keys, name="whole"))
+    interrupted = small(tmp_path, *keys, name="part")
+    monkeypatch.setattr(train_module, "instantiate", with_interrupt)
+    with pytest.raises(SystemExit):
+        train(interrupted)
+    monkeypatch.undo()
+    part = tmp_path / "part"
+    assert (part / "checkpoints/last.ckpt").is_file() and not (part / "metrics.json").exists()
+    resumed = train(small(tmp_path, *keys, "resume=true", name="part"))
+    for key, value in whole.items():
+        if not key.startswith("cost"):
+            assert resumed[key] == pytest.approx(value, abs=1e-6), key
+
+
+def test_the_same_seed_gives_the_same_numbers_and_another_does_not(tmp_path):
+    first, again, other = (
+        train(small(tmp_path, "model=t5_colbert", "analysis=none", f"seed={seed}", name=name))
+        for seed, name in ((1, "first"), (1, "again"), (2, "other"))
+    )
+    assert (tmp_path / "first/retrieve.trec").read_text() == (
+        tmp_path / "again/retrieve.trec"
+    ).read_text()
+    assert {k: v for k, v in first.items() if "cost" not in k} == {
+        k: v for k, v in again.items() if "cost" not in k
+    }
+    assert (tmp_path / "first/retrieve.trec").read_text() != (
+        tmp_path / "other/retrieve.trec"
+    ).read_text()
+    del other
+
+
+def test_an_existing_run_is_refused_kept_or_told_apart(tmp_path):
+    train(small(tmp_path, "model=bm25"))
+    before = (tmp_path / "run/retrieve.trec").stat().st_mtime_ns
+    with pytest.raises(FileExistsError, match="resume=true"):
+        train(small(tmp_path, "model=bm25"))
+    train(small(tmp_path, "model=bm25", "resume=true"))
+    assert (tmp_path / "run/retrieve.trec").stat().st_mtime_ns == before
+    with pytest.raises(ValueError, match="another config"):
+        train(small(tmp_path, "model=bm25", "model.k1=0.9", "resume=true"))
+
+
+def test_any_beir_folder_trains_and_cut_queries_are_counted(tmp_path):
+    path = beir(tmp_path / "fruit")
+    lines = (path / "queries.jsonl").read_text().splitlines()
+    long = json.loads(lines[1]) | {"text": "who eats apple " * 60}
+    (path / "queries.jsonl").write_text("\n".join([lines[0], json.dumps(long), *lines[2:]]))
+    config = configuration(
+        "model=t5_colbert",
+        "data=beir",
+        f"data.path={path}",
+        "logger=none",
+        "trainer.max_steps=2",
+        f"output={tmp_path}",
+        "name=run",
+    )
+    metrics = train(config)
+    assert metrics["retrieve/recall@100"] == 1.0
+    assert read_run(tmp_path / "run").provenance["cut_texts"] == {"queries": 1, "documents": 0}
+
+
+def damaged(path: Path, what: str) -> Path:
+    """A collection with one thing wrong."""
+    path = beir(path)
+    corpus, queries = path / "corpus.jsonl", path / "queries.jsonl"
+    test = path / "qrels/test.tsv"
+    if what == "line":
+        corpus.write_text(corpus.read_text() + "{broken\n")
+    elif what == "unknown":
+        test.write_text(test.read_text() + "b-apple\tdurian\t1\n")
+    elif what == "duplicate":
+        corpus.write_text(corpus.read_text() * 2)
+    elif what == "empty":
+        queries.write_text(queries.read_text() + '{"_id": "c", "text": " "}\n')
+    elif what == "no judgements":
+        test.write_text("query-id\tcorpus-id\tscore\n")
+    elif what == "no corpus":
+        corpus.unlink()
+    return path
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("line", r"corpus.jsonl:13"),
+        ("unknown", r"test.tsv:14.*durian"),
+        ("duplicate", r"corpus.jsonl:13.*apple"),
+        ("empty", r"queries.jsonl:25"),
+        ("no judgements", r"test"),
+        ("no corpus", r"corpus.jsonl"),
+    ],
+)
+def test_damaged_collections_are_refused_with_file_and_line(what, message, tmp_path):
+    path = damaged(tmp_path / "fruit", what)
+    config = configuration(
+        "model=bm25",
+        "data=beir",
+        f"data.path={path}",
+        "logger=none",
+        f"output={tmp_path}",
+        "name=run",
+    )
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        train(config)
+    assert not (tmp_path / "run/metrics.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["data.n_documents=10"], "data.n_documents=10"),
+        (["data.test_split=nowhere"], "nowhere"),
+        (["model=t5_seal", "data.examples.length=0"], "data.examples.length=0"),
+        (["model.loss=triplet"], "model.loss=triplet"),
+        (["model.search.mode=quick"], "model.search.mode=quick"),
+        (["model.optimizer.schedule=cosine"], "model.optimizer.schedule=cosine"),
+        (["data.batch_size=0"], "data.batch_size=0"),
+        (["document_length=1"], "document_length=1"),
+        (["tokenizer.path=/nowhere.json"], "tokenizer.path=/nowhere.json"),
+        (["tokenizer.unit=letter"], "tokenizer.unit=letter"),
+        (["trainer.max_epochs=some"], "max_epochs"),
+        (["modell=t5_seal"], "modell"),
+        (["data=beir", "data.path=/nowhere"], "/nowhere"),
+        (["model=t6"], "t6"),
+    ],
+)
+def test_bad_choices_exit_with_one_clear_line(overrides, message, tmp_path, capsys, monkeypatch):
+    error = exit_message(
+        [*overrides, f"output={tmp_path}", "name=run", "logger=none"], capsys, monkeypatch
+    )
+    assert message in error and "Traceback" not in error, error
+    assert not (tmp_path / "run/metrics.json").exists()
+
+
+def exit_message(overrides, capsys, monkeypatch) -> str:
+    """What `python train.py …` says before it exits with 1."""
+    from train import main
+
+    monkeypatch.setattr(sys, "argv", ["train.py", *overrides])
+    with pytest.raises(SystemExit) as raised:
+        main()
+    said = capsys.readouterr().err
+    code = raised.value.code
+    assert code not in (0, None)
+    return said + (code if isinstance(code, str) else "")
+
+
+def test_the_command_line_exits_with_status_one(tmp_path):
+    command = [
+        sys.executable,
+        "train.py",
+        "model=bm25",
+        "data=beir",
+        "data.path=/nowhere",
+        "logger=none",
+        f"output={tmp_path}",
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.strip().splitlines()[-1].startswith("error: ")
+    assert "Traceback" not in done.stderr
