@@ -23,7 +23,7 @@ def tables(tmp_path, monkeypatch):
         return add_tokens(Dataset.from_dict(rows), tokenizer)
 
     pairs = Dataset.from_dict({"query_row": [1, 0, 2, 2], "document_row": [1, 0, 0, 2]})
-    return TrainingTables(pairs, table(QUERIES), table(DOCUMENTS))
+    return TrainingTables(pairs, table(QUERIES), table(DOCUMENTS), 256)
 
 
 def test_the_document_itself(tables):

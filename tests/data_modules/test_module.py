@@ -180,7 +180,8 @@ def test_judgements_are_those_of_the_given_queries():
 
 def test_cut_texts_counts_what_collate_cuts():
     data = tiny(query_length=5, document_length=20)
-    queries, documents = data.test_queries("test")["tokens"], data.documents["tokens"]
+    splits, documents = ("train", "test"), data.documents["tokens"]
+    queries = [tokens for split in splits for tokens in data.queries(split)["tokens"]]
     # A text keeps its length − 1 first tokens and the end token.
     expected = {
         "queries": sum(len(tokens) > 4 for tokens in queries),
@@ -201,7 +202,7 @@ def test_test_pairs_pair_test_queries_with_their_relevant_documents():
 
 @pytest.mark.parametrize("key", ["test_split", "train_split", "validation_split"])
 def test_an_unknown_split_names_the_splits_there_are(key):
-    with pytest.raises(ValueError, match=r"split 'nope'.*its splits are dev, test, train"):
+    with pytest.raises(ValueError, match=rf"data.{key}=nope: must be one of dev, test, train"):
         _ = tiny(**{key: "nope"}).collection
 
 

@@ -27,7 +27,7 @@ def test_spans_of_words_are_cut_from_the_tokens(start, length, tokens):
 
 
 def test_windows_cover_the_first_tokens_without_looking_at_the_query():
-    windows = Windows(length=3, document_length=7)
+    windows = Windows(length=3, document_length=8)
     assert windows("ravensmoor", DOCUMENT) == [[10, 20, 21], [30, 40, 41], [42]]
     assert windows("anything else", DOCUMENT) == windows("ravensmoor", DOCUMENT)
     assert Windows(length=10)("", DOCUMENT) == [DOCUMENT["tokens"]]

@@ -93,17 +93,17 @@ def test_an_unknown_schedule_is_refused(tools):
         model.configure_optimizers()
 
 
-def test_dropout_depends_on_seed_and_epoch_alone(tools, monkeypatch):
+def test_dropout_depends_on_seed_and_step_alone(tools, monkeypatch):
     model = tools.make_colbert()
     monkeypatch.setenv("PL_GLOBAL_SEED", "3")
     draws = []
     for _ in range(2):
-        model.on_train_epoch_start()
+        model.on_train_batch_start(None, 0)
         draws.append(torch.rand(3))
         torch.rand(7)
     assert torch.equal(*draws)
     monkeypatch.setenv("PL_GLOBAL_SEED", "4")
-    model.on_train_epoch_start()
+    model.on_train_batch_start(None, 0)
     assert not torch.equal(torch.rand(3), draws[0])
 
 

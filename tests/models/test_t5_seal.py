@@ -86,6 +86,7 @@ def test_the_leak_free_score_is_the_mean_of_its_windows(tools):
     queries = seal.encode(batch.query_ids, batch.query_mask)
     for number, length in enumerate((9, 2, 4)):
         ids = batch.document_ids[number, :length]
+        ids = ids[ids != EOS_ID]  # the end of a text that was cut is no key's
         windows = [
             seal.sequence_log_probs(
                 queries[[number]],
