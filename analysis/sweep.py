@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from hydra.experimental.callback import Callback
-from hydra.utils import instantiate
 from omegaconf import DictConfig
 
-from analysis.compare import compare
+from analysis.compare import compare, comparison_logger
 
 
 class CompareRuns(Callback):
-    """After `python train.py -m …`: compares the sweep's runs, in the folder that holds them.
+    """After `python train.py -m …`: compares the sweep's runs, into its folder.
 
     Args:
         mixed: show runs over different collections or splits apart instead of refusing them.
@@ -23,17 +22,18 @@ class CompareRuns(Callback):
         self.mixed = mixed
         self.runs: list[Path] = []
 
-    def on_job_end(self, config: DictConfig, **kwargs: Any) -> None:
-        self.runs.append(Path(config.run))
+    def on_job_end(self, config: DictConfig, job_return: Any, **kwargs: Any) -> None:
+        self.runs.append(Path(config.hydra.runtime.output_dir))
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
+        folder = Path(config.hydra.sweep.dir)
+        # Jobs of a launcher with processes of its own are not seen here: then the folder says.
+        runs = self.runs or [folder]
         # Hydra turns a callback's exception into a warning, so that a sweep without its
         # comparison would exit with 0; SystemExit passes.
         try:
-            logger = instantiate(config.logger, name="comparison", save_dir=config.output) or None
-            compare(self.runs, Path(config.output), self.mixed, logger)
-            if logger is not None:
-                logger.experiment.finish()
+            with comparison_logger(config, folder) as logger:
+                compare(runs, folder, self.mixed, logger)
         except (ValueError, FileNotFoundError) as error:
             sys.exit(f"error: the sweep's runs could not be compared: {error}")
         except Exception:

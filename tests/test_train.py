@@ -21,7 +21,7 @@ from train import train
 
 ROOT = Path(__file__).parents[1]
 MODELS = sorted(path.stem for path in (ROOT / "conf/model").glob("*.yaml"))
-SMALL = ["experiment=smoke", "logger=none"]
+SMALL = ["experiment=smoke", "logger=none", "data.n_documents=50"]
 
 
 @pytest.fixture(autouse=True)

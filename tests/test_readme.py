@@ -1,0 +1,78 @@
+"""Every command that the README shows runs, made small."""
+
+import re
+import shlex
+import subprocess
+import sys
+from itertools import product
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+
+from train import train
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+COMMANDS = re.findall(r"^    (python (?:train\.py|-m analysis\.compare)[^#\n]*)", README, re.M)
+TRAIN = [shlex.split(command)[2:] for command in COMMANDS if "train.py" in command]
+
+
+def expanded(arguments: list[str]) -> list[list[str]]:
+    """The jobs of a sweep: a=1,2 as [a=1] and [a=2]; lists in brackets stay whole."""
+    choices = []
+    for key, value in (argument.split("=", 1) for argument in arguments if argument[0] != "-"):
+        values = [value] if value.startswith("[") else value.split(",")
+        choices.append([f"{key}={value}" for value in values])
+    return [list(job) for job in product(*choices)]
+
+
+def is_run(arguments: list[str]) -> bool:
+    return "--help" not in arguments
+
+
+def test_the_readme_shows_commands():
+    assert len(TRAIN) >= 4 and any("-m" in arguments for arguments in TRAIN)
+
+
+@pytest.mark.parametrize("arguments", list(filter(is_run, TRAIN)), ids=" ".join)
+def test_a_train_command_of_the_readme_runs(arguments, tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    paths = [a.split("=", 1)[1] for a in arguments if a.startswith("data.path=")]
+    if not all(Path(path).is_dir() for path in paths):
+        pytest.skip(f"{paths[0]} is not on this machine")
+    for number, job in enumerate(expanded(arguments)):
+        small = [] if paths else ["data.n_documents=50"]
+        overrides = [*job, *small, "experiment=smoke", "logger=none", f"output={tmp_path}"]
+        with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+            config = compose("train", [*overrides, f"name=job{number}"])
+        assert "retrieve/mrr@10" in train(config)
+
+
+def run(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_help_fits_a_screen_and_names_every_group():
+    said = run("train.py", "--help")
+    assert len(said.splitlines()) <= 50
+    for group in ("backbone", "data", "model", "trainer", "analysis", "logger", "experiment"):
+        assert re.search(rf"^\s*{group}: ", said, re.M), group
+
+
+def test_a_sweep_ends_with_a_comparison_and_runs_compare_again(tmp_path):
+    said = run(
+        "train.py", "-m", "model=bm25", "seed=1,2", "experiment=smoke", "logger=none",
+        "data.n_documents=50", f"output={tmp_path}",
+    )  # fmt: skip
+    assert "BM25" in said and str(tmp_path / "comparison.html") in said
+    runs = sorted(path.parent for path in tmp_path.glob("*/metrics.json"))
+    assert len(runs) == 2
+    out = tmp_path / "again"
+    run("-m", "analysis.compare", f"runs=[{runs[0]},{runs[1]}]", f"out={out}")
+    for name in ("comparison.csv", "comparison.md", "comparison.html"):
+        assert (out / name).read_text() == (tmp_path / name).read_text()
