@@ -12,8 +12,8 @@ from torch import Tensor
 from gr_mvdr.max_sim import equal_length_segments, packed_relevance
 from gr_mvdr.relevance import relevance, similarity
 
-# Tokens multiplied at once: the product of a block with one query stays in the cache.
-_BLOCK_TOKENS = 16_384
+# Similarities computed at once: a block's product with the queries stays in the cache.
+_BLOCK_SIMILARITIES = 1_000_000
 
 
 class TokenIndex:
@@ -96,10 +96,11 @@ class TokenIndex:
         Returns:
             (D, Q) fp32, documents in the order of `document_ids`.
         """
+        columns = queries.shape[0] * queries.shape[1]
         return torch.cat(
             [
                 packed_relevance(self.vectors[rows], self.lengths[documents], queries)
-                for documents, rows in self._blocks(_BLOCK_TOKENS)
+                for documents, rows in self._blocks(_BLOCK_SIMILARITIES // columns)
             ]
         )
 

@@ -45,7 +45,7 @@ def queries():
 def test_exact_search_equals_the_padded_product_whatever_the_chunks(
     tmp_path, queries, monkeypatch, block, batch
 ):
-    monkeypatch.setattr(token_index, "_BLOCK_TOKENS", block)
+    monkeypatch.setattr(token_index, "_BLOCK_SIMILARITIES", block)
     index = build(tmp_path / "index", batch=batch)
     documents, document_mask = padded()
     expected = all_pairs_relevance(documents, document_mask, *queries)
