@@ -18,7 +18,7 @@ from analysis.costs import index_bytes, peak_memory_bytes, query_milliseconds, r
 from analysis.evaluation import evaluate_reranking, evaluate_retrieval
 from analysis.provenance import provenance
 from analysis.report import write_report
-from analysis.run_folder import open_run, write_json
+from analysis.run_folder import find_run, start_run, write_json
 from conf.checks import check_values
 from conf.resolvers import register_resolvers
 
@@ -42,17 +42,18 @@ def train(config: DictConfig) -> dict[str, float]:
         ValueError, FileNotFoundError: the user's choices or files are at fault.
     """
     check_values(config)
-    run, finished = open_run(config)
+    run, finished = find_run(config)
     if finished:
         print(f"{run}: finished before, kept")
         return json.loads((run / "metrics.json").read_text())
     reset_peak_memory()
     pl.seed_everything(config.seed, workers=True, verbose=False)
     data = instantiate(config.data)
-    config.tokenizer.vocab_size = len(data.tokenizer)  # a small model's table wastes no row
-    model = instantiate(config.model, _convert_="all")
+    settings = config.copy()
+    settings.tokenizer.vocab_size = len(data.tokenizer)  # a small model's table wastes no row
+    model = instantiate(settings.model, _convert_="all")
     record = provenance(config.system, model, data, config.seed)
-    write_json(run / "provenance.json", record)
+    start_run(config, record)
     print(f"{config.system} on {record['collection']}: {record['documents']:,} documents → {run}")
     logger = instantiate(config.logger) or None
     metrics = fit(model, data, config, logger)
@@ -83,7 +84,10 @@ def fit(model: pl.LightningModule, data: Any, config: DictConfig, logger: Any) -
     checkpoint = Path(config.run) / "checkpoints" / "last.ckpt"
     resumed = str(checkpoint) if checkpoint.is_file() else None
     start = time.perf_counter()
-    trainer.fit(model, data, ckpt_path=resumed, weights_only=True)
+    try:
+        trainer.fit(model, data, ckpt_path=resumed, weights_only=True)
+    except SystemExit:  # Lightning's answer to Ctrl-C
+        raise KeyboardInterrupt from None
     model.eval()
     return {"cost/train_seconds": time.perf_counter() - start}
 
@@ -108,6 +112,8 @@ def main(config: DictConfig) -> None:
         sys.exit(f"error: {error.__cause__ or error}")
     except (ValueError, OSError) as error:
         sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit("interrupted: the same command with resume=true goes on from the last epoch")
 
 
 if __name__ == "__main__":

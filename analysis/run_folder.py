@@ -77,21 +77,17 @@ class Run:
         }
 
 
-def open_run(config: DictConfig) -> tuple[Path, bool]:
-    """Makes a run's folder and leaves its resolved configuration there.
+def find_run(config: DictConfig) -> tuple[Path, bool]:
+    """Where a run's folder is, and whether it holds this very run, finished.
 
     Args:
         config: with `run`, the folder, and `resume`.
-
-    Returns:
-        The folder, and whether it holds a finished run that can be kept.
 
     Raises:
         FileExistsError: the folder holds a run and `resume` is false.
         ValueError: it holds a run of another configuration.
     """
     run = Path(config.run)
-    text = OmegaConf.to_yaml(config, resolve=True)
     path = run / "config.yaml"
     if path.is_file():
         if not config.resume:
@@ -99,11 +95,20 @@ def open_run(config: DictConfig) -> tuple[Path, bool]:
                 f"run={run}: the folder exists; pass resume=true to continue or keep it, "
                 "or another name=…"
             )
-        if _choices(path.read_text()) != _choices(text):
+        if _choices(path.read_text()) != _choices(OmegaConf.to_yaml(config, resolve=True)):
             raise ValueError(f"run={run}: cannot resume, it was made with another config.yaml")
-    run.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
     return run, (run / "metrics.json").is_file()
+
+
+def start_run(config: DictConfig, record: dict[str, Any]) -> None:
+    """Makes a run's folder with the resolved configuration and the provenance.
+
+    Called once everything that the user chose has been read: a typing error leaves no folder.
+    """
+    run = Path(config.run)
+    run.mkdir(parents=True, exist_ok=True)
+    (run / "config.yaml").write_text(OmegaConf.to_yaml(config, resolve=True))
+    write_json(run / "provenance.json", record)
 
 
 def _choices(text: str) -> dict[str, Any]:

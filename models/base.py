@@ -20,6 +20,9 @@ Paradigm = Literal["multi_vector", "generative", "lexical"]
 Table = Any
 
 
+SCHEDULES = ("constant", "one_cycle")
+
+
 class System(pl.LightningModule):
     """A retrieval system: a LightningModule with the verbs of the house.
 
@@ -29,6 +32,23 @@ class System(pl.LightningModule):
 
     paradigm: ClassVar[Paradigm]
     trainable: ClassVar[bool] = True
+
+    def __init__(self, optimizer: dict[str, Any] | None = None):
+        """
+        Args:
+            optimizer: `learning_rate`, `weight_decay` and `schedule` of AdamW. "constant" is the
+                paper's schedule; "one_cycle" rises to the learning rate for 30 % of the steps and
+                falls to zero, which a model without pretraining needs.
+
+        Raises:
+            ValueError: an unknown schedule.
+        """
+        super().__init__()
+        if optimizer and optimizer["schedule"] not in SCHEDULES:
+            raise ValueError(
+                f"model.optimizer.schedule={optimizer['schedule']}: "
+                f"must be {' or '.join(SCHEDULES)}"
+            )
 
     def score(self, batch: PairBatch) -> Tensor:
         """(B,) fp32, what the system ranks the pair (query b, document b) by."""
@@ -69,11 +89,7 @@ class System(pl.LightningModule):
         raise NotImplementedError
 
     def configure_optimizers(self) -> Any:
-        """AdamW as in `model.optimizer`: learning_rate, weight_decay, schedule.
-
-        "constant" is the paper's schedule; "one_cycle" rises to learning_rate for 30 % of the
-        steps and falls to zero, which a model without pretraining needs.
-        """
+        """AdamW under the schedule of `model.optimizer`."""
         settings = self.hparams.optimizer
         rate = settings["learning_rate"]
         optimizer = torch.optim.AdamW(
@@ -81,10 +97,6 @@ class System(pl.LightningModule):
         )
         if settings["schedule"] == "constant":
             return optimizer
-        if settings["schedule"] != "one_cycle":
-            raise ValueError(
-                f"model.optimizer.schedule={settings['schedule']}: must be constant or one_cycle"
-            )
         schedule = torch.optim.lr_scheduler.OneCycleLR(
             optimizer, rate, total_steps=int(self.trainer.estimated_stepping_batches)
         )

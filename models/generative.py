@@ -31,12 +31,13 @@ class GenerativeSystem(System):
 
     paradigm = "generative"
 
-    def __init__(self, backbone: dict[str, Any]):
+    def __init__(self, backbone: dict[str, Any], optimizer: dict[str, Any]):
         """
         Args:
             backbone: arguments of `load_encoder_decoder`.
+            optimizer: see `System`.
         """
-        super().__init__()
+        super().__init__(optimizer)
         self.backbone = load_encoder_decoder(**backbone)
 
     def encode(self, ids: Tensor, mask: Tensor) -> Tensor:

@@ -47,9 +47,9 @@ class MultiVectorSystem(System):
             query_length, document_length: tokens kept of a text, the end token included.
             search: `mode` "exact" (exhaustive) or "gather" (k' = `neighbours` tokens a query token
                 by faiss IVF with `probes`, then all tokens of the candidates); `dtype` stored.
-            optimizer: see `System.configure_optimizers`.
+            optimizer: see `System`.
         """
-        super().__init__()
+        super().__init__(optimizer)
         self.save_hyperparameters()
         self.encoder = load_encoder(**backbone)
         self.projection = nn.Linear(self.encoder.config.d_model, dimension, bias=False)

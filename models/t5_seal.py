@@ -42,10 +42,10 @@ class T5SEAL(GenerativeSystem):
             key_length: longest generated n-gram, in tokens.
             beam_size: hypotheses a query.
             evidence: parameters of `score_documents`.
-            optimizer: see `System.configure_optimizers`.
+            optimizer: see `System`.
             label_smoothing: of the training loss (0.1 in full SEAL).
         """
-        super().__init__(backbone)
+        super().__init__(backbone, optimizer)
         self.save_hyperparameters()
         self.searcher: NgramIndex | None = None
         self.document_ids: list[str] = []

@@ -192,7 +192,7 @@ def test_an_interrupted_run_resumes_to_the_same_metrics(model, tmp_path, monkeyp
     whole = train(small(tmp_path, *keys, name="whole"))
     interrupted = small(tmp_path, *keys, name="part")
     monkeypatch.setattr(train_module, "instantiate", with_interrupt)
-    with pytest.raises(SystemExit):
+    with pytest.raises(KeyboardInterrupt):
         train(interrupted)
     monkeypatch.undo()
     part = tmp_path / "part"
@@ -293,7 +293,7 @@ def test_damaged_collections_are_refused_with_file_and_line(what, message, tmp_p
     )
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         train(config)
-    assert not (tmp_path / "run/metrics.json").exists()
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
@@ -320,7 +320,7 @@ def test_bad_choices_exit_with_one_clear_line(overrides, message, tmp_path, caps
         [*overrides, f"output={tmp_path}", "name=run", "logger=none"], capsys, monkeypatch
     )
     assert message in error and "Traceback" not in error, error
-    assert not (tmp_path / "run/metrics.json").exists()
+    assert not (tmp_path / "run/config.yaml").exists()
 
 
 def exit_message(overrides, capsys, monkeypatch) -> str:

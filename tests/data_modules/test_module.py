@@ -152,7 +152,8 @@ def test_samples_are_stable_and_nested():
     chosen, again = data.test_queries("test")["id"][:], tiny(max_test_queries=6)
     assert len(chosen) == 6 and again.test_queries("test")["id"][:] == chosen
     assert set(data.rerank_queries("test")["id"]) < set(chosen)
-    assert tiny(max_test_queries=6, seed=1).test_queries("test")["id"][:] != chosen
+    # Runs of several seeds are measured on the same queries.
+    assert tiny(max_test_queries=6, seed=1).test_queries("test")["id"][:] == chosen
     assert len(tiny(max_test_queries=99).test_queries("test")) == 10
 
 
