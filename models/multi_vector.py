@@ -9,8 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gr_mvdr.alignment import MaxSim
 from gr_mvdr.backbones import load_encoder
 from gr_mvdr.batch import PairBatch, cut, pad
+from gr_mvdr.losses import in_batch_cross_entropy
 from gr_mvdr.progress import track
 from gr_mvdr.ranking import Ranking, best_documents
 from gr_mvdr.relevance import PairAlignment, relevance, similarity
@@ -26,7 +28,7 @@ _QUERY_BATCH = 32
 class MultiVectorSystem(System):
     """A shared T5 encoder, projected and L2-normalised, under an alignment (gr_as_mvdr §3).
 
-    A subclass sets `alignment`, the strategy that makes A from S, and gives `loss`.
+    A subclass sets `alignment`, the strategy that makes A from S.
     """
 
     paradigm = "multi_vector"
@@ -65,6 +67,24 @@ class MultiVectorSystem(System):
     def prepare_queries(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Query ids and mask (B, N) as the encoder reads them: a hook for query augmentation."""
         return ids, mask
+
+    def loss(self, batch: PairBatch) -> Tensor:
+        """() contrastive loss with in-batch negatives under any alignment (Eq. 2).
+
+        Memory grows with B²·M·N; a subclass that knows a shorter way overrides this.
+        """
+        documents = self.encode(batch.document_ids, batch.document_mask)
+        query_ids, query_mask = self.prepare_queries(batch.query_ids, batch.query_mask)
+        queries = self.encode(query_ids, query_mask)
+        matrix = similarity(documents[:, None], queries[None])  # (B, B, M, N)
+        aligned = self.alignment(
+            matrix,
+            batch.document_mask[:, None],
+            query_mask[None],
+            batch.document_ids[:, None],
+            query_ids[None],
+        )
+        return in_batch_cross_entropy(relevance(matrix, aligned), batch.document_index)
 
     def score(self, batch: PairBatch) -> Tensor:
         """(B,) relevance of the pairs under the system's alignment (Eq. 1)."""
@@ -150,7 +170,13 @@ class MultiVectorSystem(System):
 
     def _exact(self, vectors: Tensor, mask: Tensor, k: int) -> list[dict[str, float]]:
         ids = self.searcher.document_ids
-        return [best_documents(ids, scores, k) for scores in self.searcher.exact(vectors).T.numpy()]
+        if self.alignment == MaxSim("query_to_document"):
+            scores = self.searcher.exact(vectors).T
+        else:
+            everything = torch.arange(len(ids))
+            pairs = zip(vectors, mask, strict=True)
+            scores = [self.searcher.score(v[m], everything, self.alignment) for v, m in pairs]
+        return [best_documents(ids, found.numpy(), k) for found in scores]
 
     def _gather(self, vectors: Tensor, mask: Tensor, k: int) -> list[dict[str, float]]:
         found, settings = [], self.hparams.search
