@@ -56,7 +56,9 @@ def train(config: DictConfig) -> dict[str, float]:
     start_run(config, record)
     print(f"{config.system} on {record['collection']}: {record['documents']:,} documents → {run}")
     logger = instantiate(config.logger) or None
-    metrics = fit(model, data, config, logger)
+    print_cut_texts(record["cut_texts"], config)
+    fit(model, data, config, logger)
+    metrics = {"cost/train_seconds": model.train_seconds}
 
     start = time.perf_counter()
     model.index(data.documents, run / "index")
@@ -75,21 +77,26 @@ def train(config: DictConfig) -> dict[str, float]:
     return metrics
 
 
-def fit(model: pl.LightningModule, data: Any, config: DictConfig, logger: Any) -> dict[str, float]:
+def print_cut_texts(cut: dict[str, int], config: DictConfig) -> None:
+    """Says how many texts are longer than the limits: never fatal, never silent."""
+    for name, limit in (("queries", "query_length"), ("documents", "document_length")):
+        if cut[name]:
+            print(f"{cut[name]:,} {name} are cut at {limit}={config[limit]} tokens")
+
+
+def fit(model: pl.LightningModule, data: Any, config: DictConfig, logger: Any) -> None:
     """Trains the model, from its last checkpoint if there is one; BM25 has nothing to train."""
     if not model.trainable:
-        return {"cost/train_seconds": 0.0}
+        return
     data.tokenizer.save_pretrained(Path(config.run) / "tokenizer")
     trainer = instantiate(config.trainer, logger=logger or False)
     checkpoint = Path(config.run) / "checkpoints" / "last.ckpt"
     resumed = str(checkpoint) if checkpoint.is_file() else None
-    start = time.perf_counter()
     try:
         trainer.fit(model, data, ckpt_path=resumed, weights_only=True)
     except SystemExit:  # Lightning's answer to Ctrl-C
         raise KeyboardInterrupt from None
     model.eval()
-    return {"cost/train_seconds": time.perf_counter() - start}
 
 
 def log(logger: Any, metrics: dict[str, float], run: Path) -> None:

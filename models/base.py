@@ -1,6 +1,7 @@
 """What every system can do: the verbs on which search, reranking and analysis are built."""
 
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -44,6 +45,7 @@ class System(pl.LightningModule):
             ValueError: an unknown schedule.
         """
         super().__init__()
+        self.train_seconds, self._started = 0.0, time.perf_counter()
         if optimizer and optimizer["schedule"] not in SCHEDULES:
             raise ValueError(
                 f"model.optimizer.schedule={optimizer['schedule']}: "
@@ -118,3 +120,16 @@ class System(pl.LightningModule):
         # Dropout depends on (seed, step) alone: a resumed run draws what an unbroken one does.
         seed = int(os.environ.get("PL_GLOBAL_SEED", 0))
         torch.manual_seed(seed + 1_000_003 * self.global_step)
+
+    def on_train_start(self) -> None:
+        self._started = time.perf_counter() - self.train_seconds
+
+    def on_train_end(self) -> None:
+        self.train_seconds = time.perf_counter() - self._started
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        # A resumed run reports what all of its parts took.
+        checkpoint["train_seconds"] = time.perf_counter() - self._started
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.train_seconds = checkpoint.get("train_seconds", 0.0)
