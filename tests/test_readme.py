@@ -42,7 +42,8 @@ def test_a_train_command_of_the_readme_runs(arguments, tmp_path, monkeypatch):
     if not all(Path(path).is_dir() for path in paths):
         pytest.skip(f"{paths[0]} is not on this machine")
     for number, job in enumerate(expanded(arguments)):
-        small = [] if paths else ["data.n_documents=50"]
+        small = ["data.max_test_queries=4", "data.max_rerank_queries=2", "trainer.max_steps=2"]
+        small += [] if paths else ["data.n_documents=50"]
         overrides = [*job, *small, "experiment=smoke", "logger=none", f"output={tmp_path}"]
         with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
             config = compose("train", [*overrides, f"name=job{number}"])
