@@ -20,7 +20,6 @@ Paradigm = Literal["multi_vector", "generative", "lexical"]
 # A `datasets.Dataset` is one; the models need no more of it.
 Table = Any
 
-
 SCHEDULES = ("constant", "one_cycle")
 
 
