@@ -1,0 +1,28 @@
+"""Builds a part from the plain dict that describes it, as Hydra would, but without Hydra.
+
+Systems keep such dicts among their hyper-parameters, so that a checkpoint holds nothing but
+scalars, lists and dicts.
+"""
+
+from importlib import import_module
+from typing import Any
+
+
+def build(settings: dict[str, Any], *arguments: Any, **named: Any) -> Any:
+    """Calls `settings["_target_"]` with the other settings and the given arguments.
+
+    Args:
+        settings: `_target_`, a dotted path to a class, and keyword arguments.
+        arguments, named: what the settings cannot hold, such as a backbone.
+
+    Raises:
+        ValueError: there is no such class.
+    """
+    path = settings["_target_"]
+    module, _, name = path.rpartition(".")
+    try:
+        target = getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"_target_={path}: no such class ({error})") from error
+    options = {key: value for key, value in settings.items() if key != "_target_"}
+    return target(*arguments, **options, **named)

@@ -1,0 +1,143 @@
+"""The output table of a generative decoder: D in rel(d, q) = sum(Dᵀ Q ⊙ A) (gr_as_mvdr Table 3).
+
+A head is a table of rows over which the decoder's softmax runs; every row stands for a token. The
+plain head has one row a token, PAWA makes its rows from the prefix (`gr_mvdr.pawa`), non-parametric
+decoding has several contextual rows a token (`gr_mvdr.non_parametric`). Decoder, loss, alignment
+and search know rows and tokens only through the methods below.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gr_mvdr.tokenizers import PAD_ID
+
+
+class Head(nn.Module):
+    """The plain head: the backbone's own table, row v for token v (gr_as_mvdr Eq. 10)."""
+
+    # (R,) int64, the token of each row; None: row v is token v.
+    row_tokens: Tensor | None = None
+
+    def __init__(self, backbone: Any):
+        """
+        Args:
+            backbone: a T5 with `shared`, `lm_head` and `config`.
+        """
+        super().__init__()
+        # In a tuple, out of nn.Module's sight: the backbone's parameters are the system's.
+        self._owner = (backbone,)
+
+    @property
+    def backbone(self) -> Any:
+        return self._owner[0]
+
+    @property
+    def scale(self) -> float:
+        """d^−½ where the output table is the input's (original T5), else 1 (T5 v1.1, mT5)."""
+        config = self.backbone.config
+        scaled = getattr(config, "scale_decoder_outputs", False)  # mT5's config has no such key
+        return config.d_model**-0.5 if scaled else 1.0
+
+    def labels(self, tokens: Tensor, document_index: Tensor) -> Tensor:
+        """The rows that stand for the tokens of given targets.
+
+        Args:
+            tokens: (B, M) int64, the targets; document_index: (B,) int64, their documents.
+
+        Returns:
+            (B, M) int64 row numbers; any valid row at padding.
+        """
+        return tokens
+
+    def embed(self, rows: Tensor) -> Tensor:
+        """Row numbers (…) → what the decoder reads for them (…, d)."""
+        return self.backbone.shared(rows)
+
+    def inputs(self, rows: Tensor) -> Tensor:
+        """Target rows (B, M) → decoder inputs (B, M, d): the start vector, then all but the last."""
+        start = self.start_vector.expand(len(rows), 1, -1)
+        return torch.cat([start, self.embed(rows[:, :-1])], dim=1)
+
+    @property
+    def start_vector(self) -> Tensor:
+        """(d,) what the decoder reads first."""
+        return self.backbone.shared.weight[PAD_ID]
+
+    def context(self, inputs: Tensor) -> Tensor | None:
+        """Latent vectors d′ of the prefixes (Eq. 17), for heads whose rows depend on them.
+
+        Args:
+            inputs: (B, M, d) as from `inputs`; position i may look at positions ≤ i.
+
+        Returns:
+            (B, M, d), or None.
+        """
+        return None
+
+    def logits(self, hidden: Tensor, context: Tensor | None, position: Tensor) -> Tensor:
+        """The logits of all rows.
+
+        Args:
+            hidden: (n, d) decoder states after the final norm, not scaled; context: (n, d) or
+                None, theirs; position: (n,) int64, the target positions that they predict, from 0.
+
+        Returns:
+            (n, R); −inf for rows that cannot stand at a position.
+        """
+        return F.linear(hidden * self.scale, self.backbone.lm_head.weight)
+
+    def vectors(self, rows: Tensor, context: Tensor | None) -> Tensor:
+        """ẽ: the vectors whose product with `hidden` are the logits of these rows.
+
+        Args:
+            rows: (B, M) int64; context: (B, M, d) or None, the latent vectors of their positions.
+
+        Returns:
+            (B, M, d), `scale` included.
+        """
+        return self.backbone.lm_head.weight[rows] * self.scale
+
+    def by_token(self, scores: Tensor) -> Tensor:
+        """Scores of all rows (n, R) → scores of all tokens (n, V), a token's best row each.
+
+        −inf for tokens without a row.
+        """
+        return scores
+
+    def best_rows(self, scores: Tensor, tokens: Tensor) -> Tensor:
+        """The best row of each token: scores (n, R), tokens (n,) int64 → (n,) int64."""
+        return tokens
+
+
+class TokenRows:
+    """Which rows stand for which token, both ways."""
+
+    def __init__(self, row_tokens: Tensor, n_tokens: int):
+        """
+        Args:
+            row_tokens: (R,) int64, the token of each row; n_tokens: V.
+        """
+        self.row_tokens, self.n_tokens = row_tokens, n_tokens
+        order = row_tokens.argsort(stable=True)
+        counts = torch.bincount(row_tokens, minlength=n_tokens)
+        first = counts.cumsum(0) - counts
+        place = torch.arange(len(order), device=order.device) - first[row_tokens[order]]
+        # (V, most rows of a token), −1 where there are fewer.
+        shape = (n_tokens, max(1, int(counts.max())))
+        self.rows = torch.full(shape, -1, device=row_tokens.device)
+        self.rows[row_tokens[order], place] = order
+
+    def by_token(self, scores: Tensor) -> Tensor:
+        """Row scores (n, R) → token scores (n, V): the best row's, −inf without one."""
+        best = scores.new_full((len(scores), self.n_tokens), -torch.inf)
+        index = self.row_tokens.to(scores.device).expand(len(scores), -1)
+        return best.scatter_reduce(1, index, scores, "amax")
+
+    def best_rows(self, scores: Tensor, tokens: Tensor) -> Tensor:
+        """The best row of each token: row scores (n, R), tokens (n,) → (n,)."""
+        rows = self.rows.to(scores.device)[tokens]
+        found = scores.gather(1, rows.clamp(min=0)).masked_fill(rows < 0, -torch.inf)
+        return rows.gather(1, found.argmax(1, keepdim=True)).squeeze(1)
