@@ -51,7 +51,9 @@ def train(config: DictConfig) -> dict[str, float]:
     data = instantiate(config.data)
     settings = config.copy()
     settings.tokenizer.vocab_size = len(data.tokenizer)  # a small model's table wastes no row
-    model = instantiate(settings.model, _convert_="all")
+    # Parts within a model (its head, its identifiers) stay dicts: a checkpoint can hold them.
+    model = instantiate(settings.model, _convert_="all", _recursive_=False)
+    model.prepare(data.documents, data.known_documents, run / "identifiers")
     record = provenance(config.system, model, data, config.seed)
     start_run(config, record)
     print(f"{config.system} on {record['collection']}: {record['documents']:,} documents → {run}")

@@ -1,4 +1,4 @@
-"""The analysis of one run: its alignment store measured, tabulated and drawn (Wu et al. §7.2)."""
+"""The analysis of one run: its alignments (Wu et al. §7.2) and, if generative, its search."""
 
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -15,6 +15,7 @@ from analysis.extract import extract_alignments
 from analysis.figures import alignment_heatmap, exact_match_boxes, readable_rows
 from analysis.gallery import Gallery, GalleryEntry
 from analysis.inverse_document_frequency import document_frequencies, inverse_document_frequency
+from analysis.search_diagnostics import diagnose_search
 
 DIRECTION_TITLES = {
     "query_to_document": "query to document (the paper's Figure 2)",
@@ -27,22 +28,35 @@ NORMALISED = {
 
 
 def analyse_run(
-    model: Any, data: Any, run: Path, system: str, pairs: int, cases: int
+    model: Any,
+    data: Any,
+    run: Path,
+    system: str,
+    pairs: int,
+    cases: int,
+    search_queries: int = 0,
 ) -> dict[str, float]:
-    """Extracts the alignments of test pairs and measures them; nothing if `pairs` is 0.
+    """Measures the alignments of test pairs, and diagnoses a generative system's search.
 
     Args:
         model: a `models.base.System` whose index is built; data: a `RetrievalDataModule`.
-        run: the run's folder; `alignments/`, `exact_match.csv` and `figures/` appear in it.
+        run: the run's folder; `alignments/`, `exact_match.csv`, `search_diagnostics.csv` and
+            `figures/` appear in it.
         system: the model's name.
-        pairs: (test query, relevant document) pairs at most.
+        pairs: (test query, relevant document) pairs at most; 0 = no alignments.
         cases: pairs to draw.
+        search_queries: test queries whose search is diagnosed; 0 = none.
 
     Returns:
-        Flat metrics, "analysis/exact_match/…".
+        Flat metrics, "analysis/exact_match/…" and "analysis/search/…".
     """
-    if not pairs:
-        return {}
+    metrics = _analyse_test_pairs(model, data, run, system, pairs, cases) if pairs else {}
+    return metrics | diagnose_search(model, data, run, search_queries)
+
+
+def _analyse_test_pairs(
+    model: Any, data: Any, run: Path, system: str, pairs: int, cases: int
+) -> dict[str, float]:
     names, batches = data.test_pairs(data.test_splits[0], pairs)
     store = extract_alignments(
         model,

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -17,7 +17,9 @@ from rich.text import Text
 from analysis.comparison import Comparison, Section, compare_runs
 from analysis.comparison_files import numbers, write_comparison
 from analysis.metric_names import group
-from analysis.tables import Cell, summary
+from analysis.paper import read_paper
+from analysis.paper_table import write_paper_table
+from analysis.tables import Cell, Table, summary
 from conf.resolvers import register_resolvers
 
 CONFIGURATIONS = Path(__file__).parents[1] / "conf"
@@ -30,6 +32,7 @@ def compare(
     out: Path | str | None = None,
     mixed: bool = False,
     logger: Any = None,
+    paper: str | Path | Mapping[str, Any] | None = None,
 ) -> Comparison:
     """Compares runs, writes the comparison's files, prints one table and where the files are.
 
@@ -38,18 +41,25 @@ def compare(
         out: where the files go; by default the folder that holds all the runs.
         mixed: show different collections or splits apart instead of refusing them.
         logger: a Lightning logger; if it takes tables and images (wandb's does) they go there.
+        paper: a paper's table to set beside ours, as `read_paper` takes it.
 
     Returns:
         What was compared.
 
     Raises:
-        FileNotFoundError, ValueError: as `compare_runs`.
+        FileNotFoundError, ValueError: as `compare_runs` and `read_paper`.
     """
+    reproduced = None if paper is None else read_paper(paper)
     comparison = compare_runs([Path(run) for run in runs], mixed)
-    files = write_comparison(comparison, Path(out) if out else _common_folder(comparison))
+    folder = Path(out) if out else _common_folder(comparison)
+    files = write_comparison(comparison, folder)
     console = Console() if sys.stdout.isatty() else Console(width=PLAIN_WIDTH)
     for section in comparison.sections:
-        console.print(_printed(section))
+        console.print(_printed_summary(section))
+    papers = [] if reproduced is None else write_paper_table(comparison, reproduced, folder)
+    for table, notes in papers:
+        console.print(_printed(table))
+        console.print(*notes, sep="\n", markup=False, highlight=False)
     for note in comparison.notes:
         console.print(note, style="yellow", markup=False, highlight=False)
     for path in [*files["pages"], *files["figures"]]:
@@ -57,6 +67,9 @@ def compare(
     if hasattr(logger, "log_table") and hasattr(logger, "log_image"):
         columns, rows = numbers(comparison)
         logger.log_table("comparison", columns=columns, data=rows)
+        for table, _ in papers:
+            rows = [[name, *(cell.text for cell in cells)] for name, cells in table.rows]
+            logger.log_table("paper_table", columns=["system", *table.columns], data=rows)
         logger.log_image("comparison/figures", [str(path) for path in files["figures"]])
     return comparison
 
@@ -66,17 +79,26 @@ def _common_folder(comparison: Comparison) -> Path:
     return Path(os.path.commonpath([path.absolute().parent for path in paths]))
 
 
-def _printed(section: Section) -> rich.table.Table:
+def _printed_summary(section: Section) -> rich.table.Table:
     """Metrics as rows beside few systems, systems as rows if there are many."""
     table = summary(section)
     upright = len(table.rows) <= COLUMNS_AT_MOST
+    return _printed(table, upright, _ends(section.headlines) if upright else ())
+
+
+def _printed(table: Table, upright: bool = False, ends: Collection[int] = ()) -> rich.table.Table:
+    """A table for the terminal.
+
+    Args:
+        upright: columns and rows exchanged.
+        ends: numbers of the rows below which a line stands.
+    """
     grid = [list(map(Cell, ["", *table.columns]))]
     grid += [[Cell(name), *cells] for name, cells in table.rows]
     header, *rows = zip(*grid, strict=True) if upright else grid
     printed = rich.table.Table(title=table.heading, title_justify="left")
     for number, cell in enumerate(header):
         printed.add_column(_styled(cell), justify="right" if number else "left")
-    ends = _ends(section.headlines) if upright else set()
     for number, row in enumerate(rows):
         printed.add_row(*map(_styled, row), end_section=number in ends)
     return printed
@@ -109,7 +131,7 @@ def main(config: DictConfig) -> None:
     runs = [config.runs] if isinstance(config.runs, str) else list(config.runs)
     try:
         with comparison_logger(config, config.out or ".") as logger:
-            compare(runs, config.out, config.mixed, logger)
+            compare(runs, config.out, config.mixed, logger, config.get("paper"))
     except (ValueError, FileNotFoundError) as error:
         sys.exit(f"error: {error}")
 

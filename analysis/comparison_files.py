@@ -1,7 +1,6 @@
 """A comparison as files: `comparison.csv`, `comparison.md`, `comparison.html`, and its figures."""
 
 import csv
-from collections.abc import Iterable
 from pathlib import Path
 
 from analysis import metric_names
@@ -9,7 +8,7 @@ from analysis.comparison import Comparison
 from analysis.comparison_figures import draw_comparison
 from analysis.gallery import Gallery
 from analysis.pages import picture, write_page
-from analysis.tables import Cell, comparison_tables, summary
+from analysis.tables import comparison_tables, markdown, summary
 
 FIGURES = "comparison_figures"
 IDENTITY = ("setting", "system", "paradigm", "seeds")
@@ -61,20 +60,12 @@ def _write_csv(comparison: Comparison, directory: Path) -> Path:
 def _write_markdown(comparison: Comparison, directory: Path) -> Path:
     lines = ["# Comparison", ""]
     for section in comparison.sections:
-        table = summary(section)
-        lines += [f"## {table.heading}", "", _markdown_row("system", map(Cell, table.columns))]
-        lines += ["|---|" + "---:|" * len(table.columns)]
-        lines += [_markdown_row(*row) for row in table.rows]
+        lines += markdown(summary(section))
         lines += ["", "Mean ± sample standard deviation over seeds.", ""]
     lines += [f"- {note}" for note in comparison.notes]
     partial = directory / "comparison.md.partial"
     partial.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
     return partial.rename(directory / "comparison.md")
-
-
-def _markdown_row(name: str, cells: Iterable[Cell]) -> str:
-    texts = [name, *(f"**{cell.text}**" if cell.best else cell.text for cell in cells)]
-    return f"| {' | '.join(text.replace('|', chr(92) + '|') for text in texts)} |"
 
 
 def _write_page(comparison: Comparison, galleries: list[Gallery], directory: Path) -> Path:

@@ -3,11 +3,14 @@
 from pathlib import Path
 from typing import Any
 
-from gr_mvdr.ranking import evaluate
+from gr_mvdr.ranking import evaluate, write_qrels
 
 
 def evaluate_retrieval(model: Any, data: Any, run: Path, depth: int) -> dict[str, float]:
     """End-to-end search (gr_as_mvdr §6.3): writes `retrieve*.trec`, answers `retrieve/…`.
+
+    The judgements lie beside the ranking, `retrieve*.qrels`: a later comparison of runs, or
+    trec_eval, needs nothing else.
 
     Args:
         model: a `models.base.System` whose index is built; data: a `RetrievalDataModule`.
@@ -21,8 +24,11 @@ def evaluate_retrieval(model: Any, data: Any, run: Path, depth: int) -> dict[str
     for split in data.test_splits:
         queries = data.test_queries(split)
         ranking = model.retrieve(queries, depth)
-        ranking.write(run / f"{_file('retrieve', split, data)}.trec", model.__class__.__name__)
-        found = evaluate(ranking, data.judgements(split, queries))
+        qrels = data.judgements(split, queries)
+        file = _file("retrieve", split, data)
+        ranking.write(run / f"{file}.trec", model.__class__.__name__)
+        write_qrels(qrels, run / f"{file}.qrels")
+        found = evaluate(ranking, qrels)
         metrics |= _prefixed(found, "retrieve", split, data)
     return metrics
 

@@ -48,12 +48,13 @@ class Gallery:
     """Collects the figures of a run in its folder `figures/`.
 
     Args:
-        directory: where figures and their list go; a list that exists is replaced.
+        directory: where figures and their list go.
+        keep: go on with a list that exists, instead of replacing it.
     """
 
-    def __init__(self, directory: Path):
+    def __init__(self, directory: Path, keep: bool = False):
         self.directory = Path(directory)
-        self.entries: list[GalleryEntry] = []
+        self.entries = read_gallery(self.directory) if keep else []
 
     @property
     def paths(self) -> list[Path]:
@@ -61,9 +62,9 @@ class Gallery:
         return [self.directory / f"{entry.name}.png" for entry in self.entries]
 
     def add(self, figure: Figure, entry: GalleryEntry) -> None:
-        """Saves a figure and notes how to read it."""
+        """Saves a figure and notes how to read it; it replaces one of the same name."""
         save_figure(figure, self.directory, entry.name)
-        self.entries.append(entry)
+        self.entries = [other for other in self.entries if other.name != entry.name] + [entry]
         write_json(self.directory / LIST, [asdict(entry) for entry in self.entries])
 
 

@@ -16,6 +16,8 @@ LABELS = {
     "peak_memory_bytes": "peak memory",
     "query_to_document": "q→d",
     "document_to_query": "d→q",
+    "model_ms_per_step": "a step, model",
+    "constraint_ms_per_step": "a step, constraint",
 }
 METRIC_ORDER = list(LABELS)
 MISSING = "–"
@@ -40,6 +42,16 @@ def by_bin(key: str) -> bool:
     return "/idf_" in key
 
 
+def of_search(key: str) -> bool:
+    """Is this a diagnosis of a generative system's search?"""
+    return key.startswith("analysis/search/")
+
+
+def table(key: str) -> str:
+    """What shares a table within its group: IDF bins, and every part of the search, stand apart."""
+    return section(key) if of_search(key) else "bins" if by_bin(key) else ""
+
+
 def section(key: str) -> str:
     """What a metric stands under: "retrieve test_unseen", "exact match q→d"."""
     first, *middle = key.split("/")[:-1]
@@ -55,7 +67,7 @@ def label(key: str) -> str:
 
 def full_label(key: str) -> str:
     """The metric's name where no heading stands over it: "retrieve test_unseen R@1"."""
-    return f"{section(key)} {label(key)}"
+    return label(key) if of_search(key) else f"{section(key)} {label(key)}"
 
 
 def _word(part: str) -> str:
@@ -73,8 +85,10 @@ def order(key: str) -> tuple:
     """Sorts metrics: by group, the main split before others, recall before MRR."""
     parts = key.split("/")
     rank = GROUPS.index(parts[0]) if parts[0] in GROUPS else len(GROUPS)
+    if of_search(key):
+        return rank, 2, len(parts), parts[2:-1], *_search_place(parts[-1])
     if parts[0] == "analysis":
-        return rank, by_bin(key), parts[1], min(map(_place, parts)), key
+        return rank, int(by_bin(key)), parts[1], min(map(_place, parts)), key
     return rank, len(parts), "/".join(parts[:-1]), _place(parts[-1]), key
 
 
@@ -82,9 +96,17 @@ def _place(part: str) -> int:
     return METRIC_ORDER.index(part) if part in METRIC_ORDER else len(METRIC_ORDER)
 
 
+def _search_place(name: str) -> tuple:
+    """Depth by depth, the errors after the recall; steps as numbers."""
+    kind, _, number = name.partition("@") if "@" in name else name.rpartition("_")
+    return not number.isdigit(), int(number) if number.isdigit() else 0, _place(name), kind
+
+
 def best(key: str, means: list[float]) -> float | None:
     """The best of several means: high for quality, low for cost, None where neither is better."""
     chosen = {"retrieve": max, "rerank": max, "cost": min}.get(group(key))
+    if "_error@" in key:
+        chosen = min
     return chosen(means) if chosen and len(means) > 1 else None
 
 
@@ -110,7 +132,7 @@ def _is_headline(key: str, splits: set[str]) -> bool:
         case "rerank":
             return name == "mrr@10" and key.split("/")[1] not in splits
         case "analysis":
-            return name in ("hard", "soft")
+            return name in ("hard", "soft", "search_error@10", "model_error@10")
         case _:
             return name in ("train_seconds", "index_bytes", "query_ms_p50")
 
@@ -134,4 +156,8 @@ def _unit(key: str, value: float) -> tuple[float, int, str]:
         return 1, 0 if value >= 100 else 1, "s"
     if "_ms" in key:
         return 1, 1, "ms"
+    if "/lost_rank/" in key or key.endswith("/queries"):
+        return 1, 0, ""
+    if key.endswith("/score_difference"):
+        return 1, 6, ""
     return 1, 3, ""

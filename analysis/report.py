@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.gallery import read_gallery
+from analysis.metric_names import of_search
 from analysis.pages import picture, write_page
 from analysis.run_folder import flatten, read_run
 from analysis.tables import run_tables
@@ -32,6 +33,7 @@ def write_report(run: Path) -> Path:
         "report.html",
         run=read,
         metrics=run_tables(read.metrics),
+        searched=any(map(of_search, read.metrics)),
         measurements=[(entry, image) for entry, image in gallery if not entry.case],
         cases=[(entry, image) for entry, image in gallery if entry.case],
         provenance=_texts(read.provenance),

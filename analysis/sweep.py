@@ -16,10 +16,11 @@ class CompareRuns(Callback):
 
     Args:
         mixed: show runs over different collections or splits apart instead of refusing them.
+        paper: a paper's table to set beside the runs: a name in `conf/paper`, a path, or content.
     """
 
-    def __init__(self, mixed: bool = False):
-        self.mixed = mixed
+    def __init__(self, mixed: bool = False, paper: str | dict[str, Any] | None = None):
+        self.mixed, self.paper = mixed, paper
         self.runs: list[Path] = []
 
     def on_job_end(self, config: DictConfig, job_return: Any, **kwargs: Any) -> None:
@@ -33,7 +34,7 @@ class CompareRuns(Callback):
         # comparison would exit with 0; SystemExit passes.
         try:
             with comparison_logger(config, folder) as logger:
-                compare(runs, folder, self.mixed, logger)
+                compare(runs, folder, self.mixed, logger, self.paper)
         except (ValueError, FileNotFoundError) as error:
             sys.exit(f"error: the sweep's runs could not be compared: {error}")
         except Exception:

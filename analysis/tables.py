@@ -1,6 +1,7 @@
 """Metrics laid out as tables for people: what stands in rows, what in columns, what is bold."""
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
@@ -24,6 +25,18 @@ class Table:
     heading: str
     columns: list[str]
     rows: list[tuple[str, list[Cell]]]
+
+
+def markdown(table: Table) -> list[str]:
+    """The lines of a table under its heading; the best are bold."""
+    lines = [f"## {table.heading}", "", _markdown_row("system", map(Cell, table.columns))]
+    lines += ["|---|" + "---:|" * len(table.columns)]
+    return lines + [_markdown_row(*row) for row in table.rows]
+
+
+def _markdown_row(name: str, cells: Iterable[Cell]) -> str:
+    texts = [name, *(f"**{cell.text}**" if cell.best else cell.text for cell in cells)]
+    return f"| {' | '.join(text.replace('|', chr(92) + '|') for text in texts)} |"
 
 
 def summary(section: Section) -> Table:
@@ -80,13 +93,13 @@ def run_tables(metrics: dict[str, float]) -> dict[str, list[Table]]:
     """The metrics of one run: for each group its tables; IDF bins have one of their own."""
     keys = sorted(metrics, key=metric_names.order)
     tables = defaultdict(list)
-    for (group, _), inside in groupby(keys, _group_and_kind):
+    for (group, _), inside in groupby(keys, _group_and_table):
         tables[group].append(_run_table(group, metrics, list(inside)))
     return tables
 
 
-def _group_and_kind(key: str) -> tuple[str, bool]:
-    return metric_names.group(key), metric_names.by_bin(key)
+def _group_and_table(key: str) -> tuple[str, str]:
+    return metric_names.group(key), metric_names.table(key)
 
 
 def _run_table(group: str, metrics: dict[str, float], keys: list[str]) -> Table:

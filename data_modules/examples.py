@@ -1,70 +1,194 @@
-"""What stands on the document side of a training pair: the document, or an identifier of it."""
+"""Training examples of the retrieval task: what the encoder reads and what the decoder answers."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import partial
-from typing import Protocol
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from datasets import Dataset, Features, List, Value
+from transformers import PreTrainedTokenizerBase
 
 from data_modules.collection import cached_table
 from data_modules.segments import token_spans
 from data_modules.spans import sample_starts, span_weights
+from gr_mvdr.batch import cut
 from gr_mvdr.progress import track
+from gr_mvdr.tokenizers import EOS_ID
 
 _WEIGHTS = Features({"weights": List(Value("float32"))})
 
 
+class Example(NamedTuple):
+    """One source and its targets, token ids that are cut and ended as the model reads them.
+
+    Attributes:
+        source: the query, or what stands for it.
+        targets: token sequences that answer it; an empty one where the model itself knows the
+            document's identifier.
+        document: row of the corpus.
+    """
+
+    source: list[int]
+    targets: list[list[int]]
+    document: int
+
+
 @dataclass(frozen=True)
 class TrainingTables:
-    """What targets are made from.
+    """What examples are made from.
 
     Attributes:
         pairs: columns query_row and document_row.
-        queries, documents: columns id, text, tokens, word_starts.
-        document_length: tokens kept of a document.
+        queries: columns id, text, tokens, word_starts.
+        documents: the same columns and title_tokens.
+        query_length, document_length: tokens kept of a text, the end token included.
+        tokenizer: the run's.
+        marks: the tokens of the texts that mark a source or end a title, by name.
     """
 
     pairs: Dataset
     queries: Dataset
     documents: Dataset
+    query_length: int
     document_length: int
+    tokenizer: PreTrainedTokenizerBase
+    marks: dict[str, list[int]] = field(default_factory=dict)
 
 
-class Targets(Protocol):
-    """The document side of the training pairs."""
+class Task(Protocol):
+    """Examples of one kind, each with a number.
 
-    def draw(self, pair: int, rng: np.random.Generator) -> list[list[int]]:
-        """The token sequences that answer the query of pair number `pair`, drawn afresh."""
+    Attributes:
+        lengths: (examples,) about how many tokens an example has: those of like length share a
+            batch.
+    """
 
+    lengths: np.ndarray
+
+    def numbers(self, rng: np.random.Generator) -> np.ndarray:
+        """The numbers of the examples that an epoch holds; one may come several times."""
+
+    def draw(self, number: int, rng: np.random.Generator) -> Example:
+        """One example, drawn afresh."""
+
+
+class RetrievalTask:
+    """The query → its relevant document, one example a pair; a subclass says what answers."""
+
+    def __init__(self, tables: TrainingTables):
+        self.tables = tables
+        self.query_rows = tables.pairs["query_row"][:]
+        self.document_rows = tables.pairs["document_row"][:]
+        self.query_tokens = tables.queries["tokens"][:]
+
+    def targets(self, pair: int, rng: np.random.Generator) -> list[list[int]]:
+        """The token sequences that answer the query of a pair."""
+        return self.answers(self.document_rows[pair], self.query(pair), rng)
+
+    def answers(self, row: int, source: list[int], rng: np.random.Generator) -> list[list[int]]:
+        """The token sequences of a document that answer any source: what the indexing task learns.
+
+        Args:
+            row: of the documents.
+            source: token ids, the end token included.
+        """
+        raise NotImplementedError
+
+    def example(self, source: list[int], row: int, rng: np.random.Generator) -> Example:
+        """A source that is no training query, with the document's answers to it."""
+        return Example(source, self.answers(row, source, rng), row)
+
+    @property
+    def target_lengths(self) -> np.ndarray:
+        """(pairs,) about how many tokens a target has."""
+        return np.zeros(len(self.document_rows), dtype=np.int64)
+
+    def query(self, pair: int) -> list[int]:
+        """The query's first tokens and the end token."""
+        return cut(self.query_tokens[self.query_rows[pair]], self.tables.query_length, EOS_ID)
+
+    def numbers(self, rng: np.random.Generator) -> np.ndarray:
+        return np.arange(len(self.document_rows))
+
+    def draw(self, number: int, rng: np.random.Generator) -> Example:
+        return Example(self.query(number), self.targets(number, rng), self.document_rows[number])
+
+    @cached_property
     def lengths(self) -> np.ndarray:
-        """(pairs,) about how many tokens a target has: pairs of like length share a batch."""
+        queries = np.array([len(tokens) for tokens in self.query_tokens])
+        return queries[self.query_rows] + self.target_lengths
 
 
 class DocumentExamples:
-    """(query, document): the document's own tokens. For multi-vector systems."""
+    """Query → the document's own tokens. For multi-vector systems."""
 
-    def prepare(self, tables: TrainingTables) -> Targets:
-        """The targets of a collection's training pairs."""
+    def prepare(self, tables: TrainingTables) -> RetrievalTask:
+        """The examples of a collection's training pairs."""
         return _Documents(tables)
 
 
-class _Documents:
-    def __init__(self, tables: TrainingTables):
-        self.tokens = tables.documents["tokens"]
-        self.rows = tables.pairs["document_row"][:]
-        self.longest = tables.document_length
+class _Documents(RetrievalTask):
+    def answers(self, row: int, source: list[int], rng: np.random.Generator) -> list[list[int]]:
+        return [cut(self.tables.documents["tokens"][row], self.tables.document_length, EOS_ID)]
 
-    def draw(self, pair: int, rng: np.random.Generator) -> list[list[int]]:
-        return [self.tokens[self.rows[pair]]]
+    @property
+    def target_lengths(self) -> np.ndarray:
+        longest, texts = self.tables.document_length, self.tables.documents["tokens"]
+        return np.array([min(len(tokens), longest) for tokens in texts])[self.document_rows]
 
-    def lengths(self) -> np.ndarray:
-        return np.array([min(len(tokens), self.longest) for tokens in self.tokens])[self.rows]
+
+class IdentifierExamples:
+    """Query → an identifier that the model looks up by the document's row (DSI, GENRE, NP)."""
+
+    def prepare(self, tables: TrainingTables) -> RetrievalTask:
+        """The examples of a collection's training pairs; their target is empty."""
+        return _Identifiers(tables)
+
+
+class _Identifiers(RetrievalTask):
+    def answers(self, row: int, source: list[int], rng: np.random.Generator) -> list[list[int]]:
+        return [[]]
+
+
+class QueryExamples:
+    """Document → query: what a query generator learns (doc2query, DSI-QG)."""
+
+    def __init__(self, length: int | None = None):
+        """
+        Args:
+            length: tokens kept of the document, the end token included; None = document_length.
+        """
+        if length is not None and length < 2:
+            raise ValueError(f"data.examples.length={length}: must be ≥ 2")
+        self.length = length
+
+    def prepare(self, tables: TrainingTables) -> RetrievalTask:
+        """The examples of a collection's training pairs, in the other direction."""
+        return _Queries(tables, self.length or tables.document_length)
+
+
+class _Queries(RetrievalTask):
+    def __init__(self, tables: TrainingTables, length: int):
+        super().__init__(tables)
+        self.length = length
+
+    def draw(self, number: int, rng: np.random.Generator) -> Example:
+        row = self.document_rows[number]
+        source = cut(self.tables.documents["tokens"][row], self.length, EOS_ID)
+        return Example(source, [self.query(number)], row)
+
+    def answers(self, row: int, source: list[int], rng: np.random.Generator) -> list[list[int]]:
+        raise ValueError("data.indexing: must be null where the query is the target")
+
+    @property
+    def target_lengths(self) -> np.ndarray:
+        texts = self.tables.documents["tokens"]
+        return np.array([min(len(tokens), self.length) for tokens in texts])[self.document_rows]
 
 
 class SpanExamples:
-    """(query, span): SEAL's targets, spans of the document that resemble the query.
+    """Query → spans of the document that resemble it: SEAL's targets.
 
     The weights of the start words are computed once and cached; the spans are drawn afresh in
     every epoch, from (seed, epoch, pair).
@@ -91,28 +215,37 @@ class SpanExamples:
         self.n_spans, self.length = n_spans, length
         self.temperature, self.max_tokens = temperature, max_tokens
 
-    def prepare(self, tables: TrainingTables) -> Targets:
-        """The targets of a collection's training pairs; reads or computes the start weights."""
+    def prepare(self, tables: TrainingTables) -> RetrievalTask:
+        """The examples of a collection's training pairs; reads or computes the start weights."""
+        return SpanTask(tables, self)
+
+
+class SpanTask(RetrievalTask):
+    """The prepared form of `SpanExamples`."""
+
+    def __init__(self, tables: TrainingTables, examples: SpanExamples):
+        super().__init__(tables)
+        self.examples = examples
         made = (tables.pairs, tables.queries, tables.documents)
         fingerprints = [table._fingerprint for table in made]
-        weights = partial(_start_weights, tables, self.temperature)
-        made_from = ("span-weights/1", str(self.temperature), *fingerprints)
-        return _Spans(self, tables, cached_table(weights, _WEIGHTS, *made_from))
+        weights = partial(_start_weights, tables, examples.temperature)
+        made_from = ("span-weights/1", str(examples.temperature), *fingerprints)
+        self.weights = cached_table(weights, _WEIGHTS, *made_from)
 
-
-class _Spans:
-    def __init__(self, examples: SpanExamples, tables: TrainingTables, weights: Dataset):
-        self.examples, self.documents, self.weights = examples, tables.documents, weights
-        self.rows = tables.pairs["document_row"][:]
-
-    def draw(self, pair: int, rng: np.random.Generator) -> list[list[int]]:
+    def targets(self, pair: int, rng: np.random.Generator) -> list[list[int]]:
         weights = np.asarray(self.weights[pair]["weights"])
-        starts = sample_starts(weights, self.examples.n_spans, rng)
-        spans = token_spans(self.documents[self.rows[pair]], starts, self.examples.length)
-        return [span[: self.examples.max_tokens] for span in spans]
+        return self._spans(self.document_rows[pair], weights, rng)
 
-    def lengths(self) -> np.ndarray:
-        return np.zeros(len(self.rows), dtype=np.int64)
+    def answers(self, row: int, source: list[int], rng: np.random.Generator) -> list[list[int]]:
+        text = self.tables.tokenizer.decode(source, skip_special_tokens=True)
+        passage = self.tables.documents[row]["text"]
+        return self._spans(row, span_weights(text, passage, self.examples.temperature), rng)
+
+    def _spans(self, row: int, weights: np.ndarray, rng: np.random.Generator) -> list[list[int]]:
+        starts = sample_starts(weights, self.examples.n_spans, rng)
+        spans = token_spans(self.tables.documents[row], starts, self.examples.length)
+        longest = self.tables.document_length
+        return [cut(span[: self.examples.max_tokens], longest, EOS_ID) for span in spans]
 
 
 def _start_weights(tables: TrainingTables, temperature: float) -> Iterator[dict]:

@@ -1,5 +1,6 @@
 """The LightningDataModule: training pairs, the corpus, test queries, rerank candidates."""
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -10,15 +11,20 @@ from datasets import Dataset, concatenate_datasets
 from torch.utils.data import DataLoader
 
 from data_modules.collection import Collection, judged_triples
-from data_modules.examples import DocumentExamples, Targets, TrainingTables
-from data_modules.tokenisation import add_tokens, collection_tokenizer, join_fields
+from data_modules.epoch import Epoch
+from data_modules.examples import DocumentExamples, Example, Task, TrainingTables
+from data_modules.indexing import Indexing, tasks
+from data_modules.tokenisation import (
+    add_title_tokens,
+    add_tokens,
+    collection_tokenizer,
+    join_fields,
+    mark_tokens,
+)
 from gr_mvdr.batch import PairBatch, cut, pad
 from gr_mvdr.bm25 import BM25Index, words
 from gr_mvdr.progress import track
 from gr_mvdr.tokenizers import EOS_ID
-
-# Pairs are sorted by length within pools of so many batches.
-_POOL_BATCHES = 16
 
 
 class RetrievalDataModule(pl.LightningDataModule):
@@ -32,6 +38,8 @@ class RetrievalDataModule(pl.LightningDataModule):
         test_split: str | list[str],
         tokenizer: dict[str, Any],
         examples: Any = None,
+        indexing: Indexing | None = None,
+        new_documents: Sequence[str] = (),
         train_split: str = "train",
         validation_split: str | None = None,
         text_fields: tuple[str, ...] = ("title", "text"),
@@ -48,15 +56,17 @@ class RetrievalDataModule(pl.LightningDataModule):
         Args:
             test_split: the split that is retrieved and reranked; a list adds further ones.
             tokenizer: arguments of `collection_tokenizer` (backbone, path, unit, …).
-            examples: what stands on the document side of a training pair; None = the document.
+            examples: source and targets of a training pair; None = query and document.
+            indexing: further examples, made from documents; None = retrieval pairs only.
+            new_documents: splits whose documents arrive after training.
             train_split, validation_split: splits of the collection; None = no validation.
             text_fields: what a document's text is made of, joined with " | ".
             query_length, document_length: tokens kept of a text, the end token included.
-            batch_size: training pairs a step.
+            batch_size: training examples a step.
             candidates: BM25 documents a query in reranking; the relevant ones are added.
             max_test_queries, max_rerank_queries: random samples of the test queries; None = all.
             num_workers: loader processes.
-            seed: of the order of the pairs and of what `examples` draws.
+            seed: of the order of the examples and of what they draw.
         """
         super().__init__()
         if batch_size < 1:
@@ -65,7 +75,8 @@ class RetrievalDataModule(pl.LightningDataModule):
             if value < 2:
                 raise ValueError(f"{key}={value}: must be ≥ 2 (a token and the end token)")
         self.test_splits = [test_split] if isinstance(test_split, str) else list(test_split)
-        self.examples = examples or DocumentExamples()
+        self.examples, self.indexing = examples or DocumentExamples(), indexing
+        self.new_documents = list(new_documents)
         self.options = {
             "train_split": train_split,
             "validation_split": validation_split,
@@ -86,6 +97,7 @@ class RetrievalDataModule(pl.LightningDataModule):
         """The collection as it was read; every split that will be needed is looked up at once."""
         collection = self.read()
         named = [("test_split", split) for split in self.test_splits]
+        named += [("new_documents", split) for split in self.new_documents]
         named += [(key, self.options[key]) for key in ("train_split", "validation_split")]
         for key, split in named:
             if split is not None and split not in collection.qrels:
@@ -101,8 +113,30 @@ class RetrievalDataModule(pl.LightningDataModule):
 
     @cached_property
     def documents(self) -> Dataset:
-        """The corpus: id, title, text (the joined fields), tokens (all of them), word_starts."""
-        return add_tokens(self._texts, self.tokenizer)
+        """The corpus: id, title, text (the joined fields), tokens (all), word_starts, title_tokens.
+
+        The title's tokens are those of the title alone.
+        """
+        return add_title_tokens(add_tokens(self._texts, self.tokenizer), self.tokenizer)
+
+    @cached_property
+    def known_documents(self) -> np.ndarray:
+        """(known,) int64: rows of the documents that are there in training.
+
+        All but those that a split of `new_documents` judges relevant and the train split does not.
+        """
+        new = {d for split in self.new_documents for d in self._relevant(split)}
+        new -= self._relevant(self.options["train_split"])
+        return np.flatnonzero([identifier not in new for identifier in self._texts["id"][:]])
+
+    def _relevant(self, split: str) -> set[str]:
+        judged = judged_triples(self.collection.qrels[split])
+        return {document for _, document, grade in judged if grade > 0}
+
+    @cached_property
+    def marks(self) -> dict[str, list[int]]:
+        """The token ids of the texts of `tokenizer.marks`, by name."""
+        return mark_tokens(self.options["tokenizer"].get("marks") or {}, self.tokenizer)
 
     @cached_property
     def _texts(self) -> Dataset:
@@ -142,53 +176,58 @@ class RetrievalDataModule(pl.LightningDataModule):
         return BM25Index(self._texts["id"][:], [words(text) for text in self._texts["text"][:]])
 
     def train_dataloader(self) -> DataLoader:
-        """Pairs of the train split in an order drawn from (seed, epoch).
+        """The examples of an epoch in an order drawn from (seed, epoch).
 
         The trainer asks for a new loader every epoch (`reload_dataloaders_every_n_epochs: 1`), so
         that a resumed run sees what an unbroken one would.
         """
-        epoch = self.trainer.current_epoch if self.trainer else 0
-        return self._loader(self.training_pairs, epoch, shuffle=True)
+        return self._loader(self.epoch(self.trainer.current_epoch if self.trainer else 0))
 
     def val_dataloader(self) -> DataLoader | list:
         """Pairs of the validation split, always the same ones; none without such a split."""
         if self.options["validation_split"] is None:
             return []
-        return self._loader(self.validation_pairs, epoch=0, shuffle=False)
+        return self._loader(Epoch([self.validation_task], self.seed, 0), shuffle=False)
+
+    def epoch(self, number: int) -> Epoch:
+        """The training examples of one epoch: all retrieval pairs and a share of documents."""
+        return Epoch(self.training_tasks, self.seed, number)
 
     @cached_property
-    def training_pairs(self) -> "Pairs":
-        """The (query, relevant document) pairs of the train split."""
-        return self._pairs(self.options["train_split"])
+    def training_tasks(self) -> list[Task]:
+        """The (query, relevant document) pairs of the train split; documents to index."""
+        tables = self._tables(self.options["train_split"])
+        return tasks(tables, self.examples.prepare(tables), self.indexing, self.known_documents)
 
     @cached_property
-    def validation_pairs(self) -> "Pairs":
+    def validation_task(self) -> Task:
         """The pairs of the validation split."""
-        return self._pairs(self.options["validation_split"])
+        return self.examples.prepare(self._tables(self.options["validation_split"]))
 
-    def _pairs(self, split: str) -> "Pairs":
+    @property
+    def training_sources(self) -> dict[str, str]:
+        """The SHA-256 of each file besides the collection that training reads, by its path."""
+        return self.indexing.inputs.sources if self.indexing else {}
+
+    def _tables(self, split: str) -> TrainingTables:
         queries = self.queries(split)
-        pairs = relevant_pairs(self.collection.qrels[split], queries, self.documents)
-        tables = TrainingTables(pairs, queries, self.documents, self.document_length)
-        return Pairs(tables, self.examples.prepare(tables), self.seed)
-
-    def _loader(self, pairs: "Pairs", epoch: int, shuffle: bool) -> DataLoader:
-        pairs.epoch = epoch
-        return DataLoader(
-            pairs,
-            batch_sampler=pairs.batches(self.batch_size, shuffle),
-            num_workers=self.num_workers,
-            collate_fn=self.collate,
+        return TrainingTables(
+            pairs=relevant_pairs(self.collection.qrels[split], queries, self.documents),
+            queries=queries,
+            documents=self.documents,
+            query_length=self.query_length,
+            document_length=self.document_length,
+            tokenizer=self.tokenizer,
+            marks=self.marks,
         )
 
-    def collate(self, items: list[tuple[list[int], list[list[int]], int]]) -> PairBatch:
-        """Cuts, ends and pads (query tokens, target token lists, document number) triples."""
-        queries = [cut(query, self.query_length, EOS_ID) for query, _, _ in items]
-        targets = [
-            cut(target, self.document_length, EOS_ID) for _, found, _ in items for target in found
-        ]
-        index = torch.tensor([document for _, _, document in items])
-        return PairBatch(*pad(queries), *pad(targets), index)
+    def _loader(self, epoch: Epoch, shuffle: bool = True) -> DataLoader:
+        return DataLoader(
+            epoch,
+            batch_sampler=epoch.batches(self.batch_size, shuffle),
+            num_workers=self.num_workers,
+            collate_fn=collate,
+        )
 
     def test_pairs(
         self, split: str, limit: int, batch_size: int = 16
@@ -204,9 +243,11 @@ class RetrievalDataModule(pl.LightningDataModule):
         for row in rows.select(range(min(limit, len(rows)))):
             query, document = queries[row["query_row"]], self.documents[row["document_row"]]
             names.append((query["id"], document["id"]))
-            items.append((query["tokens"], [document["tokens"]], row["document_row"]))
+            source = cut(query["tokens"], self.query_length, EOS_ID)
+            target = cut(document["tokens"], self.document_length, EOS_ID)
+            items.append(Example(source, [target], row["document_row"]))
         starts = range(0, len(items), batch_size)
-        return names, [self.collate(items[start : start + batch_size]) for start in starts]
+        return names, [collate(items[start : start + batch_size]) for start in starts]
 
     def cut_texts(self) -> dict[str, int]:
         """How many texts are longer than the limits and are cut: reported, never fatal."""
@@ -231,47 +272,15 @@ class RetrievalDataModule(pl.LightningDataModule):
         return queries.select(sorted(chosen.tolist()))
 
 
-class Pairs(torch.utils.data.Dataset):
-    """Training pairs as (query tokens, target token lists, document number).
-
-    `epoch` enters the random draws, so that every epoch sees fresh targets and its own order.
-    """
-
-    def __init__(self, tables: TrainingTables, targets: Targets, seed: int):
-        self.query_rows = tables.pairs["query_row"][:]
-        self.document_rows = tables.pairs["document_row"][:]
-        self.query_tokens = tables.queries["tokens"][:]
-        self.targets, self.seed, self.epoch = targets, seed, 0
-
-    def __len__(self) -> int:
-        return len(self.query_rows)
-
-    def __getitem__(self, pair: int) -> tuple[list[int], list[list[int]], int]:
-        rng = np.random.default_rng((self.seed, self.epoch, pair))
-        query = self.query_tokens[self.query_rows[pair]]
-        return query, self.targets.draw(pair, rng), self.document_rows[pair]
-
-    def batches(self, size: int, shuffle: bool) -> list[list[int]]:
-        """Pair numbers in batches of like length, so that little is padding.
-
-        Args:
-            size: pairs a batch; the last one may have fewer, no pair is lost.
-            shuffle: random pools of pairs, sorted within, and the batches in random order.
-        """
-        if not shuffle:
-            numbers = np.arange(len(self))
-            return [numbers[i : i + size].tolist() for i in range(0, len(self), size)]
-        rng = np.random.default_rng((self.seed, self.epoch, len(self)))  # no pair's own stream
-        numbers = rng.permutation(len(self))
-        pool = np.arange(len(self)) // (_POOL_BATCHES * size)
-        numbers = numbers[np.lexsort((self._lengths[numbers], pool))]
-        found = [numbers[i : i + size].tolist() for i in range(0, len(self), size)]
-        return [found[i] for i in rng.permutation(len(found))]
-
-    @cached_property
-    def _lengths(self) -> np.ndarray:
-        queries = np.array([len(tokens) for tokens in self.query_tokens])
-        return queries[self.query_rows] + self.targets.lengths()
+def collate(examples: list[Example]) -> PairBatch:
+    """Pads examples; where some have more targets than others, each target brings its source."""
+    if len({len(example.targets) for example in examples}) > 1:
+        examples = [
+            example._replace(targets=[target]) for example in examples for target in example.targets
+        ]
+    targets = [target for example in examples for target in example.targets]
+    index = torch.tensor([example.document for example in examples])
+    return PairBatch(*pad([example.source for example in examples]), *pad(targets), index)
 
 
 def relevant_pairs(judgements: Dataset, queries: Dataset, documents: Dataset) -> Dataset:

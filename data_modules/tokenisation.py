@@ -4,8 +4,9 @@ import hashlib
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
+from itertools import chain
 from pathlib import Path
 
 import datasets
@@ -14,7 +15,7 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from data_modules.collection import no_bars
-from gr_mvdr.tokenizers import load_tokenizer, train_tokenizer, word_tokenizer
+from gr_mvdr.tokenizers import UNK_ID, load_tokenizer, train_tokenizer, word_tokenizer
 
 _WORD = re.compile(r"\S+")
 
@@ -27,6 +28,7 @@ def collection_tokenizer(
     unit: str,
     vocab_size: int,
     lowercase: bool,
+    marks: Mapping[str, str] | None = None,
 ) -> PreTrainedTokenizerBase:
     """The tokeniser of a run.
 
@@ -37,6 +39,8 @@ def collection_tokenizer(
         unit: of a tokeniser made here, "piece" (Unigram) or "word" (for lexical systems).
         vocab_size: rows of the embedding table; a trained tokeniser has at most this many pieces.
         lowercase: of a trained tokeniser.
+        marks: texts by name that a model adds to its sources and targets ("|| title", "@@"); a
+            trained tokeniser learns their characters, which the collection may lack.
 
     Raises:
         ValueError: an unknown unit, or a given vocabulary does not fit into the embedding table.
@@ -46,7 +50,7 @@ def collection_tokenizer(
     if unit == "word":
         return word_tokenizer(_texts(documents, queries))
     if backbone is None and path is None:
-        return _trained(documents, queries, vocab_size, lowercase)
+        return _trained(documents, queries, vocab_size, lowercase, list((marks or {}).values()))
     loaded = load_tokenizer(path or backbone)
     if backbone is None and len(loaded) > vocab_size:
         raise ValueError(
@@ -57,12 +61,14 @@ def collection_tokenizer(
 
 
 def _trained(
-    documents: Dataset, queries: Dataset, vocab_size: int, lowercase: bool
+    documents: Dataset, queries: Dataset, vocab_size: int, lowercase: bool, marks: list[str]
 ) -> PreTrainedTokenizerBase:
-    key = _key("unigram/5", documents._fingerprint, queries._fingerprint, vocab_size, lowercase)
+    key = _key(
+        *("unigram/5", documents._fingerprint, queries._fingerprint, vocab_size, lowercase, *marks)
+    )
     path = Path(datasets.config.HF_DATASETS_CACHE) / "tokenizers" / f"{key}.json"
     if not path.is_file():
-        trained = train_tokenizer(_texts(documents, queries), vocab_size, lowercase)
+        trained = train_tokenizer(chain(_texts(documents, queries), marks), vocab_size, lowercase)
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_suffix(".unfinished")
         trained.backend_tokenizer.save(str(unfinished))
@@ -112,8 +118,40 @@ def add_tokens(table: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
             "word_starts": [word_starts(text, offsets) for text, offsets in pairs],
         }
 
-    vocabulary = hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
-    return _map(table, tokenise, _key("tokens/1", table._fingerprint, vocabulary), "tokenising")
+    key = _key("tokens/1", table._fingerprint, vocabulary_hash(tokenizer))
+    return _map(table, tokenise, key, "tokenising")
+
+
+def add_title_tokens(documents: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
+    """Adds `title_tokens`, the ids of the title alone (no </s>); none for an empty title."""
+
+    def tokenise(rows: dict) -> dict:
+        return {"title_tokens": tokenizer(rows["title"], add_special_tokens=False)["input_ids"]}
+
+    key = _key("title-tokens/1", documents._fingerprint, vocabulary_hash(tokenizer))
+    return _map(documents, tokenise, key, "tokenising titles")
+
+
+def mark_tokens(
+    marks: Mapping[str, str], tokenizer: PreTrainedTokenizerBase
+) -> dict[str, list[int]]:
+    """The token ids of marks (name → text), without </s>.
+
+    Raises:
+        ValueError: the tokeniser does not know all of a mark's characters, so that marks would
+            read alike.
+    """
+    found = {}
+    for name, text in marks.items():
+        found[name] = tokenizer(text, add_special_tokens=False)["input_ids"]
+        if not found[name] or UNK_ID in found[name]:
+            raise ValueError(f"tokenizer.marks.{name}={text}: unknown to the tokeniser")
+    return found
+
+
+def vocabulary_hash(tokenizer: PreTrainedTokenizerBase) -> str:
+    """SHA-256 of all that a tokeniser does, part of the keys of caches."""
+    return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
 
 
 def word_starts(text: str, offsets: list[tuple[int, int]]) -> list[int]:

@@ -1,5 +1,7 @@
 """T5 backbones: a pretrained checkpoint by name or folder, or a small one from a config."""
 
+import copy
+
 from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
@@ -45,16 +47,35 @@ def load_encoder_decoder(
     dropout_rate: float = 0.1,
     attention: str = "sdpa",
     shape: dict[str, int] | None = None,
+    decoder_layers: int | None = None,
 ) -> PreTrainedModel:
-    """A T5 encoder-decoder with its output table. Arguments as for `load_encoder`."""
+    """A T5 encoder-decoder with its output table. Arguments as for `load_encoder`, and
+
+    Args:
+        decoder_layers: a decoder with random weights and so many layers; None: the backbone's own
+            (NCI trains a new decoder of half the encoder's depth).
+    """
     if name is None:
-        model = T5ForConditionalGeneration(_small_config(dropout_rate, shape or {}))
+        depth = {"num_decoder_layers": decoder_layers} if decoder_layers else {}
+        model = T5ForConditionalGeneration(_small_config(dropout_rate, {**(shape or {}), **depth}))
     else:
         config = AutoConfig.from_pretrained(name, dropout_rate=dropout_rate)
         model = AutoModelForSeq2SeqLM.from_pretrained(name, config=config)
+        if decoder_layers:
+            model = _with_new_decoder(model, decoder_layers)
     model.set_attn_implementation(attention)
     check_embedding_ties(model)
     return model
+
+
+def _with_new_decoder(model: PreTrainedModel, layers: int) -> PreTrainedModel:
+    """A model of the same kind: its encoder and tables are the given ones, its decoder is new."""
+    config = copy.deepcopy(model.config)
+    config.num_decoder_layers = layers
+    new = type(model)(config)
+    kept = {k: v for k, v in model.state_dict().items() if not k.startswith("decoder.block")}
+    new.load_state_dict(kept, strict=False)
+    return new
 
 
 def check_embedding_ties(model: PreTrainedModel) -> None:

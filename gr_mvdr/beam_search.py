@@ -8,7 +8,6 @@ each query are chosen by tensor operations. No Python runs for a single hypothes
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
@@ -47,6 +46,10 @@ class Hypotheses:
         return [(tokens[:length], score) for tokens, length, score in zip(*columns, strict=True)]
 
 
+# observer(depth, live, successors, scores (n,)): see `beam_search`.
+Observer = Callable[[int, Hypotheses, Successors, Tensor], None]
+
+
 @dataclass
 class SearchResult:
     """What a beam search found.
@@ -72,12 +75,14 @@ def beam_search(
     end_token: int | None,
     start_token: int = 0,
     device: torch.device | str = "cpu",
+    observer: Observer | None = None,
 ) -> SearchResult:
     """Finds probable sequences within the constraint, for B queries at once (SEAL's decoding).
 
     Every step keeps the best 2 × beam candidates of each query; those that end are finished, the
     best `beam_size` others go on. Equal candidates are ordered by their hypothesis' rank, then by
-    token, so the result depends on nothing but the log-probabilities.
+    token, so the result depends on nothing but the log-probabilities. A hypothesis that the
+    constraint does not extend ends where it is; a query without any sequence finds nothing.
 
     Args:
         step: the model. It receives the last token of each of R hypotheses and, for each, which row
@@ -88,6 +93,9 @@ def beam_search(
         constraint: the allowed sequences.
         end_token: a sequence that ends with it is finished; None: no such token.
         length: the longest sequence, in tokens, the end token included.
+        observer: is shown every step before the pruning: the length of the hypotheses that the step
+            makes (1, 2, …), those it extends, all their successors, and the log-probability of each
+            successor's hypothesis, (n,).
     Raises:
         ValueError: a size below 1; what the constraint raises for a `length` it cannot check.
     """
@@ -98,24 +106,29 @@ def beam_search(
     parents = torch.arange(batch_size, device=device)
     last = torch.full_like(parents, start_token)
     live = Hypotheses(parents, parents[:, None][:, :0], 0 * parents, 0.0 * parents)
-    state, candidates, final, first_log_probs = constraint.root(batch_size), [], [], None
+    state, candidates, final = constraint.root(batch_size, device), [], []
+    first_log_probs = None
     for depth in range(1, length + 1):
         log_probs = step(last, parents)
         first_log_probs = log_probs if first_log_probs is None else first_log_probs
         successors = constraint.expand(state)
-        n_successors = _count(successors.row, len(live))
-        final.append(live[(n_successors == 0).to(device) & (live.lengths > 0)])
-        chosen, parents, last, found = _best_candidates(
-            live, log_probs, successors, n_successors, 2 * beam_size
-        )
+        scores = _scores(live, log_probs, successors)
+        if observer is not None:
+            observer(depth, live, successors, scores)
+        begins = _begins(successors.row, len(live))
+        final.append(live[(begins.diff() == 0) & (live.lengths > 0)])
+        counts = begins[_begins(live.query, batch_size)].diff().tolist()
+        chosen = best_of_each(scores, counts, 2 * beam_size)
+        found, parents = _extend(live, successors, scores, chosen)
         candidates.append(found)
+        last = found.tokens[:, -1]
         ended = last == (-1 if end_token is None else end_token)
         final.append(found[ended])
         going_on = _first_of_each(found.query, ~ended, beam_size)
         live, parents, last = found[going_on], parents[going_on], last[going_on]
         if depth == length or not len(live):
             break
-        state = successors.state[chosen[going_on].cpu().numpy()]
+        state = successors.state[chosen[going_on]]
     final.append(live)
     return SearchResult(
         _sorted_by_query(_concatenate(final, length), best_first=True),
@@ -124,29 +137,26 @@ def beam_search(
     )
 
 
-def _count(row: np.ndarray, n_rows: int) -> Tensor:
-    """How many successors each hypothesis has, (n_rows,) int64 (rows in ascending order)."""
-    return torch.from_numpy(np.diff(np.searchsorted(row, np.arange(n_rows + 1))))
+def _scores(live: Hypotheses, log_probs: Tensor, successors: Successors) -> Tensor:
+    """(n,) the log-probability of each successor's hypothesis."""
+    index = successors.row * log_probs.shape[1] + successors.token
+    scores = log_probs.flatten().index_select(0, index)
+    return live.log_probs.index_select(0, successors.row) + scores
 
 
-def _best_candidates(
-    live: Hypotheses, log_probs: Tensor, successors: Successors, n_successors: Tensor, k: int
-) -> tuple[Tensor, Tensor, Tensor, Hypotheses]:
-    """Extends the hypotheses by their k best successors a query.
+def _begins(group: Tensor, n_groups: int) -> Tensor:
+    """Where each group of the ascending group numbers begins, and where the last one ends."""
+    return torch.searchsorted(group, torch.arange(n_groups + 1, device=group.device))
 
-    Returns:
-        The chosen successors, the hypotheses they extend, their tokens, and the new hypotheses.
-    """
-    row = torch.from_numpy(successors.row).to(log_probs.device)
-    token = torch.from_numpy(successors.token).to(log_probs.device)
-    scores = log_probs.flatten().index_select(0, row * log_probs.shape[1] + token)
-    scores = live.log_probs.index_select(0, row) + scores
-    counts = torch.bincount(live.query.cpu(), n_successors).long().tolist()
-    chosen = best_of_each(scores, counts, k)
-    parents, last = row[chosen], token[chosen]
-    tokens = torch.cat([live.tokens[parents], last[:, None]], dim=1)
-    found = Hypotheses(live.query[parents], tokens, live.lengths[parents] + 1, scores[chosen])
-    return chosen, parents, last, found
+
+def _extend(
+    live: Hypotheses, successors: Successors, scores: Tensor, chosen: Tensor
+) -> tuple[Hypotheses, Tensor]:
+    """The hypotheses that the chosen successors make, and the numbers of those they extend."""
+    parents = successors.row[chosen]
+    tokens = torch.cat([live.tokens[parents], successors.token[chosen, None]], dim=1)
+    lengths = live.lengths[parents] + 1
+    return Hypotheses(live.query[parents], tokens, lengths, scores[chosen]), parents
 
 
 def best_of_each(scores: Tensor, counts: list[int], k: int) -> Tensor:

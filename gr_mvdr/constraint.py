@@ -2,12 +2,15 @@
 
 An n-gram index allows every n-gram of a corpus, a trie every identifier; the beam search sees only
 `Constraint`. All hypotheses of a batch are extended in one call, so that no Python runs for each.
+Everything that passes between the two is a tensor on the search's device.
 """
 
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+import torch
+from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -15,19 +18,22 @@ class Successors:
     """The allowed next tokens of H hypotheses, n in all, ordered by hypothesis, then by token.
 
     row (n,) int64, the hypothesis that is extended; token (n,) int64; state: the n extended
-    hypotheses, indexable by an integer or boolean array like every state.
+    hypotheses, indexable by an int64 or boolean tensor like every state.
     """
 
-    row: np.ndarray
-    token: np.ndarray
+    row: Tensor
+    token: Tensor
     state: Any
 
 
 class Constraint(Protocol):
     """A set of token sequences, walked from the left; a state stands for H prefixes."""
 
-    def root(self, batch: int) -> Any:
-        """The state of `batch` empty prefixes; `state[index]` selects some of the prefixes."""
+    def root(self, batch: int, device: torch.device | str) -> Any:
+        """The state of `batch` empty prefixes; `state[index]` selects some of the prefixes.
+
+        Successors and their states stay on `device`; so must the tensors that index a state.
+        """
 
     def expand(self, state: Any) -> Successors:
         """Every allowed one-token extension; a prefix that cannot be extended adds no row."""

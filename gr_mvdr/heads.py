@@ -6,6 +6,8 @@ decoding has several contextual rows a token (`gr_mvdr.non_parametric`). Decoder
 and search know rows and tokens only through the methods below.
 """
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,16 +17,33 @@ from torch import Tensor, nn
 from gr_mvdr.tokenizers import PAD_ID
 
 
+@dataclass(frozen=True)
+class Vocabulary:
+    """The tokens that targets are made of.
+
+    Attributes:
+        tokens: (n,) int64, ascending.
+        first_token: tokens from here on are docid tokens, beyond the backbone's own.
+        width: docid tokens a position where an id carries its position (position i of an
+            identifier uses first_token + i·width and the following width − 1), else None.
+    """
+
+    tokens: Tensor
+    first_token: int = 0
+    width: int | None = None
+
+
 class Head(nn.Module):
     """The plain head: the backbone's own table, row v for token v (gr_as_mvdr Eq. 10)."""
 
     # (R,) int64, the token of each row; None: row v is token v.
     row_tokens: Tensor | None = None
 
-    def __init__(self, backbone: Any):
+    def __init__(self, backbone: Any, vocabulary: Vocabulary | None = None):
         """
         Args:
             backbone: a T5 with `shared`, `lm_head` and `config`.
+            vocabulary: what the targets are made of; the plain head has rows for every token.
         """
         super().__init__()
         # In a tuple, out of nn.Module's sight: the backbone's parameters are the system's.
@@ -40,6 +59,30 @@ class Head(nn.Module):
         config = self.backbone.config
         scaled = getattr(config, "scale_decoder_outputs", False)  # mT5's config has no such key
         return config.d_model**-0.5 if scaled else 1.0
+
+    # NP decoding makes its table from the encoder; the other heads have none to make.
+
+    def builds_before(self, epoch: int) -> bool:
+        """Is a table to be built (anew) before this epoch, counted from 0?"""
+        return False
+
+    def is_contrastive(self, epoch: int) -> bool:
+        """Does the encoder learn its own vectors in this epoch, with a table a batch?"""
+        return False
+
+    def extend(self, tokens: Iterable[int]) -> None:
+        """Rows for tokens of identifiers that arrived after training, where they have none."""
+
+    def table_state(self) -> dict[str, Any] | None:
+        """What a checkpoint must hold besides parameters."""
+        return None
+
+    def load_table_state(self, state: Any, collection: str | None = None) -> None:
+        """Takes back what `table_state` gave.
+
+        Args:
+            collection: the hash of the documents at hand; None: any.
+        """
 
     def labels(self, tokens: Tensor, document_index: Tensor) -> Tensor:
         """The rows that stand for the tokens of given targets.
@@ -107,8 +150,15 @@ class Head(nn.Module):
         """
         return scores
 
-    def best_rows(self, scores: Tensor, tokens: Tensor) -> Tensor:
-        """The best row of each token: scores (n, R), tokens (n,) int64 → (n,) int64."""
+    def best_rows(self, scores: Tensor, parents: Tensor, tokens: Tensor) -> Tensor:
+        """The best row of each token, by the scores from which the token was chosen.
+
+        Args:
+            scores: (n, R); parents: (m,) int64 rows of `scores`; tokens: (m,) int64.
+
+        Returns:
+            (m,) int64 row numbers.
+        """
         return tokens
 
 
@@ -136,8 +186,8 @@ class TokenRows:
         index = self.row_tokens.to(scores.device).expand(len(scores), -1)
         return best.scatter_reduce(1, index, scores, "amax")
 
-    def best_rows(self, scores: Tensor, tokens: Tensor) -> Tensor:
-        """The best row of each token: row scores (n, R), tokens (n,) → (n,)."""
+    def best_rows(self, scores: Tensor, parents: Tensor, tokens: Tensor) -> Tensor:
+        """The best row of each token: see `Head.best_rows`."""
         rows = self.rows.to(scores.device)[tokens]
-        found = scores.gather(1, rows.clamp(min=0)).masked_fill(rows < 0, -torch.inf)
+        found = scores[parents[:, None], rows.clamp(min=0)].masked_fill(rows < 0, -torch.inf)
         return rows.gather(1, found.argmax(1, keepdim=True)).squeeze(1)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from gr_mvdr.array_folder import read_arrays, write_arrays
 from gr_mvdr.constraint import Successors, ragged_range
@@ -21,17 +23,22 @@ LISTED_DEPTHS = 2
 
 @dataclass(frozen=True)
 class Intervals:
-    """Prefixes of `depth` tokens each: their intervals [low, high) of the index, (H,) int64."""
+    """Prefixes of `depth` tokens each: their intervals [low, high) of the index, (H,) int64.
+
+    The intervals stay in numpy, beside the index; `device` is where the search runs.
+    """
 
     low: np.ndarray
     high: np.ndarray
     depth: int
+    device: torch.device | str = "cpu"
 
     def __len__(self) -> int:
         return len(self.low)
 
-    def __getitem__(self, index: np.ndarray | slice) -> "Intervals":
-        return Intervals(self.low[index], self.high[index], self.depth)
+    def __getitem__(self, index: Tensor) -> "Intervals":
+        rows = index.cpu().numpy()
+        return Intervals(self.low[rows], self.high[rows], self.depth, self.device)
 
 
 class NgramIndex:
@@ -127,7 +134,7 @@ class NgramIndex:
     def successors(self, ngram: Sequence[int]) -> np.ndarray:
         """The distinct tokens that follow the n-gram somewhere, ascending, int64."""
         if len(ngram) < self.depth:
-            return self.expand(Intervals(*self.intervals([ngram]), len(ngram))).token
+            return self.expand(Intervals(*self.intervals([ngram]), len(ngram))).token.numpy()
         following = self.text[self.positions(ngram) + len(ngram)]
         return np.unique(following[following != self.terminator]).astype(np.int64)
 
@@ -190,9 +197,9 @@ class NgramIndex:
 
     # The constraint of a search: all hypotheses at once --------------------------------------
 
-    def root(self, batch: int) -> Intervals:
+    def root(self, batch: int, device: torch.device | str) -> Intervals:
         """`batch` empty prefixes."""
-        return Intervals(np.zeros(batch, np.int64), np.full(batch, len(self), np.int64), 0)
+        return Intervals(np.zeros(batch, np.int64), np.full(batch, len(self), np.int64), 0, device)
 
     def expand(self, state: Intervals) -> Successors:
         """The distinct tokens that follow each prefix, and the prefixes they make.
@@ -210,7 +217,8 @@ class NgramIndex:
         goes_on = token != self.terminator
         if not goes_on.all():
             row, start, stop, token = (x[goes_on] for x in (row, start, stop, token))
-        return Successors(row, token.astype(np.int64), Intervals(start, stop, state.depth + 1))
+        row, token = (torch.from_numpy(x).to(state.device) for x in (row, token.astype(np.int64)))
+        return Successors(row, token, Intervals(start, stop, state.depth + 1, state.device))
 
     def _split(self, state: Intervals) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Cuts each interval into its branches: rows of the state, first and last + 1 entries."""

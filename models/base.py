@@ -16,7 +16,8 @@ from gr_mvdr.relevance import PairAlignment
 
 Paradigm = Literal["multi_vector", "generative", "lexical"]
 
-# A column table: table["id"], table["tokens"], len(table), table[i:j] -> dict of lists.
+# A column table: table["id"], table["tokens"], len(table), table[i:j] -> dict of lists,
+# table.select(rows) -> a table.
 # A `datasets.Dataset` is one; the models need no more of it.
 Table = Any
 
@@ -50,6 +51,15 @@ class System(pl.LightningModule):
                 f"model.optimizer.schedule={optimizer['schedule']}: "
                 f"must be {' or '.join(SCHEDULES)}"
             )
+
+    def prepare(self, documents: Table, known: Sequence[int], directory: str | Path) -> None:
+        """What must be known of the corpus before training: identifiers, output tables.
+
+        Args:
+            documents: a column table with `id`, `title_tokens`, `text` and `tokens`.
+            known: rows of the documents that are there in training; the others arrive with `index`.
+            directory: where identifiers are kept.
+        """
 
     def score(self, batch: PairBatch) -> Tensor:
         """(B,) fp32, what the system ranks the pair (query b, document b) by."""
@@ -93,15 +103,17 @@ class System(pl.LightningModule):
         """AdamW under the schedule of `model.optimizer`."""
         settings = self.hparams.optimizer
         rate = settings["learning_rate"]
-        optimizer = torch.optim.AdamW(
-            self.parameters(), rate, weight_decay=settings["weight_decay"]
-        )
+        optimizer = torch.optim.AdamW(self.parameter_groups(settings["weight_decay"]), rate)
         if settings["schedule"] == "constant":
             return optimizer
         schedule = torch.optim.lr_scheduler.OneCycleLR(
             optimizer, rate, total_steps=int(self.trainer.estimated_stepping_batches)
         )
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def parameter_groups(self, weight_decay: float) -> list[dict[str, Any]]:
+        """The optimizer's groups: all parameters under one weight decay."""
+        return [{"params": list(self.parameters()), "weight_decay": weight_decay}]
 
     def training_step(self, batch: PairBatch) -> Tensor:
         loss = self.loss(batch)

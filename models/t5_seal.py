@@ -2,6 +2,8 @@
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -9,46 +11,94 @@ import torch
 from torch import Tensor
 
 from gr_mvdr.batch import PairBatch, cut, pad
-from gr_mvdr.beam_search import beam_search
+from gr_mvdr.beam_search import Observer, SearchResult
 from gr_mvdr.evidence import score_documents
+from gr_mvdr.heads import Vocabulary
+from gr_mvdr.identifiers import collection_hash
 from gr_mvdr.ngram_index import NgramIndex
-from gr_mvdr.progress import track
-from gr_mvdr.ranking import Ranking
-from gr_mvdr.tokenizers import EOS_ID
+from gr_mvdr.relevance import PairAlignment
+from gr_mvdr.tokenizers import EOS_ID, load_tokenizer
+from gr_mvdr.trie import Trie
 from models.base import Table
+from models.cross_attention import align_by_cross_attention
 from models.generative import GenerativeSystem
+from models.seal_keys import Key, query_keys, title_keys
 
-# Queries decoded at once.
-_QUERY_BATCH = 16
+
+@dataclass
+class Keys(SearchResult):
+    """What the search found, and full SEAL's further keys of each query."""
+
+    further: list[list[Key]]
 
 
 class T5SEAL(GenerativeSystem):
-    """The identifier is any n-gram of the document; the search is constrained to the corpus."""
+    """The identifier is any n-gram of the document; the search is constrained to the corpus.
+
+    The paper's form generates n-grams of the text alone. With `marks` the text begins with the
+    title, sources say whether a title or a part of the body is asked for, and titles are keys too;
+    `query_ngrams` adds the query's own n-grams (facts: Full SEAL).
+    """
 
     def __init__(
         self,
         backbone: dict[str, Any],
         query_length: int,
+        document_length: int,
         key_length: int,
         beam_size: int,
         evidence: dict[str, Any],
         optimizer: dict[str, Any],
         label_smoothing: float = 0.0,
+        head: dict[str, Any] | None = None,
+        marks: dict[str, str] | None = None,
+        tokenizer: str | None = None,
+        query_ngrams: int = 0,
     ):
         """
         Args:
             backbone: arguments of `load_encoder_decoder`.
-            query_length: tokens kept of a query, the end token included.
+            query_length: tokens kept of a query, the end token included, marks not.
+            document_length: tokens kept of a document where it is encoded (NP decoding's table).
             key_length: longest generated n-gram, in tokens.
             beam_size: hypotheses a query.
             evidence: parameters of `score_documents`.
             optimizer: see `System`.
             label_smoothing: of the training loss (0.1 in full SEAL).
+            head: see `GenerativeSystem`.
+            marks: texts that ask for a part of the body and for a title, and that end a title,
+                under "body", "title" and "title_end"; None or {} = the paper's form.
+            tokenizer: folder of the run's tokeniser, to read the marks.
+            query_ngrams: longest n-gram of the query that is a key; 0 = none, SEAL: 3.
         """
-        super().__init__(backbone, optimizer)
+        super().__init__(backbone, optimizer, head)
         self.save_hyperparameters()
-        self.searcher: NgramIndex | None = None
-        self.document_ids: list[str] = []
+        self.titles: Trie | None = None
+
+    def prepare(self, documents: Table, known: Sequence[int], directory: str | Path) -> None:
+        """A head other than the plain one is made for the documents' tokens."""
+        if not self.hparams.head:
+            return
+        texts = documents["tokens"][:]
+        sequences: list[list[int]] = [[] for _ in texts]
+        for row in known:
+            sequences[row] = texts[row][: self.hparams.document_length - 1]
+        tokens = torch.tensor(sorted({EOS_ID}.union(*texts)))
+        self.set_head(Vocabulary(tokens), sequences, documents)
+
+    @cached_property
+    def marks(self) -> dict[str, list[int]]:
+        """The marks' token ids; {} in the paper's form."""
+        if not self.hparams.marks:
+            return {}
+        tokenizer = load_tokenizer(self.hparams.tokenizer)
+        ids = tokenizer(list(self.hparams.marks.values()), add_special_tokens=False)["input_ids"]
+        return dict(zip(self.hparams.marks, ids, strict=True))
+
+    def prepare_query(self, tokens: Sequence[int], mark: str = "body") -> list[int]:
+        """The query's first tokens, what is asked for, and the end token."""
+        found = cut(tokens, self.hparams.query_length, EOS_ID)
+        return [*found[:-1], *self.marks.get(mark, []), EOS_ID]
 
     def score(self, batch: PairBatch) -> Tensor:
         """(B,) leak-free relevance: mean over windows of the mean token log-probability.
@@ -56,59 +106,84 @@ class T5SEAL(GenerativeSystem):
         The windows are `key_length` tokens long, the length of a key in search, do not overlap and
         do not look at the query.
         """
+        batch = self._marked(batch)
         queries = self.encode(batch.query_ids, batch.query_mask)
         # The end of a text that was cut is no continuation that a search could generate.
         real = batch.document_mask & (batch.document_ids != EOS_ID)
         ids = batch.document_ids.split(self.hparams.key_length, 1)
         masks = real.split(self.hparams.key_length, 1)
         windows = [
-            self.sequence_log_probs(queries, batch.query_mask, i, m)
+            self.sequence_log_probs(queries, batch.query_mask, i, m, batch.document_index)
             for i, m in zip(ids, masks, strict=True)
         ]
         counts = torch.stack([mask.any(1) for mask in masks], 1).sum(1)
         return torch.stack(windows, 1).sum(1) / counts.clamp(min=1)
 
+    def align(self, batch: PairBatch, layer: int = -1) -> PairAlignment:
+        """See `GenerativeSystem.align`; in full SEAL the query asks for the body."""
+        return align_by_cross_attention(self, self._marked(batch), self.score(batch), layer)
+
+    def _marked(self, batch: PairBatch) -> PairBatch:
+        """The batch with the body's mark on its queries; itself in the paper's form."""
+        if not self.marks:
+            return batch
+        pairs = zip(batch.query_ids, batch.query_mask, strict=True)
+        queries = [ids[mask].tolist()[:-1] for ids, mask in pairs]
+        ids, mask = (x.to(self.device) for x in pad([self.prepare_query(q) for q in queries]))
+        return replace(batch, query_ids=ids, query_mask=mask)
+
     def index(self, documents: Table, directory: str | Path | None = None) -> NgramIndex:
-        """An n-gram index over the full, untruncated texts."""
-        directory = Path(directory or tempfile.mkdtemp(prefix="ngram-index-")) / "ngrams"
-        texts = track(documents["tokens"], "indexing n-grams", total=len(documents))
-        NgramIndex.build([*tokens, EOS_ID] for tokens in texts).save(directory)
-        self.searcher = NgramIndex.load(directory)
+        """An n-gram index over the full, untruncated texts, and a trie of the titles as keys."""
+        directory = Path(directory or tempfile.mkdtemp(prefix="ngram-index-"))
         self.document_ids = documents["id"][:]
+        texts, end = documents["tokens"][:], self.marks.get("title_end")
+        if end is not None:
+            titles = [[*title, *end] if title else [] for title in documents["title_tokens"]]
+            texts = [[*title, *text] for title, text in zip(titles, texts, strict=True)]
+            collection = collection_hash(self.document_ids)
+            ended = [[*title, EOS_ID] if title else [] for title in titles]
+            Trie.build(ended).save(directory / "titles", collection)
+            self.titles = Trie.load(directory / "titles", collection)
+        NgramIndex.build([*tokens, EOS_ID] for tokens in texts).save(directory / "ngrams")
+        self.searcher = NgramIndex.load(directory / "ngrams")
         return self.searcher
 
-    @torch.inference_mode()
-    def retrieve(self, queries: Table, k: int = 100) -> Ranking:
-        """Constrained beam search; the candidates of every step are the keys (SEAL's evidence)."""
-        assert self.searcher is not None, "index the documents first"
-        self.eval()
-        results = {}
-        starts = range(0, len(queries), _QUERY_BATCH)
-        for start in track(starts, "searching", total=len(starts)):
-            rows = queries[start : start + _QUERY_BATCH]
-            found = self._generate(rows["tokens"])
-            for number, query_id in enumerate(rows["id"]):
-                scores = score_documents(
-                    self.searcher,
-                    found.candidates.of(number),
-                    found.first_log_probs[number].cpu().numpy(),
-                    **self.hparams.evidence,
-                )
-                results[query_id] = {self.document_ids[d]: s for d, s in scores.items()}
-        return Ranking(results).top(k)
+    def search(
+        self, queries: Sequence[Sequence[int]], observer: Observer | None = None
+    ) -> SearchResult:
+        """Beam search for n-grams; in full SEAL titles and the query's n-grams are added."""
+        found = super().search(queries, observer)
+        further: list[list[Key]] = [[] for _ in queries]
+        if self.titles is not None:
+            further = title_keys(
+                self, [self.prepare_query(q, "title") for q in queries], self.titles
+            )
+        if self.hparams.query_ngrams:
+            for query, keys in zip(queries, further, strict=True):
+                source = self.prepare_query(query)
+                keys += query_keys(self, query, source, self.searcher, self.hparams.query_ngrams)
+        return Keys(**vars(found), further=further)
 
-    def _generate(self, queries: Sequence[Sequence[int]]):
-        ids, mask = (x.to(self.device) for x in pad([self.prepare_query(q) for q in queries]))
-        return beam_search(
-            self.decoding_step(ids, mask),
+    @property
+    def search_length(self) -> int:
+        return self.hparams.key_length
+
+    def documents_of(self, found: SearchResult, number: int) -> dict[int, float]:
+        """The candidates of every step are the keys, whose evidence is added up (SEAL)."""
+        keys = {tuple(key): score for key, score in found.further[number]}
+        keys |= {tuple(key): score for key, score in found.candidates.of(number)}
+        return score_documents(
             self.searcher,
-            batch_size=len(queries),
-            beam_size=self.hparams.beam_size,
-            length=self.hparams.key_length,
-            end_token=EOS_ID,
-            device=self.device,
+            list(keys.items()),
+            found.first_log_probs[number].cpu().numpy(),
+            **self.hparams.evidence,
         )
 
-    def prepare_query(self, tokens: Sequence[int]) -> list[int]:
-        """The query's first tokens and the end token."""
-        return cut(tokens, self.hparams.query_length, EOS_ID)
+    def gold_prefixes(self, document: int) -> set[tuple[int, ...]]:
+        """Every n-gram of the document up to the length of a key."""
+        tokens = self.searcher.sequence(document).tolist()
+        return {
+            tuple(tokens[start : start + length])
+            for start in range(len(tokens))
+            for length in range(1, self.hparams.key_length + 1)
+        }

@@ -1,6 +1,5 @@
 """Collections in BEIR layout: corpus.jsonl, queries.jsonl and qrels/<split>.tsv."""
 
-import hashlib
 import json
 from collections.abc import Callable, Iterator
 from functools import cache, partial
@@ -15,6 +14,7 @@ from data_modules.collection import (
     cached_table,
     is_identifier,
 )
+from data_modules.formats.lines import json_object, numbered_lines, sha256
 
 HEADER = ["query-id", "corpus-id", "score"]
 READER = "beir/1"  # part of the cache's key: raise it when the same file should give other rows
@@ -31,7 +31,7 @@ def read_beir(path: str | Path) -> Collection:
     """
     folder = Path(path).expanduser()
     corpus, queries_file, qrels_files = _locate(folder)
-    sources = {str(file): _sha256(file) for file in (corpus, queries_file, *qrels_files)}
+    sources = {str(file): sha256(file) for file in (corpus, queries_file, *qrels_files)}
     texts = (sources[str(corpus)], sources[str(queries_file)])
     documents = cached_table(partial(_documents, corpus), DOCUMENTS, READER, texts[0])
     queries = cached_table(partial(_queries, queries_file), QUERIES, READER, texts[1])
@@ -61,11 +61,6 @@ def _locate(folder: Path) -> tuple[Path, Path, list[Path]]:
     return folder / "corpus.jsonl", folder / "queries.jsonl", qrels
 
 
-def _sha256(file: Path) -> str:
-    with file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
-
-
 def _documents(file: Path) -> Iterator[dict]:
     for where, record in _records(file):
         title = record.get("title")
@@ -84,8 +79,8 @@ def _queries(file: Path) -> Iterator[dict]:
 def _records(file: Path) -> Iterator[tuple[str, dict]]:
     """(``file:line``, record) of a JSONL file; ids are unique there and texts not empty."""
     first_line: dict[str, str] = {}
-    for where, line in _lines(file):
-        record = _object(where, line)
+    for where, line in numbered_lines(file):
+        record = json_object(where, line)
         id = _string(where, "_id", record.get("_id"))
         if not is_identifier(id):
             raise ValueError(f'{where}: "_id" is {id!r}: must be {IDENTIFIER_RULE}')
@@ -99,18 +94,6 @@ def _records(file: Path) -> Iterator[tuple[str, dict]]:
         raise ValueError(f"{file}: the file is empty; expected one JSON object a line")
 
 
-def _object(where: str, line: str) -> dict:
-    try:
-        record = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ValueError(
-            f"{where}: expected a JSON object, but {error.msg}: {line[:60]!r}"
-        ) from None
-    if not isinstance(record, dict):
-        raise ValueError(f"{where}: expected a JSON object, got {line[:60]!r}")
-    return record
-
-
 def _string(where: str, key: str, value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f'{where}: expected a string "{key}", got {json.dumps(value)[:60]}')
@@ -121,7 +104,7 @@ def _string(where: str, key: str, value: object) -> str:
 
 def _judgements(file: Path, known: Callable[[], tuple[set[str], set[str]]]) -> Iterator[dict]:
     query_ids, document_ids = known()
-    lines = _lines(file)
+    lines = numbered_lines(file)
     where, header = next(lines, (f"{file}:1", ""))
     if header.split("\t") != HEADER:
         expected = "\t".join(HEADER)
@@ -154,16 +137,3 @@ def _judgement(where: str, line: str) -> tuple[str, str, int]:
         return columns[0], columns[1], int(columns[2])
     except ValueError:
         raise ValueError(f"{where}: expected an integer score, got {columns[2]!r}") from None
-
-
-def _lines(file: Path) -> Iterator[tuple[str, str]]:
-    """(``file:line``, text) of the lines that are not blank; split at newlines only."""
-    with file.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            where = f"{file}:{number}"
-            try:
-                text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-            except UnicodeDecodeError as error:
-                raise ValueError(f"{where}: expected UTF-8: {error.reason}") from None
-            if text.strip():
-                yield where, text

@@ -3,10 +3,16 @@ import numpy as np
 import pytest
 from datasets import Dataset
 
-from data_modules.examples import DocumentExamples, SpanExamples, TrainingTables
+from data_modules.examples import (
+    DocumentExamples,
+    IdentifierExamples,
+    QueryExamples,
+    SpanExamples,
+    TrainingTables,
+)
 from data_modules.spans import span_weights
 from data_modules.tokenisation import add_tokens
-from gr_mvdr.tokenizers import word_tokenizer
+from gr_mvdr.tokenizers import EOS_ID, word_tokenizer
 
 DOCUMENTS = ["alpha beta gamma delta epsilon zeta", "one two three", "alone"]
 QUERIES = ["gamma delta?", "who is three", "beta"]
@@ -23,16 +29,47 @@ def tables(tmp_path, monkeypatch):
         return add_tokens(Dataset.from_dict(rows), tokenizer)
 
     pairs = Dataset.from_dict({"query_row": [1, 0, 2, 2], "document_row": [1, 0, 0, 2]})
-    return TrainingTables(pairs, table(QUERIES), table(DOCUMENTS), 256)
+    return TrainingTables(pairs, table(QUERIES), table(DOCUMENTS), 3, 5, tokenizer)
+
+
+def draw_all(task):
+    rng = np.random.default_rng(0)
+    return [task.draw(int(number), rng) for number in task.numbers(rng)]
+
+
+def ended(tokens, length):
+    """The first tokens and the end token, `length` in all."""
+    return [*tokens[: length - 1], EOS_ID]
 
 
 def test_the_document_itself(tables):
-    targets = DocumentExamples().prepare(tables)
-    rng = np.random.default_rng(0)
-    documents = tables.documents["tokens"][:]
-    found = [targets.draw(pair, rng) for pair in range(4)]
-    assert found == [[documents[1]], [documents[0]], [documents[0]], [documents[2]]]
-    assert targets.lengths().tolist() == [3, 6, 6, 1]
+    task = DocumentExamples().prepare(tables)
+    queries, documents = tables.queries["tokens"][:], tables.documents["tokens"][:]
+    assert draw_all(task) == [
+        (ended(queries[1], 3), [ended(documents[1], 5)], 1),
+        (ended(queries[0], 3), [ended(documents[0], 5)], 0),
+        (ended(queries[2], 3), [ended(documents[0], 5)], 0),
+        (ended(queries[2], 3), [ended(documents[2], 5)], 2),
+    ]
+    # A query's tokens and the document's, at most 5 of them.
+    assert task.lengths.tolist() == [3 + 3, 2 + 5, 1 + 5, 1 + 1]
+
+
+def test_an_identifier_is_left_to_the_model(tables):
+    documents = draw_all(DocumentExamples().prepare(tables))
+    found = draw_all(IdentifierExamples().prepare(tables))
+    assert found == [example._replace(targets=[[]]) for example in documents]
+
+
+def test_a_query_generator_reads_the_document_and_writes_the_query(tables):
+    forwards = draw_all(DocumentExamples().prepare(tables))
+    task = QueryExamples().prepare(tables)
+    assert draw_all(task) == [(d, [query], row) for query, (d,), row in forwards]
+    short = QueryExamples(length=3).prepare(tables)
+    assert draw_all(short) == [(ended(d[:-1], 3), [query], row) for query, (d,), row in forwards]
+    assert task.lengths.tolist() == [6, 7, 6, 2] and short.lengths.tolist() == [6, 5, 4, 2]
+    with pytest.raises(ValueError, match="data.examples.length=1: must be ≥ 2"):
+        QueryExamples(length=1)
 
 
 def contiguous(piece, whole):
@@ -40,29 +77,37 @@ def contiguous(piece, whole):
 
 
 def test_span_targets_are_contiguous_pieces_of_the_pairs_document(tables):
-    pairs, documents = tables.pairs, tables.documents
-    targets = SpanExamples(n_spans=7, length=2).prepare(tables)
+    pairs, documents, queries = tables.pairs, tables.documents, tables.queries["tokens"][:]
+    task = SpanExamples(n_spans=7, length=2).prepare(tables)
     for pair, row in enumerate(pairs["document_row"]):
-        spans = targets.draw(pair, np.random.default_rng(pair))
+        source, spans, document = task.draw(pair, np.random.default_rng(pair))
+        assert source == ended(queries[pairs[pair]["query_row"]], 3) and document == row
         assert len(spans) == 7
-        for span in spans:
+        for *span, end in spans:
             assert 1 <= len(span) <= 2 and contiguous(span, documents[row]["tokens"])
+            assert end == EOS_ID
 
 
 def test_span_starts_follow_the_weights_of_the_pair(tables):
     queries, documents = tables.queries, tables.documents
-    targets = SpanExamples(n_spans=20_000, length=1, temperature=0.5).prepare(tables)
-    tokens = documents[0]["tokens"]
-    drawn = [span[0] for span in targets.draw(1, np.random.default_rng(0))]
-    frequency = [drawn.count(token) / len(drawn) for token in tokens]
+    task = SpanExamples(n_spans=20_000, length=1, temperature=0.5).prepare(tables)
     expected = span_weights(queries[0]["text"], documents[0]["text"], 0.5)
-    assert np.allclose(frequency, expected, atol=0.02)
     assert expected.max() - expected.min() > 0.1
+    # The query as a source that is no pair's has the same answers, but for its punctuation.
+    other = tables.tokenizer("gamma delta")["input_ids"]
+    unpaired = span_weights("gamma delta", documents[0]["text"], 0.5)
+    for weights, targets in (
+        (expected, task.draw(1, np.random.default_rng(0)).targets),
+        (unpaired, task.answers(0, [*other, EOS_ID], np.random.default_rng(0))),
+    ):
+        drawn = [span[0] for span in targets]
+        frequency = [drawn.count(token) / len(drawn) for token in documents[0]["tokens"]]
+        assert np.allclose(frequency, weights, atol=0.02)
 
 
 def test_draws_depend_on_the_generator_alone(tables):
-    targets = SpanExamples(n_spans=5, length=2).prepare(tables)
-    one, two, other = (targets.draw(1, np.random.default_rng(seed)) for seed in (3, 3, 4))
+    task = SpanExamples(n_spans=5, length=2).prepare(tables)
+    one, two, other = (task.draw(1, np.random.default_rng(seed)) for seed in (3, 3, 4))
     assert one == two != other
 
 
@@ -76,11 +121,9 @@ def test_weights_are_computed_once_for_each_temperature(tables, monkeypatch):
 
 def test_spans_may_be_cut_to_the_length_of_a_key(tables):
     options = dict(n_spans=9, length=4)
-    whole, cut = (
-        SpanExamples(**options, max_tokens=limit).prepare(tables).draw(1, np.random.default_rng(0))
-        for limit in (None, 2)
-    )
-    assert max(map(len, whole)) > 2 and cut == [span[:2] for span in whole]
+    tasks = [SpanExamples(**options, max_tokens=n).prepare(tables) for n in (None, 2)]
+    whole, cut = (task.draw(1, np.random.default_rng(0)).targets for task in tasks)
+    assert max(map(len, whole)) == 5 and cut == [ended(span[:-1], 3) for span in whole]
 
 
 @pytest.mark.parametrize("key", ["n_spans", "length", "max_tokens"])

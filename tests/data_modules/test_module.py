@@ -7,9 +7,9 @@ import torch
 from datasets import Dataset
 
 from data_modules.collection import JUDGEMENTS, Collection
-from data_modules.examples import SpanExamples
-from data_modules.module import RetrievalDataModule, relevant_pairs
-from gr_mvdr.tokenizers import EOS_ID
+from data_modules.examples import Example, SpanExamples
+from data_modules.module import RetrievalDataModule, collate, relevant_pairs
+from gr_mvdr.tokenizers import EOS_ID, UNK_ID
 
 LEXICON = "river stone amber castle hollow marsh bright winter copper lantern north harbour".split()
 TOKENIZER = dict(backbone=None, path=None, unit="word", vocab_size=500, lowercase=True)
@@ -60,38 +60,41 @@ def tiny(**options):
     return Tiny(**{"test_split": "test", "tokenizer": TOKENIZER, **options})
 
 
-def test_collate_cuts_ends_and_pads():
-    data = tiny(query_length=4, document_length=3)
-    items = [([5, 6, 7, 8, 9], [[10], [11, 12, 13]], 4), ([5], [[14, 15], [16]], 2)]
-    batch = data.collate(items)
-    assert batch.query_ids.tolist() == [[5, 6, 7, EOS_ID], [5, EOS_ID, 0, 0]]
+def test_collate_pads():
+    examples = [Example([5, 6, 7, 1], [[10, 1], [11, 12, 1]], 4), Example([5, 1], [[14], []], 2)]
+    batch = collate(examples)
+    assert batch.query_ids.tolist() == [[5, 6, 7, 1], [5, 1, 0, 0]]
     assert batch.query_mask.sum(1).tolist() == [4, 2]
-    assert batch.document_ids.tolist() == [
-        [10, EOS_ID, 0],
-        [11, 12, EOS_ID],
-        [14, 15, EOS_ID],
-        [16, EOS_ID, 0],
-    ]
-    assert batch.document_mask.sum(1).tolist() == [2, 3, 3, 2]
+    assert batch.document_ids.tolist() == [[10, 1, 0], [11, 12, 1], [14, 0, 0], [0, 0, 0]]
+    assert batch.document_mask.sum(1).tolist() == [2, 3, 1, 0]
     assert batch.document_index.tolist() == [4, 2]
 
 
-def test_training_pairs_are_the_relevant_judgements():
-    pairs = tiny().training_pairs
-    found = {(tuple(query), document) for query, _, document in pairs}
-    data = tiny()
-    names = dict(zip(data.queries("train")["id"], data.queries("train")["tokens"], strict=True))
-    expected = {(tuple(names[f"q{n}"]), 2 * n) for n in range(10)} | {(tuple(names["q0"]), 7)}
-    assert found == expected and len(pairs) == 11
-    for _, targets, document in pairs:
-        assert targets == [data.documents[document]["tokens"]]
+def test_examples_with_several_targets_are_taken_apart_where_others_have_one():
+    """A model finds as many targets for every source of a batch."""
+    batch = collate([Example([5, 6], [[10, 1], [11]], 4), Example([7], [[14, 1]], 2)])
+    assert batch.query_ids.tolist() == [[5, 6], [5, 6], [7, 0]]
+    assert batch.document_ids.tolist() == [[10, 1], [11, 0], [14, 1]]
+    assert batch.document_index.tolist() == [4, 4, 2]
+
+
+def test_training_examples_are_the_relevant_judgements():
+    data = tiny(query_length=4, document_length=9)
+    epoch = data.epoch(0)
+    found = {(tuple(source), document) for source, _, document in epoch}
+    rows = data.queries("train")
+    names = {row["id"]: (*row["tokens"][:3], EOS_ID) for row in rows}
+    expected = {(names[f"q{n}"], 2 * n) for n in range(10)} | {(names["q0"], 7)}
+    assert found == expected and len(epoch) == 11
+    for _, targets, document in epoch:
+        assert targets == [[*data.documents[document]["tokens"][:8], EOS_ID]]
 
 
 def epochs(data, *numbers):
     """All batches of some epochs, as lists."""
     found = []
     for epoch in numbers:
-        batches = list(data._loader(data.training_pairs, epoch, shuffle=True))
+        batches = list(data._loader(data.epoch(epoch)))
         columns = ("query_ids", "document_ids", "document_index")
         found.append([[getattr(b, name).tolist() for name in columns] for b in batches])
     return found
@@ -105,28 +108,26 @@ def test_every_epoch_draws_fresh_spans_in_a_fresh_order_the_same_for_the_same_se
     assert epochs(tiny(**options, seed=8), 1) != [one]
     assert sorted(len(batch[0]) for batch in one) == [3, 4, 4], "no pair is lost"
     assert [len(batch[1]) for batch in one] == [3 * len(batch[0]) for batch in one]
-    pairs = tiny(**options).training_pairs
-    first = pairs[5][1]
-    pairs.epoch = 1
-    assert pairs[5][1] != first
+    data = tiny(**options)
+    assert data.epoch(1)[5].source == data.epoch(0)[5].source
+    assert data.epoch(1)[5].targets != data.epoch(0)[5].targets
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_batches_hold_every_pair_once(shuffle, monkeypatch):
-    monkeypatch.setattr("data_modules.module._POOL_BATCHES", 2)
-    pairs = tiny().training_pairs
-    batches = pairs.batches(2, shuffle)
+    monkeypatch.setattr("data_modules.epoch._POOL_BATCHES", 2)
+    data = tiny()
+    batches = data.epoch(0).batches(2, shuffle)
     assert sorted(pair for batch in batches for pair in batch) == list(range(11))
     assert sorted(map(len, batches)) == [1, 2, 2, 2, 2, 2]
-    assert pairs.batches(2, shuffle) == batches
-    pairs.epoch = 1
-    assert (pairs.batches(2, shuffle) != batches) == shuffle
+    assert data.epoch(0).batches(2, shuffle) == batches
+    assert (data.epoch(1).batches(2, shuffle) != batches) == shuffle
 
 
 def test_pairs_of_like_length_share_a_batch():
-    pairs = tiny().training_pairs
-    lengths = [len(query) + len(targets[0]) for query, targets, _ in pairs]
-    batches = sorted([lengths[pair] for pair in batch] for batch in pairs.batches(3, True))
+    epoch = tiny().epoch(0)
+    lengths = [len(source) + len(targets[0]) for source, targets, _ in epoch]
+    batches = sorted([lengths[pair] for pair in batch] for batch in epoch.batches(3, True))
     assert all(max(one) <= min(two) for one, two in pairwise(batches))
 
 
@@ -143,8 +144,23 @@ def test_validation_pairs_stay_the_same():
 
 
 def test_documents_have_the_joined_text_and_all_their_tokens():
-    row = tiny(document_length=4).documents[25]
+    data = tiny(document_length=4)
+    row = data.documents[25]
     assert row["text"].startswith("title25 | ") and len(row["tokens"]) == 31
+    assert row["title_tokens"] == row["tokens"][:1]
+    alone = tiny(text_fields=("text",)).documents[25]
+    # The word is in no text that the tokeniser knows.
+    assert alone["title_tokens"] == [UNK_ID] and len(alone["tokens"]) == 30
+
+
+def test_documents_of_a_new_split_are_unknown_unless_training_has_them():
+    assert tiny().known_documents.tolist() == list(range(30))
+    # d10, d12, …, d18 are training documents too; d3 is only judged irrelevant.
+    new = [11, 13, 15, 17, 19, 29]
+    known = tiny(new_documents=["test"]).known_documents
+    assert known.tolist() == [row for row in range(30) if row not in new]
+    both = tiny(new_documents=["test", "dev"]).known_documents
+    assert both.tolist() == [row for row in known if row != 3]
 
 
 def test_samples_are_stable_and_nested():
@@ -179,7 +195,7 @@ def test_judgements_are_those_of_the_given_queries():
     assert set(data.judgements("test", queries)) == set(queries["id"])
 
 
-def test_cut_texts_counts_what_collate_cuts():
+def test_cut_texts_counts_what_is_cut():
     data = tiny(query_length=5, document_length=20)
     splits, documents = ("train", "test"), data.documents["tokens"]
     queries = [tokens for split in splits for tokens in data.queries(split)["tokens"]]
@@ -201,10 +217,11 @@ def test_test_pairs_pair_test_queries_with_their_relevant_documents():
     assert [f"d{row}" for row in rows] == [document for _, document in names]
 
 
-@pytest.mark.parametrize("key", ["test_split", "train_split", "validation_split"])
+@pytest.mark.parametrize("key", ["test_split", "train_split", "validation_split", "new_documents"])
 def test_an_unknown_split_names_the_splits_there_are(key):
+    value = ["nope"] if key == "new_documents" else "nope"
     with pytest.raises(ValueError, match=rf"data.{key}=nope: must be one of dev, test, train"):
-        _ = tiny(**{key: "nope"}).collection
+        _ = tiny(**{key: value}).collection
 
 
 @pytest.mark.parametrize("key", ["query_length", "document_length", "batch_size"])

@@ -5,7 +5,14 @@ import datasets
 import pytest
 from datasets import Dataset
 
-from data_modules.tokenisation import add_tokens, collection_tokenizer, join_fields, word_starts
+from data_modules.tokenisation import (
+    add_title_tokens,
+    add_tokens,
+    collection_tokenizer,
+    join_fields,
+    mark_tokens,
+    word_starts,
+)
 from gr_mvdr.tokenizers import load_tokenizer, train_tokenizer, word_tokenizer
 
 T5_VOCABULARY = Path(__file__).parents[2].parent / "shared" / "data" / "t5-vocab" / "tokenizer.json"
@@ -130,3 +137,27 @@ def test_a_given_vocabulary_must_fit_the_embedding_table(tmp_path):
 def test_an_unknown_unit_is_refused():
     with pytest.raises(ValueError, match="tokenizer.unit=letter: must be piece or word"):
         choose(unit="letter")
+
+
+MARKS = {"body": "|| body", "title": "|| title", "title_end": "@@"}
+
+
+def test_a_trained_tokenizer_knows_the_characters_of_the_marks():
+    tokenizer = choose(marks=MARKS)
+    found = mark_tokens(MARKS, tokenizer)
+    assert list(found) == list(MARKS) and len({tuple(ids) for ids in found.values()}) == 3
+    for name, text in MARKS.items():
+        assert tokenizer.decode(found[name]) == text
+    with pytest.raises(ValueError, match=r"tokenizer.marks.body=\|\| body: unknown"):
+        mark_tokens(MARKS, choose())
+    # Without marks the tokeniser stays what it was.
+    assert choose(marks={}).backend_tokenizer.to_str() == choose().backend_tokenizer.to_str()
+
+
+def test_titles_are_tokenised_alone():
+    tokenizer = word_tokenizer(["amber marsh"])
+    rows = {"id": ["a", "b"], "title": ["Marsh, amber", ""], "text": ["x", "y"]}
+    documents = add_title_tokens(Dataset.from_dict(rows), tokenizer)
+    assert documents["title_tokens"][:] == [[5, 4], []]
+    other = add_title_tokens(Dataset.from_dict(rows), word_tokenizer(["marsh amber"]))
+    assert other["title_tokens"][:] == [[4, 5], []], "cached by vocabulary"

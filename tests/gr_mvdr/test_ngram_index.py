@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 from gr_mvdr.ngram_index import NgramIndex
 
@@ -64,7 +65,7 @@ def test_expanding_all_prefixes_at_once_visits_exactly_the_ngrams(vocabulary):
     documents = random_documents(vocabulary, vocabulary)
     table = all_ngrams(documents, 16)
     index = NgramIndex.build(documents)
-    prefixes, state = [()], index.root(1)
+    prefixes, state = [()], index.root(1, "cpu")
     for length in range(1, 17):
         found = index.expand(state)
         rows = zip(found.row.tolist(), found.token.tolist(), strict=True)
@@ -73,7 +74,7 @@ def test_expanding_all_prefixes_at_once_visits_exactly_the_ngrams(vocabulary):
         assert set(extended) == {ngram for ngram in table if len(ngram) == length}
         counts = found.state.high - found.state.low
         assert counts.tolist() == [len(table[ngram]) for ngram in extended]
-        chosen = np.arange(len(extended)) % 3 != 1  # any selection of hypotheses will do
+        chosen = torch.arange(len(extended)) % 3 != 1  # any selection of hypotheses will do
         prefixes = [ngram for ngram, kept in zip(extended, chosen, strict=True) if kept]
         state = found.state[chosen]
         table = {n: p for n, p in table.items() if len(n) <= length or n[:length] in prefixes}
@@ -109,7 +110,7 @@ def test_tokens_that_occur_nowhere_count_zero(absent):
 
 def test_a_prefix_at_the_index_depth_cannot_be_extended():
     index = NgramIndex.build([[3, 4, 5, 6]], depth=2)
-    state = index.expand(index.expand(index.root(1)).state).state
+    state = index.expand(index.expand(index.root(1, "cpu")).state).state
     with pytest.raises(ValueError, match="length=3: an index of depth 2"):
         index.expand(state)
     assert index.successors([3, 4, 5]).tolist() == [6]  # a single n-gram may be longer

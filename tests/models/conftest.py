@@ -33,7 +33,14 @@ class Texts(dict):
     def __getitem__(self, key):
         if isinstance(key, str):
             return super().__getitem__(key)
+        if isinstance(key, list):
+            return {name: [column[row] for row in key] for name, column in self.items()}
         return {name: column[key] for name, column in self.items()}
+
+    def select(self, rows):
+        found = Texts([], "")
+        found.update(self[[int(row) for row in rows]])
+        return found
 
 
 def draw_tokens(lengths, seed):
@@ -84,7 +91,7 @@ def make_colbert(backbone=None, **options):
 def make_seal(backbone=None, **options):
     torch.manual_seed(0)
     backbone = backbone or dict(name=None, dropout_rate=0.0, attention="eager", shape=SHAPE)
-    defaults = dict(query_length=8, key_length=4, beam_size=3)
+    defaults = dict(query_length=8, document_length=12, key_length=4, beam_size=3)
     settings = dict(evidence=EVIDENCE, optimizer=OPTIMIZER)
     return T5SEAL(backbone, **{**defaults, **settings, **options}).eval()
 
@@ -116,7 +123,7 @@ def _seal(request, tmp_path_factory):
     source.save_pretrained(folder)
     seal = make_seal(dict(name=str(folder), dropout_rate=0.0, attention="sdpa"))
     assert seal.backbone.lm_head.weight is not seal.backbone.shared.weight
-    assert seal.output_scale == 1
+    assert seal.head.scale == 1
     return sharpen(seal)
 
 

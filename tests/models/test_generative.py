@@ -71,7 +71,7 @@ def test_sequence_log_probs_are_means_of_hugging_faces(seal, tools):
     batch = tools.make_batch()
     queries = seal.encode(batch.query_ids, batch.query_mask)
     found = seal.sequence_log_probs(
-        queries, batch.query_mask, batch.document_ids, batch.document_mask
+        queries, batch.query_mask, batch.document_ids, batch.document_mask, batch.document_index
     )
     real = batch.document_mask
     expected = (expected_log_probs(seal, batch) * real).sum(1) / real.sum(1)

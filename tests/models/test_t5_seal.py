@@ -20,7 +20,7 @@ def test_constrained_decoding_never_leaves_the_corpus(tools, documents, queries,
     for weight in seal.parameters():
         torch.nn.init.normal_(weight)
     seal.index(documents, tmp_path)
-    found = seal._generate(queries["tokens"])
+    found = seal.search(queries["tokens"])
     allowed = set().union(*map(runs, documents["tokens"]))
     for number in range(len(queries)):
         keys = [tuple(tokens) for tokens, _ in found.candidates.of(number)]
@@ -33,7 +33,7 @@ def test_constrained_decoding_never_leaves_the_corpus(tools, documents, queries,
 def test_a_keys_log_probability_is_that_of_teacher_forcing(tools, documents, queries, tmp_path):
     seal = tools.sharpen(tools.make_seal())
     seal.index(documents, tmp_path)
-    found = seal._generate(queries["tokens"])
+    found = seal.search(queries["tokens"])
     for number, tokens in enumerate(queries["tokens"]):
         query = torch.tensor([seal.prepare_query(tokens)])
         for key, log_prob in found.candidates.of(number):
@@ -46,7 +46,7 @@ def test_queries_searched_together_or_alone_find_the_same(tools, documents, quer
     seal = tools.sharpen(tools.make_seal())
     seal.index(documents)
     together = seal.retrieve(queries, 5)
-    monkeypatch.setattr("models.t5_seal._QUERY_BATCH", 1)
+    monkeypatch.setattr("models.generative._QUERY_BATCH", 1)
     alone = seal.retrieve(queries, 5)
     for query in queries["id"]:
         assert together.documents(query) == alone.documents(query)
@@ -93,6 +93,7 @@ def test_the_leak_free_score_is_the_mean_of_its_windows(tools):
                 batch.query_mask[[number]],
                 window[None],
                 torch.ones(1, len(window), dtype=torch.bool),
+                batch.document_index[[number]],
             )
             for window in ids.split(4)
         ]

@@ -1,0 +1,58 @@
+"""One epoch of training: the examples of every task, in batches of like length."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from data_modules.examples import Example, Task
+
+# Examples are sorted by length within pools of so many batches.
+_POOL_BATCHES = 16
+
+
+class Epoch(torch.utils.data.Dataset):
+    """The examples of one epoch, task after task.
+
+    What is drawn depends on (seed, epoch, number) alone: every epoch sees fresh targets in its own
+    order, and a resumed run, or one with loader workers, sees what an unbroken one would.
+    """
+
+    def __init__(self, tasks: Sequence[Task], seed: int, epoch: int):
+        self.tasks, self.seed, self.epoch = tasks, seed, epoch
+        # The 1 keeps these streams apart from those of the examples and of the order.
+        streams = [np.random.default_rng((seed, epoch, place, 1)) for place in range(len(tasks))]
+        numbers = [task.numbers(rng) for task, rng in zip(tasks, streams, strict=True)]
+        self.numbers = np.concatenate(numbers)
+        self.task_of = np.repeat(np.arange(len(tasks)), [len(part) for part in numbers])
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, place: int) -> Example:
+        rng = np.random.default_rng((self.seed, self.epoch, place))
+        return self.tasks[self.task_of[place]].draw(int(self.numbers[place]), rng)
+
+    def batches(self, size: int, shuffle: bool) -> list[list[int]]:
+        """Places in batches of like length, so that little is padding.
+
+        Args:
+            size: examples a batch; the last one may have fewer, no example is lost.
+            shuffle: random pools of examples, sorted within, and the batches in random order.
+        """
+        if not shuffle:
+            places = np.arange(len(self))
+            return [places[i : i + size].tolist() for i in range(0, len(self), size)]
+        rng = np.random.default_rng((self.seed, self.epoch, len(self)))  # no example's own stream
+        places = rng.permutation(len(self))
+        pool = np.arange(len(self)) // (_POOL_BATCHES * size)
+        places = places[np.lexsort((self._lengths()[places], pool))]
+        found = [places[i : i + size].tolist() for i in range(0, len(self), size)]
+        return [found[i] for i in rng.permutation(len(found))]
+
+    def _lengths(self) -> np.ndarray:
+        lengths = np.empty(len(self), dtype=np.int64)
+        for place, task in enumerate(self.tasks):
+            chosen = self.task_of == place
+            lengths[chosen] = task.lengths[self.numbers[chosen]]
+        return lengths

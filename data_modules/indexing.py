@@ -1,0 +1,225 @@
+"""The indexing task: an input made from a document → what answers it (DSI, NCI)."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+
+from data_modules.examples import Example, RetrievalTask, Task, TrainingTables
+from data_modules.segments import token_spans
+from gr_mvdr.batch import cut
+from gr_mvdr.tokenizers import EOS_ID
+
+
+class DocumentTask(Protocol):
+    """Examples of documents: an example's number is the document's row.
+
+    Attributes:
+        rows: the documents that have an input, ascending.
+        lengths: (documents,) about how many tokens an example has.
+    """
+
+    rows: np.ndarray
+    lengths: np.ndarray
+
+    def draw(self, row: int, rng: np.random.Generator) -> Example:
+        """One example of a document, drawn afresh."""
+
+
+class Inputs(Protocol):
+    """What stands for the query in the indexing task."""
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """The SHA-256 of each file that is read, by its path."""
+        return {}
+
+    def prepare(self, tables: TrainingTables, retrieval: RetrievalTask) -> DocumentTask:
+        """The indexing examples of a collection; `retrieval` gives their targets."""
+
+
+class Indexing:
+    """Indexing examples, mixed with the retrieval pairs by a ratio."""
+
+    def __init__(self, ratio: float, inputs: Inputs):
+        """
+        Args:
+            ratio: indexing examples a retrieval pair (up to 32 in DSI, often 1); 0 = none.
+            inputs: what the document is replaced by.
+        """
+        if not ratio >= 0:
+            raise ValueError(f"data.indexing.ratio={ratio}: must be ≥ 0")
+        self.ratio, self.inputs = ratio, inputs
+
+    def prepare(
+        self, tables: TrainingTables, retrieval: RetrievalTask, known: np.ndarray
+    ) -> "IndexingTask":
+        """The indexing examples of the documents known in training.
+
+        Raises:
+            ValueError: none of them has an input, or the retrieval task has no answer to one.
+        """
+        examples = self.inputs.prepare(tables, retrieval)
+        rows = np.intersect1d(known, examples.rows)
+        if not len(rows):
+            raise ValueError("data.indexing.inputs: no document known in training has an input")
+        examples.draw(int(rows[0]), np.random.default_rng(0))  # fails here or never
+        return IndexingTask(examples, rows, round(self.ratio * len(tables.pairs)))
+
+
+class IndexingTask:
+    """An epoch's `count` examples run through the documents evenly."""
+
+    def __init__(self, examples: DocumentTask, rows: np.ndarray, count: int):
+        self.examples, self.rows, self.count = examples, rows, count
+
+    def numbers(self, rng: np.random.Generator) -> np.ndarray:
+        """(count,) document rows, each as often as any other or once more."""
+        return np.resize(rng.permutation(self.rows), self.count)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        return self.examples.lengths
+
+    def draw(self, number: int, rng: np.random.Generator) -> Example:
+        return self.examples.draw(number, rng)
+
+
+def tasks(
+    tables: TrainingTables, retrieval: RetrievalTask, indexing: Indexing | None, known: np.ndarray
+) -> list[Task]:
+    """The tasks of a training run: retrieval, and indexing where it is asked for."""
+    if indexing is None or indexing.ratio == 0:
+        return [retrieval]
+    return [retrieval, indexing.prepare(tables, retrieval, known)]
+
+
+class Source:
+    """Examples that read a piece of text and have the targets of the retrieval task."""
+
+    def __init__(self, tables: TrainingTables, retrieval: RetrievalTask):
+        self.tables, self.retrieval = tables, retrieval
+        self.rows = np.arange(len(tables.documents))
+
+    def read(self, row: int, rng: np.random.Generator) -> list[int]:
+        """The source of a document's example: token ids, the end token included."""
+        raise NotImplementedError
+
+    def draw(self, row: int, rng: np.random.Generator) -> Example:
+        return self.retrieval.example(self.read(row, rng), row, rng)
+
+
+class FirstTokens(Inputs):
+    """The document's first tokens (DSI)."""
+
+    def __init__(self, length: int = 32):
+        """
+        Args:
+            length: tokens, the end token included.
+        """
+        if length < 2:
+            raise ValueError(f"data.indexing.inputs.length={length}: must be ≥ 2")
+        self.length = length
+
+    def prepare(self, tables: TrainingTables, retrieval: RetrievalTask) -> DocumentTask:
+        """See `Inputs`."""
+        return _FirstTokens(tables, retrieval, self.length)
+
+
+class _FirstTokens(Source):
+    def __init__(self, tables: TrainingTables, retrieval: RetrievalTask, length: int):
+        super().__init__(tables, retrieval)
+        self.length = length
+
+    def read(self, row: int, rng: np.random.Generator) -> list[int]:
+        return cut(self.tables.documents["tokens"][row], self.length, EOS_ID)
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        texts = self.tables.documents["tokens"]
+        return np.array([min(len(tokens) + 1, self.length) for tokens in texts])
+
+
+class RandomSpans(Inputs):
+    """A span of the document that starts anywhere (NCI: 64 words)."""
+
+    def __init__(self, length: int = 64, unit: str = "words"):
+        """
+        Args:
+            length: of a span; a shorter document is taken whole.
+            unit: "words" or "tokens". A span of words is cut at document_length tokens.
+        """
+        if length < 1:
+            raise ValueError(f"data.indexing.inputs.length={length}: must be ≥ 1")
+        if unit not in ("words", "tokens"):
+            raise ValueError(f"data.indexing.inputs.unit={unit}: must be words or tokens")
+        self.length, self.unit = length, unit
+
+    def prepare(self, tables: TrainingTables, retrieval: RetrievalTask) -> DocumentTask:
+        """See `Inputs`."""
+        return _RandomSpans(tables, retrieval, self)
+
+
+class _RandomSpans(Source):
+    def __init__(self, tables: TrainingTables, retrieval: RetrievalTask, inputs: RandomSpans):
+        super().__init__(tables, retrieval)
+        self.length, self.unit = inputs.length, inputs.unit
+
+    def read(self, row: int, rng: np.random.Generator) -> list[int]:
+        document = self.tables.documents[row]
+        of_words = self.unit == "words"
+        units = len(document["word_starts" if of_words else "tokens"])
+        start = int(rng.integers(max(1, units - self.length + 1)))
+        if of_words:
+            (span,) = token_spans(document, [start], self.length)
+        else:
+            span = document["tokens"][start : start + self.length]
+        return cut(span, self.tables.document_length, EOS_ID)
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        documents = self.tables.documents
+        sizes = zip(documents["tokens"], documents["word_starts"], strict=True)
+        if self.unit == "tokens":
+            return np.array([min(len(tokens), self.length) for tokens, _ in sizes])
+        # A word has about as many tokens as the document's words have on average.
+        return np.array([len(t) * min(len(w), self.length) // max(1, len(w)) for t, w in sizes])
+
+
+class Mixed(Inputs):
+    """Several inputs: each example takes one of those that the document has."""
+
+    def __init__(self, inputs: Sequence[Inputs]):
+        """
+        Args:
+            inputs: all are drawn equally often.
+        """
+        if not inputs:
+            raise ValueError("data.indexing.inputs.inputs=[]: must name at least one")
+        self.inputs = list(inputs)
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """The files of all inputs."""
+        return {path: key for inputs in self.inputs for path, key in inputs.sources.items()}
+
+    def prepare(self, tables: TrainingTables, retrieval: RetrievalTask) -> DocumentTask:
+        """See `Inputs`."""
+        return _Mixed([inputs.prepare(tables, retrieval) for inputs in self.inputs])
+
+
+class _Mixed:
+    def __init__(self, parts: list[DocumentTask]):
+        self.parts = parts
+        self.has = np.stack([np.isin(np.arange(len(part.lengths)), part.rows) for part in parts])
+        self.rows = np.flatnonzero(self.has.any(0))
+
+    def draw(self, row: int, rng: np.random.Generator) -> Example:
+        part = rng.choice(np.flatnonzero(self.has[:, row]))
+        return self.parts[part].draw(row, rng)
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        lengths = np.stack([part.lengths for part in self.parts]) * self.has
+        return lengths.sum(0) // np.maximum(1, self.has.sum(0))

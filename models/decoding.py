@@ -1,0 +1,51 @@
+"""One decoder position a call: the `step` of `gr_mvdr.beam_search` for a generative system."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, EncoderDecoderCache
+
+
+class DecodingStep:
+    """(tokens (R,), parents (R,)) → log-probabilities (R, V) over tokens, with a cache.
+
+    The softmax runs over the head's rows; a token has the log-probability of its best row, and the
+    hypothesis goes on with that row. Different row paths of one token sequence are thereby one
+    hypothesis (facts: NP search).
+    """
+
+    def __init__(self, system: Any, query_ids: Tensor, query_mask: Tensor):
+        """
+        Args:
+            system: a `GenerativeSystem`; query_ids, query_mask: (B, N) int64 and bool.
+        """
+        self.decoder, self.head = system.backbone.decoder, system.head
+        self.queries, self.mask = system.encode(query_ids, query_mask), query_mask
+        self.cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        self.inputs = self.scores = None
+
+    def __call__(self, tokens: Tensor, parents: Tensor) -> Tensor:
+        self._extend(tokens, parents)
+        hidden = self.decoder(
+            inputs_embeds=self.inputs[:, -1:],
+            encoder_hidden_states=self.queries,
+            encoder_attention_mask=self.mask.long(),
+            past_key_values=self.cache,
+            use_cache=True,
+        ).last_hidden_state[:, 0]
+        context = self.head.context(self.inputs)
+        position = torch.full_like(parents, self.inputs.shape[1] - 1)
+        logits = self.head.logits(hidden, None if context is None else context[:, -1], position)
+        self.scores = logits.float().log_softmax(-1)
+        return self.head.by_token(self.scores)
+
+    def _extend(self, tokens: Tensor, parents: Tensor) -> None:
+        """Every hypothesis' decoder inputs (R, t, d): its parent's, and the vector of its token."""
+        if self.inputs is None:
+            self.inputs = self.head.start_vector.expand(len(tokens), 1, -1)
+            return
+        self.cache.reorder_cache(parents)
+        self.queries, self.mask = self.queries[parents], self.mask[parents]
+        rows = self.head.best_rows(self.scores, parents, tokens)
+        self.inputs = torch.cat([self.inputs[parents], self.head.embed(rows)[:, None]], dim=1)

@@ -1,0 +1,170 @@
+"""A T5 under teacher forcing: from (query, identifier) pairs to logits and loss (gr_as_mvdr §4)."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from gr_mvdr.identifiers import collection_hash
+from torch import Tensor
+
+from gr_mvdr.backbones import load_encoder_decoder
+from gr_mvdr.batch import PairBatch
+from gr_mvdr.configured import build
+from gr_mvdr.heads import Head, Vocabulary
+from models.base import System, Table
+from models.contextual import build_table, encode_texts, live_table
+
+PLAIN = {"_target_": "gr_mvdr.heads.Head"}
+
+
+class EncoderDecoder(System):
+    """Encoder, decoder and head: what a generative system is, before it searches."""
+
+    def __init__(
+        self,
+        backbone: dict[str, Any],
+        optimizer: dict[str, Any],
+        head: dict[str, Any] | None = None,
+        decoder_layers: int | None = None,
+    ):
+        """
+        Args:
+            backbone: arguments of `load_encoder_decoder`.
+            optimizer: see `System`.
+            head: the output table, `_target_` and options; None = the backbone's own.
+            decoder_layers: see `load_encoder_decoder`.
+        """
+        super().__init__(optimizer)
+        self.backbone = load_encoder_decoder(**backbone, decoder_layers=decoder_layers)
+        self.head: Head = build(PLAIN, self.backbone)  # until `set_head`
+        self.document_ids: list[str] = []
+
+    def encode(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Query token ids (B, N) and mask → query vectors Q (B, N, d_model)."""
+        return self.backbone.encoder(input_ids=ids, attention_mask=mask.long()).last_hidden_state
+
+    def mean_vectors(self, texts: Sequence[Sequence[int]]) -> np.ndarray:
+        """Token lists → (n, d_model) fp32, the mean of the encoder's vectors."""
+        vectors = encode_texts(self, texts, self.hparams.document_length)
+        return np.stack([text.mean(0).numpy() for text in vectors])
+
+    def set_head(
+        self, vocabulary: Vocabulary, sequences: list[list[int]], documents: Table
+    ) -> None:
+        """Makes the head for targets that are cut from given sequences.
+
+        Args:
+            vocabulary: the tokens that occur in them.
+            sequences: of each document, the text that its targets are cut from: its identifier,
+                or for n-grams the document itself.
+            documents: with `tokens`, what the contextual vectors of NP decoding are read from.
+        """
+        head = self.hparams.head or PLAIN
+        self.head = build(head, self.backbone, vocabulary=vocabulary).to(self.device)
+        self._sequences, self._documents = sequences, documents
+        self._make_table(0)
+
+    def _make_table(self, epoch: int) -> None:
+        if self.head.builds_before(epoch):
+            build_table(self, self._sequences, self._documents)
+
+    def on_train_epoch_start(self) -> None:
+        # A resumed run has the table of its checkpoint and makes the next one when it is due.
+        if self.current_epoch:
+            self._make_table(self.current_epoch)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_save_checkpoint(checkpoint)
+        checkpoint["table"] = self.head.table_state()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_load_checkpoint(checkpoint)
+        if checkpoint["table"] is not None:
+            collection = collection_hash(self._documents["id"][:])
+            self.head.load_table_state(checkpoint["table"], collection)
+
+    def targets(self, batch: PairBatch) -> PairBatch:
+        """The batch with the identifiers that are to be generated on its document side."""
+        return batch
+
+    def decode(
+        self, queries: Tensor, query_mask: Tensor, rows: Tensor, **options: Any
+    ) -> tuple[Any, Tensor | None]:
+        """Teacher forcing: the states that predict each target position (Eq. 8).
+
+        Args:
+            queries: (B, N, d_model) from `encode`; query_mask: (B, N) bool.
+            rows: (B, M) int64 rows of the head; position i is predicted from those before it.
+            options: of the decoder.
+
+        Returns:
+            The decoder's output, `last_hidden_state` (B, M, d_model), and the head's context.
+        """
+        inputs = self.head.inputs(rows)
+        output = self.backbone.decoder(
+            inputs_embeds=inputs,
+            encoder_hidden_states=queries,
+            encoder_attention_mask=query_mask.long(),
+            use_cache=False,
+            **options,
+        )
+        return output, self.head.context(inputs)
+
+    def logits(self, queries: Tensor, query_mask: Tensor, rows: Tensor, mask: Tensor) -> Tensor:
+        """(n, R) fp32 logits of the n real target positions, row by row of `mask` (B, M)."""
+        output, context = self.decode(queries, query_mask, rows)
+        position = torch.arange(mask.shape[1], device=mask.device).expand_as(mask)[mask]
+        # Only real positions reach the output table, the dearest product of a small model.
+        context = None if context is None else context[mask]
+        return self.head.logits(output.last_hidden_state[mask], context, position).float()
+
+    def loss(self, batch: PairBatch) -> Tensor:
+        """() cross-entropy of the target tokens (Eq. 10), a mean over tokens.
+
+        The batch may hold S targets for each query, rows b·S … b·S + S − 1 for query b: the query
+        is encoded once.
+        """
+        batch = self.targets(batch)
+        contrastive = self.head.is_contrastive(self.current_epoch)
+        with self._live_table(batch) if contrastive else nullcontext():
+            return self._cross_entropy(batch)
+
+    def _live_table(self, batch: PairBatch) -> AbstractContextManager[None]:
+        return live_table(self, self._sequences, self._documents, batch.document_index)
+
+    def _cross_entropy(self, batch: PairBatch) -> Tensor:
+        per_query = len(batch.document_ids) // len(batch)
+        queries = self.encode(batch.query_ids, batch.query_mask).repeat_interleave(per_query, 0)
+        query_mask = batch.query_mask.repeat_interleave(per_query, 0)
+        index = batch.document_index.repeat_interleave(per_query, 0)
+        rows = self.head.labels(batch.document_ids, index)
+        return F.cross_entropy(
+            self.logits(queries, query_mask, rows, batch.document_mask),
+            rows[batch.document_mask],
+            label_smoothing=self.hparams.get("label_smoothing", 0.0),
+        )
+
+    def token_log_probs(
+        self, queries: Tensor, query_mask: Tensor, ids: Tensor, mask: Tensor, index: Tensor
+    ) -> Tensor:
+        """(B, M) fp32 log p(token | tokens before it, query), zero at padding.
+
+        Args:
+            queries, query_mask: (B, N, d_model) and (B, N) of each sequence's query.
+            ids, mask: (B, M) the sequences; index: (B,) their documents.
+        """
+        rows = self.head.labels(ids, index)
+        log_probs = self.logits(queries, query_mask, rows, mask).log_softmax(-1)
+        scores = torch.zeros(mask.shape, device=ids.device)
+        scores[mask] = log_probs.gather(1, rows[mask].unsqueeze(1)).squeeze(1)
+        return scores
+
+    def sequence_log_probs(
+        self, queries: Tensor, query_mask: Tensor, ids: Tensor, mask: Tensor, index: Tensor
+    ) -> Tensor:
+        """(B,) mean of `token_log_probs` over the real tokens of each sequence."""
+        scores = self.token_log_probs(queries, query_mask, ids, mask, index)
+        return scores.sum(1) / mask.sum(1).clamp(min=1)

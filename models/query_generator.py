@@ -1,0 +1,152 @@
+"""A query generator (doc2query, DSI-QG): T5 that writes the questions that a document answers.
+
+As a retrieval system it is doc2query: BM25 over documents to which their generated queries were
+appended. Its file of pseudo-queries can be the indexing inputs of any other system.
+"""
+
+import json
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gr_mvdr.batch import PairBatch, cut, pad
+from gr_mvdr.bm25 import BM25Index, words
+from gr_mvdr.progress import track
+from gr_mvdr.ranking import Ranking
+from gr_mvdr.relevance import PairAlignment
+from gr_mvdr.tokenizers import EOS_ID, load_tokenizer
+from models.base import Table
+from models.cross_attention import align_by_cross_attention
+from models.generative import GenerativeSystem
+
+PSEUDO_QUERIES = "pseudo_queries.jsonl"
+# Documents whose queries are sampled at once.
+_BATCH = 32
+
+
+class QueryGenerator(GenerativeSystem):
+    """Document → query; in training a batch's query side is the document, its targets queries."""
+
+    def __init__(
+        self,
+        backbone: dict[str, Any],
+        tokenizer: str,
+        document_length: int,
+        query_length: int,
+        n_queries: int,
+        top_k: int,
+        optimizer: dict[str, Any],
+        label_smoothing: float = 0.0,
+        seed: int = 0,
+    ):
+        """
+        Args:
+            backbone: arguments of `load_encoder_decoder`.
+            tokenizer: folder of the run's tokeniser, to write queries as text.
+            document_length: tokens read of a document, the end token included.
+            query_length: tokens of a generated query, the end token included.
+            n_queries: pseudo-queries a document.
+            top_k: each token is sampled from the k most probable.
+            optimizer: see `System`.
+            label_smoothing: of the training loss.
+            seed: of the sampling.
+        """
+        super().__init__(backbone, optimizer)
+        self.save_hyperparameters()
+        for key in ("n_queries", "top_k"):
+            if self.hparams[key] < 1:
+                raise ValueError(f"model.{key}={self.hparams[key]}: must be ≥ 1")
+
+    def score(self, batch: PairBatch) -> Tensor:
+        """(B,) mean log p(query token | query so far, document): query likelihood."""
+        return super().score(_swapped(batch))
+
+    def align(self, batch: PairBatch, layer: int = -1) -> PairAlignment:
+        """Cross-attention from query tokens to document tokens; every column of A sums to one."""
+        found = align_by_cross_attention(self, _swapped(batch), self.score(batch), layer)
+        sides = {name: value for name, value in vars(batch).items() if name != "document_index"}
+        matrices = {"similarity": found.similarity.mT, "alignment": found.alignment.mT}
+        return replace(found, **matrices, **sides)
+
+    def index(self, documents: Table, directory: str | Path | None = None) -> BM25Index:
+        """Writes every document's pseudo-queries, and indexes the documents with them."""
+        directory = Path(directory or tempfile.mkdtemp(prefix="doc2query-"))
+        directory.mkdir(parents=True, exist_ok=True)
+        queries = list(self.generate(documents))
+        write_pseudo_queries(directory / PSEUDO_QUERIES, documents["id"][:], queries)
+        texts = zip(documents["text"][:], queries, strict=True)
+        terms = [words(" ".join([text, *found])) for text, found in texts]
+        self.bm25 = BM25Index(documents["id"][:], terms)
+        self.bm25.save(directory / "bm25")
+        return self.bm25
+
+    @torch.inference_mode()
+    def generate(self, documents: Table) -> Iterator[list[str]]:
+        """`n_queries` texts for each document, sampled from the `top_k` best tokens of a step."""
+        self.eval()
+        torch.manual_seed(self.hparams.seed)
+        tokenizer = load_tokenizer(self.hparams.tokenizer)
+        starts = range(0, len(documents), _BATCH)
+        for start in track(starts, "generating queries", total=len(starts)):
+            tokens = documents[start : start + _BATCH]["tokens"]
+            ids, mask = pad([cut(t, self.hparams.document_length, EOS_ID) for t in tokens])
+            sampled = self.backbone.generate(
+                input_ids=ids.to(self.device),
+                attention_mask=mask.to(self.device),
+                do_sample=True,
+                top_k=self.hparams.top_k,
+                num_return_sequences=self.hparams.n_queries,
+                max_new_tokens=self.hparams.query_length,
+            )
+            texts = tokenizer.batch_decode(sampled, skip_special_tokens=True)
+            for first in range(0, len(texts), self.hparams.n_queries):
+                yield texts[first : first + self.hparams.n_queries]
+
+    def retrieve(self, queries: Table, k: int = 100) -> Ranking:
+        """BM25 over the documents and their pseudo-queries (doc2query)."""
+        rows = zip(queries["id"][:], queries["text"][:], strict=True)
+        bar = track(rows, "searching", total=len(queries))
+        return Ranking({query: self.bm25.best(words(text), k) for query, text in bar})
+
+    @torch.inference_mode()
+    def rerank(
+        self, queries: Table, documents: Table, candidates: dict[str, Sequence[str]]
+    ) -> Ranking:
+        """The candidates by query likelihood, mean log p(query token | document)."""
+        self.eval()
+        row = {identifier: number for number, identifier in enumerate(documents["id"][:])}
+        length, results = self.hparams.document_length, {}
+        for query in track(queries, "reranking", total=len(queries)):
+            chosen = candidates[query["id"]]
+            texts = [cut(documents[row[d]]["tokens"], length, EOS_ID) for d in chosen]
+            asked = self.prepare_query(query["tokens"])
+            sides = *pad([asked] * len(chosen)), *pad(texts)
+            batch = PairBatch(*sides, torch.zeros(len(chosen), dtype=torch.long)).to(self.device)
+            results[query["id"]] = dict(zip(chosen, self.score(batch).tolist(), strict=True))
+        return Ranking(results)
+
+
+def _swapped(batch: PairBatch) -> PairBatch:
+    """The document as the source and the query as the target."""
+    return PairBatch(
+        query_ids=batch.document_ids,
+        query_mask=batch.document_mask,
+        document_ids=batch.query_ids,
+        document_mask=batch.query_mask,
+        document_index=batch.document_index,
+    )
+
+
+def write_pseudo_queries(path: Path, ids: Sequence[str], queries: Sequence[Sequence[str]]) -> None:
+    """One JSON line a document: {"document_id": …, "queries": […]}."""
+    unfinished = path.with_suffix(".unfinished")
+    with unfinished.open("w", encoding="utf-8") as file:
+        for identifier, found in zip(ids, queries, strict=True):
+            row = {"document_id": identifier, "queries": list(found)}
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+    unfinished.rename(path)

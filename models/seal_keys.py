@@ -1,0 +1,63 @@
+"""Full SEAL's further keys: titles, and the n-grams of the query itself (facts: Full SEAL)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from gr_mvdr.batch import pad
+from gr_mvdr.beam_search import beam_search
+from gr_mvdr.ngram_index import NgramIndex
+from gr_mvdr.tokenizers import EOS_ID
+from gr_mvdr.trie import Trie
+
+# A key: an n-gram of the index and its log-probability given the query.
+Key = tuple[list[int], float]
+
+
+def title_keys(system: Any, sources: Sequence[Sequence[int]], titles: Trie) -> list[list[Key]]:
+    """The most probable titles for each source, with their end mark, as keys.
+
+    Args:
+        system: a `GenerativeSystem`; sources: token ids that ask for a title, ended.
+        titles: a trie of all titles with end mark and end token.
+    """
+    ids, mask = (x.to(system.device) for x in pad(sources))
+    found = beam_search(
+        system.decoding_step(ids, mask),
+        titles,
+        batch_size=len(sources),
+        beam_size=system.hparams.beam_size,
+        length=titles.depth,
+        end_token=EOS_ID,
+        device=system.device,
+    )
+    ended = [found.final.of(number) for number in range(len(sources))]
+    return [[(key[:-1], score) for key, score in keys if key[-1] == EOS_ID] for keys in ended]
+
+
+def query_keys(
+    system: Any, query: Sequence[int], source: Sequence[int], index: NgramIndex, longest: int
+) -> list[Key]:
+    """The query's own n-grams that occur in the corpus, with their log-probabilities.
+
+    Args:
+        system: a `GenerativeSystem`; query: its token ids; source: the same as the encoder reads
+            it, ended; index: of the corpus; longest: tokens an n-gram.
+    """
+    grams = {
+        tuple(query[start : start + length])
+        for length in range(1, longest + 1)
+        for start in range(len(query) - length + 1)
+    }
+    low, high = index.intervals(grams := sorted(grams))
+    grams = [list(gram) for gram, count in zip(grams, high - low, strict=True) if count]
+    if not grams:
+        return []
+    ids, mask = (x.to(system.device) for x in pad(grams))
+    encoded_ids, encoded_mask = (x.to(system.device) for x in pad([source]))
+    encoded = system.encode(encoded_ids, encoded_mask).expand(len(grams), -1, -1)
+    documents = torch.zeros(len(grams), dtype=torch.int64, device=ids.device)
+    sides = encoded_mask.expand(len(grams), -1), ids, mask, documents
+    scores = system.token_log_probs(encoded, *sides).sum(1)
+    return list(zip(grams, scores.tolist(), strict=True))

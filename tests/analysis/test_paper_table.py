@@ -1,0 +1,252 @@
+import csv
+import json
+import sys
+
+import numpy as np
+import pytest
+from omegaconf import OmegaConf
+
+from analysis.compare import compare, main
+from analysis.comparison import compare_runs
+from analysis.evaluation import evaluate_retrieval
+from analysis.paper import read_paper
+from analysis.paper_table import paper_lines, write_paper_table
+from analysis.sweep import CompareRuns
+from gr_mvdr.ranking import Ranking, evaluate, read_qrels, write_qrels
+from gr_mvdr.significance import randomisation_test
+
+QUERIES = 12
+PAPER = {
+    "title": "Table 0",
+    "collection": "NQ320k",
+    "metrics": ["recall@1", "recall@10"],
+    "rows": [
+        {"name": "ColBERT", "systems": ["T5-ColBERT"], "recall@1": 61.1, "recall@10": 88.4},
+        {"name": "DSI", "systems": ["DSI", "DSI naive"], "recall@1": 55.2, "recall@10": 67.4},
+        {"name": "PAWA", "systems": ["DSI-PAWA"], "recall@1": 60.2, "recall@10": 80.2},
+        {"name": "SEAL", "systems": ["T5-SEAL"], "recall@1": 44.7, "recall@10": 75.5},
+    ],
+}
+
+
+def write_run(folder, system, seed, ranks, qrels=None, **config):
+    """A run that found the relevant document of query n at rank ranks[n]; 0 = not at all."""
+    folder.mkdir(parents=True)
+    config = {"seed": seed, "model": config}
+    OmegaConf.save(OmegaConf.create(config), folder / "config.yaml")
+    provenance = {"system": system, "collection": "almanac", "seed": seed, "splits": ["test"]}
+    (folder / "provenance.json").write_text(json.dumps(provenance))
+    found = {
+        f"q{n}": {("gold" if place == rank else f"x{place}"): -place for place in range(1, 21)}
+        for n, rank in enumerate(ranks)
+    }
+    qrels = qrels or {f"q{n}": {"gold": 1} for n in range(len(ranks))}
+    Ranking(found).write(folder / "retrieve.trec", "tag")
+    write_qrels(qrels, folder / "retrieve.qrels")
+    metrics = evaluate(Ranking(found), qrels)
+    metrics = {f"retrieve/{name}": value for name, value in metrics.items()}
+    (folder / "metrics.json").write_text(json.dumps(metrics))
+    return folder
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    """T5-ColBERT with one seed, DSI with two, no DSI-PAWA, T5-SEAL; BM25 is in no paper's row."""
+    folder = tmp_path / "sweep"
+    write_run(folder / "0", "T5-SEAL", 1, [0] * QUERIES)
+    write_run(folder / "1", "DSI", 1, [1] * 6 + [5] * 6)
+    write_run(folder / "2", "DSI", 2, [1] * 3 + [5] * 6 + [0] * 3)
+    write_run(folder / "3", "T5-ColBERT", 1, [1] * QUERIES)
+    write_run(folder / "4", "BM25", 1, [1] * QUERIES)
+    return folder
+
+
+def test_table_6_is_the_papers():
+    table = read_paper("table6")
+    assert table.collection == "NQ320k"
+    assert [(row.name, *row.values.values()) for row in table.rows] == [
+        ("T5-ColBERT", 61.1, 88.4),
+        ("DSI", 55.2, 67.4),
+        ("DSI-PAWA", 60.2, 80.2),
+        ("T5-SEAL", 44.7, 75.5),
+        ("T5-GENRE", 53.7, 64.7),
+        ("T5-GENRE-NP", 62.2, 78.8),
+    ]
+
+
+def test_rows_are_the_papers_with_ours_beside_them(sweep, tmp_path):
+    comparison = compare_runs([sweep])
+    ((table, notes),) = write_paper_table(comparison, read_paper(PAPER), tmp_path)
+    assert table.heading == "Table 0 (NQ320k) beside ours (almanac (test))"
+    assert table.columns == [
+        *("paper R@1", "paper R@10", "ours R@1", "ours R@10"),
+        *("p (R@1)", "p (R@10)", "seeds"),
+    ]
+    rows = {name: [cell.text for cell in cells] for name, cells in table.rows}
+    assert list(rows) == ["ColBERT", "DSI", "PAWA", "SEAL"]
+    assert rows["ColBERT"] == ["61.1", "88.4", "100.0", "100.0", "–", "–", "1"]
+    # DSI: recall@1 50 and 25 %, recall@10 100 and 75 %; the sample's deviation is 25 / √2.
+    assert rows["DSI"][:4] == ["55.2", "67.4", "37.5 ± 17.7", "87.5 ± 17.7"]
+    assert rows["DSI"][6] == "2"
+    assert rows["PAWA"] == ["60.2", "80.2", "–", "–", "–", "–", "–"]
+    # The row above is missing: nothing to test against.
+    assert rows["SEAL"] == ["44.7", "75.5", "0.0", "0.0", "–", "–", "1"]
+    assert "PAWA: no run here." in notes
+    markdown = (tmp_path / "paper_table.md").read_text()
+    assert "| DSI | 55.2 | 67.4 | 37.5 ± 17.7 | 87.5 ± 17.7 |" in markdown
+    assert "paired randomisation test over queries (10,000 permutations)" in markdown
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_p_values_compare_queries_averaged_over_seeds_with_the_row_above(sweep):
+    (section,) = compare_runs([sweep]).sections
+    lines = {line.name: line for line in paper_lines(section, read_paper(PAPER))}
+    dsi_1 = np.array([1] * 3 + [0.5] * 3 + [0] * 6)
+    dsi_10 = np.array([1] * 9 + [0.5] * 3)
+    ones = np.ones(QUERIES)
+    assert lines["DSI"].p_values == {
+        "recall@1": randomisation_test(dsi_1, ones),
+        "recall@10": randomisation_test(dsi_10, ones),
+    }
+    # Nine queries lost at rank 1, 2 of 2⁹ exchanges; three lost in the first ten, 2 of 2³.
+    assert lines["DSI"].p_values["recall@1"] == pytest.approx(2 / 2**9, abs=0.003)
+    assert lines["DSI"].p_values["recall@10"] == pytest.approx(2 / 2**3, abs=0.015)
+    assert lines["ColBERT"].p_values == lines["SEAL"].p_values == {}
+
+
+def test_the_order_of_the_queries_does_not_matter(tmp_path):
+    reverse = {f"q{n}": {"gold": 1} for n in reversed(range(QUERIES))}
+    ranks = [1] * 6 + [0] * 6
+    write_run(tmp_path / "a", "T5-ColBERT", 1, ranks)
+    write_run(tmp_path / "b", "DSI", 1, ranks, qrels=reverse)
+    (section,) = compare_runs([tmp_path]).sections
+    _, dsi, *_ = paper_lines(section, read_paper(PAPER))
+    assert dsi.p_values == {"recall@1": 1.0, "recall@10": 1.0}
+
+
+def test_several_groups_of_a_row_have_a_line_each(sweep, tmp_path):
+    write_run(sweep / "5", "DSI naive", 1, [2] * QUERIES)
+    write_run(sweep / "6", "DSI-PAWA", 1, [1] * QUERIES, beam_size=10)
+    write_run(sweep / "7", "DSI-PAWA", 1, [1] * QUERIES, beam_size=20)
+    (section,) = compare_runs([sweep]).sections
+    lines = paper_lines(section, read_paper(PAPER))
+    assert [line.name for line in lines] == [
+        *("ColBERT", "DSI: DSI", "DSI: DSI naive"),
+        *("PAWA: DSI-PAWA (model.beam_size=10)", "PAWA: DSI-PAWA (model.beam_size=20)"),
+        "SEAL",
+    ]
+    assert all(line.p_values for line in lines[1:])
+    assert lines[4].p_values == {"recall@1": 1.0, "recall@10": 1.0}
+
+
+@pytest.mark.parametrize("how", ["file", "queries", "seeds"])
+def test_what_cannot_be_tested_is_said(tmp_path, how):
+    write_run(tmp_path / "a", "T5-ColBERT", 1, [1] * QUERIES)
+    write_run(tmp_path / "b", "DSI", 1, [1] * QUERIES)
+    if how == "file":  # a run of an earlier version
+        (tmp_path / "b/retrieve.qrels").unlink()
+    if how == "queries":
+        write_qrels({"q0": {"gold": 1}}, tmp_path / "b/retrieve.qrels")
+    if how == "seeds":
+        write_run(tmp_path / "c", "DSI", 2, [1] * (QUERIES - 1))
+    comparison = compare_runs([tmp_path])
+    ((table, notes),) = write_paper_table(comparison, read_paper(PAPER), tmp_path)
+    cells = dict(table.rows)["DSI"]
+    assert [cell.text for cell in cells[4:6]] == ["–", "–"]
+    assert any(note.startswith("DSI: not tested") for note in notes) == (how != "queries")
+    assert any(note.startswith("DSI: judged on other queries") for note in notes) == (
+        how == "queries"
+    )
+
+
+def test_numbers_for_programs(sweep, tmp_path):
+    write_paper_table(compare_runs([sweep]), read_paper(PAPER), tmp_path)
+    colbert, dsi, pawa, _ = csv.DictReader((tmp_path / "paper_table.csv").open())
+    assert float(dsi["paper/recall@1"]) == 55.2 and float(dsi["recall@1"]) == 37.5
+    assert float(dsi["recall@1/std"]) == pytest.approx(25 / 2**0.5)
+    assert 0 < float(dsi["p/recall@1"]) < 0.01 and dsi["seeds"] == "1, 2"
+    assert dsi["setting"] == "almanac (test)"
+    assert colbert["recall@1/std"] == colbert["p/recall@1"] == ""
+    assert pawa["recall@1"] == "" and float(pawa["paper/recall@10"]) == 80.2
+
+
+def test_a_comparison_prints_the_paper_beside_ours(sweep, tmp_path, monkeypatch, capsys):
+    arguments = [f"runs=[{sweep}]", f"out={tmp_path}/out", "paper=table6"]
+    monkeypatch.setattr(sys, "argv", ["compare", *arguments])
+    main()
+    out = capsys.readouterr().out
+    assert "Table 6 of gr_as_mvdr (NQ320k) beside ours" in out and "37.5 ± 17.7" in out
+    assert "T5-GENRE-NP: no run here." in out
+    assert (tmp_path / "out/paper_table.md").is_file()
+    monkeypatch.setattr(sys, "argv", ["compare", *arguments[:2]])
+    main()
+    assert "Table 6" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("paper", ["table6", PAPER])
+def test_a_sweep_ends_with_the_papers_table(sweep, paper, capsys):
+    runtime = {"output_dir": "None"}
+    config = OmegaConf.create({"hydra": {"sweep": {"dir": str(sweep)}, "runtime": runtime}})
+    CompareRuns(paper=paper).on_multirun_end(config)
+    assert "37.5 ± 17.7" in capsys.readouterr().out
+    assert (sweep / "paper_table.csv").is_file() and (sweep / "comparison.html").is_file()
+
+
+class Recorder:
+    tables: dict  # noqa: RUF012
+
+    def __init__(self):
+        self.tables = {}
+
+    def log_table(self, key, columns, data):
+        self.tables[key] = columns, data
+
+    def log_image(self, key, images):
+        pass
+
+
+def test_a_logger_gets_the_papers_table(sweep, tmp_path):
+    logger = Recorder()
+    compare([sweep], tmp_path, logger=logger, paper=PAPER)
+    columns, rows = logger.tables["paper_table"]
+    assert columns[0] == "system" and len(rows) == 4
+    assert all(len(row) == len(columns) for row in rows)
+
+
+def test_a_paper_that_cannot_be_read_is_named(sweep, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"paper=table99: must be .* one of .*table6"):
+        compare([sweep], tmp_path / "out", paper="table99")
+    assert not (tmp_path / "out").exists()
+    own = tmp_path / "own.yaml"
+    OmegaConf.save(OmegaConf.create(PAPER), own)
+    assert read_paper(own) == read_paper(PAPER)
+    own.write_text("title: x\ncollection: y\nmetrics: [recall@1]\nrows: [{name: a, systems: [b]}]")
+    with pytest.raises(ValueError, match=r"own\.yaml: no 'recall@1'"):
+        read_paper(own)
+    with pytest.raises(ValueError, match="paper: metrics: recall@5 must be one of recall@1"):
+        read_paper(PAPER | {"metrics": ["recall@5"], "rows": []})
+    with pytest.raises(ValueError, match=r"paper: rows: 'DSI': recall@1=much must be a number"):
+        row = {"name": "DSI", "systems": ["DSI"], "recall@1": "much", "recall@10": 1}
+        read_paper(PAPER | {"rows": [row]})
+
+
+def test_a_run_leaves_its_judgements(tmp_path):
+    class Data:
+        test_splits = ("test", "test_unseen")
+        qrels = {"test": {"q": {"d": 1}}, "test_unseen": {"r": {"e": 2, "f": 0}}}  # noqa: RUF012
+
+        def test_queries(self, split):
+            return {"id": list(self.qrels[split])}
+
+        def judgements(self, split, queries):
+            return {query: self.qrels[split][query] for query in queries["id"]}
+
+    class Model:
+        def retrieve(self, queries, depth):
+            return Ranking({query: {"d": 1.0} for query in queries["id"]})
+
+    metrics = evaluate_retrieval(Model(), Data(), tmp_path, 10)
+    assert metrics["retrieve/recall@1"] == 1 and metrics["retrieve/test_unseen/recall@1"] == 0
+    for split, name in (("test", "retrieve"), ("test_unseen", "retrieve-test_unseen")):
+        assert read_qrels(tmp_path / f"{name}.qrels") == Data.qrels[split]
+        assert (tmp_path / f"{name}.trec").is_file()

@@ -1,0 +1,381 @@
+import csv
+import json
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from analysis import metric_names, search_trace
+from analysis.analyse import analyse_run
+from analysis.gallery import Gallery, GalleryEntry, read_gallery
+from analysis.report import write_report
+from analysis.search_diagnostics import diagnose_search
+from analysis.search_errors import search_errors
+from analysis.search_figure import outcome, search_figure
+from analysis.search_trace import SearchTrace
+from analysis.tables import run_tables
+from gr_mvdr.beam_search import beam_search
+from gr_mvdr.ranking import Ranking, evaluate
+from gr_mvdr.trie import Trie
+
+END, VOCABULARY = 1, 8
+
+
+class Table(list):
+    """Rows by number, columns by name."""
+
+    def __getitem__(self, key):
+        return [row[key] for row in self] if isinstance(key, str) else super().__getitem__(key)
+
+
+class Chain:
+    """A generative system whose next-token probabilities are given by a function of the prefix."""
+
+    paradigm = "generative"
+
+    def __init__(self, docids, log_probs, beam_size, exhaustive=True):
+        self.docids, self.log_probs, self.beam_size = docids, log_probs, beam_size
+        self.exhaustive, self.searcher = exhaustive, Trie.build(docids)
+
+    def eval(self):
+        return self
+
+    def search(self, queries, observer=None, wrap=None):
+        prefixes = []
+
+        def step(tokens, parents):
+            if prefixes:
+                last = zip(parents.tolist(), tokens.tolist(), strict=True)
+                prefixes[:] = [(*prefixes[parent], token) for parent, token in last]
+            else:
+                prefixes[:] = [(query,) for (query,) in queries]
+            return torch.stack([self.log_probs(query, tuple(p)) for query, *p in prefixes])
+
+        return beam_search(
+            wrap(step) if wrap else step,
+            self.searcher,
+            batch_size=len(queries),
+            beam_size=self.beam_size,
+            length=self.searcher.depth,
+            end_token=END,
+            observer=observer,
+        )
+
+    def documents_of(self, result, number):
+        scores = dict(map(lambda found: (tuple(found[0]), found[1]), result.final.of(number)))
+        found = {n: scores.get(tuple(docid)) for n, docid in enumerate(self.docids)}
+        return {number: score for number, score in found.items() if score is not None}
+
+    def is_identifier(self, tokens):
+        return list(tokens) in self.docids
+
+    def gold_prefixes(self, document):
+        docid = tuple(self.docids[document])
+        return {docid[:length] for length in range(1, len(docid) + 1)}
+
+    def score_all(self, queries):
+        if not self.exhaustive:
+            return None
+        return torch.tensor(
+            [[self._score(query, docid) for (query,) in queries] for docid in self.docids]
+        )
+
+    def _score(self, query, docid):
+        steps = enumerate(docid)
+        return sum(float(self.log_probs(query, tuple(docid[:at]))[token]) for at, token in steps)
+
+
+def dataset(n_documents, gold, judged_0=()):
+    """A data module's part; gold: of each query its relevant documents' ids."""
+    queries = Table({"id": f"q{n}", "tokens": [n]} for n in range(len(gold)))
+    qrels = {f"q{n}": dict.fromkeys(ids, 1) for n, ids in enumerate(gold)}
+    for query, document in judged_0:
+        qrels[query][document] = 0
+    return SimpleNamespace(
+        test_splits=["test"],
+        test_queries=lambda split: queries,
+        judgements=lambda split, table: {query: qrels[query] for query in table["id"]},
+        documents=Table({"id": f"d{n}"} for n in range(n_documents)),
+        collection=SimpleNamespace(name="almanac"),
+    )
+
+
+def table_of(**probabilities):
+    """Next-token probabilities by prefix ("", "2", "23" …) as a function."""
+
+    def log_probs(query, prefix):
+        values = torch.full((VOCABULARY,), 1e-9)
+        for token, value in probabilities["p" + "".join(map(str, prefix))].items():
+            values[token] = value
+        return values.log()
+
+    return log_probs
+
+
+# The greedy path through token 2 ends at 0.6 · 0.5 = 0.30, the best document has 0.4 · 0.9 = 0.36.
+GARDEN = table_of(p={2: 0.6, 3: 0.4}, p2={4: 0.5, 5: 0.4}, p3={4: 0.9, 5: 0.1})
+DOCIDS = [[2, 4], [2, 5], [3, 4], [3, 5]]
+
+
+@pytest.fixture
+def garden(tmp_path):
+    """One query for each document, beam 1: the search finds d0 whatever is asked."""
+    data = dataset(4, [["d0"], ["d1"], ["d2"], ["d3"]])
+    metrics = diagnose_search(Chain(DOCIDS, GARDEN, 1), data, tmp_path, 50)
+    return tmp_path, {name.removeprefix("analysis/search/"): v for name, v in metrics.items()}
+
+
+def test_a_garden_path_worked_out_by_hand(garden):
+    _, metrics = garden
+    # Exhaustively d2 0.36, d0 0.30, d1 0.24, d3 0.04; the search finds d0 alone.
+    expected = {
+        "queries": 4,
+        "recall@1": 0.25,  # d0
+        "luck@1": 0.25,  # d0, since d2 was pruned
+        "search_error@1": 0.25,  # d2
+        "model_error@1": 0.75,
+        "recall@10": 0.25,
+        "luck@10": 0,
+        "search_error@10": 0.75,
+        "model_error@10": 0,
+        "gold_alive/step_1": 0.5,  # d0 and d1 begin with 2
+        "gold_alive/step_2": 0.25,
+        "lost_rank/step_1": 2,  # token 3 is second of two
+        "lost_rank/step_2": 2,  # 25 is second of two
+        "lost_rank/any_step": 2,
+        "invalid": 0,
+        "duplicates": 0,
+    }
+    found = {name: metrics[name] for name in expected}
+    assert found == pytest.approx(expected)
+    assert metrics["score_difference"] < 1e-6
+    assert metrics["model_ms_per_step"] > 0 and metrics["constraint_ms_per_step"] > 0
+
+
+def test_each_query_has_a_line(garden):
+    run, _ = garden
+    rows = list(csv.DictReader((run / "search_diagnostics.csv").open()))
+    assert [row["query"] for row in rows] == ["q0", "q1", "q2", "q3"]
+    assert [row["lost_at_step"] for row in rows] == ["", "2", "1", "1"]
+    assert [row["lost_rank"] for row in rows] == ["", "2", "2", "2"]
+    assert [row["rank_beam"] for row in rows] == ["1", "", "", ""]
+    assert [row["rank_exhaustive"] for row in rows] == ["2", "3", "1", "4"]
+    assert not list(run.rglob("*.partial"))
+
+
+def random_chain(seed, beam_size):
+    """Three-token docids, some shared, and probabilities without any structure."""
+    generator = torch.Generator().manual_seed(seed)
+    docids = torch.randint(2, VOCABULARY, (40, 3), generator=generator).tolist()
+
+    def log_probs(query, prefix):
+        number = sum(token * VOCABULARY**at for at, token in enumerate((query, *prefix), start=1))
+        draw = torch.Generator().manual_seed(number + 10**6 * seed)
+        return (2 * torch.randn(VOCABULARY, generator=draw)).log_softmax(0)
+
+    return Chain(docids, log_probs, beam_size), generator
+
+
+@pytest.mark.parametrize("beam_size", [1, 3, 40])
+def test_recall_is_what_model_search_and_luck_make_it(tmp_path, beam_size):
+    system, generator = random_chain(beam_size, beam_size)
+    draws = [torch.randperm(40, generator=generator)[: 1 + n % 3].tolist() for n in range(30)]
+    gold = [[f"d{number}" for number in draw] for draw in draws]
+    data = dataset(40, gold)
+    metrics = diagnose_search(system, data, tmp_path, 30)
+    values = {name.removeprefix("analysis/search/"): v for name, v in metrics.items()}
+    beam = {}
+    for query in data.test_queries("test"):
+        scores = system.documents_of(system.search([query["tokens"]]), 0)
+        beam[query["id"]] = {f"d{number}": score for number, score in scores.items()}
+    recall = evaluate(Ranking(beam), {f"q{n}": dict.fromkeys(ids, 1) for n, ids in enumerate(gold)})
+    for k in (1, 10):
+        model, search, luck = (values[f"{name}@{k}"] for name in SHARES)
+        assert values[f"recall@{k}"] == pytest.approx(1 - model - search + luck)
+        assert values[f"recall@{k}"] == pytest.approx(recall[f"recall@{k}"])
+        assert sum(outcome(values, k).values()) == pytest.approx(1)
+    assert values["score_difference"] < 1e-5
+    alive = [values[f"gold_alive/step_{step}"] for step in (1, 2, 3)]
+    assert sorted(alive, reverse=True) == alive
+    if beam_size == 40:  # nothing is pruned
+        assert values["search_error@1"] == values["luck@10"] == 0
+        assert alive == [1, 1, 1] and not any("lost_rank" in name for name in values)
+    else:
+        assert values["search_error@10"] > 0 and alive[-1] < 1
+
+
+SHARES = ("model_error", "search_error", "luck")
+
+
+def trace_of(system, document, query=0):
+    trace = SearchTrace(system.gold_prefixes(document))
+    trace.end(system.search([[query]], trace.observe, trace.timed))
+    return trace
+
+
+def test_a_gold_that_has_ended_is_not_lost():
+    # [2, end] is complete after two steps while [2, 3, 4, end] goes on, and its beam is 1.
+    docids = [[2, END], [2, 3, 4, END], [5, END]]
+    chain = table_of(p={2: 0.8, 5: 0.2}, p2={END: 0.6, 3: 0.4}, p23={4: 1.0}, p234={END: 1.0})
+    short, long, other = (trace_of(Chain(docids, chain, 1), n) for n in range(3))
+    assert short.alive == long.alive == [True] * 4
+    assert short.lost is None and short.lost_rank is None
+    assert short.ranks == [1, 1, None, None] and long.ranks == [1, 2, 1, 1]
+    assert other.alive == [False] * 4 and (other.lost, other.lost_rank) == (1, 2)
+
+
+def test_equal_successors_keep_the_order_of_the_search():
+    chain = Chain([[2], [3], [4]], table_of(p={2: 0.2, 3: 0.2, 4: 0.2}), 2)
+    assert [trace_of(chain, n).ranks for n in range(3)] == [[1], [2], [3]]
+    assert [trace_of(chain, n).lost for n in range(3)] == [None, None, 1]
+
+
+def test_a_document_without_an_identifier_cannot_be_found(tmp_path):
+    system = Chain([[2, 4], [2, 5], [3, 4], []], GARDEN, 4)
+    system.gold_prefixes = lambda number: set() if number == 3 else {(2,), (2, 4)}
+    scores = system.score_all([[0], [0], [0]])
+    scores[3] = -torch.inf
+    system.score_all = lambda queries: scores
+    data = dataset(4, [["d0"], ["d3"], ["elsewhere"]])
+    metrics = diagnose_search(system, data, tmp_path, 50)
+    assert metrics["analysis/search/model_error@10"] == pytest.approx(2 / 3)
+    assert metrics["analysis/search/search_error@10"] == 0
+    assert metrics["analysis/search/gold_alive/step_1"] == pytest.approx(1 / 3)
+    # Not even the constraint offered a way to it: there is no rank.
+    assert not any("lost_rank" in name for name in metrics)
+
+
+def test_times_are_the_models_and_the_constraints_own(monkeypatch):
+    now = [0.0]
+
+    def taking(seconds, function):
+        def slow(*arguments):
+            now[0] += seconds
+            return function(*arguments)
+
+        return slow
+
+    monkeypatch.setattr(search_trace, "_clock", lambda: now[0])
+    monkeypatch.setattr(search_trace, "_rank_of_best", taking(7, search_trace._rank_of_best))
+    system = Chain(DOCIDS, taking(3, GARDEN), 1)
+    monkeypatch.setattr(system.searcher, "expand", taking(5, system.searcher.expand))
+    trace = trace_of(system, 0)
+    assert trace.model_ms == pytest.approx(3000) and trace.constraint_ms == pytest.approx(5000)
+
+
+def test_scores_that_differ_are_said_aloud(tmp_path):
+    system = Chain(DOCIDS, GARDEN, 1)
+    exhaustive = system.score_all
+    system.score_all = lambda queries: exhaustive(queries) + torch.tensor([0.01, 0, 0, 0])[:, None]
+    with pytest.warns(UserWarning, match=r"differ by 0\.01 > 0\.001"):
+        metrics = diagnose_search(system, dataset(4, [["d0"]]), tmp_path, 50)
+    assert metrics["analysis/search/score_difference"] == pytest.approx(0.01, abs=1e-6)
+
+
+def test_shared_identifiers_rank_by_document_number():
+    scores = torch.tensor([-1.0, -2.0, -1.0, -1.0]).numpy()
+    found = {0: -1.0, 2: math.nextafter(-1.0, -2), 3: math.nextafter(-1.0, -3) - 1e-12}
+    errors = search_errors([0, 2, 3, 1, None], found, scores, list("abcd"))
+    assert errors.beam == [1, 2, 3, None, None]
+    assert errors.exhaustive == [1, 2, 3, 4, None]
+    assert errors.at(1)["recall@1"] == pytest.approx(0.2)
+
+
+def test_invalid_and_repeated_outputs_are_counted(tmp_path):
+    system = Chain(DOCIDS, GARDEN, 4)
+    system.is_identifier = lambda tokens: tuple(tokens) != (2, 4)
+    search = system.search
+
+    def repeating(queries, observer, wrap):
+        result = search(queries, observer, wrap)
+        result.final = result.final[torch.tensor([0, 1, 2, 3, 3])]
+        return result
+
+    system.search = repeating
+    metrics = diagnose_search(system, dataset(4, [["d0"]]), tmp_path, 50)
+    assert metrics["analysis/search/invalid"] == pytest.approx(0.2)
+    assert metrics["analysis/search/duplicates"] == pytest.approx(0.2)
+
+
+def test_the_sample_is_spread_and_queries_without_a_relevant_document_are_left_out(tmp_path):
+    data = dataset(4, [["d0"]] * 8 + [[]], judged_0=[("q8", "d1")])
+    metrics = diagnose_search(Chain(DOCIDS, GARDEN, 4), data, tmp_path, 3)
+    rows = list(csv.DictReader((tmp_path / "search_diagnostics.csv").open()))
+    assert [row["query"] for row in rows] == ["q0", "q4"]
+    assert metrics["analysis/search/queries"] == 2
+    assert diagnose_search(Chain(DOCIDS, GARDEN, 4), dataset(4, [[]]), tmp_path, 3) == {}
+
+
+@pytest.mark.parametrize("paradigm", ["multi_vector", "lexical"])
+def test_other_systems_have_no_such_search(tmp_path, paradigm):
+    system = SimpleNamespace(paradigm=paradigm)
+    assert diagnose_search(system, None, tmp_path, 50) == {}
+    assert diagnose_search(SimpleNamespace(paradigm="generative"), None, tmp_path, 0) == {}
+    assert analyse_run(system, None, tmp_path, "x", pairs=0, cases=0, search_queries=50) == {}
+    with pytest.raises(ValueError, match=r"analysis\.search_queries=-1: must be ≥ 0"):
+        diagnose_search(system, None, tmp_path, -1)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_report_shows_the_search(garden):
+    run, metrics = garden
+    (run / "config.yaml").write_text("seed: 1\n")
+    provenance = {"system": "DSI", "collection": "almanac", "paradigm": "generative"}
+    (run / "provenance.json").write_text(json.dumps(provenance))
+    named = {f"analysis/search/{name}": value for name, value in metrics.items()}
+    named["analysis/exact_match/query_to_document/hard"] = 0.5
+    (run / "metrics.json").write_text(json.dumps(named))
+    exact, search, alive, rank = run_tables(named)["analysis"]
+    assert exact.columns == ["hard"] and search.rows[0][0] == "search"
+    assert search.columns[:5] == [
+        "R@1",
+        "luck@1",
+        "model error@1",
+        "search error@1",
+        "R@10",
+    ]
+    assert alive.columns == ["step 1", "step 2"] and rank.columns == [
+        "step 1",
+        "step 2",
+        "any step",
+    ]
+    assert [cell.text for cell in rank.rows[0][1]] == ["2", "2", "2"]
+    page = write_report(run).read_text()
+    assert "A search error is a document that scoring every identifier" in page
+    assert page.count('src="data:image/png;base64,') == 1
+    assert (run / "figures/search_diagnostics.pdf").stat().st_size > 1000
+
+
+def test_the_figure_joins_those_that_are_there(garden):
+    run, metrics = garden
+    values = {f"analysis/search/{name}": value for name, value in metrics.items()}
+    figure = search_figure(values, "cost $x_{1}$")
+    left, right = figure.axes
+    assert [bar.get_height() for bar in left.patches] == [0.5, 0.25]
+    assert [text.get_text() for text in left.texts] == ["rank 2", "rank 2"]
+    names = [text.get_text() for text in right.get_legend().get_texts()]
+    assert set(names) == {"found", "found by luck", "search error", "model error"}
+    gallery = Gallery(run / "figures", keep=True)
+    gallery.add(figure, GalleryEntry("other", "Other", "How."))
+    gallery.add(figure, GalleryEntry("search_diagnostics", "Again", "How."))
+    assert [entry.title for entry in read_gallery(run / "figures")] == ["Other", "Again"]
+
+
+def test_without_exhaustive_scores_there_is_recall_alone(tmp_path):
+    system = Chain(DOCIDS, GARDEN, 1, exhaustive=False)
+    metrics = diagnose_search(system, dataset(4, [["d0"], ["d2"]]), tmp_path, 50)
+    assert metrics["analysis/search/recall@1"] == 0.5
+    assert not any("error" in name or "luck" in name or "score" in name for name in metrics)
+    values = {"recall@1": 0.5}
+    assert outcome(values, 1) == {"found": 0.5, "not found": 0.5}
+    assert (tmp_path / "figures/search_diagnostics.png").stat().st_size > 1000
+
+
+def test_names_of_the_metrics():
+    keys = [f"analysis/search/gold_alive/step_{step}" for step in (10, 2, 1)]
+    assert sorted(keys, key=metric_names.order) == keys[::-1]
+    key = "analysis/search/search_error@10"
+    assert metric_names.full_label(key) == "search error@10"
+    assert metric_names.headlines([key, "analysis/search/luck@10"], set()) == [key]
+    assert metric_names.best(key, [0.2, 0.1]) == 0.1

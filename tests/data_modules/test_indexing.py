@@ -1,0 +1,299 @@
+"""The indexing task: even, mixed by the ratio, of known documents, the same when repeated."""
+
+import json
+import random
+from collections import Counter
+from itertools import pairwise
+
+import datasets
+import numpy as np
+import pytest
+from datasets import Dataset
+
+from data_modules.collection import JUDGEMENTS, Collection
+from data_modules.examples import (
+    DocumentExamples,
+    IdentifierExamples,
+    QueryExamples,
+    SpanExamples,
+)
+from data_modules.generated_queries import GeneratedQueries
+from data_modules.indexing import FirstTokens, Indexing, Mixed, RandomSpans
+from data_modules.module import RetrievalDataModule
+from gr_mvdr.tokenizers import EOS_ID
+
+WORDS = "river stone amber castle hollow marsh bright winter copper lantern north harbour".split()
+TOKENIZER = dict(backbone=None, path=None, unit="word", vocab_size=500, lowercase=True)
+N_DOCUMENTS, N_PAIRS = 9, 12
+
+
+def words(seed, n):
+    return " ".join(random.Random(seed).choice(WORDS) for _ in range(n))
+
+
+class Tiny(RetrievalDataModule):
+    """Nine documents of 1 to 9 words; the last two are asked about in the split `new` only."""
+
+    def read(self):
+        names = [f"d{n}" for n in range(N_DOCUMENTS)]
+        texts = [words(n, n + 1) for n in range(N_DOCUMENTS)]
+        documents = {"id": names, "title": [""] * N_DOCUMENTS, "text": texts}
+        queries = {
+            "id": [f"q{n}" for n in range(N_PAIRS + 2)],
+            "text": [words(50 + n, 2 + n % 3) for n in range(N_PAIRS + 2)],
+        }
+
+        def judged(pairs):
+            columns = zip(*[(query, document, 1) for query, document in pairs], strict=True)
+            table = dict(zip(("query_id", "document_id", "relevance"), columns, strict=True))
+            return Dataset.from_dict(table, features=JUDGEMENTS)
+
+        qrels = {
+            "train": judged((f"q{n}", f"d{n % 7}") for n in range(N_PAIRS)),
+            "new": judged([("q12", "d7"), ("q13", "d8")]),
+        }
+        tables = Dataset.from_dict(documents), Dataset.from_dict(queries)
+        return Collection("tiny", *tables, qrels, {})
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+def tiny(inputs=None, ratio=1.0, **options):
+    defaults = dict(
+        test_split="new",
+        new_documents=["new"],
+        tokenizer=TOKENIZER,
+        examples=IdentifierExamples(),
+        indexing=Indexing(ratio, inputs or FirstTokens(4)),
+        query_length=4,
+        document_length=6,
+        batch_size=4,
+    )
+    return Tiny(**{**defaults, **options})
+
+
+def batches(data, epoch):
+    columns = ("query_ids", "document_ids", "document_index")
+    return [
+        [getattr(b, name).tolist() for name in columns] for b in data._loader(data.epoch(epoch))
+    ]
+
+
+def written(path, lines):
+    text = "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
+    path.write_text(text + "\n")
+    return path
+
+
+@pytest.fixture
+def generated(tmp_path):
+    """Two or three queries for every second document, none for the others."""
+    queries = {n: [words(70 + 5 * n + k, 2 + k) for k in range(2 + n % 2)] for n in (0, 2, 3, 8)}
+    lines = [{"document_id": f"d{n}", "queries": texts} for n, texts in queries.items()]
+    lines += [{"document_id": "d1", "queries": []}, {"document_id": "d5", "queries": ["", "?!"]}]
+    return written(tmp_path / "queries.jsonl", lines), queries
+
+
+# How tasks are mixed
+
+
+@pytest.mark.parametrize("ratio", [0, 0.3, 1, 2.5, 10])
+def test_an_epoch_has_every_pair_and_documents_by_the_ratio_evenly(ratio):
+    data = tiny(ratio=ratio)
+    for epoch in range(3):
+        examples = list(data.epoch(epoch))
+        assert len(examples) == N_PAIRS + round(ratio * N_PAIRS)
+        assert [e.document for e in examples[:N_PAIRS]] == [n % 7 for n in range(N_PAIRS)]
+        counts = Counter(example.document for example in examples[N_PAIRS:])
+        of_each = [counts[row] for row in range(7)]
+        assert max(of_each) - min(of_each) <= 1 and sum(of_each) == sum(counts.values())
+
+
+def test_documents_that_arrive_after_training_are_not_indexed():
+    everything = tiny(ratio=2, new_documents=())
+    assert {example.document for example in everything.epoch(0)} == set(range(N_DOCUMENTS))
+    assert {example.document for example in tiny(ratio=2).epoch(0)} == set(range(7))
+
+
+def test_the_retrieval_examples_do_not_depend_on_indexing():
+    spans = SpanExamples(n_spans=2, length=2)
+    alone, mixed = (
+        tiny(examples=spans, indexing=task) for task in (None, Indexing(1, RandomSpans(2)))
+    )
+    assert list(mixed.epoch(3))[:N_PAIRS] == list(alone.epoch(3))
+
+
+def test_no_task_and_a_ratio_of_zero_are_the_same(tmp_path):
+    queries = written(tmp_path / "not_even_read.jsonl", ["nonsense"])
+    none = tiny(indexing=Indexing(0, GeneratedQueries(str(queries))))
+    assert batches(none, 2) == batches(tiny(indexing=None), 2)
+
+
+def test_the_documents_of_a_part_of_an_epoch_change_from_epoch_to_epoch():
+    data = tiny(ratio=0.25)
+    chosen = {tuple(e.document for e in list(data.epoch(n))[N_PAIRS:]) for n in range(10)}
+    assert len(chosen) > 5 and set().union(*chosen) == set(range(7))
+
+
+def test_an_epoch_depends_on_seed_and_epoch_alone():
+    """Resuming at an epoch, and loader workers, change nothing."""
+    options = dict(inputs=Mixed([RandomSpans(2), FirstTokens(3)]), ratio=1.5)
+    unbroken = tiny(**options)
+    epochs = [batches(unbroken, epoch) for epoch in range(3)]
+    assert epochs[0] != epochs[1] != epochs[2]
+    assert batches(tiny(**options), 2) == epochs[2], "resumed at the third epoch"
+    assert batches(tiny(**options, num_workers=2), 2) == epochs[2]
+    assert batches(tiny(**options, seed=1), 2) != epochs[2]
+    assert sum(len(batch[0]) for batch in epochs[0]) == N_PAIRS + 18, "no example is lost"
+
+
+def test_examples_of_both_tasks_share_batches_of_like_length():
+    data = tiny(inputs=FirstTokens(10), examples=IdentifierExamples(), query_length=10)
+    epoch = data.epoch(0)
+    lengths = [len(source) for source, _, _ in epoch]
+    found = epoch.batches(4, shuffle=True)
+    # A query is as long as a document's first tokens without their end.
+    spread = sorted((min(b), max(b)) for b in ([lengths[place] for place in b] for b in found))
+    assert all(one[1] <= two[0] + 1 for one, two in pairwise(spread))
+    assert any(min(batch) < N_PAIRS <= max(batch) for batch in found)
+
+
+def test_a_negative_ratio_is_refused():
+    for ratio in (-1.0, float("nan")):
+        with pytest.raises(ValueError, match=rf"data.indexing.ratio={ratio}: must be ≥ 0"):
+            Indexing(ratio, FirstTokens())
+
+
+# Inputs
+
+
+def indexed(data, n=40):
+    """Indexing examples of many epochs, by document, and the documents' own tokens."""
+    task = data.training_tasks[1]
+    rng = np.random.default_rng(0)
+    examples = {int(row): [task.draw(int(row), rng) for _ in range(n)] for row in task.rows}
+    return examples, data.documents["tokens"][:]
+
+
+def test_first_tokens():
+    examples, texts = indexed(tiny(FirstTokens(4)), 2)
+    assert list(examples) == list(range(7))
+    for row, found in examples.items():
+        assert found == [([*texts[row][:3], EOS_ID], [[]], row)] * 2
+
+
+@pytest.mark.parametrize("unit", ["words", "tokens"])
+def test_random_spans_start_anywhere_and_are_whole(unit):
+    examples, texts = indexed(tiny(RandomSpans(3, unit)), 60)
+    for row, found in examples.items():
+        starts = range(max(1, len(texts[row]) - 2))
+        expected = {(*texts[row][start : start + 3], EOS_ID) for start in starts}
+        assert {tuple(example.source) for example in found} == expected
+
+
+def test_spans_of_words_are_cut_at_the_documents_length():
+    data = tiny(RandomSpans(64, "words"))
+    examples, texts = indexed(data, 1)
+    assert examples[6][0].source == [*texts[6][:5], EOS_ID]
+
+
+def test_generated_queries(generated):
+    path, queries = generated
+    data = tiny(GeneratedQueries(str(path)))
+    examples, _ = indexed(data)
+    assert list(examples) == [0, 2, 3], "d8 is new, d1 and d5 have no query"
+    for row, found in examples.items():
+        tokens = [data.tokenizer(text)["input_ids"] for text in queries[row]]
+        assert {tuple(e.source) for e in found} == {(*ids[:3], EOS_ID) for ids in tokens}
+    counts = Counter(example.document for example in list(data.epoch(0))[N_PAIRS:])
+    assert counts == {0: 4, 2: 4, 3: 4}
+    assert list(data.training_sources) == [str(path)]
+    assert [len(key) for key in data.training_sources.values()] == [64]
+
+
+def test_generated_queries_are_read_again_when_the_file_changes(generated):
+    path, _ = generated
+    tiny(GeneratedQueries(str(path))).training_tasks  # noqa: B018
+    written(path, [{"document_id": "d4", "queries": ["amber marsh"]}])
+    data = tiny(GeneratedQueries(str(path)))
+    examples, _ = indexed(data, 1)
+    assert [*data.tokenizer("amber marsh")["input_ids"], EOS_ID] == examples[4][0].source
+    assert list(examples) == [4]
+
+
+LINE = {"document_id": "d1", "queries": ["amber"]}
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ([LINE, "{"], ":2: expected a JSON object"),
+        ([LINE, "[]"], ":2: expected a JSON object"),
+        (["", {"queries": []}], ":2: expected {"),
+        ([{"document_id": "d1", "queries": "amber"}], ":1: expected {.*amber"),
+        ([{"document_id": "d1"}], ":1: expected {.*got .*d1"),
+        ([LINE, {"document_id": "x", "queries": ["a"]}], ":2: document 'x' is not in the coll"),
+        ([LINE, LINE], r":2: document 'd1' stands already at .*queries.jsonl:1"),
+        ([{"document_id": "d1", "queries": [" "]}], "queries.jsonl: the file holds no query"),
+        ([{"document_id": "d8", "queries": ["marsh"]}], "no document known in training has an"),
+    ],
+)
+def test_bad_files_are_refused_by_line(lines, message, tmp_path):
+    path = written(tmp_path / "queries.jsonl", lines)
+    with pytest.raises(ValueError, match=message):
+        tiny(GeneratedQueries(str(path))).epoch(0)
+
+
+def test_a_missing_file_is_named():
+    with pytest.raises(FileNotFoundError, match="data.indexing.inputs.path=/no.jsonl: no such"):
+        GeneratedQueries("/no.jsonl")
+
+
+def test_mixed_inputs_draw_one_of_those_that_a_document_has(generated):
+    path, queries = generated
+    data = tiny(Mixed([FirstTokens(2), GeneratedQueries(str(path))]))
+    examples, texts = indexed(data, 400)
+    assert list(examples) == list(range(7))
+    for row, found in examples.items():
+        first = sum(example.source == [texts[row][0], EOS_ID] for example in found)
+        assert first == 400 if row not in queries else 150 < first < 250
+    assert list(data.training_sources) == [str(path)]
+    with pytest.raises(ValueError, match="data.indexing.inputs.inputs"):
+        Mixed([])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: FirstTokens(1), "inputs.length=1: must be ≥ 2"),
+        (lambda: RandomSpans(0), "inputs.length=0: must be ≥ 1"),
+        (lambda: RandomSpans(unit="lines"), "inputs.unit=lines: must be words or tokens"),
+    ],
+)
+def test_impossible_inputs_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+# What answers
+
+
+def test_the_targets_are_those_of_the_retrieval_task(generated):
+    path, _ = generated
+    inputs = GeneratedQueries(str(path))
+    examples, texts = indexed(tiny(inputs, examples=DocumentExamples()), 3)
+    for row, found in examples.items():
+        assert [e.targets for e in found] == [[[*texts[row][:5], EOS_ID]]] * 3
+    examples, texts = indexed(tiny(inputs, examples=SpanExamples(n_spans=2, length=2)), 20)
+    for row, found in examples.items():
+        spans = {(*texts[row][s : s + 2], EOS_ID) for s in range(len(texts[row]))}
+        assert {tuple(span) for example in found for span in example.targets} <= spans
+        assert {len(example.targets) for example in found} == {2}
+
+
+def test_a_query_generator_has_no_indexing_task():
+    with pytest.raises(ValueError, match="data.indexing: must be null"):
+        tiny(examples=QueryExamples()).epoch(0)

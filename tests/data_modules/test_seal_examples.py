@@ -1,0 +1,112 @@
+"""Full SEAL's examples: every source asks with its mark, every title ends with its own."""
+
+from collections import Counter
+from dataclasses import replace
+
+import datasets
+import numpy as np
+import pytest
+from datasets import Dataset
+
+from data_modules.examples import SpanExamples, TrainingTables
+from data_modules.indexing import Indexing
+from data_modules.seal_examples import SealExamples, UnsupervisedParts
+from data_modules.tokenisation import add_title_tokens, add_tokens
+from gr_mvdr.tokenizers import EOS_ID, word_tokenizer
+
+TEXTS = ["alpha beta gamma delta epsilon zeta", "one two three four five", "alone"]
+TITLES = ["Greek letters of old", "", "Solitude"]
+QUERIES = ["gamma delta?", "who is three", "beta"]
+MARKS = {"body": [901, 902], "title": [901, 903], "title_end": [904, 904]}
+
+
+@pytest.fixture
+def tables(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    tokenizer = word_tokenizer(TEXTS + QUERIES + TITLES)
+    documents = {"id": ["a", "b", "c"], "text": TEXTS, "title": TITLES}
+    documents = add_tokens(Dataset.from_dict(documents), tokenizer)
+    queries = add_tokens(Dataset.from_dict({"id": ["p", "q", "r"], "text": QUERIES}), tokenizer)
+    pairs = Dataset.from_dict({"query_row": [1, 0, 2, 2], "document_row": [1, 0, 0, 2]})
+    documents = add_title_tokens(documents, tokenizer)
+    return TrainingTables(pairs, queries, documents, 3, 6, tokenizer, MARKS)
+
+
+def test_each_pair_asks_for_spans_and_for_the_title_if_there_is_one(tables):
+    task = SealExamples(n_spans=4, length=2).prepare(tables)
+    plain = SpanExamples(n_spans=4, length=2).prepare(tables)
+    numbers = task.numbers(np.random.default_rng(0)).tolist()
+    assert numbers == list(range(4 + 3)) and len(task.lengths) == 7
+    queries, titles = tables.queries["tokens"][:], tables.documents["title_tokens"][:]
+    for number in range(4):
+        found, unmarked = (t.draw(number, np.random.default_rng(number)) for t in (task, plain))
+        assert found.source == [*unmarked.source[:-1], 901, 902, EOS_ID]
+        assert found[1:] == unmarked[1:]
+    titled = [task.draw(number, np.random.default_rng(0)) for number in range(4, 7)]
+    assert titled == [
+        ([*queries[query][:2], 901, 903, EOS_ID], [[*titles[row][:3], 904, 904, EOS_ID]], row)
+        for query, row in ((0, 0), (2, 0), (2, 2))
+    ], "a title is cut to leave its end"
+
+
+def unsupervised(tables, row, n=800):
+    task = UnsupervisedParts(length=2, max_tokens=1).prepare(tables, None)
+    rng = np.random.default_rng(0)
+    return [task.draw(row, rng) for _ in range(n)]
+
+
+def test_parts_of_a_document_answer_each_other_equally_often(tables):
+    document = tables.documents[0]
+    tokens, title = document["tokens"], document["title_tokens"]
+    spans = [tokens[start : start + 2] for start in range(5)]
+    title_key = [*title[:3], 904, 904, EOS_ID]
+    counts = Counter()
+    for source, (target,), row in unsupervised(tables, 0):
+        *text, one, two, end = source
+        assert (row, one, end) == (0, 901, EOS_ID)
+        if two == 903:
+            assert target == title_key and (text == tokens[:5] or text in spans)
+            counts["document → title" if text == tokens[:5] else "span → title"] += 1
+        else:
+            begin, end = target
+            assert end == EOS_ID and [begin] in [span[:1] for span in spans]
+            assert text == title or (text in spans and text[0] != begin)
+            counts["title → span" if text == title else "span → span"] += 1
+    assert len(counts) == 4 and all(150 < count < 250 for count in counts.values())
+
+
+def test_a_document_without_a_title_has_spans_only(tables):
+    tokens = tables.documents[1]["tokens"]
+    examples = unsupervised(tables, 1, 100)
+    assert {example.source[-2] for example in examples} == {902}
+    assert {tuple(e.source[:-3]) for e in examples} == {(*tokens[s : s + 2],) for s in range(4)}
+    # A document that is no longer than a span has no other span.
+    alone = tables.documents[2]["tokens"]
+    assert ([*alone, 901, 902, EOS_ID], [[*alone, EOS_ID]], 2) in unsupervised(tables, 2, 50)
+
+
+def test_parts_are_inputs_of_the_indexing_task(tables):
+    retrieval = SealExamples(n_spans=1, length=2).prepare(tables)
+    indexing = Indexing(1.5, UnsupervisedParts(2))
+    task = indexing.prepare(tables, retrieval, np.array([0, 2]))
+    numbers = task.numbers(np.random.default_rng(0))
+    assert Counter(numbers.tolist()) == {0: 3, 2: 3}, "1.5 for each pair, titles not counted"
+    assert task.lengths[numbers].shape == (6,)
+
+
+def test_other_inputs_ask_for_spans(tables):
+    task = SealExamples(n_spans=2, length=2).prepare(tables)
+    example = task.example([7, EOS_ID], 1, np.random.default_rng(0))
+    assert example.source == [7, 901, 902, EOS_ID] and len(example.targets) == 2
+
+
+def test_missing_marks_are_named(tables):
+    marks = {"body": [5]}
+    with pytest.raises(ValueError, match="tokenizer.marks: title, title_end missing"):
+        SealExamples().prepare(replace(tables, marks=marks))
+
+
+@pytest.mark.parametrize("key", ["length", "max_tokens"])
+def test_sizes_below_one_are_refused(key):
+    with pytest.raises(ValueError, match=rf"data.indexing.inputs.{key}=0: must be ≥ 1"):
+        UnsupervisedParts(**{key: 0})

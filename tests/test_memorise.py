@@ -1,0 +1,55 @@
+"""Every system that is trained can learn fifty documents by heart."""
+
+import json
+from pathlib import Path
+
+import datasets
+import pytest
+from hydra import compose, initialize_config_dir
+
+from train import train
+
+ROOT = Path(__file__).parents[1]
+# doc2query retrieves by BM25: it has nothing to memorise.
+SYSTEMS = sorted({p.stem for p in (ROOT / "conf/model").glob("*.yaml")} - {"bm25", "query_generator"})
+PLACES = "harbour castle bridge market garden tower mill chapel library station".split()
+RIVERS = "Arno Elbe Rhone Tagus Vistula".split()
+
+
+def collection(folder: Path) -> Path:
+    """Fifty places on five rivers, one question each, which is the training and the test set."""
+    (folder / "qrels").mkdir(parents=True)
+    names = [(river, place) for river in RIVERS for place in PLACES]
+    documents = [
+        {"_id": f"d{n}", "title": f"{river} {place}", "text": f"A {place} by the {river}, no. {n}."}
+        for n, (river, place) in enumerate(names)
+    ]
+    queries = [
+        {"_id": f"q{n}", "text": f"which {place} stands on the {river}"}
+        for n, (river, place) in enumerate(names)
+    ]
+    for name, rows in (("corpus", documents), ("queries", queries)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    lines = ["query-id\tcorpus-id\tscore", *(f"q{n}\td{n}\t1" for n in range(len(names)))]
+    (folder / "qrels/train.tsv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.mark.parametrize("model", SYSTEMS)
+def test_fifty_documents_are_memorised(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    overrides = [
+        f"model={model}",
+        "data=beir",
+        f"data.path={collection(tmp_path / 'places')}",
+        "data.test_split=train",
+        "data.batch_size=25",
+        "data.max_rerank_queries=2",
+        "trainer.max_epochs=100",
+        "logger=none",
+        "analysis=none",
+        f"output={tmp_path}",
+    ]
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        metrics = train(compose("train", [*overrides, "name=run"]))
+    assert metrics["retrieve/recall@1"] == 1.0
