@@ -63,6 +63,8 @@ def _parsed(source: str, content: Mapping[str, Any]) -> Paper:
     for metric in metrics:
         if metric not in METRICS:
             raise ValueError(f"{source}: metrics: {metric} must be one of {', '.join(METRICS)}")
+    if not rows:
+        raise ValueError(f"{source}: rows: must hold at least one")
     return paper
 
 

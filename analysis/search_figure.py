@@ -12,11 +12,12 @@ from analysis.search_errors import DEPTHS
 
 CAPTION = (
     "Left: the share of queries whose gold document is still among the hypotheses after each step; "
-    "over a bar stands the median rank of its best continuation, among all that were allowed, where "
-    "that step lost it (the beam keeps the first ones only). Right: what became of the relevant documents in the first "
-    "places. A search error is a document that scoring every identifier would have put there and "
-    "the beam did not find; a model error is one to which the model itself prefers others; luck is "
-    "one that stands there only because the beam lost a better one."
+    "where a step lost it for some, the median rank of its best continuation there, among all that "
+    "were allowed, stands over the bar: the beam keeps only the first ones. Right: what became of "
+    "the relevant documents in the first places. A search error is a document that scoring every "
+    "identifier would have put there and the beam did not find; a model error is one to which the "
+    "model itself prefers others; luck is one that stands there only because the beam lost a "
+    "better one."
 )
 UPRIGHT_LABELS = 8  # more bars than these leave no room for words beside each other
 _SEGMENTS = {

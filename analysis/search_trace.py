@@ -36,37 +36,37 @@ class SearchTrace:
         self._next = defaultdict(list)
         for prefix in gold:
             self._next[prefix[:-1]].append(prefix[-1])
-        self._started: float | None = None
-        self._seconds = self._model_seconds = self._watching_seconds = 0.0
+        self._since: float | None = None  # when the model's or the observer's last turn ended
+        self._model_seconds = self._constraint_seconds = 0.0
 
     def observe(self, depth: int, live: Hypotheses, successors: Successors, scores: Tensor) -> None:
         """The search's `observer`: what there was to choose from at a step."""
-        start = _clock()
+        self._constraint_seconds += _clock() - self._since
         prefixes = list(map(tuple, live.tokens.tolist()))
         if depth > 1:  # what is live now is what the last step left
             self.alive.append(not self.gold.isdisjoint(prefixes))
         agreeing = torch.zeros_like(successors.row, dtype=torch.bool)
         for row, prefix in enumerate(prefixes):
-            wanted = torch.tensor(self._next.get(prefix, []), device=agreeing.device)
+            wanted = successors.token.new_tensor(self._next.get(prefix, []))
             agreeing |= (successors.row == row) & torch.isin(successors.token, wanted)
         self.ranks.append(_rank_of_best(scores, agreeing))
-        self._watching_seconds += _clock() - start
+        self._since = _clock()
 
     def timed(self, step: Step) -> Callable[[Tensor, Tensor], Tensor]:
         """The search's step, with a watch on it."""
 
         def measured(tokens: Tensor, parents: Tensor) -> Tensor:
             start = _clock()
-            self._started = start if self._started is None else self._started
+            self._constraint_seconds += 0.0 if self._since is None else start - self._since
             log_probs = step(tokens, parents)
-            self._model_seconds += _clock() - start
+            self._since = _clock()
+            self._model_seconds += self._since - start
             return log_probs
 
         return measured
 
     def end(self, result: SearchResult) -> None:
         """Ends the trace with what the search found."""
-        self._seconds = _clock() - self._started
         found = [tuple(tokens) for tokens, _ in result.final.of(0)]
         ended = min((len(tokens) for tokens in found if tokens in self.gold), default=None)
         self.alive.append(ended is not None)
@@ -90,9 +90,8 @@ class SearchTrace:
 
     @property
     def constraint_ms(self) -> float:
-        """All else in a step: the constraint, and choosing the best."""
-        rest = self._seconds - self._model_seconds - self._watching_seconds
-        return 1000 * rest / len(self.ranks)
+        """All else in a step: the constraint, and choosing the best (but for the last step's)."""
+        return 1000 * self._constraint_seconds / len(self.ranks)
 
 
 def _rank_of_best(scores: Tensor, agreeing: Tensor) -> int | None:

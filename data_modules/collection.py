@@ -75,6 +75,29 @@ def judged_triples(table: Dataset) -> Iterator[tuple[str, str, int]]:
     return zip(*columns, strict=True)
 
 
+def relevant_pairs(judgements: Dataset, queries: Dataset, documents: Dataset) -> Dataset:
+    """The relevant (grade > 0) judgements as row numbers.
+
+    Args:
+        judgements: columns query_id, document_id, relevance.
+        queries, documents: tables with an id column; judgements of other queries are left out.
+
+    Returns:
+        A table with the columns query_row and document_row.
+    """
+    query_rows = {identifier: row for row, identifier in enumerate(queries["id"][:])}
+    document_rows = {identifier: row for row, identifier in enumerate(documents["id"][:])}
+    pairs = [
+        (query_rows[query], document_rows[document])
+        for query, document, grade in judged_triples(judgements)
+        if grade > 0 and query in query_rows
+    ]
+    columns = zip(*pairs, strict=True) if pairs else ([], [])
+    return Dataset.from_dict(
+        dict(zip(("query_row", "document_row"), map(list, columns), strict=True))
+    )
+
+
 def check(collection: Collection) -> Collection:
     """Refuse a collection that would only fail, or mislead, later; returns it unchanged.
 

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from data_modules.examples import Example, Task
+from data_modules.tasks import Example, Task
+from gr_mvdr.batch import PairBatch, pad
 
 # Examples are sorted by length within pools of so many batches.
 _POOL_BATCHES = 16
@@ -56,3 +57,14 @@ class Epoch(torch.utils.data.Dataset):
             chosen = self.task_of == place
             lengths[chosen] = task.lengths[self.numbers[chosen]]
         return lengths
+
+
+def collate(examples: list[Example]) -> PairBatch:
+    """Pads examples; where some have more targets than others, each target brings its source."""
+    if len({len(example.targets) for example in examples}) > 1:
+        examples = [
+            example._replace(targets=[target]) for example in examples for target in example.targets
+        ]
+    targets = [target for example in examples for target in example.targets]
+    index = torch.tensor([example.document for example in examples])
+    return PairBatch(*pad([example.source for example in examples]), *pad(targets), index)

@@ -1,123 +1,20 @@
 """Training examples of the retrieval task: what the encoder reads and what the decoder answers."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from functools import cached_property, partial
-from typing import NamedTuple, Protocol
+from functools import partial
 
 import numpy as np
-from datasets import Dataset, Features, List, Value
-from transformers import PreTrainedTokenizerBase
+from datasets import Features, List, Value
 
 from data_modules.collection import cached_table
 from data_modules.segments import token_spans
 from data_modules.spans import sample_starts, span_weights
+from data_modules.tasks import Example, RetrievalTask, TrainingTables
 from gr_mvdr.batch import cut
 from gr_mvdr.progress import track
 from gr_mvdr.tokenizers import EOS_ID
 
 _WEIGHTS = Features({"weights": List(Value("float32"))})
-
-
-class Example(NamedTuple):
-    """One source and its targets, token ids that are cut and ended as the model reads them.
-
-    Attributes:
-        source: the query, or what stands for it.
-        targets: token sequences that answer it; an empty one where the model itself knows the
-            document's identifier.
-        document: row of the corpus.
-    """
-
-    source: list[int]
-    targets: list[list[int]]
-    document: int
-
-
-@dataclass(frozen=True)
-class TrainingTables:
-    """What examples are made from.
-
-    Attributes:
-        pairs: columns query_row and document_row.
-        queries: columns id, text, tokens, word_starts.
-        documents: the same columns and title_tokens.
-        query_length, document_length: tokens kept of a text, the end token included.
-        tokenizer: the run's.
-        marks: the tokens of the texts that mark a source or end a title, by name.
-    """
-
-    pairs: Dataset
-    queries: Dataset
-    documents: Dataset
-    query_length: int
-    document_length: int
-    tokenizer: PreTrainedTokenizerBase
-    marks: dict[str, list[int]] = field(default_factory=dict)
-
-
-class Task(Protocol):
-    """Examples of one kind, each with a number.
-
-    Attributes:
-        lengths: (examples,) about how many tokens an example has: those of like length share a
-            batch.
-    """
-
-    lengths: np.ndarray
-
-    def numbers(self, rng: np.random.Generator) -> np.ndarray:
-        """The numbers of the examples that an epoch holds; one may come several times."""
-
-    def draw(self, number: int, rng: np.random.Generator) -> Example:
-        """One example, drawn afresh."""
-
-
-class RetrievalTask:
-    """The query → its relevant document, one example a pair; a subclass says what answers."""
-
-    def __init__(self, tables: TrainingTables):
-        self.tables = tables
-        self.query_rows = tables.pairs["query_row"][:]
-        self.document_rows = tables.pairs["document_row"][:]
-        self.query_tokens = tables.queries["tokens"][:]
-
-    def targets(self, pair: int, rng: np.random.Generator) -> list[list[int]]:
-        """The token sequences that answer the query of a pair."""
-        return self.answers(self.document_rows[pair], self.query(pair), rng)
-
-    def answers(self, row: int, source: list[int], rng: np.random.Generator) -> list[list[int]]:
-        """The token sequences of a document that answer any source: what the indexing task learns.
-
-        Args:
-            row: of the documents.
-            source: token ids, the end token included.
-        """
-        raise NotImplementedError
-
-    def example(self, source: list[int], row: int, rng: np.random.Generator) -> Example:
-        """A source that is no training query, with the document's answers to it."""
-        return Example(source, self.answers(row, source, rng), row)
-
-    @property
-    def target_lengths(self) -> np.ndarray:
-        """(pairs,) about how many tokens a target has."""
-        return np.zeros(len(self.document_rows), dtype=np.int64)
-
-    def query(self, pair: int) -> list[int]:
-        """The query's first tokens and the end token."""
-        return cut(self.query_tokens[self.query_rows[pair]], self.tables.query_length, EOS_ID)
-
-    def numbers(self, rng: np.random.Generator) -> np.ndarray:
-        return np.arange(len(self.document_rows))
-
-    def draw(self, number: int, rng: np.random.Generator) -> Example:
-        return Example(self.query(number), self.targets(number, rng), self.document_rows[number])
-
-    @cached_property
-    def lengths(self) -> np.ndarray:
-        queries = np.array([len(tokens) for tokens in self.query_tokens])
-        return queries[self.query_rows] + self.target_lengths
 
 
 class DocumentExamples:
@@ -134,8 +31,7 @@ class _Documents(RetrievalTask):
 
     @property
     def target_lengths(self) -> np.ndarray:
-        longest, texts = self.tables.document_length, self.tables.documents["tokens"]
-        return np.array([min(len(tokens), longest) for tokens in texts])[self.document_rows]
+        return self.document_lengths(self.tables.document_length)
 
 
 class IdentifierExamples:
@@ -183,8 +79,7 @@ class _Queries(RetrievalTask):
 
     @property
     def target_lengths(self) -> np.ndarray:
-        texts = self.tables.documents["tokens"]
-        return np.array([min(len(tokens), self.length) for tokens in texts])[self.document_rows]
+        return self.document_lengths(self.length)
 
 
 class SpanExamples:

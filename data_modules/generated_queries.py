@@ -8,9 +8,9 @@ import numpy as np
 from datasets import Dataset, Features, List, Value
 
 from data_modules.collection import cached_table
-from data_modules.examples import RetrievalTask, TrainingTables
 from data_modules.formats.lines import json_object, numbered_lines, sha256
 from data_modules.indexing import DocumentTask, Inputs, Source
+from data_modules.tasks import RetrievalTask, TrainingTables
 from data_modules.tokenisation import vocabulary_hash
 from gr_mvdr.batch import cut
 from gr_mvdr.tokenizers import EOS_ID

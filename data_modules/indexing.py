@@ -6,8 +6,8 @@ from typing import Protocol
 
 import numpy as np
 
-from data_modules.examples import Example, RetrievalTask, Task, TrainingTables
 from data_modules.segments import token_spans
+from data_modules.tasks import Example, RetrievalTask, TrainingTables
 from gr_mvdr.batch import cut
 from gr_mvdr.tokenizers import EOS_ID
 
@@ -84,15 +84,6 @@ class IndexingTask:
 
     def draw(self, number: int, rng: np.random.Generator) -> Example:
         return self.examples.draw(number, rng)
-
-
-def tasks(
-    tables: TrainingTables, retrieval: RetrievalTask, indexing: Indexing | None, known: np.ndarray
-) -> list[Task]:
-    """The tasks of a training run: retrieval, and indexing where it is asked for."""
-    if indexing is None or indexing.ratio == 0:
-        return [retrieval]
-    return [retrieval, indexing.prepare(tables, retrieval, known)]
 
 
 class Source:

@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytorch_lightning as pl
-import torch
 from datasets import Dataset, concatenate_datasets
 from torch.utils.data import DataLoader
 
-from data_modules.collection import Collection, judged_triples
-from data_modules.epoch import Epoch
-from data_modules.examples import DocumentExamples, Example, Task, TrainingTables
-from data_modules.indexing import Indexing, tasks
+from data_modules.collection import Collection, judged_triples, relevant_pairs
+from data_modules.epoch import Epoch, collate
+from data_modules.examples import DocumentExamples
+from data_modules.indexing import Indexing
+from data_modules.tasks import Example, Task, TrainingTables
 from data_modules.tokenisation import (
     add_title_tokens,
     add_tokens,
@@ -21,7 +21,7 @@ from data_modules.tokenisation import (
     join_fields,
     mark_tokens,
 )
-from gr_mvdr.batch import PairBatch, cut, pad
+from gr_mvdr.batch import PairBatch, cut
 from gr_mvdr.bm25 import BM25Index, words
 from gr_mvdr.progress import track
 from gr_mvdr.tokenizers import EOS_ID
@@ -197,7 +197,10 @@ class RetrievalDataModule(pl.LightningDataModule):
     def training_tasks(self) -> list[Task]:
         """The (query, relevant document) pairs of the train split; documents to index."""
         tables = self._tables(self.options["train_split"])
-        return tasks(tables, self.examples.prepare(tables), self.indexing, self.known_documents)
+        retrieval = self.examples.prepare(tables)
+        if self.indexing is None or self.indexing.ratio == 0:
+            return [retrieval]
+        return [retrieval, self.indexing.prepare(tables, retrieval, self.known_documents)]
 
     @cached_property
     def validation_task(self) -> Task:
@@ -270,37 +273,3 @@ class RetrievalDataModule(pl.LightningDataModule):
         # Whatever the seed: runs of several seeds are measured on the same queries.
         chosen = np.random.default_rng(0).permutation(len(queries))[:limit]
         return queries.select(sorted(chosen.tolist()))
-
-
-def collate(examples: list[Example]) -> PairBatch:
-    """Pads examples; where some have more targets than others, each target brings its source."""
-    if len({len(example.targets) for example in examples}) > 1:
-        examples = [
-            example._replace(targets=[target]) for example in examples for target in example.targets
-        ]
-    targets = [target for example in examples for target in example.targets]
-    index = torch.tensor([example.document for example in examples])
-    return PairBatch(*pad([example.source for example in examples]), *pad(targets), index)
-
-
-def relevant_pairs(judgements: Dataset, queries: Dataset, documents: Dataset) -> Dataset:
-    """The relevant (grade > 0) judgements as row numbers.
-
-    Args:
-        judgements: columns query_id, document_id, relevance.
-        queries, documents: tables with an id column; judgements of other queries are left out.
-
-    Returns:
-        A table with the columns query_row and document_row.
-    """
-    query_rows = {identifier: row for row, identifier in enumerate(queries["id"][:])}
-    document_rows = {identifier: row for row, identifier in enumerate(documents["id"][:])}
-    pairs = [
-        (query_rows[query], document_rows[document])
-        for query, document, grade in judged_triples(judgements)
-        if grade > 0 and query in query_rows
-    ]
-    columns = zip(*pairs, strict=True) if pairs else ([], [])
-    return Dataset.from_dict(
-        dict(zip(("query_row", "document_row"), map(list, columns), strict=True))
-    )

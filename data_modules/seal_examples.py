@@ -4,9 +4,10 @@ from functools import cached_property
 
 import numpy as np
 
-from data_modules.examples import Example, RetrievalTask, SpanExamples, SpanTask, TrainingTables
+from data_modules.examples import SpanExamples, SpanTask
 from data_modules.indexing import DocumentTask, Inputs
 from data_modules.segments import token_spans
+from data_modules.tasks import Example, RetrievalTask, TrainingTables
 from gr_mvdr.batch import cut
 from gr_mvdr.tokenizers import EOS_ID
 

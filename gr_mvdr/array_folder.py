@@ -8,6 +8,8 @@ import json
 import shutil
 import tempfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,9 @@ import numpy as np
 CONTENTS = "arrays.json"
 
 
-def write_arrays(path: Path, arrays: dict[str, np.ndarray], settings: dict[str, Any]) -> None:
-    """Writes arrays and settings (anything JSON can hold) as the new folder `path`.
-
-    The folder is written under a temporary name beside `path` and then renamed.
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A folder to write into, which becomes `path` when all is written, and else disappears.
 
     Raises:
         ValueError: `path` exists already.
@@ -29,16 +30,26 @@ def write_arrays(path: Path, arrays: dict[str, np.ndarray], settings: dict[str, 
     path.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:
-        for name, array in arrays.items():
-            np.save(folder / f"{name}.npy", array, allow_pickle=False)
-        files = {f"{name}.npy": _checksum(folder / f"{name}.npy") for name in arrays}
-        contents = json.dumps({"settings": settings, "files": files}, indent=1)
-        (folder / CONTENTS).write_text(contents + "\n", encoding="utf-8")
+        yield folder
         folder.chmod(0o755)  # mkdtemp's folders are closed to everyone else
         folder.rename(path)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
+
+
+def write_arrays(path: Path, arrays: dict[str, np.ndarray], settings: dict[str, Any]) -> None:
+    """Writes arrays and settings (anything JSON can hold) as the new folder `path`.
+
+    Raises:
+        ValueError: `path` exists already.
+    """
+    with new_folder(path) as folder:
+        for name, array in arrays.items():
+            np.save(folder / f"{name}.npy", array, allow_pickle=False)
+        files = {f"{name}.npy": _checksum(folder / f"{name}.npy") for name in arrays}
+        contents = json.dumps({"settings": settings, "files": files}, indent=1)
+        (folder / CONTENTS).write_text(contents + "\n", encoding="utf-8")
 
 
 def read_arrays(path: Path, names: tuple[str, ...]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:

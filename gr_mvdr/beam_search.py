@@ -113,6 +113,7 @@ def beam_search(
         first_log_probs = log_probs if first_log_probs is None else first_log_probs
         successors = constraint.expand(state)
         scores = _scores(live, log_probs, successors)
+        del log_probs  # the largest tensor: freed before the model makes the next one
         if observer is not None:
             observer(depth, live, successors, scores)
         begins = _begins(successors.row, len(live))

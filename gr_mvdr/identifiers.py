@@ -3,10 +3,11 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -18,38 +19,85 @@ Table = Any
 Encode = Callable[[Sequence[Sequence[int]]], np.ndarray]
 
 
-class Scheme(Protocol):
+class Scheme:
     """How documents get their identifiers: atomic, naive or semantic docids, titles.
 
     `fit` learns from the documents that are known in training, `assign` names any documents: the
     known ones as `fit` did, whatever stands beside them, new ones by the same structure. New
     documents are numbered in the order given, so `assign` is asked about a whole collection at
     once; documents added at its end change no identifier before them.
+
+    Attributes:
+        n_tokens: new tokens needed beyond the vocabulary, from `first_token` on; known once fitted.
+        width: tokens a position, where position i owns first_token + i · width and the width − 1
+            tokens after it; None where a token may stand at any position.
+        document_ids: of the known documents, in their order; a document's number is its place.
+        first_token: the first new token's id.
     """
 
-    @property
-    def n_tokens(self) -> int:
-        """New tokens needed beyond the vocabulary, from `first_token` on; known once fitted."""
+    n_tokens: int = 0
+    width: int | None = None
+
+    def __init__(self) -> None:
+        self.document_ids: list[str] = []
+        self.first_token = 0
 
     @property
-    def width(self) -> int | None:
-        """Tokens a position, where position i owns the tokens from first_token + i · width on."""
+    def settings(self) -> dict[str, Any]:
+        """The options that known documents' identifiers depend on, for JSON."""
+        return {}
 
     def fit(self, documents: Table, first_token: int, encode: Encode | None = None) -> None:
         """
         Args:
             documents: the known documents; first_token: the first token id that is still free;
             encode: the model's own encoder, for schemes that are made with it.
+
+        Raises:
+            ValueError: there are none.
         """
+        if len(documents) == 0:
+            raise ValueError("model.identifiers: there is no document to give an identifier to")
+        self.document_ids, self.first_token = list(documents["id"][:]), first_token
 
     def assign(self, documents: Table) -> list[list[int]]:
         """One token sequence a document, end token included where one is needed; [] = none."""
+        raise NotImplementedError
+
+    def numbers(self, documents: Table) -> list[int | None]:
+        """The number of each document among the known ones, None for new ones."""
+        known = {identifier: number for number, identifier in enumerate(self.document_ids)}
+        return [known.get(identifier) for identifier in documents["id"][:]]
 
     def save(self, folder: str | Path) -> None:
-        """Writes all that `assign` needs as the new folder `folder`."""
+        """Writes all that `assign` needs as the new folder `folder`.
+
+        Raises:
+            ValueError: `folder` exists.
+        """
+        state = {"first_token": self.first_token, "document_ids": self.document_ids}
+        write_arrays(Path(folder), {}, {"scheme": type(self).__name__, **self.settings, **state})
 
     def load(self, folder: str | Path, encode: Encode | None = None) -> None:
-        """Makes this the scheme that was saved; refuses one of other settings."""
+        """Takes up what was saved.
+
+        Args:
+            encode: as for `fit`; without it a scheme that is made with it knows no new documents.
+
+        Raises:
+            FileNotFoundError: no such folder. ValueError: it is damaged, or was saved by another
+                scheme or with other settings.
+        """
+        _, saved = read_arrays(Path(folder), ())
+        if saved.get("scheme") != type(self).__name__:
+            raise ValueError(f"{folder}: holds {saved.get('scheme')}, not {type(self).__name__}")
+        for key, value in self.settings.items():
+            if saved.get(key) != value:
+                raise ValueError(
+                    f"model.identifiers.{key}={value}: the identifiers saved in {folder} were "
+                    f"made with {key}={saved.get(key)}"
+                )
+        self.document_ids, self.first_token = saved["document_ids"], saved["first_token"]
 
 
 @dataclass(frozen=True)
@@ -72,6 +120,15 @@ class Identifiers:
     def of(self, row: int) -> list[int]:
         """The tokens of the document in that row."""
         return self.sequences[row]
+
+    def items(self) -> Iterator[tuple[str, list[int]]]:
+        """Yields (document id, tokens)."""
+        return zip(self.document_ids, self.sequences, strict=True)
+
+    @property
+    def hash(self) -> str:
+        """32 hexadecimal digits that stand for these documents with these identifiers."""
+        return _hash([self.document_ids, self.sequences])
 
     def statistics(self) -> dict[str, float]:
         """Collisions and depth.
@@ -126,27 +183,28 @@ class Identifiers:
                 f"must be of collection {collection}"
             )
         tokens, starts = arrays["tokens"].tolist(), arrays["starts"].tolist()
-        bounds = zip(starts[:-1], starts[1:], strict=True)
-        return cls(document_ids, [tokens[start:end] for start, end in bounds])
+        return cls(document_ids, [tokens[start:end] for start, end in pairwise(starts)])
 
 
 def collection_hash(document_ids: Sequence[str]) -> str:
     """32 hexadecimal digits that stand for these documents in this order."""
-    return hashlib.sha256(json.dumps(list(document_ids)).encode()).hexdigest()[:32]
+    return _hash(list(document_ids))
 
 
-def check_settings(folder: str | Path, saved: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """Refuses a saved scheme whose settings are not those of the config.
+def _hash(value: list) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:32]
 
-    Raises:
-        ValueError: names the first setting that differs, as the user typed it.
-    """
-    for key, value in wanted.items():
-        if saved.get(key) != value:
-            raise ValueError(
-                f"model.identifiers.{key}={value}: the scheme saved in {folder} has "
-                f"{key}={saved.get(key)}"
-            )
+
+def check_choice(key: str, value: str, choices: tuple[str, ...]) -> None:
+    """Raises ValueError unless an option of a scheme is one of the choices."""
+    if value not in choices:
+        raise ValueError(f"model.identifiers.{key}={value}: must be {' or '.join(choices)}")
+
+
+def check_at_least(key: str, value: int, least: int) -> None:
+    """Raises ValueError if an option of a scheme is too small."""
+    if value < least:
+        raise ValueError(f"model.identifiers.{key}={value}: must be ≥ {least}")
 
 
 def _shared(sequences: list[tuple[int, ...]]) -> int:

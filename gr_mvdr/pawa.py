@@ -24,7 +24,7 @@ class PawaHead(TableHead):
     E_{j,v} is ever used; for titles the position enters through d′_i alone.
 
     Forms:
-        paper: e_{i,v} = E_v d′_i.
+        paper: e_{i,v} = E_v d′_i, where E = d^−1 · `projection`.
         nci: e_{i,v} = d^−½ (E_v d′_i + b_v + s_v): a linear map d → d·R with bias, and the static
             rows s of the backbone's output table.
 

@@ -26,6 +26,10 @@ class DecodingStep:
         self.inputs = self.scores = None
 
     def __call__(self, tokens: Tensor, parents: Tensor) -> Tensor:
+        return self.head.by_token(self.row_scores(tokens, parents))
+
+    def row_scores(self, tokens: Tensor, parents: Tensor) -> Tensor:
+        """(R, rows) log-probabilities of the head's rows after these tokens."""
         self._extend(tokens, parents)
         hidden = self.decoder(
             inputs_embeds=self.inputs[:, -1:],
@@ -38,7 +42,7 @@ class DecodingStep:
         position = torch.full_like(parents, self.inputs.shape[1] - 1)
         logits = self.head.logits(hidden, None if context is None else context[:, -1], position)
         self.scores = logits.float().log_softmax(-1)
-        return self.head.by_token(self.scores)
+        return self.scores
 
     def _extend(self, tokens: Tensor, parents: Tensor) -> None:
         """Every hypothesis' decoder inputs (R, t, d): its parent's, and the vector of its token."""
@@ -49,3 +53,24 @@ class DecodingStep:
         self.queries, self.mask = self.queries[parents], self.mask[parents]
         rows = self.head.best_rows(self.scores, parents, tokens)
         self.inputs = torch.cat([self.inputs[parents], self.head.embed(rows)[:, None]], dim=1)
+
+
+def sequence_scores(step: DecodingStep, ids: Tensor, mask: Tensor, queries: Tensor) -> Tensor:
+    """(n,) log p(sequence | query) as a search that finds the sequence would give it.
+
+    Teacher forcing along the best row of every token, not along given rows.
+
+    Args:
+        step: a fresh one for B queries; ids, mask: (n, M) the sequences;
+        queries: (n,) int64, the query of each.
+    """
+    last = torch.full((len(step.queries),), PAD_ID, device=ids.device)
+    parents, total = torch.arange(len(last), device=ids.device), 0.0
+    for token, real in zip(ids.unbind(1), mask.unbind(1), strict=True):
+        scores = step.row_scores(last, parents)
+        # After the first position every sequence has a row of its own.
+        parents = queries if last.shape != token.shape or total is 0.0 else parents
+        rows = step.head.best_rows(scores, parents, token)
+        total = total + torch.where(real, scores[parents, rows], 0.0)
+        last = token
+    return total

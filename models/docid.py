@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from gr_mvdr.identifiers import Identifiers, Scheme, collection_hash
-from gr_mvdr.trie import Trie
 from torch import Tensor
 
 from gr_mvdr.backbones import check_embedding_ties
@@ -21,9 +19,11 @@ from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.beam_search import SearchResult
 from gr_mvdr.configured import build
 from gr_mvdr.heads import Vocabulary
+from gr_mvdr.identifiers import Identifiers, Scheme, collection_hash
 from gr_mvdr.progress import track
 from gr_mvdr.ranking import Ranking
 from gr_mvdr.tokenizers import EOS_ID
+from gr_mvdr.trie import Trie
 from models.base import Table
 from models.generative import GenerativeSystem
 
@@ -87,9 +87,8 @@ class Docid(GenerativeSystem):
         first_token = self.backbone.config.vocab_size
         if directory.is_dir():
             self.identifiers = Identifiers.load(directory, collection_hash(ids))
-            self.scheme.load(directory / "scheme")
+            self.scheme.load(directory / "scheme", self.mean_vectors)
         else:
-            self.eval()
             chosen = documents.select(known)
             self.scheme.fit(chosen, first_token, self.mean_vectors)
             sequences: list[list[int]] = [[] for _ in ids]
@@ -166,13 +165,10 @@ class Docid(GenerativeSystem):
         return self.searcher
 
     def _assign_new(self, documents: Table) -> None:
-        ids, known = documents["id"][:], dict(self.identifiers.items())
-        missing = [row for row, identifier in enumerate(ids) if not known.get(identifier)]
-        if missing:
-            found = self.scheme.assign(documents.select(missing))
-            known |= {ids[row]: sequence for row, sequence in zip(missing, found, strict=True)}
-        self.identifiers = Identifiers(ids, [known[identifier] for identifier in ids])
-        self.head.extend({token for sequence in known.values() for token in sequence})
+        if documents["id"][:] == self.identifiers.document_ids and all(self.identifiers.sequences):
+            return
+        self.identifiers = Identifiers(documents["id"][:], self.scheme.assign(documents))
+        self.head.extend({token for found in self.identifiers.sequences for token in found})
 
     @property
     def search_length(self) -> int:
@@ -190,6 +186,11 @@ class Docid(GenerativeSystem):
                 results[document] = score
                 score = float(np.nextafter(score, -np.inf))
         return results
+
+    def is_identifier(self, tokens: Sequence[int]) -> bool:
+        """Whether a sequence is a document's identifier."""
+        node = int(self.searcher.find(torch.tensor([list(tokens)])))
+        return node >= 0 and len(self.searcher.documents_at(node)) > 0
 
     def gold_prefixes(self, document: int) -> set[tuple[int, ...]]:
         """The prefixes of the document's identifier."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gr_mvdr.batch import PairBatch, cut, pad
-from gr_mvdr.beam_search import Observer, SearchResult, beam_search
+from gr_mvdr.beam_search import Observer, SearchResult, Step, beam_search
 from gr_mvdr.constraint import Constraint
 from gr_mvdr.progress import track
 from gr_mvdr.ranking import Ranking
@@ -130,12 +130,19 @@ class GenerativeSystem(EncoderDecoder):
         return Ranking(results).top(k)
 
     def search(
-        self, queries: Sequence[Sequence[int]], observer: Observer | None = None
+        self,
+        queries: Sequence[Sequence[int]],
+        observer: Observer | None = None,
+        wrap: Callable[[Step], Step] = lambda step: step,
     ) -> SearchResult:
-        """Beam search for queries, given as tokens; see `gr_mvdr.beam_search`."""
+        """Beam search for queries, given as tokens; see `gr_mvdr.beam_search`.
+
+        Args:
+            observer: sees every step; wrap: of the step function, to time it.
+        """
         ids, mask = (x.to(self.device) for x in pad([self.prepare_query(q) for q in queries]))
         return beam_search(
-            self.decoding_step(ids, mask),
+            wrap(self.decoding_step(ids, mask)),
             self.searcher,
             batch_size=len(queries),
             beam_size=self.hparams.beam_size,
@@ -151,6 +158,10 @@ class GenerativeSystem(EncoderDecoder):
 
     def documents_of(self, found: SearchResult, number: int) -> dict[int, float]:
         """Document number → score, for query `number` of a search."""
+        raise NotImplementedError
+
+    def is_identifier(self, tokens: Sequence[int]) -> bool:
+        """Whether a generated sequence names a document."""
         raise NotImplementedError
 
     def gold_prefixes(self, document: int) -> set[tuple[int, ...]]:

@@ -1,7 +1,7 @@
 """T5-SEAL: generates n-grams of the corpus and adds up their evidence (gr_as_mvdr §6.2, App. D)."""
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gr_mvdr.batch import PairBatch, cut, pad
-from gr_mvdr.beam_search import Observer, SearchResult
+from gr_mvdr.beam_search import Observer, SearchResult, Step
 from gr_mvdr.evidence import score_documents
 from gr_mvdr.heads import Vocabulary
 from gr_mvdr.identifiers import collection_hash
@@ -149,10 +149,13 @@ class T5SEAL(GenerativeSystem):
         return self.searcher
 
     def search(
-        self, queries: Sequence[Sequence[int]], observer: Observer | None = None
+        self,
+        queries: Sequence[Sequence[int]],
+        observer: Observer | None = None,
+        wrap: Callable[[Step], Step] = lambda step: step,
     ) -> SearchResult:
         """Beam search for n-grams; in full SEAL titles and the query's n-grams are added."""
-        found = super().search(queries, observer)
+        found = super().search(queries, observer, wrap)
         further: list[list[Key]] = [[] for _ in queries]
         if self.titles is not None:
             further = title_keys(
@@ -178,6 +181,10 @@ class T5SEAL(GenerativeSystem):
             found.first_log_probs[number].cpu().numpy(),
             **self.hparams.evidence,
         )
+
+    def is_identifier(self, tokens: Sequence[int]) -> bool:
+        """Whether an n-gram occurs in a document."""
+        return self.searcher.count(list(tokens)) > 0
 
     def gold_prefixes(self, document: int) -> set[tuple[int, ...]]:
         """Every n-gram of the document up to the length of a key."""

@@ -73,6 +73,26 @@ def test_the_summary_marks_the_best_of_each_column(sweep):
     assert bm25[0] == ("–", False) and not colbert[0].best  # nothing to compare with
 
 
+def test_the_search_of_generative_systems_stands_beside_the_others(sweep):
+    metrics = {"retrieve/mrr@10": 0.5, "cost/train_seconds": 3}
+    for name, value in (("search_error@10", 0.25), ("model_error@10", 0.5), ("luck@10", 0)):
+        metrics[f"analysis/search/{name}"] = value
+    metrics["analysis/search/gold_alive/step_1"] = 0.75
+    write_run(sweep / "11", "dsi", 1, metrics)
+    worse = metrics | {"analysis/search/search_error@10": 0.5}
+    write_run(sweep / "12", "genre", 1, worse)
+    (section,) = compare_runs([sweep]).sections
+    table = summary(section)
+    rows = {name: dict(zip(table.columns, cells, strict=True)) for name, cells in table.rows}
+    assert rows["dsi"]["search error@10"] == ("0.250", True)  # the smaller error is the better
+    assert rows["genre"]["search error@10"] == ("0.500", False)
+    assert rows["bm25"]["search error@10"] == rows["bm25"]["model error@10"] == ("–", False)
+    assert "luck@10" not in table.columns
+    tables = {table.heading: table for table in comparison_tables(section)}
+    assert [name for name, _ in tables["search"].rows] == ["dsi", "genre"]
+    assert tables["search gold alive"].columns == ["step 1"]
+
+
 def test_forms_of_reranking_stand_in_one_table(sweep):
     (section,) = compare_runs([sweep]).sections
     rerank = next(table for table in comparison_tables(section) if table.heading == "rerank")

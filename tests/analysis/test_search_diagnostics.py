@@ -3,6 +3,7 @@ import json
 import math
 from types import SimpleNamespace
 
+import datasets
 import pytest
 import torch
 
@@ -18,6 +19,8 @@ from analysis.tables import run_tables
 from gr_mvdr.beam_search import beam_search
 from gr_mvdr.ranking import Ranking, evaluate
 from gr_mvdr.trie import Trie
+from models.docid import Docid
+from models.t5_seal import T5SEAL
 
 END, VOCABULARY = 1, 8
 
@@ -225,6 +228,17 @@ def test_a_gold_that_has_ended_is_not_lost():
     assert other.alive == [False] * 4 and (other.lost, other.lost_rank) == (1, 2)
 
 
+def test_a_search_that_ended_early_keeps_what_it_had(tmp_path):
+    likely = [
+        table_of(p={2: 0.9, 3: 0.1}, p2={END: 1.0}, p3={4: 1.0}, p34={END: 1.0}),
+        table_of(p={2: 0.1, 3: 0.9}, p2={END: 1.0}, p3={4: 1.0}, p34={END: 1.0}),
+    ]
+    system = Chain([[2, END], [3, 4, END]], lambda query, prefix: likely[query](query, prefix), 1)
+    metrics = diagnose_search(system, dataset(2, [["d0"], ["d1"]]), tmp_path, 50)
+    assert [len(trace_of(system, n, query=n).alive) for n in (0, 1)] == [2, 3]
+    assert [metrics[f"analysis/search/gold_alive/step_{step}"] for step in (1, 2, 3)] == [1, 1, 1]
+
+
 def test_equal_successors_keep_the_order_of_the_search():
     chain = Chain([[2], [3], [4]], table_of(p={2: 0.2, 3: 0.2, 4: 0.2}), 2)
     assert [trace_of(chain, n).ranks for n in range(3)] == [[1], [2], [3]]
@@ -379,3 +393,74 @@ def test_names_of_the_metrics():
     assert metric_names.full_label(key) == "search error@10"
     assert metric_names.headlines([key, "analysis/search/luck@10"], set()) == [key]
     assert metric_names.best(key, [0.2, 0.1]) == 0.1
+
+
+class FixedDocids:
+    """A scheme of given docids (`gr_mvdr.identifiers.Scheme`); two documents share one."""
+
+    n_tokens, width = 0, None
+
+    def fit(self, documents, first_token, encode=None):
+        pass
+
+    def assign(self, documents):
+        return [[4 + n // 9, 4 + n // 3 % 3, 4 + min(n, 25) % 3] for n in documents["number"]]
+
+    def save(self, folder):
+        folder.mkdir(parents=True)
+
+    def load(self, folder):
+        pass
+
+
+@pytest.fixture
+def corpus():
+    """27 documents of random words, and a query for each: its first words."""
+    words = torch.randint(4, 40, (27, 8), generator=torch.Generator().manual_seed(2)).tolist()
+    documents = {"id": [f"d{n}" for n in range(27)], "number": list(range(27)), "tokens": words}
+    documents["text"] = documents["title"] = [" ".join(map(str, row)) for row in words]
+    documents["title_tokens"] = [row[:2] for row in words]
+    data = dataset(27, [[f"d{n}"] for n in range(27)])
+    data.documents = datasets.Dataset.from_dict(documents)
+    queries = Table({"id": f"q{n}", "tokens": row[:3]} for n, row in enumerate(words))
+    data.test_queries = lambda split: queries
+    return data
+
+
+def tiny(build, **options):
+    torch.manual_seed(0)
+    shape = dict(vocab_size=40, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2)
+    backbone = dict(name=None, dropout_rate=0.0, attention="eager", shape=shape)
+    optimizer = {"learning_rate": 1e-3, "weight_decay": 0.01, "schedule": "constant"}
+    common = dict(backbone=backbone, query_length=8, document_length=12, optimizer=optimizer)
+    return build(**common, **options).eval()
+
+
+@pytest.mark.parametrize("beam_size", [2, 40])
+def test_a_real_docid_system(corpus, tmp_path, beam_size):
+    scheme = {"_target_": f"{__name__}.FixedDocids"}
+    system = tiny(Docid, identifiers=scheme, beam_size=beam_size)
+    system.prepare(corpus.documents, range(27), tmp_path / "identifiers")
+    system.index(corpus.documents, tmp_path / "index")
+    metrics = diagnose_search(system, corpus, tmp_path, 27)
+    values = {name.removeprefix("analysis/search/"): v for name, v in metrics.items()}
+    assert values["score_difference"] < 1e-5
+    assert values["invalid"] == values["duplicates"] == 0
+    for k in (1, 10):
+        model, search, luck = (values[f"{name}@{k}"] for name in SHARES)
+        assert values[f"recall@{k}"] == pytest.approx(1 - model - search + luck)
+        assert beam_size == 2 or search == luck == 0
+    assert (values["gold_alive/step_3"] == 1) == (beam_size == 40)
+
+
+def test_a_real_seal(corpus, tmp_path):
+    evidence = dict(alpha=2.0, beta=0.8, smoothing=0.1, max_occurrences_1=1500)
+    system = tiny(T5SEAL, key_length=4, beam_size=3, evidence=evidence)
+    system.index(corpus.documents, tmp_path / "index")
+    metrics = diagnose_search(system, corpus, tmp_path, 27)
+    assert metrics["analysis/search/invalid"] == metrics["analysis/search/duplicates"] == 0
+    assert 0 <= metrics["analysis/search/recall@10"] <= 1
+    assert "analysis/search/gold_alive/step_4" in metrics
+    assert "analysis/search/search_error@1" not in metrics
+    line = next(csv.DictReader((tmp_path / "search_diagnostics.csv").open()))
+    assert line["rank_exhaustive"] == "" and int(line["outputs"]) >= 3

@@ -8,9 +8,9 @@ from data_modules.examples import (
     IdentifierExamples,
     QueryExamples,
     SpanExamples,
-    TrainingTables,
 )
 from data_modules.spans import span_weights
+from data_modules.tasks import TrainingTables
 from data_modules.tokenisation import add_tokens
 from gr_mvdr.tokenizers import EOS_ID, word_tokenizer
 

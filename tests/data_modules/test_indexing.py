@@ -28,7 +28,7 @@ N_DOCUMENTS, N_PAIRS = 9, 12
 
 
 def words(seed, n):
-    return " ".join(random.Random(seed).choice(WORDS) for _ in range(n))
+    return " ".join(random.Random(seed).choices(WORDS, k=n))
 
 
 class Tiny(RetrievalDataModule):

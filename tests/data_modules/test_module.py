@@ -6,9 +6,11 @@ import pytest
 import torch
 from datasets import Dataset
 
-from data_modules.collection import JUDGEMENTS, Collection
-from data_modules.examples import Example, SpanExamples
-from data_modules.module import RetrievalDataModule, collate, relevant_pairs
+from data_modules.collection import JUDGEMENTS, Collection, relevant_pairs
+from data_modules.epoch import collate
+from data_modules.examples import SpanExamples
+from data_modules.module import RetrievalDataModule
+from data_modules.tasks import Example
 from gr_mvdr.tokenizers import EOS_ID, UNK_ID
 
 LEXICON = "river stone amber castle hollow marsh bright winter copper lantern north harbour".split()

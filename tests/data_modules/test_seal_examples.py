@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from datasets import Dataset
 
-from data_modules.examples import SpanExamples, TrainingTables
+from data_modules.examples import SpanExamples
 from data_modules.indexing import Indexing
 from data_modules.seal_examples import SealExamples, UnsupervisedParts
+from data_modules.tasks import TrainingTables
 from data_modules.tokenisation import add_title_tokens, add_tokens
 from gr_mvdr.tokenizers import EOS_ID, word_tokenizer
 
