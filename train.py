@@ -66,6 +66,7 @@ def train(config: DictConfig) -> dict[str, float]:
     model.index(data.documents, run / "index")
     metrics["cost/index_seconds"] = time.perf_counter() - start
     metrics["cost/index_bytes"] = index_bytes(run / "index")
+    metrics |= model.statistics()
     metrics |= evaluate_retrieval(model, data, run, config.retrieval_depth)
     metrics |= evaluate_reranking(model, data, run, instantiate(config.rerank, _convert_="all"))
     metrics |= query_milliseconds(model, data, config.retrieval_depth)

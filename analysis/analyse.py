@@ -1,6 +1,7 @@
 """The analysis of one run: its alignments (Wu et al. §7.2) and, if generative, its search."""
 
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,11 +69,19 @@ def _analyse_test_pairs(
         overwrite=True,
     )
     tokenizer = data.tokenizer
-    frequencies = document_frequencies(data.documents["tokens"], len(tokenizer))
+    # Docid tokens lie beyond the tokeniser's: no document's text holds them.
+    size = max(len(tokenizer), model.vocabulary_size)
+    frequencies = document_frequencies(data.documents["tokens"], size)
     idf = inverse_document_frequency(frequencies, len(data.documents))
     special = tokenizer.all_special_ids
-    convert = tokenizer.convert_ids_to_tokens
-    return analyse_alignments(store, run, idf, special, convert, cases)
+    strings = partial(token_strings, tokenizer)
+    return analyse_alignments(store, run, idf, special, strings, cases)
+
+
+def token_strings(tokenizer: Any, ids: Sequence[int]) -> list[str]:
+    """Tokens as they are drawn; a docid token as its number among these, "#17"."""
+    size = len(tokenizer)
+    return [tokenizer.convert_ids_to_tokens(i) if i < size else f"#{i - size}" for i in ids]
 
 
 def analyse_alignments(

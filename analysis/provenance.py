@@ -9,7 +9,10 @@ from typing import Any
 
 import torch
 
-PACKAGES = ("torch", "transformers", "pytorch-lightning", "datasets", "faiss-cpu", "bm25s")
+PACKAGES = (
+    *("torch", "transformers", "pytorch-lightning"),
+    *("datasets", "faiss-cpu", "bm25s", "scikit-learn"),
+)
 
 
 def provenance(system: str, model: Any, data: Any, seed: int) -> dict[str, Any]:
@@ -27,6 +30,7 @@ def provenance(system: str, model: Any, data: Any, seed: int) -> dict[str, Any]:
         "collection": collection.name,
         "documents": len(collection.documents),
         "sources": collection.sources,
+        "training_sources": data.training_sources,
         "text_fields": data.options["text_fields"],
         "train_split": data.options["train_split"],
         "splits": data.test_splits,

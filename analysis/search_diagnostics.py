@@ -63,7 +63,7 @@ def diagnose_search(system: Any, data: Any, run: Path, queries: int) -> dict[str
     """
     if queries < 0:
         raise ValueError(f"analysis.search_queries={queries}: must be ≥ 0")
-    if not queries or system.paradigm != "generative":
+    if not queries or getattr(system, "searcher", None) is None or system.paradigm != "generative":
         return {}
     found = _diagnoses(system, data, queries)
     if not found:

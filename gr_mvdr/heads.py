@@ -62,6 +62,9 @@ class Head(nn.Module):
 
     # NP decoding makes its table from the encoder; the other heads have none to make.
 
+    # Some logits are −inf: label smoothing, which spreads over all rows, is impossible.
+    masks_rows = False
+
     def builds_before(self, epoch: int) -> bool:
         """Is a table to be built (anew) before this epoch, counted from 0?"""
         return False
@@ -72,6 +75,11 @@ class Head(nn.Module):
 
     def extend(self, tokens: Iterable[int]) -> None:
         """Rows for tokens of identifiers that arrived after training, where they have none."""
+
+    def memory_bytes(self, batch: int, length: int) -> int:
+        """What rows and the logits of batch × length positions take, in fp32, at most."""
+        rows, size = self.backbone.lm_head.weight.shape
+        return 4 * (rows * size + batch * length * rows)
 
     def table_state(self) -> dict[str, Any] | None:
         """What a checkpoint must hold besides parameters."""
@@ -100,7 +108,7 @@ class Head(nn.Module):
         return self.backbone.shared(rows)
 
     def inputs(self, rows: Tensor) -> Tensor:
-        """Target rows (B, M) → decoder inputs (B, M, d): the start vector, then all but the last."""
+        """Target rows (B, M) → decoder inputs (B, M, d): the start, then all rows but the last."""
         start = self.start_vector.expand(len(rows), 1, -1)
         return torch.cat([start, self.embed(rows[:, :-1])], dim=1)
 

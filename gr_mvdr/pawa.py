@@ -78,6 +78,10 @@ class PawaHead(TableHead):
         self.bias = nn.Parameter(torch.zeros(rows, size)) if form == "nci" else None
 
     @property
+    def masks_rows(self) -> bool:
+        return self.width is not None
+
+    @property
     def scale(self) -> float:
         """What the weights are multiplied by: d^−1, and d^−½ in NCI's form."""
         return len(self.memory) ** (-1.0 if self.form == "paper" else -0.5)

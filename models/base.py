@@ -33,6 +33,8 @@ class System(pl.LightningModule):
 
     paradigm: ClassVar[Paradigm]
     trainable: ClassVar[bool] = True
+    # Token ids may go beyond the tokeniser's, up to here.
+    vocabulary_size: int = 0
 
     def __init__(self, optimizer: dict[str, Any] | None = None):
         """
@@ -98,6 +100,10 @@ class System(pl.LightningModule):
             form: the form's options, from the model's config (`rerank.<form>`).
         """
         raise NotImplementedError
+
+    def statistics(self) -> dict[str, float]:
+        """Further flat metrics of an indexed system, "analysis/…" or "cost/…"."""
+        return {}
 
     def configure_optimizers(self) -> Any:
         """AdamW under the schedule of `model.optimizer`."""

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, EncoderDecoderCache
 
+from gr_mvdr.tokenizers import PAD_ID
+
 
 class DecodingStep:
     """(tokens (R,), parents (R,)) → log-probabilities (R, V) over tokens, with a cache.
@@ -65,12 +67,12 @@ def sequence_scores(step: DecodingStep, ids: Tensor, mask: Tensor, queries: Tens
         queries: (n,) int64, the query of each.
     """
     last = torch.full((len(step.queries),), PAD_ID, device=ids.device)
-    parents, total = torch.arange(len(last), device=ids.device), 0.0
+    came_from, belongs = torch.arange(len(last), device=ids.device), queries
+    total = torch.zeros(len(ids), device=ids.device)
     for token, real in zip(ids.unbind(1), mask.unbind(1), strict=True):
-        scores = step.row_scores(last, parents)
+        scores = step.row_scores(last, came_from)
+        rows = step.head.best_rows(scores, belongs, token)
+        total = total + torch.where(real, scores[belongs, rows], 0.0)
         # After the first position every sequence has a row of its own.
-        parents = queries if last.shape != token.shape or total is 0.0 else parents
-        rows = step.head.best_rows(scores, parents, token)
-        total = total + torch.where(real, scores[parents, rows], 0.0)
-        last = token
+        last, came_from, belongs = token, belongs, torch.arange(len(ids), device=ids.device)
     return total

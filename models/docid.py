@@ -14,21 +14,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gr_mvdr.backbones import check_embedding_ties
 from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.beam_search import SearchResult
 from gr_mvdr.configured import build
-from gr_mvdr.heads import Vocabulary
-from gr_mvdr.identifiers import Identifiers, Scheme, collection_hash
+from gr_mvdr.identifiers import collection_hash
 from gr_mvdr.progress import track
 from gr_mvdr.ranking import Ranking
-from gr_mvdr.tokenizers import EOS_ID
 from gr_mvdr.trie import Trie
 from models.base import Table
-from models.generative import GenerativeSystem
+from models.decoding import sequence_scores
+from models.identified import IdentifiedSystem
+
+# Identifiers scored at once.
+_DECODE_BATCH = 512
 
 
-class Docid(GenerativeSystem):
+class Docid(IdentifiedSystem):
     """Generates the document's identifier token by token (DSI, GENRE; gr_as_mvdr §5.1, §7.3)."""
 
     def __init__(
@@ -67,108 +68,29 @@ class Docid(GenerativeSystem):
             raise ValueError(f"model.trained_rows={trained_rows}: must be all or new")
         super().__init__(backbone, optimizer, head, decoder_layers)
         self.save_hyperparameters()
-        self.identifiers: Identifiers | None = None
-        self.scheme: Scheme = build(identifiers)
+        self.scheme = build(identifiers)
 
-    # Identifiers ----------------------------------------------------------------------------
-
-    def prepare(self, documents: Table, known: Sequence[int], directory: str | Path) -> None:
-        """Gives every known document its identifier, and the backbone rows for new tokens.
-
-        Args:
-            documents: the whole corpus, `PairBatch.document_index` counts in it.
-            known: rows of the documents that are there before training; `index` adds the others.
-            directory: where identifiers are kept; those of an interrupted run are read back.
-
-        Raises:
-            ValueError: the scheme refuses the documents, or `directory` belongs to others.
-        """
-        directory, ids = Path(directory), documents["id"][:]
-        first_token = self.backbone.config.vocab_size
-        if directory.is_dir():
-            self.identifiers = Identifiers.load(directory, collection_hash(ids))
-            self.scheme.load(directory / "scheme", self.mean_vectors)
-        else:
-            chosen = documents.select(known)
-            self.scheme.fit(chosen, first_token, self.mean_vectors)
-            sequences: list[list[int]] = [[] for _ in ids]
-            for row, sequence in zip(known, self.scheme.assign(chosen), strict=True):
-                sequences[row] = sequence
-            self.identifiers = Identifiers(ids, sequences)
-            self.identifiers.save(directory)
-            self.scheme.save(directory / "scheme")
-        self._grow(self.scheme.n_tokens)
-        self._build_head(documents, first_token)
-
-    def _grow(self, n_tokens: int) -> None:
-        """Embedding and output rows for the scheme's new tokens."""
-        if not n_tokens:
-            return
-        old = self.backbone.config.vocab_size
-        self.backbone.resize_token_embeddings(old + n_tokens, mean_resizing=False)
-        check_embedding_ties(self.backbone)
-        if self.hparams.trained_rows == "new":
-            tables = {self.backbone.shared.weight, self.backbone.lm_head.weight}
-            for table in tables:
-                table.register_hook(lambda gradient: _without_rows(gradient, old))
-
-    def _build_head(self, documents: Table, first_token: int) -> None:
-        new = range(first_token, first_token + self.scheme.n_tokens)
-        used = {token for sequence in self.identifiers.sequences for token in sequence}
-        tokens = torch.tensor(sorted(used | set(new) | {EOS_ID}))
-        vocabulary = Vocabulary(tokens, first_token, self.scheme.width)
-        self.set_head(vocabulary, self.identifiers.sequences, documents)
-
-    def parameter_groups(self, weight_decay: float) -> list[dict[str, Any]]:
-        """With `trained_rows: new` the tables do not decay: no step moves their other rows."""
-        tables = {self.backbone.shared.weight, self.backbone.lm_head.weight}
-        if self.hparams.trained_rows == "all":
-            return super().parameter_groups(weight_decay)
-        others = [parameter for parameter in self.parameters() if parameter not in tables]
-        return [
-            {"params": others, "weight_decay": weight_decay},
-            {"params": list(tables), "weight_decay": 0.0},
-        ]
-
-    def targets(self, batch: PairBatch) -> PairBatch:
-        """The identifiers of the batch's documents on its document side.
-
-        Raises:
-            ValueError: a document has no identifier (yet): `index` assigns new ones.
-        """
-        sequences = [self.identifiers.of(row) for row in batch.document_index.tolist()]
-        if not all(sequences):
-            row = batch.document_index[[not s for s in sequences].index(True)]
-            name = self.identifiers.document_ids[row]
-            raise ValueError(f"document {name!r} has no identifier, index the documents first")
-        ids, mask = (x.to(self.device) for x in pad(sequences))
-        return PairBatch(batch.query_ids, batch.query_mask, ids, mask, batch.document_index)
-
+    @torch.no_grad()
     def score(self, batch: PairBatch) -> Tensor:
         """(B,) log p(identifier | query) / length^penalty, what the search ranks by."""
         batch = self.targets(batch)
-        queries = self.encode(batch.query_ids, batch.query_mask)
-        sides = batch.document_ids, batch.document_mask, batch.document_index
-        scores = self.token_log_probs(queries, batch.query_mask, *sides).sum(1)
+        step = self.decoding_step(batch.query_ids, batch.query_mask)
+        pairs = torch.arange(len(batch), device=self.device)
+        scores = sequence_scores(step, batch.document_ids, batch.document_mask, pairs)
         return scores / batch.document_mask.sum(1) ** self.hparams.length_penalty
 
     # Search ---------------------------------------------------------------------------------
 
     def index(self, documents: Table, directory: str | Path | None = None) -> Trie:
         """The trie of all identifiers; documents that arrived after training get theirs now."""
-        directory = Path(directory or tempfile.mkdtemp(prefix="trie-")) / "trie"
-        self._assign_new(documents)
+        directory = Path(directory or tempfile.mkdtemp(prefix="trie-"))
+        self.assign_new(documents)
         collection = collection_hash(self.identifiers.document_ids)
-        Trie.build(self.identifiers.sequences).save(directory, collection)
-        self.searcher = Trie.load(directory, collection)
+        Trie.build(self.identifiers.sequences).save(directory / "trie", collection)
+        self.save_identifiers(directory / "identifiers")
+        self.searcher = Trie.load(directory / "trie", collection)
         self.document_ids = self.identifiers.document_ids
         return self.searcher
-
-    def _assign_new(self, documents: Table) -> None:
-        if documents["id"][:] == self.identifiers.document_ids and all(self.identifiers.sequences):
-            return
-        self.identifiers = Identifiers(documents["id"][:], self.scheme.assign(documents))
-        self.head.extend({token for found in self.identifiers.sequences for token in found})
 
     @property
     def search_length(self) -> int:
@@ -215,38 +137,28 @@ class Docid(GenerativeSystem):
         return Ranking(results)
 
     def _identifier_scores(self, query: Sequence[int], rows: list[int]) -> Tensor:
-        """(n,) what `score` gives for one query and some documents."""
-        sequences = [self.identifiers.of(row) for row in rows]
-        lengths = torch.tensor([len(sequence) for sequence in sequences])
-        means = self.segment_scores(query, sequences, rows)
-        return means * lengths ** (1 - self.hparams.length_penalty)
+        """(n,) on the CPU: what `score` gives for one query and some documents."""
+        source = [x.to(self.device) for x in pad([self.prepare_query(query)])]
+        found = [torch.empty(0)]
+        for start in range(0, len(rows), _DECODE_BATCH):
+            sequences = [self.identifiers.of(row) for row in rows[start : start + _DECODE_BATCH]]
+            ids, mask = (x.to(self.device) for x in pad(sequences))
+            first = torch.zeros(len(ids), dtype=torch.int64, device=self.device)
+            scores = sequence_scores(self.decoding_step(*source), ids, mask, first)
+            found.append((scores / mask.sum(1) ** self.hparams.length_penalty).cpu())
+        return torch.cat(found)
 
     @torch.inference_mode()
     def score_all(self, queries: Sequence[Sequence[int]]) -> Tensor:
         """(documents, queries) what `score` gives for every pair; −inf without an identifier."""
         self.eval()
         rows = [row for row in range(len(self.document_ids)) if self.identifiers.of(row)]
+        # Documents that share an identifier are scored once, and tie exactly.
+        distinct = {tuple(self.identifiers.of(row)): row for row in rows}
+        place = {sequence: number for number, sequence in enumerate(distinct)}
+        shared = [place[tuple(self.identifiers.of(row))] for row in rows]
         scores = torch.full((len(self.document_ids), len(queries)), -torch.inf)
         for number, query in enumerate(track(queries, "scoring all", total=len(queries))):
-            scores[rows, number] = self._identifier_scores(query, rows)
+            found = self._identifier_scores(query, list(distinct.values()))
+            scores[rows, number] = found[shared]
         return scores
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        super().on_save_checkpoint(checkpoint)
-        checkpoint["identifiers"] = self.identifiers.hash
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        super().on_load_checkpoint(checkpoint)
-        found = checkpoint["identifiers"]
-        if found != self.identifiers.hash:
-            raise ValueError(
-                f"the checkpoint was trained with identifiers {found}, "
-                f"these are {self.identifiers.hash}"
-            )
-
-
-def _without_rows(gradient: Tensor, rows: int) -> Tensor:
-    """A table's gradient that leaves its first rows as they are."""
-    gradient = gradient.clone()
-    gradient[:rows] = 0
-    return gradient

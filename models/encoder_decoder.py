@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from gr_mvdr.identifiers import collection_hash
 from torch import Tensor
 
 from gr_mvdr.backbones import load_encoder_decoder
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.configured import build
 from gr_mvdr.heads import Head, Vocabulary
+from gr_mvdr.identifiers import collection_hash
 from models.base import System, Table
 from models.contextual import build_table, encode_texts, live_table
 
@@ -42,6 +42,11 @@ class EncoderDecoder(System):
         self.head: Head = build(PLAIN, self.backbone)  # until `set_head`
         self.document_ids: list[str] = []
 
+    @property
+    def vocabulary_size(self) -> int:
+        """Rows of the embedding table: the tokeniser's pieces, unused rows, docid tokens."""
+        return self.backbone.config.vocab_size
+
     def encode(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Query token ids (B, N) and mask → query vectors Q (B, N, d_model)."""
         return self.backbone.encoder(input_ids=ids, attention_mask=mask.long()).last_hidden_state
@@ -61,9 +66,18 @@ class EncoderDecoder(System):
             sequences: of each document, the text that its targets are cut from: its identifier,
                 or for n-grams the document itself.
             documents: with `tokens`, what the contextual vectors of NP decoding are read from.
+
+        Raises:
+            ValueError: an option of the head is impossible, or label smoothing under it.
         """
         head = self.hparams.head or PLAIN
         self.head = build(head, self.backbone, vocabulary=vocabulary).to(self.device)
+        smoothing = self.hparams.label_smoothing
+        if smoothing and self.head.masks_rows:
+            raise ValueError(
+                f"model.label_smoothing={smoothing}: must be 0 under a head that masks the rows of "
+                "other positions"
+            )
         self._sequences, self._documents = sequences, documents
         self._make_table(0)
 
@@ -144,7 +158,7 @@ class EncoderDecoder(System):
         return F.cross_entropy(
             self.logits(queries, query_mask, rows, batch.document_mask),
             rows[batch.document_mask],
-            label_smoothing=self.hparams.get("label_smoothing", 0.0),
+            label_smoothing=self.hparams.label_smoothing,
         )
 
     def token_log_probs(

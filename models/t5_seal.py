@@ -189,8 +189,9 @@ class T5SEAL(GenerativeSystem):
     def gold_prefixes(self, document: int) -> set[tuple[int, ...]]:
         """Every n-gram of the document up to the length of a key."""
         tokens = self.searcher.sequence(document).tolist()
+        # The end token alone, the last of them, names no document.
         return {
             tuple(tokens[start : start + length])
-            for start in range(len(tokens))
+            for start in range(len(tokens) - 1)
             for length in range(1, self.hparams.key_length + 1)
         }

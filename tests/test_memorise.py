@@ -11,7 +11,9 @@ from train import train
 
 ROOT = Path(__file__).parents[1]
 # doc2query retrieves by BM25: it has nothing to memorise.
-SYSTEMS = sorted({p.stem for p in (ROOT / "conf/model").glob("*.yaml")} - {"bm25", "query_generator"})
+SYSTEMS = sorted(
+    {p.stem for p in (ROOT / "conf/model").glob("*.yaml")} - {"bm25", "query_generator"}
+)
 PLACES = "harbour castle bridge market garden tower mill chapel library station".split()
 RIVERS = "Arno Elbe Rhone Tagus Vistula".split()
 

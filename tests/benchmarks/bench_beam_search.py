@@ -49,10 +49,10 @@ class CachedT5:
         return log_probs
 
 
-def small_t5() -> T5ForConditionalGeneration:
+def small_t5(vocab_size: int = 32_128) -> T5ForConditionalGeneration:
     torch.manual_seed(0)
-    config = T5Config(vocab_size=32_128, d_model=128, d_kv=32, d_ff=512, num_layers=2, num_heads=4)
-    return T5ForConditionalGeneration(config).eval()
+    shape = {"d_model": 128, "d_kv": 32, "d_ff": 512, "num_layers": 2, "num_heads": 4}
+    return T5ForConditionalGeneration(T5Config(vocab_size=vocab_size, **shape)).eval()
 
 
 @torch.inference_mode()

@@ -1,0 +1,143 @@
+"""Identifiers in a system's life: made before training, kept beside it, extended afterwards."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gr_mvdr.array_folder import new_folder
+from gr_mvdr.backbones import check_embedding_ties
+from gr_mvdr.batch import PairBatch, pad
+from gr_mvdr.heads import Vocabulary
+from gr_mvdr.identifiers import Identifiers, Scheme, collection_hash
+from gr_mvdr.tokenizers import EOS_ID
+from models.base import Table
+from models.generative import GenerativeSystem
+
+# Targets at once, for the statement of the head's memory.
+_BATCH = 64
+
+
+class IdentifiedSystem(GenerativeSystem):
+    """A generative system in which every document has one identifier."""
+
+    scheme: Scheme
+    identifiers: Identifiers | None = None
+
+    def prepare(self, documents: Table, known: Sequence[int], directory: str | Path) -> None:
+        """Gives every known document its identifier, and the backbone rows for new tokens.
+
+        Args:
+            documents: the whole corpus, `PairBatch.document_index` counts in it.
+            known: rows of the documents that are there before training; `index` adds the others.
+            directory: where identifiers are kept; those of an interrupted run are read back.
+
+        Raises:
+            ValueError: the scheme refuses the documents, or `directory` belongs to others.
+        """
+        ids, first_token = documents["id"][:], self.backbone.config.vocab_size
+        if Path(directory).is_dir():
+            self._load_identifiers(Path(directory), collection_hash(ids))
+        else:
+            chosen = documents.select(known)
+            self.scheme.fit(chosen, first_token, self.mean_vectors)
+            sequences: list[list[int]] = [[] for _ in ids]
+            for row, sequence in zip(known, self.scheme.assign(chosen), strict=True):
+                sequences[row] = sequence
+            self.identifiers = Identifiers(ids, sequences)
+            self.save_identifiers(Path(directory))
+        self._grow(self.scheme.n_tokens)
+        self._build_head(documents, first_token)
+
+    def save_identifiers(self, directory: Path) -> None:
+        """Identifiers, scheme and statistics as the new folder `directory`."""
+        with new_folder(directory) as unfinished:
+            self.identifiers.save(unfinished / "identifiers")
+            self.scheme.save(unfinished / "scheme")
+            statistics = json.dumps(self.identifiers.statistics(), indent=2)
+            (unfinished / "statistics.json").write_text(statistics + "\n")
+
+    def _load_identifiers(self, directory: Path, collection: str) -> None:
+        self.identifiers = Identifiers.load(directory / "identifiers", collection)
+        self.scheme.load(directory / "scheme", self.mean_vectors)
+
+    def _grow(self, n_tokens: int) -> None:
+        """Embedding and output rows for the scheme's new tokens."""
+        if not n_tokens:
+            return
+        old = self.backbone.config.vocab_size
+        self.backbone.resize_token_embeddings(old + n_tokens, mean_resizing=False)
+        check_embedding_ties(self.backbone)
+        if self.hparams.trained_rows == "new":
+            tables = {self.backbone.shared.weight, self.backbone.lm_head.weight}
+            for table in tables:
+                table.register_hook(lambda gradient: _without_rows(gradient, old))
+
+    def _build_head(self, documents: Table, first_token: int) -> None:
+        new = range(first_token, first_token + self.scheme.n_tokens)
+        used = {token for sequence in self.identifiers.sequences for token in sequence}
+        tokens = torch.tensor(sorted(used | set(new) | {EOS_ID}))
+        vocabulary = Vocabulary(tokens, first_token, self.scheme.width)
+        self.set_head(vocabulary, self.identifiers.sequences, documents)
+
+    def parameter_groups(self, weight_decay: float) -> list[dict[str, Any]]:
+        """With `trained_rows: new` the tables do not decay: no step moves their other rows."""
+        tables = {self.backbone.shared.weight, self.backbone.lm_head.weight}
+        if self.hparams.trained_rows == "all":
+            return super().parameter_groups(weight_decay)
+        others = [parameter for parameter in self.parameters() if parameter not in tables]
+        return [
+            {"params": others, "weight_decay": weight_decay},
+            {"params": list(tables), "weight_decay": 0.0},
+        ]
+
+    def statistics(self) -> dict[str, float]:
+        """Depth and collisions of the identifiers, and what the head's logits take of memory."""
+        found = self.identifiers.statistics()
+        metrics = {f"analysis/identifiers/{name}": float(value) for name, value in found.items()}
+        length = max(1, int(found["max_length"]))
+        return metrics | {"cost/head_bytes": float(self.head.memory_bytes(_BATCH, length))}
+
+    def targets(self, batch: PairBatch) -> PairBatch:
+        """The identifiers of the batch's documents on its document side.
+
+        Raises:
+            ValueError: a document has no identifier (yet): `index` assigns new ones.
+        """
+        sequences = [self.identifiers.of(row) for row in batch.document_index.tolist()]
+        if not all(sequences):
+            row = batch.document_index[[not s for s in sequences].index(True)]
+            name = self.identifiers.document_ids[row]
+            raise ValueError(f"document {name!r} has no identifier, index the documents first")
+        ids, mask = (x.to(self.device) for x in pad(sequences))
+        return PairBatch(batch.query_ids, batch.query_mask, ids, mask, batch.document_index)
+
+    def assign_new(self, documents: Table) -> None:
+        """Identifiers for the documents of a corpus that have none yet; the others keep theirs."""
+        if documents["id"][:] == self.identifiers.document_ids and all(self.identifiers.sequences):
+            return
+        self.identifiers = Identifiers(documents["id"][:], self.scheme.assign(documents))
+        self.head.extend({token for found in self.identifiers.sequences for token in found})
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_save_checkpoint(checkpoint)
+        checkpoint["identifiers"] = self.identifiers.hash
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_load_checkpoint(checkpoint)
+        found = checkpoint["identifiers"]
+        if found != self.identifiers.hash:
+            raise ValueError(
+                f"the checkpoint was trained with identifiers {found}, "
+                f"these are {self.identifiers.hash}"
+            )
+
+
+def _without_rows(gradient: Tensor, rows: int) -> Tensor:
+    """A table's gradient that leaves its first rows as they are."""
+    gradient = gradient.clone()
+    gradient[:rows] = 0
+    return gradient
