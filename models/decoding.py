@@ -30,6 +30,7 @@ class DecodingStep:
     def __call__(self, tokens: Tensor, parents: Tensor) -> Tensor:
         return self.head.by_token(self.row_scores(tokens, parents))
 
+    @torch.no_grad()
     def row_scores(self, tokens: Tensor, parents: Tensor) -> Tensor:
         """(R, rows) log-probabilities of the head's rows after these tokens."""
         self._extend(tokens, parents)
@@ -43,7 +44,9 @@ class DecodingStep:
         context = self.head.context(self.inputs)
         position = torch.full_like(parents, self.inputs.shape[1] - 1)
         logits = self.head.logits(hidden, None if context is None else context[:, -1], position)
-        self.scores = logits.float().log_softmax(-1)
+        logits = logits.float()
+        # In place: the largest tensor of the search would otherwise be there twice.
+        self.scores = torch.log_softmax(logits, -1, out=logits)
         return self.scores
 
     def _extend(self, tokens: Tensor, parents: Tensor) -> None:
@@ -54,6 +57,7 @@ class DecodingStep:
         self.cache.reorder_cache(parents)
         self.queries, self.mask = self.queries[parents], self.mask[parents]
         rows = self.head.best_rows(self.scores, parents, tokens)
+        self.scores = None  # not kept while the next ones are made
         self.inputs = torch.cat([self.inputs[parents], self.head.embed(rows)[:, None]], dim=1)
 
 
