@@ -105,7 +105,9 @@ def test_configurations_compose_and_their_keys_fit_their_targets(model, data, tm
     assert checked >= 2
 
 
-@pytest.mark.parametrize("group", ["model", "data", "trainer", "logger", "analysis", "experiment"])
+@pytest.mark.parametrize(
+    "group", ["model", "data", "head", "indexing", "trainer", "logger", "analysis", "experiment"]
+)
 def test_leaves_are_short(group):
     for leaf in (ROOT / "conf" / group).glob("*.yaml"):
         lines = [line for line in leaf.read_text().splitlines() if line and line[0] != "#"]

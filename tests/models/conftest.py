@@ -1,11 +1,14 @@
 """Tiny random systems, tables and batches for the tests of the models."""
 
+from tempfile import TemporaryDirectory
+
 import pytest
 import torch
 from transformers import T5Config, T5ForConditionalGeneration
 
 from gr_mvdr.batch import PairBatch, cut, pad
 from gr_mvdr.tokenizers import EOS_ID
+from models.docid import Docid
 from models.t5_colbert import T5ColBERT
 from models.t5_seal import T5SEAL
 
@@ -15,14 +18,34 @@ OPTIMIZER = {"learning_rate": 1e-3, "weight_decay": 0.01, "schedule": "constant"
 SEARCH = dict(mode="exact", dtype="float32", lists=None, neighbours=1000, probes=64)
 EVIDENCE = dict(alpha=2.0, beta=0.8, smoothing=0.1, max_occurrences_1=1500)
 
+ATOMIC = {"_target_": "gr_mvdr.docids.AtomicDocids"}
+NAIVE = {"_target_": "gr_mvdr.docids.NaiveDocids"}
+SEMANTIC = {"_target_": "gr_mvdr.docids.SemanticDocids", "k": 2, "leaf_size": 2}
+TITLES = {"_target_": "gr_mvdr.titles.Titles"}
+PLAIN = {"_target_": "gr_mvdr.heads.Head"}
+PAWA = {"_target_": "gr_mvdr.pawa.PawaHead", "layers": 1, "heads": 2}
+NP = {"_target_": "gr_mvdr.non_parametric.NonParametricHead", "clusters": 2}
+# Every kind of docid system: identifiers and head. A token of the titles has several NP rows.
+DOCIDS = {
+    "atomic": (ATOMIC, PLAIN),
+    "naive": (NAIVE, PLAIN),
+    "semantic": (SEMANTIC, PLAIN),
+    "titles": (TITLES, PLAIN),
+    "semantic-pawa": (SEMANTIC, PAWA),
+    "shared-pawa": (SEMANTIC | {"positional": False}, PAWA),
+    "titles-nci": (TITLES, PAWA | {"form": "nci"}),
+    "titles-np": (TITLES, NP),
+}
+
 
 class Texts(dict):
     """The least that a table is: columns by name, slices and rows by number."""
 
-    def __init__(self, tokens, prefix):
+    def __init__(self, tokens, prefix, titles=None):
         ids = [f"{prefix}{n}" for n in range(len(tokens))]
         texts = [" ".join(map(str, row)) for row in tokens]
-        super().__init__(id=ids, tokens=tokens, text=texts)
+        titles = [row[:3] for row in tokens] if titles is None else titles
+        super().__init__(id=ids, tokens=tokens, text=texts, title_tokens=titles)
 
     def __len__(self):
         return len(self["id"])
@@ -96,6 +119,40 @@ def make_seal(backbone=None, **options):
     return T5SEAL(backbone, **{**defaults, **settings, **options}).eval()
 
 
+def make_docid(kind="semantic", documents=None, known=None, directory=None, **options):
+    """A docid system, prepared on a table.
+
+    Args:
+        kind: of `DOCIDS`; identifiers and head may also be given as options.
+        known: rows of the documents known in training; None = all.
+        directory: where the identifiers are kept; None = nowhere.
+    """
+    torch.manual_seed(0)
+    documents = named_documents() if documents is None else documents
+    known = range(len(documents)) if known is None else known
+    identifiers, head = DOCIDS[kind]
+    defaults = dict(
+        backbone=dict(name=None, dropout_rate=0.0, attention="eager", shape=SHAPE),
+        identifiers=identifiers,
+        head=head,
+        query_length=8,
+        document_length=12,
+        beam_size=20,
+        optimizer=OPTIMIZER,
+    )
+    model = sharpen(Docid(**{**defaults, **options}))
+    with TemporaryDirectory() as folder:
+        model.prepare(documents, known, directory or f"{folder}/identifiers")
+    return model.eval()
+
+
+def named_documents():
+    """Eight documents whose titles share tokens and beginnings; the last two share theirs."""
+    texts = draw_tokens([3, 14, 1, 6, 6, 20, 9, 2], seed=3)
+    titles = [[9, 8], [9, 8, 7], [9], [8, 9, 8], [7, 7, 7, 8], [11, 9], [12, 8], [12, 8]]
+    return Texts(texts, "d", titles)
+
+
 def sharpen(model):
     """Larger weights and uneven norms: a fresh T5 attends to everything alike."""
     generator = torch.Generator().manual_seed(5)
@@ -108,23 +165,38 @@ def sharpen(model):
     return model
 
 
-@pytest.fixture(params=["tied", "untied"], name="seal")
-def _seal(request, tmp_path_factory):
-    """T5-SEAL on an original T5 and on a T5 v1.1, whose output table is its own and not scaled."""
-    if request.param == "tied":
-        return sharpen(make_seal())
+def untied_backbone(folder):
+    """A T5 v1.1, whose output table is its own and not scaled, as arguments of a backbone."""
     torch.manual_seed(1)
     config = T5Config(
         **SHAPE, feed_forward_proj="gated-gelu", tie_word_embeddings=False, decoder_start_token_id=0
     )
     source = T5ForConditionalGeneration(config)
     source.lm_head.weight = torch.nn.Parameter(torch.randn(VOCABULARY, 16))
-    folder = tmp_path_factory.mktemp("t5_v1_1")
     source.save_pretrained(folder)
-    seal = make_seal(dict(name=str(folder), dropout_rate=0.0, attention="sdpa"))
+    return dict(name=str(folder), dropout_rate=0.0, attention="sdpa")
+
+
+@pytest.fixture(params=["tied", "untied"], name="seal")
+def _seal(request, tmp_path_factory):
+    """T5-SEAL on an original T5 and on a T5 v1.1."""
+    if request.param == "tied":
+        return sharpen(make_seal())
+    seal = make_seal(untied_backbone(tmp_path_factory.mktemp("t5_v1_1")))
     assert seal.backbone.lm_head.weight is not seal.backbone.shared.weight
     assert seal.head.scale == 1
     return sharpen(seal)
+
+
+@pytest.fixture(params=["seal", "untied", "semantic", "semantic-pawa", "titles-nci", "titles-np"])
+def system(request, tmp_path_factory):
+    """Generative systems: every head, both kinds of identifiers, both kinds of T5."""
+    if request.param == "seal":
+        return sharpen(make_seal())
+    if request.param == "untied":
+        backbone = untied_backbone(tmp_path_factory.mktemp("t5_v1_1"))
+        return make_docid("semantic", backbone=backbone)
+    return make_docid(request.param)
 
 
 @pytest.fixture
@@ -143,5 +215,8 @@ def _tools():
     from types import SimpleNamespace
 
     names = (make_batch, widen, one, make_colbert, make_seal, draw_tokens, Texts, sharpen)
+    names += (make_docid, named_documents, untied_backbone)
     constants = dict(SHAPE=SHAPE, SEARCH=SEARCH, OPTIMIZER=OPTIMIZER, EVIDENCE=EVIDENCE)
+    constants |= dict(DOCIDS=DOCIDS, TITLES=TITLES, SEMANTIC=SEMANTIC, PLAIN=PLAIN)
+    constants |= dict(PAWA=PAWA, NP=NP)
     return SimpleNamespace(**{helper.__name__: helper for helper in names}, **constants)
