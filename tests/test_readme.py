@@ -44,7 +44,10 @@ def test_a_train_command_of_the_readme_runs(arguments, tmp_path, monkeypatch):
     for number, job in enumerate(expanded(arguments)):
         small = ["data.max_test_queries=4", "data.max_rerank_queries=2", "trainer.max_steps=2"]
         small += [] if paths else ["data.n_documents=50"]
-        overrides = [*job, *small, "experiment=smoke", "logger=none", f"output={tmp_path}"]
+        chosen = [a.split("=", 1)[1] for a in job if a.startswith("experiment=")]
+        job = [a for a in job if not a.startswith("experiment=")]
+        experiment = f"experiment=[{','.join([*chosen, 'smoke'])}]"
+        overrides = [*job, *small, experiment, "logger=none", f"output={tmp_path}"]
         with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
             config = compose("train", [*overrides, f"name=job{number}"])
         assert "retrieve/mrr@10" in train(config)
