@@ -20,6 +20,7 @@ LABELS = {
     "constraint_ms_per_step": "a step, constraint",
 }
 METRIC_ORDER = list(LABELS)
+COUNTS = ("queries", "documents", "assigned", "min_length", "max_length")
 MISSING = "–"
 BYTE_UNITS = ("B", "kB", "MB", "GB", "TB")
 
@@ -48,8 +49,10 @@ def of_search(key: str) -> bool:
 
 
 def table(key: str) -> str:
-    """What shares a table within its group: IDF bins, and every part of the search, stand apart."""
-    return section(key) if of_search(key) else "bins" if by_bin(key) else ""
+    """What shares a table within its group: each analysis, IDF bins, every part of the search."""
+    if of_search(key) or group(key) != "analysis":
+        return section(key) if of_search(key) else ""
+    return "bins" if by_bin(key) else key.split("/")[1]
 
 
 def section(key: str) -> str:
@@ -156,7 +159,7 @@ def _unit(key: str, value: float) -> tuple[float, int, str]:
         return 1, 0 if value >= 100 else 1, "s"
     if "_ms" in key:
         return 1, 1, "ms"
-    if "/lost_rank/" in key or key.endswith("/queries"):
+    if "/lost_rank/" in key or key.split("/")[-1] in COUNTS:
         return 1, 0, ""
     if key.endswith("/score_difference"):
         return 1, 6, ""

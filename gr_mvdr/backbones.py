@@ -2,6 +2,8 @@
 
 import copy
 
+import torch
+from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
@@ -73,9 +75,26 @@ def _with_new_decoder(model: PreTrainedModel, layers: int) -> PreTrainedModel:
     config = copy.deepcopy(model.config)
     config.num_decoder_layers = layers
     new = type(model)(config)
+    if model.lm_head.weight is not model.shared.weight:  # transformers ties them in a new model
+        new.lm_head.weight = nn.Parameter(torch.empty_like(model.lm_head.weight))
     kept = {k: v for k, v in model.state_dict().items() if not k.startswith("decoder.block")}
     new.load_state_dict(kept, strict=False)
     return new
+
+
+def add_tokens(model: PreTrainedModel, n_tokens: int) -> None:
+    """Random rows for n more tokens, after those of the embedding table and the output table.
+
+    `resize_token_embeddings` alone would tie a T5 v1.1's output table to the shared one, and its
+    trained rows would be lost.
+    """
+    output = model.lm_head.weight.detach()
+    tied = model.lm_head.weight is model.shared.weight
+    model.resize_token_embeddings(len(output) + n_tokens, mean_resizing=False)
+    if not tied:
+        new = torch.randn(n_tokens, output.shape[1]).to(output) * output.std()
+        model.lm_head.weight = nn.Parameter(torch.cat([output, new]))
+    check_embedding_ties(model)
 
 
 def check_embedding_ties(model: PreTrainedModel) -> None:

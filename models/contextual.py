@@ -1,14 +1,13 @@
 """Texts through a system's own encoder: document vectors, and NP decoding's contextual table."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from gr_mvdr.identifiers import collection_hash
-from torch import Tensor
 
-from gr_mvdr.batch import cut, pad
+from gr_mvdr.batch import PairBatch, cut, pad
+from gr_mvdr.identifiers import collection_hash
 from gr_mvdr.progress import track
 from gr_mvdr.tokenizers import EOS_ID
 from models.base import Table
@@ -20,7 +19,7 @@ _BATCH = 64
 @torch.inference_mode()
 def encode_texts(
     system: Any, texts: Sequence[Sequence[int]], length: int, description: str = "encoding"
-) -> Iterator[Tensor]:
+) -> Iterator[torch.Tensor]:
     """The encoder's vectors of each text, (tokens, d_model) fp32 on the CPU, end token included.
 
     Args:
@@ -62,22 +61,26 @@ def build_table(system: Any, sequences: list[list[int]], documents: Table) -> No
     system.head.build(named, torch.cat(vectors), collection=collection_hash(documents["id"][:]))
 
 
+@contextmanager
 def live_table(
-    system: Any, sequences: list[list[int]], documents: Table, index: Tensor
-) -> AbstractContextManager[None]:
+    system: Any, sequences: list[list[int]], documents: Table, batch: PairBatch
+) -> Iterator[None]:
     """The batch's own table, with gradients into the encoder (NP decoding, contrastive form).
 
     Args:
-        system, sequences, documents: as `build_table`; index: (B,) int64, the batch's documents.
+        system, sequences, documents: as `build_table`; batch: with the targets.
     """
-    index = index.unique()
+    index = batch.document_index.unique()
     length, rows = system.hparams.document_length, index.tolist()
     chosen = [sequences[row] for row in rows], documents[rows]["tokens"]
     named, texts = _named_texts(*chosen, length)
     ids, mask = pad([cut(text, length, EOS_ID) for text in texts])
     vectors = system.encode(ids.to(system.device), mask.to(system.device))
     own = torch.arange(ids.shape[1]) < torch.tensor([len(tokens) for tokens in named])[:, None]
-    return system.head.live(named, vectors[own.to(system.device)].float(), index)
+    with system.head.live(named, vectors[own.to(system.device)].float(), index):
+        # Targets from beyond `document_length` have no contextual row.
+        system.head.extend(batch.document_ids[batch.document_mask].unique().tolist())
+        yield
 
 
 def _named_texts(

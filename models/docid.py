@@ -5,7 +5,6 @@ scheme's choice (`gr_mvdr.docids`, `gr_mvdr.titles`), what the output table is i
 (`gr_mvdr.heads`): the systems of gr_as_mvdr Table 6 differ by their YAML only.
 """
 
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from gr_mvdr.ranking import Ranking
 from gr_mvdr.trie import Trie
 from models.base import Table
 from models.decoding import sequence_scores
+from models.generative import index_folder
 from models.identified import IdentifiedSystem
 
 # Identifiers scored at once.
@@ -83,7 +83,7 @@ class Docid(IdentifiedSystem):
 
     def index(self, documents: Table, directory: str | Path | None = None) -> Trie:
         """The trie of all identifiers; documents that arrived after training get theirs now."""
-        directory = Path(directory or tempfile.mkdtemp(prefix="trie-"))
+        directory = index_folder(directory, "trie", "identifiers")
         self.assign_new(documents)
         collection = collection_hash(self.identifiers.document_ids)
         Trie.build(self.identifiers.sequences).save(directory / "trie", collection)

@@ -52,7 +52,8 @@ class EncoderDecoder(System):
         return self.backbone.encoder(input_ids=ids, attention_mask=mask.long()).last_hidden_state
 
     def mean_vectors(self, texts: Sequence[Sequence[int]]) -> np.ndarray:
-        """Token lists → (n, d_model) fp32, the mean of the encoder's vectors."""
+        """Token lists, ended → (n, d_model) fp32, the mean of the encoder's vectors."""
+        texts = [tokens[:-1] for tokens in texts]  # which are ended again
         vectors = encode_texts(self, texts, self.hparams.document_length)
         return np.stack([text.mean(0).numpy() for text in vectors])
 
@@ -147,7 +148,7 @@ class EncoderDecoder(System):
             return self._cross_entropy(batch)
 
     def _live_table(self, batch: PairBatch) -> AbstractContextManager[None]:
-        return live_table(self, self._sequences, self._documents, batch.document_index)
+        return live_table(self, self._sequences, self._documents, batch)
 
     def _cross_entropy(self, batch: PairBatch) -> Tensor:
         per_query = len(batch.document_ids) // len(batch)

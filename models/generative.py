@@ -1,6 +1,9 @@
 """What all generative systems can do: score, align, rerank, and search within a constraint."""
 
+import shutil
+import tempfile
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -27,6 +30,17 @@ POOLS: dict[str, Callable[[Tensor], Tensor]] = {
 _DECODE_BATCH = 512
 # Queries decoded at once.
 _QUERY_BATCH = 16
+
+
+def index_folder(directory: str | Path | None, *parts: str) -> Path:
+    """Where an index is kept, None = a temporary folder; parts that lie there are removed.
+
+    A run that was interrupted after indexing indexes once more.
+    """
+    directory = Path(directory or tempfile.mkdtemp(prefix="index-"))
+    for part in parts:
+        shutil.rmtree(directory / part, ignore_errors=True)
+    return directory
 
 
 class GenerativeSystem(EncoderDecoder):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gr_mvdr.array_folder import new_folder
-from gr_mvdr.backbones import check_embedding_ties
+from gr_mvdr.backbones import add_tokens
 from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.heads import Vocabulary
 from gr_mvdr.identifiers import Identifiers, Scheme, collection_hash
@@ -39,8 +39,8 @@ class IdentifiedSystem(GenerativeSystem):
             ValueError: the scheme refuses the documents, or `directory` belongs to others.
         """
         ids, first_token = documents["id"][:], self.backbone.config.vocab_size
-        if Path(directory).is_dir():
-            self._load_identifiers(Path(directory), collection_hash(ids))
+        if kept := Path(directory).is_dir():
+            self._load_identifiers(Path(directory), collection_hash(ids), first_token)
         else:
             chosen = documents.select(known)
             self.scheme.fit(chosen, first_token, self.mean_vectors)
@@ -48,9 +48,10 @@ class IdentifiedSystem(GenerativeSystem):
             for row, sequence in zip(known, self.scheme.assign(chosen), strict=True):
                 sequences[row] = sequence
             self.identifiers = Identifiers(ids, sequences)
-            self.save_identifiers(Path(directory))
         self._grow(self.scheme.n_tokens)
         self._build_head(documents, first_token)
+        if not kept:  # last: a head that is impossible leaves nothing behind
+            self.save_identifiers(Path(directory))
 
     def save_identifiers(self, directory: Path) -> None:
         """Identifiers, scheme and statistics as the new folder `directory`."""
@@ -60,21 +61,28 @@ class IdentifiedSystem(GenerativeSystem):
             statistics = json.dumps(self.identifiers.statistics(), indent=2)
             (unfinished / "statistics.json").write_text(statistics + "\n")
 
-    def _load_identifiers(self, directory: Path, collection: str) -> None:
+    def _load_identifiers(self, directory: Path, collection: str, first_token: int) -> None:
         self.identifiers = Identifiers.load(directory / "identifiers", collection)
         self.scheme.load(directory / "scheme", self.mean_vectors)
+        if self.scheme.first_token != first_token:
+            raise ValueError(
+                f"{directory}: its identifiers' new tokens begin at {self.scheme.first_token}, the "
+                f"vocabulary of this model has {first_token} tokens"
+            )
 
     def _grow(self, n_tokens: int) -> None:
         """Embedding and output rows for the scheme's new tokens."""
-        if not n_tokens:
-            return
         old = self.backbone.config.vocab_size
-        self.backbone.resize_token_embeddings(old + n_tokens, mean_resizing=False)
-        check_embedding_ties(self.backbone)
+        if n_tokens:
+            add_tokens(self.backbone, n_tokens)
         if self.hparams.trained_rows == "new":
-            tables = {self.backbone.shared.weight, self.backbone.lm_head.weight}
-            for table in tables:
+            for table in self._tables():
                 table.register_hook(lambda gradient: _without_rows(gradient, old))
+
+    def _tables(self) -> list[Tensor]:
+        """The embedding table, and the output table where it is another one."""
+        tables = [self.backbone.shared.weight, self.backbone.lm_head.weight]
+        return tables[:1] if tables[0] is tables[1] else tables
 
     def _build_head(self, documents: Table, first_token: int) -> None:
         new = range(first_token, first_token + self.scheme.n_tokens)
@@ -85,13 +93,13 @@ class IdentifiedSystem(GenerativeSystem):
 
     def parameter_groups(self, weight_decay: float) -> list[dict[str, Any]]:
         """With `trained_rows: new` the tables do not decay: no step moves their other rows."""
-        tables = {self.backbone.shared.weight, self.backbone.lm_head.weight}
         if self.hparams.trained_rows == "all":
             return super().parameter_groups(weight_decay)
-        others = [parameter for parameter in self.parameters() if parameter not in tables]
+        tables = self._tables()
+        others = [p for p in self.parameters() if all(p is not table for table in tables)]
         return [
             {"params": others, "weight_decay": weight_decay},
-            {"params": list(tables), "weight_decay": 0.0},
+            {"params": tables, "weight_decay": 0.0},
         ]
 
     def statistics(self) -> dict[str, float]:

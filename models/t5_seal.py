@@ -1,6 +1,5 @@
 """T5-SEAL: generates n-grams of the corpus and adds up their evidence (gr_as_mvdr §6.2, App. D)."""
 
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,7 +20,7 @@ from gr_mvdr.tokenizers import EOS_ID, load_tokenizer
 from gr_mvdr.trie import Trie
 from models.base import Table
 from models.cross_attention import align_by_cross_attention
-from models.generative import GenerativeSystem
+from models.generative import GenerativeSystem, index_folder
 from models.seal_keys import Key, query_keys, title_keys
 
 
@@ -83,7 +82,10 @@ class T5SEAL(GenerativeSystem):
         sequences: list[list[int]] = [[] for _ in texts]
         for row in known:
             sequences[row] = texts[row][: self.hparams.document_length - 1]
-        tokens = torch.tensor(sorted({EOS_ID}.union(*texts)))
+        found = {EOS_ID}.union(*texts, *self.marks.values())
+        if self.marks:
+            found = found.union(*documents["title_tokens"])
+        tokens = torch.tensor(sorted(found))
         self.set_head(Vocabulary(tokens), sequences, documents)
 
     @cached_property
@@ -134,7 +136,7 @@ class T5SEAL(GenerativeSystem):
 
     def index(self, documents: Table, directory: str | Path | None = None) -> NgramIndex:
         """An n-gram index over the full, untruncated texts, and a trie of the titles as keys."""
-        directory = Path(directory or tempfile.mkdtemp(prefix="ngram-index-"))
+        directory = index_folder(directory, "titles", "ngrams")
         self.document_ids = documents["id"][:]
         texts, end = documents["tokens"][:], self.marks.get("title_end")
         if end is not None:
@@ -142,8 +144,9 @@ class T5SEAL(GenerativeSystem):
             texts = [[*title, *text] for title, text in zip(titles, texts, strict=True)]
             collection = collection_hash(self.document_ids)
             ended = [[*title, EOS_ID] if title else [] for title in titles]
-            Trie.build(ended).save(directory / "titles", collection)
-            self.titles = Trie.load(directory / "titles", collection)
+            if any(ended):
+                Trie.build(ended).save(directory / "titles", collection)
+                self.titles = Trie.load(directory / "titles", collection)
         NgramIndex.build([*tokens, EOS_ID] for tokens in texts).save(directory / "ngrams")
         self.searcher = NgramIndex.load(directory / "ngrams")
         return self.searcher

@@ -1,6 +1,9 @@
 """Docid systems: all verbs agree on a score, and identifiers live with the collection."""
 
+from contextlib import nullcontext
+
 import pytest
+import pytorch_lightning as pl
 import torch
 
 from gr_mvdr.batch import PairBatch, pad
@@ -10,16 +13,9 @@ from gr_mvdr.tokenizers import EOS_ID
 from models.docid import Docid
 
 pytest.importorskip("sklearn")
-KINDS = [
-    "atomic",
-    "naive",
-    "semantic",
-    "titles",
-    "semantic-pawa",
-    "shared-pawa",
-    "titles-nci",
-    "titles-np",
-]
+PAWA_KINDS = ["semantic-pawa", "shared-pawa", "titles-nci"]
+ONE_ROW_KINDS = ["atomic", "naive", "semantic", "titles", *PAWA_KINDS]
+KINDS = [*ONE_ROW_KINDS, "titles-np"]
 
 
 def pairs_of(system, query, rows):
@@ -55,10 +51,9 @@ def test_every_verb_gives_a_pair_the_same_score(tools, queries, kind, penalty, t
         assert torch.allclose(system.align(batch).score, scores, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ONE_ROW_KINDS)
 def test_a_score_is_the_sum_of_the_targets_log_probabilities(tools, queries, kind):
     """Where every token has one row, teacher forcing along it is all that a score is."""
-    if kind == "titles-np":
-        pytest.skip("the rows of a document's own tokens need not be the best ones")
     system = tools.make_docid(kind)
     batch = system.targets(pairs_of(system, queries["tokens"][0], [0, 2, 5]))
     encoded = system.encode(batch.query_ids, batch.query_mask)
@@ -119,6 +114,26 @@ def test_documents_of_one_title_are_all_found_in_their_order(tools, queries, kin
     assert Ranking.read(tmp_path / "run.trec").documents(query) == order
 
 
+def test_every_label_stands_for_its_token(tools, kind):
+    system = tools.make_docid(kind)
+    batch = system.targets(tools.make_batch())
+    rows = system.head.labels(batch.document_ids, batch.document_index)
+    row_tokens = system.head.row_tokens
+    tokens = rows if row_tokens is None else row_tokens[rows]
+    assert torch.equal(tokens[batch.document_mask], batch.document_ids[batch.document_mask])
+
+
+def test_an_index_may_be_made_once_more(tools, kind, tmp_path):
+    """A run that was interrupted after indexing does so when it is resumed."""
+    documents = tools.named_documents()
+    system = tools.make_docid(kind, documents=documents, known=range(6))
+    system.index(documents, tmp_path)
+    again = tools.make_docid(kind, documents=documents, known=range(6))
+    again.index(documents, tmp_path)
+    assert again.identifiers == system.identifiers
+    assert (again.searcher.documents == system.searcher.documents).all()
+
+
 def test_queries_searched_together_or_alone_find_the_same(tools, queries, kind, monkeypatch):
     system = tools.make_docid(kind, beam_size=4)
     system.index(tools.named_documents())
@@ -162,8 +177,9 @@ def test_identifiers_of_other_settings_are_refused(tools, tmp_path):
     with pytest.raises(ValueError, match=r"model.identifiers.k=3: .* made with k=2"):
         other = tools.SEMANTIC | {"k": 3}
         tools.make_docid("semantic", identifiers=other, directory=tmp_path / "tree")
-    with pytest.raises(ValueError, match="holds SemanticDocids, not Titles"):
-        tools.make_docid("titles", directory=tmp_path / "tree")
+    tools.make_docid("naive", directory=tmp_path / "digits")
+    with pytest.raises(ValueError, match="holds NaiveDocids, not AtomicDocids"):
+        tools.make_docid("atomic", directory=tmp_path / "digits")
 
 
 def test_identifiers_of_another_vocabulary_are_refused(tools, tmp_path):
@@ -260,11 +276,10 @@ def test_a_new_document_without_an_atomic_docid_is_left_out(tools, queries, tmp_
     ):
         assert {len(ranking.documents(query)) for query in queries["id"]} == {6}
         assert not {"d6", "d7"} & set(ranking.documents("q1"))
-    assert (system.score_all(queries["tokens"]) == -torch.inf).nonzero()[:, 0].unique().tolist() == [
-        6,
-        7,
-    ]
-    assert system.rerank(queries, documents, {q: ["d7"] for q in queries["id"]}).documents("q0") == []
+    lacking = system.score_all(queries["tokens"]).isinf()
+    assert lacking[6:].all() and not lacking[:6].any()
+    none = system.rerank(queries, documents, {query: ["d7"] for query in queries["id"]})
+    assert len(none) == 3 and none.documents("q0") == []
 
 
 # What a step may move --------------------------------------------------------------------------
@@ -295,11 +310,12 @@ def test_only_new_rows_are_trained_where_the_config_says_so(tools, kind, untied,
     for table in ("shared", "lm_head"):
         before, after = moved[table]
         assert torch.equal(before[:60], after[:60]), table
-        if len(before) > 60 and not (table == "lm_head" and kind == "semantic-pawa"):
-            used = sorted({t for row in range(3) for t in system.identifiers.of(row) if t >= 60})
+        if kind != "titles" and not (table == "lm_head" and kind == "semantic-pawa"):
+            sequences = [system.identifiers.of(row) for row in range(3)]
             # The last token of an identifier is predicted and never read.
-            rows = used if table == "lm_head" or not untied else used[:1]
-            assert (before[rows] != after[rows]).any(1).all(), table
+            read = table == "shared" and (untied or kind == "semantic-pawa")
+            rows = sorted({t for tokens in sequences for t in tokens[: -1 if read else None]})
+            assert rows and (before[rows] != after[rows]).any(1).all(), table
 
 
 def test_all_rows_are_trained_by_default(tools):
@@ -314,6 +330,20 @@ def test_the_optimizers_groups_have_one_order(tools, tmp_path):
         system = tools.make_docid("semantic", trained_rows="new", backbone=backbone)
         tables = system.parameter_groups(0.1)[1]["params"]
         assert [table is system.backbone.shared.weight for table in tables] == [True, False]
+
+
+def test_an_output_table_of_its_own_stays_so(tools, tmp_path):
+    """T5 v1.1: transformers ties the tables when they are resized, the trained rows must stay."""
+    backbone = tools.untied_backbone(tmp_path / "t5")
+    source = tools.make_docid("titles", backbone=backbone).backbone
+    for layers in (None, 1):
+        grown = tools.make_docid("semantic", backbone=backbone, decoder_layers=layers).backbone
+        assert len(grown.lm_head.weight) == len(grown.shared.weight) == grown.config.vocab_size > 60
+        assert torch.equal(grown.lm_head.weight[:60], source.lm_head.weight)
+        assert torch.equal(grown.shared.weight[:60], source.shared.weight)
+        assert grown.encoder.embed_tokens.weight is grown.shared.weight
+        assert not torch.equal(grown.lm_head.weight[60:], grown.shared.weight[60:])
+        assert 0.5 < grown.lm_head.weight[60:].std() / source.lm_head.weight.std() < 1.5
 
 
 def test_an_unknown_choice_of_rows_is_refused(tools):
@@ -347,7 +377,7 @@ def test_label_smoothing_is_refused_where_rows_are_masked(tools, tmp_path):
     [
         ("semantic", dict(k=9), "model.identifiers.k=9: must be ≤ the 8 documents"),
         ("semantic", dict(k=1), "model.identifiers.k=1: must be ≥ 2"),
-        ("titles", dict(max_length=3), "max_length=3: 3 titles .* 'd4'.* 5, .*long=cut"),
+        ("titles", dict(max_length=3), r"max_length=3: 3 titles .*\('d4'\) 5, .*long=cut"),
     ],
 )
 def test_impossible_schemes_leave_nothing(tools, kind, options, message, tmp_path):
@@ -384,10 +414,106 @@ def test_a_title_as_long_as_what_is_encoded_is_named_whole(tools, queries, tmp_p
     documents["title_tokens"][1] = [*range(20, 40)]
     system = tools.make_docid("titles-np", documents=documents)
     assert system.identifiers.of(1) == [*range(20, 40), EOS_ID]
-    counts = torch.bincount(system.head.row_tokens, minlength=60)
-    assert (counts[20:40] == 1).all()
+    assert (torch.bincount(system.head.row_tokens, minlength=60)[20:40] == 1).all()
     system.index(documents, tmp_path)
     assert "d1" in system.retrieve(queries, 100).documents("q0")
+
+
+@pytest.mark.parametrize("form", ["base", "contrastive"])
+def test_a_title_longer_than_what_is_encoded_learns_its_own_tokens(tools, form):
+    documents = tools.named_documents()
+    documents["title_tokens"][1] = [*range(20, 40)]
+    system = tools.make_docid("titles", documents=documents, head=tools.NP | {"form": form})
+    batch = system.targets(tools.make_batch())
+    with system._live_table(batch) if form == "contrastive" else nullcontext():
+        rows = system.head.labels(batch.document_ids, batch.document_index)
+        tokens = system.head.row_tokens[rows]
+        assert torch.equal(tokens[batch.document_mask], batch.document_ids[batch.document_mask])
+
+
+# The table of NP decoding in training ----------------------------------------------------------
+
+
+class Same(torch.utils.data.Dataset):
+    """Two steps an epoch over one batch."""
+
+    def __init__(self, batch):
+        self.batch = batch
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, step):
+        return self.batch
+
+
+class Watch(pl.Callback):
+    """The table at the end of every epoch, and its first row as the encoder sees it now."""
+
+    def __init__(self):
+        self.tables, self.live = [], []
+
+    def on_train_epoch_start(self, trainer, system):
+        self.live.append(system.head.is_contrastive(trainer.current_epoch))
+
+    def on_train_epoch_end(self, trainer, system):
+        self.tables.append(system.head.table.clone())
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("options", "made_anew", "contrastive"),
+    [
+        (dict(form="base"), [], 0),
+        (dict(form="async", rebuild_every=1), [1, 2, 3, 4], 0),
+        (dict(form="async", rebuild_every=2), [2, 4], 0),
+        (dict(form="contrastive", contrastive_epochs=3), [3], 3),
+    ],
+)
+def test_the_table_is_made_anew_when_it_is_due(tools, options, made_anew, contrastive, tmp_path):
+    system, watch = tools.make_docid("titles", head=tools.NP | options), Watch()
+    quiet = dict(logger=False, enable_progress_bar=False, enable_model_summary=False)
+    trainer = pl.Trainer(
+        default_root_dir=tmp_path,
+        accelerator="cpu",
+        max_epochs=5,
+        enable_checkpointing=False,
+        callbacks=[watch],
+        **quiet,
+    )
+    trainer.fit(system, torch.utils.data.DataLoader(Same(tools.make_batch()), batch_size=None))
+    pairs = zip(watch.tables, watch.tables[1:], strict=False)
+    assert [n for n, (a, b) in enumerate(pairs, 1) if not torch.equal(a, b)] == made_anew
+    assert watch.live == [epoch < contrastive for epoch in range(5)]
+
+
+@torch.no_grad()
+def test_the_table_is_what_the_encoder_makes_of_titles_in_context(tools):
+    """Titles of one token that no other has: a row is the encoder's vector of that token."""
+    documents = tools.named_documents()
+    documents["title_tokens"][:] = [[20 + row] for row in range(8)]
+    documents["tokens"][1] = [21, 5, 6]  # begins with its title
+    system = tools.make_docid("titles-np", documents=documents)
+    for row, tokens in enumerate(documents["tokens"]):
+        read = tokens if row == 1 else [20 + row, *tokens]
+        ids = torch.tensor([[*read[:11], EOS_ID]])
+        vector = system.backbone.encoder(input_ids=ids).last_hidden_state[0, 0]
+        (own,) = (system.head.row_tokens == 20 + row).nonzero()[0]
+        assert torch.allclose(system.head.table[own], vector, atol=1e-5)
+
+
+def test_in_contrastive_epochs_the_titles_own_vectors_learn(tools):
+    contrastive = tools.NP | {"form": "contrastive", "contrastive_epochs": 1}
+    system = tools.make_docid("titles", head=contrastive)
+    before = system.head.table
+    system.loss(tools.make_batch()).backward()
+    live = system.backbone.encoder.block[0].layer[0].SelfAttention.q.weight.grad.clone()
+    assert system.head.table is before and not before.requires_grad
+    system.zero_grad()
+    system.head.contrastive_epochs = 0
+    system.loss(tools.make_batch()).backward()
+    frozen = system.backbone.encoder.block[0].layer[0].SelfAttention.q.weight.grad
+    assert not torch.allclose(live, frozen, atol=1e-4)
 
 
 def test_a_single_document(tools, queries, kind, tmp_path):
@@ -399,7 +525,8 @@ def test_a_single_document(tools, queries, kind, tmp_path):
     system.index(documents, tmp_path)
     found = system.retrieve(queries, 100)
     assert all(found.documents(query) == ["d1"] for query in queries["id"])
-    assert system.rerank(queries, documents, {"q0": ["d1"], "q1": [], "q2": []}).documents("q1") == []
+    reranked = system.rerank(queries, documents, {"q0": ["d1"], "q1": [], "q2": []})
+    assert (reranked.documents("q0"), reranked.documents("q1")) == (["d1"], [])
 
 
 def test_documents_of_the_same_text(tools, queries, kind, tmp_path):
