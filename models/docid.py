@@ -5,7 +5,7 @@ scheme's choice (`gr_mvdr.docids`, `gr_mvdr.titles`), what the output table is i
 (`gr_mvdr.heads`): the systems of gr_as_mvdr Table 6 differ by their YAML only.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 
 from gr_mvdr.batch import PairBatch, pad
-from gr_mvdr.beam_search import SearchResult
+from gr_mvdr.beam_search import Hypotheses, SearchResult, beam_search
 from gr_mvdr.configured import build
 from gr_mvdr.identifiers import collection_hash
 from gr_mvdr.progress import track
 from gr_mvdr.ranking import Ranking
+from gr_mvdr.tokenizers import EOS_ID
 from gr_mvdr.trie import Trie
 from models.base import Table
 from models.decoding import sequence_scores
@@ -99,12 +100,9 @@ class Docid(IdentifiedSystem):
     def documents_of(self, found: SearchResult, number: int) -> dict[int, float]:
         """Every document of a generated identifier; those that share it in their own order."""
         mine = found.final[found.final.query == number]
-        scores = mine.log_probs.double() / mine.lengths**self.hparams.length_penalty
         results: dict[int, float] = {}
-        for node, score in zip(
-            self.searcher.find(mine.tokens).tolist(), scores.tolist(), strict=True
-        ):
-            for document in self.searcher.documents_at(node).tolist() if node >= 0 else ():
+        for documents, score in documents_found(self.searcher, mine, self.hparams.length_penalty):
+            for document in documents.tolist():
                 results[document] = score
                 score = float(np.nextafter(score, -np.inf))
         return results
@@ -137,16 +135,22 @@ class Docid(IdentifiedSystem):
         return Ranking(results)
 
     def _identifier_scores(self, query: Sequence[int], rows: list[int]) -> Tensor:
-        """(n,) on the CPU: what `score` gives for one query and some documents."""
+        """(n,) on the CPU: what `score` gives for one query and some documents.
+
+        A search that keeps everything: identifiers of one beginning share its decoding.
+        """
         source = [x.to(self.device) for x in pad([self.prepare_query(query)])]
-        found = [torch.empty(0)]
-        for start in range(0, len(rows), _DECODE_BATCH):
-            sequences = [self.identifiers.of(row) for row in rows[start : start + _DECODE_BATCH]]
-            ids, mask = (x.to(self.device) for x in pad(sequences))
-            first = torch.zeros(len(ids), dtype=torch.int64, device=self.device)
-            scores = sequence_scores(self.decoding_step(*source), ids, mask, first)
-            found.append((scores / mask.sum(1) ** self.hparams.length_penalty).cpu())
-        return torch.cat(found)
+        scores = torch.full((len(rows),), -torch.inf)
+        order = sorted(range(len(rows)), key=lambda number: self.identifiers.of(rows[number]))
+        for start in range(0, len(order), _DECODE_BATCH):
+            chunk = torch.tensor(order[start : start + _DECODE_BATCH])
+            trie = Trie.build([self.identifiers.of(rows[number]) for number in chunk])
+            step = self.decoding_step(*source)
+            sizes = {"batch_size": 1, "beam_size": len(chunk), "length": trie.depth}
+            found = beam_search(step, trie, **sizes, end_token=EOS_ID, device=self.device)
+            for place, score in documents_found(trie, found.final, self.hparams.length_penalty):
+                scores[chunk[place]] = score
+        return scores
 
     @torch.inference_mode()
     def score_all(self, queries: Sequence[Sequence[int]]) -> Tensor:
@@ -157,8 +161,20 @@ class Docid(IdentifiedSystem):
         distinct = {tuple(self.identifiers.of(row)): row for row in rows}
         place = {sequence: number for number, sequence in enumerate(distinct)}
         shared = [place[tuple(self.identifiers.of(row))] for row in rows]
-        scores = torch.full((len(self.document_ids), len(queries)), -torch.inf)
+        shape = len(self.document_ids), len(queries)
+        scores = torch.full(shape, -torch.inf)
         for number, query in enumerate(track(queries, "scoring all", total=len(queries))):
             found = self._identifier_scores(query, list(distinct.values()))
             scores[rows, number] = found[shared]
         return scores
+
+
+def documents_found(
+    trie: Trie, hypotheses: Hypotheses, length_penalty: float
+) -> Iterator[tuple[np.ndarray, float]]:
+    """The documents of each hypothesis that is an identifier, and its log p / length^penalty."""
+    scores = hypotheses.log_probs.double() / hypotheses.lengths**length_penalty
+    nodes = trie.find(hypotheses.tokens)
+    for node, score in zip(nodes.tolist(), scores.tolist(), strict=True):
+        if node >= 0:
+            yield trie.documents_at(node), score

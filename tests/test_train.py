@@ -167,36 +167,59 @@ def test_every_experiment_runs_for_two_steps(tmp_path):
         assert "retrieve/mrr@10" in train(config), experiment
 
 
-def with_interrupt(node, **arguments):
-    """Hydra's `instantiate`, which gives the trainer one more callback."""
-    built = instantiate(node, **arguments)
-    if isinstance(built, pl.Trainer):
-        built.callbacks.append(Interrupt())
-    return built
-
-
 class Interrupt(pl.Callback):
-    """What Ctrl-C does, in the middle of the second epoch."""
+    """What Ctrl-C does, in the middle of an epoch."""
+
+    def __init__(self, epoch: int):
+        self.epoch = epoch
 
     def on_train_batch_end(self, trainer, *_):
-        if trainer.current_epoch == 1 and trainer.global_step == 12:
+        if trainer.current_epoch == self.epoch and trainer.fit_loop.batch_idx == 1:
             raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("model", ["t5_colbert", "t5_seal"])
-def test_an_interrupted_run_resumes_to_the_same_metrics(model, tmp_path, monkeypatch):
-    keys = [
-        "trainer.max_steps=-1",
-        "trainer.max_epochs=3",
-        "backbone.dropout_rate=0.1",
-        f"model={model}",
-    ]
-    whole = train(small(tmp_path, *keys, name="whole"))
-    interrupted = small(tmp_path, *keys, name="part")
+def interrupted(monkeypatch, config, epoch: int):
+    """A run that is interrupted in an epoch."""
+
+    def with_interrupt(node, **arguments):
+        built = instantiate(node, **arguments)
+        if isinstance(built, pl.Trainer):
+            built.callbacks.append(Interrupt(epoch))
+        return built
+
     monkeypatch.setattr(train_module, "instantiate", with_interrupt)
     with pytest.raises(KeyboardInterrupt):
-        train(interrupted)
+        train(config)
     monkeypatch.undo()
+
+
+# The last epoch, in which the run is interrupted. NP decoding's tables are made anew before it, and
+# in the same state again only if the checkpoint holds them: two epochs later, for "async".
+@pytest.mark.parametrize(
+    ("model", "last", "keys"),
+    [
+        ("t5_colbert", 1, []),
+        ("t5_seal", 1, []),
+        ("dsi_pawa", 1, []),
+        ("genre_np_async", 3, ["model.head.rebuild_every=2"]),
+        ("genre_np_contrastive", 2, ["model.head.contrastive_epochs=1"]),
+    ],
+)
+def test_an_interrupted_run_resumes_to_the_same_metrics(model, last, keys, tmp_path, monkeypatch):
+    keys = [
+        "trainer.max_steps=-1",
+        f"trainer.max_epochs={last + 1}",
+        "backbone.dropout_rate=0.1",
+        "data.train_questions=3",
+        "analysis=none",
+        "analysis.search_queries=0",
+        f"model={model}",
+        *keys,
+    ]
+    cache = datasets.config.HF_DATASETS_CACHE
+    whole = train(small(tmp_path, *keys, name="whole"))
+    interrupted(monkeypatch, small(tmp_path, *keys, name="part"), last)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", cache)
     part = tmp_path / "part"
     assert (part / "checkpoints/last.ckpt").is_file() and not (part / "metrics.json").exists()
     resumed = train(small(tmp_path, *keys, "resume=true", name="part"))
@@ -312,6 +335,32 @@ def test_damaged_collections_are_refused_with_file_and_line(what, message, tmp_p
         (["tokenizer.path=/nowhere.json"], "tokenizer.path=/nowhere.json"),
         (["tokenizer.unit=letter"], "tokenizer.unit=letter"),
         (["trainer.max_epochs=some"], "max_epochs"),
+        (["model=dsi_semantic", "model.identifiers.k=1"], "model.identifiers.k=1: must be ≥ 2"),
+        (
+            ["model=dsi_semantic", "model.identifiers.k=60", "data.n_documents=50"],
+            "model.identifiers.k=60: must be ≤ the 42 documents",
+        ),
+        (["model=dsi_semantic", "model.identifiers.k=two"], "model.identifiers.k=two: must be int"),
+        (["model=dsi_semantic", "model.trained_rows=old"], "model.trained_rows=old: must be all"),
+        (
+            ["model=dsi_pawa", "model.head.form=round", "data.n_documents=50"],
+            "model.head.form=round: must be one of paper, nci",
+        ),
+        (
+            ["model=dsi_pawa", "model.label_smoothing=0.1", "data.n_documents=50"],
+            "model.label_smoothing=0.1: must be 0",
+        ),
+        (
+            ["model=genre_np_async", "model.head.rebuild_every=0", "data.n_documents=50"],
+            "model.head.rebuild_every=0: must be ≥ 1",
+        ),
+        (
+            ["model=genre", "model.identifiers.max_length=2", "data.n_documents=50"],
+            "model.identifiers.max_length=2: ",
+        ),
+        (["model=genre", "data.indexing.ratio=-1"], "data.indexing.ratio=-1: must be ≥ 0"),
+        (["data.new_documents=[nowhere]"], "data.new_documents=nowhere: must be one of"),
+        (["model=query_generator", "model.top_k=0"], "model.top_k=0: must be ≥ 1"),
         (["modell=t5_seal"], "modell"),
         (["data=beir", "data.path=/nowhere"], "/nowhere"),
         (["model=t6"], "t6"),
@@ -322,7 +371,32 @@ def test_bad_choices_exit_with_one_clear_line(overrides, message, tmp_path, caps
         [*overrides, f"output={tmp_path}", "name=run", "logger=none"], capsys, monkeypatch
     )
     assert message in error and "Traceback" not in error, error
-    assert not (tmp_path / "run/config.yaml").exists()
+    assert len(error[error.index("error: ") :].splitlines()) == 1 or "Could not" in error
+    assert not list(tmp_path.glob("run/*"))
+
+
+def test_titles_are_asked_for_where_documents_have_none(tmp_path, capsys, monkeypatch):
+    path = beir(tmp_path / "fruit")
+    lines = (path / "corpus.jsonl").read_text().splitlines()
+    for row in (2, 5):
+        lines[row] = json.dumps(json.loads(lines[row]) | {"title": " "})
+    (path / "corpus.jsonl").write_text("\n".join(lines))
+    where = ["data=beir", f"data.path={path}", "logger=none", f"output={tmp_path}", "name=run"]
+    error = exit_message(["model=genre", *where], capsys, monkeypatch)
+    assert "model.identifiers.missing=refuse: 2 documents have no title, the first is" in error
+    assert "'plum'" in error and not list(tmp_path.glob("run/*"))
+    metrics = train(
+        configuration(
+            "model=genre",
+            *where,
+            "model.identifiers.missing=first_words",
+            "trainer.max_steps=2",
+            "analysis=none",
+            "analysis.search_queries=0",
+        )
+    )
+    assert metrics["retrieve/recall@100"] == 1.0, "the beam of 20 holds all 12 documents"
+    assert metrics["analysis/identifiers/assigned"] == 12
 
 
 def exit_message(overrides, capsys, monkeypatch) -> str:

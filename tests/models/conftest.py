@@ -7,7 +7,7 @@ import torch
 from transformers import T5Config, T5ForConditionalGeneration
 
 from gr_mvdr.batch import PairBatch, cut, pad
-from gr_mvdr.tokenizers import EOS_ID
+from gr_mvdr.tokenizers import EOS_ID, word_tokenizer
 from models.docid import Docid
 from models.t5_colbert import T5ColBERT
 from models.t5_seal import T5SEAL
@@ -119,6 +119,13 @@ def make_seal(backbone=None, **options):
     return T5SEAL(backbone, **{**defaults, **settings, **options}).eval()
 
 
+def save_tokenizer(folder):
+    """A tokeniser of the words w4 … w59, which are the tokens 4 … 59."""
+    tokenizer = word_tokenizer([" ".join(f"w{token}" for token in range(4, VOCABULARY))])
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
 def make_docid(kind="semantic", documents=None, known=None, directory=None, **options):
     """A docid system, prepared on a table.
 
@@ -144,6 +151,13 @@ def make_docid(kind="semantic", documents=None, known=None, directory=None, **op
     with TemporaryDirectory() as folder:
         model.prepare(documents, known, directory or f"{folder}/identifiers")
     return model.eval()
+
+
+def pairs_of(system, query, rows):
+    """A query with each of some documents; a docid system looks their identifiers up."""
+    ids, mask = pad([system.prepare_query(query)] * len(rows))
+    junk = torch.full((len(rows), 2), 5)
+    return PairBatch(ids, mask, junk, junk > 0, torch.tensor(rows))
 
 
 def named_documents():
@@ -215,7 +229,7 @@ def _tools():
     from types import SimpleNamespace
 
     names = (make_batch, widen, one, make_colbert, make_seal, draw_tokens, Texts, sharpen)
-    names += (make_docid, named_documents, untied_backbone)
+    names += (save_tokenizer, make_docid, named_documents, pairs_of, untied_backbone)
     constants = dict(SHAPE=SHAPE, SEARCH=SEARCH, OPTIMIZER=OPTIMIZER, EVIDENCE=EVIDENCE)
     constants |= dict(DOCIDS=DOCIDS, TITLES=TITLES, SEMANTIC=SEMANTIC, PLAIN=PLAIN)
     constants |= dict(PAWA=PAWA, NP=NP)

@@ -1,0 +1,103 @@
+"""NP decoding's table in a system's life: what it is made of, when it is made anew."""
+
+from contextlib import nullcontext
+
+import pytest
+import pytorch_lightning as pl
+import torch
+
+from gr_mvdr.tokenizers import EOS_ID
+
+
+@pytest.mark.parametrize("form", ["base", "contrastive"])
+def test_a_title_longer_than_what_is_encoded_learns_its_own_tokens(tools, form):
+    documents = tools.named_documents()
+    documents["title_tokens"][1] = [*range(20, 40)]
+    system = tools.make_docid("titles", documents=documents, head=tools.NP | {"form": form})
+    batch = system.targets(tools.make_batch())
+    with system._live_table(batch) if form == "contrastive" else nullcontext():
+        rows = system.head.labels(batch.document_ids, batch.document_index)
+        tokens = system.head.row_tokens[rows]
+        assert torch.equal(tokens[batch.document_mask], batch.document_ids[batch.document_mask])
+
+
+class Same(torch.utils.data.Dataset):
+    """Two steps an epoch over one batch."""
+
+    def __init__(self, batch):
+        self.batch = batch
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, step):
+        return self.batch
+
+
+class Watch(pl.Callback):
+    """The table at the end of every epoch, and its first row as the encoder sees it now."""
+
+    def __init__(self):
+        self.tables, self.live = [], []
+
+    def on_train_epoch_start(self, trainer, system):
+        self.live.append(system.head.is_contrastive(trainer.current_epoch))
+
+    def on_train_epoch_end(self, trainer, system):
+        self.tables.append(system.head.table.clone())
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("options", "made_anew", "contrastive"),
+    [
+        (dict(form="base"), [], 0),
+        (dict(form="async", rebuild_every=1), [1, 2, 3, 4], 0),
+        (dict(form="async", rebuild_every=2), [2, 4], 0),
+        (dict(form="contrastive", contrastive_epochs=3), [3], 3),
+    ],
+)
+def test_the_table_is_made_anew_when_it_is_due(tools, options, made_anew, contrastive, tmp_path):
+    system, watch = tools.make_docid("titles", head=tools.NP | options), Watch()
+    quiet = dict(logger=False, enable_progress_bar=False, enable_model_summary=False)
+    trainer = pl.Trainer(
+        default_root_dir=tmp_path,
+        accelerator="cpu",
+        max_epochs=5,
+        enable_checkpointing=False,
+        callbacks=[watch],
+        **quiet,
+    )
+    trainer.fit(system, torch.utils.data.DataLoader(Same(tools.make_batch()), batch_size=None))
+    pairs = zip(watch.tables, watch.tables[1:], strict=False)
+    assert [n for n, (a, b) in enumerate(pairs, 1) if not torch.equal(a, b)] == made_anew
+    assert watch.live == [epoch < contrastive for epoch in range(5)]
+
+
+@torch.no_grad()
+def test_the_table_is_what_the_encoder_makes_of_titles_in_context(tools):
+    """Titles of one token that no other has: a row is the encoder's vector of that token."""
+    documents = tools.named_documents()
+    documents["title_tokens"][:] = [[20 + row] for row in range(8)]
+    documents["tokens"][1] = [21, 5, 6]  # begins with its title
+    system = tools.make_docid("titles-np", documents=documents)
+    for row, tokens in enumerate(documents["tokens"]):
+        read = tokens if row == 1 else [20 + row, *tokens]
+        ids = torch.tensor([[*read[:11], EOS_ID]])
+        vector = system.backbone.encoder(input_ids=ids).last_hidden_state[0, 0]
+        (own,) = (system.head.row_tokens == 20 + row).nonzero()[0]
+        assert torch.allclose(system.head.table[own], vector, atol=1e-5)
+
+
+def test_in_contrastive_epochs_the_titles_own_vectors_learn(tools):
+    contrastive = tools.NP | {"form": "contrastive", "contrastive_epochs": 1}
+    system = tools.make_docid("titles", head=contrastive)
+    before = system.head.table
+    system.loss(tools.make_batch()).backward()
+    live = system.backbone.encoder.block[0].layer[0].SelfAttention.q.weight.grad.clone()
+    assert system.head.table is before and not before.requires_grad
+    system.zero_grad()
+    system.head.contrastive_epochs = 0
+    system.loss(tools.make_batch()).backward()
+    frozen = system.backbone.encoder.block[0].layer[0].SelfAttention.q.weight.grad
+    assert not torch.allclose(live, frozen, atol=1e-4)

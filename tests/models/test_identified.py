@@ -1,0 +1,245 @@
+"""Identifiers beside a system: kept, read back, refused, extended; the rows that they train."""
+
+import pytest
+import torch
+
+from gr_mvdr.identifiers import collection_hash
+from gr_mvdr.tokenizers import EOS_ID
+
+pytest.importorskip("sklearn")
+KINDS = ["atomic", "semantic", "titles", "semantic-pawa", "titles-nci", "titles-np"]
+
+
+@pytest.fixture(params=KINDS)
+def kind(request):
+    return request.param
+
+
+def test_identifiers_are_kept_and_read_back(tools, kind, tmp_path):
+    first = tools.make_docid(kind, directory=tmp_path / "identifiers")
+    again = tools.make_docid(kind, directory=tmp_path / "identifiers")
+    assert again.identifiers == first.identifiers
+    assert again.identifiers.hash == first.identifiers.hash
+    assert again.vocabulary_size == first.vocabulary_size
+    statistics = tmp_path / "identifiers/statistics.json"
+    assert '"assigned": 8' in statistics.read_text()
+    assert list(tmp_path.iterdir()) == [tmp_path / "identifiers"]
+
+
+def test_identifiers_of_another_collection_are_refused(tools, kind, tmp_path):
+    documents = tools.named_documents()
+    tools.make_docid(kind, directory=tmp_path / "identifiers")
+    fewer = documents.select(range(7))
+    here, there = (collection_hash(table["id"]) for table in (fewer, documents))
+    with pytest.raises(ValueError, match=f"{there}.*{here}"):
+        tools.make_docid(kind, documents=fewer, directory=tmp_path / "identifiers")
+
+
+def test_identifiers_of_other_settings_are_refused(tools, tmp_path):
+    tools.make_docid("semantic", directory=tmp_path / "tree")
+    with pytest.raises(ValueError, match=r"model.identifiers.k=3: .* made with k=2"):
+        other = tools.SEMANTIC | {"k": 3}
+        tools.make_docid("semantic", identifiers=other, directory=tmp_path / "tree")
+    tools.make_docid("naive", directory=tmp_path / "digits")
+    with pytest.raises(ValueError, match="holds NaiveDocids, not AtomicDocids"):
+        tools.make_docid("atomic", directory=tmp_path / "digits")
+
+
+def test_identifiers_of_another_vocabulary_are_refused(tools, tmp_path):
+    tools.make_docid("semantic", directory=tmp_path / "tree")
+    larger = dict(name=None, dropout_rate=0.0, shape=tools.SHAPE | {"vocab_size": 61})
+    with pytest.raises(ValueError, match="60.*61"):
+        tools.make_docid("semantic", backbone=larger, directory=tmp_path / "tree")
+
+
+def checkpoint_of(system):
+    checkpoint = {"state_dict": system.state_dict()}
+    system.on_save_checkpoint(checkpoint)
+    return checkpoint
+
+
+def load(system, checkpoint):
+    system.on_load_checkpoint(checkpoint)
+    system.load_state_dict(checkpoint["state_dict"])
+
+
+def test_a_checkpoint_gives_the_system_back(tools, queries, kind, tmp_path):
+    first = tools.make_docid(kind, directory=tmp_path / "identifiers")
+    with torch.no_grad():
+        for weight in first.parameters():
+            weight.add_(0.1)
+    torch.save(checkpoint_of(first), tmp_path / "last.ckpt")
+    again = tools.make_docid(kind, directory=tmp_path / "identifiers")
+    batch = tools.pairs_of(first, queries["tokens"][0], [0, 1, 2])
+    assert not torch.allclose(again.score(batch), first.score(batch), atol=1e-3)
+    load(again, torch.load(tmp_path / "last.ckpt", weights_only=True))
+    assert torch.equal(again.score(batch), first.score(batch))
+
+
+def test_a_checkpoint_of_other_identifiers_is_refused(tools):
+    first = tools.make_docid("semantic")
+    other = tools.make_docid("semantic", identifiers=tools.SEMANTIC | {"leaf_size": 1})
+    with pytest.raises(ValueError, match=f"{first.identifiers.hash}.*{other.identifiers.hash}"):
+        load(other, checkpoint_of(first))
+
+
+def test_a_token_table_of_another_collection_is_refused(tools):
+    documents = tools.named_documents()
+    fewer = documents.select(range(7))
+    here, there = (collection_hash(table["id"]) for table in (fewer, documents))
+    with pytest.raises(ValueError, match=f"token table .*{there}.*{here}"):
+        load(
+            tools.make_docid("titles-np", documents=fewer),
+            checkpoint_of(tools.make_docid("titles-np")),
+        )
+
+
+# Documents that arrive after training ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["naive", "semantic", "titles", "semantic-pawa", "titles-np"])
+def test_new_documents_are_named_and_found(tools, queries, kind, tmp_path):
+    documents, known = tools.named_documents(), [0, 1, 3, 5, 6, 7]
+    system = tools.make_docid(kind, documents=documents, known=known)
+    before = {row: system.identifiers.of(row) for row in known}
+    assert system.identifiers.of(2) == system.identifiers.of(4) == []
+    with pytest.raises(ValueError, match="document 'd2' has no identifier, index the documents"):
+        system.score(tools.pairs_of(system, [5], [0, 2]))
+    system.index(documents, tmp_path)
+    assert {row: system.identifiers.of(row) for row in known} == before
+    assert all(system.identifiers.sequences)
+    assert '"assigned": 8' in (tmp_path / "identifiers/statistics.json").read_text()
+    found = system.retrieve(queries, 100)
+    for number, query in enumerate(queries["id"]):
+        assert len(found.documents(query)) == 8, "beam 20 finds all"
+        scores = system.score(tools.pairs_of(system, queries["tokens"][number], [2, 4]))
+        mine = [found.scores(query)[document] for document in ("d2", "d4")]
+        assert scores.isfinite().all() and mine == pytest.approx(scores.tolist(), abs=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["semantic", "titles-np"])
+def test_a_collection_may_grow_at_its_end(tools, queries, kind, tmp_path):
+    documents = tools.named_documents()
+    system = tools.make_docid(kind, documents=documents.select(range(6)))
+    before = list(system.identifiers.sequences)
+    system.index(documents, tmp_path)
+    assert system.identifiers.sequences[:6] == before
+    assert {"d6", "d7"} <= set(system.retrieve(queries, 100).documents("q0"))
+
+
+def test_a_new_document_without_an_atomic_docid_is_left_out(tools, queries, tmp_path):
+    documents = tools.named_documents()
+    system = tools.make_docid("atomic", documents=documents, known=range(6))
+    assert system.vocabulary_size == 60 + 6
+    system.index(documents, tmp_path)
+    everything = {query: documents["id"] for query in queries["id"]}
+    for ranking in (
+        system.retrieve(queries, 100),
+        system.rerank(queries, documents, everything),
+    ):
+        assert {len(ranking.documents(query)) for query in queries["id"]} == {6}
+        assert not {"d6", "d7"} & set(ranking.documents("q1"))
+    lacking = system.score_all(queries["tokens"]).isinf()
+    assert lacking[6:].all() and not lacking[:6].any()
+    none = system.rerank(queries, documents, {query: ["d7"] for query in queries["id"]})
+    assert len(none) == 3 and none.documents("q0") == []
+
+
+# What a step may move --------------------------------------------------------------------------
+
+
+def step(system, batch):
+    """One optimizer step; the tables before and after."""
+    tables = {
+        "shared": system.backbone.shared.weight,
+        "lm_head": system.backbone.lm_head.weight,
+        "encoder": system.backbone.encoder.block[0].layer[0].SelfAttention.q.weight,
+    }
+    before = {name: table.detach().clone() for name, table in tables.items()}
+    optimizer = system.configure_optimizers()
+    system.loss(batch).backward()
+    optimizer.step()
+    return {name: (before[name], table.detach()) for name, table in tables.items()}
+
+
+@pytest.mark.parametrize("untied", [False, True])
+@pytest.mark.parametrize("kind", ["semantic", "semantic-pawa", "titles"])
+def test_only_new_rows_are_trained_where_the_config_says_so(tools, kind, untied, tmp_path):
+    options = dict(backbone=tools.untied_backbone(tmp_path / "t5")) if untied else {}
+    strong = tools.OPTIMIZER | {"weight_decay": 0.5}
+    system = tools.make_docid(kind, trained_rows="new", optimizer=strong, **options)
+    moved = step(system, tools.make_batch())
+    assert (moved["encoder"][0] != moved["encoder"][1]).all()
+    for table in ("shared", "lm_head"):
+        before, after = moved[table]
+        assert torch.equal(before[:60], after[:60]), table
+        if kind != "titles" and not (table == "lm_head" and kind == "semantic-pawa"):
+            sequences = [system.identifiers.of(row) for row in range(3)]
+            # The last token of an identifier is predicted and never read.
+            read = table == "shared" and (untied or kind == "semantic-pawa")
+            rows = sorted({t for tokens in sequences for t in tokens[: -1 if read else None]})
+            assert rows and (before[rows] != after[rows]).any(1).all(), table
+
+
+def test_all_rows_are_trained_by_default(tools):
+    before, after = step(tools.make_docid("semantic"), tools.make_batch())["shared"]
+    assert (before != after).any(1).all()
+
+
+def test_the_optimizers_groups_have_one_order(tools, tmp_path):
+    """Moments are restored by place: two tables of one shape must not change theirs."""
+    backbone = tools.untied_backbone(tmp_path / "t5")
+    for _ in range(5):
+        system = tools.make_docid("semantic", trained_rows="new", backbone=backbone)
+        tables = system.parameter_groups(0.1)[1]["params"]
+        assert [table is system.backbone.shared.weight for table in tables] == [True, False]
+
+
+def test_an_output_table_of_its_own_stays_so(tools, tmp_path):
+    """T5 v1.1: transformers ties the tables when they are resized, the trained rows must stay."""
+    backbone = tools.untied_backbone(tmp_path / "t5")
+    source = tools.make_docid("titles", backbone=backbone).backbone
+    for layers in (None, 1):
+        grown = tools.make_docid("semantic", backbone=backbone, decoder_layers=layers).backbone
+        assert len(grown.lm_head.weight) == len(grown.shared.weight) == grown.config.vocab_size > 60
+        assert torch.equal(grown.lm_head.weight[:60], source.lm_head.weight)
+        assert torch.equal(grown.shared.weight[:60], source.shared.weight)
+        assert grown.encoder.embed_tokens.weight is grown.shared.weight
+        assert not torch.equal(grown.lm_head.weight[60:], grown.shared.weight[60:])
+        assert 0.5 < grown.lm_head.weight[60:].std() / source.lm_head.weight.std() < 1.5
+
+
+def test_an_unknown_choice_of_rows_is_refused(tools):
+    with pytest.raises(ValueError, match="model.trained_rows=old: must be all or new"):
+        tools.make_docid("semantic", trained_rows="old")
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_the_decoder_may_have_its_own_depth(tools, queries, layers, tmp_path):
+    system = tools.make_docid("semantic", decoder_layers=layers)
+    assert len(system.backbone.decoder.block) == layers
+    assert len(system.backbone.encoder.block) == 2
+    system.index(tools.named_documents(), tmp_path)
+    assert len(system.retrieve(queries, 3).documents("q0")) == 3
+
+
+def test_label_smoothing_is_refused_where_rows_are_masked(tools, tmp_path):
+    folder = tmp_path / "identifiers"
+    with pytest.raises(ValueError, match="model.label_smoothing=0.1: must be 0 under a head that"):
+        tools.make_docid("semantic-pawa", label_smoothing=0.1, directory=folder)
+    assert not list(tmp_path.iterdir())
+    for kind in ("shared-pawa", "semantic", "titles-np"):
+        assert tools.make_docid(kind, label_smoothing=0.1).loss(tools.make_batch()).isfinite()
+
+
+def test_the_models_own_encoder_makes_the_tree(tools):
+    """A document's vector is the mean of the encoder's over its tokens and one end token."""
+    own = {"_target_": "gr_mvdr.document_embeddings.OwnEncoder", "length": 6}
+    documents = tools.named_documents()
+    system = tools.make_docid("semantic", identifiers=tools.SEMANTIC | {"embeddings": own})
+    points = torch.tensor(system.scheme.tree.points)
+    for row, tokens in enumerate(documents["tokens"]):
+        ids = torch.tensor([[*tokens[:5], EOS_ID]])
+        with torch.no_grad():
+            mean = system.backbone.encoder(input_ids=ids).last_hidden_state[0].mean(0)
+        assert torch.allclose(points[row], mean / mean.norm(), atol=1e-5)

@@ -1,0 +1,198 @@
+"""The query generator: likelihood, alignment, sampling, its file, and retrieval with it."""
+
+import json
+
+import pytest
+import torch
+
+from gr_mvdr.batch import cut, pad
+from gr_mvdr.tokenizers import EOS_ID, load_tokenizer
+from models.query_generator import PSEUDO_QUERIES, QueryGenerator
+
+
+@pytest.fixture
+def make(tools, tmp_path):
+    tokenizer = tools.save_tokenizer(tmp_path / "tokenizer")
+
+    def build(**options):
+        torch.manual_seed(0)
+        backbone = dict(name=None, dropout_rate=0.0, attention="eager", shape=tools.SHAPE)
+        lengths = dict(document_length=12, query_length=8, n_queries=3, top_k=5)
+        settings = dict(backbone=backbone, tokenizer=tokenizer, optimizer=tools.OPTIMIZER)
+        return tools.sharpen(QueryGenerator(**{**settings, **lengths, **options})).eval()
+
+    return build
+
+
+@pytest.fixture
+def written(tools):
+    """Documents whose texts are the words of their tokens."""
+    table = tools.Texts(tools.draw_tokens([3, 14, 1, 6], seed=3), "d")
+    table["text"] = [" ".join(f"w{token}" for token in row) for row in table["tokens"]]
+    return table
+
+
+def swapped_loss(generator, batch, pair):
+    """Hugging Face's loss of one query given its document."""
+    query, document = batch.query_mask[pair], batch.document_mask[pair]
+    return generator.backbone(
+        input_ids=batch.document_ids[pair][document][None],
+        labels=batch.query_ids[pair][query][None],
+    ).loss
+
+
+@torch.no_grad()
+def test_the_score_is_the_querys_mean_log_probability(make, tools):
+    generator, batch = make(), tools.make_batch()
+    scores = generator.score(batch)
+    for pair in range(3):
+        assert torch.isclose(scores[pair], -swapped_loss(generator, batch, pair), atol=1e-5)
+
+
+@torch.no_grad()
+def test_in_training_the_batchs_query_side_is_the_document(make, tools):
+    """The examples say so: source = document, target = query; the loss is Hugging Face's."""
+    generator, batch = make(), tools.make_batch()
+    labels = batch.document_ids.masked_fill(~batch.document_mask, -100)
+    expected = generator.backbone(
+        input_ids=batch.query_ids, attention_mask=batch.query_mask.long(), labels=labels
+    ).loss
+    assert torch.isclose(generator.loss(batch), expected, atol=1e-5)
+
+
+@torch.no_grad()
+def test_the_alignment_is_transposed_columns_sum_to_one(make, tools):
+    generator, batch = make(), tools.make_batch()
+    pairs = generator.align(batch)
+    assert pairs.alignment.shape == pairs.similarity.shape == (3, 2, 9, 6)
+    columns, real = pairs.alignment.sum(2), batch.query_mask[:, None]
+    assert torch.allclose(columns, real.expand_as(columns).float(), atol=1e-5)
+    assert not (pairs.alignment * ~batch.document_mask[:, None, :, None]).any()
+    for name in ("query_ids", "query_mask", "document_ids", "document_mask"):
+        assert torch.equal(getattr(pairs, name), getattr(batch, name))
+    assert torch.equal(pairs.score, generator.score(batch))
+    total = (pairs.similarity * pairs.alignment).sum((1, 2, 3))
+    assert torch.allclose(pairs.relevance, total, atol=1e-4)
+    # The column of a query token is Hugging Face's cross-attention when it is generated.
+    seen = generator.backbone(
+        input_ids=batch.document_ids[:1, :7],
+        labels=batch.query_ids[:1, :3],
+        output_attentions=True,
+    ).cross_attentions[-1]
+    assert torch.allclose(pairs.alignment[0, :, :7, :3], seen[0].mT, atol=1e-5)
+
+
+def test_queries_are_drawn_by_the_seed_alone(make, written):
+    first, other = list(make(seed=3).generate(written)), list(make(seed=4).generate(written))
+    torch.rand(7)
+    assert list(make(seed=3).generate(written)) == first != other
+    assert [len(queries) for queries in first] == [3] * 4
+    assert len({query for queries in first for query in queries}) > 6
+
+
+def test_queries_are_words_within_the_length(make, written):
+    generator = make(query_length=4)
+    words = {f"w{token}" for token in range(4, 60)}
+    for queries in generator.generate(written):
+        for query in queries:
+            assert len(query.split()) <= 4 and set(query.split()) <= words
+
+
+def test_with_top_1_the_queries_are_greedy(make, written):
+    generator = make(top_k=1)
+    (queries,) = generator.generate(written.select([1]))
+    ids, _ = pad([[*written["tokens"][1][:11], EOS_ID]])
+    greedy = generator.backbone.generate(input_ids=ids, do_sample=False, max_new_tokens=8)
+    tokenizer = load_tokenizer(generator.hparams.tokenizer)
+    assert queries == tokenizer.batch_decode(greedy, skip_special_tokens=True) * 3
+    assert queries[0]
+
+
+def test_documents_in_other_batches_are_written_about_in_their_order(make, written, monkeypatch):
+    generator = make(top_k=1)
+    together = list(generator.generate(written))
+    monkeypatch.setattr("models.query_generator._BATCH", 3)
+    assert list(generator.generate(written)) == together
+
+
+def test_the_file_has_one_line_a_document(make, written, tmp_path):
+    generator = make()
+    generator.index(written, tmp_path / "index")
+    lines = (tmp_path / "index" / PSEUDO_QUERIES).read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert [row["document_id"] for row in rows] == written["id"]
+    assert [row["queries"] for row in rows] == list(generator.generate(written))
+    assert all(set(row) == {"document_id", "queries"} for row in rows)
+    assert not list(tmp_path.rglob("*.unfinished"))
+    generator.index(written, tmp_path / "index")
+    assert (tmp_path / "index" / PSEUDO_QUERIES).read_text().splitlines() == lines
+
+
+def test_retrieval_reads_the_generated_queries(tools, make, written, monkeypatch, tmp_path):
+    generator = make()
+    said = [["w44 w43"], ["w42"], [], ["w44"]]
+    monkeypatch.setattr(generator, "generate", lambda documents: iter(said))
+    generator.index(written, tmp_path)
+    queries = {"id": ["a", "b", "c"], "text": ["W44", "w42?", "w3 nothing"]}
+    table = tools.Texts([[4], [5], [6]], "q")
+    table.update(queries)
+    found = generator.retrieve(table, 10)
+    assert set(found.documents("a")) == {"d0", "d3"} and found.documents("b") == ["d1"]
+    assert found.documents("c") == []
+    assert len(generator.retrieve(table, 1).documents("a")) == 1
+
+
+@torch.no_grad()
+def test_reranking_is_by_query_likelihood(make, written, queries):
+    generator = make()
+    ranking = generator.rerank(queries, written, {"q0": ["d1", "d3"], "q1": ["d0"], "q2": ["d2"]})
+    for query, document in (("q0", 1), ("q0", 3), ("q1", 0), ("q2", 2)):
+        source = torch.tensor([[*written["tokens"][document][:11], EOS_ID]])
+        target = torch.tensor([[*queries["tokens"][int(query[1])][:7], EOS_ID]])
+        loss = generator.backbone(input_ids=source, labels=target).loss.item()
+        assert ranking.scores(query)[f"d{document}"] == pytest.approx(-loss, abs=1e-4)
+
+
+@pytest.mark.parametrize("key", ["n_queries", "top_k"])
+def test_impossible_options_are_refused(make, key):
+    with pytest.raises(ValueError, match=f"model.{key}=0: must be ≥ 1"):
+        make(**{key: 0})
+
+
+def test_the_file_is_what_the_indexing_task_reads(make, tmp_path, monkeypatch):
+    """Pseudo-queries of a beir collection become sources of that collection's documents."""
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    from data_modules.generated_queries import GeneratedQueries
+    from data_modules.indexing import Indexing
+    from data_modules.sources import BeirDataModule
+
+    folder = tmp_path / "collection"
+    (folder / "qrels").mkdir(parents=True)
+    words = ["w7 w8 w9", "w10 w11", "w12 w13 w14 w15"]
+    corpus = [{"_id": f"d{n}", "title": "", "text": text} for n, text in enumerate(words)]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in corpus))
+    (folder / "queries.jsonl").write_text(json.dumps({"_id": "q", "text": "w7"}) + "\n")
+    for split in ("train", "test"):
+        judged = "query-id\tcorpus-id\tscore\nq\td0\t1\n"
+        (folder / f"qrels/{split}.tsv").write_text(judged)
+    lengths = dict(query_length=8, document_length=12)
+    run_tokenizer = dict(backbone=None, path=None, unit="word", vocab_size=60, lowercase=True)
+    options = dict(path=str(folder), test_split="test", tokenizer=run_tokenizer, **lengths)
+    data = BeirDataModule(**options)
+    data.tokenizer.save_pretrained(tmp_path / "words")
+    shape = dict(vocab_size=len(data.tokenizer), d_model=16, d_kv=8, d_ff=24, num_layers=1)
+    backbone = dict(name=None, dropout_rate=0.0, shape=shape | {"num_heads": 2})
+    generator = make(backbone=backbone, tokenizer=str(tmp_path / "words"))
+    generator.index(data.documents, tmp_path / "index")
+    path = tmp_path / "index" / PSEUDO_QUERIES
+    said = [json.loads(line)["queries"] for line in path.read_text().splitlines()]
+    reader = BeirDataModule(**options, indexing=Indexing(3.0, GeneratedQueries(str(path))))
+    examples = [reader.epoch(0)[place] for place in range(1, 4)]
+    assert len(examples) == 3
+    for example in examples:
+        sources = [
+            cut(reader.tokenizer(query, add_special_tokens=False)["input_ids"], 8, EOS_ID)
+            for query in said[example.document]
+        ]
+        assert example.source in sources
