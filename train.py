@@ -2,7 +2,6 @@
 
 import json
 import logging
-import shutil
 import sys
 import time
 import warnings
@@ -63,7 +62,6 @@ def train(config: DictConfig) -> dict[str, float]:
     fit(model, data, config, logger)
     metrics = {"cost/train_seconds": model.train_seconds}
 
-    shutil.rmtree(run / "index", ignore_errors=True)  # what an interrupted run left there
     start = time.perf_counter()
     model.index(data.documents, run / "index")
     metrics["cost/index_seconds"] = time.perf_counter() - start
