@@ -1,4 +1,4 @@
-"""Training losses of the multi-vector family, on relevance matrices (documents, queries)."""
+"""Training losses: on relevance matrices (documents, queries), and between two predictions."""
 
 import torch
 import torch.nn.functional as F
@@ -45,3 +45,18 @@ def pairwise_cross_entropy(relevance: Tensor, document_index: Tensor) -> Tensor:
     margin = relevance[queries, queries] - relevance[negative, queries]
     usable = differs.any(1)
     return -(F.logsigmoid(margin) * usable).sum() / usable.sum().clamp(min=1)
+
+
+def symmetric_divergence(first: Tensor, second: Tensor) -> Tensor:
+    """How far two predictions of the same targets lie apart (NCI's consistency regularisation).
+
+    Args:
+        first, second: (n, R) logits of two dropout passes; −inf at the same places.
+
+    Returns:
+        () mean over n of ½ KL(p‖q) + ½ KL(q‖p).
+    """
+    masked = first == -torch.inf  # where log p − log q would be no number
+    one = first.log_softmax(-1).masked_fill(masked, 0.0)
+    other = second.log_softmax(-1).masked_fill(masked, 0.0)
+    return 0.5 * ((one.exp() - other.exp()) * (one - other)).sum(-1).mean()

@@ -46,6 +46,7 @@ class Docid(IdentifiedSystem):
         length_penalty: float = 0.0,
         label_smoothing: float = 0.0,
         decoder_layers: int | None = None,
+        consistency: float = 0.0,
     ):
         """
         Args:
@@ -61,6 +62,7 @@ class Docid(IdentifiedSystem):
             length_penalty: documents are ranked by log p / length^penalty (0.8 in NCI).
             label_smoothing: of the training loss.
             decoder_layers: a new decoder of this depth; None = the backbone's.
+            consistency: weight of the divergence between two dropout passes (an extra of NCI).
 
         Raises:
             ValueError: an unknown `trained_rows`.

@@ -14,6 +14,7 @@ from gr_mvdr.batch import PairBatch
 from gr_mvdr.configured import build
 from gr_mvdr.heads import Head, Vocabulary
 from gr_mvdr.identifiers import collection_hash
+from gr_mvdr.losses import symmetric_divergence
 from models.base import System, Table
 from models.contextual import build_table, encode_texts, live_table
 
@@ -156,11 +157,15 @@ class EncoderDecoder(System):
         query_mask = batch.query_mask.repeat_interleave(per_query, 0)
         index = batch.document_index.repeat_interleave(per_query, 0)
         rows = self.head.labels(batch.document_ids, index)
-        return F.cross_entropy(
-            self.logits(queries, query_mask, rows, batch.document_mask),
-            rows[batch.document_mask],
-            label_smoothing=self.hparams.label_smoothing,
-        )
+        labels, sides = rows[batch.document_mask], (query_mask, rows, batch.document_mask)
+        smoothing, weight = self.hparams.label_smoothing, self.hparams.get("consistency", 0.0)
+        logits = self.logits(queries, *sides)
+        loss = F.cross_entropy(logits, labels, label_smoothing=smoothing)
+        if not (weight and self.training):
+            return loss
+        # A second pass with dropout of its own.
+        again = self.encode(batch.query_ids, batch.query_mask).repeat_interleave(per_query, 0)
+        return loss + weight * symmetric_divergence(logits, self.logits(again, *sides))
 
     def token_log_probs(
         self, queries: Tensor, query_mask: Tensor, ids: Tensor, mask: Tensor, index: Tensor

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from gr_mvdr.losses import in_batch_cross_entropy, pairwise_cross_entropy
+from gr_mvdr.losses import in_batch_cross_entropy, pairwise_cross_entropy, symmetric_divergence
 
 
 def test_in_batch_loss_by_hand():
@@ -66,3 +66,24 @@ def test_a_batch_of_one_pair_teaches_nothing_and_breaks_nothing(loss):
     value = loss(scores, torch.tensor([0]))
     value.backward()
     assert value.item() == 0 and scores.grad.item() == 0
+
+
+def test_the_symmetric_divergence_is_both_kullback_leibler_divergences():
+    first, second = torch.randn(2, 5, 7, generator=torch.Generator().manual_seed(0))
+    p, q = first.log_softmax(-1), second.log_softmax(-1)
+    kl = torch.nn.functional.kl_div
+    both = kl(q, p, reduction="batchmean", log_target=True)
+    both = both + kl(p, q, reduction="batchmean", log_target=True)
+    assert torch.isclose(symmetric_divergence(first, second), both / 2)
+    assert symmetric_divergence(first, first) == 0
+
+
+def test_the_symmetric_divergence_leaves_masked_rows_out():
+    logits = torch.randn(2, 4, 6, generator=torch.Generator().manual_seed(0))
+    masked = logits.clone()
+    masked[..., 4:] = -torch.inf
+    masked.requires_grad_()
+    found = symmetric_divergence(*masked)
+    assert torch.isclose(found, symmetric_divergence(*logits[..., :4]))
+    found.backward()
+    assert masked.grad.isfinite().all() and masked.grad[..., :4].abs().sum() > 0

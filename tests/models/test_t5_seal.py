@@ -78,6 +78,13 @@ def test_the_index_holds_whole_documents(tools, tmp_path):
     assert seal.document_ids == ["d0", "d1"]
 
 
+def test_an_index_may_be_made_once_more(tools, documents, tmp_path):
+    """A run that was interrupted after indexing does so when it is resumed."""
+    for _ in range(2):
+        index = tools.make_seal().index(documents, tmp_path)
+    assert index.count(documents["tokens"][0]) == 1
+
+
 @torch.no_grad()
 def test_the_leak_free_score_is_the_mean_of_its_windows(tools):
     seal = tools.sharpen(tools.make_seal())
