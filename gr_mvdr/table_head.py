@@ -29,7 +29,7 @@ class TableHead(Head):
     def first_row(self, tokens: Tensor) -> Tensor:
         """Tokens (…) → the first row of each (…); row 0 for tokens without a row."""
         ascending = self._row_tokens[self._row_order]
-        place = torch.searchsorted(ascending, tokens).clamp(max=len(ascending) - 1)
+        place = torch.searchsorted(ascending, tokens.contiguous()).clamp(max=len(ascending) - 1)
         return self._row_order[place] * (ascending[place] == tokens)
 
     @property

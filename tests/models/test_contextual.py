@@ -89,15 +89,33 @@ def test_the_table_is_what_the_encoder_makes_of_titles_in_context(tools):
         assert torch.allclose(system.head.table[own], vector, atol=1e-5)
 
 
-def test_in_contrastive_epochs_the_titles_own_vectors_learn(tools):
-    contrastive = tools.NP | {"form": "contrastive", "contrastive_epochs": 1}
-    system = tools.make_docid("titles", head=contrastive)
+def test_in_contrastive_epochs_the_table_is_the_batchs_own_and_learns(tools):
+    """Two documents' titles, one row a token and one for the end; the table before comes back."""
+    head = tools.NP | {"form": "contrastive", "contrastive_epochs": 1}
+    system = tools.make_docid("titles", head=head)
+    batch = system.targets(tools.make_batch())
+    batch.document_index = torch.tensor([4, 1, 4])
+    batch = system.targets(batch)
     before = system.head.table
-    system.loss(tools.make_batch()).backward()
-    live = system.backbone.encoder.block[0].layer[0].SelfAttention.q.weight.grad.clone()
+    with system._live_table(batch):
+        table = system.head.table
+        assert system.head.row_tokens.tolist() == [9, 8, 7, 7, 7, 7, 8, EOS_ID]
+        table[:-1].square().sum().backward()
+    weight = system.backbone.encoder.block[0].layer[0].SelfAttention.q.weight
+    assert weight.grad.abs().max() > 1e-3
     assert system.head.table is before and not before.requires_grad
-    system.zero_grad()
-    system.head.contrastive_epochs = 0
-    system.loss(tools.make_batch()).backward()
-    frozen = system.backbone.encoder.block[0].layer[0].SelfAttention.q.weight.grad
-    assert not torch.allclose(live, frozen, atol=1e-4)
+    named = system.identifiers.of(4)[:-1]
+    text = torch.tensor([[*named, *system._documents["tokens"][4], EOS_ID]])
+    with torch.no_grad():
+        vectors = system.backbone.encoder(input_ids=text).last_hidden_state[0, :4]
+    assert torch.allclose(table[3:7], vectors, atol=1e-5)
+
+
+def test_the_table_is_made_without_dropout_and_training_goes_on(tools):
+    backbone = dict(name=None, dropout_rate=0.5, attention="eager", shape=tools.SHAPE)
+    system = tools.make_docid("titles-np", backbone=backbone).train()
+    system._make_table(0)
+    table = system.head.table
+    system._make_table(0)
+    assert torch.equal(system.head.table, table) and system.head.table is not table
+    assert system.training and system.backbone.encoder.training

@@ -219,3 +219,19 @@ def test_no_document_at_all_is_refused(tools, tmp_path):
     with pytest.raises(ValueError, match="no document to give an identifier to"):
         tools.make_docid("semantic", known=[], directory=tmp_path / "identifiers")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind", ["semantic", "semantic-pawa"])
+def test_consistency_adds_the_divergence_of_two_dropout_passes_in_training(tools, kind):
+    backbone = dict(name=None, dropout_rate=0.3, attention="eager", shape=tools.SHAPE)
+    plain = tools.make_docid(kind, backbone=backbone)
+    regular = tools.make_docid(kind, backbone=backbone, consistency=2.0)
+    batch, losses = tools.make_batch(), []
+    assert regular.loss(batch) == plain.loss(batch), "nothing is added outside training"
+    for system in (plain.train(), regular.train()):
+        torch.manual_seed(3)  # the first pass of both is the same
+        losses.append(system.loss(batch))
+    assert losses[1] > losses[0] + 0.01
+    losses[1].backward()
+    found = [weight.grad for weight in regular.parameters() if weight.grad is not None]
+    assert len(found) > 20 and all(gradient.isfinite().all() for gradient in found)
