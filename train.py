@@ -51,6 +51,7 @@ def train(config: DictConfig) -> dict[str, float]:
     data = instantiate(config.data)
     settings = config.copy()
     settings.tokenizer.vocab_size = len(data.tokenizer)  # a small model's table wastes no row
+    settings.tokenizer.marks = data.marks  # a model knows tokens, not texts
     # Parts within a model (its head, its identifiers) stay dicts: a checkpoint can hold them.
     model = instantiate(settings.model, _convert_="all", _recursive_=False)
     model.prepare(data.documents, data.known_documents, run / "identifiers")

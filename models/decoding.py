@@ -61,22 +61,20 @@ class DecodingStep:
         self.inputs = torch.cat([self.inputs[parents], self.head.embed(rows)[:, None]], dim=1)
 
 
-def sequence_scores(step: DecodingStep, ids: Tensor, mask: Tensor, queries: Tensor) -> Tensor:
-    """(n,) log p(sequence | query) as a search that finds the sequence would give it.
+def sequence_scores(step: DecodingStep, ids: Tensor, mask: Tensor) -> Tensor:
+    """(B,) log p(sequence | query) as a search that finds the sequence would give it.
 
     Teacher forcing along the best row of every token, not along given rows.
 
     Args:
-        step: a fresh one for B queries; ids, mask: (n, M) the sequences;
-        queries: (n,) int64, the query of each.
+        step: a fresh one for B queries; ids, mask: (B, M) a sequence for each.
     """
-    last = torch.full((len(step.queries),), PAD_ID, device=ids.device)
-    came_from, belongs = torch.arange(len(last), device=ids.device), queries
+    last = torch.full((len(ids),), PAD_ID, device=ids.device)
+    pairs = torch.arange(len(ids), device=ids.device)
     total = torch.zeros(len(ids), device=ids.device)
     for token, real in zip(ids.unbind(1), mask.unbind(1), strict=True):
-        scores = step.row_scores(last, came_from)
-        rows = step.head.best_rows(scores, belongs, token)
-        total = total + torch.where(real, scores[belongs, rows], 0.0)
-        # After the first position every sequence has a row of its own.
-        last, came_from, belongs = token, belongs, torch.arange(len(ids), device=ids.device)
+        scores = step.row_scores(last, pairs)
+        rows = step.head.best_rows(scores, pairs, token)
+        total = total + torch.where(real, scores[pairs, rows], 0.0)
+        last = token
     return total

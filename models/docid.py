@@ -65,8 +65,10 @@ class Docid(IdentifiedSystem):
             consistency: weight of the divergence between two dropout passes (an extra of NCI).
 
         Raises:
-            ValueError: an unknown `trained_rows`.
+            ValueError: an unknown `trained_rows`, a negative weight.
         """
+        if consistency < 0:
+            raise ValueError(f"model.consistency={consistency}: must be ≥ 0")
         if trained_rows not in ("all", "new"):
             raise ValueError(f"model.trained_rows={trained_rows}: must be all or new")
         super().__init__(backbone, optimizer, head, decoder_layers)
@@ -78,8 +80,7 @@ class Docid(IdentifiedSystem):
         """(B,) log p(identifier | query) / length^penalty, what the search ranks by."""
         batch = self.targets(batch)
         step = self.decoding_step(batch.query_ids, batch.query_mask)
-        pairs = torch.arange(len(batch), device=self.device)
-        scores = sequence_scores(step, batch.document_ids, batch.document_mask, pairs)
+        scores = sequence_scores(step, batch.document_ids, batch.document_mask)
         return scores / batch.document_mask.sum(1) ** self.hparams.length_penalty
 
     # Search ---------------------------------------------------------------------------------

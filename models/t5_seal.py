@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from gr_mvdr.heads import Vocabulary
 from gr_mvdr.identifiers import collection_hash
 from gr_mvdr.ngram_index import NgramIndex
 from gr_mvdr.relevance import PairAlignment
-from gr_mvdr.tokenizers import EOS_ID, load_tokenizer
+from gr_mvdr.tokenizers import EOS_ID
 from gr_mvdr.trie import Trie
 from models.base import Table
 from models.cross_attention import align_by_cross_attention
@@ -50,8 +49,7 @@ class T5SEAL(GenerativeSystem):
         optimizer: dict[str, Any],
         label_smoothing: float = 0.0,
         head: dict[str, Any] | None = None,
-        marks: dict[str, str] | None = None,
-        tokenizer: str | None = None,
+        marks: dict[str, list[int]] | None = None,
         query_ngrams: int = 0,
     ):
         """
@@ -65,9 +63,8 @@ class T5SEAL(GenerativeSystem):
             optimizer: see `System`.
             label_smoothing: of the training loss (0.1 in full SEAL).
             head: see `GenerativeSystem`.
-            marks: texts that ask for a part of the body and for a title, and that end a title,
+            marks: tokens that ask for a part of the body and for a title, and that end a title,
                 under "body", "title" and "title_end"; None or {} = the paper's form.
-            tokenizer: folder of the run's tokeniser, to read the marks.
             query_ngrams: longest n-gram of the query that is a key; 0 = none, SEAL: 3.
         """
         super().__init__(backbone, optimizer, head)
@@ -88,14 +85,10 @@ class T5SEAL(GenerativeSystem):
         tokens = torch.tensor(sorted(found))
         self.set_head(Vocabulary(tokens), sequences, documents)
 
-    @cached_property
+    @property
     def marks(self) -> dict[str, list[int]]:
         """The marks' token ids; {} in the paper's form."""
-        if not self.hparams.marks:
-            return {}
-        tokenizer = load_tokenizer(self.hparams.tokenizer)
-        ids = tokenizer(list(self.hparams.marks.values()), add_special_tokens=False)["input_ids"]
-        return dict(zip(self.hparams.marks, ids, strict=True))
+        return self.hparams.marks or {}
 
     def prepare_query(self, tokens: Sequence[int], mark: str = "body") -> list[int]:
         """The query's first tokens, what is asked for, and the end token."""

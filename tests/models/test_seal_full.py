@@ -10,18 +10,13 @@ from gr_mvdr.batch import cut, pad
 from gr_mvdr.evidence import score_documents
 from gr_mvdr.tokenizers import EOS_ID
 
-MARKS = {"body": "w50", "title": "w51 w52", "title_end": "w53"}
 BODY, TITLE, END = [50], [51, 52], [53]
+MARKS = {"body": BODY, "title": TITLE, "title_end": END}
 
 
 @pytest.fixture
-def tokenizer(tools, tmp_path):
-    return tools.save_tokenizer(tmp_path / "tokenizer")
-
-
-@pytest.fixture
-def full(tools, tokenizer):
-    options = dict(marks=MARKS, tokenizer=tokenizer, query_ngrams=3, query_length=5)
+def full(tools):
+    options = dict(marks=MARKS, query_ngrams=3, query_length=5)
     return tools.sharpen(tools.make_seal(**options))
 
 
@@ -51,7 +46,6 @@ def log_prob(seal, source, target):
 
 
 def test_a_source_says_what_it_asks_for(full):
-    assert full.marks == {"body": BODY, "title": TITLE, "title_end": END}
     assert full.prepare_query([9, 8]) == [9, 8, 50, EOS_ID]
     assert full.prepare_query([9, 8], "title") == [9, 8, 51, 52, EOS_ID]
     assert full.prepare_query([9, 8, 7, 6, 5, 4]) == [9, 8, 7, 6, 50, EOS_ID], "marks cost no token"
@@ -216,10 +210,10 @@ def test_a_search_under_another_head_finds_ngrams(headed, texts, queries, tmp_pa
 
 
 @pytest.mark.parametrize("head", ["PAWA", "NP"])
-def test_titles_and_marks_have_rows_under_another_head(tools, tokenizer, texts, queries, head):
+def test_titles_and_marks_have_rows_under_another_head(tools, texts, queries, head):
     """The text need not hold the title's tokens, nor ever the mark that ends it."""
     texts["title_tokens"][0] = [49, 48]
-    options = dict(marks=MARKS, tokenizer=tokenizer, head=getattr(tools, head), beam_size=5)
+    options = dict(marks=MARKS, head=getattr(tools, head), beam_size=5)
     seal = tools.make_seal(**options)
     seal.prepare(texts, range(4), None)
     title = torch.tensor([[49, 48, 53, EOS_ID]])
