@@ -58,7 +58,9 @@ def analyse_run(
 def _analyse_test_pairs(
     model: Any, data: Any, run: Path, system: str, pairs: int, cases: int
 ) -> dict[str, float]:
-    names, batches = data.test_pairs(data.test_splits[0], pairs)
+    names, batches = data.test_pairs(data.test_splits[0], pairs, covers=model.covers)
+    if not names:
+        return {}
     store = extract_alignments(
         model,
         batches,

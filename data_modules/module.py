@@ -1,6 +1,6 @@
 """The LightningDataModule: training pairs, the corpus, test queries, rerank candidates."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -76,7 +76,13 @@ class RetrievalDataModule(pl.LightningDataModule):
                 raise ValueError(f"{key}={value}: must be ≥ 2 (a token and the end token)")
         self.test_splits = [test_split] if isinstance(test_split, str) else list(test_split)
         self.examples, self.indexing = examples or DocumentExamples(), indexing
-        self.new_documents = list(new_documents)
+        named = [new_documents] if isinstance(new_documents, str) else new_documents
+        self.new_documents = list(named)
+        if validation_split in self.new_documents:
+            raise ValueError(
+                f"data.validation_split={validation_split}: must not be one of data.new_documents, "
+                "which arrive after training"
+            )
         self.options = {
             "train_split": train_split,
             "validation_split": validation_split,
@@ -233,9 +239,16 @@ class RetrievalDataModule(pl.LightningDataModule):
         )
 
     def test_pairs(
-        self, split: str, limit: int, batch_size: int = 16
+        self,
+        split: str,
+        limit: int,
+        batch_size: int = 16,
+        covers: Callable[[int], bool] = lambda row: True,
     ) -> tuple[list[tuple[str, str]], list[PairBatch]]:
         """Pairs of test query and relevant document for analysis, `limit` at most.
+
+        Args:
+            covers: whether the system knows the document of a row; other pairs are left out.
 
         Returns:
             (query id, document id) of every pair, and the pairs in batches of `batch_size`.
@@ -244,6 +257,8 @@ class RetrievalDataModule(pl.LightningDataModule):
         rows = relevant_pairs(self.collection.qrels[split], queries, self.documents)
         names, items = [], []
         for row in rows.select(range(min(limit, len(rows)))):
+            if not covers(row["document_row"]):
+                continue
             query, document = queries[row["query_row"]], self.documents[row["document_row"]]
             names.append((query["id"], document["id"]))
             source = cut(query["tokens"], self.query_length, EOS_ID)

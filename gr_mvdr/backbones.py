@@ -57,6 +57,8 @@ def load_encoder_decoder(
         decoder_layers: a decoder with random weights and so many layers; None: the backbone's own
             (NCI trains a new decoder of half the encoder's depth).
     """
+    if decoder_layers is not None and decoder_layers < 1:
+        raise ValueError(f"model.decoder_layers={decoder_layers}: must be ≥ 1")
     if name is None:
         depth = {"num_decoder_layers": decoder_layers} if decoder_layers else {}
         model = T5ForConditionalGeneration(_small_config(dropout_rate, {**(shape or {}), **depth}))
@@ -77,7 +79,8 @@ def _with_new_decoder(model: PreTrainedModel, layers: int) -> PreTrainedModel:
     new = type(model)(config)
     if model.lm_head.weight is not model.shared.weight:  # transformers ties them in a new model
         new.lm_head.weight = nn.Parameter(torch.empty_like(model.lm_head.weight))
-    kept = {k: v for k, v in model.state_dict().items() if not k.startswith("decoder.block")}
+    new_parts = ("decoder.block", "decoder.final_layer_norm")
+    kept = {k: v for k, v in model.state_dict().items() if not k.startswith(new_parts)}
     new.load_state_dict(kept, strict=False)
     return new
 

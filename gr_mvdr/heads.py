@@ -78,8 +78,13 @@ class Head(nn.Module):
 
     def memory_bytes(self, batch: int, length: int) -> int:
         """What rows and the logits of batch × length positions take, in fp32, at most."""
-        rows, size = self.backbone.lm_head.weight.shape
+        rows, size = self.n_rows, self.backbone.config.d_model
         return 4 * (rows * size + batch * length * rows)
+
+    @property
+    def n_rows(self) -> int:
+        """R, the number of rows."""
+        return len(self.backbone.lm_head.weight)
 
     def table_state(self) -> dict[str, Any] | None:
         """What a checkpoint must hold besides parameters."""
@@ -198,4 +203,5 @@ class TokenRows:
         """The best row of each token: see `Head.best_rows`."""
         rows = self.rows.to(scores.device)[tokens]
         found = scores[parents[:, None], rows.clamp(min=0)].masked_fill(rows < 0, -torch.inf)
-        return rows.gather(1, found.argmax(1, keepdim=True)).squeeze(1)
+        # Row 0 for a token without any: it stands at padding only.
+        return rows.gather(1, found.argmax(1, keepdim=True)).squeeze(1).clamp(min=0)

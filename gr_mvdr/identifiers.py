@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -120,10 +120,6 @@ class Identifiers:
     def of(self, row: int) -> list[int]:
         """The tokens of the document in that row."""
         return self.sequences[row]
-
-    def items(self) -> Iterator[tuple[str, list[int]]]:
-        """Yields (document id, tokens)."""
-        return zip(self.document_ids, self.sequences, strict=True)
 
     @property
     def hash(self) -> str:

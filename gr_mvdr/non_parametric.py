@@ -92,7 +92,7 @@ class NonParametricHead(TableHead):
             vectors: (n, d_model), the contextual vectors of all these tokens, in order.
             collection: see `set_table`.
         """
-        vectors = vectors.to(self.backbone.shared.weight.device).float()
+        vectors = vectors.float()  # where they are: a GPU would sum them in a varying order
         tokens = flat(sequences, vectors)
         assert len(tokens) == len(vectors), "a vector for every token"
         rows, row_tokens, row = cluster_rows(vectors, tokens, self.clusters, self.seed)

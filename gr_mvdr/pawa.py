@@ -21,7 +21,7 @@ class PawaHead(TableHead):
 
     The paper's E_{i,v} has the position i as an axis. Here it has none. Where ids carry their
     position (semantic docids: a token occurs at one position only) E_v is E_{i,v}, and no other
-    E_{j,v} is ever used; for titles the position enters through d′_i alone.
+    E_{j,v} is ever used; for titles and other tokens the position enters through d′_i alone.
 
     Forms:
         paper: e_{i,v} = E_v d′_i, where E = d^−1 · `projection`.

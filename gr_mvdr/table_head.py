@@ -26,6 +26,10 @@ class TableHead(Head):
         """(R,) int64, the token of each row."""
         return self._row_tokens
 
+    @property
+    def n_rows(self) -> int:
+        return len(self.row_tokens)
+
     def first_row(self, tokens: Tensor) -> Tensor:
         """Tokens (…) → the first row of each (…); row 0 for tokens without a row."""
         ascending = self._row_tokens[self._row_order]

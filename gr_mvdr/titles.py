@@ -13,15 +13,15 @@ class Titles(Scheme):
     def __init__(
         self,
         missing: str = "refuse",
-        first_words: int = 8,
+        first_tokens: int = 8,
         max_length: int = 32,
         long: str = "refuse",
     ):
         """
         Args:
-            missing: what to do where there is no title: "refuse", or "first_words": the text's
+            missing: what to do where there is no title: "refuse", or "first_tokens": the text's
                 first tokens name the document.
-            first_words: how many tokens of the text.
+            first_tokens: how many tokens of the text.
             max_length: tokens of an identifier, </s> included.
             long: what to do with longer ones: "refuse" or "cut".
 
@@ -29,16 +29,16 @@ class Titles(Scheme):
             ValueError: an option out of range.
         """
         super().__init__()
-        check_choice("missing", missing, ("refuse", "first_words"))
+        check_choice("missing", missing, ("refuse", "first_tokens"))
         check_choice("long", long, ("refuse", "cut"))
-        check_at_least("first_words", first_words, 1)
+        check_at_least("first_tokens", first_tokens, 1)
         check_at_least("max_length", max_length, 2)
-        self.missing, self.first_words = missing, first_words
+        self.missing, self.first_tokens = missing, first_tokens
         self.max_length, self.long = max_length, long
 
     @property
     def settings(self) -> dict[str, Any]:
-        names = ("missing", "first_words", "max_length", "long")
+        names = ("missing", "first_tokens", "max_length", "long")
         return {name: getattr(self, name) for name in names}
 
     def fit(self, documents: Table, first_token: int, encode: Encode | None = None) -> None:
@@ -53,9 +53,9 @@ class Titles(Scheme):
             ValueError: a document without a title, or a title that is too long, is to be refused.
         """
         ids, names = documents["id"][:], documents["title_tokens"][:]
-        if self.missing == "first_words":
+        if self.missing == "first_tokens":
             texts = documents["tokens"]
-            names = [name or texts[row][: self.first_words] for row, name in enumerate(names)]
+            names = [name or texts[row][: self.first_tokens] for row, name in enumerate(names)]
         self._check_present(ids, names)
         if self.long == "refuse":
             self._check_lengths(ids, names)
@@ -65,8 +65,8 @@ class Titles(Scheme):
         nameless = [document for document, name in zip(ids, names, strict=True) if not name]
         if nameless:
             lacking = "title"
-            advice = "; model.identifiers.missing=first_words names them by their text"
-            if self.missing == "first_words":
+            advice = "; model.identifiers.missing=first_tokens names them by their text"
+            if self.missing == "first_tokens":
                 lacking, advice = "title and no text", ""
             raise ValueError(
                 f"model.identifiers.missing={self.missing}: {len(nameless)} documents have no "

@@ -63,6 +63,10 @@ class System(pl.LightningModule):
             directory: where identifiers are kept.
         """
 
+    def covers(self, document: int) -> bool:
+        """Whether the document of that number can be found: an atomic docid may be missing."""
+        return True
+
     def score(self, batch: PairBatch) -> Tensor:
         """(B,) fp32, what the system ranks the pair (query b, document b) by."""
         raise NotImplementedError

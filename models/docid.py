@@ -23,7 +23,7 @@ from gr_mvdr.tokenizers import EOS_ID
 from gr_mvdr.trie import Trie
 from models.base import Table
 from models.decoding import sequence_scores
-from models.generative import index_folder
+from models.generative import check_least, index_folder
 from models.identified import IdentifiedSystem
 
 # Identifiers scored at once.
@@ -65,10 +65,9 @@ class Docid(IdentifiedSystem):
             consistency: weight of the divergence between two dropout passes (an extra of NCI).
 
         Raises:
-            ValueError: an unknown `trained_rows`, a negative weight.
+            ValueError: an unknown `trained_rows`, a number that is too small.
         """
-        if consistency < 0:
-            raise ValueError(f"model.consistency={consistency}: must be ≥ 0")
+        check_least(beam_size=(beam_size, 1), consistency=(consistency, 0))
         if trained_rows not in ("all", "new"):
             raise ValueError(f"model.trained_rows={trained_rows}: must be all or new")
         super().__init__(backbone, optimizer, head, decoder_layers)

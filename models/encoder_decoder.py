@@ -54,8 +54,8 @@ class EncoderDecoder(System):
 
     def mean_vectors(self, texts: Sequence[Sequence[int]]) -> np.ndarray:
         """Token lists, ended → (n, d_model) fp32, the mean of the encoder's vectors."""
-        texts = [tokens[:-1] for tokens in texts]  # which are ended again
-        vectors = encode_texts(self, texts, self.hparams.document_length)
+        length = max(map(len, texts), default=1)
+        vectors = encode_texts(self, [tokens[:-1] for tokens in texts], length)
         return np.stack([text.mean(0).numpy() for text in vectors])
 
     def set_head(

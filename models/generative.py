@@ -30,6 +30,8 @@ POOLS: dict[str, Callable[[Tensor], Tensor]] = {
 _DECODE_BATCH = 512
 # Queries decoded at once.
 _QUERY_BATCH = 16
+# Targets of a training batch, for the statement of the head's memory.
+_TARGETS = 64
 
 
 def index_folder(directory: str | Path | None, *parts: str) -> Path:
@@ -41,6 +43,13 @@ def index_folder(directory: str | Path | None, *parts: str) -> Path:
     for part in parts:
         shutil.rmtree(directory / part, ignore_errors=True)
     return directory
+
+
+def check_least(**options: tuple[float, float]) -> None:
+    """Raises ValueError if an option of a model, (value, least), is too small."""
+    for name, (value, least) in options.items():
+        if value < least:
+            raise ValueError(f"model.{name}={value}: must be ≥ {least}")
 
 
 class GenerativeSystem(EncoderDecoder):
@@ -125,6 +134,10 @@ class GenerativeSystem(EncoderDecoder):
     def prepare_query(self, tokens: Sequence[int]) -> list[int]:
         """The query's first tokens and the end token, as the encoder reads them."""
         return cut(tokens, self.hparams.query_length, EOS_ID)
+
+    def statistics(self) -> dict[str, float]:
+        """What the head and its logits for a batch of targets take of memory."""
+        return {"cost/head_bytes": float(self.head.memory_bytes(_TARGETS, self.search_length))}
 
     # Search ---------------------------------------------------------------------------------
 

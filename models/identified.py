@@ -17,9 +17,6 @@ from gr_mvdr.tokenizers import EOS_ID
 from models.base import Table
 from models.generative import GenerativeSystem
 
-# Targets at once, for the statement of the head's memory.
-_BATCH = 64
-
 
 class IdentifiedSystem(GenerativeSystem):
     """A generative system in which every document has one identifier."""
@@ -103,11 +100,14 @@ class IdentifiedSystem(GenerativeSystem):
         ]
 
     def statistics(self) -> dict[str, float]:
-        """Depth and collisions of the identifiers, and what the head's logits take of memory."""
+        """Depth and collisions of the identifiers beside the head's memory."""
         found = self.identifiers.statistics()
         metrics = {f"analysis/identifiers/{name}": float(value) for name, value in found.items()}
-        length = max(1, int(found["max_length"]))
-        return metrics | {"cost/head_bytes": float(self.head.memory_bytes(_BATCH, length))}
+        return super().statistics() | metrics
+
+    def covers(self, document: int) -> bool:
+        """Whether the document has an identifier."""
+        return bool(self.identifiers.of(document))
 
     def targets(self, batch: PairBatch) -> PairBatch:
         """The identifiers of the batch's documents on its document side.
@@ -119,7 +119,7 @@ class IdentifiedSystem(GenerativeSystem):
         if not all(sequences):
             row = batch.document_index[[not s for s in sequences].index(True)]
             name = self.identifiers.document_ids[row]
-            raise ValueError(f"document {name!r} has no identifier, index the documents first")
+            raise ValueError(f"document {name!r} has no identifier: it came after training")
         ids, mask = (x.to(self.device) for x in pad(sequences))
         return PairBatch(batch.query_ids, batch.query_mask, ids, mask, batch.document_index)
 

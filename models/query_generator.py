@@ -22,7 +22,7 @@ from gr_mvdr.relevance import PairAlignment
 from gr_mvdr.tokenizers import EOS_ID, load_tokenizer
 from models.base import Table
 from models.cross_attention import align_by_cross_attention
-from models.generative import GenerativeSystem
+from models.generative import GenerativeSystem, check_least
 
 PSEUDO_QUERIES = "pseudo_queries.jsonl"
 # Documents whose queries are sampled at once.
@@ -58,9 +58,12 @@ class QueryGenerator(GenerativeSystem):
         """
         super().__init__(backbone, optimizer)
         self.save_hyperparameters()
-        for key in ("n_queries", "top_k"):
-            if self.hparams[key] < 1:
-                raise ValueError(f"model.{key}={self.hparams[key]}: must be ≥ 1")
+        check_least(n_queries=(n_queries, 1), top_k=(top_k, 1))
+
+    @property
+    def search_length(self) -> int:
+        """Tokens of a generated query at most."""
+        return self.hparams.query_length
 
     def score(self, batch: PairBatch) -> Tensor:
         """(B,) mean log p(query token | query so far, document): query likelihood."""

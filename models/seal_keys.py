@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
 from gr_mvdr.batch import pad
 from gr_mvdr.beam_search import beam_search
 from gr_mvdr.ngram_index import NgramIndex
 from gr_mvdr.tokenizers import EOS_ID
 from gr_mvdr.trie import Trie
+from models.decoding import sequence_scores
 
 # A key: an n-gram of the index and its log-probability given the query.
 Key = tuple[list[int], float]
@@ -55,9 +54,6 @@ def query_keys(
     if not grams:
         return []
     ids, mask = (x.to(system.device) for x in pad(grams))
-    encoded_ids, encoded_mask = (x.to(system.device) for x in pad([source]))
-    encoded = system.encode(encoded_ids, encoded_mask).expand(len(grams), -1, -1)
-    documents = torch.zeros(len(grams), dtype=torch.int64, device=ids.device)
-    sides = encoded_mask.expand(len(grams), -1), ids, mask, documents
-    scores = system.token_log_probs(encoded, *sides).sum(1)
+    step = system.decoding_step(*(x.to(system.device) for x in pad([source] * len(grams))))
+    scores = sequence_scores(step, ids, mask)
     return list(zip(grams, scores.tolist(), strict=True))

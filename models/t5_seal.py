@@ -19,7 +19,7 @@ from gr_mvdr.tokenizers import EOS_ID
 from gr_mvdr.trie import Trie
 from models.base import Table
 from models.cross_attention import align_by_cross_attention
-from models.generative import GenerativeSystem, index_folder
+from models.generative import GenerativeSystem, check_least, index_folder
 from models.seal_keys import Key, query_keys, title_keys
 
 
@@ -67,6 +67,9 @@ class T5SEAL(GenerativeSystem):
                 under "body", "title" and "title_end"; None or {} = the paper's form.
             query_ngrams: longest n-gram of the query that is a key; 0 = none, SEAL: 3.
         """
+        check_least(
+            beam_size=(beam_size, 1), key_length=(key_length, 1), query_ngrams=(query_ngrams, 0)
+        )
         super().__init__(backbone, optimizer, head)
         self.save_hyperparameters()
         self.titles: Trie | None = None

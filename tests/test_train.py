@@ -169,6 +169,13 @@ def test_every_experiment_runs_for_two_steps(tmp_path):
         assert "retrieve/mrr@10" in train(config), experiment
 
 
+def test_documents_that_an_atomic_system_cannot_name_are_left_out_to_the_end(tmp_path):
+    metrics = train(small(tmp_path, "model=dsi_atomic", "data.test_split=test_unseen"))
+    assert metrics["retrieve/recall@100"] == 0
+    assert not [key for key in metrics if "exact_match" in key]
+    assert (tmp_path / "run/report.html").is_file()
+
+
 class Interrupt(pl.Callback):
     """What Ctrl-C does, in the middle of an epoch."""
 
@@ -383,6 +390,13 @@ def test_damaged_collections_are_refused_with_file_and_line(what, message, tmp_p
             "model.identifiers.max_length=2: ",
         ),
         (["model=genre", "data.indexing.ratio=-1"], "data.indexing.ratio=-1: must be ≥ 0"),
+        (["model=genre", "model.beam_size=0", "data.n_documents=50"], "model.beam_size=0: must be"),
+        (
+            ["model=genre", "model.decoder_layers=0", "data.n_documents=50"],
+            "model.decoder_layers=0: must be ≥ 1",
+        ),
+        (["data.validation_split=test_unseen"], "data.validation_split=test_unseen: must not be"),
+        (["data.new_documents=nowhere"], "data.new_documents=nowhere: must be one of"),
         (["data.new_documents=[nowhere]"], "data.new_documents=nowhere: must be one of"),
         (
             ["model=query_generator", "model.top_k=0", "data.n_documents=50"],
@@ -416,7 +430,7 @@ def test_titles_are_asked_for_where_documents_have_none(tmp_path, capsys, monkey
         configuration(
             "model=genre",
             *where,
-            "model.identifiers.missing=first_words",
+            "model.identifiers.missing=first_tokens",
             "trainer.max_steps=2",
             *NO_ANALYSIS,
         )

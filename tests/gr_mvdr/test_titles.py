@@ -38,16 +38,16 @@ def test_a_missing_title_is_refused_with_count_and_first_id():
         Titles().fit(documents([[7], [], [8], []]), 100)
 
 
-def test_or_the_first_words_of_the_text_are_its_name():
+def test_or_the_first_tokens_of_the_text_are_its_name():
     table = documents([[7], [], []], [[1] * 9, [21, 22, 23, 24], [31]])
-    found = Titles(missing="first_words", first_words=3).assign(table)
+    found = Titles(missing="first_tokens", first_tokens=3).assign(table)
     assert found == [[7, EOS_ID], [21, 22, 23, EOS_ID], [31, EOS_ID]]
 
 
 def test_neither_title_nor_text_is_refused():
-    message = "missing=first_words: 1 documents have no title and no text, the first is 'd1'"
+    message = "missing=first_tokens: 1 documents have no title and no text, the first is 'd1'"
     with pytest.raises(ValueError, match=message):
-        Titles(missing="first_words").assign(documents([[7], []], [[1], []]))
+        Titles(missing="first_tokens").assign(documents([[7], []], [[1], []]))
 
 
 def test_a_long_title_is_refused_with_the_longest():
@@ -74,9 +74,9 @@ def test_an_empty_collection_is_refused():
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"missing": "skip"}, "missing=skip: must be refuse or first_words"),
+        ({"missing": "skip"}, "missing=skip: must be refuse or first_tokens"),
         ({"long": "keep"}, "long=keep: must be refuse or cut"),
-        ({"first_words": 0}, "first_words=0: must be ≥ 1"),
+        ({"first_tokens": 0}, "first_tokens=0: must be ≥ 1"),
         ({"max_length": 1}, "max_length=1: must be ≥ 2"),
     ],
 )

@@ -170,7 +170,7 @@ def test_a_document_without_a_title_is_refused_or_named_by_its_beginning(tools, 
     with pytest.raises(ValueError, match="missing=refuse: 1 documents have no title, .* 'd1'"):
         tools.make_docid("titles", documents=documents, directory=tmp_path / "identifiers")
     assert not list(tmp_path.iterdir())
-    named = tools.TITLES | {"missing": "first_words", "first_words": 4}
+    named = tools.TITLES | {"missing": "first_tokens", "first_tokens": 4}
     system = tools.make_docid("titles-np", documents=documents, identifiers=named)
     assert system.identifiers.of(1) == [*documents["tokens"][1][:4], EOS_ID]
     system.index(documents, tmp_path)

@@ -103,7 +103,7 @@ def test_new_documents_are_named_and_found(tools, queries, kind, tmp_path):
     system = tools.make_docid(kind, documents=documents, known=known)
     before = {row: system.identifiers.of(row) for row in known}
     assert system.identifiers.of(2) == system.identifiers.of(4) == []
-    with pytest.raises(ValueError, match="document 'd2' has no identifier, index the documents"):
+    with pytest.raises(ValueError, match="document 'd2' has no identifier: it came after training"):
         system.score(tools.pairs_of(system, [5], [0, 2]))
     system.index(documents, tmp_path)
     assert {row: system.identifiers.of(row) for row in known} == before
