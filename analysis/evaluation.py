@@ -30,6 +30,8 @@ def evaluate_retrieval(model: Any, data: Any, run: Path, depth: int) -> dict[str
         write_qrels(qrels, run / f"{file}.qrels")
         found = evaluate(ranking, qrels)
         metrics |= _prefixed(found, "retrieve", split, data)
+        if split == data.test_splits[0]:
+            metrics |= model.search_fidelity(queries, ranking)
     return metrics
 
 

@@ -20,7 +20,10 @@ LABELS = {
     "constraint_ms_per_step": "a step, constraint",
 }
 METRIC_ORDER = list(LABELS)
-COUNTS = ("queries", "documents", "assigned", "min_length", "max_length")
+COUNTS = (
+    *("queries", "documents", "assigned", "min_length", "max_length"),
+    *("candidates", "scored_tokens"),
+)
 MISSING = "–"
 BYTE_UNITS = ("B", "kB", "MB", "GB", "TB")
 
@@ -71,6 +74,11 @@ def label(key: str) -> str:
 def full_label(key: str) -> str:
     """The metric's name where no heading stands over it: "retrieve test_unseen R@1"."""
     return label(key) if of_search(key) else f"{section(key)} {label(key)}"
+
+
+def column_label(key: str) -> str:
+    """A column's name in a study's table, where metrics of the search have no group."""
+    return full_label(key) if "/" in key else label(key)
 
 
 def _word(part: str) -> str:
@@ -155,6 +163,10 @@ def _unit(key: str, value: float) -> tuple[float, int, str]:
     if key.endswith("_bytes"):
         power = max(0, min(len(str(int(value))) - 1, 14)) // 3
         return 1000.0**power, 1 if power else 0, BYTE_UNITS[power]
+    if key.endswith("/bytes_per_token"):
+        return 1, 1, "B"
+    if "_flops" in key:
+        return 1e6, 3 if value < 1e8 else 0, "MFLOPs"
     if key.endswith("_seconds"):
         return 1, 0 if value >= 100 else 1, "s"
     if "_ms" in key:

@@ -9,16 +9,26 @@ from omegaconf import OmegaConf
 
 from gr_mvdr.ranking import METRICS
 
+# Where a row's numbers come from: the search, or a form of reranking ("rerank/FORM").
+PLACES = ("retrieve", "rerank")
 PAPERS = Path(__file__).parents[1] / "conf" / "paper"
 
 
 @dataclass(frozen=True)
 class PaperRow:
-    """A row: its name in the paper, our systems of that kind, metric → value in percent."""
+    """A row: its name in the paper, and our runs of that kind.
+
+    Attributes:
+        systems: of our runs; none for a row that we have no system for.
+        values: metric → the paper's value in percent; None where it gives none.
+        place: which of our metrics stand beside: "retrieve", the end-to-end search, "rerank", the
+            main form of reranking, or "rerank/FORM".
+    """
 
     name: str
     systems: tuple[str, ...]
-    values: dict[str, float]
+    values: dict[str, float | None]
+    place: str = "retrieve"
 
 
 @dataclass(frozen=True)
@@ -54,7 +64,12 @@ def _parsed(source: str, content: Mapping[str, Any]) -> Paper:
     try:
         metrics = tuple(content["metrics"])
         rows = tuple(
-            PaperRow(row["name"], tuple(row["systems"]), _numbers(source, row, metrics))
+            PaperRow(
+                row["name"],
+                tuple(row["systems"]),
+                _numbers(source, row, metrics),
+                _place(source, row),
+            )
             for row in content["rows"]
         )
         paper = Paper(content["title"], content["collection"], metrics, rows)
@@ -68,10 +83,23 @@ def _parsed(source: str, content: Mapping[str, Any]) -> Paper:
     return paper
 
 
-def _numbers(source: str, row: Mapping[str, Any], metrics: tuple[str, ...]) -> dict[str, float]:
+def _numbers(
+    source: str, row: Mapping[str, Any], metrics: tuple[str, ...]
+) -> dict[str, float | None]:
     for metric in metrics:
-        if not isinstance(row[metric], int | float):
+        if not isinstance(row[metric], int | float | None):
             raise ValueError(
-                f"{source}: rows: {row['name']!r}: {metric}={row[metric]} must be a number"
+                f"{source}: rows: {row['name']!r}: {metric}={row[metric]} must be a number or null"
             )
-    return {metric: float(row[metric]) for metric in metrics}
+    return {metric: None if row[metric] is None else float(row[metric]) for metric in metrics}
+
+
+def _place(source: str, row: Mapping[str, Any]) -> str:
+    place = row.get("place", "retrieve")
+    # A form belongs to reranking: a search has one result.
+    if place not in PLACES and not (isinstance(place, str) and place.startswith("rerank/")):
+        raise ValueError(
+            f"{source}: rows: {row['name']!r}: place={place} must be retrieve, rerank or "
+            "rerank/FORM"
+        )
+    return place

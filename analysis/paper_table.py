@@ -12,12 +12,13 @@ import numpy as np
 from analysis import metric_names
 from analysis.comparison import Comparison, Group, Section
 from analysis.metric_names import MISSING, Statistic
-from analysis.paper import Paper
+from analysis.paper import Paper, PaperRow
 from analysis.tables import Cell, Table, markdown
 from gr_mvdr.ranking import Qrels, Ranking, read_qrels
 from gr_mvdr.significance import PERMUTATIONS, randomisation_test, values_by_query
 
-RANKING, JUDGEMENTS = "retrieve.trec", "retrieve.qrels"
+# Of all test queries; a reranking is judged by those of the queries that it reranked.
+JUDGEMENTS = "retrieve.qrels"
 
 
 @dataclass
@@ -26,39 +27,53 @@ class Line:
 
     Attributes:
         name: of the row, with what tells it from other groups of the same row.
-        paper: metric → the paper's value, in percent.
+        paper: metric → the paper's value, in percent; None where it gives none.
         group: our runs, one for each seed; None where the comparison has none.
+        place: which of their metrics and rankings, see `PaperRow`.
         p_values: metric → two-sided p of the paired randomisation test against the row above;
             metrics that cannot be tested are missing.
     """
 
     name: str
-    paper: dict[str, float]
+    paper: dict[str, float | None]
     group: Group | None
+    place: str = "retrieve"
     p_values: dict[str, float] = field(default_factory=dict)
 
     def ours(self, metric: str) -> Statistic | None:
         """Our value, in percent."""
-        if self.group is None or f"retrieve/{metric}" not in self.group.statistics:
+        statistic = self.group.statistics.get(f"{self.place}/{metric}") if self.group else None
+        if statistic is None:
             return None
-        statistic = self.group.statistics[f"retrieve/{metric}"]
         std = None if statistic.std is None else 100 * statistic.std
         return Statistic(100 * statistic.mean, std)
+
+    @property
+    def ranking(self) -> str:
+        """The file of a run's ranking: "rerank-document_to_query.trec"."""
+        return f"{self.place.replace('/', '-', 1)}.trec"
 
     @cached_property
     def judgements(self) -> Qrels | None:
         """What the runs were judged by; None where a run lacks its files or seeds differ."""
         folders = [run.path for run in self.group.runs] if self.group else []
-        files = [folder / name for folder in folders for name in (RANKING, JUDGEMENTS)]
+        files = [folder / name for folder in folders for name in (self.ranking, JUDGEMENTS)]
         if not files or not all(file.is_file() for file in files):
             return None
-        first, *others = (read_qrels(folder / JUDGEMENTS) for folder in folders)
+        first, *others = map(self._judged, folders)
         return first if all(other == first for other in others) else None
+
+    def _judged(self, folder: Path) -> Qrels:
+        qrels = read_qrels(folder / JUDGEMENTS)
+        if self.place == "retrieve":  # a query that found nothing counts, too
+            return qrels
+        reranked = set(Ranking.read(folder / self.ranking).query_ids)
+        return {query: grades for query, grades in qrels.items() if query in reranked}
 
     @cached_property
     def values(self) -> dict[str, np.ndarray]:
         """Metric → (Q,) of every query, in the order of `judgements`, averaged over seeds."""
-        rankings = [Ranking.read(run.path / RANKING) for run in self.group.runs]
+        rankings = [Ranking.read(run.path / self.ranking) for run in self.group.runs]
         return {name: values_by_query(rankings, self.judgements, name) for name in self.paper}
 
 
@@ -66,13 +81,19 @@ def paper_lines(section: Section, paper: Paper) -> list[Line]:
     """The rows in the paper's order; one that has several groups of ours becomes several lines."""
     lines = []
     for row in paper.rows:
-        found = [g for system in row.systems for g in section.groups if g.runs[0].system == system]
+        found = [g for system in row.systems for g in section.groups if _measured(g, system, row)]
         for group in found or [None]:
             name = f"{row.name}: {group.label}" if len(found) > 1 else row.name
-            lines.append(Line(name, row.values, group))
+            lines.append(Line(name, row.values, group, row.place))
     for above, line in pairwise(lines):
         line.p_values = _p_values(above, line)
     return lines
+
+
+def _measured(group: Group, system: str, row: PaperRow) -> bool:
+    """Is this a group of the system that was measured where the row looks?"""
+    places = {key.rpartition("/")[0] for key in group.statistics}
+    return group.runs[0].system == system and row.place in places
 
 
 def _p_values(above: Line, line: Line) -> dict[str, float]:
@@ -94,13 +115,17 @@ def paper_table(section: Section, paper: Paper, lines: Sequence[Line]) -> Table:
     columns += [f"p ({label})" for label in labels] + ["seeds"]
     rows = []
     for line in lines:
-        cells = [f"{line.paper[metric]:.1f}" for metric in paper.metrics]
+        cells = [_paper_text(line.paper[metric]) for metric in paper.metrics]
         cells += [_percent(line.ours(metric)) for metric in paper.metrics]
         cells += [_p_text(line.p_values.get(metric)) for metric in paper.metrics]
         cells += [str(len(line.group.runs)) if line.group else MISSING]
         rows.append((line.name, list(map(Cell, cells))))
     heading = f"{paper.title} ({paper.collection}) beside ours ({section.setting})"
     return Table(heading, columns, rows)
+
+
+def _paper_text(value: float | None) -> str:
+    return MISSING if value is None else f"{value:.1f}"
 
 
 def _percent(statistic: Statistic | None) -> str:
@@ -127,8 +152,8 @@ def explanation(paper: Paper, lines: Sequence[Line]) -> list[str]:
             texts.append(f"{line.name}: no run here.")
         elif line.judgements is None:
             texts.append(
-                f"{line.name}: not tested, a run has no {RANKING} and {JUDGEMENTS}, or its seeds "
-                "were judged on different queries."
+                f"{line.name}: not tested, a run has no {line.ranking} and {JUDGEMENTS}, or its "
+                "seeds were judged on different queries."
             )
         elif above and above.judgements is not None and not line.p_values:
             texts.append(f"{line.name}: judged on other queries than the row above, not tested.")
@@ -165,6 +190,7 @@ def write_paper_table(
 def _record(section: Section, line: Line) -> Mapping[str, object]:
     """A line with plain numbers, in percent; nothing where there is none."""
     record: dict[str, object] = {"setting": section.setting, "system": line.name}
+    record["place"] = line.place
     for metric, value in line.paper.items():
         ours = line.ours(metric) or Statistic(None)
         record |= {f"paper/{metric}": value, metric: ours.mean, f"{metric}/std": ours.std}

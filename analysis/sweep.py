@@ -5,38 +5,65 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from analysis.compare import compare, comparison_logger
+from analysis.sweep_study import write_sweep_study
 
 
 class CompareRuns(Callback):
-    """After `python train.py -m …`: compares the sweep's runs, into its folder.
+    """After `python train.py -m …`: compares the sweep's runs, and merges their studies.
 
     Args:
         mixed: show runs over different collections or splits apart instead of refusing them.
         paper: a paper's table to set beside the runs: a name in `conf/paper`, a path, or content.
+        curves: what to draw of the merged studies: arguments of `Curves`, or a list of such.
     """
 
-    def __init__(self, mixed: bool = False, paper: str | dict[str, Any] | None = None):
+    def __init__(
+        self,
+        mixed: bool = False,
+        paper: str | dict[str, Any] | None = None,
+        curves: dict[str, Any] | list[dict[str, Any]] | None = None,
+    ):
         self.mixed, self.paper = mixed, paper
-        self.runs: list[Path] = []
+        plain = OmegaConf.to_container(curves) if OmegaConf.is_config(curves) else curves or []
+        self.curves = [plain] if isinstance(plain, dict) else plain
+        self.choices: dict[Path, dict[str, str]] = {}
 
     def on_job_end(self, config: DictConfig, job_return: Any, **kwargs: Any) -> None:
-        self.runs.append(Path(config.hydra.runtime.output_dir))
+        pairs = (line.lstrip("+").split("=", 1) for line in _overrides(config) if "=" in line)
+        self.choices[Path(config.hydra.runtime.output_dir)] = dict(pairs)
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         folder = Path(config.hydra.sweep.dir)
         # Jobs of a launcher with processes of its own are not seen here: then the folder says.
-        runs = self.runs or [folder]
+        runs = list(self.choices) or [folder]
         # Hydra turns a callback's exception into a warning, so that a sweep without its
         # comparison would exit with 0; SystemExit passes.
         try:
             with comparison_logger(config, folder) as logger:
-                compare(runs, folder, self.mixed, logger, self.paper)
+                comparison = compare(runs, folder, self.mixed, logger, self.paper)
+                swept = swept_keys(config)
+                files = write_sweep_study(comparison, folder, swept, self.choices, self.curves)
+                print(*files, sep="\n", end="\n" * bool(files))
         except (ValueError, FileNotFoundError) as error:
             sys.exit(f"error: the sweep's runs could not be compared: {error}")
         except Exception:
             traceback.print_exc()
             sys.exit("error: the sweep's runs could not be compared")
+
+
+def swept_keys(config: DictConfig) -> list[str]:
+    """The keys that a sweep varies: those of its configuration and of its command line."""
+    keys = list(OmegaConf.select(config, "hydra.sweeper.params") or ())
+    parsed = OverridesParser.create().parse_overrides(_overrides(config))
+    keys += [override.get_key_element() for override in parsed if override.is_sweep_override()]
+    return list(dict.fromkeys(key.lstrip("+") for key in keys))
+
+
+def _overrides(config: DictConfig) -> list[str]:
+    """What the command line changed, such as "seed=1,2" of a sweep or "seed=1" of its job."""
+    return list(OmegaConf.select(config, "hydra.overrides.task") or ())

@@ -20,16 +20,17 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """Named rows of cells under a heading."""
+    """Named rows of cells under a heading; `corner` says what the names are."""
 
     heading: str
     columns: list[str]
     rows: list[tuple[str, list[Cell]]]
+    corner: str = "system"
 
 
 def markdown(table: Table) -> list[str]:
     """The lines of a table under its heading; the best are bold."""
-    lines = [f"## {table.heading}", "", _markdown_row("system", map(Cell, table.columns))]
+    lines = [f"## {table.heading}", "", _markdown_row(table.corner, map(Cell, table.columns))]
     lines += ["|---|" + "---:|" * len(table.columns)]
     return lines + [_markdown_row(*row) for row in table.rows]
 

@@ -66,5 +66,34 @@ def collate(examples: list[Example]) -> PairBatch:
             example._replace(targets=[target]) for example in examples for target in example.targets
         ]
     targets = [target for example in examples for target in example.targets]
-    index = torch.tensor([example.document for example in examples])
-    return PairBatch(*pad([example.source for example in examples]), *pad(targets), index)
+    index = [example.document for example in examples]
+    further = {}
+    if any(example.negatives for example in examples):
+        further = _add_negatives(examples, targets, index)
+    sources = pad([example.source for example in examples])
+    return PairBatch(*sources, *pad(targets), torch.tensor(index), **further)
+
+
+def _add_negatives(
+    examples: list[Example], targets: list[list[int]], index: list[int]
+) -> dict[str, torch.Tensor]:
+    """Appends the given negatives to the batch's documents, each document once.
+
+    Args:
+        targets, index: of the positives; what they lack is appended.
+
+    Returns:
+        `negatives` and, with a teacher, `teacher` of `PairBatch`.
+    """
+    row_of = {document: row for row, document in enumerate(index)}
+    for example in examples:
+        given = zip(example.negatives.targets, example.negatives.documents, strict=True)
+        for target, document in given:
+            if document not in row_of:
+                row_of[document] = len(index)
+                targets.append(target)
+                index.append(document)
+    rows = [[row_of[document] for document in e.negatives.documents] for e in examples]
+    scores = [example.negatives.teacher for example in examples]
+    teacher = {} if scores[0] is None else {"teacher": torch.tensor(scores)}
+    return {"negatives": torch.tensor(rows), **teacher}

@@ -7,9 +7,10 @@ import numpy as np
 from datasets import Features, List, Value
 
 from data_modules.collection import cached_table
+from data_modules.negatives import Negatives
 from data_modules.segments import token_spans
 from data_modules.spans import sample_starts, span_weights
-from data_modules.tasks import Example, RetrievalTask, TrainingTables
+from data_modules.tasks import Example, Examples, GivenNegatives, RetrievalTask, TrainingTables
 from gr_mvdr.batch import cut
 from gr_mvdr.progress import track
 from gr_mvdr.tokenizers import EOS_ID
@@ -17,24 +18,60 @@ from gr_mvdr.tokenizers import EOS_ID
 _WEIGHTS = Features({"weights": List(Value("float32"))})
 
 
-class DocumentExamples:
-    """Query → the document's own tokens. For multi-vector systems."""
+class DocumentExamples(Examples):
+    """Query → the document's own tokens, and those of its negatives. For multi-vector systems."""
+
+    def __init__(self, negatives: Negatives | None = None):
+        """
+        Args:
+            negatives: documents that each query is told apart from, drawn afresh in every epoch
+                from (seed, epoch, pair); None = the batch's other documents alone.
+        """
+        self.negatives = negatives
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """The files of the negatives and of their teacher."""
+        return self.negatives.sources if self.negatives else {}
 
     def prepare(self, tables: TrainingTables) -> RetrievalTask:
-        """The examples of a collection's training pairs."""
-        return _Documents(tables)
+        """The examples of a collection's training pairs; reads or computes the negatives."""
+        return _Documents(tables, self.negatives)
 
 
 class _Documents(RetrievalTask):
+    def __init__(self, tables: TrainingTables, negatives: Negatives | None):
+        super().__init__(tables)
+        self.negatives = negatives.prepare(tables) if negatives else None
+
+    def draw(self, number: int, rng: np.random.Generator) -> Example:
+        example = super().draw(number, rng)
+        if self.negatives is None:
+            return example
+        return self._beside(example, *self.negatives.draw(number, rng))
+
+    def example(self, source: list[int], row: int, rng: np.random.Generator) -> Example:
+        example = super().example(source, row, rng)
+        if self.negatives is None:
+            return example
+        return self._beside(example, *self.negatives.draw_beside(row, rng))
+
+    def _beside(self, example: Example, rows: list[int], teacher: list[float] | None) -> Example:
+        targets = [self._text(row) for row in rows]
+        return example._replace(negatives=GivenNegatives(targets, rows, teacher))
+
     def answers(self, row: int, source: list[int], rng: np.random.Generator) -> list[list[int]]:
-        return [cut(self.tables.documents["tokens"][row], self.tables.document_length, EOS_ID)]
+        return [self._text(row)]
+
+    def _text(self, row: int) -> list[int]:
+        return cut(self.tables.documents["tokens"][row], self.tables.document_length, EOS_ID)
 
     @property
     def target_lengths(self) -> np.ndarray:
         return self.document_lengths(self.tables.document_length)
 
 
-class IdentifierExamples:
+class IdentifierExamples(Examples):
     """Query → an identifier that the model looks up by the document's row (DSI, GENRE, NP)."""
 
     def prepare(self, tables: TrainingTables) -> RetrievalTask:
@@ -47,7 +84,7 @@ class _Identifiers(RetrievalTask):
         return [[]]
 
 
-class QueryExamples:
+class QueryExamples(Examples):
     """Document → query: what a query generator learns (doc2query, DSI-QG)."""
 
     def __init__(self, length: int | None = None):
@@ -82,7 +119,7 @@ class _Queries(RetrievalTask):
         return self.document_lengths(self.length)
 
 
-class SpanExamples:
+class SpanExamples(Examples):
     """Query → spans of the document that resemble it: SEAL's targets.
 
     The weights of the start words are computed once and cached; the spans are drawn afresh in

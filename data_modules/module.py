@@ -13,7 +13,8 @@ from data_modules.collection import Collection, judged_triples, relevant_pairs
 from data_modules.epoch import Epoch, collate
 from data_modules.examples import DocumentExamples
 from data_modules.indexing import Indexing
-from data_modules.tasks import Example, Task, TrainingTables
+from data_modules.lexical import LazyBM25
+from data_modules.tasks import Example, Examples, Task, TrainingTables
 from data_modules.tokenisation import (
     add_title_tokens,
     add_tokens,
@@ -37,7 +38,7 @@ class RetrievalDataModule(pl.LightningDataModule):
         self,
         test_split: str | list[str],
         tokenizer: dict[str, Any],
-        examples: Any = None,
+        examples: Examples | None = None,
         indexing: Indexing | None = None,
         new_documents: Sequence[str] = (),
         train_split: str = "train",
@@ -56,7 +57,7 @@ class RetrievalDataModule(pl.LightningDataModule):
         Args:
             test_split: the split that is retrieved and reranked; a list adds further ones.
             tokenizer: arguments of `collection_tokenizer` (backbone, path, unit, …).
-            examples: source and targets of a training pair; None = query and document.
+            examples: source, targets and negatives of a training pair; None = query and document.
             indexing: further examples, made from documents; None = retrieval pairs only.
             new_documents: splits whose documents arrive after training.
             train_split, validation_split: splits of the collection; None = no validation.
@@ -176,10 +177,14 @@ class RetrievalDataModule(pl.LightningDataModule):
             lists[query] = list(dict.fromkeys(found))
         return lists
 
-    @cached_property
+    @property
     def bm25(self) -> BM25Index:
-        """BM25 over the joined fields, the source of candidates."""
-        return BM25Index(self._texts["id"][:], [words(text) for text in self._texts["text"][:]])
+        """BM25 over the joined fields, the source of candidates and of negatives."""
+        return self._lazy_bm25()
+
+    @cached_property
+    def _lazy_bm25(self) -> LazyBM25:
+        return LazyBM25(self._texts)
 
     def train_dataloader(self) -> DataLoader:
         """The examples of an epoch in an order drawn from (seed, epoch).
@@ -216,7 +221,8 @@ class RetrievalDataModule(pl.LightningDataModule):
     @property
     def training_sources(self) -> dict[str, str]:
         """The SHA-256 of each file besides the collection that training reads, by its path."""
-        return self.indexing.inputs.sources if self.indexing else {}
+        indexing = self.indexing.inputs.sources if self.indexing else {}
+        return self.examples.sources | indexing
 
     def _tables(self, split: str) -> TrainingTables:
         queries = self.queries(split)
@@ -228,6 +234,9 @@ class RetrievalDataModule(pl.LightningDataModule):
             document_length=self.document_length,
             tokenizer=self.tokenizer,
             marks=self.marks,
+            known=self.known_documents,
+            bm25=self._lazy_bm25,
+            training=split == self.options["train_split"],
         )
 
     def _loader(self, epoch: Epoch, shuffle: bool = True) -> DataLoader:

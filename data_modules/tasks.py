@@ -1,5 +1,6 @@
 """What training is made of: examples, and the tasks that draw them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, Protocol
@@ -9,7 +10,22 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from gr_mvdr.batch import cut
+from gr_mvdr.bm25 import BM25Index
 from gr_mvdr.tokenizers import EOS_ID
+
+
+class GivenNegatives(NamedTuple):
+    """G documents that do not answer a source.
+
+    Attributes:
+        targets: their token sequences; documents: their rows of the corpus.
+        teacher: a teacher's scores of the example's document and of these, 1 + G, NaN where it
+            gave none; None without a teacher.
+    """
+
+    targets: list[list[int]]
+    documents: list[int]
+    teacher: list[float] | None = None
 
 
 class Example(NamedTuple):
@@ -20,11 +36,13 @@ class Example(NamedTuple):
         targets: token sequences that answer it; an empty one where the model itself knows the
             document's identifier.
         document: row of the corpus.
+        negatives: None where the batch's other documents are all there is.
     """
 
     source: list[int]
     targets: list[list[int]]
     document: int
+    negatives: GivenNegatives | None = None
 
 
 @dataclass(frozen=True)
@@ -38,6 +56,9 @@ class TrainingTables:
         query_length, document_length: tokens kept of a text, the end token included.
         tokenizer: the run's.
         marks: the tokens of the texts that mark a source or end a title, by name.
+        known: (known,) int64, rows of the documents that are there in training; None = all.
+        bm25: gives BM25 over the documents, which is built when it is first asked for.
+        training: False for validation, whose queries a file made for training may lack.
     """
 
     pairs: Dataset
@@ -47,6 +68,14 @@ class TrainingTables:
     document_length: int
     tokenizer: PreTrainedTokenizerBase
     marks: dict[str, list[int]] = field(default_factory=dict)
+    known: np.ndarray | None = None
+    bm25: Callable[[], BM25Index] | None = None
+    training: bool = True
+
+    @cached_property
+    def known_rows(self) -> np.ndarray:
+        """(known,) int64, `known` with None replaced by all rows."""
+        return np.arange(len(self.documents)) if self.known is None else np.asarray(self.known)
 
 
 class Task(Protocol):
@@ -64,6 +93,19 @@ class Task(Protocol):
 
     def draw(self, number: int, rng: np.random.Generator) -> Example:
         """One example, drawn afresh."""
+
+
+class Examples:
+    """What the training pairs of a collection become."""
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """The SHA-256 of each file that is read, by its path."""
+        return {}
+
+    def prepare(self, tables: TrainingTables) -> "RetrievalTask":
+        """The examples of a collection's training pairs."""
+        raise NotImplementedError
 
 
 class RetrievalTask:

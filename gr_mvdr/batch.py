@@ -12,13 +12,17 @@ class PairBatch:
     """B pairs of token sequences, padded on the right.
 
     The document side holds what the system treats as the document: the text for a multi-vector
-    model, the identifier (a span, a docid) for a generative one.
+    model, the identifier (a span, a docid) for a generative one. Documents that are nobody's
+    positive may follow the B positives: the given negatives, each of them once.
 
     Attributes:
         query_ids, query_mask: (B, N) int64 and bool, True = real token.
-        document_ids, document_mask: (B, M) int64 and bool.
-        document_index: (B,) int64, the document's number in the corpus. Equal numbers mean the
+        document_ids, document_mask: (D, M) int64 and bool; the first B are the queries' positives.
+        document_index: (D,) int64, the document's number in the corpus. Equal numbers mean the
             same document, which must not serve as its own negative.
+        negatives: (B, G) int64, rows of the batch's documents: query b's given negatives.
+        teacher: (B, 1 + G) fp32, a teacher's scores of the positive and of the given negatives;
+            NaN where it gave none.
     """
 
     query_ids: Tensor
@@ -26,12 +30,22 @@ class PairBatch:
     document_ids: Tensor
     document_mask: Tensor
     document_index: Tensor
+    negatives: Tensor | None = None
+    teacher: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.query_ids)
 
     def to(self, device: torch.device) -> "PairBatch":
-        return PairBatch(**{name: value.to(device) for name, value in vars(self).items()})
+        """The same pairs on another device."""
+        tensors = {name: value for name, value in vars(self).items() if value is not None}
+        return PairBatch(**{name: value.to(device) for name, value in tensors.items()})
+
+    @property
+    def sides(self) -> dict[str, Tensor]:
+        """Token ids and masks of both sides, by name."""
+        names = ("query_ids", "query_mask", "document_ids", "document_mask")
+        return {name: getattr(self, name) for name in names}
 
 
 def pad(sequences: Sequence[Sequence[int]], pad_id: int = 0) -> tuple[Tensor, Tensor]:

@@ -1,50 +1,177 @@
-"""Training losses: on relevance matrices (documents, queries), and between two predictions."""
+"""Training losses: on the relevance of a batch's documents to its queries, and on predictions.
+
+A loss of relevance is called as `loss(relevance, batch)`. `relevance` is (D documents, B queries)
+float, all pairs of the batch; document b < B is the positive of query b. The result is () fp32. A
+batch brings given negatives and a teacher's scores if `data.examples` names where they come from.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gr_mvdr.batch import PairBatch
+from gr_mvdr.configured import build
 
-def in_batch_cross_entropy(relevance: Tensor, document_index: Tensor) -> Tensor:
-    """Contrastive loss with in-batch negatives (gr_as_mvdr Eq. 2, Appendix D).
 
-    Document b is the positive of query b; the other documents of the batch are its negatives,
-    except further copies of the positive, which are masked out.
+@dataclass(frozen=True)
+class _Softened:
+    """A loss that divides every score by a temperature.
 
     Args:
-        relevance: (B documents, B queries) float.
-        document_index: (B,) int64, equal numbers = the same document.
-
-    Returns:
-        () mean over the queries.
+        temperature: below 1 for relevance that is a mean of cosines, which hardly differ.
     """
-    copies = document_index[:, None] == document_index[None, :]
-    copies.fill_diagonal_(False)
-    # Queries as rows, because cross_entropy wants one row a decision.
-    logits = relevance.masked_fill(copies, -torch.inf).T
-    return F.cross_entropy(logits, torch.arange(len(logits), device=logits.device))
+
+    temperature: float = 1.0
+
+    def __post_init__(self):
+        if not self.temperature > 0:
+            raise ValueError(f"model.loss.temperature={self.temperature}: must be > 0")
 
 
-def pairwise_cross_entropy(relevance: Tensor, document_index: Tensor) -> Tensor:
+@dataclass(frozen=True)
+class InBatchCrossEntropy(_Softened):
+    """Contrastive loss over all documents of the batch (gr_as_mvdr Eq. 2, Appendix D).
+
+    The positives and the given negatives of the other queries are negatives too. Further copies of
+    a query's positive are masked out.
+    """
+
+    def __call__(self, relevance: Tensor, batch: PairBatch) -> Tensor:
+        own = torch.arange(len(batch), device=relevance.device)
+        copies = batch.document_index[:, None] == batch.document_index[None, : len(batch)]
+        copies[own, own] = False
+        # Queries as rows, because cross_entropy wants one row a decision.
+        logits = (relevance.float() / self.temperature).masked_fill(copies, -torch.inf).T
+        return F.cross_entropy(logits, own)
+
+
+@dataclass(frozen=True)
+class PairwiseCrossEntropy(_Softened):
     """The official ColBERTv1 loss: positive against one negative (gr_as_mvdr Table 7, "ib neg. ×").
 
-    The negative of query b is the next document of the batch that is not its positive.
-
-    Args, returns: as `in_batch_cross_entropy`.
+    That is the query's first given negative; without given ones, the next document of the batch
+    that is not its positive. A query without any does not count.
     """
-    size = len(relevance)
-    differs = document_index[:, None] != document_index[None, :]
+
+    def __call__(self, relevance: Tensor, batch: PairBatch) -> Tensor:
+        if batch.negatives is None:
+            negative, usable = _next_documents(batch.document_index[: len(batch)])
+        else:
+            negative = batch.negatives[:, 0]
+            usable = torch.ones_like(negative, dtype=torch.bool)
+        queries = torch.arange(len(batch), device=relevance.device)
+        relevance = relevance.float()
+        margin = relevance[queries, queries] - relevance[negative, queries]
+        return _mean(-F.logsigmoid(margin / self.temperature), usable)
+
+
+def _next_documents(document_index: Tensor) -> tuple[Tensor, Tensor]:
+    """(B,) the next row in the circle that is another document, and (B,) whether there is one."""
+    size = len(document_index)
+    steps = torch.arange(size, device=document_index.device)
     # Rotate so that row b starts at b: the first difference after b is the negative.
-    order = (
-        torch.arange(size, device=relevance.device)[:, None]
-        + torch.arange(size, device=relevance.device)
-    ) % size
-    first = differs.gather(1, order).int().argmax(1)
-    negative = order.gather(1, first[:, None]).squeeze(1)
-    queries = torch.arange(size, device=relevance.device)
-    margin = relevance[queries, queries] - relevance[negative, queries]
-    usable = differs.any(1)
-    return -(F.logsigmoid(margin) * usable).sum() / usable.sum().clamp(min=1)
+    order = (steps[:, None] + steps) % size
+    differs = document_index[order] != document_index[:, None]
+    first = differs.int().argmax(1)
+    return order.gather(1, first[:, None]).squeeze(1), differs.any(1)
+
+
+@dataclass(frozen=True)
+class GivenNegativesCrossEntropy(_Softened):
+    """Softmax over the positive and the query's own given negatives (mva §2.3: triples)."""
+
+    def __call__(self, relevance: Tensor, batch: PairBatch) -> Tensor:
+        logits = _own_scores(relevance, batch, self) / self.temperature
+        return F.cross_entropy(logits, logits.new_zeros(len(logits), dtype=torch.long))
+
+
+@dataclass(frozen=True)
+class KLDistillation(_Softened):
+    """KL(teacher ‖ student) over the positive and the given negatives of each query.
+
+    Both distributions are softmax(scores / temperature) over the documents that the teacher
+    scored; a query with fewer than two of them does not count.
+    """
+
+    def __call__(self, relevance: Tensor, batch: PairBatch) -> Tensor:
+        student, teacher = _own_scores(relevance, batch, self), _teacher(batch, self)
+        scored = teacher.isfinite()
+        usable = scored.sum(1) > 1
+        masked = ~(scored | ~usable[:, None])  # a row of −inf alone would have no softmax
+        expected = _log_softmax(teacher.nan_to_num() / self.temperature, masked)
+        found = _log_softmax(student / self.temperature, masked)
+        return _mean((expected.exp() * (expected - found)).sum(1), usable)
+
+
+@dataclass(frozen=True)
+class MarginMSE:
+    """Mean squared difference of the student's and the teacher's margins.
+
+    A margin is the positive's score less a given negative's; those with a score that the teacher
+    lacks do not count.
+    """
+
+    def __call__(self, relevance: Tensor, batch: PairBatch) -> Tensor:
+        student, teacher = _own_scores(relevance, batch, self), _teacher(batch, self)
+        expected = teacher[:, :1] - teacher[:, 1:]
+        usable = expected.isfinite()
+        margins = student[:, :1] - student[:, 1:]
+        return _mean((margins - expected.where(usable, 0.0)).square(), usable)
+
+
+class WeightedSum:
+    """Several losses at once, such as a contrastive and a distilled one."""
+
+    def __init__(self, losses: Sequence[dict[str, Any]], weights: Sequence[float]):
+        """
+        Args:
+            losses: of this module, as dicts with `_target_`.
+            weights: one for each.
+        """
+        if not losses or len(losses) != len(weights):
+            rule = f"must be one for each of the {len(losses)} of model.loss.losses, at least one"
+            raise ValueError(f"model.loss.weights={list(weights)}: {rule}")
+        if not all(weight >= 0 for weight in weights):
+            raise ValueError(f"model.loss.weights={list(weights)}: must be ≥ 0")
+        self.losses, self.weights = [build(loss) for loss in losses], list(weights)
+
+    def __call__(self, relevance: Tensor, batch: PairBatch) -> Tensor:
+        parts = zip(self.losses, self.weights, strict=True)
+        return torch.stack([weight * loss(relevance, batch) for loss, weight in parts]).sum()
+
+
+def _own_scores(relevance: Tensor, batch: PairBatch, loss: object) -> Tensor:
+    """(B, 1 + G) fp32, the relevance of each query's positive and given negatives."""
+    if batch.negatives is None:
+        raise ValueError(
+            f"model.loss={type(loss).__name__}: needs data.examples.negatives, "
+            "such as negatives=bm25"
+        )
+    queries = torch.arange(len(batch), device=relevance.device)[:, None]
+    return relevance[torch.cat([queries, batch.negatives], dim=1), queries].float()
+
+
+def _teacher(batch: PairBatch, loss: object) -> Tensor:
+    if batch.teacher is None:
+        raise ValueError(
+            f"model.loss={type(loss).__name__}: needs a teacher's scores, "
+            "data.examples.negatives.teacher"
+        )
+    return batch.teacher
+
+
+def _log_softmax(logits: Tensor, masked: Tensor) -> Tensor:
+    """Over the last axis without the masked entries; 0 there, where −inf − −inf is no number."""
+    return logits.masked_fill(masked, -torch.inf).log_softmax(-1).masked_fill(masked, 0.0)
+
+
+def _mean(values: Tensor, usable: Tensor) -> Tensor:
+    """() over the usable entries; 0 without any."""
+    return values.where(usable, 0.0).sum() / usable.sum().clamp(min=1)
 
 
 def symmetric_divergence(first: Tensor, second: Tensor) -> Tensor:
@@ -56,7 +183,6 @@ def symmetric_divergence(first: Tensor, second: Tensor) -> Tensor:
     Returns:
         () mean over n of ½ KL(p‖q) + ½ KL(q‖p).
     """
-    masked = first == -torch.inf  # where log p − log q would be no number
-    one = first.log_softmax(-1).masked_fill(masked, 0.0)
-    other = second.log_softmax(-1).masked_fill(masked, 0.0)
+    masked = first == -torch.inf
+    one, other = _log_softmax(first, masked), _log_softmax(second, masked)
     return 0.5 * ((one.exp() - other.exp()) * (one - other)).sum(-1).mean()

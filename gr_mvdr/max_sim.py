@@ -1,90 +1,88 @@
-"""MaxSim relevance without writing A down: Σ_j max_i S_ij (gr_as_mvdr Eq. 21), padded and packed.
+"""Relevance of packed documents, without padding them and without writing A down (Eq. 21).
 
-`gr_mvdr.alignment.MaxSim` gives the alignment matrix itself; the two forms here give only the
-relevance that it leads to, for training (all pairs of a batch) and for search (packed documents).
+One matrix product over all tokens of some documents, then a maximum over each document's segment of
+it. This serves every hard alignment that gives a query token one document token at most.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 
-
-def all_pairs_relevance(
-    documents: Tensor, document_mask: Tensor, queries: Tensor, query_mask: Tensor
-) -> Tensor:
-    """Relevance of every document of a batch to every query of a batch (gr_as_mvdr Eq. 21).
-
-    Memory grows with B·C·N, not with B·C·M·N: only the chosen tokens are kept for the gradient.
-
-    Args:
-        documents: (B, M, d) token vectors; document_mask: (B, M) bool.
-        queries: (C, N, d) token vectors; query_mask: (C, N) bool.
-
-    Returns:
-        (B documents, C queries) fp32.
-    """
-    rows = queries.flatten(0, 1)
-    best = _BestSimilarity.apply(documents.float(), document_mask, rows.float())
-    best = best.masked_fill(~document_mask.any(1, keepdim=True), 0.0)  # no token, no relevance
-    return (best.view(len(documents), *query_mask.shape) * query_mask).sum(-1)
+from gr_mvdr.scoring import Scoring
+from gr_mvdr.selection import Selection
+from gr_mvdr.token_store import PackedTokens
+from gr_mvdr.token_vectors import TokenVectors
 
 
-class _BestSimilarity(torch.autograd.Function):
-    """(B, R): the largest similarity of each of R query tokens to a token of each document."""
-
-    @staticmethod
-    def forward(context, documents: Tensor, mask: Tensor, rows: Tensor) -> Tensor:
-        # Outside autocast: a product in bf16 would tie many similarities.
-        with torch.autocast(rows.device.type, enabled=False):
-            best = [
-                (rows @ document.T).masked_fill(~real, -torch.inf).max(1)
-                for document, real in zip(documents, mask, strict=True)
-            ]
-        chosen = torch.stack([b.indices for b in best])
-        context.save_for_backward(documents, rows, chosen)
-        return torch.stack([b.values for b in best])
-
-    @staticmethod
-    def backward(context, gradient: Tensor) -> tuple[Tensor, None, Tensor]:
-        documents, rows, chosen = context.saved_tensors
-        document_gradient, row_gradient = torch.zeros_like(documents), torch.zeros_like(rows)
-        for b, document in enumerate(documents):
-            weight = gradient[b].unsqueeze(1)
-            document_gradient[b].index_add_(0, chosen[b], weight * rows)
-            row_gradient += weight * document[chosen[b]]
-        return document_gradient, None, row_gradient
+def selects_one(alignment: Any, length: int) -> bool:
+    """Whether `packed_relevance` knows the alignment, for documents of up to `length` tokens."""
+    return (
+        isinstance(alignment, Selection)
+        and type(alignment).select is Selection.select
+        and alignment.count(length) == 1
+    )
 
 
-def packed_relevance(vectors: Tensor, lengths: Tensor, queries: Tensor) -> Tensor:
-    """Relevance of packed documents to packed queries, without padding a document.
-
-    One matrix product over all tokens, then a maximum over each document's segment of it.
+def packed_relevance(documents: PackedTokens, queries: TokenVectors, scoring: Scoring) -> Tensor:
+    """Relevance of packed documents to padded queries, under a selection of one token.
 
     Args:
-        vectors: (T, d) the documents' token vectors, one document after the other.
-        lengths: (D,) int64 token counts ≥ 1, summing to T. Neighbours of equal length share one
-            maximum, so documents sorted by length are fastest.
-        queries: (Q, N, d) token vectors, zero at padding (a zero vector adds 0).
+        documents: D documents in fp32, each with at least one token. Neighbours of equal length
+            share one maximum, so documents sorted by length are fastest.
+        queries: (Q, N, …) in fp32, zero at padding.
+        scoring: its alignment is one that `selects_one`.
 
     Returns:
         (D, Q) fp32.
     """
-    count, tokens, size = queries.shape
-    product = vectors.to(queries.dtype) @ queries.reshape(-1, size).T  # (T, Q·N)
-    best = [
-        segment.view(repeats, length, -1).amax(1)
-        for segment, length, repeats in equal_length_segments(product, lengths)
-    ]
-    return torch.cat(best).view(-1, count, tokens).sum(-1, dtype=torch.float32)
+    basis = matrix = _product(documents.vectors, queries.vectors)  # (t, Q·N)
+    if documents.keys is not None:
+        basis = _product(documents.keys, queries.keys)
+    if type(scoring.alignment).allowed is not Selection.allowed:  # not just every real token
+        basis = basis.masked_fill(~_allowed(documents, queries, scoring.alignment), -torch.inf)
+    needs_choice = documents.keys is not None or documents.salience is not None
+    best, chosen = segment_max(basis, documents.counts, needs_choice)  # (D, Q·N)
+    weights = (best > -torch.inf) * queries.mask.flatten().float()
+    if documents.salience is not None:
+        weights = weights * documents.salience[chosen]
+    if queries.salience is not None:
+        weights = weights * queries.salience.flatten()
+    values = best.masked_fill(best == -torch.inf, 0.0)
+    if documents.keys is not None:
+        values = matrix.gather(0, chosen)
+    shape = (len(best), len(queries), 1, -1)
+    return scoring.divide(values.view(shape), weights.view(shape), queries)
+
+
+def segment_max(rows: Tensor, counts: Tensor, choice: bool) -> tuple[Tensor, Tensor | None]:
+    """The maximum of each segment of packed rows, column by column.
+
+    Args:
+        rows: (t, C); counts: (D,) int64 rows of each segment, summing to t.
+        choice: whether to answer the rows too, which takes several times as long.
+
+    Returns:
+        (D, C) maxima, and (D, C) int64 the first rows that hold them, or None.
+    """
+    best, chosen, start = [], [], 0
+    for segment, length, repeats in equal_length_segments(rows, counts):
+        if choice:
+            found = segment.view(repeats, length, -1).max(1)
+            begins = start + length * torch.arange(repeats).unsqueeze(1)
+            chosen.append(found.indices + begins)
+        best.append(found.values if choice else segment.view(repeats, length, -1).amax(1))
+        start += length * repeats
+    return torch.cat(best), torch.cat(chosen) if choice else None
 
 
 def equal_length_segments(packed: Tensor, lengths: Tensor) -> Iterator[tuple[Tensor, int, int]]:
     """Cuts packed rows into runs of neighbouring documents that have the same length.
 
     Args:
-        packed: (T, …) rows, one document after the other.
-        lengths: (D,) int64 token counts summing to T.
+        packed: (t, …) rows, one document after the other.
+        lengths: (D,) int64 token counts summing to t.
 
     Yields:
         (rows of the run, length of each of its documents, number of its documents).
@@ -95,3 +93,18 @@ def equal_length_segments(packed: Tensor, lengths: Tensor) -> Iterator[tuple[Ten
         end = start + length * repeats
         yield packed[start:end], length, repeats
         start = end
+
+
+def _product(vectors: Tensor, queries: Tensor) -> Tensor:
+    """(t, d) and (Q, N, d) → (t, Q·N)."""
+    return vectors @ queries.reshape(-1, vectors.shape[1]).T
+
+
+def _allowed(documents: PackedTokens, queries: TokenVectors, alignment: Selection) -> Tensor:
+    """(t, Q·N) bool: the pairs that may align."""
+    counts = documents.counts
+    mask = torch.arange(int(counts.max())) < counts.unsqueeze(1)  # (D, M)
+    ids = torch.zeros(mask.shape, dtype=torch.int64).masked_scatter(mask, documents.ids)
+    pairs = alignment.allowed(mask[:, None], queries.mask[None], ids[:, None], queries.ids[None])
+    pairs = pairs.expand(len(counts), len(queries), -1, -1)  # (D, Q, M, N)
+    return pairs.transpose(1, 2)[mask].flatten(1)

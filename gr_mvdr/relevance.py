@@ -1,9 +1,12 @@
 """rel(d, q) = 1/Z · Σ S ⊙ A: Eq. 1 of both *Generative Retrieval as MVDR* and ALIGNER."""
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
+
+Normaliser = Literal["none", "alignment", "query_tokens", "non_zero"]
 
 
 def similarity(documents: Tensor, queries: Tensor) -> Tensor:
@@ -34,11 +37,51 @@ def relevance(similarity: Tensor, alignment: Tensor, normalise: bool = False) ->
         (...) fp32, the sum over both token axes.
     """
     total = (similarity * alignment).sum((-2, -1), dtype=_accumulator(similarity))
-    if not normalise:
-        return total
-    normaliser = alignment.sum((-2, -1), dtype=total.dtype)
+    return divided(total, alignment.sum((-2, -1), dtype=total.dtype)) if normalise else total
+
+
+def divided(total: Tensor, normaliser: Tensor) -> Tensor:
+    """total / Z, and 0 where Z = 0, with finite gradients."""
     # The inner `where` keeps the gradient finite: 0/0 would poison it even if discarded outside.
-    return torch.where(normaliser > 0, total, 0.0) / torch.where(normaliser > 0, normaliser, 1.0)
+    some = normaliser > 0
+    return torch.where(some, total, 0.0) / torch.where(some, normaliser, 1.0)
+
+
+def normaliser(
+    name: Normaliser, similarity: Tensor, alignment: Tensor, query_mask: Tensor
+) -> Tensor:
+    """Z of Eq. 1, by name.
+
+    Args:
+        name: "none": 1 (ColBERT). "alignment": Σ A (aligner Eq. 1); of a hard alignment with one
+            document token at most a query token that is xtr's §3.1, the number of query tokens
+            that retrieved a token of the document. "query_tokens": n (mva, xtr Eq. 4).
+            "non_zero": the number of query tokens with Σ_i S A ≠ 0 (xtr's Appendix A).
+        similarity, alignment: (..., M, N).
+        query_mask: (..., N) bool.
+
+    Returns:
+        (...) fp32.
+
+    Raises:
+        ValueError: an unknown name.
+    """
+    check_normaliser(name)
+    if name == "alignment":
+        return alignment.sum((-2, -1), dtype=_accumulator(alignment))
+    if name == "non_zero":
+        return ((similarity * alignment).sum(-2) != 0).sum(-1).to(_accumulator(similarity))
+    shape, dtype = similarity.shape[:-2], _accumulator(similarity)
+    if name == "query_tokens":
+        return query_mask.sum(-1).to(dtype).expand(shape)
+    return similarity.new_ones((), dtype=dtype).expand(shape)
+
+
+def check_normaliser(name: str) -> None:
+    """Refuses a name that `normaliser` does not know."""
+    if name not in get_args(Normaliser):
+        known = ", ".join(get_args(Normaliser))
+        raise ValueError(f"model.normaliser={name}: must be one of {known}")
 
 
 def _accumulator(tensor: Tensor) -> torch.dtype:

@@ -1,209 +1,278 @@
-"""The index of a multi-vector system: every document token's vector, packed and memory-mapped."""
+"""The index of a multi-vector system: every document token's vector, searched in three ways.
 
-import json
-import shutil
-from collections.abc import Iterable, Sequence
+`exact` scores all documents; `gather` scores those that own a token near a query token, with all
+their tokens; `impute` scores from the retrieved tokens alone. Documents can be added and deleted.
+"""
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
-import torch
 from torch import Tensor
 
-from gr_mvdr.max_sim import equal_length_segments, packed_relevance
-from gr_mvdr.relevance import relevance, similarity
+from gr_mvdr import token_writer
+from gr_mvdr.flops import colbert_scoring_flops, xtr_scoring_flops
+from gr_mvdr.imputation import (
+    Candidates,
+    Retrieved,
+    candidates_of,
+    expected_relevance,
+    imputed_relevance,
+    missing_similarity,
+)
+from gr_mvdr.scoring import Scoring
+from gr_mvdr.search_costs import SearchCosts, SearchResult
+from gr_mvdr.store_scoring import score_all, score_some
+from gr_mvdr.token_neighbours import TokenNeighbours, saved_settings
+from gr_mvdr.token_store import PackedTokens, TokenStore
+from gr_mvdr.token_vectors import TokenVectors
 
-# Similarities computed at once: a block's product with the queries stays in the cache.
-_BLOCK_SIMILARITIES = 1_000_000
+__all__ = ["PackedTokens", "SearchCosts", "SearchResult", "TokenIndex"]
 
 
 class TokenIndex:
-    """Packed token vectors (T, d) of D documents on disk, searched exactly or through neighbours.
+    """Token vectors of documents on disk. A document's number is its place in `document_ids`.
 
-    Files: `vectors.bin` (T·d floats, row after row), `lengths.npy` (D,), `index.json` (document
-    ids, vector size, type), and `ivf.faiss` once `build_neighbours` was called.
+    A deleted document keeps its number and is never found; an id that is added again gets a new
+    one. Attributes:
+        store: the tokens; neighbours: their retrieval.
+        costs: running totals of all searches; put a new `SearchCosts()` there to start anew.
     """
 
-    def __init__(self, directory: str | Path):
-        """Opens an index by memory map.
+    def __init__(self, directory: str | Path, fingerprint: dict[str, str] | None = None):
+        """Opens an index, and the inverted file beside it, by memory map.
 
-        Raises:
-            FileNotFoundError: there is none. ValueError: a file is cut short.
+        Arguments and errors as of `TokenStore`.
         """
-        self.directory = Path(directory)
-        if not (self.directory / "index.json").is_file():
-            raise FileNotFoundError(f"index={directory}: no token index there (index.json missing)")
-        header = json.loads((self.directory / "index.json").read_text())
-        self.document_ids: list[str] = header["document_ids"]
-        self.lengths = torch.from_numpy(np.load(self.directory / "lengths.npy"))
-        shape = (int(self.lengths.sum()), header["dimension"])
-        path = self.directory / "vectors.bin"
-        expected = shape[0] * shape[1] * np.dtype(header["dtype"]).itemsize
-        if path.stat().st_size != expected:
-            raise ValueError(
-                f"index={path}: {path.stat().st_size} bytes, expected {expected}: it was cut short"
-            )
-        # "c" keeps the map writable for torch without ever writing to the file.
-        self.vectors = torch.from_numpy(np.memmap(path, header["dtype"], "c", shape=shape))
-        self.offsets = torch.cat([torch.zeros(1, dtype=torch.int64), self.lengths.cumsum(0)])
-        self._neighbours = None
+        self.directory, self.costs = Path(directory), SearchCosts()
+        self.store = TokenStore(directory, fingerprint)
+        saved = saved_settings(self.directory)
+        self._lists = (saved["lists"], saved["seed"]) if saved else None
+        self.neighbours = TokenNeighbours(self.store, saved["keep"] if saved else 1.0)
 
     @classmethod
     def build(
         cls,
         directory: str | Path,
         document_ids: Sequence[str],
-        encoded: Iterable[tuple[Tensor, Tensor]],
+        encoded: Iterable[PackedTokens],
+        *,
         dtype: str = "float32",
+        pq_bytes: int = 16,
+        fingerprint: dict[str, str] | None = None,
+        seed: int = 0,
     ) -> "TokenIndex":
         """Writes an index from a stream, never holding more than one batch of it.
 
         Args:
             directory: is created, or replaced once the new index is complete.
             document_ids: D ids in the stream's order.
-            encoded: batches of (packed token vectors (t, d), token counts of its documents (b,)).
-            dtype: stored type, "float32" or "float16".
+            encoded: batches of documents.
+            dtype: stored type of vectors: "float32", "float16", or "pq": product-quantised to
+                `pq_bytes` bytes, with `seed` for the sample and the k-means.
+            fingerprint: what the index depends on, such as {"model": …, "collection": …}.
 
         Raises:
-            ValueError: the stream's documents are not as many as the ids.
+            ValueError: the documents are not as many as the ids, an id comes twice, a document has
+                no token, an unknown type, or bytes that do not divide the vectors.
+            OSError: the disk is full; nothing half-written remains.
         """
-        target = Path(directory)
-        unfinished = target.with_name(target.name + ".unfinished")
-        shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(parents=True)
-        try:
-            _write(unfinished, list(document_ids), encoded, dtype)
-        except BaseException:
-            shutil.rmtree(unfinished)
-            raise
-        shutil.rmtree(target, ignore_errors=True)
-        unfinished.rename(target)
-        return cls(target)
+        path = Path(directory)
+        token_writer.create(path, document_ids, encoded, dtype, pq_bytes, fingerprint or {}, seed)
+        return cls(path)
+
+    def add(self, document_ids: Sequence[str], encoded: Iterable[PackedTokens]) -> None:
+        """Adds documents behind the others. An error leaves the index as it was; see `build`."""
+        token_writer.append(self.store, document_ids, encoded)
+        self._reopen()
+
+    def delete(self, document_ids: Sequence[str]) -> None:
+        """Deletes documents: no search finds them any more; their bytes remain.
+
+        Raises:
+            ValueError: an id that is not in the index.
+        """
+        token_writer.delete(self.store, document_ids)
+        self._reopen()
 
     def __len__(self) -> int:
-        return len(self.document_ids)
+        """The number of live documents."""
+        return int(self.store.live.sum())
+
+    @property
+    def document_ids(self) -> list[str]:
+        """The ids by number, those of deleted documents included."""
+        return self.store.document_ids
+
+    def numbers(self, document_ids: Sequence[str]) -> Tensor:
+        """(C,) int64 numbers of live documents; ValueError for an id that is not in the index."""
+        return self.store.numbers(document_ids)
 
     @property
     def size_in_bytes(self) -> int:
         """Bytes of all the index's files."""
-        return sum(path.stat().st_size for path in self.directory.iterdir())
+        return sum(path.stat().st_size for path in self.directory.rglob("*") if path.is_file())
 
-    def exact(self, queries: Tensor) -> Tensor:
-        """MaxSim relevance (q→d) of every document: exhaustive search.
+    @property
+    def bytes_per_token(self) -> float:
+        """Bytes that search holds of a stored token: columns, codebooks, and the inverted file."""
+        held = self.store.size_in_bytes + self.neighbours.size_in_bytes
+        return held / self.store.n_tokens
+
+    def exact(self, queries: TokenVectors, scoring: Scoring) -> Tensor:
+        """Relevance of every document: exhaustive search.
 
         Args:
-            queries: (Q, N, d) token vectors, zero at padding.
+            queries: (Q, N, …) padded token vectors.
 
         Returns:
-            (D, Q) fp32, documents in the order of `document_ids`.
+            (D, Q) fp32, documents by number, −inf for deleted ones.
         """
-        columns = queries.shape[0] * queries.shape[1]
-        return torch.cat(
-            [
-                packed_relevance(self.vectors[rows], self.lengths[documents], queries)
-                for documents, rows in self._blocks(_BLOCK_SIMILARITIES // columns)
-            ]
-        )
+        with self._timed():
+            scores = score_all(self.store, queries, scoring)
+        live = self.store.live.nonzero()[:, 0]
+        for n in queries.mask.sum(1).tolist():
+            self.costs.add(len(live), *self._cost(n, live))
+        return scores
 
-    def score(self, query: Tensor, documents: Tensor, alignment, normalise: bool = False) -> Tensor:
-        """Relevance of some documents under any alignment: gather-and-score (Eq. 1).
+    def score(self, query: TokenVectors, documents: Tensor, scoring: Scoring) -> Tensor:
+        """Relevance of some documents, from all their tokens (Eq. 1).
 
         Args:
-            query: (N, d) token vectors without padding.
+            query: (N, …) token vectors without padding.
             documents: (C,) int64 document numbers.
-            alignment: a strategy of `gr_mvdr.alignment`.
-            normalise: divide by Z.
 
         Returns:
             (C,) fp32, in the order given.
         """
-        # Sorted by length, so that documents of one length are scored as one dense tensor.
-        order = self.lengths[documents].argsort(stable=True)
-        lengths = self.lengths[documents[order]]
-        vectors = self.vectors[self._rows(documents[order])].to(query.dtype)
-        scores = torch.empty(len(documents))
-        position = 0
-        for rows, length, repeats in equal_length_segments(vectors, lengths):
-            matrix = similarity(rows.view(repeats, length, -1), query)
-            real = torch.ones(repeats, length, dtype=torch.bool)
-            aligned = alignment(matrix, real, torch.ones(repeats, len(query), dtype=torch.bool))
-            chosen = order[position : position + repeats]
-            scores[chosen] = relevance(matrix, aligned, normalise)
-            position += repeats
+        with self._timed():
+            scores = score_some(self.store, query, documents, scoring)
+        self.costs.add(len(documents), *self._cost(len(query), documents))
         return scores
 
-    def build_neighbours(self, lists: int | None = None, seed: int = 0) -> None:
-        """Builds and saves the inverted-file index (faiss IVF) that `candidates` asks.
+    def keep_salient(self, keep: float = 1.0) -> None:
+        """From now on documents are found by the `keep` most salient share of their tokens only.
+
+        Raises:
+            ValueError: the share is less than 1 and the index holds no saliences.
+        """
+        if keep != self.neighbours.keep:
+            self.neighbours = TokenNeighbours(self.store, keep)
+
+    def build_neighbours(self, lists: int | None = None, keep: float = 1.0, seed: int = 0) -> None:
+        """Builds and saves the inverted file (faiss IVF) of token retrieval with `probes`.
+
+        One that was saved with the same settings is opened. After `add` and `delete` the next
+        search builds it anew, with the same settings.
 
         Args:
-            lists: number of clusters; None = 4·√T, faiss's rule of thumb.
+            lists: number of clusters; None = 2·√(number of tokens).
+            keep: see `keep_salient`.
             seed: of the k-means.
         """
-        import faiss
+        self.keep_salient(keep)
+        self._lists = (lists, seed)
+        self.neighbours.build_lists(lists, seed)
 
-        tokens, size = self.vectors.shape
-        lists = max(1, min(lists or int(4 * tokens**0.5), tokens // 39))
-        index = faiss.IndexIVFFlat(faiss.IndexFlatIP(size), size, lists, faiss.METRIC_INNER_PRODUCT)
-        index.cp.seed = seed
-        sample = torch.randperm(tokens, generator=torch.Generator().manual_seed(seed))
-        sample = sample[: 256 * lists].sort().values
-        index.train(self.vectors[sample].float().numpy())
-        for documents, rows in self._blocks(1_000_000):
-            del documents
-            index.add(self.vectors[rows].float().numpy())
-        unfinished = self.directory / "ivf.faiss.unfinished"
-        faiss.write_index(index, str(unfinished))
-        unfinished.rename(self.directory / "ivf.faiss")
+    def tokens(
+        self, queries: Tensor, neighbours: int, probes: int | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The k' nearest tokens of each query token: see `TokenNeighbours.search`."""
+        if probes is not None and self._lists is not None and not self.neighbours.has_lists:
+            self.neighbours.build_lists(*self._lists)
+        return self.neighbours.search(queries, neighbours, probes)
 
-    def candidates(self, query: Tensor, neighbours: int, probes: int) -> Tensor:
-        """Documents that own one of the nearest tokens of some query token (gr_as_mvdr §6.3).
+    def gather(
+        self,
+        query: TokenVectors,
+        scoring: Scoring,
+        neighbours: int,
+        probes: int | None = None,
+        refine: int | None = None,
+        retrieval_query: TokenVectors | None = None,
+    ) -> SearchResult:
+        """The documents that own a retrieved token, scored with all their tokens (gr_as_mvdr §6.3).
 
         Args:
-            query: (N, d) token vectors without padding.
-            neighbours: k', nearest document tokens of each query token.
-            probes: clusters visited.
-
-        Returns:
-            (C,) int64 distinct document numbers, ascending.
+            query: (N, …) token vectors without padding.
+            neighbours: k'; probes: lists visited, None = exact token retrieval.
+            refine: score only so many candidates, those that are best by their retrieved tokens
+                and what is expected of the others; None = all.
+            retrieval_query: what is searched with, such as the query's most salient tokens
+                (aligner §3.2, β_q); None = the query.
         """
-        import faiss
+        searched = query if retrieval_query is None else retrieval_query
+        with self._timed():
+            found = self._retrieved(searched, neighbours, probes)
+            candidates = candidates_of(found)
+            documents, flops = candidates.documents, 0.0
+            if refine is not None and refine < len(documents):
+                expected = expected_relevance(found, candidates, searched, scoring)
+                documents = documents[expected.topk(refine).indices.sort().values]
+                flops = _imputation_flops(found, candidates)
+            scores = score_some(self.store, query, documents, scoring)
+        tokens, scoring_flops = self._cost(len(query), documents)
+        counts = (len(candidates.documents), tokens, flops + scoring_flops)
+        self.costs.add(*counts)
+        return SearchResult(documents, scores, *counts)
 
-        if self._neighbours is None:
-            self._neighbours = faiss.read_index(str(self.directory / "ivf.faiss"))
-        self._neighbours.nprobe = probes
-        _, tokens = self._neighbours.search(query.float().numpy(), neighbours)
-        # faiss fills short result lists with −1, which is no token.
-        tokens = torch.from_numpy(tokens[tokens >= 0])
-        return torch.searchsorted(self.offsets, tokens, right=True).sub(1).unique()
+    def impute(
+        self,
+        query: TokenVectors,
+        neighbours: int,
+        probes: int | None = None,
+        imputation: str | float = "last",
+    ) -> SearchResult:
+        """Relevance from the retrieved tokens alone (xtr Eq. 4); no vector of a document is read.
 
-    def _rows(self, documents: Tensor) -> Tensor:
-        """(t,) token rows of the documents, one document after the other."""
-        lengths = self.lengths[documents]
-        starts = self.offsets[documents] - torch.cat([lengths.new_zeros(1), lengths.cumsum(0)[:-1]])
-        return torch.arange(int(lengths.sum())) + starts.repeat_interleave(lengths)
+        Made of the similarities that alignments are made from: those of the keys, if there are any.
 
-    def _blocks(self, tokens: int):
-        """Yields (documents, rows) slices of about so many tokens, whole documents each."""
-        start = 0
-        while start < len(self):
-            target = self.offsets[start] + tokens
-            end = max(start + 1, int(torch.searchsorted(self.offsets, target, right=True)) - 1)
-            end = min(end, len(self))
-            yield slice(start, end), slice(int(self.offsets[start]), int(self.offsets[end]))
-            start = end
+        Args:
+            query: (N, …) token vectors without padding; its saliences weight the query tokens.
+            neighbours: k'; probes: lists visited, None = exact token retrieval.
+            imputation: "last", "zero", "mean", "none" or a number: see `missing_similarity`.
+        """
+        with self._timed():
+            found = self._retrieved(query, neighbours, probes)
+            candidates = candidates_of(found)
+            missing = missing_similarity(found, imputation)
+            scores = imputed_relevance(candidates, missing, query.salience)
+        counts = (len(scores), 0, _imputation_flops(found, candidates))
+        self.costs.add(*counts)
+        return SearchResult(candidates.documents, scores, *counts)
+
+    def _retrieved(self, query: TokenVectors, neighbours: int, probes: int | None) -> Retrieved:
+        vectors = query.vectors if query.keys is None else query.keys
+        similarities, tokens = self.tokens(vectors, neighbours, probes)
+        salience = self.store.salience(tokens.flatten().clamp(min=0))
+        return Retrieved(
+            similarities,
+            self.store.owners(tokens),
+            None if salience is None else salience.view_as(similarities),
+        )
+
+    def _cost(self, query_tokens: int, documents: Tensor) -> tuple[int, float]:
+        """Tokens and operations of scoring documents with all their tokens."""
+        tokens, sizes = int(self.store.counts[documents].sum()), self.store.sizes
+        mean = tokens / max(1, len(documents))
+        # Keys have a product of their own.
+        flops = colbert_scoring_flops(query_tokens, len(documents), mean, sum(sizes.values()))
+        return tokens, flops
+
+    def _reopen(self) -> None:
+        """Reads what a writer has changed; an inverted file is built anew when it is needed."""
+        keep = self.neighbours.keep
+        self.store = TokenStore(self.directory)
+        self.neighbours = TokenNeighbours(self.store, keep)
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.costs.seconds += time.perf_counter() - start
 
 
-def _write(
-    directory: Path, document_ids: list[str], encoded: Iterable[tuple[Tensor, Tensor]], dtype: str
-) -> None:
-    lengths, size = [], 0
-    with open(directory / "vectors.bin", "wb") as file:
-        for vectors, counts in encoded:
-            file.write(vectors.cpu().numpy().astype(dtype).tobytes())
-            lengths.append(counts.cpu())
-            size = vectors.shape[1]
-    lengths = torch.cat(lengths)
-    if len(lengths) != len(document_ids):
-        raise ValueError(f"token index: {len(document_ids)} ids but {len(lengths)} documents")
-    np.save(directory / "lengths.npy", lengths.numpy())
-    header = {"document_ids": document_ids, "dimension": size, "dtype": dtype}
-    (directory / "index.json").write_text(json.dumps(header))
+def _imputation_flops(retrieved: Retrieved, candidates: Candidates) -> float:
+    documents = len(candidates.documents)
+    return xtr_scoring_flops(len(retrieved.owners), documents, retrieved.count / max(1, documents))

@@ -33,6 +33,8 @@ class System(pl.LightningModule):
 
     paradigm: ClassVar[Paradigm]
     trainable: ClassVar[bool] = True
+    # Whether its relevance is Eq. 1, so that `align` has something to show.
+    alignable: ClassVar[bool] = True
     # Token ids may go beyond the tokeniser's, up to here.
     vocabulary_size: int = 0
 
@@ -104,6 +106,26 @@ class System(pl.LightningModule):
             form: the form's options, from the model's config (`rerank.<form>`).
         """
         raise NotImplementedError
+
+    def joint_flops(self, query_tokens: int, document_tokens: int) -> float | None:
+        """Operations that need both texts of one pair: the joint compute of mva.txt Table 5.
+
+        Args:
+            query_tokens, document_tokens: of the whole texts, end tokens included; the system
+                reads as many of them as its limits allow.
+
+        Returns:
+            As counted in `gr_mvdr.flops`; None where nobody has counted them.
+        """
+        return None
+
+    def search_fidelity(self, queries: Table, ranking: Ranking) -> dict[str, float]:
+        """Flat metrics of an approximate search: what it costs, what it loses against the exact.
+
+        Args:
+            queries: that were retrieved; ranking: what `retrieve` answered.
+        """
+        return {}
 
     def statistics(self) -> dict[str, float]:
         """Further flat metrics of an indexed system, "analysis/…" or "cost/…"."""

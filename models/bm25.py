@@ -69,6 +69,10 @@ class BM25(System):
             results[query] = {d: float(scores[number[d]]) for d in candidates[query]}
         return Ranking(results)
 
+    def joint_flops(self, query_tokens: int, document_tokens: int) -> float:
+        """0: all weights are in the index, a query only adds some of them up."""
+        return 0.0
+
     def score(self, batch: PairBatch) -> Tensor:
         """(B,) BM25 of the texts in the batch (a document that was cut counts as it stands)."""
         return self.align(batch).score

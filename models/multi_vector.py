@@ -1,35 +1,30 @@
-"""What all multi-vector systems share: encode texts to token vectors, index, search, rerank."""
+"""Every multi-vector system: token vectors, an alignment, a salience, a Z, and a search.
 
-import tempfile
-from collections.abc import Iterator, Sequence
+DPR, ME-BERT, COIL, ColBERT, ALIGNER, XTR and MVA are this one class; `conf/model/` says which
+choices each of them makes (facts: "which alignment is which system").
+"""
+
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from gr_mvdr.alignment import MaxSim
-from gr_mvdr.backbones import load_encoder
-from gr_mvdr.batch import PairBatch, cut, pad
-from gr_mvdr.losses import in_batch_cross_entropy
-from gr_mvdr.progress import track
-from gr_mvdr.ranking import Ranking, best_documents
-from gr_mvdr.relevance import PairAlignment, relevance, similarity
-from gr_mvdr.token_index import TokenIndex
-from gr_mvdr.tokenizers import EOS_ID
-from models.base import System, Table
-
-# Padded tokens encoded at once (long documents: fewer of them), and queries searched at once.
-_ENCODE_TOKENS = 16_384
-_QUERY_BATCH = 32
+from gr_mvdr.all_pairs import all_pairs_relevance
+from gr_mvdr.batch import PairBatch
+from gr_mvdr.configured import build
+from gr_mvdr.flops import multi_vector_joint_flops, mva_joint_flops
+from gr_mvdr.relevance import PairAlignment, normaliser
+from gr_mvdr.scoring import Scoring
+from gr_mvdr.token_vectors import TokenVectors
+from models.base import Table
+from models.token_encoder import TokenEncoder
+from models.token_searching import TokenSearching
 
 
-class MultiVectorSystem(System):
-    """A shared T5 encoder, projected and L2-normalised, under an alignment (gr_as_mvdr §3).
-
-    A subclass sets `alignment`, the strategy that makes A from S.
-    """
+class MultiVector(TokenSearching):
+    """Token vectors of a shared T5 encoder under one form of Eq. 1 (gr_as_mvdr §3, aligner §2)."""
 
     paradigm = "multi_vector"
 
@@ -39,179 +34,93 @@ class MultiVectorSystem(System):
         dimension: int,
         query_length: int,
         document_length: int,
+        alignment: dict[str, Any],
+        loss: dict[str, Any],
         search: dict[str, Any],
         optimizer: dict[str, Any],
+        training_alignment: dict[str, Any] | None = None,
+        normaliser: str = "none",
+        projections: str = "shared",
+        pooling: dict[str, Any] | None = None,
+        salience: dict[str, Any] | None = None,
+        sentinel_id: int | None = None,
     ):
         """
         Args:
-            backbone: arguments of `load_encoder`.
-            dimension: d, the size of a token vector.
+            backbone, dimension, projections, pooling, salience: see `TokenEncoder`.
             query_length, document_length: tokens kept of a text, the end token included.
-            search: `mode` "exact" (exhaustive) or "gather" (k' = `neighbours` tokens a query token
-                by faiss IVF with `probes`, then all tokens of the candidates); `dtype` stored.
+            alignment: a strategy of `gr_mvdr.alignment`, as a dict with `_target_`.
+            training_alignment: the one that the loss uses; None = the same (xtr has another).
+            normaliser: Z of Eq. 1, see `gr_mvdr.relevance.normaliser`.
+            loss: a loss of `gr_mvdr.losses`, as a dict with `_target_`.
+            search: see `TokenSearch`.
             optimizer: see `System`.
+            sentinel_id: pad queries up to query_length with this token (T5's <extra_id_0>) and
+                let it align like any other: ColBERT's query augmentation. None = off.
         """
-        super().__init__(optimizer)
+        super().__init__(search, optimizer)
         self.save_hyperparameters()
-        self.encoder = load_encoder(**backbone)
-        self.projection = nn.Linear(self.encoder.config.d_model, dimension, bias=False)
-        self.searcher: TokenIndex | None = None
-        if search["mode"] not in ("exact", "gather"):
-            raise ValueError(f"model.search.mode={search['mode']}: must be exact or gather")
+        self.scoring = Scoring(build(alignment), normaliser)
+        self.training_scoring = Scoring(build(training_alignment or alignment), normaliser)
+        self.loss_function = build(loss)
+        self.encoder = TokenEncoder(backbone, dimension, projections, pooling, salience)
+        self.vocabulary_size = self.encoder.n_tokens
 
-    def encode(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Token ids (B, L) and mask → unit token vectors (B, L, d), zero at padding."""
-        hidden = self.encoder(input_ids=ids, attention_mask=mask.long()).last_hidden_state
-        return F.normalize(self.projection(hidden).float(), dim=-1) * mask.unsqueeze(-1)
+    def prepare(self, documents: Table, known: Sequence[int], directory: str | Path) -> None:
+        """Lets a salience count the collection's tokens (IDF); see `System.prepare`."""
+        if self.encoder.salience:
+            tokens = documents["tokens"]
+            self.encoder.fit([self.cut_document(tokens[row]) for row in known])
 
-    def prepare_queries(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Query ids and mask (B, N) as the encoder reads them: a hook for query augmentation."""
-        return ids, mask
+    def encode_documents(self, ids: Tensor, mask: Tensor) -> TokenVectors:
+        """Document tokens (B, M) int64 and mask (B, M) bool → their vectors."""
+        return self.encoder(ids, mask, "document")
+
+    def encode_queries(self, ids: Tensor, mask: Tensor) -> TokenVectors:
+        """Query tokens (B, N) int64 and mask (B, N) bool → their vectors."""
+        return self.encoder(*self._augmented(ids, mask), "query")
+
+    def _augmented(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries filled up to query_length with sentinels that align like their own tokens."""
+        if self.hparams.sentinel_id is None:
+            return ids, mask
+        missing = self.hparams.query_length - ids.shape[1]
+        ids, mask = F.pad(ids, (0, missing)), F.pad(mask, (0, missing))
+        return ids.masked_fill(~mask, self.hparams.sentinel_id), mask.new_ones(mask.shape)
 
     def loss(self, batch: PairBatch) -> Tensor:
-        """() contrastive loss with in-batch negatives under any alignment (Eq. 2).
-
-        Memory grows with B²·M·N; a subclass that knows a shorter way overrides this.
-        """
-        documents = self.encode(batch.document_ids, batch.document_mask)
-        query_ids, query_mask = self.prepare_queries(batch.query_ids, batch.query_mask)
-        queries = self.encode(query_ids, query_mask)
-        matrix = similarity(documents[:, None], queries[None])  # (B, B, M, N)
-        aligned = self.alignment(
-            matrix,
-            batch.document_mask[:, None],
-            query_mask[None],
-            batch.document_ids[:, None],
-            query_ids[None],
-        )
-        return in_batch_cross_entropy(relevance(matrix, aligned), batch.document_index)
+        """() the configured loss over the batch's (documents, queries) relevance (Eq. 2)."""
+        documents = self.encode_documents(batch.document_ids, batch.document_mask)
+        queries = self.encode_queries(batch.query_ids, batch.query_mask)
+        scores = all_pairs_relevance(documents, queries, self.training_scoring)
+        return self.loss_function(scores, batch) + self.encoder.penalty(queries, documents)
 
     def score(self, batch: PairBatch) -> Tensor:
         """(B,) relevance of the pairs under the system's alignment (Eq. 1)."""
-        return self.align(batch).score
+        documents = self.encode_documents(batch.document_ids, batch.document_mask)
+        return self.scoring(documents, self.encode_queries(batch.query_ids, batch.query_mask))
 
     def align(self, batch: PairBatch) -> PairAlignment:
-        """S and A of each pair, H = 1; relevance equals score (Eq. 1)."""
-        query_ids, query_mask = self.prepare_queries(batch.query_ids, batch.query_mask)
-        documents = self.encode(batch.document_ids, batch.document_mask)
-        matrix = similarity(documents, self.encode(query_ids, query_mask))
-        aligned = self.alignment(
-            matrix, batch.document_mask, query_mask, batch.document_ids, query_ids
-        )
-        scores = relevance(matrix, aligned)
+        """S and A of each pair, salience included, H = 1; relevance equals score (Eq. 1)."""
+        documents = self.encode_documents(batch.document_ids, batch.document_mask)
+        queries = self.encode_queries(batch.query_ids, batch.query_mask)
+        matrix, aligned = self.scoring.matrices(documents, queries)
+        scores = self.scoring.divide(matrix, aligned, queries)
         return PairAlignment(
             similarity=matrix.unsqueeze(1),
             alignment=aligned.unsqueeze(1),
-            normaliser=torch.ones_like(scores),
+            normaliser=normaliser(self.scoring.normaliser, matrix, aligned, queries.mask),
             relevance=scores,
             score=scores,
-            document_ids=batch.document_ids,
-            document_mask=batch.document_mask,
-            query_ids=query_ids,
-            query_mask=query_mask,
+            document_ids=documents.ids,
+            document_mask=documents.mask,
+            query_ids=queries.ids,
+            query_mask=queries.mask,
         )
 
-    @torch.inference_mode()
-    def index(self, documents: Table, directory: str | Path | None = None) -> TokenIndex:
-        """Encodes the corpus into a `TokenIndex`, shortest documents first (nothing to pad)."""
-        directory = directory or tempfile.mkdtemp(prefix="token-index-")
-        tokens = [
-            cut(document, self.hparams.document_length, EOS_ID) for document in documents["tokens"]
-        ]
-        order = sorted(range(len(tokens)), key=lambda number: len(tokens[number]))
-        ids = documents["id"]
-        self.searcher = TokenIndex.build(
-            directory,
-            [ids[number] for number in order],
-            self._encoded([tokens[number] for number in order]),
-            self.hparams.search["dtype"],
-        )
-        if self.hparams.search["mode"] == "gather":
-            self.searcher.build_neighbours(self.hparams.search["lists"])
-        return self.searcher
-
-    @torch.inference_mode()
-    def retrieve(self, queries: Table, k: int = 100) -> Ranking:
-        """End-to-end search, exact or gather (gr_as_mvdr §6.3)."""
-        assert self.searcher is not None, "index the documents first"
-        search = self._exact if self.hparams.search["mode"] == "exact" else self._gather
-        results = {}
-        for ids, vectors, mask in track(
-            self._query_batches(queries), "searching", total=-(-len(queries) // _QUERY_BATCH)
-        ):
-            for query_id, found in zip(ids, search(vectors, mask, k), strict=True):
-                results[query_id] = found
-        return Ranking(results)
-
-    @torch.inference_mode()
-    def rerank(
-        self,
-        queries: Table,
-        documents: Table,
-        candidates: dict[str, Sequence[str]],
-        alignment=None,
-    ) -> Ranking:
-        """Scores candidates from their indexed vectors under `alignment` (default: the system's).
-
-        A document-to-query alignment gives the paper's MVDR (q←d), which can only rerank (§7.1).
-        """
-        assert self.searcher is not None, "index the documents first"
-        alignment = alignment or self.alignment
-        number = {identifier: i for i, identifier in enumerate(self.searcher.document_ids)}
-        results = {}
-        total = -(-len(queries) // _QUERY_BATCH)
-        for ids, vectors, mask in track(self._query_batches(queries), "reranking", total=total):
-            for query_id, vector, real in zip(ids, vectors, mask, strict=True):
-                chosen = candidates[query_id]
-                numbers = torch.tensor([number[identifier] for identifier in chosen])
-                scores = self.searcher.score(vector[real], numbers, alignment)
-                results[query_id] = dict(zip(chosen, scores.tolist(), strict=True))
-        return Ranking(results)
-
-    def _exact(self, vectors: Tensor, mask: Tensor, k: int) -> list[dict[str, float]]:
-        ids = self.searcher.document_ids
-        if self.alignment == MaxSim("query_to_document"):
-            scores = self.searcher.exact(vectors).T
-        else:
-            everything = torch.arange(len(ids))
-            pairs = zip(vectors, mask, strict=True)
-            scores = [self.searcher.score(v[m], everything, self.alignment) for v, m in pairs]
-        return [best_documents(ids, found.numpy(), k) for found in scores]
-
-    def _gather(self, vectors: Tensor, mask: Tensor, k: int) -> list[dict[str, float]]:
-        found, settings = [], self.hparams.search
-        for vector, real in zip(vectors, mask, strict=True):
-            query = vector[real]
-            numbers = self.searcher.candidates(query, settings["neighbours"], settings["probes"])
-            ids = [self.searcher.document_ids[number] for number in numbers.tolist()]
-            scores = self.searcher.score(query, numbers, self.alignment)
-            found.append(best_documents(ids, scores.numpy(), k))
-        return found
-
-    def _query_batches(self, queries: Table) -> Iterator[tuple[list[str], Tensor, Tensor]]:
-        self.eval()
-        for start in range(0, len(queries), _QUERY_BATCH):
-            rows = queries[start : start + _QUERY_BATCH]
-            texts = [cut(tokens, self.hparams.query_length, EOS_ID) for tokens in rows["tokens"]]
-            ids, mask = self.prepare_queries(*pad(texts))
-            vectors = self.encode(ids.to(self.device), mask.to(self.device)).cpu()
-            yield rows["id"], vectors, mask
-
-    def _encoded(self, documents: list[list[int]]) -> Iterator[tuple[Tensor, Tensor]]:
-        self.eval()
-        batches = list(_batches(documents))
-        for batch in track(batches, "encoding documents"):
-            ids, mask = pad(batch)
-            vectors = self.encode(ids.to(self.device), mask.to(self.device))
-            yield vectors[mask.to(self.device)], mask.sum(1)
-
-
-def _batches(documents: list[list[int]]) -> Iterator[list[list[int]]]:
-    """Consecutive documents whose padded size stays near `_ENCODE_TOKENS`."""
-    start = 0
-    while start < len(documents):
-        end = start + 1
-        while end < len(documents) and len(documents[end]) * (end + 1 - start) <= _ENCODE_TOKENS:
-            end += 1
-        yield documents[start:end]
-        start = end
+    def joint_flops(self, query_tokens: int, document_tokens: int) -> float:
+        """Operations of Eq. 1 for one pair, after pooling; see `System.joint_flops`."""
+        n = self.encoder.vectors_of(min(query_tokens, self.hparams.query_length), "query")
+        m = self.encoder.vectors_of(min(document_tokens, self.hparams.document_length), "document")
+        count = multi_vector_joint_flops if self.encoder.keys is None else mva_joint_flops
+        return count(n, m, self.hparams.dimension)

@@ -72,9 +72,8 @@ class QueryGenerator(GenerativeSystem):
     def align(self, batch: PairBatch, layer: int = -1) -> PairAlignment:
         """Cross-attention from query tokens to document tokens; every column of A sums to one."""
         found = align_by_cross_attention(self, _swapped(batch), self.score(batch), layer)
-        sides = {name: value for name, value in vars(batch).items() if name != "document_index"}
         matrices = {"similarity": found.similarity.mT, "alignment": found.alignment.mT}
-        return replace(found, **matrices, **sides)
+        return replace(found, **matrices, **batch.sides)
 
     def index(self, documents: Table, directory: str | Path | None = None) -> BM25Index:
         """Writes every document's pseudo-queries, and indexes the documents with them."""

@@ -29,24 +29,33 @@ PAPER = {
 }
 
 
-def write_run(folder, system, seed, ranks, qrels=None, **config):
-    """A run that found the relevant document of query n at rank ranks[n]; 0 = not at all."""
+def write_run(folder, system, seed, ranks, qrels=None, reranked=None, **config):
+    """A run that found the relevant document of query n at rank ranks[n]; 0 = not at all.
+
+    reranked: form ("" = the main one) → ranks of the first queries, which it reranked.
+    """
     folder.mkdir(parents=True)
     config = {"seed": seed, "model": config}
     OmegaConf.save(OmegaConf.create(config), folder / "config.yaml")
     provenance = {"system": system, "collection": "almanac", "seed": seed, "splits": ["test"]}
     (folder / "provenance.json").write_text(json.dumps(provenance))
+    qrels = qrels or {f"q{n}": {"gold": 1} for n in range(len(ranks))}
+    write_qrels(qrels, folder / "retrieve.qrels")
+    metrics = write_ranking(folder, "retrieve", ranks, qrels)
+    for form, some in (reranked or {}).items():
+        judged = {f"q{n}": {"gold": 1} for n in range(len(some))}
+        metrics |= write_ranking(folder, f"rerank/{form}".rstrip("/"), some, judged)
+    (folder / "metrics.json").write_text(json.dumps(metrics))
+    return folder
+
+
+def write_ranking(folder, place, ranks, qrels):
     found = {
         f"q{n}": {("gold" if place == rank else f"x{place}"): -place for place in range(1, 21)}
         for n, rank in enumerate(ranks)
     }
-    qrels = qrels or {f"q{n}": {"gold": 1} for n in range(len(ranks))}
-    Ranking(found).write(folder / "retrieve.trec", "tag")
-    write_qrels(qrels, folder / "retrieve.qrels")
-    metrics = evaluate(Ranking(found), qrels)
-    metrics = {f"retrieve/{name}": value for name, value in metrics.items()}
-    (folder / "metrics.json").write_text(json.dumps(metrics))
-    return folder
+    Ranking(found).write(folder / f"{place.replace('/', '-')}.trec", "tag")
+    return {f"{place}/{key}": value for key, value in evaluate(Ranking(found), qrels).items()}
 
 
 @pytest.fixture
@@ -169,6 +178,120 @@ def test_numbers_for_programs(sweep, tmp_path):
     assert pawa["recall@1"] == "" and float(pawa["paper/recall@10"]) == 80.2
 
 
+TABLE_5 = {
+    "title": "Table 5",
+    "collection": "NQ320k",
+    "metrics": ["mrr@10"],
+    "rows": [
+        {"name": "q→d", "systems": ["T5-ColBERT"], "place": "rerank", "mrr@10": 72.0},
+        {
+            "name": "q←d",
+            "systems": ["T5-ColBERT"],
+            "place": "rerank/document_to_query",
+            "mrr@10": 65.7,
+        },
+        {"name": "GR", "systems": ["T5-SEAL"], "place": "rerank", "mrr@10": 60.5},
+        {"name": "search", "systems": ["T5-SEAL"], "mrr@10": None},
+    ],
+}
+
+
+@pytest.fixture
+def reranked(tmp_path):
+    """12 queries searched, the first 8 reranked: q→d finds all, q←d half, GR none at rank 1."""
+    forms = {"": [1] * 8, "document_to_query": [1] * 4 + [2] * 4}
+    write_run(tmp_path / "runs/a", "T5-ColBERT", 1, [0] * QUERIES, reranked=forms)
+    forms = {"": [2] * 8, "leak_free": [1] * 8}
+    write_run(tmp_path / "runs/b", "T5-SEAL", 1, [1] * QUERIES, reranked=forms)
+    return tmp_path / "runs"
+
+
+def test_a_row_stands_where_its_numbers_come_from(reranked, tmp_path):
+    ((table, notes),) = write_paper_table(compare_runs([reranked]), read_paper(TABLE_5), tmp_path)
+    rows = {name: [cell.text for cell in cells] for name, cells in table.rows}
+    assert {name: cells[:2] for name, cells in rows.items()} == {
+        "q→d": ["72.0", "100.0"],
+        "q←d": ["65.7", "75.0"],
+        "GR": ["60.5", "50.0"],
+        "search": ["–", "100.0"],
+    }
+    records = {row["system"]: row for row in csv.DictReader((tmp_path / "paper_table.csv").open())}
+    assert records["q←d"]["place"] == "rerank/document_to_query"
+    assert records["search"]["paper/mrr@10"] == ""
+    # A search and a reranking are judged on different queries.
+    assert rows["search"][2] == "–"
+    assert any(note.startswith("search: judged on other queries") for note in notes)
+    assert not any("not tested, a run has no" in note for note in notes)
+
+
+def test_reranked_rows_are_tested_on_the_reranked_queries(reranked):
+    (section,) = compare_runs([reranked]).sections
+    lines = {line.name: line for line in paper_lines(section, read_paper(TABLE_5))}
+    assert len(lines["q→d"].judgements) == len(lines["GR"].judgements) == 8
+    assert len(lines["search"].judgements) == QUERIES
+    first, second, third = np.ones(8), np.array([1] * 4 + [0.5] * 4), np.full(8, 0.5)
+    assert lines["q←d"].p_values == {"mrr@10": randomisation_test(second, first)}
+    assert lines["GR"].p_values == {"mrr@10": randomisation_test(third, second)}
+    # Four queries are lost, all in one direction: 2 of 2⁴ exchanges.
+    assert lines["GR"].p_values["mrr@10"] == pytest.approx(2 / 2**4, abs=0.01)
+
+
+def test_a_run_that_was_not_measured_there_is_no_run(reranked, tmp_path):
+    write_run(reranked / "c", "T5-ColBERT", 1, [1] * QUERIES, dimension=64)
+    comparison = compare_runs([reranked])
+    names = [line.name for line in paper_lines(comparison.sections[0], read_paper(TABLE_5))]
+    assert names == ["q→d", "q←d", "GR", "search"]
+    (reranked / "a/rerank-document_to_query.trec").unlink()
+    ((_, notes),) = write_paper_table(comparison, read_paper(TABLE_5), tmp_path)
+    assert any(note.startswith("q←d: not tested, a run has no rerank-document_") for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "collection", "numbers"),
+    [
+        ("table5", "NQ320k", [(61.3, 91.9, 72.0), (53.2, 90.1, 65.7), (47.4, 87.0, 60.5)]),
+        (
+            "table5_msmarco",
+            "MS MARCO",
+            [(46.5, 84.5, 58.9), (34.8, 78.8, 48.4), (35.3, 77.1, 48.3)],
+        ),
+        (
+            "table8",
+            "NQ320k",
+            [
+                (37.6, 69.5, 47.8),
+                (50.2, 77.7, None),
+                (53.6, 83.0, None),
+                (61.1, 88.4, 70.7),
+                (55.2, 67.4, None),
+                (44.7, 75.5, 55.0),
+            ],
+        ),
+        (
+            "table8_msmarco",
+            "MS MARCO",
+            [
+                (38.4, 67.7, 47.6),
+                (49.1, 76.4, None),
+                (41.8, 75.4, None),
+                (44.2, 77.8, 55.3),
+                (25.7, 53.8, 33.9),
+                (24.1, 57.1, 34.0),
+            ],
+        ),
+    ],
+)
+def test_tables_5_and_8_are_the_papers(name, collection, numbers):
+    table = read_paper(name)
+    assert (table.collection, table.metrics) == (collection, ("recall@1", "recall@10", "mrr@10"))
+    rows = [tuple(row.values.values()) for row in table.rows]
+    assert rows[: len(numbers)] == numbers
+    assert set(rows[len(numbers) :]) <= {(None, None, None)}
+    if name.startswith("table5"):
+        places = [row.place for row in table.rows]
+        assert places == ["rerank", "rerank/document_to_query", "rerank"]
+
+
 def test_a_comparison_prints_the_paper_beside_ours(sweep, tmp_path, monkeypatch, capsys):
     arguments = [f"runs=[{sweep}]", f"out={tmp_path}/out", "paper=table6"]
     monkeypatch.setattr(sys, "argv", ["compare", *arguments])
@@ -226,6 +349,8 @@ def test_a_paper_that_cannot_be_read_is_named(sweep, tmp_path):
         read_paper(PAPER | {"metrics": ["recall@5"], "rows": []})
     with pytest.raises(ValueError, match="paper: rows: must hold at least one"):
         read_paper(PAPER | {"rows": []})
+    with pytest.raises(ValueError, match=r"paper: rows: 'DSI': place=search must be retrieve, rer"):
+        read_paper(PAPER | {"rows": [PAPER["rows"][1] | {"place": "search"}]})
     with pytest.raises(ValueError, match=r"paper: rows: 'DSI': recall@1=much must be a number"):
         row = {"name": "DSI", "systems": ["DSI"], "recall@1": "much", "recall@10": 1}
         read_paper(PAPER | {"rows": [row]})
@@ -246,8 +371,12 @@ def test_a_run_leaves_its_judgements(tmp_path):
         def retrieve(self, queries, depth):
             return Ranking({query: {"d": 1.0} for query in queries["id"]})
 
+        def search_fidelity(self, queries, ranking):
+            return {"cost/candidates": len(queries["id"])}
+
     metrics = evaluate_retrieval(Model(), Data(), tmp_path, 10)
     assert metrics["retrieve/recall@1"] == 1 and metrics["retrieve/test_unseen/recall@1"] == 0
+    assert metrics["cost/candidates"] == 1
     for split, name in (("test", "retrieve"), ("test_unseen", "retrieve-test_unseen")):
         assert read_qrels(tmp_path / f"{name}.qrels") == Data.qrels[split]
         assert (tmp_path / f"{name}.trec").is_file()

@@ -153,7 +153,7 @@ def test_an_epoch_depends_on_seed_and_epoch_alone():
 def test_examples_of_both_tasks_share_batches_of_like_length():
     data = tiny(inputs=FirstTokens(10), examples=IdentifierExamples(), query_length=10)
     epoch = data.epoch(0)
-    lengths = [len(source) for source, _, _ in epoch]
+    lengths = [len(example.source) for example in epoch]
     found = epoch.batches(4, shuffle=True)
     # A query is as long as a document's first tokens without their end.
     spread = sorted((min(b), max(b)) for b in ([lengths[place] for place in b] for b in found))
@@ -182,7 +182,7 @@ def test_first_tokens():
     examples, texts = indexed(tiny(FirstTokens(4)), 2)
     assert list(examples) == list(range(7))
     for row, found in examples.items():
-        assert found == [([*texts[row][:3], EOS_ID], [[]], row)] * 2
+        assert [e[:3] for e in found] == [([*texts[row][:3], EOS_ID], [[]], row)] * 2
 
 
 @pytest.mark.parametrize("unit", ["words", "tokens"])

@@ -83,12 +83,13 @@ def test_examples_with_several_targets_are_taken_apart_where_others_have_one():
 def test_training_examples_are_the_relevant_judgements():
     data = tiny(query_length=4, document_length=9)
     epoch = data.epoch(0)
-    found = {(tuple(source), document) for source, _, document in epoch}
+    found = {(tuple(example.source), example.document) for example in epoch}
     rows = data.queries("train")
     names = {row["id"]: (*row["tokens"][:3], EOS_ID) for row in rows}
     expected = {(names[f"q{n}"], 2 * n) for n in range(10)} | {(names["q0"], 7)}
     assert found == expected and len(epoch) == 11
-    for _, targets, document in epoch:
+    for _, targets, document, negatives in epoch:
+        assert negatives is None
         assert targets == [[*data.documents[document]["tokens"][:8], EOS_ID]]
 
 
@@ -128,7 +129,7 @@ def test_batches_hold_every_pair_once(shuffle, monkeypatch):
 
 def test_pairs_of_like_length_share_a_batch():
     epoch = tiny().epoch(0)
-    lengths = [len(source) + len(targets[0]) for source, targets, _ in epoch]
+    lengths = [len(example.source) + len(example.targets[0]) for example in epoch]
     batches = sorted([lengths[pair] for pair in batch] for batch in epoch.batches(3, True))
     assert all(max(one) <= min(two) for one, two in pairwise(batches))
 

@@ -40,9 +40,20 @@ def test_cut_counts_the_end_token(length, end, expected):
 
 
 def test_a_batch_moves_as_one_and_counts_its_queries():
-    batch = PairBatch(*pad([[1], [2, 3]]), *pad([[4], [5]]), torch.tensor([0, 1]))
-    assert len(batch) == 2
-    assert {value.device.type for value in vars(batch.to(torch.device("meta"))).values()} == {
-        "meta"
-    }
-    assert batch.query_ids.device.type == "cpu"
+    sides = (*pad([[1], [2, 3]]), *pad([[4], [5], [6]]), torch.tensor([0, 1, 2]))
+    given = torch.tensor([[2], [0]]), torch.zeros(2, 2)
+    for batch in (PairBatch(*sides), PairBatch(*sides, *given)):
+        assert len(batch) == 2
+        moved = vars(batch.to(torch.device("meta")))
+        assert {n: v is None for n, v in moved.items()} == {
+            n: v is None for n, v in vars(batch).items()
+        }
+        assert {v.device.type for v in moved.values() if v is not None} == {"meta"}
+        assert batch.query_ids.device.type == "cpu"
+
+
+def test_the_sides_are_the_token_ids_and_masks_alone():
+    batch = PairBatch(*pad([[1]]), *pad([[4]]), torch.tensor([0]), torch.tensor([[0]]))
+    names = ["query_ids", "query_mask", "document_ids", "document_mask"]
+    assert list(batch.sides) == names
+    assert all(value is getattr(batch, name) for name, value in batch.sides.items())

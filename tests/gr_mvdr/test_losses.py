@@ -4,68 +4,277 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from gr_mvdr.losses import in_batch_cross_entropy, pairwise_cross_entropy, symmetric_divergence
+from gr_mvdr.batch import PairBatch
+from gr_mvdr.configured import build
+from gr_mvdr.losses import (
+    GivenNegativesCrossEntropy,
+    InBatchCrossEntropy,
+    KLDistillation,
+    MarginMSE,
+    PairwiseCrossEntropy,
+    WeightedSum,
+    symmetric_divergence,
+)
+
+NAN = math.nan
+LOSSES = [
+    InBatchCrossEntropy(),
+    PairwiseCrossEntropy(),
+    GivenNegativesCrossEntropy(),
+    KLDistillation(),
+    MarginMSE(),
+]
+
+
+def in_batch(index, queries=None, negatives=None, teacher=None):
+    """A batch of which a loss sees everything but the texts."""
+    queries = len(index) if queries is None else queries
+    ids, mask = torch.ones(queries, 1, dtype=torch.long), torch.ones(queries, 1, dtype=torch.bool)
+    further = {}
+    if negatives is not None:
+        further["negatives"] = torch.tensor(negatives)
+    if teacher is not None:
+        further["teacher"] = torch.tensor(teacher)
+    return PairBatch(ids, mask, ids, mask, torch.tensor(index), **further)
+
+
+def drawn(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+# In-batch
 
 
 def test_in_batch_loss_by_hand():
     # Columns are queries: query 0 sees documents (ln 3, 0), query 1 sees (0, ln 4).
     scores = torch.tensor([[math.log(3), 0.0], [0.0, math.log(4)]])
     expected = -(math.log(3 / 4) + math.log(4 / 5)) / 2
-    assert math.isclose(
-        in_batch_cross_entropy(scores, torch.arange(2)).item(), expected, rel_tol=1e-6
-    )
+    loss = InBatchCrossEntropy()(scores, in_batch([0, 1]))
+    assert math.isclose(loss.item(), expected, rel_tol=1e-6)
+
+
+def test_a_temperature_of_a_half_doubles_every_score():
+    scores = torch.tensor([[math.log(3), 0.0], [0.0, math.log(4)]])
+    expected = -(math.log(9 / 10) + math.log(16 / 17)) / 2
+    loss = InBatchCrossEntropy(temperature=0.5)(scores, in_batch([0, 1]))
+    assert math.isclose(loss.item(), expected, rel_tol=1e-6)
 
 
 def test_documents_compete_for_a_query_not_queries_for_a_document():
     scores = torch.tensor([[0.0, 9.0], [0.0, 9.0]])  # each query likes both documents equally
-    loss = in_batch_cross_entropy(scores, torch.arange(2))
+    loss = InBatchCrossEntropy()(scores, in_batch([0, 1]))
     assert math.isclose(loss.item(), math.log(2), rel_tol=1e-6)
 
 
 def test_copies_of_the_positive_are_no_negatives():
-    scores = torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
-    documents = torch.tensor([7, 3, 7, 5])
+    scores = drawn(4, 4)
     kept = {0: [0, 1, 3], 1: [0, 1, 2, 3], 2: [1, 2, 3], 3: [0, 1, 2, 3]}
     losses = [
         F.cross_entropy(scores[rows, query], torch.tensor(rows.index(query)))
         for query, rows in kept.items()
     ]
-    result = in_batch_cross_entropy(scores, documents)
+    result = InBatchCrossEntropy()(scores, in_batch([7, 3, 7, 5]))
     assert torch.isclose(result, torch.stack(losses).mean(), atol=1e-6)
-    assert not torch.isclose(result, in_batch_cross_entropy(scores, torch.arange(4)))
+    assert not torch.isclose(result, InBatchCrossEntropy()(scores, in_batch([0, 1, 2, 3])))
 
 
-def test_a_batch_of_copies_of_one_document_has_loss_zero_and_finite_gradients():
-    for loss in (in_batch_cross_entropy, pairwise_cross_entropy):
-        scores = torch.randn(3, 3, requires_grad=True)
-        value = loss(scores, torch.tensor([4, 4, 4]))
-        assert value.item() == 0
-        value.backward()
-        assert not scores.grad.any()
+def test_given_negatives_compete_for_every_query():
+    """Documents 2 to 4 are negatives; the last one is another copy of query 0's positive."""
+    scores = drawn(5, 2)
+    kept = {0: [0, 1, 2, 3], 1: [1, 0, 2, 3, 4]}
+    losses = [F.cross_entropy(scores[rows, q], torch.tensor(0)) for q, rows in kept.items()]
+    batch = in_batch([7, 3, 4, 5, 7], queries=2, negatives=[[2], [3]])
+    assert torch.isclose(InBatchCrossEntropy()(scores, batch), torch.stack(losses).mean())
+
+
+# Pairwise
 
 
 def test_pairwise_loss_by_hand():
     # Query 0 compares document 0 with 1, query 1 compares 1 with 2, query 2 compares 2 with 0.
     scores = torch.tensor([[2.0, 8.0, 1.0], [1.0, 4.0, 9.0], [7.0, 5.0, 3.0]])
     margins = torch.tensor([2.0 - 1.0, 4.0 - 5.0, 3.0 - 1.0])
-    expected = torch.log1p(torch.exp(-margins)).mean()
-    assert torch.isclose(pairwise_cross_entropy(scores, torch.arange(3)), expected)
+    for temperature in (1.0, 0.25):
+        expected = torch.log1p(torch.exp(-margins / temperature)).mean()
+        found = PairwiseCrossEntropy(temperature)(scores, in_batch([0, 1, 2]))
+        assert torch.isclose(found, expected)
 
 
-def test_the_pairwise_negative_is_never_a_copy_of_the_positive():
+def test_pairwise_loss_passes_over_copies():
+    # Documents 0 and 1 are the same: query 0 compares 0 with 2.
     scores = torch.tensor([[2.0, 8.0, 1.0], [1.0, 4.0, 9.0], [7.0, 5.0, 3.0]])
-    # Documents 0 and 1 are the same: queries 0 and 1 go on to document 2.
     margins = torch.tensor([2.0 - 7.0, 4.0 - 5.0, 3.0 - 1.0])
     expected = torch.log1p(torch.exp(-margins)).mean()
-    assert torch.isclose(pairwise_cross_entropy(scores, torch.tensor([6, 6, 2])), expected)
+    assert torch.isclose(PairwiseCrossEntropy()(scores, in_batch([6, 6, 2])), expected)
 
 
-@pytest.mark.parametrize("loss", [in_batch_cross_entropy, pairwise_cross_entropy])
-def test_a_batch_of_one_pair_teaches_nothing_and_breaks_nothing(loss):
-    scores = torch.randn(1, 1, requires_grad=True)
-    value = loss(scores, torch.tensor([0]))
+def test_pairwise_loss_prefers_the_first_given_negative():
+    scores = torch.tensor([[2.0, 8.0], [1.0, 4.0], [7.0, 5.0], [0.0, 6.0]])
+    batch = in_batch([0, 1, 2, 3], queries=2, negatives=[[3, 2], [2, 0]])
+    expected = torch.log1p(torch.exp(-torch.tensor([2.0 - 0.0, 4.0 - 5.0]))).mean()
+    assert torch.isclose(PairwiseCrossEntropy()(scores, batch), expected)
+
+
+@pytest.mark.parametrize("loss", [InBatchCrossEntropy(), PairwiseCrossEntropy()])
+@pytest.mark.parametrize("index", [[4, 4, 4], [0]])
+def test_without_another_document_nothing_is_learnt_and_nothing_breaks(loss, index):
+    scores = drawn(len(index), len(index)).requires_grad_()
+    value = loss(scores, in_batch(index))
     value.backward()
-    assert value.item() == 0 and scores.grad.item() == 0
+    assert value.item() == 0 and not scores.grad.any()
+
+
+# Given negatives and teachers
+
+
+def test_given_negatives_by_hand():
+    # Query 0: positive ln 3 against its own 0 and 0; query 1: ln 2 against 0 and ln 5.
+    scores = torch.tensor([[math.log(3), 0.0], [9.0, math.log(2)], [0.0, math.log(5)], [0.0, 9.0]])
+    batch = in_batch([0, 1, 2, 3], queries=2, negatives=[[2, 3], [0, 2]])
+    expected = -(math.log(3 / 5) + math.log(2 / 8)) / 2
+    found = GivenNegativesCrossEntropy()(scores, batch).item()
+    assert math.isclose(found, expected, rel_tol=1e-6)
+    softer = -(math.log(math.sqrt(3) / (math.sqrt(3) + 2)))
+    softer -= math.log(math.sqrt(2) / (math.sqrt(2) + 1 + math.sqrt(5)))
+    found = GivenNegativesCrossEntropy(temperature=2.0)(scores, batch).item()
+    assert math.isclose(found, softer / 2, rel_tol=1e-6)
+
+
+def test_kl_distillation_by_hand():
+    # The teacher's distribution is (1/2, 1/4, 1/4), the student's (1/4, 1/4, 1/2).
+    scores = torch.tensor([[0.0], [0.0], [math.log(2)]])
+    teacher = [[math.log(2) + 5, 5.0, 5.0]]
+    batch = in_batch([0, 1, 2], queries=1, negatives=[[1, 2]], teacher=teacher)
+    expected = 0.5 * math.log(2) + 0.25 * math.log(1 / 2)
+    assert math.isclose(KLDistillation()(scores, batch).item(), expected, rel_tol=1e-5)
+    assert KLDistillation()(torch.tensor([[3.0 + math.log(2)], [3.0], [3.0]]), batch) < 1e-6
+    hot = KLDistillation(temperature=1e3)(scores, batch)
+    assert 0 <= hot < 1e-6, "both distributions are almost flat"
+
+
+def test_kl_distillation_is_torchs_divergence():
+    scores, teacher = drawn(6, 2), drawn(2, 3, seed=1)
+    negatives = [[2, 3], [4, 5]]
+    batch = in_batch(range(6), 2, negatives, teacher.tolist())
+    student = torch.stack([scores[[0, 2, 3], 0], scores[[1, 4, 5], 1]])
+    expected = F.kl_div(
+        (student / 0.5).log_softmax(1),
+        (teacher / 0.5).log_softmax(1),
+        reduction="batchmean",
+        log_target=True,
+    )
+    assert torch.isclose(KLDistillation(0.5)(scores, batch), expected, atol=1e-6)
+
+
+def test_margins_by_hand():
+    # Query 0: margins 2 − 5 and 2 − 1, the teacher's 3 and 0. Query 1: 4 − 0 and 4 − 6, 1 and 1.
+    scores = torch.tensor([[2.0, 0.0], [9.0, 4.0], [5.0, 6.0], [1.0, 9.0]])
+    teacher = [[8.0, 5.0, 8.0], [2.0, 1.0, 1.0]]
+    batch = in_batch([0, 1, 2, 3], 2, [[2, 3], [0, 2]], teacher)
+    squares = [(-3 - 3) ** 2, (1 - 0) ** 2, (4 - 1) ** 2, (-2 - 1) ** 2]
+    assert MarginMSE()(scores, batch).item() == sum(squares) / 4
+    assert torch.isclose(MarginMSE()(scores + drawn(2), batch), torch.tensor(sum(squares) / 4.0))
+
+
+def test_what_the_teacher_did_not_score_is_left_out():
+    """Query 0 lacks its second negative, query 1 both, query 2 its positive."""
+    teacher = [[2.0, 1.0, NAN], [2.0, NAN, NAN], [NAN, 1.0, 3.0]]
+    negatives = [[3, 4], [5, 6], [7, 8]]
+    batch = in_batch(range(9), 3, negatives, teacher)
+    scores = drawn(9, 3)
+    margin = (scores[0, 0] - scores[3, 0]) - 1.0
+    assert torch.isclose(MarginMSE()(scores, batch), margin**2)
+    parts = [(scores[[0, 3], 0], [2.0, 1.0]), (scores[[7, 8], 2], [1.0, 3.0])]
+    divergences = [
+        F.kl_div(s.log_softmax(0), torch.tensor(t).softmax(0), reduction="sum") for s, t in parts
+    ]
+    assert torch.isclose(KLDistillation()(scores, batch), sum(divergences) / 2, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+@pytest.mark.parametrize("loss", [KLDistillation(), MarginMSE()])
+def test_a_teacher_that_scored_nothing_teaches_nothing(loss):
+    scores = drawn(4, 2).requires_grad_()
+    with torch.autograd.detect_anomaly():
+        value = loss(scores, in_batch(range(4), 2, [[2], [3]], [[NAN, 1.0], [NAN, NAN]]))
+        value.backward()
+    assert value.item() == 0 and scores.grad.isfinite().all() and not scores.grad.any()
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: type(loss).__name__)
+def test_gradients_are_finite_right_and_lower_the_loss(loss):
+    teacher = [[1.0, 2.0, NAN], [NAN, 1.0, 0.0], [0.5, 0.1, 0.2]]
+    # Document 5 is a copy of query 1's positive; one negative is shared, one a positive.
+    batch = in_batch([7, 3, 4, 8, 9, 3], 3, [[3, 1], [4, 3], [4, 0]], teacher)
+    scores = (30 * drawn(6, 3)).requires_grad_()
+    value = loss(scores, batch)
+    value.backward()
+    assert value.dtype == torch.float32 and value.shape == () and value > 0
+    assert scores.grad.isfinite().all() and scores.grad.any()
+    step = 0.1 / scores.grad.abs().max()
+    assert loss(scores.detach() - step * scores.grad, batch) < value
+    # Half precision comes from an encoder under autocast; the loss is taken in fp32.
+    half = loss(scores.detach().bfloat16(), batch)
+    assert half.dtype == torch.float32
+    assert torch.equal(half, loss(scores.detach().bfloat16().float(), batch))
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: type(loss).__name__)
+def test_the_numbers_of_queries_and_negatives_are_free(loss):
+    one = in_batch([0, 1], 1, [[1]], [[1.0, 0.5]])
+    assert loss(torch.tensor([[1.0], [0.0]]), one).isfinite()
+
+
+def test_what_is_missing_is_named_by_its_key():
+    bare, given = in_batch([0, 1]), in_batch([0, 1], negatives=[[1], [0]])
+    for loss in LOSSES[2:]:
+        name = type(loss).__name__
+        with pytest.raises(ValueError, match=f"model.loss={name}: needs data.examples.negatives"):
+            loss(torch.zeros(2, 2), bare)
+    for loss in LOSSES[3:]:
+        name, key = type(loss).__name__, "data.examples.negatives.teacher"
+        with pytest.raises(ValueError, match=f"model.loss={name}: needs a teacher's scores, {key}"):
+            loss(torch.zeros(2, 2), given)
+
+
+@pytest.mark.parametrize("loss", [type(loss) for loss in LOSSES[:4]])
+def test_a_temperature_must_be_positive(loss):
+    for value in (0, -1.0, NAN):
+        with pytest.raises(ValueError, match=rf"model.loss.temperature={value}: must be > 0"):
+            loss(temperature=value)
+
+
+# Several at once
+
+
+def test_a_weighted_sum_is_built_from_what_a_checkpoint_holds():
+    settings = {
+        "_target_": "gr_mvdr.losses.WeightedSum",
+        "losses": [
+            {"_target_": "gr_mvdr.losses.InBatchCrossEntropy", "temperature": 0.5},
+            {"_target_": "gr_mvdr.losses.MarginMSE"},
+        ],
+        "weights": [1.0, 0.25],
+    }
+    scores, batch = drawn(4, 2), in_batch(range(4), 2, [[2], [3]], [[1.0, 0.0], [0.0, 1.0]])
+    expected = InBatchCrossEntropy(0.5)(scores, batch) + 0.25 * MarginMSE()(scores, batch)
+    assert torch.isclose(build(settings)(scores, batch), expected)
+
+
+@pytest.mark.parametrize(
+    ("n", "weights", "message"),
+    [
+        (2, [1.0], r"model.loss.weights=\[1.0\]: must be one for each of the 2"),
+        (0, [], r"model.loss.weights=\[\]: must be one for each .* at least one"),
+        (1, [-1.0], r"model.loss.weights=\[-1.0\]: must be ≥ 0"),
+    ],
+)
+def test_weights_must_fit_the_losses(n, weights, message):
+    with pytest.raises(ValueError, match=message):
+        WeightedSum([{"_target_": "gr_mvdr.losses.MarginMSE"}] * n, weights)
+
+
+# Between two predictions
 
 
 def test_the_symmetric_divergence_is_both_kullback_leibler_divergences():

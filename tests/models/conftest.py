@@ -9,13 +9,13 @@ from transformers import T5Config, T5ForConditionalGeneration
 from gr_mvdr.batch import PairBatch, cut, pad
 from gr_mvdr.tokenizers import EOS_ID, word_tokenizer
 from models.docid import Docid
-from models.t5_colbert import T5ColBERT
+from models.multi_vector import MultiVector
 from models.t5_seal import T5SEAL
 
 VOCABULARY = 60
 SHAPE = dict(vocab_size=VOCABULARY, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2)
 OPTIMIZER = {"learning_rate": 1e-3, "weight_decay": 0.01, "schedule": "constant"}
-SEARCH = dict(mode="exact", dtype="float32", lists=None, neighbours=1000, probes=64)
+SEARCH = dict(mode="exact")
 EVIDENCE = dict(alpha=2.0, beta=0.8, smoothing=0.1, max_occurrences_1=1500)
 
 ATOMIC = {"_target_": "gr_mvdr.docids.AtomicDocids"}
@@ -35,6 +35,60 @@ DOCIDS = {
     "shared-pawa": (SEMANTIC | {"positional": False}, PAWA),
     "titles-nci": (TITLES, PAWA | {"form": "nci"}),
     "titles-np": (TITLES, NP),
+}
+
+IN_BATCH = {"_target_": "gr_mvdr.losses.InBatchCrossEntropy"}
+
+
+def _alignment(name, **options):
+    return {"_target_": f"gr_mvdr.alignment.{name}", **options}
+
+
+def _salience(gate, **options):
+    part = {"_target_": "gr_mvdr.salience.LearnedSalience", "gate": gate, **options}
+    return {"query": part, "document": part}
+
+
+def _pooling(name, **options):
+    return {"_target_": f"gr_mvdr.pooling.{name}", **options}
+
+
+_IDF = {"_target_": "gr_mvdr.salience.IdfSalience"}
+_SOFTMAX = dict(alignment=_alignment("Softmax", direction="query_to_document"))
+_MVA = dict(**_SOFTMAX, projections="attention", normaliser="query_tokens")
+# Every kind of multi-vector system, and what may be combined in one.
+MULTI_VECTOR = {
+    "t5_colbert": dict(alignment=_alignment("MaxSim")),
+    "dpr": dict(
+        alignment=_alignment("FirstToken"),
+        pooling={"query": _pooling("FirstTokens", k=1), "document": _pooling("FirstTokens", k=1)},
+    ),
+    "first": dict(alignment=_alignment("FirstToken")),
+    "me_bert": dict(alignment=_alignment("FirstK", k=3)),
+    "coil": dict(alignment=_alignment("LexicalMaxSim")),
+    "aligner": dict(
+        alignment=_alignment("TopK", k=1),
+        normaliser="alignment",
+        salience=_salience("lp", sparsity=0.5, epsilon=0.002),
+    ),
+    "aligner-top-p": dict(
+        alignment=_alignment("TopP", p=0.3),
+        normaliser="alignment",
+        salience=_salience("relu"),
+    ),
+    "aligner-soft": dict(
+        alignment=_alignment("SoftTopK", k=2, epsilon=0.1), normaliser="alignment"
+    ),
+    "idf": dict(alignment=_alignment("MaxSim"), salience={"query": _IDF, "document": _IDF}),
+    "xtr": dict(
+        alignment=_alignment("MaxSim"),
+        training_alignment=_alignment("InBatchTopK", k=4),
+        normaliser="alignment",
+    ),
+    "mva": _MVA,
+    "mva-learned": _MVA | dict(pooling={"document": _pooling("LearnedTokens", k=3)}),
+    "mva-temporal": _MVA | dict(pooling={"document": _pooling("Temporal", factor=2)}),
+    "wu": dict(alignment=_alignment("MaxSim", direction="document_to_query")),
 }
 
 
@@ -103,12 +157,16 @@ def one(batch, number):
     )
 
 
-def make_colbert(backbone=None, **options):
+def make_multi_vector(kind="t5_colbert", backbone=None, **options):
+    """A multi-vector system: a kind of `MULTI_VECTOR`, and options that differ."""
     torch.manual_seed(0)
     backbone = backbone or dict(name=None, dropout_rate=0.0, attention="eager", shape=SHAPE)
-    defaults = dict(dimension=8, query_length=8, document_length=12)
-    settings = dict(search=SEARCH, optimizer=OPTIMIZER)
-    return T5ColBERT(backbone, **{**defaults, **settings, **options}).eval()
+    defaults = dict(dimension=8, query_length=8, document_length=12, loss=IN_BATCH)
+    settings = dict(search=SEARCH, optimizer=OPTIMIZER, **MULTI_VECTOR[kind])
+    model = MultiVector(backbone, **{**defaults, **settings, **options})
+    texts = Texts(draw_tokens([3, 9, 5], seed=8), "d")
+    model.prepare(texts, range(3), "")
+    return sharpen(model).eval()
 
 
 def make_seal(backbone=None, **options):
@@ -228,9 +286,9 @@ def _tools():
     """The helpers of this file, as test files cannot import a conftest."""
     from types import SimpleNamespace
 
-    names = (make_batch, widen, one, make_colbert, make_seal, draw_tokens, Texts, sharpen)
+    names = (make_batch, widen, one, make_multi_vector, make_seal, draw_tokens, Texts, sharpen)
     names += (save_tokenizer, make_docid, named_documents, pairs_of, untied_backbone)
     constants = dict(SHAPE=SHAPE, SEARCH=SEARCH, OPTIMIZER=OPTIMIZER, EVIDENCE=EVIDENCE)
     constants |= dict(DOCIDS=DOCIDS, TITLES=TITLES, SEMANTIC=SEMANTIC, PLAIN=PLAIN)
-    constants |= dict(PAWA=PAWA, NP=NP)
+    constants |= dict(PAWA=PAWA, NP=NP, MULTI_VECTOR=MULTI_VECTOR)
     return SimpleNamespace(**{helper.__name__: helper for helper in names}, **constants)

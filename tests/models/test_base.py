@@ -3,7 +3,7 @@ import pytorch_lightning as pl
 import torch
 
 from models.bm25 import BM25
-from models.t5_colbert import T5ColBERT
+from models.multi_vector import MultiVector
 from models.t5_seal import T5SEAL
 
 
@@ -35,9 +35,9 @@ def trainer(tmp_path, **options):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", ["colbert", "seal"])
+@pytest.mark.parametrize("name", ["multi_vector", "seal"])
 def test_a_checkpoint_is_plain_and_gives_the_model_back(tools, tmp_path, name):
-    model = {"colbert": tools.make_colbert, "seal": tools.make_seal}[name]()
+    model = {"multi_vector": tools.make_multi_vector, "seal": tools.make_seal}[name]()
     batch = tools.make_batch()
     fitted = trainer(tmp_path)
     fitted.fit(model, loader(batch))
@@ -46,7 +46,7 @@ def test_a_checkpoint_is_plain_and_gives_the_model_back(tools, tmp_path, name):
 
     hyper_parameters = torch.load(path, weights_only=True)["hyper_parameters"]
     assert plain(dict(hyper_parameters)) and "optimizer" in hyper_parameters
-    kind = {"colbert": T5ColBERT, "seal": T5SEAL}[name]
+    kind = {"multi_vector": MultiVector, "seal": T5SEAL}[name]
     loaded = kind.load_from_checkpoint(path, weights_only=True)
     assert loaded.hparams == model.hparams
     with torch.no_grad():
@@ -70,7 +70,7 @@ def test_the_one_cycle_schedule_rises_and_ends_near_zero(tools, tmp_path):
             rates.append(trainer.optimizers[0].param_groups[0]["lr"])
 
     settings = {"learning_rate": 0.01, "weight_decay": 0.0, "schedule": "one_cycle"}
-    model = tools.make_colbert(optimizer=settings)
+    model = tools.make_multi_vector(optimizer=settings)
     fitted = trainer(tmp_path, max_steps=10, callbacks=[Rates()])
     fitted.fit_loop.max_epochs = 5
     fitted.fit(model, loader(tools.make_batch()))
@@ -89,11 +89,11 @@ def test_an_unknown_schedule_is_refused(tools):
     with pytest.raises(
         ValueError, match="model.optimizer.schedule=cosine: must be constant or one"
     ):
-        tools.make_colbert(optimizer={**tools.OPTIMIZER, "schedule": "cosine"})
+        tools.make_multi_vector(optimizer={**tools.OPTIMIZER, "schedule": "cosine"})
 
 
 def test_dropout_depends_on_seed_and_step_alone(tools, monkeypatch):
-    model = tools.make_colbert()
+    model = tools.make_multi_vector()
     monkeypatch.setenv("PL_GLOBAL_SEED", "3")
     draws = []
     for _ in range(2):
@@ -107,5 +107,5 @@ def test_dropout_depends_on_seed_and_step_alone(tools, monkeypatch):
 
 
 def test_every_system_names_its_paradigm():
-    found = {(kind.paradigm, kind.trainable) for kind in (BM25, T5ColBERT, T5SEAL)}
+    found = {(kind.paradigm, kind.trainable) for kind in (BM25, MultiVector, T5SEAL)}
     assert found == {("lexical", False), ("multi_vector", True), ("generative", True)}

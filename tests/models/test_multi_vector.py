@@ -1,48 +1,288 @@
-"""What a multi-vector system is free to choose: the alignment, and nothing else."""
+"""Every multi-vector system is one class: laws that hold for all its choices."""
 
 import pytest
 import torch
 
+from gr_mvdr import all_pairs
 from gr_mvdr.alignment import MaxSim, Softmax
 from gr_mvdr.batch import PairBatch, cut, pad
+from gr_mvdr.relevance import relevance
 from gr_mvdr.tokenizers import EOS_ID
-from models.multi_vector import MultiVectorSystem
+
+KINDS = [
+    "t5_colbert dpr first me_bert coil aligner aligner-top-p aligner-soft idf xtr mva",
+    "mva-learned mva-temporal wu",
+]
+KINDS = " ".join(KINDS).split()
 
 
-class AnySystem(MultiVectorSystem):
-    """A system that only names its alignment, like the README's example."""
+@pytest.fixture(params=KINDS)
+def system(request, tools):
+    assert set(KINDS) == set(tools.MULTI_VECTOR)
+    return tools.make_multi_vector(request.param)
 
 
-def system(tools, alignment):
-    colbert = tools.make_colbert()
-    options = {k: v for k, v in colbert.hparams.items() if k not in ("loss", "sentinel_id")}
-    made = AnySystem(**options)
-    made.load_state_dict(colbert.state_dict())
-    made.alignment = alignment
-    return made.eval(), colbert.eval()
-
-
-def test_the_loss_of_any_alignment_is_colberts_for_max_sim(tools):
-    general, colbert = system(tools, MaxSim("query_to_document"))
+@torch.no_grad()
+def test_token_vectors_have_length_one_and_are_zero_at_padding(tools):
     batch = tools.make_batch()
-    assert torch.allclose(general.loss(batch), colbert.loss(batch), atol=1e-5)
-    other, _ = system(tools, Softmax("query_to_document"))
-    assert not torch.allclose(other.loss(batch), colbert.loss(batch), atol=1e-3)
+    found = tools.make_multi_vector().encode_documents(batch.document_ids, batch.document_mask)
+    assert found.vectors.shape == (3, 9, 8) and found.vectors.dtype == torch.float32
+    assert torch.allclose(found.vectors.norm(dim=-1), batch.document_mask.float(), atol=1e-5)
 
 
-@pytest.mark.parametrize("alignment", [MaxSim("document_to_query"), Softmax("query_to_document")])
-@torch.inference_mode()
-def test_exact_search_ranks_by_the_systems_own_alignment(tools, tmp_path, alignment):
-    general, _ = system(tools, alignment)
-    documents = tools.Texts(tools.draw_tokens((4, 7, 2, 5), 3), "d")
-    queries = tools.Texts(tools.draw_tokens((3, 5), 4), "q")
-    general.index(documents, tmp_path / "index")
-    ranking = general.retrieve(queries, 4)
-    for query_id, query in zip(queries["id"], queries["tokens"], strict=True):
-        pairs = PairBatch(
-            *pad([cut(query, 8, EOS_ID)] * 4),
-            *pad([cut(tokens, 12, EOS_ID) for tokens in documents["tokens"]]),
-            torch.arange(4),
+@torch.no_grad()
+def test_padding_and_batch_mates_change_nothing(tools, system):
+    batch = tools.make_batch()
+    together = system.align(tools.widen(batch))
+    for number in range(3):
+        alone = system.align(tools.one(batch, number))
+        m, n = alone.similarity.shape[2:]
+        for name in ("similarity", "alignment"):
+            found = getattr(together, name)[number, :, :m, :n]
+            assert torch.allclose(found, getattr(alone, name)[0], atol=1e-5)
+            assert not getattr(together, name)[number, :, m:].any(), "zero at padding"
+            assert not getattr(together, name)[number, :, :, n:].any()
+        assert torch.allclose(together.score[number], alone.score[0], atol=1e-5)
+        assert torch.allclose(together.normaliser[number], alone.normaliser[0], atol=1e-5)
+
+
+@torch.no_grad()
+def test_relevance_equals_score_equals_eq_1(tools, system):
+    batch = tools.make_batch()
+    pairs = system.align(batch)
+    assert torch.allclose(pairs.relevance, pairs.score, atol=1e-4)
+    assert torch.allclose(system.score(batch), pairs.score, atol=1e-5)
+    equation = relevance(pairs.similarity, pairs.alignment).sum(1) / pairs.normaliser
+    assert torch.allclose(pairs.relevance, equation.nan_to_num(), atol=1e-5)
+    assert pairs.score.unique().numel() == 3, "three pairs, three scores"
+
+
+@torch.no_grad()
+def test_colbert_is_the_sum_of_maxima(tools):
+    system, batch = tools.make_multi_vector(), tools.make_batch()
+    documents = system.encode_documents(batch.document_ids, batch.document_mask)
+    queries = system.encode_queries(batch.query_ids, batch.query_mask)
+    for number, score in enumerate(system.score(batch)):
+        matrix = documents.unpadded(number).vectors @ queries.unpadded(number).vectors.T
+        assert torch.isclose(score, matrix.amax(0).sum(), atol=1e-5)
+
+
+@torch.no_grad()
+def test_mva_is_the_papers_attention(tools):
+    """(1/q) Σ Q_V · softmax(Q_K D_Kᵀ / √h) D_V, with matrices taken from the model by hand."""
+    system, batch = tools.make_multi_vector("mva"), tools.make_batch()
+    encoder = system.encoder
+    for number, score in enumerate(system.score(batch)):
+        alone = tools.one(batch, number)
+        x, y = (
+            encoder.backbone(input_ids=ids).last_hidden_state[0]
+            for ids in (alone.query_ids, alone.document_ids)
         )
-        scores = dict(zip(documents["id"], general.score(pairs).tolist(), strict=True))
-        assert ranking.scores(query_id) == pytest.approx(scores, abs=1e-5)
+        query_keys, query_values = encoder.keys["query"](x), encoder.values["query"](x)
+        keys, values = encoder.keys["document"](y), encoder.values["document"](y)
+        attention = (query_keys @ keys.T / 8**0.5).softmax(-1)
+        assert torch.isclose(score, (query_values * (attention @ values)).sum(-1).mean(), atol=1e-5)
+
+
+@torch.no_grad()
+def test_the_loss_contrasts_the_batchs_relevance(tools, system):
+    """The diagonal of all pairs is `score` (XTR's training score depends on its batch)."""
+    batch = tools.make_batch()
+    documents = system.encode_documents(batch.document_ids, batch.document_mask)
+    queries = system.encode_queries(batch.query_ids, batch.query_mask)
+    scores = all_pairs.all_pairs_relevance(documents, queries, system.scoring)
+    assert torch.allclose(scores.diagonal(), system.score(batch), atol=1e-5)
+    trained = all_pairs.all_pairs_relevance(documents, queries, system.training_scoring)
+    expected = torch.nn.functional.cross_entropy(trained.T, torch.arange(3))
+    assert torch.isclose(system.loss(batch), expected, atol=1e-5)
+    if system.training_scoring == system.scoring:
+        assert torch.equal(trained, scores)
+    else:
+        assert not torch.allclose(trained, scores, atol=1e-3)
+
+
+def test_an_l1_gate_adds_to_the_loss(tools):
+    part = {"_target_": "gr_mvdr.salience.LearnedSalience", "gate": "l1", "l1": 1e-9}
+    plain = tools.make_multi_vector(salience={"document": part})
+    paid = tools.make_multi_vector(salience={"document": part | {"l1": 0.5}})
+    batch = tools.make_batch()
+    documents = paid.encode_documents(batch.document_ids, batch.document_mask)
+    penalty = paid.encoder.salience["document"].penalty(documents.salience, documents.mask)
+    assert penalty > 0
+    assert torch.isclose(paid.loss(batch) - plain.loss(batch), penalty, atol=1e-4)
+
+
+@torch.no_grad()
+def test_sentinels_fill_a_query_and_align_like_its_own_tokens(tools):
+    system, batch = tools.make_multi_vector(sentinel_id=3), tools.make_batch()
+    pairs = system.align(batch)
+    assert pairs.query_ids.shape == (3, 8) and pairs.query_mask.all()
+    for number, length in enumerate((3, 6, 1)):
+        assert torch.equal(pairs.query_ids[number, :length], batch.query_ids[number, :length])
+        assert (pairs.query_ids[number, length:] == 3).all()
+    assert torch.equal(pairs.alignment.sum(2), torch.ones(3, 1, 8)), "every sentinel chooses"
+
+
+@torch.no_grad()
+def test_idf_counts_the_documents_that_are_known(tools):
+    texts = tools.Texts([[10, 11], [10, 12], [10, 13]], "d")
+    system = tools.make_multi_vector("idf")
+    ids, mask = pad([[10, 11, 12, 13, EOS_ID]])
+
+    def salience(known):
+        system.prepare(texts, known, "")
+        return system.encode_queries(ids, mask).salience[0]
+
+    everything = salience(range(3))
+    assert everything[0] < everything[1] == everything[2] == everything[3]
+    assert everything[4] == 0, "the end token does not count"
+    two = salience(range(2))
+    assert two[1] == two[2] and two[3] > two[1], "unseen: the rarest"
+
+
+def test_a_checkpoint_keeps_the_document_frequencies(tools):
+    system = tools.make_multi_vector("idf")
+    other = type(system)(**system.hparams)
+    other.load_state_dict(system.state_dict())
+    batch = tools.make_batch()
+    with torch.no_grad():
+        assert torch.equal(other.eval().score(batch), system.score(batch))
+
+
+def test_unknown_options_are_refused(tools):
+    with pytest.raises(ValueError, match="model.search.mode=fast: must be one of exact, gather"):
+        tools.make_multi_vector(search={"mode": "fast"})
+    with pytest.raises(ValueError, match="model.projections=three: must be one of shared"):
+        tools.make_multi_vector(projections="three")
+    with pytest.raises(ValueError, match="model.normaliser=sum: must be one of none, alignment"):
+        tools.make_multi_vector(normaliser="sum")
+    with pytest.raises(ValueError, match="model.dimension=0: must be ≥ 1"):
+        tools.make_multi_vector(dimension=0)
+    temporal = {"document": {"_target_": "gr_mvdr.pooling.Temporal", "factor": 2}}
+    with pytest.raises(ValueError, match="temporal pooling of one side needs projections=att"):
+        tools.make_multi_vector(pooling=temporal)
+
+
+@pytest.mark.parametrize("kind", ["t5_colbert", "aligner", "aligner-soft", "xtr", "mva"])
+def test_a_few_steps_learn_the_batch_by_heart(tools, kind):
+    sharp = {"_target_": "gr_mvdr.losses.InBatchCrossEntropy", "temperature": 0.1}
+    system, batch = tools.make_multi_vector(kind, loss=sharp).train(), tools.make_batch()
+    optimizer = torch.optim.AdamW(system.parameters(), 1e-2)
+    losses = []
+    for _ in range(25):
+        losses.append(system.loss(batch))
+        optimizer.zero_grad()
+        losses[-1].backward()
+        optimizer.step()
+    assert losses[-1] < 0.3 * losses[0]
+
+
+def pairs_of(query, documents):
+    texts = [cut(tokens, 12, EOS_ID) for tokens in documents["tokens"]]
+    rows = [cut(query, 8, EOS_ID)] * len(texts)
+    return PairBatch(*pad(rows), *pad(texts), torch.arange(len(texts)))
+
+
+def check_search_equals_score(system, documents, queries, tolerance=1e-4):
+    """Every score of a full retrieval equals `score` of the pair."""
+    system.index(documents)
+    ranking = system.retrieve(queries, len(documents))
+    for query in queries:
+        with torch.no_grad():
+            scores = system.score(pairs_of(query["tokens"], documents)).tolist()
+        expected = dict(zip(documents["id"], scores, strict=True))
+        assert ranking.scores(query["id"]) == pytest.approx(expected, abs=tolerance)
+
+
+def test_exact_search_scores_every_pair_as_score_does(system, documents, queries):
+    check_search_equals_score(system, documents, queries)
+
+
+@pytest.mark.parametrize("size", [1, 20, 100_000])
+def test_chunks_of_encoding_change_nothing(tools, documents, queries, monkeypatch, size):
+    monkeypatch.setattr("models.token_searching._ENCODE_TOKENS", size)
+    monkeypatch.setattr("models.token_searching._QUERY_BATCH", 2)
+    check_search_equals_score(tools.make_multi_vector("aligner"), documents, queries)
+
+
+def test_augmented_queries_are_searched_as_they_are_aligned(tools, documents, queries):
+    check_search_equals_score(tools.make_multi_vector(sentinel_id=3), documents, queries)
+
+
+def test_half_precision_storage_scores_nearly_so(tools, documents, queries):
+    system = tools.make_multi_vector(search=dict(tools.SEARCH, dtype="float16"))
+    check_search_equals_score(system, documents, queries, tolerance=0.02)
+
+
+def test_document_order_changes_nothing(tools, system, documents, queries):
+    system.index(documents)
+    expected = system.retrieve(queries, 5)
+    system.index(documents.select(reversed(range(len(documents)))))
+    found = system.retrieve(queries, 5)
+    for query in queries["id"]:
+        assert found.documents(query) == expected.documents(query)
+        assert found.scores(query) == pytest.approx(expected.scores(query), abs=1e-5)
+
+
+def test_gather_of_everything_is_exact(system, documents, queries):
+    pytest.importorskip("faiss")
+    system.index(documents)
+    tokens = system.searcher.store.n_tokens
+    exact = system.retrieve(queries, 5)
+    gathered = system.retrieve(queries, 5, mode="gather", neighbours=tokens, probes=None)
+    for query in queries["id"]:
+        assert gathered.documents(query) == exact.documents(query)
+        assert gathered.scores(query) == pytest.approx(exact.scores(query), abs=1e-4)
+
+
+def test_xtr_of_everything_is_the_mean_of_maxima(tools, documents, queries):
+    system = tools.make_multi_vector("xtr")
+    system.index(documents)
+    tokens = system.searcher.store.n_tokens
+    exact = system.retrieve(queries, 7)
+    imputed = system.retrieve(queries, 7, mode="impute", neighbours=tokens, probes=None)
+    for query in queries["id"]:
+        assert imputed.scores(query) == pytest.approx(exact.scores(query), abs=1e-5)
+    few = system.retrieve(queries, 7, mode="impute", neighbours=4, probes=None)
+    assert few != exact
+
+
+@pytest.mark.parametrize(
+    "alignment", [None, MaxSim("document_to_query"), Softmax("document_to_query")], ids=str
+)
+@torch.no_grad()
+def test_rerank_scores_candidates_under_any_alignment(tools, documents, queries, alignment):
+    system = tools.make_multi_vector()
+    system.index(documents)
+    candidates = {"q0": ["d5", "d2", "d1"], "q1": ["d0"], "q2": ["d6", "d3"]}
+    ranking = system.rerank(queries, documents, candidates, alignment=alignment)
+    system.scoring = type(system.scoring)(alignment or MaxSim())
+    for query in queries:
+        assert set(ranking.documents(query["id"])) == set(candidates[query["id"]])
+        scores = system.score(pairs_of(query["tokens"], documents)).tolist()
+        for name, score in ranking.scores(query["id"]).items():
+            assert score == pytest.approx(scores[int(name[1])], abs=1e-4)
+
+
+def test_encoded_queries_are_searched_without_the_encoder(tools, documents, queries, monkeypatch):
+    system = tools.make_multi_vector("aligner")
+    system.index(documents)
+    encoded = system.encoded_queries(queries)
+    expected = system.retrieve(queries, 5)
+    monkeypatch.setattr(system.encoder, "forward", None)
+    assert system.retrieve_encoded(encoded, 5) == expected
+
+
+def test_an_index_of_another_model_or_collection_is_refused(tools, documents, queries, tmp_path):
+    system = tools.make_multi_vector()
+    system.index(documents, tmp_path / "index")
+    expected = system.retrieve(queries, 5)
+    again = tools.make_multi_vector()
+    again.open_index(documents, tmp_path / "index")
+    assert again.retrieve(queries, 5) == expected
+    with pytest.raises(ValueError, match="collection"):
+        again.open_index(documents.select(range(5)), tmp_path / "index")
+    with torch.no_grad():
+        again.encoder.values["query"].weight[0] += 1
+    with pytest.raises(ValueError, match="model"):
+        again.open_index(documents, tmp_path / "index")

@@ -1,0 +1,175 @@
+"""Given negatives: documents that each training query is told apart from, and their teacher."""
+
+from collections.abc import Iterator
+from functools import cached_property, partial
+from pathlib import Path
+
+import numpy as np
+from datasets import Features, List, Value
+
+from data_modules.collection import cached_table
+from data_modules.formats.lines import sha256
+from data_modules.formats.named_pairs import RUN, SCORED_TRIPLE, TRIPLE
+from data_modules.negative_draws import NegativeDraws, Teacher
+from data_modules.pair_rows import NamedRows, PairSet, read_named_rows
+from data_modules.tasks import TrainingTables
+from gr_mvdr.bm25 import words
+from gr_mvdr.progress import track
+
+_KEY = "data.examples.negatives"
+_ROWS = Features({"documents": List(Value("int64"))})
+
+
+class Negatives:
+    """Where given negatives come from; a subclass names candidates for each query.
+
+    Each time that a pair is drawn, `n` of its query's candidates are drawn with it. Relevant
+    documents and those that arrive after training are no candidates, and with a teacher neither is
+    a document that it did not score. A query with fewer than `n` candidates takes all, and random
+    other documents beside them.
+    """
+
+    def __init__(self, n: int, teacher: str | None = None):
+        """
+        Args:
+            n: negatives a query and step.
+            teacher: a file with a teacher's scores: a TREC run, or lines
+                `positive_score negative_score query positive negative`; None = no teacher.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+        """
+        _check_positive("n", n)
+        self.n = n
+        self.teacher = None if teacher is None else _file("teacher", teacher)
+
+    @cached_property
+    def sources(self) -> dict[str, str]:
+        """The SHA-256 of each file that is read, by its path."""
+        return {str(file): sha256(file) for file in self.files}
+
+    @property
+    def files(self) -> list[Path]:
+        """What is read."""
+        return [] if self.teacher is None else [self.teacher]
+
+    def candidates(self, tables: TrainingTables) -> tuple[PairSet, NamedRows | None]:
+        """The candidates of the tables' queries, and scores if they came with a teacher's."""
+        raise NotImplementedError
+
+    def prepare(self, tables: TrainingTables) -> NegativeDraws:
+        """Reads or computes the negatives of a collection's training pairs.
+
+        Raises:
+            ValueError: a file is wrong or names nothing that is known; too few documents.
+        """
+        found, scored = self.candidates(tables)
+        if self.teacher is not None:
+            scored = read_named_rows(f"{_KEY}.teacher", self.teacher, tables, (RUN, SCORED_TRIPLE))
+        teacher = None if scored is None else Teacher(scored, len(tables.documents))
+        return NegativeDraws(tables, found, teacher, self.n)
+
+
+class Bm25Negatives(Negatives):
+    """Random ones of the documents that BM25 finds and that are not relevant."""
+
+    def __init__(self, n: int, depth: int = 100, teacher: str | None = None):
+        """
+        Args:
+            n, teacher: see `Negatives`.
+            depth: best documents that BM25 finds for a query.
+        """
+        super().__init__(n, teacher)
+        _check_positive("depth", depth)
+        self.depth = depth
+
+    def candidates(self, tables: TrainingTables) -> tuple[PairSet, None]:
+        """See `Negatives`; what BM25 finds is cached."""
+        fingerprints = (table._fingerprint for table in (tables.queries, tables.documents))
+        made_from = ("bm25-negatives/1", str(self.depth), *fingerprints)
+        found = cached_table(partial(_bm25_rows, tables, self.depth), _ROWS, *made_from)
+        lists = found["documents"][:]
+        queries = np.repeat(np.arange(len(lists)), [len(rows) for rows in lists])
+        documents = np.array([row for rows in lists for row in rows], dtype=np.int64)
+        known = np.isin(documents, tables.known_rows)
+        return PairSet(queries[known], documents[known], len(tables.documents)), None
+
+
+def _bm25_rows(tables: TrainingTables, depth: int) -> Iterator[dict]:
+    index = tables.bm25()
+    row_of = {identifier: row for row, identifier in enumerate(tables.documents["id"][:])}
+    for text in track(tables.queries["text"][:], "BM25 negatives"):
+        yield {"documents": [row_of[identifier] for identifier in index.best(words(text), depth)]}
+
+
+class RunNegatives(Negatives):
+    """Random ones of the documents that a run ranks and that are not relevant."""
+
+    def __init__(self, path: str, n: int, depth: int = 100, teacher: str | None = None):
+        """
+        Args:
+            path: a TREC run of the training queries, such as another system's `retrieve.trec`.
+            n, teacher: see `Negatives`.
+            depth: the run's best documents of a query, by score.
+        """
+        super().__init__(n, teacher)
+        _check_positive("depth", depth)
+        self.path, self.depth = _file("path", path), depth
+
+    @property
+    def files(self) -> list[Path]:
+        """The run and the teacher's file."""
+        return [self.path, *super().files]
+
+    def candidates(self, tables: TrainingTables) -> tuple[PairSet, None]:
+        """See `Negatives`; equal scores rank as in the file."""
+        run = read_named_rows(f"{_KEY}.path", self.path, tables, (RUN,))
+        order = np.lexsort((-run.scores, run.queries))
+        queries, documents = run.queries[order], run.documents[order]
+        rank = np.arange(len(queries)) - np.searchsorted(queries, queries)
+        best = rank < self.depth
+        return PairSet(queries[best], documents[best], len(tables.documents)), None
+
+
+class TripleNegatives(Negatives):
+    """Random ones of the negatives that triples give a query (MS MARCO; mva §2.3).
+
+    The training pairs stay those of the collection's judgements.
+    """
+
+    def __init__(self, path: str, n: int = 1, teacher: str | None = None):
+        """
+        Args:
+            path: lines `query positive negative` of ids, or a teacher's margins,
+                `positive_score negative_score query positive negative`.
+            n: see `Negatives`.
+            teacher: see `Negatives`; None = the scores of the triples, if they have any.
+        """
+        super().__init__(n, teacher)
+        self.path = _file("path", path)
+
+    @property
+    def files(self) -> list[Path]:
+        """The triples and the teacher's file."""
+        return [self.path, *super().files]
+
+    def candidates(self, tables: TrainingTables) -> tuple[PairSet, NamedRows | None]:
+        """See `Negatives`; a document that a triple calls positive is no candidate of its query."""
+        found = read_named_rows(f"{_KEY}.path", self.path, tables, (TRIPLE, SCORED_TRIPLE))
+        size = len(tables.documents)
+        positive = PairSet(found.queries[found.positive], found.documents[found.positive], size)
+        kept = positive.places(found.queries, found.documents) < 0
+        scored = found if np.isfinite(found.scores).any() else None
+        return PairSet(found.queries[kept], found.documents[kept], size), scored
+
+
+def _file(key: str, path: str) -> Path:
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise FileNotFoundError(f"{_KEY}.{key}={path}: no such file")
+    return file
+
+
+def _check_positive(key: str, value: int) -> None:
+    if value < 1:
+        raise ValueError(f"{_KEY}.{key}={value}: must be ≥ 1")

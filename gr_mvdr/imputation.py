@@ -1,0 +1,154 @@
+"""Relevance from retrieved tokens alone: XTR's scoring with missing similarities imputed (Eq. 4)."""
+
+from numbers import Real
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gr_mvdr.relevance import divided
+from gr_mvdr.scoring import Scoring
+from gr_mvdr.token_vectors import TokenVectors
+
+IMPUTATIONS = ("last", "zero", "mean", "none")
+
+
+class Retrieved(NamedTuple):
+    """The document tokens that the N tokens of one query retrieved.
+
+    Attributes:
+        similarities: (N, k') fp32.
+        owners: (N, k') int64 the tokens' documents, −1 = no token (a short list of an IVF search).
+        salience: (N, k') fp32 u of the tokens; None = all one.
+    """
+
+    similarities: Tensor
+    owners: Tensor
+    salience: Tensor | None = None
+
+    @property
+    def count(self) -> int:
+        """How many tokens were retrieved."""
+        return int((self.owners >= 0).sum())
+
+
+class Candidates(NamedTuple):
+    """The documents that own a retrieved token, and what was retrieved of them.
+
+    Attributes:
+        documents: (C,) int64 document numbers, ascending.
+        similarity: (C, N) fp32, the best retrieved one of each query token, −inf where none was.
+        salience: (C, N) fp32 of the document token that has it; 0 where none was retrieved.
+    """
+
+    documents: Tensor
+    similarity: Tensor
+    salience: Tensor
+
+
+def candidates_of(retrieved: Retrieved) -> Candidates:
+    """Groups the retrieved tokens by document."""
+    real, n = retrieved.owners >= 0, len(retrieved.owners)
+    documents, place = retrieved.owners[real].unique(return_inverse=True)
+    column = torch.arange(n).unsqueeze(1).expand_as(real)[real]
+    cell, found = place * n + column, retrieved.similarities[real]
+    best = torch.full((len(documents) * n,), -torch.inf).scatter_reduce_(0, cell, found, "amax")
+    salience = (best > -torch.inf).float()
+    if retrieved.salience is not None:
+        is_best = found == best[cell]
+        of_best = retrieved.salience[real][is_best]
+        salience = torch.zeros_like(best).scatter_reduce_(0, cell[is_best], of_best, "amax")
+    return Candidates(documents, best.view(-1, n), salience.view(-1, n))
+
+
+def missing_similarity(retrieved: Retrieved, imputation: str | float) -> Tensor | None:
+    """m_j of each query token: what a document scores that it retrieved nothing of (xtr §3.2).
+
+    A query token that retrieved nothing at all tells nothing about any document: m_j = 0 under
+    "last" and "mean".
+
+    Args:
+        imputation: "last": the query token's lowest retrieved similarity, its k'-th unless the
+            list is short (an upper bound of what was missed). "mean": of its retrieved ones.
+            "zero"; a number. "none": nothing is imputed.
+
+    Returns:
+        (N,) fp32; None for "none".
+
+    Raises:
+        ValueError: an unknown imputation.
+    """
+    check_imputation(imputation)
+    if imputation == "none":
+        return None
+    if imputation == "zero" or isinstance(imputation, Real):
+        value = 0.0 if imputation == "zero" else float(imputation)
+        return torch.full((len(retrieved.owners),), value)
+    real = retrieved.owners >= 0
+    if imputation == "mean":
+        return _mean(retrieved.similarities, real)
+    lowest = retrieved.similarities.masked_fill(~real, torch.inf).amin(1)
+    return torch.where(real.any(1), lowest, 0.0)
+
+
+def check_imputation(imputation: str | float) -> None:
+    """Refuses what `missing_similarity` does not know."""
+    is_number = isinstance(imputation, Real) and not isinstance(imputation, bool)
+    if imputation not in IMPUTATIONS and not is_number:
+        raise ValueError(
+            f"model.search.imputation={imputation}: must be one of {', '.join(IMPUTATIONS)} "
+            "or a number"
+        )
+
+
+def imputed_relevance(
+    candidates: Candidates, missing: Tensor | None, salience: Tensor | None = None
+) -> Tensor:
+    """1/Z Σ_j u_j s_j of each candidate, s_j the best retrieved similarity, else m_j (xtr Eq. 4).
+
+    Z = Σ_j u_j over all query tokens, n without saliences. Where nothing is imputed, missing
+    query tokens add nothing and Z counts the others (xtr Eq. 2).
+
+    Args:
+        candidates: C documents; missing: (N,) m, or None.
+        salience: (N,) u of the query tokens; None = all one.
+
+    Returns:
+        (C,) fp32.
+    """
+    retrieved = candidates.similarity > -torch.inf
+    weights = torch.ones(retrieved.shape) if salience is None else salience.expand(retrieved.shape)
+    if missing is None:
+        missing, weights = torch.zeros(()), weights * retrieved
+    values = torch.where(retrieved, candidates.similarity, missing)
+    return divided((values * weights).sum(1), weights.sum(1))
+
+
+def expected_relevance(
+    retrieved: Retrieved, candidates: Candidates, query: TokenVectors, scoring: Scoring
+) -> Tensor:
+    """Orders candidates before they are scored in full: Eq. 1 with what was missed as expected.
+
+    With its saliences and Z, as if every query token chose one document token. A missed token is
+    expected to have the lowest retrieved similarity and the mean salience of the retrieved ones.
+
+    Args:
+        candidates: those of `retrieved`; query: (N, …) that retrieved; scoring: the system's.
+
+    Returns:
+        (C,) fp32.
+    """
+    seen = candidates.similarity > -torch.inf
+    values = torch.where(seen, candidates.similarity, missing_similarity(retrieved, "last"))
+    weights = torch.ones_like(values)
+    if retrieved.salience is not None:
+        expected = _mean(retrieved.salience, retrieved.owners >= 0)
+        weights = torch.where(seen, candidates.salience, expected)
+    if query.salience is not None:
+        weights = weights * query.salience
+    return scoring.divide(values.unsqueeze(1), weights.unsqueeze(1), query)
+
+
+def _mean(values: Tensor, real: Tensor) -> Tensor:
+    """(N,) means of rows over what is real, 0 where nothing is."""
+    return values.masked_fill(~real, 0.0).sum(1) / real.sum(1).clamp(min=1)

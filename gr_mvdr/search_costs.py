@@ -1,0 +1,52 @@
+"""What a search finds, and what finding it costs."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+class SearchResult(NamedTuple):
+    """Scored documents of one query, in no order.
+
+    Attributes:
+        documents: (C,) int64 document numbers of an index; scores: (C,) fp32.
+        candidates: documents that were scored one way or another, at least C.
+        scored_tokens: document tokens that the final scoring read.
+        flops: operations of the scoring stage, as in XTR's Appendix B (`gr_mvdr.flops`).
+    """
+
+    documents: Tensor
+    scores: Tensor
+    candidates: int
+    scored_tokens: int
+    flops: float
+
+
+@dataclass
+class SearchCosts:
+    """Running totals over queries; `seconds` includes the token retrieval, `flops` does not."""
+
+    queries: int = 0
+    candidates: int = 0
+    scored_tokens: int = 0
+    flops: float = 0.0
+    seconds: float = 0.0
+
+    def add(self, candidates: int, scored_tokens: int, flops: float, queries: int = 1) -> None:
+        self.queries += queries
+        self.candidates += candidates
+        self.scored_tokens += scored_tokens
+        self.flops += flops
+
+    def metrics(self) -> dict[str, float]:
+        """Means over the queries, flat; empty before the first query."""
+        if not self.queries:
+            return {}
+        means = {
+            "candidates": self.candidates,
+            "scored_tokens": self.scored_tokens,
+            "scoring_flops": self.flops,
+            "search_ms": 1000 * self.seconds,
+        }
+        return {f"cost/{name}": total / self.queries for name, total in means.items()}

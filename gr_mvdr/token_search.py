@@ -1,0 +1,121 @@
+"""How a token index is searched: exactly, by gathering, or from retrieved tokens alone."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gr_mvdr.salience import top_share
+from gr_mvdr.scoring import Scoring
+from gr_mvdr.token_index import SearchResult, TokenIndex
+from gr_mvdr.token_vectors import TokenVectors, stack
+
+MODES = ("exact", "gather", "impute")
+
+
+@dataclass(frozen=True)
+class TokenSearch:
+    """The options of `model.search`.
+
+    Attributes:
+        mode: "exact": all documents under the system's alignment. "gather": the documents that own
+            one of the k' nearest tokens of a query token, scored with all their tokens
+            (gr_as_mvdr §6.3). "impute": from the retrieved tokens alone (xtr Eq. 4).
+        neighbours: k'.
+        probes: clusters that the token retrieval visits; None = it looks at every token.
+        lists: clusters of the inverted file; None = faiss's rule of thumb.
+        refine: gather scores only so many candidates, those with the best imputed relevance;
+            None = all.
+        imputation: of similarities that were not retrieved: "last", "zero", "mean", "none", or a
+            number (`gr_mvdr.imputation`).
+        keep_query, keep_document: β_q and β_d: the share of most salient tokens that are searched
+            with and for; scoring keeps all (aligner §3.2, "Pruning").
+        dtype: of stored vectors: "float32", "float16" or "pq" (`pq_bytes` codes a vector).
+        seed: of the k-means.
+    """
+
+    mode: str = "exact"
+    neighbours: int = 1000
+    probes: int | None = 16
+    lists: int | None = None
+    refine: int | None = None
+    imputation: str | float = "last"
+    keep_query: float = 1.0
+    keep_document: float = 1.0
+    dtype: str = "float32"
+    pq_bytes: int = 16
+    seed: int = 0
+
+    def __post_init__(self):
+        if self.mode not in MODES:
+            raise ValueError(f"model.search.mode={self.mode}: must be one of {', '.join(MODES)}")
+        for key in ("keep_query", "keep_document"):
+            if not 0 < getattr(self, key) <= 1:
+                raise ValueError(
+                    f"model.search.{key}={getattr(self, key)}: must be > 0 and ≤ 1: "
+                    "a text keeps its most salient token"
+                )
+        for key in ("neighbours", "probes", "lists", "refine"):
+            value = getattr(self, key)
+            if value is not None and value < 1:
+                raise ValueError(f"model.search.{key}={value}: must be ≥ 1")
+
+    def changed(self, **options: Any) -> "TokenSearch":
+        """The same search with other options.
+
+        Raises:
+            ValueError: an unknown option.
+        """
+        known = {field.name for field in fields(self)}
+        for key in options.keys() - known:
+            raise ValueError(f"model.search.{key}: must be one of {', '.join(sorted(known))}")
+        return replace(self, **options)
+
+    def prepare(self, index: TokenIndex) -> None:
+        """Makes what the search needs beside the vectors: which tokens are kept, their clusters."""
+        if self.mode == "exact":
+            return
+        if self.probes is None:
+            index.keep_salient(self.keep_document)
+        else:
+            index.build_neighbours(self.lists, self.keep_document, self.seed)
+
+    def __call__(
+        self, index: TokenIndex, queries: Sequence[TokenVectors], scoring: Scoring
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Searches a batch of queries.
+
+        Args:
+            index: prepared; queries: token vectors (N, …) without padding.
+            scoring: the system's form of Eq. 1; "impute" has its own.
+
+        Returns:
+            Of each query, document numbers (C,) int64 and their scores (C,) fp32, in no order.
+        """
+        if self.mode == "exact":
+            scores = index.exact(stack(queries), scoring).T
+            found = (scores[0] > -torch.inf).nonzero()[:, 0]  # deleted documents have −inf
+            return [(found, row[found]) for row in scores]
+        search = self._gather if self.mode == "gather" else self._impute
+        results = [search(index, query, scoring) for query in queries]
+        return [(result.documents, result.scores) for result in results]
+
+    def _gather(self, index: TokenIndex, query: TokenVectors, scoring: Scoring) -> SearchResult:
+        searched = self._salient(query)
+        return index.gather(query, scoring, self.neighbours, self.probes, self.refine, searched)
+
+    def _impute(self, index: TokenIndex, query: TokenVectors, scoring: Scoring) -> SearchResult:
+        return index.impute(self._salient(query), self.neighbours, self.probes, self.imputation)
+
+    def _salient(self, query: TokenVectors) -> TokenVectors:
+        """The query's tokens that are searched with (aligner §3.2, β_q)."""
+        if self.keep_query == 1:
+            return query
+        if query.salience is None:
+            raise ValueError(
+                f"model.search.keep_query={self.keep_query}: must be 1 for a system without "
+                "salience"
+            )
+        return query[top_share(query.salience, query.mask, self.keep_query)]

@@ -1,0 +1,56 @@
+"""The token vectors of some texts: what Eq. 1 needs of either side."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+
+@dataclass
+class TokenVectors:
+    """Texts as token vectors, padded on the right.
+
+    Any leading axes; here (B, L) for B texts of at most L vectors.
+
+    Attributes:
+        vectors: (B, L, d) fp32, what the similarity S is made of; zero at padding.
+        mask: (B, L) bool, True = a real vector.
+        ids: (B, L) int64, the token that a vector stands for.
+        salience: (B, L) fp32 u ≥ 0, zero at padding (aligner Eq. 2); None = all one.
+        keys: (B, L, h) fp32, what the alignment A is made of where that is not S itself
+            (mva §2.1, the query's already divided by √h); None = S.
+    """
+
+    vectors: Tensor
+    mask: Tensor
+    ids: Tensor
+    salience: Tensor | None = None
+    keys: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    def __getitem__(self, key) -> "TokenVectors":
+        """Indexes the leading axes of every part, such as `[2:5]`, `[:, None]`, `[None]`."""
+        return self._each(lambda part: part[key])
+
+    def to(self, device: torch.device) -> "TokenVectors":
+        return self._each(lambda part: part.to(device))
+
+    def unpadded(self, number: int) -> "TokenVectors":
+        """One text (L', …) without padding."""
+        return self[number][self.mask[number]]
+
+    def _each(self, change) -> "TokenVectors":
+        parts = vars(self).items()
+        return TokenVectors(**{name: None if p is None else change(p) for name, p in parts})
+
+
+def stack(texts: Sequence[TokenVectors]) -> TokenVectors:
+    """Texts (L_b, …) without padding as one batch (B, L, …), zero and False at padding."""
+    parts = {name: [vars(text)[name] for text in texts] for name in vars(texts[0])}
+    return TokenVectors(
+        **{n: None if p[0] is None else pad_sequence(p, batch_first=True) for n, p in parts.items()}
+    )

@@ -1,0 +1,200 @@
+"""A cross-encoder: one T5 encoder over query and document together (mva.txt Figure 1a, Table 6)."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gr_mvdr.backbones import load_encoder
+from gr_mvdr.batch import PairBatch, cut, pad
+from gr_mvdr.bm25 import BM25Index, words
+from gr_mvdr.configured import build
+from gr_mvdr.flops import transformer_flops
+from gr_mvdr.progress import track
+from gr_mvdr.ranking import Ranking
+from gr_mvdr.relevance import PairAlignment
+from gr_mvdr.tokenizers import EOS_ID
+from models.base import System, Table
+
+POOLINGS = ("mean", "first")
+# Pairs scored at once in reranking.
+_BATCH = 64
+
+
+class CrossEncoder(System):
+    """The query's tokens, its end token, then the document's: one sequence, one score.
+
+    It scores pairs and cannot search: `retrieve` reranks what a BM25 index of its own finds.
+    """
+
+    paradigm = "cross_encoder"
+    alignable = False
+
+    def __init__(
+        self,
+        backbone: dict[str, Any],
+        query_length: int,
+        document_length: int,
+        loss: dict[str, Any],
+        optimizer: dict[str, Any],
+        negatives_per_query: int = 4,
+        pooling: str = "mean",
+        depth: int = 100,
+    ):
+        """
+        Args:
+            backbone: arguments of `load_encoder`.
+            query_length, document_length: tokens kept of a text, the end token included.
+            loss: a loss of `gr_mvdr.losses`, as a dict with `_target_`. It sees the pairs that
+                were scored; all others are −inf.
+            optimizer: see `System`.
+            negatives_per_query: documents of the batch that a query is scored with besides its
+                positive, unless the data give its negatives; all pairs would be B² passes.
+            pooling: the vector that is scored, the "mean" of the states or the "first".
+            depth: BM25 documents that `retrieve` reranks; it finds no others.
+        """
+        super().__init__(optimizer)
+        self.save_hyperparameters()
+        for name, value in (("negatives_per_query", negatives_per_query), ("depth", depth)):
+            if value < 1:
+                raise ValueError(f"model.{name}={value}: must be ≥ 1")
+        if pooling not in POOLINGS:
+            raise ValueError(f"model.pooling={pooling}: must be {' or '.join(POOLINGS)}")
+        self.loss_function = build(loss)
+        self.encoder = load_encoder(**backbone)
+        self.head = nn.Linear(self.encoder.config.d_model, 1)
+
+    def joint_scores(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """(B,) fp32 from whole sequences, query and document (B, L) int64, and their mask."""
+        states = self.encoder(input_ids=ids, attention_mask=mask.long()).last_hidden_state
+        if self.hparams.pooling == "first":
+            pooled = states[:, 0]
+        else:
+            pooled = (states * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True)
+        return self.head(pooled).squeeze(-1).float()
+
+    def loss(self, batch: PairBatch) -> Tensor:
+        """() the configured loss over each query's positive and its negatives."""
+        scored = scored_pairs(batch, self.hparams.negatives_per_query)
+        document, query = scored.nonzero(as_tuple=True)
+        found = self.joint_scores(
+            *joined(
+                (batch.query_ids[query], batch.query_mask[query]),
+                (batch.document_ids[document], batch.document_mask[document]),
+            )
+        )
+        relevance = found.new_full(scored.shape, -torch.inf)
+        relevance[document, query] = found
+        return self.loss_function(relevance, batch)
+
+    def score(self, batch: PairBatch) -> Tensor:
+        """(B,) the score of each pair."""
+        count = len(batch)
+        documents = batch.document_ids[:count], batch.document_mask[:count]
+        return self.joint_scores(*joined((batch.query_ids, batch.query_mask), documents))
+
+    def align(self, batch: PairBatch) -> PairAlignment:
+        """Raises NotImplementedError: its relevance is no sum over pairs of tokens."""
+        raise NotImplementedError(
+            "a cross-encoder has no alignment: its relevance is no sum of S ⊙ A over token pairs"
+        )
+
+    def joint_flops(self, query_tokens: int, document_tokens: int) -> float:
+        """One pass of the encoder over both texts, the pooling and the head."""
+        tokens = min(query_tokens, self.hparams.query_length)
+        tokens += min(document_tokens, self.hparams.document_length)
+        config = self.encoder.config
+        passed = transformer_flops(
+            tokens,
+            config.num_layers,
+            config.d_model,
+            config.d_ff,
+            config.num_heads * config.d_kv,
+            config.is_gated_act,
+        )
+        pooled = tokens * config.d_model if self.hparams.pooling == "mean" else 0
+        return passed + pooled + 2 * config.d_model
+
+    def index(self, documents: Table, directory: str | Path | None = None) -> BM25Index:
+        """BM25 over the documents' words: the candidates of `retrieve`, and no more."""
+        self.documents = documents
+        terms = [words(text) for text in documents["text"][:]]
+        self.bm25 = BM25Index(documents["id"][:], terms)
+        if directory is not None:
+            Path(directory).mkdir(parents=True, exist_ok=True)
+            self.bm25.save(Path(directory) / "bm25")
+        return self.bm25
+
+    def retrieve(self, queries: Table, k: int = 100) -> Ranking:
+        """Reranks the `depth` best BM25 documents of each query and keeps k of them."""
+        rows = zip(queries["id"][:], queries["text"][:], strict=True)
+        bar = track(rows, "BM25 candidates", total=len(queries))
+        found = {query: self.bm25.best(words(text), self.hparams.depth) for query, text in bar}
+        return self.rerank(queries, self.documents, {q: list(d) for q, d in found.items()}).top(k)
+
+    @torch.inference_mode()
+    def rerank(
+        self, queries: Table, documents: Table, candidates: dict[str, Sequence[str]]
+    ) -> Ranking:
+        """Scores every candidate together with its query, pairs of like length in a batch."""
+        self.eval()
+        asked, texts = self._queries(queries), self._documents(documents, candidates)
+        pairs = [(query, document) for query in asked for document in candidates[query]]
+        pairs.sort(key=lambda pair: len(asked[pair[0]]) + len(texts[pair[1]]))
+        results: dict[str, dict[str, float]] = {query: {} for query in asked}
+        for start in track(range(0, len(pairs), _BATCH), "reranking"):
+            batch = pairs[start : start + _BATCH]
+            ids, mask = pad([asked[query] + texts[document] for query, document in batch])
+            scores = self.joint_scores(ids.to(self.device), mask.to(self.device))
+            for (query, document), score in zip(batch, scores.tolist(), strict=True):
+                results[query][document] = score
+        return Ranking(results)
+
+    def _queries(self, queries: Table) -> dict[str, list[int]]:
+        """Query id → tokens, the end token included."""
+        length = self.hparams.query_length
+        rows = zip(queries["id"][:], queries["tokens"][:], strict=True)
+        return {query: cut(tokens, length, EOS_ID) for query, tokens in rows}
+
+    def _documents(
+        self, documents: Table, candidates: dict[str, Sequence[str]]
+    ) -> dict[str, list[int]]:
+        """Document id → tokens, the end token included, of the candidates alone."""
+        length, needed = self.hparams.document_length, set().union(*candidates.values())
+        rows = [row for row, name in enumerate(documents["id"][:]) if name in needed]
+        found = documents[rows] if rows else {"id": [], "tokens": []}
+        pairs = zip(found["id"], found["tokens"], strict=True)
+        return {document: cut(tokens, length, EOS_ID) for document, tokens in pairs}
+
+
+def scored_pairs(batch: PairBatch, negatives_per_query: int) -> Tensor:
+    """(D documents, B queries) bool: which pairs of a batch a cross-encoder scores.
+
+    The positives, and the given negatives; without given ones, the next documents of the batch, in
+    a circle, that are not the query's positive.
+    """
+    size, device = len(batch), batch.query_ids.device
+    queries = torch.arange(size, device=device)
+    scored = torch.zeros(len(batch.document_ids), size, dtype=torch.bool, device=device)
+    if batch.negatives is not None:
+        scored[batch.negatives, queries[:, None]] = True
+    else:
+        circle = (queries[:, None] + queries) % size  # (steps, queries): the row so many steps on
+        index = batch.document_index[:size]
+        differs = index[circle] != index
+        scored.scatter_(0, circle, differs & (differs.cumsum(0) <= negatives_per_query))
+    scored[queries, queries] = True
+    return scored
+
+
+def joined(query: tuple[Tensor, Tensor], document: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Ids and masks (B, N) and (B, M) as one sequence (B, L) without padding in between.
+
+    A query ends with its end token, which separates the two texts.
+    """
+    ids, mask = torch.cat([query[0], document[0]], dim=1), torch.cat([query[1], document[1]], dim=1)
+    order = mask.int().argsort(dim=1, descending=True, stable=True)  # real tokens first, in order
+    length = int(mask.sum(1).max())
+    return ids.gather(1, order)[:, :length], mask.gather(1, order)[:, :length]

@@ -1,0 +1,174 @@
+"""One stage of a rerank pipeline: the model of a finished run, and what it reads of a table."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from gr_mvdr.configured import build
+from gr_mvdr.ranking import Ranking
+from gr_mvdr.tokenizers import load_tokenizer, word_tokenizer
+from models.base import System, Table
+
+PARTS = ("config.yaml", "provenance.json", "metrics.json")
+# Documents whose tokens are compared with those that a stage was trained on.
+_SAMPLE = 50
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """What a stage is made from.
+
+    Attributes:
+        key: the user's, "model.stages.0.run=outputs/…", which errors name.
+        path: the run's folder; config, provenance: its files.
+    """
+
+    key: str
+    path: Path
+    config: dict[str, Any]
+    provenance: dict[str, Any]
+
+    @staticmethod
+    def read(key: str, path: str | Path) -> "FinishedRun":
+        """Reads a run's folder.
+
+        Raises:
+            FileNotFoundError: no such folder; ValueError: the run in it is unfinished.
+        """
+        path, key = Path(path), f"{key}={path}"
+        if not path.is_dir():
+            raise FileNotFoundError(f"{key}: no such run folder")
+        for part in PARTS:
+            if not (path / part).is_file():
+                raise ValueError(f"{key}: must be a finished run, it has no {part}")
+        config = yaml.safe_load((path / "config.yaml").read_text())
+        return FinishedRun(key, path, config, json.loads((path / "provenance.json").read_text()))
+
+    def check_collection(self, record: dict[str, Any], name: str) -> None:
+        """Raises ValueError if the run's texts are not those of another provenance."""
+        own, other = _texts(self.provenance), _texts(record)
+        for part in sorted(own.keys() | other.keys()):
+            if own.get(part) != other.get(part):
+                raise ValueError(
+                    f"{self.key}: was made of {self.provenance['collection']} with {part} "
+                    f"{own.get(part)}, must be {other.get(part)}, as in {name}"
+                )
+
+    def check_documents(self, documents: Table) -> None:
+        """Raises ValueError if the run had another number of documents."""
+        if self.provenance["documents"] != len(documents):
+            raise ValueError(
+                f"{self.key}: was made of {self.provenance['documents']:,} documents of "
+                f"{self.provenance['collection']}, must be of this run's {len(documents):,}"
+            )
+
+    def check_tokenizer(self, documents: Table) -> None:
+        """Raises ValueError if the run's tokeniser reads the documents otherwise."""
+        rows = list(range(0, len(documents), -(-len(documents) // _SAMPLE)))
+        sample = documents[rows]
+        tokenizer = load_tokenizer(self.path / "tokenizer")
+        found = tokenizer(sample["text"], add_special_tokens=False)["input_ids"]
+        if found != [list(tokens) for tokens in sample["tokens"]]:
+            raise ValueError(
+                f"{self.key}: was trained with another tokeniser, must be this run's "
+                "(see backbone.name and tokenizer in both configurations)"
+            )
+
+    def load_model(self, documents: Table, known: Sequence[int]) -> System:
+        """The run's model as its last checkpoint left it, prepared on the documents.
+
+        Raises:
+            ValueError: a trained system has no checkpoint.
+        """
+        path, settings, state = self.path / "checkpoints/last.ckpt", self.config["model"], None
+        if path.is_file():
+            state = torch.load(path, map_location="cpu", weights_only=True)
+            # Those of the configuration ask for a vocabulary's size, these have the real one.
+            settings = {"_target_": settings["_target_"], **state["hyper_parameters"]}
+        model = build(settings)
+        model.prepare(documents, known, self.path / "identifiers")
+        if state is not None:
+            model.on_load_checkpoint(state)
+            model.load_state_dict(state["state_dict"])
+        elif model.trainable:
+            raise ValueError(f"{self.key}: must be a finished run, it has no checkpoints/last.ckpt")
+        return model.eval()
+
+
+def _texts(record: dict[str, Any]) -> dict[str, str]:
+    """What a provenance says of the collection's texts: hashes by file name, and the fields."""
+    # A file's name, not its path: a copy elsewhere holds the same texts.
+    sources = {Path(name).name: str(value) for name, value in record["sources"].items()}
+    return sources | {"text_fields": ", ".join(record["text_fields"])}
+
+
+class WordTable:
+    """A table's columns, with words for tokens: what a lexical stage was indexed with."""
+
+    def __init__(self, table: Table, tokenizer: Any):
+        self.table, self.tokenizer = table, tokenizer
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __getitem__(self, column: str) -> Any:
+        if column != "tokens":
+            return self.table[column]
+        return self.tokenizer(self.table["text"][:], add_special_tokens=False)["input_ids"]
+
+
+class Stage:
+    """A system of the pipeline, in the form in which its run reranked (the first one)."""
+
+    def __init__(self, run: FinishedRun, name: str, documents: Table, known: Sequence[int]):
+        """
+        Args:
+            run: of the collection of the documents.
+            name: of the stage in metrics and folders.
+            documents, known: see `System.prepare`.
+
+        Raises:
+            ValueError: the run is of other documents or had another tokeniser.
+        """
+        run.check_documents(documents)
+        self.run, self.name, self.words = run, name, None
+        if (run.path / "tokenizer").is_dir():
+            run.check_tokenizer(documents)
+        elif run.config["tokenizer"]["unit"] == "word":
+            # Words that no document has match nothing, so that these make the run's own terms.
+            self.words = word_tokenizer(documents["text"])
+        self.model = run.load_model(documents, known)
+        form = next(iter((run.config.get("rerank") or {}).values()), {})
+        self.form = {key: _built(value) for key, value in form.items()}
+
+    def index(self, documents: Table, directory: Path) -> None:
+        """Opens the run's own index where that is possible, else makes one in `directory`."""
+        if hasattr(self.model, "open_index"):
+            try:
+                self.model.open_index(documents, self.run.path / "index")
+                return
+            except (OSError, ValueError) as error:
+                print(f"{self.name}: indexing anew, as {error}")
+        self.model.index(self._table(documents), directory)
+
+    def retrieve(self, queries: Table, k: int) -> Ranking:
+        """See `System.retrieve`."""
+        return self.model.retrieve(self._table(queries), k)
+
+    def rerank(
+        self, queries: Table, documents: Table, candidates: dict[str, Sequence[str]]
+    ) -> Ranking:
+        """See `System.rerank`."""
+        return self.model.rerank(self._table(queries), documents, candidates, **self.form)
+
+    def _table(self, table: Table) -> Table:
+        return table if self.words is None else WordTable(table, self.words)
+
+
+def _built(value: Any) -> Any:
+    return build(value) if isinstance(value, dict) and "_target_" in value else value

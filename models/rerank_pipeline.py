@@ -1,0 +1,219 @@
+"""Any chain of finished systems with a depth each, and its joint compute (mva.txt Table 6)."""
+
+import json
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gr_mvdr.batch import PairBatch
+from gr_mvdr.ranking import Ranking
+from gr_mvdr.relevance import PairAlignment
+from models.base import System, Table
+from models.pipeline_stage import FinishedRun, Stage
+
+STAGE_KEYS = {"run", "depth"}
+
+
+class RerankPipeline(System):
+    """The first stage retrieves, each further one reranks the best of what came before.
+
+    BM25 1000 → mva 50 → cross-encoder: `depth` is what a stage hands on. What it does not hand on
+    keeps its order, below all that the next stage has scored.
+    """
+
+    paradigm = "pipeline"
+    trainable = False
+    alignable = False
+
+    def __init__(self, stages: list[dict[str, Any]]):
+        """
+        Args:
+            stages: `run`, the folder of a finished run, and `depth`, documents a query for the
+                next stage (the last one has none).
+
+        Raises:
+            FileNotFoundError: a run's folder is not there.
+            ValueError: no stage, an unknown key, a depth below 1, an unfinished run, runs of
+                different collections.
+        """
+        super().__init__()
+        self.save_hyperparameters()
+        if not stages:
+            raise ValueError("model.stages=[]: must be a list of {run: FOLDER, depth: NUMBER}")
+        for number, settings in enumerate(stages):
+            _check(f"model.stages.{number}", settings, last=number == len(stages) - 1)
+        self.depths = [settings.get("depth") for settings in stages]
+        self.runs = [
+            FinishedRun.read(f"model.stages.{number}.run", settings["run"])
+            for number, settings in enumerate(stages)
+        ]
+        for run in self.runs[1:]:
+            run.check_collection(self.runs[0].provenance, "the first stage")
+        self.stages: list[Stage] = []
+
+    def prepare(self, documents: Table, known: Sequence[int], directory: str | Path) -> None:
+        """Loads the model of every stage, with the identifiers of its own run.
+
+        Raises:
+            ValueError: a run is of other documents, had another tokeniser or has no checkpoint.
+        """
+        self.stages = [
+            Stage(run, f"{number}-{run.provenance['system']}", documents, known)
+            for number, run in enumerate(self.runs, start=1)
+        ]
+        self.models = nn.ModuleList(stage.model for stage in self.stages)
+
+    def index(self, documents: Table, directory: str | Path | None = None) -> list[Stage]:
+        """Every stage's own index, in a folder of its name if its run has none to open.
+
+        Raises:
+            ValueError: the stages are of another collection than the run in `directory`'s parent.
+        """
+        directory = Path(directory or tempfile.mkdtemp(prefix="pipeline-"))
+        own = directory.with_name("provenance.json")
+        if own.is_file():
+            self.runs[0].check_collection(json.loads(own.read_text()), "this run")
+        directory.mkdir(parents=True, exist_ok=True)
+        for stage in self.stages:
+            stage.index(documents, directory / stage.name)
+        self.documents = documents
+        rows = zip(documents["id"][:], documents["tokens"][:], strict=True)
+        self.lengths = {document: len(tokens) + 1 for document, tokens in rows}
+        self.costs = [StageCost() for _ in self.stages]
+        return self.stages
+
+    @torch.inference_mode()
+    def retrieve(self, queries: Table, k: int = 100) -> Ranking:
+        """The first stage's `depth` best documents, reranked stage by stage; its costs add up.
+
+        The first stage counts as scoring every document, which an approximate search does not.
+        """
+        first, cost = self.stages[0], self.costs[0]
+        with cost.timing(len(queries)):
+            found = first.retrieve(queries, self.depths[0] or k)
+        asked = Counter(self._query_lengths(queries).values())
+        held = Counter(self.lengths.values())
+        cost.add(first.model, {(n, m): asked[n] * held[m] for n in asked for m in held})
+        return self._refined(queries, self.documents, found, self.costs).top(k)
+
+    def rerank(
+        self, queries: Table, documents: Table, candidates: dict[str, Sequence[str]]
+    ) -> Ranking:
+        """All stages in turn; the first scores all candidates. Leaves the statistics alone."""
+        found = self.stages[0].rerank(queries, documents, candidates)
+        return self._refined(queries, documents, found, [StageCost() for _ in self.stages])
+
+    def _refined(
+        self, queries: Table, documents: Table, found: Ranking, costs: list["StageCost"]
+    ) -> Ranking:
+        """The first stage's ranking after all others."""
+        asked = self._query_lengths(queries)
+        later = zip(self.stages[1:], costs[1:], self.depths[:-1], strict=True)
+        for stage, cost, depth in later:
+            best = {query: found.documents(query)[:depth] for query in asked}
+            # A first stage may have found nothing, which not every system can rerank.
+            answered = queries.select([row for row, query in enumerate(asked) if best[query]])
+            with cost.timing(len(queries)):
+                if len(answered):
+                    found = above(stage.rerank(answered, documents, best), found)
+            pairs = Counter((asked[query], self.lengths[d]) for query in best for d in best[query])
+            cost.add(stage.model, pairs)
+        return found
+
+    def _query_lengths(self, queries: Table) -> dict[str, int]:
+        """Query id → tokens, the end token included."""
+        rows = zip(queries["id"][:], queries["tokens"][:], strict=True)
+        return {query: len(tokens) + 1 for query, tokens in rows}
+
+    def score(self, batch: PairBatch) -> Tensor:
+        """(B,) of the last stage, which has the last word."""
+        return self.stages[-1].model.score(batch)
+
+    def align(self, batch: PairBatch) -> PairAlignment:
+        """Raises NotImplementedError: several systems share the ranking."""
+        raise NotImplementedError(
+            "a pipeline has no alignment of its own: analyse the runs of its stages"
+        )
+
+    def statistics(self) -> dict[str, float]:
+        """A query's joint compute in FLOPs, and milliseconds, stage by stage; of `retrieve` alone.
+
+        A stage whose operations nobody has counted has no number, and then the sum has none.
+        """
+        named = [(stage.name, cost) for stage, cost in zip(self.stages, self.costs, strict=True)]
+        if not self.costs[0].queries:
+            return {}
+        metrics = {f"cost/stage_ms/{name}": 1000 * c.seconds / c.queries for name, c in named}
+        flops = {name: c.flops / c.queries for name, c in named if c.flops is not None}
+        metrics |= {f"cost/joint_flops/{name}": value for name, value in flops.items()}
+        if len(flops) == len(named):
+            metrics["cost/joint_flops"] = sum(flops.values())
+        return metrics
+
+    def configure_optimizers(self) -> None:
+        """Its stages were trained in their own runs."""
+        return None
+
+
+@dataclass
+class StageCost:
+    """What a stage has taken so far.
+
+    Attributes:
+        queries, seconds: of its searches; flops: joint compute, None = nobody has counted it.
+    """
+
+    queries: int = 0
+    seconds: float = 0.0
+    flops: float | None = 0.0
+
+    @contextmanager
+    def timing(self, queries: int) -> Iterator[None]:
+        """Adds the time of what is done within, for so many queries."""
+        start = time.perf_counter()
+        yield
+        self.queries += queries
+        self.seconds += time.perf_counter() - start
+
+    def add(self, model: System, pairs: Mapping[tuple[int, int], int]) -> None:
+        """Adds pairs that a system scored: (query tokens, document tokens) → how many."""
+        for lengths, count in pairs.items():
+            flops = model.joint_flops(*lengths)
+            if flops is None or self.flops is None:
+                self.flops = None
+                return
+            self.flops += count * flops
+
+
+def above(best: Ranking, earlier: Ranking) -> Ranking:
+    """A ranking on top of an earlier one, whose other documents keep their order below it."""
+    results = {}
+    for query in earlier.query_ids:
+        results[query] = best.scores(query)
+        lowest = min(results[query].values(), default=0.0)
+        others = [
+            document for document in earlier.documents(query) if document not in results[query]
+        ]
+        results[query] |= {d: lowest - place for place, d in enumerate(others, start=1)}
+    return Ranking(results)
+
+
+def _check(key: str, settings: dict[str, Any], last: bool) -> None:
+    """Raises ValueError if the settings of a stage are none."""
+    if unknown := set(settings) - STAGE_KEYS:
+        raise ValueError(f"{key}.{min(unknown)}: must be run or depth")
+    if "run" not in settings:
+        raise ValueError(f"{key}={settings}: must have a run, the folder of a finished one")
+    depth = settings.get("depth")
+    if last and depth is not None:
+        raise ValueError(f"{key}.depth={depth}: must be absent, the last stage hands nothing on")
+    if not last and not (isinstance(depth, int) and depth >= 1):
+        raise ValueError(f"{key}.depth={depth}: must be ≥ 1, the documents for the next stage")

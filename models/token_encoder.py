@@ -1,0 +1,117 @@
+"""Texts to token vectors: one shared T5 encoder, and what each side makes of its states."""
+
+import math
+from typing import Any, Literal
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gr_mvdr.backbones import load_encoder
+from gr_mvdr.configured import build
+from gr_mvdr.token_vectors import TokenVectors
+
+Side = Literal["query", "document"]
+SIDES = ("query", "document")
+PROJECTIONS = ("shared", "attention")
+
+
+class TokenEncoder(nn.Module):
+    """Encoder, pooling, projection, salience (gr_as_mvdr §3, mva §2.1, aligner §3.2).
+
+    projections "shared": one matrix for both sides, unit vectors (ColBERT). "attention": W of the
+    query's keys and values and of the document's keys and values, vectors of any length (MVA).
+    """
+
+    def __init__(
+        self,
+        backbone: dict[str, Any],
+        dimension: int,
+        projections: str = "shared",
+        pooling: dict[Side, dict[str, Any] | None] | None = None,
+        salience: dict[Side, dict[str, Any] | None] | None = None,
+    ):
+        """
+        Args:
+            backbone: arguments of `load_encoder`.
+            dimension: d, the size of a token vector (of a key too, where there are keys).
+            projections: "shared" or "attention".
+            pooling: of each side, a part of `gr_mvdr.pooling`; None = every token.
+            salience: of each side, a part of `gr_mvdr.salience`; None = all tokens count alike.
+
+        Raises:
+            ValueError: unknown projections, or a pooled shared projection.
+        """
+        super().__init__()
+        if projections not in PROJECTIONS:
+            raise ValueError(
+                f"model.projections={projections}: must be one of {', '.join(PROJECTIONS)}"
+            )
+        if dimension < 1:
+            raise ValueError(f"model.dimension={dimension}: must be ≥ 1")
+        self.backbone = load_encoder(**backbone)
+        size, self.vocabulary_size = self.backbone.config.d_model, self.backbone.config.vocab_size
+        self.pooling = nn.ModuleDict(
+            {side: self._pooling((pooling or {}).get(side)) for side in SIDES}
+        )
+        # The learned tokens of a pooling have ids beyond the vocabulary.
+        self.n_tokens = self.vocabulary_size + max(
+            getattr(part, "k", 0) for part in self.pooling.values()
+        )
+        widths = {side: size * self.pooling[side].width for side in SIDES}
+        if projections == "attention":
+            self.values = _linear({side: (widths[side], dimension) for side in SIDES})
+            self.keys = _linear({side: (widths[side], dimension) for side in SIDES})
+        elif widths["query"] == widths["document"]:
+            one = nn.Linear(widths["query"], dimension, bias=False)
+            self.values, self.keys = nn.ModuleDict({side: one for side in SIDES}), None
+        else:
+            raise ValueError(
+                "model.projections=shared: both sides must be pooled to states of one width; "
+                "temporal pooling of one side needs projections=attention"
+            )
+        chosen = {side: (salience or {}).get(side) for side in SIDES}
+        self.salience = nn.ModuleDict(
+            {side: build(part, dimension) for side, part in chosen.items() if part}
+        )
+
+    def forward(self, ids: Tensor, mask: Tensor, side: Side) -> TokenVectors:
+        """Token ids (B, L) int64 and mask (B, L) bool → the side's token vectors."""
+        pooling = self.pooling[side]
+        embeddings, read = pooling.enter(self.backbone.shared(ids), mask)
+        states = self.backbone(inputs_embeds=embeddings, attention_mask=read.long())
+        states, mask, ids = pooling.leave(states.last_hidden_state, read, ids)
+        real = mask.unsqueeze(-1)
+        vectors = self.values[side](states).float()
+        if self.keys is None:
+            vectors, keys = F.normalize(vectors, dim=-1) * real, None
+        else:
+            vectors, keys = vectors * real, self.keys[side](states).float() * real
+            if side == "query":
+                keys = keys / math.sqrt(keys.shape[-1])
+        salience = self.salience[side](vectors, ids, mask) if side in self.salience else None
+        return TokenVectors(vectors, mask, ids, salience, keys)
+
+    def vectors_of(self, tokens: int, side: Side) -> int:
+        """How many vectors stand for a text of so many tokens."""
+        return self.pooling[side].count(tokens)
+
+    def penalty(self, queries: TokenVectors, documents: TokenVectors) -> Tensor:
+        """() what the saliences add to the loss (the L1 gate; aligner §4.3)."""
+        found = queries.vectors.new_zeros(())
+        for side, texts in (("query", queries), ("document", documents)):
+            if side in self.salience:
+                found = found + self.salience[side].penalty(texts.salience, texts.mask)
+        return found
+
+    def fit(self, documents: list[list[int]]) -> None:
+        """What a salience must know of the collection before training: document frequencies."""
+        for part in self.salience.values():
+            part.fit(documents, self.vocabulary_size)
+
+    def _pooling(self, settings: dict[str, Any] | None) -> nn.Module:
+        settings = settings or {"_target_": "gr_mvdr.pooling.AllTokens"}
+        return build(settings, self.backbone.config.d_model, self.vocabulary_size)
+
+
+def _linear(shapes: dict[str, tuple[int, int]]) -> nn.ModuleDict:
+    return nn.ModuleDict({side: nn.Linear(*shape, bias=False) for side, shape in shapes.items()})

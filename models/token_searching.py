@@ -1,0 +1,214 @@
+"""The verbs of search that all multi-vector systems share: index, retrieve, rerank."""
+
+import hashlib
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gr_mvdr.batch import cut, pad
+from gr_mvdr.progress import track
+from gr_mvdr.ranking import Ranking, best_documents
+from gr_mvdr.scoring import Scoring
+from gr_mvdr.token_index import TokenIndex
+from gr_mvdr.token_search import TokenSearch
+from gr_mvdr.token_store import PackedTokens
+from gr_mvdr.token_vectors import TokenVectors
+from gr_mvdr.tokenizers import EOS_ID
+from models.base import System, Table
+
+# Padded tokens encoded at once (long documents: fewer of them), and queries at once.
+_ENCODE_TOKENS = 16_384
+_QUERY_BATCH = 32
+# Queries whose approximate search is held against the exact one.
+_FIDELITY_QUERIES = 100
+
+# What search reads of queries: ids, and token vectors without padding.
+EncodedQueries = list[tuple[str, TokenVectors]]
+
+
+class TokenSearching(System):
+    """A system with a `TokenIndex`. A subclass gives `encode_documents`, `encode_queries` (token
+    ids and mask → `TokenVectors`), `scoring`, and the lengths among its hyper-parameters."""
+
+    scoring: Scoring
+
+    def __init__(self, search: dict[str, Any], optimizer: dict[str, Any]):
+        """
+        Args:
+            search: arguments of `TokenSearch`; optimizer: see `System`.
+        """
+        super().__init__(optimizer)
+        self.search = TokenSearch(**search)
+        self.searcher: TokenIndex | None = None
+
+    def encode_documents(self, ids: Tensor, mask: Tensor) -> TokenVectors:
+        raise NotImplementedError
+
+    def encode_queries(self, ids: Tensor, mask: Tensor) -> TokenVectors:
+        raise NotImplementedError
+
+    def cut_document(self, tokens: Sequence[int]) -> list[int]:
+        """The tokens of a document that are read, the end token included."""
+        return cut(tokens, self.hparams.document_length, EOS_ID)
+
+    @torch.inference_mode()
+    def index(self, documents: Table, directory: str | Path | None = None) -> TokenIndex:
+        """Encodes the corpus into a `TokenIndex`, shortest documents first (nothing to pad)."""
+        directory = directory or tempfile.mkdtemp(prefix="token-index-")
+        tokens = [self.cut_document(document) for document in documents["tokens"]]
+        order = sorted(range(len(tokens)), key=lambda number: len(tokens[number]))
+        ids = documents["id"]
+        self.searcher = TokenIndex.build(
+            directory,
+            [ids[number] for number in order],
+            self._packed([tokens[number] for number in order]),
+            dtype=self.search.dtype,
+            pq_bytes=self.search.pq_bytes,
+            fingerprint=self.fingerprint(documents),
+            seed=self.search.seed,
+        )
+        self.search.prepare(self.searcher)
+        return self.searcher
+
+    def open_index(self, documents: Table, directory: str | Path) -> TokenIndex:
+        """Opens an index that this very model made of these documents.
+
+        Raises:
+            ValueError: another model, dimension or collection made it, or it is damaged.
+        """
+        self.searcher = TokenIndex(directory, self.fingerprint(documents))
+        self.search.prepare(self.searcher)
+        return self.searcher
+
+    def fingerprint(self, documents: Table) -> dict[str, str]:
+        """What an index depends on: the model's weights, and the documents' ids and tokens."""
+        weights = hashlib.sha256()
+        for name, value in sorted(self.state_dict().items()):
+            weights.update(name.encode())
+            weights.update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+        return {
+            "model": weights.hexdigest()[:16],
+            "collection": _texts_hash(documents["id"][:], documents["tokens"]),
+        }
+
+    @torch.inference_mode()
+    def encoded_queries(self, queries: Table) -> EncodedQueries:
+        """Queries as the search reads them; the only place where it encodes any."""
+        self.eval()
+        encoded = []
+        starts = range(0, len(queries), _QUERY_BATCH)
+        for start in track(starts, "encoding queries"):
+            rows = queries[start : start + _QUERY_BATCH]
+            texts = [cut(tokens, self.hparams.query_length, EOS_ID) for tokens in rows["tokens"]]
+            ids, mask = (part.to(self.device) for part in pad(texts))
+            vectors = self.encode_queries(ids, mask).to("cpu")
+            encoded += [(name, vectors.unpadded(row)) for row, name in enumerate(rows["id"])]
+        return encoded
+
+    def retrieve(self, queries: Table, k: int = 100, **search: Any) -> Ranking:
+        """End-to-end search (gr_as_mvdr §6.3).
+
+        Args:
+            queries, k: see `System.retrieve`.
+            search: options of `TokenSearch` that differ from the system's own.
+        """
+        return self.retrieve_encoded(self.encoded_queries(queries), k, **search)
+
+    @torch.inference_mode()
+    def retrieve_encoded(self, encoded: EncodedQueries, k: int = 100, **search: Any) -> Ranking:
+        """`retrieve` of queries that are encoded already."""
+        assert self.searcher is not None, "index the documents first"
+        settings = self.search.changed(**search)
+        settings.prepare(self.searcher)
+        ids, results = self.searcher.document_ids, {}
+        starts = range(0, len(encoded), _QUERY_BATCH)
+        for start in track(starts, "searching"):
+            names, vectors = zip(*encoded[start : start + _QUERY_BATCH], strict=True)
+            found = settings(self.searcher, vectors, self.scoring)
+            for name, (numbers, scores) in zip(names, found, strict=True):
+                best = scores >= scores.topk(min(k, len(scores))).values[-1:]  # ties enter
+                named = [ids[number] for number in numbers[best].tolist()]
+                results[name] = best_documents(named, scores[best].numpy(), k)
+        return Ranking(results)
+
+    def rerank(
+        self,
+        queries: Table,
+        documents: Table,
+        candidates: dict[str, Sequence[str]],
+        alignment: Any = None,
+    ) -> Ranking:
+        """Scores candidates from their indexed vectors under `alignment` (default: the system's).
+
+        A document-to-query alignment gives the paper's MVDR (q←d), which can only rerank (§7.1).
+        """
+        scoring = Scoring(alignment, self.scoring.normaliser) if alignment else None
+        return self.rerank_encoded(self.encoded_queries(queries), candidates, scoring)
+
+    @torch.inference_mode()
+    def rerank_encoded(
+        self,
+        encoded: EncodedQueries,
+        candidates: dict[str, Sequence[str]],
+        scoring: Scoring | None = None,
+    ) -> Ranking:
+        """`rerank` of queries that are encoded already; encodes nothing (aligner §3.1)."""
+        assert self.searcher is not None, "index the documents first"
+        number = {identifier: n for n, identifier in enumerate(self.searcher.document_ids)}
+        results = {}
+        for name, query in track(encoded, "reranking"):
+            chosen = torch.tensor([number[document] for document in candidates[name]])
+            scores = self.searcher.score(query, chosen, scoring or self.scoring)
+            results[name] = dict(zip(candidates[name], scores.tolist(), strict=True))
+        return Ranking(results)
+
+    def search_fidelity(self, queries: Table, ranking: Ranking) -> dict[str, float]:
+        """How many of the exact search's best ten an approximate one finds, and what it costs."""
+        metrics = self.searcher.costs.metrics()
+        if self.search.mode != "exact":
+            sample = queries.select(range(min(_FIDELITY_QUERIES, len(queries))))
+            exact = self.retrieve(sample, 10, mode="exact")
+            shares = [
+                len(set(exact.documents(q)) & set(ranking.documents(q)[:10])) / 10
+                for q in exact.query_ids
+            ]
+            metrics["retrieve/recall_of_exact@10"] = sum(shares) / len(shares)
+        return metrics
+
+    def _packed(self, documents: list[list[int]]) -> Iterator[PackedTokens]:
+        self.eval()
+        for batch in track(list(_batches(documents)), "encoding documents"):
+            ids, mask = (part.to(self.device) for part in pad(batch))
+            found = self.encode_documents(ids, mask).to("cpu")
+            real = found.mask
+            yield PackedTokens(
+                vectors=found.vectors[real],
+                counts=real.sum(1),
+                ids=found.ids[real],
+                salience=None if found.salience is None else found.salience[real],
+                keys=None if found.keys is None else found.keys[real],
+            )
+
+
+def _texts_hash(ids: Sequence[str], texts: Sequence[Sequence[int]]) -> str:
+    """Of a collection's ids and tokens, in whatever order they come."""
+    total = 0
+    for name, tokens in zip(ids, texts, strict=True):
+        text = hashlib.sha256(f"{name} {list(tokens)}".encode()).digest()
+        total += int.from_bytes(text[:16], "big")
+    return f"{total % 2**128:032x}"
+
+
+def _batches(documents: list[list[int]]) -> Iterator[list[list[int]]]:
+    """Consecutive documents whose padded size stays near `_ENCODE_TOKENS`."""
+    start = 0
+    while start < len(documents):
+        end = start + 1
+        while end < len(documents) and len(documents[end]) * (end + 1 - start) <= _ENCODE_TOKENS:
+            end += 1
+        yield documents[start:end]
+        start = end

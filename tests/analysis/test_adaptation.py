@@ -1,0 +1,159 @@
+import csv
+from statistics import fmean, stdev
+
+import numpy as np
+import pytest
+
+from analysis.adaptation import Adaptation, Strategy
+from analysis.study import check_study, run_study
+from gr_mvdr.alignment import TopK, TopP
+from gr_mvdr.ranking import Ranking, evaluate
+from gr_mvdr.scoring import Scoring
+
+ADAPTATION = {"_target_": "analysis.adaptation.Adaptation", "k": [1, 2], "p": [0.2, 0.5]}
+
+
+def made(run, system, data, **changes):
+    metrics = run_study(ADAPTATION | {"folds_of": [2]} | changes, system, data, run)
+    with (run / "study.csv").open() as file:
+        return metrics, {row["strategy"]: row for row in csv.DictReader(file)}
+
+
+def folds(run):
+    with (run / "study_folds.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def with_ranks(system, ranks):
+    """The system ranks q<n>'s document at ranks[k][n] under top-k."""
+
+    def rerank(encoded, candidates, scoring):
+        results = {}
+        for query, _ in encoded:
+            rank = ranks[scoring.alignment.k][int(query[1:])]
+            others = [f"x{number}" for number in range(rank - 1)]
+            names = [*others, query.replace("q", "d")]
+            results[query] = {name: -place for place, name in enumerate(names)}
+        return Ranking(results)
+
+    system.rerank_encoded = rerank
+    return system
+
+
+def test_the_grid_is_each_strategy_scored_by_itself(studied_system, studied_data, tmp_path):
+    data = studied_data(6)
+    _, rows = made(tmp_path, studied_system, data)
+    assert list(rows) == ["top-k=1", "top-k=2", "top-p=20.0%", "top-p=50.0%", "few-shot 2"]
+    queries = data.test_queries("test")
+    encoded = studied_system.encoded_queries(queries)
+    candidates = {query: [f"d{n}" for n in range(12)] for query in queries["id"]}
+    values = []
+    for name, alignment in (
+        ("top-k=1", TopK(1)),
+        ("top-k=2", TopK(2)),
+        ("top-p=20.0%", TopP(0.2)),
+        ("top-p=50.0%", TopP(0.5)),
+    ):
+        scoring = Scoring(alignment, "alignment")
+        found = studied_system.rerank_encoded(encoded, candidates, scoring)
+        expected = evaluate(found, data.judgements("test", queries))
+        values.append(expected["ndcg@10"])
+        for metric, value in expected.items():
+            assert float(rows[name][metric]) == pytest.approx(value), (name, metric)
+    # 20 % of five tokens are one: the same as top-1; two are another alignment.
+    assert values[0] == values[2] != values[1]
+    assert rows["top-k=2"]["k"] == "2" and rows["top-p=50.0%"]["p"] == "0.5"
+
+
+def test_every_fold_chooses_for_the_others(studied_system, studied_data, tmp_path):
+    # 1 / log2(rank + 1): rank 1 is worth 1, rank 3 is worth 0.5. Two kinds of queries.
+    ranks = {1: [1, 3, 1, 3, 1, 3, 3], 2: [3, 1, 3, 1, 3, 1, 1]}
+    system, data = with_ranks(studied_system, ranks), studied_data(7)
+    system.noise = system.noise.repeat(2, 1, 1)
+    metrics, rows = made(tmp_path, system, data, p=[])
+    order = np.random.default_rng(0).permutation(7)
+    worth, rest, chosen = {1: 1.0, 3: 0.5}, [], []
+    for start in (0, 2, 4):  # the seventh query fills no fold
+        own = set(order[start : start + 2].tolist())
+        means = {k: fmean(worth[ranks[k][n]] for n in own) for k in (1, 2)}
+        best = 2 if means[2] > means[1] else 1
+        chosen.append(f"top-k={best}")
+        rest.append(fmean(worth[ranks[best][n]] for n in set(range(7)) - own))
+    few = rows["few-shot 2"]
+    assert float(few["ndcg@10"]) == pytest.approx(fmean(rest))
+    assert float(few["ndcg@10/std"]) == pytest.approx(stdev(rest))
+    assert [row["chosen"] for row in folds(tmp_path)] == chosen and len(set(chosen)) == 2
+    assert [float(row["ndcg@10"]) for row in folds(tmp_path)] == pytest.approx(rest)
+    assert metrics["analysis/adaptation/few_shot_2/ndcg@10"] == pytest.approx(fmean(rest))
+    # The grid: three queries of one kind, four of the other.
+    assert float(rows["top-k=1"]["ndcg@10"]) == pytest.approx((3 + 4 * 0.5) / 7)
+
+
+def test_of_equally_good_strategies_the_first_is_chosen(studied_system, studied_data, tmp_path):
+    made(tmp_path, with_ranks(studied_system, {1: [1] * 6, 2: [1] * 6}), studied_data(6), p=[])
+    assert {row["chosen"] for row in folds(tmp_path)} == {"top-k=1"}
+
+
+def test_nothing_is_encoded_for_a_new_strategy_and_that_is_counted(
+    studied_system, studied_data, tmp_path
+):
+    calls = []
+    studied_system.encoder.register_forward_hook(lambda *_: calls.append(1))
+    metrics, rows = made(tmp_path, studied_system, studied_data(6))
+    assert len(calls) == 6  # each query once
+    assert {row["cost/encoder_calls"] for row in rows.values()} == {"0", ""}
+    assert metrics["analysis/adaptation/encoder_calls"] == 0
+
+    original = studied_system.rerank_encoded
+
+    def wasteful(encoded, candidates, scoring):
+        studied_system.encoder(studied_system.noise)
+        return original(encoded, candidates, scoring)
+
+    studied_system.rerank_encoded = wasteful
+    metrics, rows = made(tmp_path, studied_system, studied_data(6))
+    assert rows["top-k=2"]["cost/encoder_calls"] == "1"
+    assert metrics["analysis/adaptation/encoder_calls"] == 4
+
+
+def test_candidates_are_searched_once_at_the_given_depth(studied_system, studied_data, tmp_path):
+    made(tmp_path, studied_system, studied_data(6), depth=7, search={"mode": "gather"})
+    assert studied_system.searches == [(6, 7, 1.0, {"mode": "gather"})]
+
+
+def test_a_table_like_the_papers_and_a_figure(studied_system, studied_data, tmp_path):
+    made(tmp_path, with_ranks(studied_system, {1: [1] * 6, 2: [3] * 6}), studied_data(6), p=[])
+    lines = (tmp_path / "study.md").read_text().splitlines()
+    assert lines[2] == "| collection | top-k=1 | top-k=2 | few-shot 2 |"
+    assert lines[4] == "| fruit (test) | **100.0** | 50.0 | 100.0 ± 0.0 |"
+    assert (tmp_path / "figures/study.png").is_file()
+
+
+def test_folds_that_leave_no_query_are_left_out_and_said(studied_system, studied_data, tmp_path):
+    with pytest.warns(UserWarning, match="study.folds_of=8: left out.*there are 6"):
+        _, rows = made(tmp_path, studied_system, studied_data(6), folds_of=[2, 8])
+    assert "few-shot 8" not in rows and "few-shot 2" in rows
+    with pytest.warns(UserWarning, match="left out"):
+        _, rows = made(tmp_path, studied_system, studied_data(6), folds_of=[8])
+    assert len(rows) == 4
+
+
+def test_bad_options_are_refused_before_training(studied_system):
+    class BM25:
+        pass
+
+    fine = {"folds_of": [8]}
+    with pytest.raises(ValueError, match="BM25 has no token vectors"):
+        check_study(ADAPTATION | fine, BM25())
+    for wrong, message in (
+        ({"k": [0]}, "k=0: must be ≥ 1"),
+        ({"p": [1.5]}, "p=1.5"),
+        ({"k": [], "p": []}, "study.k and study.p: must hold at least one"),
+        ({"folds_of": [0]}, "study.folds_of=0: must be ≥ 1"),
+        ({"depth": 0}, "study.depth=0: must be ≥ 1"),
+        ({"search": {"probe": 1}}, "model.search.probe"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            check_study(ADAPTATION | fine | wrong, studied_system)
+    check_study(ADAPTATION | fine, studied_system)
+    assert Adaptation([1], [0.005], []).strategies == [Strategy(k=1), Strategy(p=0.005)]

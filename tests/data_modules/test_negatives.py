@@ -1,0 +1,386 @@
+"""Given negatives: never relevant, never new, fresh in every epoch, with their teacher's scores."""
+
+import pickle
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+
+from data_modules.collection import JUDGEMENTS, Collection
+from data_modules.epoch import collate
+from data_modules.examples import DocumentExamples
+from data_modules.indexing import FirstTokens, Indexing
+from data_modules.module import RetrievalDataModule
+from data_modules.negatives import Bm25Negatives, RunNegatives, TripleNegatives
+from data_modules.tasks import Example, GivenNegatives
+from gr_mvdr.bm25 import words
+from gr_mvdr.losses import GivenNegativesCrossEntropy
+from gr_mvdr.tokenizers import EOS_ID
+
+ROOT = Path(__file__).parents[2]
+COLOURS = "red blue green black white grey brown pink gold plum".split()
+TOKENIZER = dict(backbone=None, path=None, unit="word", vocab_size=500, lowercase=True)
+N_DOCUMENTS, NEW, QUERIES = 14, 13, 6
+
+
+class Tiny(RetrievalDataModule):
+    """Fourteen documents; d13 is asked about after training, q0 has two relevant documents.
+
+    Queries 0 to 5 train, q6 validates, q7 tests. Documents share words with many queries.
+    """
+
+    def read(self):
+        texts = [f"{COLOURS[n % 10]} {COLOURS[(n + 1) % 10]} stone" for n in range(N_DOCUMENTS)]
+        names = [f"d{n}" for n in range(N_DOCUMENTS)]
+        documents = {"id": names, "title": [""] * N_DOCUMENTS, "text": texts}
+        queries = [f"{COLOURS[n]} {COLOURS[n + 1]} {COLOURS[n + 2]}" for n in range(8)]
+        queries = {"id": [f"q{n}" for n in range(8)], "text": queries}
+
+        def judged(*pairs):
+            columns = zip(*[(query, document, 1) for query, document in pairs], strict=True)
+            table = dict(zip(("query_id", "document_id", "relevance"), columns, strict=True))
+            return Dataset.from_dict(table, features=JUDGEMENTS)
+
+        train = [(f"q{n}", f"d{n}") for n in range(QUERIES)] + [("q0", "d10")]
+        qrels = {
+            "train": judged(*train),
+            "dev": judged(("q6", "d6")),
+            "test": judged(("q7", "d7"), ("q7", "d13")),
+            "new": judged(("q7", "d13")),
+        }
+        tables = Dataset.from_dict(documents), Dataset.from_dict(queries)
+        return Collection("tiny", *tables, qrels, {})
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+def tiny(negatives=None, **options):
+    defaults = dict(
+        test_split="test",
+        new_documents=["new"],
+        tokenizer=TOKENIZER,
+        examples=DocumentExamples(negatives),
+        document_length=6,
+        batch_size=3,
+    )
+    return Tiny(**{**defaults, **options})
+
+
+def written(path, *lines):
+    path.write_text("".join(line + "\n" for line in lines))
+    return str(path)
+
+
+def drawn(data, epochs=30):
+    """Pair number → the negative documents of many epochs, each as a frozen set."""
+    found = {}
+    for number in range(epochs):
+        for pair, example in enumerate(data.epoch(number)):
+            found.setdefault(pair, []).append(frozenset(example.negatives.documents))
+    return found
+
+
+RELEVANT = {0: {0, 10}, 6: {0, 10}} | {pair: {pair} for pair in range(1, 6)}
+RUN = ["q0 Q0 d0 1 9 x", "q0 Q0 d1 2 8 x", "q0 Q0 d2 3 7 x", "q0 Q0 d3 4 6 x"]
+
+
+# What is drawn
+
+
+def test_bm25_negatives_are_the_best_documents_that_are_not_relevant_and_not_new():
+    data = tiny(Bm25Negatives(n=1, depth=5))
+    found = drawn(data)
+    queries = [f"{COLOURS[n]} {COLOURS[n + 1]} {COLOURS[n + 2]}" for n in range(QUERIES)]
+    for pair, sets in found.items():
+        best = data.bm25.best(words(queries[pair % 6]), 5)
+        expected = {int(name[1:]) for name in best} - RELEVANT[pair] - {NEW}
+        assert len(expected) > 1 and set().union(*sets) == expected, pair
+    assert any(f"d{NEW}" in data.bm25.best(words(query), 5) for query in queries)
+
+
+def test_each_negative_is_the_documents_text_as_the_model_reads_it():
+    data = tiny(Bm25Negatives(n=3, depth=9), document_length=3)
+    tokens = data.documents["tokens"][:]
+    for example in data.epoch(0):
+        given = example.negatives
+        assert len(set(given.documents)) == 3 and given.teacher is None
+        assert given.targets == [[*tokens[row][:2], EOS_ID] for row in given.documents]
+
+
+def test_negatives_depend_on_seed_epoch_and_pair_alone_and_change_every_epoch():
+    def batches(number, **options):
+        data = tiny(Bm25Negatives(n=2, depth=9), **options)
+        return [
+            (batch.document_index.tolist(), batch.negatives.tolist())
+            for batch in data._loader(data.epoch(number))
+        ]
+
+    assert batches(1) == batches(1) == batches(1, num_workers=1) != batches(2)
+    assert batches(1, seed=1) != batches(1)
+    plain, given = (list(tiny(form).epoch(3)) for form in (None, Bm25Negatives(2)))
+    assert [e[:3] for e in given] == [e[:3] for e in plain]
+
+
+def test_too_few_candidates_are_filled_up_at_random(tmp_path, capsys):
+    run = written(tmp_path / "run.trec", *RUN, "q1 Q0 d1 1 2 x", "q2 Q0 d9 1 2 x")
+    data = tiny(RunNegatives(run, n=3))
+    found = drawn(data, 60)
+    assert set(found[0]) == {frozenset({1, 2, 3})}, "as many as asked for"
+    everything = set(range(N_DOCUMENTS - 1))
+    assert set().union(*found[1]) == everything - {1}, "its only candidate is relevant"
+    assert all(9 in chosen and len(chosen) == 3 for chosen in found[2])
+    assert set().union(*found[2]) == everything - {2}
+    assert "5 of 6 training queries have fewer than 3 candidates" in capsys.readouterr().out
+
+
+def test_a_run_gives_its_best_documents_by_score_to_a_depth(tmp_path):
+    run = written(tmp_path / "run.trec", *reversed(RUN), "q1 Q0 d5 1 1 x")
+    by_depth = {depth: drawn(tiny(RunNegatives(run, n=1, depth=depth))) for depth in (2, 3, 9)}
+    # The relevant d0 takes the first place.
+    assert {depth: set().union(*found[0]) for depth, found in by_depth.items()} == {
+        2: {1},
+        3: {1, 2},
+        9: {1, 2, 3},
+    }
+
+
+def test_triples_give_each_query_its_negatives(tmp_path):
+    lines = ["q0 d0 d4", "q0 d10 d5", "q0 d8 d9", "q0 d4 d8", "q1 d1 d12", "q1 d1 d12"]
+    found = drawn(tiny(TripleNegatives(written(tmp_path / "triples.tsv", *lines))))
+    # d4 and d8 are called positive by a triple, d12 is the one candidate of q1.
+    assert set().union(*found[0]) == {5, 9} and set(found[1]) == {frozenset({12})}
+
+
+def test_more_negatives_than_documents_are_refused():
+    # Of 13 known documents, q0 leaves 11.
+    assert len(tiny(Bm25Negatives(11)).epoch(0)[0].negatives.documents) == 11
+    with pytest.raises(ValueError, match="data.examples.negatives.n=12: must be ≤ 11, the known"):
+        tiny(Bm25Negatives(12)).epoch(0)
+
+
+def test_an_indexing_example_has_random_negatives(tmp_path):
+    margins = written(tmp_path / "margins.tsv", "2 1 q0 d0 d4")
+    for form, teacher in ((Bm25Negatives(2, depth=3), None), (TripleNegatives(margins, 2), 3)):
+        data = tiny(form, indexing=Indexing(3.0, FirstTokens(4)))
+        examples = [e for number in range(8) for e in list(data.epoch(number))[7:]]
+        by_row = {row: [e for e in examples if e.document == row] for row in range(NEW)}
+        for row, found in by_row.items():
+            rows = {d for example in found for d in example.negatives.documents}
+            assert row not in rows and NEW not in rows and len(rows) > 8
+        scores = [example.negatives.teacher for example in examples]
+        assert all(s is None if teacher is None else np.isnan(s).all() for s in scores)
+        assert teacher is None or {len(s) for s in scores} == {teacher}
+        assert next(iter(data.train_dataloader())).negatives.shape == (3, 2)
+
+
+# Teachers
+
+
+def test_the_scores_of_a_margin_file_come_with_its_triples(tmp_path):
+    lines = ["9.5 1.5 q0 d0 d4", "9.5 2.5 q0 d0 d5", "7 3 q0 d10 d4", "4 0.5 q1 d1 d2"]
+    data = tiny(TripleNegatives(written(tmp_path / "margins.tsv", *lines), n=1))
+    positive = {0: 9.5, 1: 4.0, 6: 7.0}
+    negative = {(0, 4): 1.5, (0, 5): 2.5, (1, 2): 0.5}  # of what is scored twice, the first
+    for number in range(10):
+        for pair, example in enumerate(data.epoch(number)):
+            (row,), scores = example.negatives.documents, example.negatives.teacher
+            if pair in positive:
+                assert scores == [positive[pair], negative[pair % 6, row]]
+            else:
+                assert np.isnan(scores).all()
+
+
+@pytest.mark.parametrize("form", ["run", "margins"])
+def test_a_teacher_scores_the_negatives_of_any_source(form, tmp_path, capsys):
+    run = written(tmp_path / "run.trec", *RUN, "q1 Q0 d5 1 1 x")
+    lines = {
+        "run": ["q0 Q0 d0 1 9 t", "q0 Q0 d3 2 5 t", "q0 Q0 d9 3 4 t", "q2 Q0 d9 1 1 t"],
+        "margins": ["9 5 q0 d0 d3", "9 4 q0 d0 d9", "0 1 q2 d12 d9"],
+    }
+    teacher = written(tmp_path / "teacher", *lines[form])
+    data = tiny(RunNegatives(run, n=1, teacher=teacher))
+    for number in range(10):
+        examples = list(data.epoch(number))
+        assert examples[0].negatives == ([[*data.documents[3]["tokens"], EOS_ID]], [3], [9.0, 5.0])
+        assert examples[6].negatives.documents == [3], "the one candidate that was scored"
+        assert np.isnan(examples[6].negatives.teacher[0]), "d10 was not"
+        assert np.isnan(examples[1].negatives.teacher).all()
+    assert "6 of 7 training pairs have no score by the teacher" in capsys.readouterr().out
+    batch = collate(list(data.epoch(0)))
+    assert batch.teacher.shape == (7, 2) and batch.teacher.dtype == torch.float32
+    assert batch.teacher[0].tolist() == [9.0, 5.0]
+
+
+# Files
+
+
+def test_every_file_stands_in_the_runs_provenance(tmp_path):
+    run = written(tmp_path / "run.trec", *RUN)
+    teacher = written(tmp_path / "teacher.trec", *RUN)
+    triples = written(tmp_path / "triples.tsv", "q0 d0 d4")
+    found = tiny(RunNegatives(run, n=1, teacher=teacher)).training_sources
+    assert list(found) == [run, teacher] and {len(key) for key in found.values()} == {64}
+    assert list(tiny(TripleNegatives(triples)).training_sources) == [triples]
+    assert tiny().training_sources == tiny(Bm25Negatives(1)).training_sources == {}
+
+
+def test_unknown_ids_are_counted(tmp_path, capsys):
+    lines = ["q0 d0 d4", "q7 d0 d1", "q1 d1 nowhere", f"q1 d1 d{NEW}"]
+    data = tiny(TripleNegatives(written(tmp_path / "triples.tsv", *lines)))
+    assert data.epoch(0)[0].negatives.documents == [4]
+    assert (
+        "triples.tsv: 4 of 8 pairs are used; 2 are of queries outside the training split, "
+        "2 name documents that are not known in training" in capsys.readouterr().out
+    )
+
+
+def test_a_file_that_names_nothing_known_is_refused(tmp_path):
+    other = written(tmp_path / "other.tsv", "7 d0 d4", "8 d1 d2")
+    rule = "none of its 4 pairs can be used: 4 are of queries"
+    with pytest.raises(ValueError, match=rf"data.examples.negatives.path={other}: {rule}"):
+        tiny(TripleNegatives(other)).epoch(0)
+    teacher = written(tmp_path / "other.trec", "q0 Q0 4 1 1 x")
+    rule = "none of its 1 pairs can be used: 0 .*, 1 name documents that are not known"
+    with pytest.raises(ValueError, match=rf"data.examples.negatives.teacher={teacher}: {rule}"):
+        tiny(Bm25Negatives(1, teacher=teacher)).epoch(0)
+
+
+def test_validation_queries_may_lack_negatives(tmp_path, capsys):
+    run = written(tmp_path / "run.trec", *RUN)
+    data = tiny(RunNegatives(run, n=2, teacher=run), validation_split="dev")
+    batches = [next(iter(data.val_dataloader())) for _ in range(2)]
+    assert batches[0].document_index.tolist() == batches[1].document_index.tolist()
+    assert batches[0].negatives.shape == (1, 2) and batches[0].teacher.isnan().all()
+    said = capsys.readouterr().out
+    assert "0 of 4 pairs are used; 4 are of queries outside the validation split" in said
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Bm25Negatives(0), "data.examples.negatives.n=0: must be ≥ 1"),
+        (lambda: Bm25Negatives(1, depth=0), "data.examples.negatives.depth=0: must be ≥ 1"),
+        (lambda: RunNegatives(__file__, 1, depth=0), "negatives.depth=0: must be ≥ 1"),
+    ],
+)
+def test_impossible_numbers_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("make", "key"),
+    [
+        (lambda path: RunNegatives(path, 1), "path"),
+        (lambda path: TripleNegatives(path), "path"),
+        (lambda path: Bm25Negatives(1, teacher=path), "teacher"),
+    ],
+)
+def test_missing_files_are_named_before_anything_is_read(make, key):
+    with pytest.raises(FileNotFoundError, match=f"data.examples.negatives.{key}=/no: no such file"):
+        make("/no")
+
+
+def test_bm25_is_asked_once_for_each_depth_and_handed_to_no_worker(monkeypatch):
+    data = tiny(Bm25Negatives(1, depth=5))
+    data.epoch(0)
+    assert data.bm25 is data.bm25 is data._lazy_bm25()
+    assert set(vars(pickle.loads(pickle.dumps(data._lazy_bm25)))) == {"documents"}
+    monkeypatch.setattr("data_modules.lexical.BM25Index", None)
+    again = tiny(Bm25Negatives(2, depth=5))
+    assert len(again.epoch(0)[0].negatives.documents) == 2
+    with pytest.raises(TypeError):
+        tiny(Bm25Negatives(1, depth=6)).epoch(0)
+
+
+# Batches
+
+
+def test_a_batch_holds_every_document_once_behind_the_positives():
+    examples = [
+        Example(
+            [5, 6], [[10, 1]], 4, GivenNegatives([[20, 21, 1], [11, 1]], [7, 2], [3.0, 1.0, 0.0])
+        ),
+        Example([7], [[11, 1]], 2, GivenNegatives([[20, 21, 1], [30]], [7, 9], [2.0, 1.0, np.nan])),
+        Example([8], [[10, 1]], 4, GivenNegatives([[30], [11, 1]], [9, 2], [1.0, 1.0, 1.0])),
+    ]
+    batch = collate(examples)
+    assert len(batch) == 3 and batch.document_index.tolist() == [4, 2, 4, 7, 9]
+    assert batch.document_ids.tolist() == [
+        [10, 1, 0],
+        [11, 1, 0],
+        [10, 1, 0],
+        [20, 21, 1],
+        [30, 0, 0],
+    ]
+    assert batch.document_mask.sum(1).tolist() == [2, 2, 2, 3, 1]
+    assert batch.negatives.tolist() == [[3, 1], [3, 4], [4, 1]]
+    assert batch.negatives.dtype == torch.int64 and batch.teacher.dtype == torch.float32
+    assert batch.teacher[0].tolist() == [3.0, 1.0, 0.0] and batch.teacher[1, 2].isnan()
+
+
+def test_a_batch_without_given_negatives_has_none():
+    batch = next(iter(tiny().train_dataloader()))
+    assert batch.negatives is None and batch.teacher is None
+    assert batch.document_index.shape == (3,) == batch.document_ids.shape[:1]
+
+
+def test_test_pairs_have_no_negatives():
+    _, batches = tiny(Bm25Negatives(2)).test_pairs("test", 5)
+    assert batches[0].negatives is None and len(batches[0].document_ids) == len(batches[0])
+
+
+# From the command line to a training step
+
+
+def configured(*overrides):
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        return compose("train", ["logger=none", "name=x", *overrides])
+
+
+def test_bm25_negatives_of_the_almanac_train_a_model():
+    small = ["data.n_documents=50", "data.train_questions=2", "data.batch_size=8"]
+    config = configured("negatives=bm25", "data.examples.negatives.n=3", *small)
+    data = instantiate(config.data)
+    grades = data.collection.judgements("train")
+    names, queries = data.documents["id"][:], data.queries("train")["id"][:]
+    for pair, example in enumerate(data.epoch(0)):
+        query = queries[data.training_tasks[0].query_rows[pair]]
+        assert not grades[query].keys() & {names[row] for row in example.negatives.documents}
+        assert set(example.negatives.documents) <= set(data.known_documents.tolist())
+    torch.manual_seed(0)
+    table = torch.nn.EmbeddingBag(len(data.tokenizer), 32)
+    optimizer, losses = torch.optim.Adam(table.parameters(), 0.05), []
+    for number in range(3):
+        for batch in data._loader(data.epoch(number)):
+            relevance = table(batch.document_ids) @ table(batch.query_ids).T
+            assert relevance.shape == (len(batch.document_index), len(batch))
+            assert batch.negatives.shape == (len(batch), 3)
+            loss = GivenNegativesCrossEntropy(0.2)(relevance, batch)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    half = len(losses) // 3
+    assert np.mean(losses[-half:]) < 0.5 * np.mean(losses[:half])
+
+
+@pytest.mark.parametrize("form", ["none", "bm25", "run", "triples"])
+def test_every_option_of_the_group_is_built(form, tmp_path):
+    lines = {"run": RUN, "triples": ["q0 d0 d4"]}.get(form)
+    file = lines and written(tmp_path / "file", *lines)
+    further = [f"data.examples.negatives.path={file}"] if file else []
+    examples = instantiate(configured(f"negatives={form}", *further).data).examples
+    assert list(examples.sources) == ([file] if file else [])
+    assert (examples.negatives is None) == (form == "none")
+    assert instantiate(configured("model=dpr").data).examples.negatives is None
+    given = tiny(examples.negatives).epoch(0)[0].negatives
+    assert (given is None) == (form == "none")

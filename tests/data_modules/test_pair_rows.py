@@ -1,0 +1,29 @@
+"""Sets of (query, document) pairs as numbers."""
+
+import numpy as np
+
+from data_modules.pair_rows import PairSet
+
+
+def test_a_set_of_pairs_is_a_set_of_tuples():
+    rng = np.random.default_rng(0)
+    queries, documents = rng.integers(0, 6, 40), rng.integers(0, 9, 40)
+    expected = set(zip(queries.tolist(), documents.tolist(), strict=True))
+    found = PairSet(queries, documents, 9)
+    assert len(found) == len(expected) < 40
+    pairs = list(zip(found.queries.tolist(), found.documents.tolist(), strict=True))
+    assert pairs == sorted(expected)
+    for query in range(7):
+        assert found.of(query).tolist() == sorted(d for q, d in expected if q == query)
+        assert found.counts(7)[query] == len(found.of(query))
+        places = found.places(query, np.arange(9))
+        held = [(query, d) in expected for d in range(9)]
+        assert (places >= 0).tolist() == held
+        assert found.documents[places[held]].tolist() == np.flatnonzero(held).tolist()
+    assert [(queries[i], documents[i]) for i in found.first] == pairs
+
+
+def test_an_empty_set_holds_nothing():
+    none = PairSet(np.array([], int), np.array([], int), 5)
+    assert len(none) == 0 and none.of(3).tolist() == [] and none.counts(2).tolist() == [0, 0]
+    assert none.places(np.array([0, 1]), np.array([2, 3])).tolist() == [-1, -1]

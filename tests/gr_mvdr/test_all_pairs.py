@@ -1,0 +1,140 @@
+"""All pairs of a batch in little memory: the same numbers and gradients as Eq. 1 written down."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from gr_mvdr import all_pairs
+from gr_mvdr.alignment import (
+    FirstK,
+    FirstToken,
+    InBatchTopK,
+    LexicalMaxSim,
+    MaxSim,
+    Softmax,
+    SoftTopK,
+    TopK,
+    TopP,
+)
+from gr_mvdr.all_pairs import all_pairs_relevance
+from gr_mvdr.scoring import Scoring
+from gr_mvdr.token_vectors import TokenVectors
+
+STRATEGIES = [
+    MaxSim(),
+    MaxSim("document_to_query"),
+    FirstToken(),
+    FirstK(2),
+    LexicalMaxSim(),
+    TopK(3),
+    TopP(0.4),
+    InBatchTopK(7),
+    Softmax("query_to_document"),
+    SoftTopK(2, 0.1),
+]
+
+
+def texts(lengths, seed, salience=False, keys=False, dtype=torch.float64):
+    """Unit vectors of texts of these lengths, zero at padding, that ask for gradients."""
+    generator = torch.Generator().manual_seed(seed)
+    mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    real = mask.unsqueeze(-1)
+
+    def draw(size):
+        drawn = torch.randn(*mask.shape, size, generator=generator, dtype=dtype)
+        return (F.normalize(drawn, dim=-1) * real).requires_grad_()
+
+    weights = (torch.rand(mask.shape, generator=generator, dtype=dtype) * mask).requires_grad_()
+    ids = torch.randint(4, 7, mask.shape, generator=generator)
+    return TokenVectors(
+        draw(6), mask, ids, weights if salience else None, draw(4) if keys else None
+    )
+
+
+def by_pairs(documents, queries, scoring):
+    """Every pair on its own through `matrices`; XTR's pool is written out by the whole tensor."""
+    if isinstance(scoring.alignment, InBatchTopK):
+        matrix, aligned = scoring.matrices(documents[:, None], queries[None])
+        return scoring.divide(matrix, aligned, queries[None])
+    rows = []
+    for d in range(len(documents)):
+        pairs = [(documents.unpadded(d), queries.unpadded(q)) for q in range(len(queries))]
+        found = [(*scoring.matrices(*pair), pair[1]) for pair in pairs]
+        rows.append(torch.stack([scoring.divide(*each) for each in found]))
+    return torch.stack(rows)
+
+
+def gradients(scores, *sides):
+    weights = torch.linspace(-1, 2, scores.numel(), dtype=scores.dtype).view(scores.shape)
+    parts = [p for s in sides for p in (s.vectors, s.salience, s.keys) if p is not None]
+    found = torch.autograd.grad((scores * weights).sum(), parts, allow_unused=True)
+    return [torch.zeros_like(p) if g is None else g for p, g in zip(parts, found, strict=True)]
+
+
+@pytest.mark.parametrize("normaliser", ["none", "alignment", "query_tokens", "non_zero"])
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
+@pytest.mark.parametrize("salience", [False, True])
+def test_scores_and_gradients_are_those_of_single_pairs(
+    strategy, normaliser, salience, monkeypatch
+):
+    monkeypatch.setattr(all_pairs, "_BLOCK_SIMILARITIES", 2 * 4 * 7 * 5)  # two queries a block
+    documents, queries = texts((7, 1, 4, 5), 0, salience), texts((3, 5, 1), 1, salience)
+    scoring = Scoring(strategy, normaliser)
+    found = all_pairs_relevance(documents, queries, scoring)
+    expected = by_pairs(documents, queries, scoring)
+    assert found.shape == (4, 3)
+    assert torch.allclose(found, expected, atol=1e-9)
+    pairs = zip(
+        gradients(found, documents, queries), gradients(expected, documents, queries), strict=True
+    )
+    for one, other in pairs:
+        assert torch.allclose(one, other, atol=1e-9)
+
+
+def test_keys_align_and_values_score():
+    documents, queries = texts((5, 2, 3), 0, keys=True), texts((2, 4), 1, keys=True)
+    for strategy in (Softmax("query_to_document"), MaxSim()):
+        scoring = Scoring(strategy, "query_tokens")
+        found = all_pairs_relevance(documents, queries, scoring)
+        expected = by_pairs(documents, queries, scoring)
+        assert torch.allclose(found, expected, atol=1e-9)
+        pairs = zip(
+            gradients(found, documents, queries),
+            gradients(expected, documents, queries),
+            strict=True,
+        )
+        for one, other in pairs:
+            assert torch.allclose(one, other, atol=1e-9)
+
+
+@pytest.mark.parametrize("strategy", [Softmax("query_to_document"), MaxSim(), InBatchTopK(4)])
+def test_gradcheck(strategy):
+    documents, queries = texts((3, 2), 2, salience=True), texts((2, 1), 3, salience=True)
+    keyed = isinstance(strategy, Softmax)
+    keys = [texts((3, 2), 4, keys=True).keys, texts((2, 1), 5, keys=True).keys] if keyed else []
+
+    def scores(d, q, u, v, *k):
+        sides = (
+            TokenVectors(d, documents.mask, documents.ids, u, k[0] if k else None),
+            TokenVectors(q, queries.mask, queries.ids, v, k[1] if k else None),
+        )
+        return all_pairs_relevance(*sides, Scoring(strategy, "alignment"))
+
+    inputs = documents.vectors, queries.vectors, documents.salience, queries.salience, *keys
+    assert torch.autograd.gradcheck(scores, inputs)
+
+
+def test_a_document_without_tokens_has_no_relevance():
+    documents, queries = texts((3, 0), 0), texts((2, 0), 1)
+    for strategy in STRATEGIES:
+        scores = all_pairs_relevance(documents, queries, Scoring(strategy, "alignment"))
+        assert (scores[1] == 0).all() and (scores[:, 1] == 0).all()
+        assert all(torch.isfinite(g).all() for g in gradients(scores, documents, queries))
+
+
+def test_similarities_do_not_tie_under_autocast():
+    documents, queries = (texts(n, s, dtype=torch.float32) for n, s in (((7, 4), 0), ((3, 2), 1)))
+    plain = all_pairs_relevance(documents, queries, Scoring(MaxSim()))
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = all_pairs_relevance(documents, queries, Scoring(MaxSim()))
+    assert torch.equal(plain, mixed)

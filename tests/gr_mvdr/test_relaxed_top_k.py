@@ -1,0 +1,223 @@
+"""The relaxed top-k against its reference solutions, its gradients, and at its edges."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from gr_mvdr import relaxed_top_k as module
+from gr_mvdr.relaxed_top_k import relaxed_top_k, residual
+
+GOLDEN = Path(__file__).parents[2].parent / "shared" / "golden" / "relaxed_topk.json"
+# Cases of that file: scores, k, ε, solution.
+CASES = [
+    (
+        [0.0, 0.0, 0.669469, 0.0, 0.0],
+        2,
+        1.0,
+        [0.3359537786, 0.3359537786, 0.6561848855, 0.3359537786, 0.3359537786],
+    ),
+    (
+        [0.0, 1.100972, 0.202898, 1.356316, 0.0],
+        2,
+        0.1,
+        [1.65375e-05, 0.9998411352, 0.0001257897, 1.0, 1.65375e-05],
+    ),
+    (
+        [0.398195, 0.0, 0.0, 0.145324, 0.0, 0.0, 0.696596, 0.057529],
+        3,
+        0.002,
+        [1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0],
+    ),
+]
+SOLVERS = [("exact", 1), ("iterative", 1000)]
+
+
+def golden_cases():
+    if not GOLDEN.is_file():
+        return []
+    cases = json.loads(GOLDEN.read_text())["cases"]
+    return [(case["scores"], case["k"], case["eps"], case["solution"]) for case in cases]
+
+
+def random_scores(*shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, dtype=torch.double, generator=generator)
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("scores", "k", "epsilon", "solution"), CASES)
+def test_reference_solutions(scores, k, epsilon, solution, dtype, solver):
+    weights = relaxed_top_k(torch.tensor(scores, dtype=dtype), k, epsilon, None, *solver)
+    assert weights.dtype == dtype
+    assert weights.tolist() == pytest.approx(solution, abs=1e-6)
+
+
+@pytest.mark.skipif(not GOLDEN.is_file(), reason="the golden file is not here")
+@pytest.mark.parametrize("solver", [("exact", 1), ("iterative", 2000)], ids=str)
+def test_the_golden_file(solver):
+    for scores, k, epsilon, solution in golden_cases():
+        weights = relaxed_top_k(torch.tensor(scores).double(), k, epsilon, None, *solver)
+        assert weights.tolist() == pytest.approx(solution, abs=1e-6)
+
+
+@pytest.mark.parametrize("k", [1, 3, 17, 39])
+@pytest.mark.parametrize("epsilon", [10.0, 0.3, 0.02])
+def test_the_exact_solution_has_its_form(k, epsilon):
+    """min(1, exp((s + a) / ε)) with one a, and the sum k: that is all of Eq. 4's conditions."""
+    scores = random_scores(5, 40).relu()
+    weights = relaxed_top_k(scores, k, epsilon)
+    assert residual(weights, k).max() < 1e-9
+    for row, solved in zip(scores, weights, strict=True):
+        below = solved < 1 - 1e-9
+        a = (epsilon * solved.log() - row)[below & (solved > 1e-290)]
+        assert a.max() - a.min() < 1e-9
+        assert (row[~below] + a.max() >= -1e-9).all()
+
+
+def test_a_hand_worked_row():
+    """exp(s/ε) = 8, 2, 1, 1 and k = 2: the first is cut at 1, the rest share 1 as 2 : 1 : 1."""
+    scores = torch.tensor([8.0, 2.0, 1.0, 1.0]).double().log() * 0.5
+    assert relaxed_top_k(scores, 2, 0.5).tolist() == pytest.approx([1, 0.5, 0.25, 0.25])
+    # k = 1: nothing is cut.
+    assert relaxed_top_k(scores, 1, 0.5).tolist() == pytest.approx([8 / 12, 2 / 12, 1 / 12, 1 / 12])
+
+
+def test_a_large_epsilon_is_even_and_a_small_one_hard():
+    scores = torch.tensor([3.0, -1.0, 2.0, 0.0])
+    assert relaxed_top_k(scores, 2, 1e6).tolist() == pytest.approx([0.5] * 4, abs=1e-5)
+    assert relaxed_top_k(scores, 2, 1e-6).tolist() == [1, 0, 1, 0]
+
+
+@pytest.mark.parametrize("solver", [("exact", 1), ("iterative", 300)], ids=str)
+@pytest.mark.parametrize("shift", [0.0, 3e4, -3e4])
+def test_large_scores_do_not_overflow(shift, solver):
+    """exp(30,000 / 0.002) is far beyond any float."""
+    scores = torch.tensor([0.004, 0.001, 0.0, 0.002], dtype=torch.double) + shift
+    scores.requires_grad_()
+    weights = relaxed_top_k(scores, 2, 0.002, None, *solver)
+    expected = relaxed_top_k(scores.detach() - shift, 2, 0.002)
+    assert torch.allclose(weights, expected, atol=1e-6)
+    weights[0].backward()
+    assert scores.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("solver", ["exact", "iterative"])
+def test_padding_and_batch_mates_change_nothing(solver):
+    scores, k = random_scores(3, 7), torch.tensor([2, 1, 3])
+    mask = torch.arange(7) < torch.tensor([4, 7, 5])[:, None]
+    weights = relaxed_top_k(scores.masked_fill(~mask, 1e6), k, 0.1, mask, solver, 50)
+    assert not weights[~mask].any()
+    for row, number, real, solved in zip(scores, k, mask, weights, strict=True):
+        alone = relaxed_top_k(row[real], number, 0.1, None, solver, 50)
+        assert torch.allclose(alone, solved[real], atol=1e-12)
+
+
+@pytest.mark.parametrize("solver", ["exact", "iterative"])
+def test_all_tokens_fit(solver):
+    """k ≥ m; a text without tokens gets nothing, and finite gradients."""
+    scores = random_scores(3, 4).requires_grad_()
+    mask = torch.arange(4) < torch.tensor([0, 2, 3])[:, None]
+    weights = relaxed_top_k(scores, torch.tensor([1, 2, 9]), 0.01, mask, solver, 5)
+    assert torch.equal(weights, mask.double())
+    weights.square().sum().backward()
+    assert not scores.grad.any()
+
+
+@pytest.mark.parametrize("solver", ["exact", "iterative"])
+def test_a_fully_padded_row_keeps_the_gradients_of_others(solver):
+    scores = random_scores(2, 4).requires_grad_()
+    mask = torch.tensor([[False], [True]]).expand(2, 4)
+    weights = relaxed_top_k(scores, torch.tensor([0, 2]), 0.5, mask, solver, 20)
+    (weights * torch.arange(4)).sum().backward()
+    assert not weights[0].any() and not scores.grad[0].any()
+    assert scores.grad[1].isfinite().all() and scores.grad[1].any()
+
+
+@pytest.mark.parametrize("k", [1, 3, 4])
+@pytest.mark.parametrize("solver", [("exact", 1), ("iterative", 30)], ids=str)
+def test_gradients(k, solver):
+    scores = random_scores(2, 6, seed=3).requires_grad_()
+    mask = torch.tensor([[True] * 6, [True] * 5 + [False]])
+    assert torch.autograd.gradcheck(lambda s: relaxed_top_k(s, k, 0.4, mask, *solver), scores)
+
+
+def test_the_gradients_of_both_solvers_agree():
+    found = []
+    for solver in SOLVERS:
+        scores = random_scores(8, seed=3).requires_grad_()
+        (relaxed_top_k(scores, 3, 0.3, None, *solver) * torch.arange(8)).sum().backward()
+        found.append(scores.grad)
+    assert torch.allclose(*found, atol=1e-9)
+    assert found[0].abs().max() > 0.1
+
+
+def test_ties_share_and_have_gradients():
+    scores = torch.zeros(2, 4, dtype=torch.double, requires_grad=True)
+    weights = relaxed_top_k(scores, 2, 0.5)
+    assert weights.tolist() == [[0.5] * 4] * 2
+    # λ/ε (g − mean g) = ½ / ½ · (1 − ¼) for the token itself, −¼ for the others.
+    weights[0, 0].backward()
+    assert scores.grad.tolist() == [pytest.approx([0.75, -0.25, -0.25, -0.25]), [0] * 4]
+
+
+def test_equal_scores_that_just_fit_have_no_gradient():
+    """Both get 1 whichever of them moves; a softmax of the two alone would pull them apart."""
+    scores = torch.tensor([5.0, 5.0, 0.0, -1.0]).requires_grad_()
+    weights = relaxed_top_k(scores, 2, 0.002)
+    assert weights.tolist() == [1, 1, 0, 0]
+    weights[0].backward()
+    assert not scores.grad.any()
+
+
+def test_blocks_change_nothing(monkeypatch):
+    scores, k = random_scores(6, 3, 10), torch.randint(1, 9, (6, 3))
+    whole = relaxed_top_k(scores, k, 0.1)
+    assert torch.equal(whole[4, 2], relaxed_top_k(scores[4, 2], k[4, 2], 0.1))
+    for block in (1, 25):
+        monkeypatch.setattr(module, "_BLOCK", block)
+        assert torch.equal(relaxed_top_k(scores, k, 0.1), whole)
+
+
+def test_the_iterations_of_the_paper_at_a_small_epsilon():
+    """Facts, "The solver": a few are not enough; the sum of λ crawls from 1 to k = 80."""
+    scores = random_scores(200, seed=1).relu()
+    sums = [
+        relaxed_top_k(scores, 80, 0.002, None, "iterative", n).sum().item() for n in (20, 100, 2000)
+    ]
+    assert sums[0] < 3 and sums[1] < 10
+    assert 70 < sums[2] < 80
+    few = relaxed_top_k(scores, 80, 0.002, None, "iterative", 20)
+    assert residual(few, 80).item() == pytest.approx(80 - sums[0])
+
+
+def test_the_residual_counts_real_tokens():
+    weights = torch.tensor([[0.5, 0.25, 0.0], [1.0, 1.0, 0.0]])
+    mask = torch.tensor([[True] * 3, [True, True, False]])
+    assert residual(weights, torch.tensor([2, 3]), mask).tolist() == [1.25, 0]
+    assert residual(weights, 3).tolist() == [2.25, 1]
+
+
+def test_half_precision_stays_half_but_is_solved_exactly():
+    scores = torch.tensor([1.0, 0.5, 0.25, 0.0], dtype=torch.bfloat16)
+    weights = relaxed_top_k(scores, 2, 0.1)
+    assert weights.dtype == torch.bfloat16
+    assert weights.float().sum().item() == pytest.approx(2, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0, 0.1), "k=0: must be ≥ 1"),
+        ((1, 0.0), "epsilon=0.0: must be > 0"),
+        ((1, math.nan), "epsilon=nan: must be > 0"),
+        ((1, 0.1, None, "newton"), "solver=newton: must be one of exact, iterative"),
+        ((1, 0.1, None, "iterative", 0), "iterations=0: must be ≥ 1"),
+    ],
+)
+def test_bad_values_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        relaxed_top_k(torch.zeros(3), *arguments)

@@ -1,0 +1,225 @@
+"""Saliences by hand, their gates and gradients, and what pruning keeps."""
+
+import math
+
+import pytest
+import torch
+
+from gr_mvdr import salience as module
+from gr_mvdr.alignment import SoftTopK
+from gr_mvdr.relaxed_top_k import relaxed_top_k
+from gr_mvdr.salience import IdfSalience, LearnedSalience, top_share
+from gr_mvdr.scoring import Scoring
+from gr_mvdr.token_vectors import TokenVectors
+
+GATES = ["lp", "relu", "hard", "l1"]
+MASK = torch.arange(6) < torch.tensor([6, 4, 1, 0])[:, None]
+IDS = torch.arange(24).view(4, 6) + 3
+
+
+def learned(gate="lp", **options):
+    """w = (1, −2, 0), b = ¼."""
+    salience = LearnedSalience(3, gate, **options).double()
+    salience.weight.data = torch.tensor([1.0, -2.0, 0.0]).double()
+    salience.bias.data.fill_(0.25)
+    return salience
+
+
+def random_vectors(seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(4, 6, 3, dtype=torch.double, generator=generator)
+
+
+def token_scores(vectors):
+    return (vectors[..., 0] - 2 * vectors[..., 1] + 0.25).clamp(min=0)
+
+
+def test_the_contract_names_the_solver_here():
+    assert module.relaxed_top_k is relaxed_top_k
+
+
+@pytest.mark.parametrize("gate", ["relu", "l1"])
+def test_without_a_gate_salience_is_relu_of_a_linear_map(gate):
+    vectors = random_vectors()
+    found = learned(gate)(vectors, IDS, MASK)
+    assert torch.allclose(found, token_scores(vectors) * MASK)
+    assert (found[0] == 0).any() and (found[0] > 0).any()
+
+
+def test_the_hard_gate_keeps_the_best_share():
+    vectors = random_vectors()
+    found, scores = learned("hard", sparsity=0.5)(vectors, IDS, MASK), token_scores(vectors)
+    for row, mask, result in zip(scores, MASK, found, strict=True):
+        real = row[mask].tolist()
+        kept = sorted(real, reverse=True)[: math.ceil(0.5 * len(real))]
+        assert result[mask].tolist() == pytest.approx([s if s in kept else 0 for s in real])
+        assert not result[~mask].any()
+
+
+@pytest.mark.parametrize(("solver", "iterations"), [("exact", 1), ("iterative", 500)])
+def test_the_lp_gate_is_the_relaxed_top_k_of_its_share(solver, iterations):
+    options = {"sparsity": 0.4, "epsilon": 0.5, "solver": solver, "iterations": iterations}
+    vectors = random_vectors()
+    found, scores = learned("lp", **options)(vectors, IDS, MASK), token_scores(vectors)
+    for row, m, result in zip(scores, (6, 4, 1), found, strict=False):
+        gates = relaxed_top_k(row[:m], math.ceil(0.4 * m), 0.5)
+        assert torch.allclose(result[:m], gates * row[:m], atol=1e-6)
+    assert not found[~MASK].any()
+
+
+@pytest.mark.parametrize("gate", GATES)
+def test_all_tokens_count_alike_at_first_and_can_learn(gate):
+    salience, vectors = LearnedSalience(3, gate), random_vectors().float()
+    found = salience(vectors, IDS, MASK)
+    assert found.dtype == torch.float32
+    if gate != "hard":
+        assert found[0].tolist() == pytest.approx([3 / 6 if gate == "lp" else 1] * 6)
+    (found * IDS).sum().backward()
+    assert salience.weight.grad.abs().min() > 0 and salience.bias.grad != 0
+
+
+@pytest.mark.parametrize("gate", GATES)
+def test_padding_and_batch_mates_change_nothing(gate):
+    vectors = random_vectors()
+    found = learned(gate)(vectors.masked_fill(~MASK[..., None], 99.0), IDS, MASK)
+    alone = learned(gate)(vectors[1:2, :4], IDS[1:2, :4], MASK[1:2, :4])
+    assert torch.allclose(found[1, :4], alone[0])
+    assert not found[~MASK].any() and found.isfinite().all()
+
+
+@pytest.mark.parametrize("gate", GATES)
+def test_gradients_of_saliences(gate):
+    salience, vectors = learned(gate, epsilon=0.4), random_vectors(seed=2).requires_grad_()
+    inputs = vectors, salience.weight, salience.bias
+
+    def call(vectors, weight, bias):
+        parameters = {"weight": weight, "bias": bias}
+        return torch.func.functional_call(salience, parameters, (vectors, IDS, MASK))
+
+    assert torch.autograd.gradcheck(call, inputs)
+
+
+def test_gradients_through_the_whole_score():
+    """aligner's differentiable alignment × salience, divided by Z = Σ A."""
+    salience, scoring = learned("lp", epsilon=0.4), Scoring(SoftTopK(2, 0.3), "alignment")
+    queries = random_vectors(seed=3)[:, :2]
+
+    def scores(vectors):
+        documents = TokenVectors(vectors, MASK, IDS, salience(vectors, IDS, MASK))
+        mask, ids = MASK[:1, :2].expand(4, 2), IDS[:, :2]
+        return scoring(documents, TokenVectors(queries, mask, ids, salience(queries, ids, mask)))
+
+    assert torch.autograd.gradcheck(scores, random_vectors(seed=2).requires_grad_())
+
+
+def test_bf16_autocast_leaves_saliences_exact():
+    vectors = random_vectors().float()
+    salience = learned("lp", epsilon=0.002).float()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = salience(vectors, IDS, MASK)
+    assert torch.equal(found, salience(vectors, IDS, MASK))
+
+
+def test_only_the_l1_gate_asks_for_a_penalty():
+    found = torch.tensor([[1.0, 3.0, 0.0], [2.0, 0.0, 0.0]])
+    mask = torch.tensor([[True, True, True], [True, False, False]])
+    assert learned("l1", l1=0.5).penalty(found, mask) == 0.5 * 6 / 4
+    for gate in ("lp", "relu", "hard"):
+        assert learned(gate, l1=0.5).penalty(found, mask) == 0
+    assert IdfSalience(3).penalty(found, mask) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"gate": "soft"}, "model.salience.gate=soft: must be one of lp, relu, hard, l1"),
+        ({"sparsity": 0}, "model.salience.sparsity=0: must be > 0 and ≤ 1"),
+        ({"sparsity": 1.5}, "model.salience.sparsity=1.5: must be"),
+        ({"epsilon": 0}, "model.salience.epsilon=0: must be > 0"),
+        ({"solver": "x"}, "model.salience.solver=x: must be one of exact, iterative"),
+        ({"iterations": 0}, "model.salience.iterations=0: must be ≥ 1"),
+        ({"gate": "l1", "l1": 0}, "model.salience.l1=0: must be > 0"),
+    ],
+)
+def test_bad_values_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        LearnedSalience(3, **options)
+
+
+# IDF -------------------------------------------------------------------------------------------
+
+
+DOCUMENTS = [[3, 3, 4, 1], [3, 5, 1], [3, 1], []]
+
+
+def idf(frequency):
+    return math.log(1 + (4 - frequency + 0.5) / (frequency + 0.5))
+
+
+def fitted():
+    salience = IdfSalience(3)
+    salience.fit(DOCUMENTS, 7)
+    return salience
+
+
+def test_idf_by_hand():
+    """Token 3 occurs four times in three documents, 4 and 5 once, 6 never; 1 ends a text."""
+    ids = torch.tensor([[3, 4, 5, 6, 1, 0, 2, 3], [4, 4, 4, 4, 4, 4, 4, 9]])
+    mask = torch.tensor([[True] * 7 + [False], [True] * 8])
+    found = fitted()(torch.zeros(2, 8, 3), ids, mask)
+    mean = (4 * idf(3) + idf(1) + idf(1)) / 6
+    expected = [idf(3), idf(1), idf(1), idf(0), 0, 0, 0, 0]
+    assert found.dtype == torch.float32
+    assert found[0].tolist() == pytest.approx([value / mean for value in expected])
+    # 9 is a pooling's learned token, beyond the vocabulary.
+    assert found[1].tolist() == pytest.approx([idf(1) / mean] * 7 + [1])
+
+
+def test_idf_has_mean_one_over_the_collection():
+    tokens = torch.tensor([[token for document in DOCUMENTS for token in document if token > 2]])
+    found = fitted()(torch.zeros(1, 6, 3), tokens, torch.ones_like(tokens, dtype=torch.bool))
+    assert found.mean().item() == pytest.approx(1)
+
+
+def test_idf_of_nothing_is_finite():
+    salience = IdfSalience(3)
+    salience.fit([[1], []], 5)
+    assert salience.idf.isfinite().all()
+
+
+def test_idf_is_in_the_checkpoint(tmp_path):
+    """A new module loads a table of any size, inside other modules too."""
+    torch.save(torch.nn.ModuleDict({"query": fitted()}).state_dict(), tmp_path / "x.ckpt")
+    new = torch.nn.ModuleDict({"query": IdfSalience(3)})
+    new.load_state_dict(torch.load(tmp_path / "x.ckpt", weights_only=True))
+    assert torch.equal(new["query"].idf, fitted().idf)
+    assert not list(new.parameters())
+
+
+def test_idf_must_be_fitted():
+    with pytest.raises(ValueError, match="IdfSalience: call fit with the collection's documents"):
+        IdfSalience(3)(torch.zeros(1, 2, 3), torch.ones(1, 2).long(), torch.ones(1, 2).bool())
+
+
+# Pruning ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("share", [0.01, 0.2, 0.4, 0.5, 1.0])
+def test_the_best_share_of_each_text_is_kept(share):
+    salience = torch.randn(4, 6, generator=torch.Generator().manual_seed(1))
+    kept = top_share(salience, MASK, share)
+    for row, m, result in zip(salience, (6, 4, 1, 0), kept, strict=True):
+        best = row[:m].argsort(descending=True)[: math.ceil(share * m)]
+        assert sorted(result.nonzero().flatten().tolist()) == sorted(best.tolist())
+
+
+def test_of_equal_tokens_the_first_are_kept():
+    salience = torch.tensor([0.0, 1.0, 0.0, 0.0, 0.0])
+    kept = top_share(salience, torch.tensor([True, True, True, True, False]), 0.5)
+    assert kept.tolist() == [True, True, False, False, False]
+
+
+@pytest.mark.parametrize("share", [0, -0.1, 1.1])
+def test_an_impossible_share_is_refused(share):
+    with pytest.raises(ValueError, match=f"share={share}: must be > 0 and ≤ 1"):
+        top_share(torch.zeros(1, 2), torch.ones(1, 2, dtype=torch.bool), share)

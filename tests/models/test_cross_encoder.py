@@ -1,0 +1,307 @@
+"""The cross-encoder: one sequence a pair, the pairs that it is trained on, reranking, its cost."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from gr_mvdr.batch import PairBatch, cut, pad
+from gr_mvdr.bm25 import words
+from gr_mvdr.flops import transformer_flops
+from gr_mvdr.tokenizers import EOS_ID
+from models.cross_encoder import CrossEncoder, joined, scored_pairs
+
+IN_BATCH = {"_target_": "gr_mvdr.losses.InBatchCrossEntropy"}
+
+
+@pytest.fixture
+def make(tools):
+    def build(**options):
+        torch.manual_seed(0)
+        defaults = dict(
+            backbone=dict(name=None, dropout_rate=0.0, attention="eager", shape=tools.SHAPE),
+            query_length=8,
+            document_length=12,
+            loss=IN_BATCH,
+            optimizer=tools.OPTIMIZER,
+        )
+        return tools.sharpen(CrossEncoder(**{**defaults, **options})).eval()
+
+    return build
+
+
+def sequences(batch):
+    """Each pair's real tokens, the query's first, as lists."""
+    queries = zip(batch.query_ids, batch.query_mask, strict=True)
+    documents = zip(batch.document_ids, batch.document_mask, strict=True)
+    return [
+        query[real].tolist() + document[kept].tolist()
+        for (query, real), (document, kept) in zip(queries, documents, strict=True)
+    ]
+
+
+# One sequence a pair ---------------------------------------------------------------------------
+
+
+def test_a_pair_is_one_sequence_without_padding_in_between(tools):
+    batch = tools.widen(tools.make_batch())
+    found = joined((batch.query_ids, batch.query_mask), (batch.document_ids, batch.document_mask))
+    expected = sequences(batch)
+    assert [row[real].tolist() for row, real in zip(*found, strict=True)] == expected
+    assert found[0].shape == (3, max(map(len, expected)))
+    assert torch.equal(found[1], pad(expected)[1])
+    assert [row.count(EOS_ID) for row in expected] == [2, 2, 2], "the separator and the end"
+
+
+@pytest.mark.parametrize("pooling", ["mean", "first"])
+@torch.no_grad()
+def test_the_score_is_the_head_on_the_pooled_states(make, tools, pooling):
+    model, batch = make(pooling=pooling), tools.make_batch()
+    for score, tokens in zip(model.score(batch), sequences(batch), strict=True):
+        states = model.encoder(input_ids=torch.tensor([tokens])).last_hidden_state[0]
+        pooled = states[0] if pooling == "first" else states.mean(0)
+        assert torch.isclose(score, pooled @ model.head.weight[0] + model.head.bias[0], atol=1e-5)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "first"])
+@torch.no_grad()
+def test_padding_and_batch_mates_change_no_score(make, tools, pooling):
+    model, batch = make(pooling=pooling), tools.make_batch()
+    together = model.score(tools.widen(batch))
+    alone = torch.cat([model.score(tools.one(batch, number)) for number in range(3)])
+    assert together.dtype == torch.float32 and together.std() > 0.01
+    assert torch.allclose(together, alone, atol=1e-5)
+
+
+@torch.no_grad()
+def test_query_and_document_are_read_together(make, tools):
+    """No sum of a query's and a document's own score could give these."""
+    model = make()
+    batch = tools.make_batch((4, 4), (6, 6))
+    crossed = replace(batch, document_ids=batch.document_ids.flip(0))
+    own, other = model.score(batch), model.score(crossed)
+    assert abs(own.sum() - other.sum()) > 1e-3
+
+
+# Training --------------------------------------------------------------------------------------
+
+
+def wanted(index, negatives_per_query):
+    """Loops: the positive, and the next documents in the circle that are another one."""
+    size = len(index)
+    found = torch.zeros(size, size, dtype=torch.bool)
+    for query in range(size):
+        circle = [(query + step) % size for step in range(1, size)]
+        others = [row for row in circle if index[row] != index[query]]
+        found[[query, *others[:negatives_per_query]], query] = True
+    return found
+
+
+@pytest.mark.parametrize("index", [[5, 6, 7, 8, 9], [5, 5, 6, 5, 7], [5, 5, 5, 5, 5], [3]])
+@pytest.mark.parametrize("negatives_per_query", [1, 2, 9])
+def test_in_batch_negatives_are_the_next_other_documents(tools, index, negatives_per_query):
+    batch = tools.make_batch((2,) * len(index), (3,) * len(index))
+    batch.document_index = torch.tensor(index)
+    found = scored_pairs(batch, negatives_per_query)
+    assert torch.equal(found, wanted(index, negatives_per_query))
+
+
+@pytest.fixture(name="given")
+def _given(tools):
+    """Three queries with two given negatives each; some are other queries' positives."""
+    documents = tools.draw_tokens([6, 1, 8, 3, 4], seed=8)
+    ids, mask = pad([cut(tokens, 99, EOS_ID) for tokens in documents])
+    batch = tools.make_batch((3, 6, 2), (2, 2, 2))
+    return PairBatch(
+        batch.query_ids,
+        batch.query_mask,
+        ids,
+        mask,
+        torch.tensor([4, 2, 7, 9, 1]),
+        negatives=torch.tensor([[3, 4], [4, 0], [3, 1]]),
+        teacher=torch.tensor([[3.0, 1.0, 0.0], [2.0, 2.5, 0.5], [1.0, -1.0, float("nan")]]),
+    )
+
+
+def test_given_negatives_are_scored_and_no_others(given):
+    found = scored_pairs(given, 1)
+    assert found.T.int().tolist() == [[1, 0, 0, 1, 1], [1, 1, 0, 0, 1], [0, 1, 1, 1, 0]]
+
+
+def pair_scores(model, batch):
+    """(D, B) the score of every pair, one at a time."""
+    count = len(batch.document_ids)
+    columns = []
+    for query in range(len(batch)):
+        ids, mask = batch.query_ids[[query] * count], batch.query_mask[[query] * count]
+        rows = PairBatch(ids, mask, batch.document_ids, batch.document_mask, batch.document_index)
+        columns.append(model.score(rows))
+    return torch.stack(columns, 1)
+
+
+@torch.no_grad()
+def test_the_loss_is_a_softmax_over_the_positive_and_its_negatives(make, tools, given):
+    model = make(negatives_per_query=2)
+    batch = tools.make_batch((3, 2, 4, 2), (5, 3, 4, 6))
+    batch.document_index = torch.tensor([1, 1, 2, 3])
+    for number, (data, rows) in enumerate(
+        [
+            (batch, [[0, 2, 3], [1, 2, 3], [2, 3, 0], [3, 0, 1]]),
+            (given, [[0, 3, 4], [1, 4, 0], [2, 3, 1]]),
+        ]
+    ):
+        every = pair_scores(model, data)
+        losses = [
+            -every[row, query].log_softmax(0)[0]
+            for query, row in enumerate(map(torch.tensor, rows))
+        ]
+        assert torch.isclose(model.loss(data), torch.stack(losses).mean(), atol=1e-5), number
+
+
+@torch.no_grad()
+def test_a_teacher_can_be_distilled(make, given):
+    model = make(loss={"_target_": "gr_mvdr.losses.MarginMSE"})
+    every, teacher = pair_scores(model, given), given.teacher
+    errors = []
+    for query, (first, second) in enumerate(given.negatives.tolist()):
+        for place, row in ((1, first), (2, second)):
+            margin = teacher[query, 0] - teacher[query, place]
+            errors.append((every[query, query] - every[row, query] - margin) ** 2)
+    expected = torch.stack([error for error in errors if not error.isnan()])
+    assert len(expected) == 5
+    assert torch.isclose(model.loss(given), expected.mean(), atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_gradients_are_finite_also_in_a_last_batch_of_one(make, tools, size):
+    model = make()
+    loss = model.loss(tools.make_batch((3,) * size, (4,) * size))
+    loss.backward()
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    assert torch.isfinite(loss) and all(torch.isfinite(g).all() for g in gradients)
+    assert (size > 1) == any(g.abs().max() > 0 for g in gradients)
+
+
+def test_it_learns_which_document_answers(make, tools):
+    model = make(negatives_per_query=3).train()
+    batch = tools.make_batch((3, 3, 3, 3), (4, 4, 4, 4))
+    optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
+    for _ in range(60):
+        optimizer.zero_grad()
+        model.loss(batch).backward()
+        optimizer.step()
+    with torch.no_grad():
+        assert pair_scores(model.eval(), batch).argmax(0).tolist() == [0, 1, 2, 3]
+
+
+def test_a_checkpoint_is_plain_and_gives_the_model_back(make, tools, tmp_path):
+    model, batch = make(), tools.make_batch()
+    content = {"hyper_parameters": dict(model.hparams), "state_dict": model.state_dict()}
+    torch.save(content, tmp_path / "model.ckpt")
+    kept = torch.load(tmp_path / "model.ckpt", weights_only=True)
+    loaded = CrossEncoder(**kept["hyper_parameters"]).eval()
+    loaded.load_state_dict(kept["state_dict"])
+    with torch.no_grad():
+        assert torch.equal(loaded.score(batch), model.score(batch))
+
+
+# Reranking and retrieval -----------------------------------------------------------------------
+
+
+def test_reranking_gives_every_candidate_its_own_score(make, tools, queries, documents):
+    backbone = dict(name=None, dropout_rate=0.5, attention="eager", shape=tools.SHAPE)
+    model = make(backbone=backbone)
+    candidates = {"q0": ["d6", "d0", "d5"], "q1": [], "q2": documents["id"]}
+    found = model.train().rerank(queries, documents, candidates)
+    assert found.query_ids == ["q0", "q1", "q2"]
+    for number, query in enumerate(found.query_ids):
+        scores = found.scores(query)
+        assert set(scores) == set(candidates[query])
+        for document, score in scores.items():
+            asked = cut(queries["tokens"][number], 8, EOS_ID)
+            text = cut(documents["tokens"][int(document[1:])], 12, EOS_ID)
+            pair = PairBatch(*pad([asked]), *pad([text]), torch.tensor([0]))
+            with torch.no_grad():
+                assert score == pytest.approx(model.score(pair).item(), abs=1e-5)
+    nothing = {query: [] for query in queries["id"]}
+    assert model.rerank(queries, documents, nothing).documents("q0") == []
+
+
+def test_pairs_of_like_length_share_a_batch(make, tools, monkeypatch):
+    import models.cross_encoder as module
+
+    monkeypatch.setattr(module, "_BATCH", 4)
+    queries = tools.Texts(tools.draw_tokens([2, 6, 3], 1), "q")
+    documents = tools.Texts(tools.draw_tokens([9, 1, 5, 11, 3, 2, 7], 2), "d")
+    model, shapes = make(), []
+    scores = model.joint_scores
+    monkeypatch.setattr(
+        model, "joint_scores", lambda ids, mask: shapes.append(mask) or scores(ids, mask)
+    )
+    model.rerank(queries, documents, dict.fromkeys(queries["id"], documents["id"]))
+    lengths = [n for mask in shapes for n in mask.sum(1).tolist()]
+    assert [len(mask) for mask in shapes] == [4, 4, 4, 4, 4, 1]
+    assert lengths == sorted(lengths) and len(set(lengths)) > 8
+
+
+def test_the_order_of_candidates_changes_nothing(make, queries, documents):
+    model, names = make(), documents["id"]
+    one = model.rerank(queries, documents, dict.fromkeys(queries["id"], names))
+    other = model.rerank(queries, documents, dict.fromkeys(queries["id"], names[::-1]))
+    for query in queries["id"]:
+        assert one.documents(query) == other.documents(query)
+        assert one.scores(query) == pytest.approx(other.scores(query), abs=1e-5)
+
+
+def test_retrieval_reranks_the_best_documents_of_bm25(make, tools, documents, tmp_path):
+    pytest.importorskip("bm25s")
+    tokens = documents["tokens"]
+    queries = tools.Texts([tokens[1][:3] + tokens[5][:4] + tokens[3][:2], [59_999]], "q")
+    model = make(depth=2)
+    model.index(documents, tmp_path / "index")
+    assert (tmp_path / "index/bm25/documents.json").is_file()
+    best = list(model.bm25.best(words(queries["text"][0]), 2))
+    assert len(model.bm25.best(words(queries["text"][0]), 100)) > 2
+    found = model.retrieve(queries, 100)
+    assert found == model.rerank(queries, documents, {"q0": best, "q1": []})
+    assert set(found.documents("q0")) == set(best) and found.documents("q1") == []
+    assert model.retrieve(queries, 1).documents("q0") == found.documents("q0")[:1]
+
+
+# What it has and has not -----------------------------------------------------------------------
+
+
+def test_it_has_no_alignment_and_says_so(make, tools):
+    model = make()
+    assert not model.alignable
+    with pytest.raises(NotImplementedError, match="a cross-encoder has no alignment"):
+        model.align(tools.make_batch())
+
+
+def test_its_joint_compute_is_a_pass_over_both_texts(make, tools):
+    sizes = [tools.SHAPE[key] for key in ("num_layers", "d_model", "d_ff")]
+    attention = tools.SHAPE["num_heads"] * tools.SHAPE["d_kv"]
+    whole = transformer_flops(5 + 9, *sizes, attention)
+    assert make(pooling="first").joint_flops(5, 9) == whole + 2 * 16
+    assert make().joint_flops(5, 9) == whole + 14 * 16 + 2 * 16
+    assert make().joint_flops(500, 900) == make().joint_flops(8, 12), "as it cuts the texts"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"negatives_per_query": 0}, "model.negatives_per_query=0: must be ≥ 1"),
+        ({"depth": 0}, "model.depth=0: must be ≥ 1"),
+        ({"pooling": "last"}, "model.pooling=last: must be mean or first"),
+        ({"loss": {"_target_": "gr_mvdr.losses.Nothing"}}, "_target_=gr_mvdr.losses.Nothing"),
+    ],
+)
+def test_bad_options_are_refused(make, options, message):
+    with pytest.raises(ValueError, match=message):
+        make(**options)
+
+
+def test_a_loss_of_given_negatives_asks_for_them(make, tools):
+    model = make(loss={"_target_": "gr_mvdr.losses.GivenNegativesCrossEntropy"})
+    with pytest.raises(ValueError, match="needs data.examples.negatives"):
+        model.loss(tools.make_batch())

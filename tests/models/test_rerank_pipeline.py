@@ -1,0 +1,448 @@
+"""The pipeline: what each stage is given, how rankings are stacked, costs, what is refused."""
+
+import json
+import sys
+from types import ModuleType
+
+import pytest
+import torch
+import yaml
+
+from gr_mvdr.ranking import Ranking
+from gr_mvdr.tokenizers import load_tokenizer, word_tokenizer
+from models.base import System
+from models.bm25 import BM25
+from models.cross_encoder import CrossEncoder
+from models.docid import Docid
+from models.rerank_pipeline import RerankPipeline, above
+
+WORDS = [f"w{n}" for n in range(4, 60)]
+
+
+class Scripted(System):
+    """Scores document dN of query qM by `scores[M][N]`; a pair costs what its lengths say."""
+
+    paradigm = "lexical"
+    trainable = False
+
+    def __init__(self, scores, counted=True):
+        super().__init__()
+        self.save_hyperparameters()
+        self.asked = []
+
+    def joint_flops(self, query_tokens, document_tokens):
+        return 1000.0 * query_tokens + document_tokens if self.hparams.counted else None
+
+    def index(self, documents, directory=None):
+        self.documents = documents["id"][:]
+
+    def retrieve(self, queries, k=100):
+        return self.rerank(queries, None, dict.fromkeys(queries["id"], self.documents)).top(k)
+
+    def rerank(self, queries, documents, candidates, sign=1):
+        self.asked.append({query: list(candidates[query]) for query in queries["id"]})
+        table = self.hparams.scores
+        return Ranking(
+            {
+                query: {
+                    d: sign * float(table[int(query[1:])][int(d[1:])]) for d in candidates[query]
+                }
+                for query in queries["id"]
+            }
+        )
+
+
+@pytest.fixture(autouse=True)
+def scripted(monkeypatch):
+    """A module under whose name a configuration finds `Scripted`."""
+    module = ModuleType("scripted_stage")
+    module.Scripted = Scripted
+    monkeypatch.setitem(sys.modules, "scripted_stage", module)
+
+
+@pytest.fixture
+def texts(tools):
+    """Six documents of different lengths whose words are their tokens: w4 is token 4."""
+    return readable(tools, tools.draw_tokens([3, 9, 1, 5, 7, 2], seed=3), "d")
+
+
+def readable(tools, tokens, prefix):
+    table = tools.Texts(tokens, prefix)
+    table["text"] = [" ".join(f"w{token}" for token in row) for row in tokens]
+    return table
+
+
+@pytest.fixture
+def asked(tools, texts):
+    """Two queries of words of some documents."""
+    tokens = texts["tokens"]
+    return readable(tools, [tokens[1][:4] + tokens[4][2:4], tokens[3][1:3] + tokens[0][:2]], "q")
+
+
+def finished(folder, model, rerank=None, unit="piece", documents=6, **record):
+    """The folder that a run leaves behind, as far as a pipeline reads it."""
+    folder.mkdir(parents=True)
+    config = {"model": model, "tokenizer": {"unit": unit}, "rerank": rerank or {"relevance": {}}}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    defaults = dict(system=folder.name, collection="places", documents=documents)
+    defaults |= dict(sources={"a/corpus.jsonl": "12ab"}, text_fields=["title", "text"])
+    (folder / "provenance.json").write_text(json.dumps({**defaults, **record}))
+    (folder / "metrics.json").write_text("{}")
+    return folder
+
+
+def scripted_run(folder, scores, rerank=None, counted=True, **record):
+    model = {"_target_": "scripted_stage.Scripted", "scores": scores, "counted": counted}
+    return finished(folder, model, rerank, **record)
+
+
+def trained_run(folder, system, tools, **settings):
+    """A finished run of a trained system: a checkpoint, and a vocabulary that was asked for."""
+    kind = type(system)
+    asked = {"_target_": f"{kind.__module__}.{kind.__name__}", "backbone": "asked for"}
+    finished(folder, asked, **settings)
+    (folder / "checkpoints").mkdir()
+    state = {"hyper_parameters": dict(system.hparams), "state_dict": system.state_dict()}
+    system.on_save_checkpoint(state)
+    torch.save(state, folder / "checkpoints/last.ckpt")
+    tools.save_tokenizer(folder / "tokenizer")
+    return folder
+
+
+def pipeline(*runs, documents, directory):
+    """A pipeline of (folder, depth), prepared and indexed."""
+    stages = [
+        {"run": str(run)} | ({} if depth is None else {"depth": depth}) for run, depth in runs
+    ]
+    model = RerankPipeline(stages).eval()
+    model.prepare(documents, range(len(documents)), directory / "identifiers")
+    model.index(documents, directory / "index")
+    return model
+
+
+FIRST = [[6, 5, 4, 3, 2, 1], [1, 2, 3, 4, 5, 6]]
+SECOND = [[0.1, 0.3, 0.2, 9, 9, 9], [9, 9, 0.3, 0.1, 0.2, 0.4]]
+THIRD = [[-7, -8, -9, 0, 0, 0], [0, 0, -2, -1, 0, 5]]
+
+
+@pytest.fixture
+def three(tmp_path, texts):
+    """Stages of 4, 2 and all documents."""
+    runs = [
+        scripted_run(tmp_path / name, scores)
+        for name, scores in (("A", FIRST), ("B", SECOND), ("C", THIRD))
+    ]
+    return pipeline(*zip(runs, (4, 2, None), strict=True), documents=texts, directory=tmp_path)
+
+
+# Order -----------------------------------------------------------------------------------------
+
+
+def test_each_stage_reranks_what_the_one_before_hands_on(three, asked):
+    found = three.retrieve(asked, 100)
+    second, third = (stage.model.asked for stage in three.stages[1:])
+    assert second == [{"q0": ["d0", "d1", "d2", "d3"], "q1": ["d5", "d4", "d3", "d2"]}]
+    # By B: q0 d3 (9), d1, d2, d0; q1 d5, d2, d4, d3.
+    assert third == [{"q0": ["d3", "d1"], "q1": ["d5", "d2"]}]
+    assert found.documents("q0") == ["d3", "d1", "d2", "d0"]
+    assert found.documents("q1") == ["d5", "d2", "d4", "d3"]
+    assert three.retrieve(asked, 3).documents("q0") == ["d3", "d1", "d2"]
+
+
+def test_what_is_not_handed_on_keeps_its_order_below():
+    earlier = Ranking({"q": {"a": 9.0, "b": 8.0, "c": 7.0, "d": 6.5}, "r": {"a": 1.0}, "s": {}})
+    found = above(Ranking({"q": {"c": -50.0, "b": -40.0}, "r": {}}), earlier)
+    assert found.documents("q") == ["b", "c", "a", "d"]
+    assert found.scores("q")["b"] == -40.0 and found.scores("q")["a"] < -50.0
+    assert (found.documents("r"), found.documents("s")) == (["a"], [])
+
+
+def test_given_candidates_pass_all_stages(three, asked, texts):
+    candidates = {"q0": ["d5", "d4", "d3", "d0", "d1"], "q1": ["d2"]}
+    found = three.rerank(asked, texts, candidates)
+    # A orders d0 d1 d3 d4 d5 and hands on 4; B orders d3, d4 (9, 9: last id first), d1, d0.
+    assert three.stages[1].model.asked == [{"q0": ["d0", "d1", "d3", "d4"], "q1": ["d2"]}]
+    assert three.stages[2].model.asked[0]["q0"] == ["d4", "d3"]
+    assert found.documents("q0") == ["d4", "d3", "d1", "d0", "d5"]
+    assert found.documents("q1") == ["d2"]
+    assert three.statistics() == {}, "the costs are those of retrieve"
+
+
+def test_a_stage_reranks_in_the_first_form_of_its_run(tmp_path, texts, asked):
+    forms = {"backwards": {"sign": -1}, "forwards": {"sign": 1}}
+    runs = scripted_run(tmp_path / "A", FIRST), scripted_run(tmp_path / "B", FIRST, forms)
+    model = pipeline((runs[0], 3), (runs[1], None), documents=texts, directory=tmp_path)
+    assert model.retrieve(asked).documents("q0") == ["d2", "d1", "d0"]
+
+
+def test_one_stage_is_the_system_itself(tmp_path, texts, asked):
+    run = scripted_run(tmp_path / "A", FIRST)
+    model = pipeline((run, None), documents=texts, directory=tmp_path)
+    assert model.retrieve(asked, 2) == model.stages[0].model.retrieve(asked, 2)
+
+
+def test_a_query_that_the_first_stage_cannot_answer_is_left_out(tmp_path, texts, asked):
+    runs = [scripted_run(tmp_path / "A", FIRST), scripted_run(tmp_path / "B", SECOND)]
+    model = pipeline((runs[0], 2), (runs[1], None), documents=texts, directory=tmp_path)
+    first, second = (stage.model for stage in model.stages)
+    first.retrieve = lambda queries, k: Ranking({"q0": {}, "q1": {"d2": 1.0, "d0": 2.0}})
+    found = model.retrieve(asked)
+    assert second.asked == [{"q1": ["d0", "d2"]}]
+    assert (found.documents("q0"), found.documents("q1")) == ([], ["d0", "d2"])
+    first.retrieve = lambda queries, k: Ranking({"q0": {}, "q1": {}})
+    assert len(second.asked) == 1 and model.retrieve(asked).documents("q1") == []
+    assert len(second.asked) == 1
+
+
+# Costs -----------------------------------------------------------------------------------------
+
+
+def test_joint_compute_is_counted_pair_by_pair(three, asked, texts):
+    asked["tokens"] = [[4] * 3, [4] * 6]
+    n = {"q0": 4, "q1": 7}  # end tokens included
+    m = {name: len(tokens) + 1 for name, tokens in zip(texts["id"], texts["tokens"], strict=True)}
+    handed = [
+        dict.fromkeys(n, texts["id"]),  # the first stage scores the collection
+        {"q0": ["d0", "d1", "d2", "d3"], "q1": ["d5", "d4", "d3", "d2"]},
+        {"q0": ["d3", "d1"], "q1": ["d5", "d2"]},
+    ]
+    assert three.statistics() == {}
+    three.retrieve(asked)
+    three.retrieve(asked)  # a mean over queries, however often they come
+    found, total = three.statistics(), 0.0
+    for name, pairs in zip(("1-A", "2-B", "3-C"), handed, strict=True):
+        expected = sum(1000.0 * n[q] + m[d] for q in pairs for d in pairs[q]) / 2
+        assert found[f"cost/joint_flops/{name}"] == pytest.approx(expected)
+        assert 0 < found[f"cost/stage_ms/{name}"] < 1000
+        total += expected
+    assert found["cost/joint_flops"] == pytest.approx(total)
+
+
+def test_a_stage_that_nobody_has_counted_leaves_no_sum(tmp_path, texts, asked):
+    runs = [scripted_run(tmp_path / "A", FIRST), scripted_run(tmp_path / "B", FIRST, counted=False)]
+    model = pipeline((runs[0], 3), (runs[1], None), documents=texts, directory=tmp_path)
+    model.retrieve(asked)
+    keys = {"cost/joint_flops/1-A", "cost/stage_ms/1-A", "cost/stage_ms/2-B"}
+    assert set(model.statistics()) == keys
+
+
+def test_milliseconds_are_those_of_each_stage(three, asked, monkeypatch):
+    import time
+
+    clock = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    for stage, seconds in zip(three.stages, (0.25, 1.0, 3.0), strict=True):
+
+        def slow(*arguments, original=stage.model.rerank, seconds=seconds, **form):
+            clock[0] += seconds
+            return original(*arguments, **form)
+
+        monkeypatch.setattr(stage.model, "rerank", slow)
+    three.retrieve(asked)
+    found = [three.statistics()[f"cost/stage_ms/{name}"] for name in ("1-A", "2-B", "3-C")]
+    assert found == [125.0, 500.0, 1500.0]
+
+
+# Real systems ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cross_encoder(tools):
+    torch.manual_seed(0)
+    backbone = dict(name=None, dropout_rate=0.0, attention="eager", shape=tools.SHAPE)
+    loss = {"_target_": "gr_mvdr.losses.InBatchCrossEntropy"}
+    lengths = dict(query_length=8, document_length=12)
+    return tools.sharpen(CrossEncoder(backbone, **lengths, loss=loss, optimizer=tools.OPTIMIZER))
+
+
+def lexical_run(folder, **settings):
+    return finished(folder, {"_target_": "models.bm25.BM25", "k1": 1.2, "b": 0.6}, **settings)
+
+
+def test_words_and_pieces_in_one_pipeline(tools, texts, asked, cross_encoder, tmp_path):
+    """A BM25 run has terms of its own, whatever the tokens of the pipeline's run are."""
+    pytest.importorskip("bm25s")
+    runs = lexical_run(tmp_path / "BM25", unit="word"), tmp_path / "CE"
+    trained_run(runs[1], cross_encoder, tools)
+    pieces = load_tokenizer(tools.save_tokenizer(tmp_path / "pieces"))
+    for table in (texts, asked):  # words that this run's tokeniser cannot tell apart
+        table["text"] = [f"{text} rare{row % 2}" for row, text in enumerate(table["text"])]
+        table["tokens"] = pieces(table["text"], add_special_tokens=False)["input_ids"]
+    model = pipeline((runs[0], 3), (runs[1], None), documents=texts, directory=tmp_path)
+    vocabulary = word_tokenizer(texts["text"])
+    own = BM25(1.2, 0.6)
+    as_words = [dict(table) for table in (texts, asked)]
+    for table in as_words:
+        table["tokens"] = vocabulary(table["text"], add_special_tokens=False)["input_ids"]
+    own.index(as_words[0])
+    first = own.retrieve(as_words[1], 3)
+    own.index(texts)
+    assert own.retrieve(asked, 3) != first
+    assert model.stages[0].retrieve(asked, 3) == first
+    found = model.retrieve(asked, 100)
+    candidates = {query: first.documents(query) for query in first.query_ids}
+    assert found == cross_encoder.rerank(asked, texts, candidates)
+    assert model.statistics()["cost/joint_flops/1-BM25"] == 0
+    assert (tmp_path / "index/1-BM25").is_dir()
+
+
+def test_a_trained_stage_is_its_checkpoint(tools, texts, asked, cross_encoder, tmp_path):
+    """The configuration holds what was asked for; what was built stands in the checkpoint."""
+    run = trained_run(tmp_path / "CE", cross_encoder, tools)
+    first = scripted_run(tmp_path / "A", FIRST)
+    model = pipeline((first, 4), (run, None), documents=texts, directory=tmp_path)
+    loaded = model.stages[1].model
+    assert not loaded.training and loaded is not cross_encoder
+    for name, weight in cross_encoder.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], weight), name
+    assert sum(p.numel() for p in model.parameters()) == sum(
+        p.numel() for p in cross_encoder.parameters()
+    )
+    batch = tools.make_batch()
+    with torch.no_grad():
+        assert torch.equal(model.score(batch), cross_encoder.eval().score(batch))
+
+
+def test_a_generative_stage_has_the_identifiers_of_its_run(tools, tmp_path):
+    documents = tools.named_documents()
+    documents["text"] = [" ".join(f"w{token}" for token in row) for row in documents["tokens"]]
+    queries = readable(tools, tools.draw_tokens([4, 2], seed=4), "q")
+    directory = tmp_path / "GR/identifiers"
+    docid = tools.make_docid("semantic", documents, directory=tmp_path / "kept")
+    trained_run(tmp_path / "GR", docid, tools, rerank={"likelihood": {}}, documents=8)
+    (tmp_path / "kept").rename(directory)
+    scores = [[8, 7, 6, 5, 4, 3, 2, 1]] * 2
+    first = scripted_run(tmp_path / "A", scores, documents=8)
+    model = pipeline((first, 5), (tmp_path / "GR", None), documents=documents, directory=tmp_path)
+    assert isinstance(model.stages[1].model, Docid)
+    best = {query: ["d0", "d1", "d2", "d3", "d4"] for query in queries["id"]}
+    docid.index(documents)
+    assert model.retrieve(queries) == docid.rerank(queries, documents, best)
+    assert "cost/joint_flops" not in model.statistics()
+
+
+class Opened(Scripted):
+    """A system that can open an index, if its folder says so."""
+
+    def open_index(self, documents, directory):
+        content = (directory / "of").read_text()
+        if content != "these":
+            raise ValueError(f"{directory}: was made by another model")
+        self.documents = documents["id"][:]
+
+    def index(self, documents, directory=None):
+        directory.mkdir()
+        (directory / "made").write_text("")
+        super().index(documents, directory)
+
+
+@pytest.mark.parametrize(("kept", "made"), [("these", False), ("others", True), (None, True)])
+def test_an_index_is_made_only_if_the_runs_own_does_not_fit(
+    tmp_path, texts, asked, kept, made, capsys
+):
+    sys.modules["scripted_stage"].Scripted = Opened
+    run = scripted_run(tmp_path / "A", FIRST)
+    if kept:
+        (run / "index").mkdir()
+        (run / "index/of").write_text(kept)
+    model = pipeline((run, None), documents=texts, directory=tmp_path)
+    assert (tmp_path / "index/1-A/made").exists() == made
+    assert ("1-A: indexing anew, as" in capsys.readouterr().out) == made
+    assert model.retrieve(asked, 1).documents("q0") == ["d0"]
+
+
+# Refused ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stages", "message"),
+    [
+        ([], r"model.stages=\[\]: must be a list of"),
+        ([{"depth": 3}, {"run": "A"}], r"model.stages.0={'depth': 3}: must have a run"),
+        ([{"run": "A"}, {"run": "A"}], "model.stages.0.depth=None: must be ≥ 1"),
+        ([{"run": "A", "depth": 0}, {"run": "A"}], "model.stages.0.depth=0: must be ≥ 1"),
+        ([{"run": "A", "depth": 2.5}, {"run": "A"}], "model.stages.0.depth=2.5: must be ≥ 1"),
+        ([{"run": "A", "deep": 3}, {"run": "A"}], "model.stages.0.deep: must be run or depth"),
+        ([{"run": "A", "depth": 3}], "model.stages.0.depth=3: must be absent"),
+        ([{"run": "A", "depth": 3}, {"run": "B"}], "model.stages.1.run=B: no such run folder"),
+    ],
+)
+def test_stages_that_are_none_are_refused(stages, message, tmp_path, monkeypatch):
+    scripted_run(tmp_path / "A", FIRST)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        RerankPipeline(stages)
+
+
+@pytest.mark.parametrize("part", ["config.yaml", "provenance.json", "metrics.json"])
+def test_an_unfinished_run_is_refused(part, tmp_path):
+    run = scripted_run(tmp_path / "A", FIRST)
+    (run / part).unlink()
+    with pytest.raises(ValueError, match=f"stages.0.run=.*A: must be a finished .* no {part}"):
+        RerankPipeline([{"run": str(run)}])
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"sources": {"corpus.jsonl": "99ff"}}, "corpus.jsonl 99ff, must be 12ab"),
+        ({"sources": {}}, "corpus.jsonl None, must be 12ab"),
+        ({"text_fields": ["text"]}, "text_fields text, must be title, text"),
+    ],
+)
+def test_stages_of_different_collections_are_refused(other, message, tmp_path):
+    one = scripted_run(tmp_path / "A", FIRST)
+    two = scripted_run(tmp_path / "B", FIRST, **other)
+    with pytest.raises(ValueError, match=f"stages.1.run=.*B: was .* {message}, as in the first"):
+        RerankPipeline([{"run": str(one), "depth": 3}, {"run": str(two)}])
+
+
+def test_a_copy_of_the_collection_elsewhere_is_the_same(tmp_path):
+    one = scripted_run(tmp_path / "A", FIRST)
+    two = scripted_run(tmp_path / "B", FIRST, sources={"elsewhere/corpus.jsonl": "12ab"})
+    RerankPipeline([{"run": str(one), "depth": 3}, {"run": str(two)}])
+
+
+def test_a_run_of_other_documents_is_refused(tmp_path, texts):
+    run = scripted_run(tmp_path / "A", FIRST, documents=7)
+    message = r"stages.0.run=.*A: was made of 7 documents of places, must be of this run's 6"
+    with pytest.raises(ValueError, match=message):
+        pipeline((run, None), documents=texts, directory=tmp_path)
+
+
+def test_a_collection_that_is_not_this_runs_is_refused(tmp_path, texts):
+    """As many documents, but other ones: the provenance of this run tells them apart."""
+    run = scripted_run(tmp_path / "A", FIRST)
+    record = json.loads((run / "provenance.json").read_text())
+    own = tmp_path / "provenance.json"
+    own.write_text(json.dumps(record))
+    pipeline((run, None), documents=texts, directory=tmp_path)
+    own.write_text(json.dumps(record | {"sources": {"corpus.jsonl": "77"}, "collection": "x"}))
+    with pytest.raises(
+        ValueError, match="of places with corpus.jsonl 12ab, must be 77, as in this"
+    ):
+        pipeline((run, None), documents=texts, directory=tmp_path)
+
+
+def test_another_tokeniser_is_refused(tools, texts, cross_encoder, tmp_path):
+    run = trained_run(tmp_path / "CE", cross_encoder, tools)
+    pipeline((run, None), documents=texts, directory=tmp_path)
+    word_tokenizer([" ".join(WORDS[::-1])]).save_pretrained(run / "tokenizer")
+    with pytest.raises(ValueError, match="stages.0.run=.*CE: was trained with another tokeniser"):
+        pipeline((run, None), documents=texts, directory=tmp_path)
+
+
+def test_a_trained_system_without_a_checkpoint_is_refused(tools, texts, cross_encoder, tmp_path):
+    run = trained_run(tmp_path / "CE", cross_encoder, tools)
+    settings = dict(cross_encoder.hparams) | {"_target_": "models.cross_encoder.CrossEncoder"}
+    config = yaml.safe_load((run / "config.yaml").read_text()) | {"model": settings}
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    (run / "checkpoints/last.ckpt").unlink()
+    with pytest.raises(ValueError, match="stages.0.run=.*CE: .* no checkpoints/last.ckpt"):
+        pipeline((run, None), documents=texts, directory=tmp_path)
+
+
+def test_it_has_no_alignment_and_nothing_to_train(three, tools):
+    assert not (three.alignable or three.trainable) and three.configure_optimizers() is None
+    with pytest.raises(NotImplementedError, match="a pipeline has no alignment of its own"):
+        three.align(tools.make_batch())
