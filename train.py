@@ -19,6 +19,7 @@ from analysis.evaluation import evaluate_reranking, evaluate_retrieval
 from analysis.provenance import provenance
 from analysis.report import write_report
 from analysis.run_folder import find_run, start_run, write_json
+from analysis.study import check_study, run_study
 from conf.checks import check_values
 from conf.resolvers import register_resolvers
 
@@ -54,6 +55,7 @@ def train(config: DictConfig) -> dict[str, float]:
     settings.tokenizer.marks = data.marks  # a model knows tokens, not texts
     # Parts within a model (its head, its identifiers) stay dicts: a checkpoint can hold them.
     model = instantiate(settings.model, _convert_="all", _recursive_=False)
+    check_study(config.study, model)
     model.prepare(data.documents, data.known_documents, run / "identifiers")
     record = provenance(config.system, model, data, config.seed)
     start_run(config, record)
@@ -67,11 +69,12 @@ def train(config: DictConfig) -> dict[str, float]:
     model.index(data.documents, run / "index")
     metrics["cost/index_seconds"] = time.perf_counter() - start
     metrics["cost/index_bytes"] = index_bytes(run / "index")
-    metrics |= model.statistics()
     metrics |= evaluate_retrieval(model, data, run, config.retrieval_depth)
     metrics |= evaluate_reranking(model, data, run, instantiate(config.rerank, _convert_="all"))
+    metrics |= model.statistics()
     metrics |= query_milliseconds(model, data, config.retrieval_depth)
     metrics |= analyse_run(model, data, run, config.system, **config.analysis)
+    metrics |= run_study(config.study, model, data, run)
     metrics["cost/peak_memory_bytes"] = peak_memory_bytes()
 
     write_json(run / "metrics.json", metrics)

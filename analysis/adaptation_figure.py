@@ -26,7 +26,8 @@ def adaptation_figure(
         grid: strategy's name → nDCG@10. few_shot: queries in a fold → mean and deviation.
         title: the line above.
     """
-    names = [*grid, *(f"few-shot\n{size} queries" for size in few_shot)]
+    names = [name.replace("=", "\n") for name in grid]
+    names += [f"few-shot\n{size}" for size in few_shot]
     figure = Figure(figsize=(max(6.0, 0.8 * len(names)), 4.2), layout="constrained")
     axes = figure.subplots()
     colours = [COLOURS[name.startswith("top-p")] for name in grid]

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 Solver = Literal["exact", "iterative"]
-# Scores that a CPU solves at once: what is made on the way stays in the cache, and torch, which
-# splits larger work, keeps its threads from waiting for each other some 200 times.
+# Scores that a CPU solves at once: what is made on the way stays in the cache (half the time).
 _BLOCK = 1 << 15
 # Its exponential, and the sum of many, are finite in double.
 _LARGEST = 600.0

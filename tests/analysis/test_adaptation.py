@@ -1,10 +1,14 @@
 import csv
+from itertools import pairwise
 from statistics import fmean, stdev
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from analysis.adaptation import Adaptation, Strategy
+from analysis.adaptation_figure import adaptation_figure
+from analysis.metric_names import Statistic
 from analysis.study import check_study, run_study
 from gr_mvdr.alignment import TopK, TopP
 from gr_mvdr.ranking import Ranking, evaluate
@@ -107,6 +111,7 @@ def test_nothing_is_encoded_for_a_new_strategy_and_that_is_counted(
     original = studied_system.rerank_encoded
 
     def wasteful(encoded, candidates, scoring):
+        assert scoring.normaliser == "alignment"  # the system's own Z
         studied_system.encoder(studied_system.noise)
         return original(encoded, candidates, scoring)
 
@@ -129,12 +134,25 @@ def test_a_table_like_the_papers_and_a_figure(studied_system, studied_data, tmp_
     assert (tmp_path / "figures/study.png").is_file()
 
 
+def test_names_in_the_figure_do_not_overlap():
+    grid = {f"top-k={k}": 0.5 for k in (1, 2, 4, 6, 8)}
+    grid |= {f"top-p={p:.1%}": 0.4 for p in (0.005, 0.01, 0.015, 0.02)}
+    few_shot = {8: Statistic(0.5, 0.1), 16: Statistic(0.6)}
+    figure = adaptation_figure(grid, few_shot, "t")
+    FigureCanvasAgg(figure).draw()
+    (axes,) = figure.axes
+    boxes = [label.get_window_extent() for label in axes.get_xticklabels()]
+    assert len(boxes) == 11
+    assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
+    assert [bar.get_height() for bar in axes.patches] == [*grid.values(), 0.5, 0.6]
+
+
 def test_folds_that_leave_no_query_are_left_out_and_said(studied_system, studied_data, tmp_path):
     with pytest.warns(UserWarning, match="study.folds_of=8: left out.*there are 6"):
         _, rows = made(tmp_path, studied_system, studied_data(6), folds_of=[2, 8])
     assert "few-shot 8" not in rows and "few-shot 2" in rows
-    with pytest.warns(UserWarning, match="left out"):
-        _, rows = made(tmp_path, studied_system, studied_data(6), folds_of=[8])
+    with pytest.warns(UserWarning, match="study.folds_of=6: left out"):  # none would be tested
+        _, rows = made(tmp_path, studied_system, studied_data(6), folds_of=[6])
     assert len(rows) == 4
 
 

@@ -14,6 +14,7 @@ from models.base import System
 from models.bm25 import BM25
 from models.cross_encoder import CrossEncoder
 from models.docid import Docid
+from models.pipeline_stage import PARTS
 from models.rerank_pipeline import RerankPipeline, above
 
 WORDS = [f"w{n}" for n in range(4, 60)]
@@ -165,11 +166,19 @@ def test_given_candidates_pass_all_stages(three, asked, texts):
     assert three.stages[2].model.asked[0]["q0"] == ["d4", "d3"]
     assert found.documents("q0") == ["d4", "d3", "d1", "d0", "d5"]
     assert found.documents("q1") == ["d2"]
-    assert three.statistics() == {}, "the costs are those of retrieve"
+    assert three.statistics() == {}
+
+
+def test_given_candidates_leave_the_costs_of_retrieval_alone(three, asked, texts):
+    three.retrieve(asked)
+    before = three.statistics()
+    three.rerank(asked, texts, {"q0": ["d1", "d0"], "q1": ["d2"]})
+    assert before and three.statistics() == before
 
 
 def test_a_stage_reranks_in_the_first_form_of_its_run(tmp_path, texts, asked):
-    forms = {"backwards": {"sign": -1}, "forwards": {"sign": 1}}
+    backwards = {"_target_": "fractions.Fraction", "numerator": -1}  # a part is built
+    forms = {"backwards": {"sign": backwards}, "forwards": {"sign": 1}}
     runs = scripted_run(tmp_path / "A", FIRST), scripted_run(tmp_path / "B", FIRST, forms)
     model = pipeline((runs[0], 3), (runs[1], None), documents=texts, directory=tmp_path)
     assert model.retrieve(asked).documents("q0") == ["d2", "d1", "d0"]
@@ -197,9 +206,10 @@ def test_a_query_that_the_first_stage_cannot_answer_is_left_out(tmp_path, texts,
 # Costs -----------------------------------------------------------------------------------------
 
 
-def test_joint_compute_is_counted_pair_by_pair(three, asked, texts):
-    asked["tokens"] = [[4] * 3, [4] * 6]
-    n = {"q0": 4, "q1": 7}  # end tokens included
+@pytest.mark.parametrize("lengths", [(3, 6), (5, 5)])
+def test_joint_compute_is_counted_pair_by_pair(three, asked, texts, lengths):
+    asked["tokens"] = [[4] * length for length in lengths]
+    n = {"q0": lengths[0] + 1, "q1": lengths[1] + 1}  # end tokens included
     m = {name: len(tokens) + 1 for name, tokens in zip(texts["id"], texts["tokens"], strict=True)}
     handed = [
         dict.fromkeys(n, texts["id"]),  # the first stage scores the collection
@@ -238,6 +248,7 @@ def test_milliseconds_are_those_of_each_stage(three, asked, monkeypatch):
             return original(*arguments, **form)
 
         monkeypatch.setattr(stage.model, "rerank", slow)
+    three.retrieve(asked)
     three.retrieve(asked)
     found = [three.statistics()[f"cost/stage_ms/{name}"] for name in ("1-A", "2-B", "3-C")]
     assert found == [125.0, 500.0, 1500.0]
@@ -315,6 +326,8 @@ def test_a_generative_stage_has_the_identifiers_of_its_run(tools, tmp_path):
     first = scripted_run(tmp_path / "A", scores, documents=8)
     model = pipeline((first, 5), (tmp_path / "GR", None), documents=documents, directory=tmp_path)
     assert isinstance(model.stages[1].model, Docid)
+    parts = {*PARTS, "checkpoints", "identifiers", "tokenizer"}
+    assert {path.name for path in (tmp_path / "GR").iterdir()} == parts, "and stays as it was"
     best = {query: ["d0", "d1", "d2", "d3", "d4"] for query in queries["id"]}
     docid.index(documents)
     assert model.retrieve(queries) == docid.rerank(queries, documents, best)
