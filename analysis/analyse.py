@@ -44,14 +44,16 @@ def analyse_run(
         run: the run's folder; `alignments/`, `exact_match.csv`, `search_diagnostics.csv` and
             `figures/` appear in it.
         system: the model's name.
-        pairs: (test query, relevant document) pairs at most; 0 = no alignments.
+        pairs: (test query, relevant document) pairs at most; 0 = no alignments, and none of a system
+            that has no alignment (a cross-encoder).
         cases: pairs to draw.
         search_queries: test queries whose search is diagnosed; 0 = none.
 
     Returns:
         Flat metrics, "analysis/exact_match/…" and "analysis/search/…".
     """
-    metrics = _analyse_test_pairs(model, data, run, system, pairs, cases) if pairs else {}
+    aligned = pairs and model.alignable
+    metrics = _analyse_test_pairs(model, data, run, system, pairs, cases) if aligned else {}
     return metrics | diagnose_search(model, data, run, search_queries)
 
 

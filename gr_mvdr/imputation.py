@@ -1,8 +1,9 @@
-"""Relevance from retrieved tokens alone: XTR's scoring with missing similarities imputed (Eq. 4)."""
+"""Relevance from retrieved tokens alone, missing similarities imputed: XTR's scoring (Eq. 4)."""
 
 from numbers import Real
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -49,9 +50,9 @@ class Candidates(NamedTuple):
 def candidates_of(retrieved: Retrieved) -> Candidates:
     """Groups the retrieved tokens by document."""
     real, n = retrieved.owners >= 0, len(retrieved.owners)
-    documents, place = retrieved.owners[real].unique(return_inverse=True)
-    column = torch.arange(n).unsqueeze(1).expand_as(real)[real]
-    cell, found = place * n + column, retrieved.similarities[real]
+    owners, found = retrieved.owners[real], retrieved.similarities[real]
+    documents, place = _distinct(owners)
+    cell = place * n + torch.arange(n).unsqueeze(1).expand_as(real)[real]
     best = torch.full((len(documents) * n,), -torch.inf).scatter_reduce_(0, cell, found, "amax")
     salience = (best > -torch.inf).float()
     if retrieved.salience is not None:
@@ -59,6 +60,16 @@ def candidates_of(retrieved: Retrieved) -> Candidates:
         of_best = retrieved.salience[real][is_best]
         salience = torch.zeros_like(best).scatter_reduce_(0, cell[is_best], of_best, "amax")
     return Candidates(documents, best.view(-1, n), salience.view(-1, n))
+
+
+def _distinct(numbers: Tensor) -> tuple[Tensor, Tensor]:
+    """The distinct numbers ≥ 0, ascending, and the place of each number among them."""
+    # Five times as fast as torch.unique, which search would feel.
+    ordered = torch.from_numpy(np.sort(numbers.int().numpy())).long()
+    distinct = ordered[torch.diff(ordered, prepend=ordered.new_tensor([-1])) > 0]
+    place = torch.empty(int(ordered[-1]) + 1 if len(ordered) else 0, dtype=torch.int64)
+    place[distinct] = torch.arange(len(distinct))  # the rest is never read
+    return distinct, place[numbers]
 
 
 def missing_similarity(retrieved: Retrieved, imputation: str | float) -> Tensor | None:

@@ -7,6 +7,7 @@ it. This serves every hard alignment that gives a query token one document token
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,6 +15,10 @@ from gr_mvdr.scoring import Scoring
 from gr_mvdr.selection import Selection
 from gr_mvdr.token_store import PackedTokens
 from gr_mvdr.token_vectors import TokenVectors
+
+# Up to so many columns numpy's segmented maximum is faster than torch's over equal lengths, which is
+# 20 times as fast for many.
+_FEW_COLUMNS = 64
 
 
 def selects_one(alignment: Any, length: int) -> bool:
@@ -66,6 +71,9 @@ def segment_max(rows: Tensor, counts: Tensor, choice: bool) -> tuple[Tensor, Ten
     Returns:
         (D, C) maxima, and (D, C) int64 the first rows that hold them, or None.
     """
+    if not choice and rows.shape[1] <= _FEW_COLUMNS:
+        starts = (counts.cumsum(0) - counts).numpy()
+        return torch.from_numpy(np.maximum.reduceat(rows.numpy(), starts, axis=0)), None
     best, chosen, start = [], [], 0
     for segment, length, repeats in equal_length_segments(rows, counts):
         if choice:

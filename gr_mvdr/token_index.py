@@ -167,7 +167,7 @@ class TokenIndex:
         search builds it anew, with the same settings.
 
         Args:
-            lists: number of clusters; None = 2·√(number of tokens).
+            lists: number of clusters; None = √(number of tokens).
             keep: see `keep_salient`.
             seed: of the k-means.
         """
@@ -176,12 +176,12 @@ class TokenIndex:
         self.neighbours.build_lists(lists, seed)
 
     def tokens(
-        self, queries: Tensor, neighbours: int, probes: int | None = None
+        self, queries: Tensor, neighbours: int, probes: int | None = None, rescore: bool = True
     ) -> tuple[Tensor, Tensor]:
         """The k' nearest tokens of each query token: see `TokenNeighbours.search`."""
         if probes is not None and self._lists is not None and not self.neighbours.has_lists:
             self.neighbours.build_lists(*self._lists)
-        return self.neighbours.search(queries, neighbours, probes)
+        return self.neighbours.search(queries, neighbours, probes, rescore)
 
     def gather(
         self,
@@ -204,7 +204,7 @@ class TokenIndex:
         """
         searched = query if retrieval_query is None else retrieval_query
         with self._timed():
-            found = self._retrieved(searched, neighbours, probes)
+            found = self._retrieved(searched, neighbours, probes, rescore=False)
             candidates = candidates_of(found)
             documents, flops = candidates.documents, 0.0
             if refine is not None and refine < len(documents):
@@ -242,9 +242,11 @@ class TokenIndex:
         self.costs.add(*counts)
         return SearchResult(candidates.documents, scores, *counts)
 
-    def _retrieved(self, query: TokenVectors, neighbours: int, probes: int | None) -> Retrieved:
+    def _retrieved(
+        self, query: TokenVectors, neighbours: int, probes: int | None, rescore: bool = True
+    ) -> Retrieved:
         vectors = query.vectors if query.keys is None else query.keys
-        similarities, tokens = self.tokens(vectors, neighbours, probes)
+        similarities, tokens = self.tokens(vectors, neighbours, probes, rescore)
         salience = self.store.salience(tokens.flatten().clamp(min=0))
         return Retrieved(
             similarities,

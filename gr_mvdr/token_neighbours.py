@@ -1,10 +1,11 @@
-"""The nearest document tokens of query tokens: all of them looked at, or an inverted file's lists."""
+"""The nearest document tokens of query tokens: among all, or in the lists of an inverted file."""
 
 import json
 import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,6 +15,8 @@ from gr_mvdr.token_store import TokenStore
 FOLDER = "neighbours"
 # k-means: faiss's defaults take ten times as long and find no better lists.
 _ITERATIONS, _SAMPLE_PER_LIST = 10, 64
+# The codes of the inverted file: bits of a sub-vector, and tokens they are learned from.
+_BITS, _QUANTISER_SAMPLE = 4, 65_536
 # A list has at least so many tokens on average, faiss's rule for a sample.
 _TOKENS_PER_LIST = 39
 # Tokens compared at once, or assigned to lists at once.
@@ -54,12 +57,13 @@ class TokenNeighbours:
         return sum(path.stat().st_size for path in self.folder.iterdir())
 
     def build_lists(self, lists: int | None, seed: int) -> None:
-        """Builds, saves and opens the inverted file (faiss IVF), or opens the one that was saved.
+        """Builds, saves and opens the inverted file, or opens the one that was saved.
 
-        It holds vectors as the store does: whole, halved, or the same codes.
+        A product-quantised one with 4 bits for every two dimensions (faiss's "fast scan"): it holds
+        a sixteenth of the vectors' bytes, and a visit of a list costs a tenth of reading them.
 
         Args:
-            lists: number of clusters; None = 2·√K.
+            lists: number of clusters; None = √K.
             seed: of the k-means.
         """
         settings = {
@@ -69,17 +73,21 @@ class TokenNeighbours:
             "revision": self.store.header["revision"],
         }
         if saved_settings(self.store.directory) != settings:
-            count = lists or int(2 * len(self.rows) ** 0.5)
+            count = lists or int(len(self.rows) ** 0.5)
             count = max(1, min(count, len(self.rows) // _TOKENS_PER_LIST))
-            _save(self.folder, self._filled(self._trained(count, seed)), settings)
+            _save(self.folder, self._filled(count, seed), settings)
         self._lists = _open(self.folder)
 
-    def search(self, queries: Tensor, neighbours: int, probes: int | None) -> tuple[Tensor, Tensor]:
+    def search(
+        self, queries: Tensor, neighbours: int, probes: int | None, rescore: bool = True
+    ) -> tuple[Tensor, Tensor]:
         """The k' nearest tokens of each query token, best first.
 
         Args:
             queries: (T, d) fp32, of the side of the store's `searched` column.
             neighbours: k'; probes: lists visited, None = every token is looked at.
+            rescore: compute the similarities from the store's vectors; without it they are those
+                of the inverted file's codes.
 
         Returns:
             similarities (T, k') fp32, −inf where there is none, and token rows (T, k') int64, −1
@@ -103,7 +111,22 @@ class TokenNeighbours:
         self._lists.nprobe = probes
         similarities, tokens = self._lists.search(queries.contiguous().numpy(), neighbours)
         similarities, tokens = torch.from_numpy(similarities), torch.from_numpy(tokens)
-        return similarities.masked_fill_(tokens < 0, -torch.inf), tokens
+        if rescore:
+            similarities = self._similarities(queries, tokens)
+        similarities = similarities.masked_fill(tokens < 0, -torch.inf)
+        if rescore:
+            similarities, order = similarities.sort(dim=1, descending=True, stable=True)
+            tokens = tokens.gather(1, order)
+        return similarities, tokens
+
+    def _similarities(self, queries: Tensor, tokens: Tensor) -> Tensor:
+        """(T, k') fp32 of each query token (T, d) and its own tokens (T, k')."""
+        name = self.store.searched
+        found = [
+            self.store.vectors(name, rows.clamp(min=0)) @ query
+            for query, rows in zip(queries, tokens, strict=True)
+        ]
+        return torch.stack(found) if found else queries.new_empty(tokens.shape)
 
     def _every_token(self, queries: Tensor, neighbours: int) -> tuple[Tensor, Tensor]:
         best = torch.empty(len(queries), 0)
@@ -123,27 +146,37 @@ class TokenNeighbours:
         together = last - first + 1 == len(rows)
         return self.store.vectors(self.store.searched, slice(first, last + 1) if together else rows)
 
-    def _trained(self, lists: int, seed: int) -> Any:
-        """A flat faiss index of the centroids."""
+    def _filled(self, lists: int, seed: int) -> Any:
+        """A faiss inverted file of the rows, trained on samples of them."""
         import faiss
 
-        size = self.store.sizes[self.store.searched]
-        clustering = faiss.Clustering(size, lists)
+        generator = torch.Generator().manual_seed(seed)
+        order = torch.randperm(len(self.rows), generator=generator)
+        clustering = faiss.Clustering(self.store.sizes[self.store.searched], lists)
         clustering.seed, clustering.niter = seed, _ITERATIONS
         clustering.spherical = True  # a list is chosen by inner product
         clustering.max_points_per_centroid = _SAMPLE_PER_LIST
-        generator = torch.Generator().manual_seed(seed)
-        sample = torch.randperm(len(self.rows), generator=generator)[: _SAMPLE_PER_LIST * lists]
-        centroids = faiss.IndexFlatIP(size)
-        vectors = self.store.vectors(self.store.searched, self.rows[sample.sort().values])
-        clustering.train(vectors.numpy(), centroids)
-        return centroids
-
-    def _filled(self, centroids: Any) -> Any:
-        index = _empty_lists(self.store, centroids)
+        centroids = faiss.IndexFlatIP(clustering.d)
+        clustering.train(self._sample(order[: _SAMPLE_PER_LIST * lists]), centroids)
+        metric = faiss.METRIC_INNER_PRODUCT
+        size, parts = clustering.d, _parts(clustering.d)
+        index = faiss.IndexIVFPQFastScan(centroids, size, lists, parts, _BITS, metric)
+        index.pq.cp.seed = seed
+        sample = order[:_QUANTISER_SAMPLE]
+        repeats = -(-(2**_BITS) // len(sample))  # fewer tokens than centroids
+        index.train(self._sample(sample.repeat(repeats)))
         for rows in self.rows.split(_BLOCK):
             index.add_with_ids(self._vectors(rows).contiguous().numpy(), rows.numpy())
         return index
+
+    def _sample(self, places: Tensor) -> np.ndarray:
+        rows = self.rows[places.sort().values]
+        return self.store.vectors(self.store.searched, rows).contiguous().numpy()
+
+
+def _parts(size: int) -> int:
+    """Sub-vectors of a vector: of two dimensions where that is possible."""
+    return size // 2 if size % 2 == 0 else size
 
 
 def _kept_rows(store: TokenStore, keep: float) -> Tensor:
@@ -163,25 +196,6 @@ def _kept_rows(store: TokenStore, keep: float) -> Tensor:
         salience = torch.zeros(mask.shape).masked_scatter(mask, store.salience(rows))
         kept[rows] = top_share(salience, mask, keep)[mask]
     return (kept & live).nonzero()[:, 0]
-
-
-def _empty_lists(store: TokenStore, centroids: Any) -> Any:
-    """An inverted file without tokens that stores vectors as the store does."""
-    import faiss
-
-    size, lists, metric = centroids.d, centroids.ntotal, faiss.METRIC_INNER_PRODUCT
-    if store.header["dtype"] == "pq":
-        quantiser = store.quantisers[store.searched]
-        index = faiss.IndexIVFPQ(centroids, size, lists, len(quantiser.codebooks), 8, metric)
-        index.by_residual = False
-        index.pq = quantiser.faiss()
-    elif store.header["dtype"] == "float16":
-        kind = faiss.ScalarQuantizer.QT_fp16
-        index = faiss.IndexIVFScalarQuantizer(centroids, size, lists, kind, metric, False)
-    else:
-        index = faiss.IndexIVFFlat(centroids, size, lists, metric)
-    index.is_trained = True
-    return index
 
 
 def _save(folder: Path, index: Any, settings: dict[str, Any]) -> None:
@@ -208,8 +222,6 @@ def saved_settings(directory: Path) -> dict[str, Any] | None:
 
 
 def _open(folder: Path) -> Any:
-    """By memory map where faiss knows how to."""
     import faiss
 
-    flag = getattr(faiss, "IO_FLAG_MMAP_IFC", 0)
-    return faiss.read_index(str(folder / "lists.faiss"), flag)
+    return faiss.read_index(str(folder / "lists.faiss"))

@@ -1,7 +1,8 @@
-"""Every document token's vector on disk, one file a column, memory-mapped; documents come and go."""
+"""Every document token's vector on disk, a file a column, memory-mapped; documents come and go."""
 
 import json
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -160,9 +161,13 @@ class TokenStore:
         return torch.arange(int(counts.sum())) + starts.repeat_interleave(counts)
 
     def owners(self, tokens: Tensor) -> Tensor:
-        """The document numbers of token rows, −1 (no token) for −1."""
-        found = torch.searchsorted(self.offsets, tokens, right=True) - 1
-        return torch.where(tokens < 0, -1, found)
+        """The document numbers of token rows, −1 (no token) for −1; of the same shape, int64."""
+        return self._owners[tokens].long().masked_fill_(tokens < 0, -1)
+
+    @cached_property
+    def _owners(self) -> Tensor:
+        """(T,) int32 the document of every row: a search asks for so many that bisection is slow."""
+        return torch.arange(len(self), dtype=torch.int32).repeat_interleave(self.counts)
 
     def blocks(self, tokens: int) -> Iterator[slice]:
         """Neighbouring documents with about so many tokens together, at least one document."""

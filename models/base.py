@@ -14,7 +14,7 @@ from gr_mvdr.batch import PairBatch
 from gr_mvdr.ranking import Ranking
 from gr_mvdr.relevance import PairAlignment
 
-Paradigm = Literal["multi_vector", "generative", "lexical"]
+Paradigm = Literal["multi_vector", "generative", "lexical", "cross_encoder", "pipeline"]
 
 # A column table: table["id"], table["tokens"], len(table), table[i:j] -> dict of lists,
 # table.select(rows) -> a table.

@@ -161,8 +161,9 @@ class TokenSearching(System):
         number = {identifier: n for n, identifier in enumerate(self.searcher.document_ids)}
         results = {}
         for name, query in track(encoded, "reranking"):
-            chosen = torch.tensor([number[document] for document in candidates[name]])
-            scores = self.searcher.score(query, chosen, scoring or self.scoring)
+            chosen = [number[document] for document in candidates[name]]
+            numbers = torch.tensor(chosen, dtype=torch.int64)
+            scores = self.searcher.score(query, numbers, scoring or self.scoring)
             results[name] = dict(zip(candidates[name], scores.tolist(), strict=True))
         return Ranking(results)
 
