@@ -39,34 +39,41 @@ class Candidates(NamedTuple):
     Attributes:
         documents: (C,) int64 document numbers, ascending.
         similarity: (C, N) fp32, the best retrieved one of each query token, −inf where none was.
-        salience: (C, N) fp32 of the document token that has it; 0 where none was retrieved.
+        salience: (C, N) fp32 of the document token that has it; 0 where none was retrieved. None
+            without saliences.
     """
 
     documents: Tensor
     similarity: Tensor
-    salience: Tensor
+    salience: Tensor | None
 
 
 def candidates_of(retrieved: Retrieved) -> Candidates:
     """Groups the retrieved tokens by document."""
-    real, n = retrieved.owners >= 0, len(retrieved.owners)
-    owners, found = retrieved.owners[real], retrieved.similarities[real]
+    n, neighbours = retrieved.owners.shape
+    owners, found = retrieved.owners.flatten(), retrieved.similarities.flatten()
+    salience = None if retrieved.salience is None else retrieved.salience.flatten()
+    column = torch.arange(n).repeat_interleave(neighbours)
+    if retrieved.count < len(owners):
+        real = owners >= 0
+        owners, found, column = owners[real], found[real], column[real]
+        salience = None if salience is None else salience[real]
     documents, place = _distinct(owners)
-    cell = place * n + torch.arange(n).unsqueeze(1).expand_as(real)[real]
-    best = torch.full((len(documents) * n,), -torch.inf).scatter_reduce_(0, cell, found, "amax")
-    salience = (best > -torch.inf).float()
-    if retrieved.salience is not None:
+    cell, cells = place * n + column, len(documents) * n
+    best = torch.full((cells,), -torch.inf).scatter_reduce_(0, cell, found, "amax")
+    if salience is not None:
         is_best = found == best[cell]
-        of_best = retrieved.salience[real][is_best]
-        salience = torch.zeros_like(best).scatter_reduce_(0, cell[is_best], of_best, "amax")
-    return Candidates(documents, best.view(-1, n), salience.view(-1, n))
+        salience = torch.zeros(cells).scatter_reduce_(0, cell[is_best], salience[is_best], "amax")
+        salience = salience.view(-1, n)
+    return Candidates(documents, best.view(-1, n), salience)
 
 
 def _distinct(numbers: Tensor) -> tuple[Tensor, Tensor]:
     """The distinct numbers ≥ 0, ascending, and the place of each number among them."""
-    # Five times as fast as torch.unique, which search would feel.
-    ordered = torch.from_numpy(np.sort(numbers.int().numpy())).long()
-    distinct = ordered[torch.diff(ordered, prepend=ordered.new_tensor([-1])) > 0]
+    # A tenth of torch.unique's time, which a search would feel.
+    ordered = np.sort(numbers.numpy().astype(np.int32))
+    is_new = np.diff(ordered, prepend=np.int32(-1)) > 0
+    distinct = torch.from_numpy(ordered[is_new].astype(np.int64))
     place = torch.empty(int(ordered[-1]) + 1 if len(ordered) else 0, dtype=torch.int64)
     place[distinct] = torch.arange(len(distinct))  # the rest is never read
     return distinct, place[numbers]
@@ -147,12 +154,14 @@ def expected_relevance(
         candidates: those of `retrieved`; query: (N, …) that retrieved; scoring: the system's.
 
     Returns:
-        (C,) fp32.
+        (C,) fp32, comparable with each other only.
     """
     seen = candidates.similarity > -torch.inf
     values = torch.where(seen, candidates.similarity, missing_similarity(retrieved, "last"))
+    if candidates.salience is None and query.salience is None:
+        return values.sum(1)  # every Z is the same for all of them
     weights = torch.ones_like(values)
-    if retrieved.salience is not None:
+    if candidates.salience is not None:
         expected = _mean(retrieved.salience, retrieved.owners >= 0)
         weights = torch.where(seen, candidates.salience, expected)
     if query.salience is not None:

@@ -39,7 +39,7 @@ class ProductQuantiser:
         if len(sample) < _CENTROIDS:  # then every vector of it becomes a centroid
             sample = sample.repeat(-(-_CENTROIDS // len(sample)), 1)[:_CENTROIDS]
         quantiser = faiss.ProductQuantizer(size, n_bytes, 8)
-        quantiser.cp.seed = seed
+        quantiser.cp.seed, quantiser.cp.min_points_per_centroid = seed, 1
         quantiser.train(np.ascontiguousarray(sample.numpy()))
         centroids = torch.from_numpy(faiss.vector_to_array(quantiser.centroids).copy())
         return cls(centroids.view(n_bytes, _CENTROIDS, -1))

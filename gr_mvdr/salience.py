@@ -14,7 +14,14 @@ from torch import Tensor, nn
 from gr_mvdr.relaxed_top_k import Solver, check_solver, relaxed_top_k, residual
 from gr_mvdr.tokenizers import UNK_ID
 
-__all__ = ["IdfSalience", "LearnedSalience", "relaxed_top_k", "residual", "top_share"]
+__all__ = [
+    "FrequencySalience",
+    "IdfSalience",
+    "LearnedSalience",
+    "relaxed_top_k",
+    "residual",
+    "top_share",
+]
 
 Gate = Literal["lp", "relu", "hard", "l1"]
 GATES = ", ".join(get_args(Gate))
@@ -154,3 +161,43 @@ class IdfSalience(nn.Module):
         if (saved := state_dict.get(prefix + "idf")) is not None:
             self.idf = self.idf.new_empty(saved.shape)
         super()._load_from_state_dict(state_dict, prefix, *others)
+
+
+class FrequencySalience(nn.Module):
+    """u = BM25's saturated term frequency of the token in its own text: not learned.
+
+    u = (k1 + 1) tf / (tf + k1 (1 − b + b m / mean m)): 1 for a token that occurs once in a text of
+    mean length. With it on documents, IDF on queries and vectors that are equal or orthogonal,
+    MaxSim *is* BM25 (a test holds this); vectors that are neither make it soft.
+    """
+
+    def __init__(self, size: int, k1: float = 1.5, b: float = 0.75):
+        """
+        Args:
+            size: d; every salience is built with it, this one asks only for the tokens.
+            k1: saturation of the term frequency; b: strength of the length normalisation.
+        """
+        super().__init__()
+        if k1 < 0:
+            raise ValueError(f"model.salience.k1={k1}: must be ≥ 0")
+        if not 0 <= b <= 1:
+            raise ValueError(f"model.salience.b={b}: must be ≥ 0 and ≤ 1")
+        self.k1, self.b = k1, b
+        self.register_buffer("mean_length", torch.tensor(torch.nan))
+
+    def forward(self, vectors: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
+        if self.mean_length.isnan():
+            raise ValueError("FrequencySalience: call fit with the collection's documents first")
+        equal = ids.unsqueeze(-1) == ids.unsqueeze(-2)
+        frequency = (equal & mask.unsqueeze(-2)).sum(-1, dtype=torch.float32)
+        length = mask.sum(-1, keepdim=True) / self.mean_length
+        saturated = frequency + self.k1 * (1 - self.b + self.b * length)
+        return (self.k1 + 1) * frequency / saturated * mask
+
+    def fit(self, documents: Sequence[Sequence[int]], vocabulary_size: int) -> None:
+        """Takes the documents' mean length; they are token lists, as the model reads them."""
+        self.mean_length.fill_(sum(map(len, documents)) / max(1, len(documents)))
+
+    def penalty(self, salience: Tensor, mask: Tensor) -> Tensor:
+        """() zero: there is nothing to learn."""
+        return salience.new_zeros(())

@@ -5,6 +5,10 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from gr_mvdr.flops import colbert_scoring_flops, xtr_scoring_flops
+from gr_mvdr.imputation import Candidates, Retrieved
+from gr_mvdr.token_store import TokenStore
+
 
 class SearchResult(NamedTuple):
     """Scored documents of one query, in no order.
@@ -50,3 +54,18 @@ class SearchCosts:
             "search_ms": 1000 * self.seconds,
         }
         return {f"cost/{name}": total / self.queries for name, total in means.items()}
+
+
+def all_tokens_cost(store: TokenStore, query_tokens: int, documents: Tensor) -> tuple[int, float]:
+    """Tokens and operations of scoring documents (C,) with all their tokens (xtr App. B)."""
+    tokens = int(store.counts[documents].sum())
+    mean = tokens / max(1, len(documents))
+    size = sum(store.sizes.values())  # keys have products of their own
+    return tokens, colbert_scoring_flops(query_tokens, len(documents), mean, size)
+
+
+def imputing_flops(retrieved: Retrieved, candidates: Candidates) -> float:
+    """Operations of scoring candidates from their retrieved tokens (xtr App. B)."""
+    documents = len(candidates.documents)
+    mean = retrieved.count / max(1, documents)
+    return xtr_scoring_flops(len(retrieved.owners), documents, mean)

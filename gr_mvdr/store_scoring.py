@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from gr_mvdr.alignment import InBatchTopK
 from gr_mvdr.max_sim import packed_relevance, selects_one
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_store import PackedTokens, TokenStore
@@ -25,6 +26,8 @@ def score_all(store: TokenStore, queries: TokenVectors, scoring: Scoring) -> Ten
 
     Returns:
         (D, Q) fp32, −inf for deleted documents.
+
+    Raises: as `score_some`.
     """
     if _is_packed(store, scoring):
         tokens = _BLOCK_SIMILARITIES // max(1, queries.mask.numel())
@@ -50,6 +53,9 @@ def score_some(
 
     Returns:
         (C,) fp32, in the order given.
+
+    Raises:
+        ValueError: the alignment depends on the other documents (`InBatchTopK`).
     """
     if not _is_packed(store, scoring):
         return _padded_relevance(store, documents, [query], scoring)[:, 0]
@@ -68,6 +74,11 @@ def _padded_relevance(
     store: TokenStore, documents: Tensor, queries: Sequence[TokenVectors], scoring: Scoring
 ) -> Tensor:
     """(C, Q) fp32 relevance of some documents to queries without padding."""
+    if isinstance(scoring.alignment, InBatchTopK):
+        raise ValueError(
+            f"model.alignment={scoring.alignment}: scores depend on what is scored beside, must be "
+            "another in a search (model.training_alignment may be this one)"
+        )
     scores = torch.empty(len(documents), len(queries))
     longest = max(map(len, queries), default=1)
     for places in _of_similar_length(store, documents, longest, _MOST_PADDING):

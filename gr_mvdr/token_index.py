@@ -12,17 +12,14 @@ from pathlib import Path
 from torch import Tensor
 
 from gr_mvdr import token_writer
-from gr_mvdr.flops import colbert_scoring_flops, xtr_scoring_flops
 from gr_mvdr.imputation import (
-    Candidates,
-    Retrieved,
     candidates_of,
     expected_relevance,
     imputed_relevance,
     missing_similarity,
 )
 from gr_mvdr.scoring import Scoring
-from gr_mvdr.search_costs import SearchCosts, SearchResult
+from gr_mvdr.search_costs import SearchCosts, SearchResult, all_tokens_cost, imputing_flops
 from gr_mvdr.store_scoring import score_all, score_some
 from gr_mvdr.token_neighbours import TokenNeighbours, saved_settings
 from gr_mvdr.token_store import PackedTokens, TokenStore
@@ -133,7 +130,7 @@ class TokenIndex:
             scores = score_all(self.store, queries, scoring)
         live = self.store.live.nonzero()[:, 0]
         for n in queries.mask.sum(1).tolist():
-            self.costs.add(len(live), *self._cost(n, live))
+            self.costs.add(len(live), *all_tokens_cost(self.store, n, live))
         return scores
 
     def score(self, query: TokenVectors, documents: Tensor, scoring: Scoring) -> Tensor:
@@ -148,7 +145,7 @@ class TokenIndex:
         """
         with self._timed():
             scores = score_some(self.store, query, documents, scoring)
-        self.costs.add(len(documents), *self._cost(len(query), documents))
+        self.costs.add(len(documents), *all_tokens_cost(self.store, len(query), documents))
         return scores
 
     def keep_salient(self, keep: float = 1.0) -> None:
@@ -179,8 +176,7 @@ class TokenIndex:
         self, queries: Tensor, neighbours: int, probes: int | None = None, rescore: bool = True
     ) -> tuple[Tensor, Tensor]:
         """The k' nearest tokens of each query token: see `TokenNeighbours.search`."""
-        if probes is not None and self._lists is not None and not self.neighbours.has_lists:
-            self.neighbours.build_lists(*self._lists)
+        self._renew_lists(probes)
         return self.neighbours.search(queries, neighbours, probes, rescore)
 
     def gather(
@@ -203,16 +199,17 @@ class TokenIndex:
                 (aligner §3.2, β_q); None = the query.
         """
         searched = query if retrieval_query is None else retrieval_query
+        self._renew_lists(probes)
         with self._timed():
-            found = self._retrieved(searched, neighbours, probes, rescore=False)
+            found = self.neighbours.retrieve(searched, neighbours, probes, rescore=False)
             candidates = candidates_of(found)
             documents, flops = candidates.documents, 0.0
             if refine is not None and refine < len(documents):
                 expected = expected_relevance(found, candidates, searched, scoring)
                 documents = documents[expected.topk(refine).indices.sort().values]
-                flops = _imputation_flops(found, candidates)
+                flops = imputing_flops(found, candidates)
             scores = score_some(self.store, query, documents, scoring)
-        tokens, scoring_flops = self._cost(len(query), documents)
+        tokens, scoring_flops = all_tokens_cost(self.store, len(query), documents)
         counts = (len(candidates.documents), tokens, flops + scoring_flops)
         self.costs.add(*counts)
         return SearchResult(documents, scores, *counts)
@@ -233,34 +230,20 @@ class TokenIndex:
             neighbours: k'; probes: lists visited, None = exact token retrieval.
             imputation: "last", "zero", "mean", "none" or a number: see `missing_similarity`.
         """
+        self._renew_lists(probes)
         with self._timed():
-            found = self._retrieved(query, neighbours, probes)
+            found = self.neighbours.retrieve(query, neighbours, probes)
             candidates = candidates_of(found)
             missing = missing_similarity(found, imputation)
             scores = imputed_relevance(candidates, missing, query.salience)
-        counts = (len(scores), 0, _imputation_flops(found, candidates))
+        counts = (len(scores), 0, imputing_flops(found, candidates))
         self.costs.add(*counts)
         return SearchResult(candidates.documents, scores, *counts)
 
-    def _retrieved(
-        self, query: TokenVectors, neighbours: int, probes: int | None, rescore: bool = True
-    ) -> Retrieved:
-        vectors = query.vectors if query.keys is None else query.keys
-        similarities, tokens = self.tokens(vectors, neighbours, probes, rescore)
-        salience = self.store.salience(tokens.flatten().clamp(min=0))
-        return Retrieved(
-            similarities,
-            self.store.owners(tokens),
-            None if salience is None else salience.view_as(similarities),
-        )
-
-    def _cost(self, query_tokens: int, documents: Tensor) -> tuple[int, float]:
-        """Tokens and operations of scoring documents with all their tokens."""
-        tokens, sizes = int(self.store.counts[documents].sum()), self.store.sizes
-        mean = tokens / max(1, len(documents))
-        # Keys have a product of their own.
-        flops = colbert_scoring_flops(query_tokens, len(documents), mean, sum(sizes.values()))
-        return tokens, flops
+    def _renew_lists(self, probes: int | None) -> None:
+        """Builds the inverted file anew if the documents have changed and it is asked for."""
+        if probes is not None and self._lists is not None and not self.neighbours.has_lists:
+            self.neighbours.build_lists(*self._lists)
 
     def _reopen(self) -> None:
         """Reads what a writer has changed; an inverted file is built anew when it is needed."""
@@ -273,8 +256,3 @@ class TokenIndex:
         start = time.perf_counter()
         yield
         self.costs.seconds += time.perf_counter() - start
-
-
-def _imputation_flops(retrieved: Retrieved, candidates: Candidates) -> float:
-    documents = len(candidates.documents)
-    return xtr_scoring_flops(len(retrieved.owners), documents, retrieved.count / max(1, documents))

@@ -9,8 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gr_mvdr.imputation import Retrieved
 from gr_mvdr.salience import top_share
 from gr_mvdr.token_store import TokenStore
+from gr_mvdr.token_vectors import TokenVectors
 
 FOLDER = "neighbours"
 # k-means: faiss's defaults take ten times as long and find no better lists.
@@ -38,7 +40,7 @@ class TokenNeighbours:
         """
         self.store, self.keep = store, keep
         self.rows = _kept_rows(store, keep)
-        self._lists = None
+        self._lists = self._settings = None
 
     @property
     def folder(self) -> Path:
@@ -72,11 +74,13 @@ class TokenNeighbours:
             "keep": self.keep,
             "revision": self.store.header["revision"],
         }
-        if saved_settings(self.store.directory) != settings:
+        if settings == self._settings:
+            return
+        if settings != saved_settings(self.store.directory):
             count = lists or int(len(self.rows) ** 0.5)
             count = max(1, min(count, len(self.rows) // _TOKENS_PER_LIST))
             _save(self.folder, self._filled(count, seed), settings)
-        self._lists = _open(self.folder)
+        self._lists, self._settings = _open(self.folder), settings
 
     def search(
         self, queries: Tensor, neighbours: int, probes: int | None, rescore: bool = True
@@ -119,6 +123,17 @@ class TokenNeighbours:
             tokens = tokens.gather(1, order)
         return similarities, tokens
 
+    def retrieve(
+        self, query: TokenVectors, neighbours: int, probes: int | None, rescore: bool = True
+    ) -> Retrieved:
+        """`search` for the tokens of one query (N, …), with the owners of what is found."""
+        vectors = query.vectors if query.keys is None else query.keys
+        similarities, tokens = self.search(vectors, neighbours, probes, rescore)
+        salience = self.store.salience(tokens.flatten().clamp(min=0))
+        if salience is not None:
+            salience = salience.view_as(similarities)
+        return Retrieved(similarities, self.store.owners(tokens), salience)
+
     def _similarities(self, queries: Tensor, tokens: Tensor) -> Tensor:
         """(T, k') fp32 of each query token (T, d) and its own tokens (T, k')."""
         name = self.store.searched
@@ -155,13 +170,14 @@ class TokenNeighbours:
         clustering = faiss.Clustering(self.store.sizes[self.store.searched], lists)
         clustering.seed, clustering.niter = seed, _ITERATIONS
         clustering.spherical = True  # a list is chosen by inner product
+        clustering.min_points_per_centroid = 1  # small collections need no warning
         clustering.max_points_per_centroid = _SAMPLE_PER_LIST
         centroids = faiss.IndexFlatIP(clustering.d)
         clustering.train(self._sample(order[: _SAMPLE_PER_LIST * lists]), centroids)
         metric = faiss.METRIC_INNER_PRODUCT
         size, parts = clustering.d, _parts(clustering.d)
         index = faiss.IndexIVFPQFastScan(centroids, size, lists, parts, _BITS, metric)
-        index.pq.cp.seed = seed
+        index.pq.cp.seed, index.pq.cp.min_points_per_centroid = seed, 1
         sample = order[:_QUANTISER_SAMPLE]
         repeats = -(-(2**_BITS) // len(sample))  # fewer tokens than centroids
         index.train(self._sample(sample.repeat(repeats)))

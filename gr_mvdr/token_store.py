@@ -162,11 +162,12 @@ class TokenStore:
 
     def owners(self, tokens: Tensor) -> Tensor:
         """The document numbers of token rows, −1 (no token) for −1; of the same shape, int64."""
-        return self._owners[tokens].long().masked_fill_(tokens < 0, -1)
+        found = self._owners.index_select(0, tokens.flatten().clamp(min=0)).view_as(tokens)
+        return found.long().masked_fill_(tokens < 0, -1)
 
     @cached_property
     def _owners(self) -> Tensor:
-        """(T,) int32 the document of every row: a search asks for so many that bisection is slow."""
+        """(T,) int32 every row's document: a search asks for too many to bisect."""
         return torch.arange(len(self), dtype=torch.int32).repeat_interleave(self.counts)
 
     def blocks(self, tokens: int) -> Iterator[slice]:

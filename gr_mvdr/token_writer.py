@@ -66,6 +66,7 @@ def append(store: TokenStore, document_ids: Sequence[str], encoded: Iterable[Pac
         if name in known:
             raise ValueError(f"index={store.directory}: document {name!r} is in it already")
     try:
+        _cut(store.directory, store.header)  # what an interrupted `append` left behind
         with _disk_full(store.directory, len(document_ids)) as written:
             header, quantisers = store.header, store.quantisers
             header = _append(store.directory, header, document_ids, encoded, written, quantisers)
@@ -140,7 +141,9 @@ def _append(
             written.bytes += sum(array.nbytes for array in arrays.values())
             for name, array in arrays.items():
                 if name not in opened:
-                    opened[name] = files.enter_context(_at_end(directory, name, header))
+                    path = directory / f"{name}.bin"
+                    # Unbuffered, so that closing it cannot fail.
+                    opened[name] = files.enter_context(open(path, "ab", buffering=0))
                 _write(opened[name], array)
             tokens += len(batch.vectors)
     if written.documents != len(document_ids):
@@ -213,14 +216,6 @@ def _quantise(store: TokenStore, n_bytes: int, seed: int, written: _Written) -> 
     _write_header(store.directory, {**store.header, "dtype": "pq", "pq_bytes": n_bytes})
 
 
-def _at_end(directory: Path, name: str, header: dict[str, Any]) -> BinaryIO:
-    """A column's file, cut to the rows that count and open for more; unbuffered, so that closing
-    it cannot fail."""
-    file = open(directory / f"{name}.bin", "ab", buffering=0)
-    file.truncate(rows_in(name, header) * columns_of(header)[name].row_bytes)
-    return file
-
-
 def _write(file: BinaryIO, array: np.ndarray) -> None:
     rest = memoryview(array.reshape(-1)).cast("B")
     while len(rest):  # an unbuffered file may take less than all
@@ -228,7 +223,7 @@ def _write(file: BinaryIO, array: np.ndarray) -> None:
 
 
 def _cut(directory: Path, header: dict[str, Any]) -> None:
-    """Removes the rows that the header does not count."""
+    """Removes the rows behind those that the header counts."""
     for name, column in columns_of(header).items():
         os.truncate(directory / f"{name}.bin", rows_in(name, header) * column.row_bytes)
 

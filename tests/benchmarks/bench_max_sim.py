@@ -6,7 +6,11 @@ import time
 import torch
 from torch import Tensor
 
+from gr_mvdr.alignment import MaxSim
 from gr_mvdr.max_sim import packed_relevance
+from gr_mvdr.scoring import Scoring
+from gr_mvdr.token_store import PackedTokens
+from gr_mvdr.token_vectors import TokenVectors
 
 DOCUMENTS, TOKENS, QUERY_TOKENS, DIMENSION, LONGEST = 1_000, 70_000, 32, 128, 256
 ROUNDS, MIN_SPEED_UP = 15, 3
@@ -39,12 +43,15 @@ def main() -> None:
     mask = torch.arange(LONGEST) < lengths[:, None]
     padded = torch.zeros(DOCUMENTS, LONGEST, DIMENSION)
     padded[mask] = vectors
-    found = packed_relevance(vectors, lengths, query[None])[:, 0]
+    documents = PackedTokens(vectors, lengths, torch.ones(len(vectors), dtype=torch.int64))
+    real = torch.ones(1, QUERY_TOKENS, dtype=torch.bool)
+    queries, colbert = TokenVectors(query[None], real, real.long()), Scoring(MaxSim())
+    found = packed_relevance(documents, queries, colbert)[:, 0]
     assert torch.allclose(found, padded_relevance(padded, mask, query), atol=1e-3)
     times = [
         (
             milliseconds(padded_relevance, padded, mask, query),
-            milliseconds(packed_relevance, vectors, lengths, query[None]),
+            milliseconds(packed_relevance, documents, queries, colbert),
         )
         for _ in range(ROUNDS)
     ]

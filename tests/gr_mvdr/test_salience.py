@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from gr_mvdr import salience as module
-from gr_mvdr.alignment import SoftTopK
+from gr_mvdr.alignment import MaxSim, SoftTopK
+from gr_mvdr.bm25 import BM25Index
 from gr_mvdr.relaxed_top_k import relaxed_top_k
-from gr_mvdr.salience import IdfSalience, LearnedSalience, top_share
+from gr_mvdr.salience import FrequencySalience, IdfSalience, LearnedSalience, top_share
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_vectors import TokenVectors
 
@@ -223,3 +224,46 @@ def test_of_equal_tokens_the_first_are_kept():
 def test_an_impossible_share_is_refused(share):
     with pytest.raises(ValueError, match=f"share={share}: must be > 0 and ≤ 1"):
         top_share(torch.zeros(1, 2), torch.ones(1, 2, dtype=torch.bool), share)
+
+
+# Term frequency --------------------------------------------------------------------------------
+
+
+def test_term_frequency_by_hand():
+    ids = torch.tensor([[7, 8, 7, 7], [9, 9, 5, 5]])
+    mask = torch.tensor([[True] * 4, [True, True, False, False]])
+    salience = FrequencySalience(3, k1=1.0, b=0.5)
+    salience.fit([[1, 2, 3], [4]], 10)  # mean length 2
+    # 2 tf / (tf + ½ + ½ · m / 2): m = 4 and m = 2; a pad is no occurrence.
+    expected = torch.tensor([[6 / 4.5, 2 / 2.5, 6 / 4.5, 6 / 4.5], [4 / 3, 4 / 3, 0, 0]])
+    assert torch.allclose(salience(torch.zeros(2, 4, 3), ids, mask), expected)
+
+
+def test_max_sim_over_one_hot_vectors_is_bm25():
+    generator = torch.Generator().manual_seed(2)
+    documents = [torch.randint(4, 20, (n,), generator=generator).tolist() for n in (9, 3, 14, 6)]
+    query = [5, 7, 7, 12, 19]
+    idf, frequency = IdfSalience(20), FrequencySalience(20, k1=1.2, b=0.6)
+    for part in (idf, frequency):
+        part.fit(documents, 20)
+
+    def one_hot(text, part):
+        ids = torch.tensor(text)
+        vectors, mask = torch.eye(20)[ids], torch.ones(len(text), dtype=torch.bool)
+        return TokenVectors(vectors, mask, ids, part(vectors[None], ids[None], mask[None])[0])
+
+    texts = [one_hot(text, frequency) for text in documents]
+    found = torch.stack([Scoring(MaxSim())(text, one_hot(query, idf)) for text in texts])
+    index = BM25Index(list("abcd"), documents, k1=1.2, b=0.6)
+    expected = torch.as_tensor(index.scores(query), dtype=torch.float32)
+    ratio = found / expected
+    assert (expected > 0).all() and torch.allclose(ratio, ratio[0].expand(4), rtol=1e-4)
+
+
+def test_term_frequency_refuses_bad_values():
+    with pytest.raises(ValueError, match="model.salience.k1=-1: must be ≥ 0"):
+        FrequencySalience(3, k1=-1)
+    with pytest.raises(ValueError, match="model.salience.b=2: must be ≥ 0 and ≤ 1"):
+        FrequencySalience(3, b=2)
+    with pytest.raises(ValueError, match="FrequencySalience: call fit with the collection's doc"):
+        FrequencySalience(3)(torch.zeros(1, 2, 3), torch.ones(1, 2).long(), torch.ones(1, 2) > 0)
