@@ -13,13 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gr_mvdr.batch import PairBatch, pad
-from gr_mvdr.beam_search import Hypotheses, SearchResult, beam_search
+from gr_mvdr.batch import PairBatch
+from gr_mvdr.beam_search import Hypotheses, SearchResult
 from gr_mvdr.configured import build
 from gr_mvdr.identifiers import collection_hash
 from gr_mvdr.progress import track
 from gr_mvdr.ranking import Ranking
-from gr_mvdr.tokenizers import EOS_ID
 from gr_mvdr.trie import Trie
 from models.base import Table
 from models.decoding import sequence_scores
@@ -141,15 +140,13 @@ class Docid(IdentifiedSystem):
 
         A search that keeps everything: identifiers of one beginning share its decoding.
         """
-        source = [x.to(self.device) for x in pad([self.prepare_query(query)])]
+        source = [self.prepare_query(query)]
         scores = torch.full((len(rows),), -torch.inf)
         order = sorted(range(len(rows)), key=lambda number: self.identifiers.of(rows[number]))
         for start in range(0, len(order), _DECODE_BATCH):
             chunk = torch.tensor(order[start : start + _DECODE_BATCH])
             trie = Trie.build([self.identifiers.of(rows[number]) for number in chunk])
-            step = self.decoding_step(*source)
-            sizes = {"batch_size": 1, "beam_size": len(chunk), "length": trie.depth}
-            found = beam_search(step, trie, **sizes, end_token=EOS_ID, device=self.device)
+            found = self.beam(source, trie, trie.depth, beam_size=len(chunk))
             for place, score in documents_found(trie, found.final, self.hparams.length_penalty):
                 scores[chunk[place]] = score
         return scores
@@ -163,8 +160,7 @@ class Docid(IdentifiedSystem):
         distinct = {tuple(self.identifiers.of(row)): row for row in rows}
         place = {sequence: number for number, sequence in enumerate(distinct)}
         shared = [place[tuple(self.identifiers.of(row))] for row in rows]
-        shape = len(self.document_ids), len(queries)
-        scores = torch.full(shape, -torch.inf)
+        scores = torch.full((len(self.document_ids), len(queries)), -torch.inf)
         for number, query in enumerate(track(queries, "scoring all", total=len(queries))):
             found = self._identifier_scores(query, list(distinct.values()))
             scores[rows, number] = found[shared]

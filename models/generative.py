@@ -4,6 +4,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -156,24 +157,38 @@ class GenerativeSystem(EncoderDecoder):
                 results[query_id] = {self.document_ids[d]: s for d, s in scores.items()}
         return Ranking(results).top(k)
 
-    def search(
+    def search(self, queries: Sequence[Sequence[int]], **options: Any) -> SearchResult:
+        """Beam search for queries, given as tokens.
+
+        Args:
+            options: `observer` and `wrap` of `beam`.
+        """
+        sources = [self.prepare_query(query) for query in queries]
+        return self.beam(sources, self.searcher, self.search_length, **options)
+
+    def beam(
         self,
-        queries: Sequence[Sequence[int]],
+        sources: Sequence[Sequence[int]],
+        constraint: Constraint,
+        length: int,
+        beam_size: int | None = None,
         observer: Observer | None = None,
         wrap: Callable[[Step], Step] = lambda step: step,
     ) -> SearchResult:
-        """Beam search for queries, given as tokens; see `gr_mvdr.beam_search`.
+        """Beam search within a constraint; see `gr_mvdr.beam_search`.
 
         Args:
+            sources: token ids as the encoder reads them; length: tokens a hypothesis at most.
+            beam_size: None = the system's own.
             observer: sees every step; wrap: of the step function, to time it.
         """
-        ids, mask = (x.to(self.device) for x in pad([self.prepare_query(q) for q in queries]))
+        ids, mask = (x.to(self.device) for x in pad(sources))
         return beam_search(
             wrap(self.decoding_step(ids, mask)),
-            self.searcher,
-            batch_size=len(queries),
-            beam_size=self.hparams.beam_size,
-            length=self.search_length,
+            constraint,
+            batch_size=len(sources),
+            beam_size=beam_size or self.hparams.beam_size,
+            length=length,
             end_token=EOS_ID,
             device=self.device,
             observer=observer,

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from gr_mvdr.batch import pad
-from gr_mvdr.beam_search import beam_search
 from gr_mvdr.ngram_index import NgramIndex
 from gr_mvdr.tokenizers import EOS_ID
 from gr_mvdr.trie import Trie
@@ -21,16 +20,7 @@ def title_keys(system: Any, sources: Sequence[Sequence[int]], titles: Trie) -> l
         system: a `GenerativeSystem`; sources: token ids that ask for a title, ended.
         titles: a trie of all titles with end mark and end token.
     """
-    ids, mask = (x.to(system.device) for x in pad(sources))
-    found = beam_search(
-        system.decoding_step(ids, mask),
-        titles,
-        batch_size=len(sources),
-        beam_size=system.hparams.beam_size,
-        length=titles.depth,
-        end_token=EOS_ID,
-        device=system.device,
-    )
+    found = system.beam(sources, titles, titles.depth)
     ended = [found.final.of(number) for number in range(len(sources))]
     return [[(key[:-1], score) for key, score in keys if key[-1] == EOS_ID] for keys in ended]
 

@@ -1,6 +1,6 @@
 """T5-SEAL: generates n-grams of the corpus and adds up their evidence (gr_as_mvdr §6.2, App. D)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gr_mvdr.batch import PairBatch, cut, pad
-from gr_mvdr.beam_search import Observer, SearchResult, Step
+from gr_mvdr.beam_search import SearchResult
 from gr_mvdr.evidence import score_documents
 from gr_mvdr.heads import Vocabulary
 from gr_mvdr.identifiers import collection_hash
@@ -147,14 +147,9 @@ class T5SEAL(GenerativeSystem):
         self.searcher = NgramIndex.load(directory / "ngrams")
         return self.searcher
 
-    def search(
-        self,
-        queries: Sequence[Sequence[int]],
-        observer: Observer | None = None,
-        wrap: Callable[[Step], Step] = lambda step: step,
-    ) -> SearchResult:
+    def search(self, queries: Sequence[Sequence[int]], **options: Any) -> SearchResult:
         """Beam search for n-grams; in full SEAL titles and the query's n-grams are added."""
-        found = super().search(queries, observer, wrap)
+        found = super().search(queries, **options)
         further: list[list[Key]] = [[] for _ in queries]
         if self.titles is not None:
             further = title_keys(

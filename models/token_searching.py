@@ -170,14 +170,11 @@ class TokenSearching(System):
     def search_fidelity(self, queries: Table, ranking: Ranking) -> dict[str, float]:
         """How many of the exact search's best ten an approximate one finds, and what it costs."""
         metrics = self.searcher.costs.metrics()
+        metrics["cost/bytes_per_token"] = self.searcher.bytes_per_token
         if self.search.mode != "exact":
             sample = queries.select(range(min(_FIDELITY_QUERIES, len(queries))))
             exact = self.retrieve(sample, 10, mode="exact")
-            shares = [
-                len(set(exact.documents(q)) & set(ranking.documents(q)[:10])) / 10
-                for q in exact.query_ids
-            ]
-            metrics["retrieve/recall_of_exact@10"] = sum(shares) / len(shares)
+            metrics["retrieve/recall_of_exact@10"] = _shared(exact, ranking.top(10))
         return metrics
 
     def _packed(self, documents: list[list[int]]) -> Iterator[PackedTokens]:
@@ -193,6 +190,16 @@ class TokenSearching(System):
                 salience=None if found.salience is None else found.salience[real],
                 keys=None if found.keys is None else found.keys[real],
             )
+
+
+def _shared(exact: Ranking, found: Ranking) -> float:
+    """The mean share of each query's exact documents that were found."""
+    shares = [
+        len(set(exact.documents(query)) & set(found.documents(query)))
+        / max(1, len(exact.documents(query)))
+        for query in exact.query_ids
+    ]
+    return sum(shares) / max(1, len(shares))
 
 
 def _texts_hash(ids: Sequence[str], texts: Sequence[Sequence[int]]) -> str:
