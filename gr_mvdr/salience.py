@@ -5,12 +5,13 @@ Every salience is called as ``salience(vectors, ids, mask)``: token vectors (B, 
 """
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gr_mvdr.configured import build
 from gr_mvdr.relaxed_top_k import Solver, check_solver, relaxed_top_k, residual
 from gr_mvdr.tokenizers import UNK_ID
 
@@ -53,7 +54,8 @@ def _share_of(mask: Tensor, share: float) -> Tensor:
 class LearnedSalience(nn.Module):
     """u = λ · ReLU(w·x + b) with a gate λ in [0, 1] (aligner Eq. 3; the gates of its Figure 6).
 
-    It begins with w = 0 and b = 1: all tokens count alike, and no ReLU is dead.
+    It begins with w = 0 and b = 1: all tokens count alike, and no ReLU is dead. With a prior, a
+    salience that is not learned, u begins as that: u = λ · prior · ReLU(w·x + b).
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class LearnedSalience(nn.Module):
         solver: Solver = "exact",
         iterations: int = 100,
         l1: float = 0.01,
+        prior: dict[str, Any] | None = None,
     ):
         """
         Args:
@@ -74,6 +77,7 @@ class LearnedSalience(nn.Module):
             sparsity: α, of "lp" and "hard".
             epsilon, solver, iterations: of "lp", see `relaxed_top_k`.
             l1: the penalty's coefficient, of "l1".
+            prior: another salience of this file, as a dict with `_target_`; None = 1 everywhere.
 
         Raises:
             ValueError: a value out of range.
@@ -90,11 +94,14 @@ class LearnedSalience(nn.Module):
         self.solver = {"epsilon": epsilon, "solver": solver, "iterations": iterations}
         self.weight = nn.Parameter(torch.zeros(size))
         self.bias = nn.Parameter(torch.ones(()))
+        self.prior = build(prior, size) if prior else None
 
     def forward(self, vectors: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
         # Outside autocast: in bf16 scores around 1 lie further apart than ε.
         with torch.autocast(vectors.device.type, enabled=False):
             scores = (vectors.to(self.weight.dtype) @ self.weight + self.bias).relu()
+            if self.prior is not None:
+                scores = scores * self.prior(vectors, ids, mask)
         return self._gates(scores, mask) * scores * mask
 
     def _gates(self, scores: Tensor, mask: Tensor) -> Tensor | float:
@@ -104,7 +111,9 @@ class LearnedSalience(nn.Module):
         return top_share(scores, mask, self.sparsity) if self.gate == "hard" else 1.0
 
     def fit(self, documents: Sequence[Sequence[int]], vocabulary_size: int) -> None:
-        """Nothing to count: this one is learned."""
+        """Only a prior has something to count."""
+        if self.prior is not None:
+            self.prior.fit(documents, vocabulary_size)
 
     def penalty(self, salience: Tensor, mask: Tensor) -> Tensor:
         """() what to add to the loss: of the gate "l1", its coefficient · the mean of u."""

@@ -267,3 +267,19 @@ def test_term_frequency_refuses_bad_values():
         FrequencySalience(3, b=2)
     with pytest.raises(ValueError, match="FrequencySalience: call fit with the collection's doc"):
         FrequencySalience(3)(torch.zeros(1, 2, 3), torch.ones(1, 2).long(), torch.ones(1, 2) > 0)
+
+
+def test_a_learned_salience_begins_as_its_prior():
+    prior = {"_target_": "gr_mvdr.salience.FrequencySalience", "k1": 1.0}
+    salience, plain = LearnedSalience(3, "relu", prior=prior), FrequencySalience(3, k1=1.0)
+    vectors, documents = random_vectors().float(), [[3, 4, 4], [7]]
+    for part in (salience, plain):
+        part.fit(documents, 30)
+    ids = IDS % 4 + 3  # tokens repeat
+    assert torch.allclose(salience(vectors, ids, MASK), plain(vectors, ids, MASK))
+    salience.weight.data = torch.tensor([1.0, -2.0, 0.0])
+    salience.bias.data.fill_(0.25)
+    expected = token_scores(vectors) * plain(vectors, ids, MASK)
+    assert torch.allclose(salience(vectors, ids, MASK), expected, atol=1e-6)
+    names = {name for name, _ in salience.named_parameters()}
+    assert names == {"weight", "bias"}, "the prior is not learned"

@@ -168,6 +168,19 @@ def test_candidates_own_the_nearest_tokens_and_are_scored_in_full(tmp_path):
     assert by_document(found) == pytest.approx({n: expected[n] for n in found.documents.tolist()})
 
 
+def test_keys_retrieve_and_vectors_score(tmp_path):
+    tokens, queries = random_tokens(MANY, keys=5), some_queries(keys=5)
+    index = build(tmp_path / "index", tokens)
+    query, scoring = as_text(queries, 0), Scoring(Softmax("query_to_document"), "query_tokens")
+    owner = torch.arange(60).repeat_interleave(torch.tensor(MANY))
+    nearest = (tokens.keys @ query.keys.T).topk(2, dim=0).indices
+    found = index.gather(query, scoring, 2)
+    assert found.documents.tolist() == owner[nearest].unique().tolist()
+    expected = exact_scores(tokens, part_of(queries, [0]), scoring)
+    assert by_document(found) == pytest.approx({n: expected[n] for n in found.documents.tolist()})
+    assert index.impute(query, 2).documents.tolist() == found.documents.tolist()
+
+
 @pytest.mark.parametrize("probes", [None, 3])
 def test_refining_keeps_the_best_by_what_was_retrieved(tmp_path, probes):
     tokens = random_tokens(MANY, salience=True)

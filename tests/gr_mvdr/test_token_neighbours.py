@@ -176,6 +176,12 @@ def test_a_handful_of_tokens_can_be_searched(tmp_path, queries):
     assert torch.allclose(similarities, expected[0], atol=1e-6) and torch.equal(rows, expected[1])
 
 
+def test_more_lists_than_the_tokens_can_fill_become_fewer(tmp_path, queries):
+    neighbours = TokenNeighbours(create(tmp_path / "index", random_tokens(MANY)))
+    neighbours.build_lists(1000, 0)
+    assert (neighbours.search(queries, 180, 4)[1] >= 0).all()  # 180 tokens, at least 39 a list
+
+
 @pytest.mark.parametrize(
     ("neighbours", "probes", "message"),
     [
