@@ -37,10 +37,10 @@ class TokenSearch:
     """
 
     mode: str = "exact"
-    neighbours: int = 1000
-    probes: int | None = 16
+    neighbours: int = 2000
+    probes: int | None = 64
     lists: int | None = None
-    refine: int | None = None
+    refine: int | None = 150
     imputation: str | float = "last"
     keep_query: float = 1.0
     keep_document: float = 1.0

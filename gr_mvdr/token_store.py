@@ -125,11 +125,15 @@ class TokenStore:
         Raises:
             ValueError: an id that is not in the index.
         """
-        live = {self.document_ids[n]: n for n in self.live.nonzero()[:, 0].tolist()}
         for name in document_ids:
-            if name not in live:
+            if name not in self._live_numbers:
                 raise ValueError(f"index={self.directory}: document {name!r} is not in it")
-        return torch.tensor([live[name] for name in document_ids], dtype=torch.int64)
+        found = [self._live_numbers[name] for name in document_ids]
+        return torch.tensor(found, dtype=torch.int64)
+
+    @cached_property
+    def _live_numbers(self) -> dict[str, int]:
+        return {self.document_ids[n]: n for n in self.live.nonzero()[:, 0].tolist()}
 
     def vectors(self, name: str, rows: slice | Tensor) -> Tensor:
         """(t, size) fp32 of the column "vectors" or "keys", decoded."""

@@ -158,11 +158,9 @@ class TokenSearching(System):
     ) -> Ranking:
         """`rerank` of queries that are encoded already; encodes nothing (aligner §3.1)."""
         assert self.searcher is not None, "index the documents first"
-        number = {identifier: n for n, identifier in enumerate(self.searcher.document_ids)}
         results = {}
         for name, query in track(encoded, "reranking"):
-            chosen = [number[document] for document in candidates[name]]
-            numbers = torch.tensor(chosen, dtype=torch.int64)
+            numbers = self.searcher.numbers(candidates[name])
             scores = self.searcher.score(query, numbers, scoring or self.scoring)
             results[name] = dict(zip(candidates[name], scores.tolist(), strict=True))
         return Ranking(results)
