@@ -50,7 +50,9 @@ def test_a_train_command_of_the_readme_runs(arguments, tmp_path, monkeypatch):
         overrides = [*job, *small, experiment, "logger=none", f"output={tmp_path}"]
         with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
             config = compose("train", [*overrides, f"name=job{number}"])
-        assert "retrieve/mrr@10" in train(config)
+        # Of a sweep over a real collection one job runs: indexing thousands of texts takes a minute.
+        if number == 0 or not paths:
+            assert "retrieve/mrr@10" in train(config)
 
 
 def run(*arguments: str) -> str:
