@@ -305,3 +305,25 @@ def test_an_index_of_another_model_or_collection_is_refused(tools, documents, qu
         again.encoder.values["query"].weight[0] += 1
     with pytest.raises(ValueError, match="model"):
         again.open_index(documents, tmp_path / "index")
+
+
+@pytest.mark.parametrize("kind", ["T5", "MT5"])
+@torch.no_grad()
+def test_pretrained_backbones_of_both_kinds_are_read(tools, tmp_path, kind):
+    import transformers
+
+    config = getattr(transformers, f"{kind}Config")(
+        **tools.SHAPE, feed_forward_proj="gated-gelu", tie_word_embeddings=False
+    )
+    torch.manual_seed(2)
+    source = getattr(transformers, f"{kind}ForConditionalGeneration")(config).eval()
+    source.save_pretrained(tmp_path / kind)
+    backbone = dict(name=str(tmp_path / kind), dropout_rate=0.0, attention="sdpa")
+    system = tools.make_multi_vector("mva-learned", backbone=backbone)
+    plain = tools.make_multi_vector(backbone=backbone)
+    assert plain.vocabulary_size == config.vocab_size
+    assert system.vocabulary_size == config.vocab_size + 3
+    batch = tools.make_batch()
+    assert plain.score(batch).isfinite().all() and system.score(batch).isfinite().all()
+    table = plain.encoder.backbone.shared.weight
+    assert torch.equal(table, source.shared.weight)
