@@ -7,12 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gr_mvdr.alignment import MaxSim
+from gr_mvdr.imputation import check_imputation
 from gr_mvdr.salience import top_share
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_index import SearchResult, TokenIndex
 from gr_mvdr.token_vectors import TokenVectors, stack
 
 MODES = ("exact", "gather", "impute")
+DTYPES = ("float32", "float16", "pq")
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,8 @@ class TokenSearch:
         probes: clusters that the token retrieval visits; None = it looks at every token.
         lists: clusters of the inverted file; None = faiss's rule of thumb.
         refine: gather scores only so many candidates, those with the best imputed relevance;
-            None = all.
+            None = all. For MaxSim without document salience: to other alignments the retrieved
+            tokens say too little.
         imputation: of similarities that were not retrieved: "last", "zero", "mean", "none", or a
             number (`gr_mvdr.imputation`).
         keep_query, keep_document: β_q and β_d: the share of most salient tokens that are searched
@@ -40,7 +44,7 @@ class TokenSearch:
     neighbours: int = 2000
     probes: int | None = 64
     lists: int | None = None
-    refine: int | None = 150
+    refine: int | None = None
     imputation: str | float = "last"
     keep_query: float = 1.0
     keep_document: float = 1.0
@@ -51,11 +55,19 @@ class TokenSearch:
     def __post_init__(self):
         if self.mode not in MODES:
             raise ValueError(f"model.search.mode={self.mode}: must be one of {', '.join(MODES)}")
+        if self.dtype not in DTYPES:
+            raise ValueError(f"model.search.dtype={self.dtype}: must be one of {', '.join(DTYPES)}")
+        check_imputation(self.imputation)
         for key in ("keep_query", "keep_document"):
             if not 0 < getattr(self, key) <= 1:
                 raise ValueError(
                     f"model.search.{key}={getattr(self, key)}: must be > 0 and ≤ 1: "
                     "a text keeps its most salient token"
+                )
+            if self.mode == "exact" and getattr(self, key) < 1:
+                raise ValueError(
+                    f"model.search.{key}={getattr(self, key)}: must be 1 in mode exact, which "
+                    "looks at every token"
                 )
         for key in ("neighbours", "probes", "lists", "refine"):
             value = getattr(self, key)
@@ -72,6 +84,14 @@ class TokenSearch:
         for key in options.keys() - known:
             raise ValueError(f"model.search.{key}: must be one of {', '.join(sorted(known))}")
         return replace(self, **options)
+
+    def check(self, scoring: Scoring) -> None:
+        """Refuses what the mode cannot do for a system's form of Eq. 1."""
+        if self.mode == "impute" and scoring.alignment != MaxSim():
+            raise ValueError(
+                f"model.search.mode=impute: must be exact or gather under {scoring.alignment}; "
+                "imputation estimates MaxSim"
+            )
 
     def prepare(self, index: TokenIndex) -> None:
         """Makes what the search needs beside the vectors: which tokens are kept, their clusters."""
@@ -107,6 +127,7 @@ class TokenSearch:
         return index.gather(query, scoring, self.neighbours, self.probes, self.refine, searched)
 
     def _impute(self, index: TokenIndex, query: TokenVectors, scoring: Scoring) -> SearchResult:
+        self.check(scoring)
         return index.impute(self._salient(query), self.neighbours, self.probes, self.imputation)
 
     def _salient(self, query: TokenVectors) -> TokenVectors:

@@ -11,15 +11,17 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
+from gr_mvdr.alignment import InBatchTopK
 from gr_mvdr.all_pairs import all_pairs_relevance
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.configured import build
 from gr_mvdr.flops import multi_vector_joint_flops, mva_joint_flops
 from gr_mvdr.relevance import PairAlignment, normaliser
+from gr_mvdr.salience import IdfSalience
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_vectors import TokenVectors
 from models.base import Table
-from models.token_encoder import TokenEncoder
+from models.token_encoder import SIDES, TokenEncoder
 from models.token_searching import TokenSearching
 
 
@@ -64,7 +66,28 @@ class MultiVector(TokenSearching):
         self.training_scoring = Scoring(build(training_alignment or alignment), normaliser)
         self.loss_function = build(loss)
         self.encoder = TokenEncoder(backbone, dimension, projections, pooling, salience)
+        self._check(salience)
         self.vocabulary_size = self.encoder.n_tokens
+
+    def _check(self, salience: dict[str, Any] | None) -> None:
+        """Refuses choices that do not go together, before hours of training."""
+        self.search.check(self.scoring)
+        if isinstance(self.scoring.alignment, InBatchTopK):
+            raise ValueError(
+                "model.alignment=InBatchTopK: must be model.training_alignment, a score may not "
+                "depend on what is scored beside it"
+            )
+        for side in SIDES:
+            share = getattr(self.search, f"keep_{side}")
+            if share < 1 and not (salience or {}).get(side):
+                raise ValueError(
+                    f"model.search.keep_{side}={share}: must be 1 for a system without salience"
+                )
+        if self.hparams.sentinel_id is not None and self.encoder.counts(IdfSalience):
+            raise ValueError(
+                f"model.sentinel_id={self.hparams.sentinel_id}: must be null with an IDF salience, "
+                "to which a token of no document is the rarest"
+            )
 
     def prepare(self, documents: Table, known: Sequence[int], directory: str | Path) -> None:
         """Lets a salience count the collection's tokens (IDF); see `System.prepare`."""
@@ -95,14 +118,19 @@ class MultiVector(TokenSearching):
         scores = all_pairs_relevance(documents, queries, self.training_scoring)
         return self.loss_function(scores, batch) + self.encoder.penalty(queries, documents)
 
+    def _positives(self, batch: PairBatch) -> TokenVectors:
+        """The vectors of each query's own document, without given negatives."""
+        pairs = slice(len(batch))
+        return self.encode_documents(batch.document_ids[pairs], batch.document_mask[pairs])
+
     def score(self, batch: PairBatch) -> Tensor:
         """(B,) relevance of the pairs under the system's alignment (Eq. 1)."""
-        documents = self.encode_documents(batch.document_ids, batch.document_mask)
+        documents = self._positives(batch)
         return self.scoring(documents, self.encode_queries(batch.query_ids, batch.query_mask))
 
     def align(self, batch: PairBatch) -> PairAlignment:
         """S and A of each pair, salience included, H = 1; relevance equals score (Eq. 1)."""
-        documents = self.encode_documents(batch.document_ids, batch.document_mask)
+        documents = self._positives(batch)
         queries = self.encode_queries(batch.query_ids, batch.query_mask)
         matrix, aligned = self.scoring.matrices(documents, queries)
         scores = self.scoring.divide(matrix, aligned, queries)
@@ -120,7 +148,9 @@ class MultiVector(TokenSearching):
 
     def joint_flops(self, query_tokens: int, document_tokens: int) -> float:
         """Operations of Eq. 1 for one pair, after pooling; see `System.joint_flops`."""
-        n = self.encoder.vectors_of(min(query_tokens, self.hparams.query_length), "query")
+        longest = self.hparams.query_length
+        read = longest if self.hparams.sentinel_id is not None else min(query_tokens, longest)
+        n = self.encoder.vectors_of(read, "query")
         m = self.encoder.vectors_of(min(document_tokens, self.hparams.document_length), "document")
         count = multi_vector_joint_flops if self.encoder.keys is None else mva_joint_flops
         return count(n, m, self.hparams.dimension)

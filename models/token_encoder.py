@@ -8,6 +8,8 @@ from torch import Tensor, nn
 
 from gr_mvdr.backbones import load_encoder
 from gr_mvdr.configured import build
+from gr_mvdr.pooling import AllTokens
+from gr_mvdr.salience import FrequencySalience
 from gr_mvdr.token_vectors import TokenVectors
 
 Side = Literal["query", "document"]
@@ -73,6 +75,7 @@ class TokenEncoder(nn.Module):
         self.salience = nn.ModuleDict(
             {side: build(part, dimension) for side, part in chosen.items() if part}
         )
+        self._check_pooled()
 
     def forward(self, ids: Tensor, mask: Tensor, side: Side) -> TokenVectors:
         """Token ids (B, L) int64 and mask (B, L) bool → the side's token vectors."""
@@ -88,12 +91,24 @@ class TokenEncoder(nn.Module):
             vectors, keys = vectors * real, self.keys[side](states).float() * real
             if side == "query":
                 keys = keys / math.sqrt(keys.shape[-1])
-        salience = self.salience[side](vectors, ids, mask) if side in self.salience else None
+        salience = None
+        if side in self.salience:
+            salience = self.salience[side](vectors, ids, mask).float()
         return TokenVectors(vectors, mask, ids, salience, keys)
 
     def vectors_of(self, tokens: int, side: Side) -> int:
         """How many vectors stand for a text of so many tokens."""
         return self.pooling[side].count(tokens)
+
+    def _check_pooled(self) -> None:
+        """Frequencies are those of tokens; a pooled vector is none."""
+        for side, part in self.salience.items():
+            frequency = any(isinstance(module, FrequencySalience) for module in part.modules())
+            if frequency and type(self.pooling[side]) is not AllTokens:
+                raise ValueError(
+                    f"model.salience.{side}=FrequencySalience: needs "
+                    f"model.pooling.{side}=all_tokens: it counts tokens"
+                )
 
     def penalty(self, queries: TokenVectors, documents: TokenVectors) -> Tensor:
         """() what the saliences add to the loss (the L1 gate; aligner §4.3)."""
@@ -102,6 +117,10 @@ class TokenEncoder(nn.Module):
             if side in self.salience:
                 found = found + self.salience[side].penalty(texts.salience, texts.mask)
         return found
+
+    def counts(self, kind: type[nn.Module]) -> bool:
+        """Whether a salience of this kind weighs tokens here."""
+        return any(isinstance(part, kind) for part in self.salience.modules())
 
     def fit(self, documents: list[list[int]]) -> None:
         """What a salience must know of the collection before training: document frequencies."""

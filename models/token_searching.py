@@ -171,7 +171,8 @@ class TokenSearching(System):
         metrics["cost/bytes_per_token"] = self.searcher.bytes_per_token
         if self.search.mode != "exact":
             sample = queries.select(range(min(_FIDELITY_QUERIES, len(queries))))
-            exact = self.retrieve(sample, 10, mode="exact")
+            whole = {"keep_query": 1.0, "keep_document": 1.0}
+            exact = self.retrieve(sample, 10, mode="exact", **whole)
             metrics["retrieve/recall_of_exact@10"] = _shared(exact, ranking.top(10))
         return metrics
 

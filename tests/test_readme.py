@@ -50,7 +50,7 @@ def test_a_train_command_of_the_readme_runs(arguments, tmp_path, monkeypatch):
         overrides = [*job, *small, experiment, "logger=none", f"output={tmp_path}"]
         with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
             config = compose("train", [*overrides, f"name=job{number}"])
-        # Of a sweep over a real collection one job runs: indexing thousands of texts takes a minute.
+        # Of a sweep over a real collection one job runs: its texts take a minute to index.
         if number == 0 or not paths:
             assert "retrieve/mrr@10" in train(config)
 

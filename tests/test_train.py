@@ -370,7 +370,7 @@ def test_damaged_collections_are_refused_with_file_and_line(what, message, tmp_p
         (["data.n_documents=10"], "data.n_documents=10"),
         (["data.test_split=nowhere"], "nowhere"),
         (["model=t5_seal", "data.examples.length=0"], "data.examples.length=0"),
-        (["model.loss=triplet"], "model.loss=triplet"),
+        (["model.loss._target_=gr_mvdr.losses.Triplet"], "gr_mvdr.losses.Triplet"),
         (["model.search.mode=quick"], "model.search.mode=quick"),
         (["model.optimizer.schedule=cosine"], "model.optimizer.schedule=cosine"),
         (["data.batch_size=0"], "data.batch_size=0"),

@@ -1,5 +1,7 @@
 """Every multi-vector system is one class: laws that hold for all its choices."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -163,6 +165,67 @@ def test_unknown_options_are_refused(tools):
         tools.make_multi_vector(pooling=temporal)
 
 
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        ("mva", {"search": {"mode": "impute"}}, "mode=impute: must be exact or gather under Softm"),
+        ("t5_colbert", {"search": {"dtype": "int8"}}, "model.search.dtype=int8: must be one of"),
+        ("t5_colbert", {"search": {"imputation": "all"}}, "model.search.imputation=all: must be"),
+        ("aligner", {"search": {"keep_query": 0.5}}, "keep_query=0.5: must be 1 in mode exact"),
+        (
+            "t5_colbert",
+            {"search": {"mode": "gather", "keep_document": 0.5}},
+            "keep_document=0.5: must be 1 for a system without salience",
+        ),
+        ("idf", {"sentinel_id": 3}, "model.sentinel_id=3: must be null with an IDF salience"),
+        (
+            "t5_colbert",
+            {"alignment": {"_target_": "gr_mvdr.alignment.InBatchTopK", "k": 3}},
+            "model.alignment=InBatchTopK: must be model.training_alignment",
+        ),
+        (
+            "mva-temporal",
+            {"salience": {"document": {"_target_": "gr_mvdr.salience.FrequencySalience"}}},
+            "salience.document=FrequencySalience: needs model.pooling.document=all_tokens",
+        ),
+    ],
+)
+def test_choices_that_do_not_go_together_are_refused(tools, kind, options, message):
+    with pytest.raises(ValueError, match=message):
+        tools.make_multi_vector(kind, **options)
+
+
+@torch.no_grad()
+def test_given_negatives_are_no_pairs(tools, system):
+    batch = tools.make_batch()
+    more = tools.make_batch(document_lengths=(7, 2, 9, 4, 3))
+    negatives = torch.tensor([[3], [4], [3]])
+    batch = PairBatch(
+        batch.query_ids,
+        batch.query_mask,
+        more.document_ids,
+        more.document_mask,
+        torch.arange(5),
+        negatives,
+    )
+    plain = replace(
+        batch,
+        document_ids=batch.document_ids[:3],
+        document_mask=batch.document_mask[:3],
+        document_index=torch.arange(3),
+        negatives=None,
+    )
+    assert torch.allclose(system.score(batch), system.score(plain), atol=1e-6)
+    assert system.align(batch).score.shape == (3,)
+    assert system.loss(batch) > system.loss(plain) - 1e-6
+
+
+def test_sentinels_are_counted_in_flops(tools):
+    plain, filled = tools.make_multi_vector(), tools.make_multi_vector(sentinel_id=3)
+    assert plain.joint_flops(4, 10) == 4 * (2 * 10 * 8 + 10 + 1)
+    assert filled.joint_flops(4, 10) == 2 * plain.joint_flops(4, 10)
+
+
 @pytest.mark.parametrize("kind", ["t5_colbert", "aligner", "aligner-soft", "xtr", "mva"])
 def test_a_few_steps_learn_the_batch_by_heart(tools, kind):
     sharp = {"_target_": "gr_mvdr.losses.InBatchCrossEntropy", "temperature": 0.1}
@@ -270,9 +333,7 @@ def test_an_approximate_search_is_held_against_the_exact_one(tools, documents, q
     ranking = system.retrieve(queries, 10)
     metrics = system.search_fidelity(queries, ranking)
     exact = system.retrieve(queries, 10, mode="exact")
-    shares = [
-        len(set(ranking.documents(q)) & set(exact.documents(q))) / 7 for q in queries["id"]
-    ]
+    shares = [len(set(ranking.documents(q)) & set(exact.documents(q))) / 7 for q in queries["id"]]
     assert metrics["retrieve/recall_of_exact@10"] == pytest.approx(sum(shares) / 3)
     assert 0 < metrics["retrieve/recall_of_exact@10"] < 1
     assert metrics["cost/candidates"] == sum(len(ranking.documents(q)) for q in queries["id"]) / 3
