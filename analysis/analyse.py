@@ -44,8 +44,8 @@ def analyse_run(
         run: the run's folder; `alignments/`, `exact_match.csv`, `search_diagnostics.csv` and
             `figures/` appear in it.
         system: the model's name.
-        pairs: (test query, relevant document) pairs at most; 0 = no alignments, and none of a system
-            that has no alignment (a cross-encoder).
+        pairs: (test query, relevant document) pairs at most; 0 = no alignments, as for a
+            system that has none (a cross-encoder).
         cases: pairs to draw.
         search_queries: test queries whose search is diagnosed; 0 = none.
 
