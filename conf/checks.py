@@ -21,12 +21,19 @@ def check_values(config: DictConfig) -> None:
         ValueError: names the key as the user typed it, the rule and the value.
     """
     for path, node in _targets(OmegaConf.to_container(config, resolve=True), ""):
-        types = _declared_types(get_object(node["_target_"]))
+        types = _declared_types(_target(path, node["_target_"]))
         for key, value in node.items():
             allowed = types.get(key, ())
             if allowed and isinstance(value, _SIMPLE) and not _fits(value, allowed):
                 names = " or ".join(kind.__name__.replace("NoneType", "null") for kind in allowed)
                 raise ValueError(f"{path}{key}={value}: must be {names}")
+
+
+def _target(path: str, name: str) -> Any:
+    try:
+        return get_object(name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"{path}_target_={name}: no such class") from error
 
 
 def _targets(node: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
