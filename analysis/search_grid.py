@@ -12,7 +12,7 @@ from analysis.curves import Curves, draw_curves
 from analysis.gallery import GalleryEntry
 from analysis.study import Findings, Row, study_table
 from gr_mvdr.progress import track
-from gr_mvdr.ranking import Ranking, evaluate
+from gr_mvdr.ranking import Ranking, evaluate, recall_of_exact
 from gr_mvdr.search_costs import SearchCosts
 
 # Places of a ranking that are held against the exact search's.
@@ -100,7 +100,7 @@ class SearchGrid:
                 warnings.warn(f"study: {setting} left out: {error}", stacklevel=2)
                 continue
             quality = evaluate(ranking, qrels)
-            quality[f"recall_of_exact@{FIRST}"] = recall_of_exact(exact, ranking)
+            quality[f"recall_of_exact@{FIRST}"] = recall_of_exact(exact, ranking, FIRST)
             rows.append(setting | quality | costs)
         return self._findings(rows, f"{data.collection.name} ({split}), {len(encoded):,} queries")
 
@@ -127,13 +127,3 @@ class SearchGrid:
         entry = GalleryEntry("study", self.curves.title, f"{caption} {setting}.")
         figure = draw_curves(self.curves, rows, setting)
         return Findings(rows, study_table(rows, f"{self.curves.title}: {setting}"), figure, entry)
-
-
-def recall_of_exact(exact: Ranking, ranking: Ranking) -> float:
-    """The share of the exact search's first documents that are among a search's first ones."""
-    shares = []
-    for query in exact.query_ids:
-        wanted = set(exact.documents(query)[:FIRST])
-        found = wanted & set(ranking.documents(query)[:FIRST])
-        shares.append(len(found) / max(1, len(wanted)))
-    return sum(shares) / len(shares)

@@ -58,12 +58,16 @@ def pad(sequences: Sequence[Sequence[int]], pad_id: int = 0) -> tuple[Tensor, Te
     Returns:
         ids (B, L) int64 and mask (B, L) bool, True = real token. L is at least 1.
     """
-    lengths = torch.tensor([len(sequence) for sequence in sequences])
-    mask = torch.arange(max(1, int(lengths.max()))) < lengths[:, None]
+    mask = length_mask(torch.tensor([len(sequence) for sequence in sequences]))
     ids = torch.full(mask.shape, pad_id, dtype=torch.int64)
     tokens = [token for sequence in sequences for token in sequence]
     ids[mask] = torch.tensor(tokens, dtype=torch.int64)  # named, as an empty list would be floats
     return ids, mask
+
+
+def length_mask(lengths: Tensor) -> Tensor:
+    """(B,) int64 lengths → (B, L) bool, True = a real token; L is the longest, at least 1."""
+    return torch.arange(max(1, int(lengths.max()))) < lengths.unsqueeze(1)
 
 
 def cut(tokens: Sequence[int], length: int, end_id: int | None = None) -> list[int]:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gr_mvdr.batch import length_mask
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.selection import Selection
 from gr_mvdr.token_store import PackedTokens
@@ -111,7 +112,7 @@ def _product(vectors: Tensor, queries: Tensor) -> Tensor:
 def _allowed(documents: PackedTokens, queries: TokenVectors, alignment: Selection) -> Tensor:
     """(t, Q·N) bool: the pairs that may align."""
     counts = documents.counts
-    mask = torch.arange(int(counts.max())) < counts.unsqueeze(1)  # (D, M)
+    mask = length_mask(counts)  # (D, M)
     ids = torch.zeros(mask.shape, dtype=torch.int64).masked_scatter(mask, documents.ids)
     pairs = alignment.allowed(mask[:, None], queries.mask[None], ids[:, None], queries.ids[None])
     pairs = pairs.expand(len(counts), len(queries), -1, -1)  # (D, Q, M, N)

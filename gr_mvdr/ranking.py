@@ -113,6 +113,23 @@ def best_documents(ids: Sequence[str], scores: np.ndarray, k: int) -> dict[str, 
     return Ranking({"": found}).top(k).scores("")
 
 
+def recall_of_exact(exact: Ranking, found: Ranking, first: int = 10) -> float:
+    """How much of an exact search an approximate one finds, in [0, 1].
+
+    Args:
+        exact, found: rankings of the same queries.
+        first: the exact search's best so many documents that should be among the found's.
+
+    Returns:
+        The mean over the queries of ``exact``; 0 without queries.
+    """
+    shares = []
+    for query in exact.query_ids:
+        wanted = set(exact.documents(query)[:first])
+        shares.append(len(wanted & {*found.documents(query)[:first]}) / max(1, len(wanted)))
+    return math.fsum(shares) / max(1, len(shares))
+
+
 def read_qrels(path: str | Path) -> Qrels:
     """Read TREC judgements, ``query iteration document grade``, as {query: {document: grade}}.
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from gr_mvdr.alignment import InBatchTopK
+from gr_mvdr.batch import length_mask
 from gr_mvdr.max_sim import packed_relevance, selects_one
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_store import PackedTokens, TokenStore
@@ -109,7 +110,7 @@ def _of_similar_length(
 def _padded(documents: PackedTokens) -> TokenVectors:
     """(D, M, …) of packed documents."""
     counts = documents.counts
-    mask = torch.arange(int(counts.max())) < counts.unsqueeze(1)
+    mask = length_mask(counts)  # (D, M)
 
     def spread(part: Tensor | None) -> Tensor | None:
         if part is None:

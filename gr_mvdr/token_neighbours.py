@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gr_mvdr.batch import length_mask
 from gr_mvdr.imputation import Retrieved
 from gr_mvdr.salience import top_share
 from gr_mvdr.token_store import TokenStore
@@ -207,7 +208,7 @@ def _kept_rows(store: TokenStore, keep: float) -> Tensor:
     kept = torch.zeros_like(live)
     for documents in store.blocks(_BLOCK):
         counts = store.counts[documents]
-        mask = torch.arange(int(counts.max())) < counts.unsqueeze(1)
+        mask = length_mask(counts)  # (D, M)
         rows = store.rows(documents)
         salience = torch.zeros(mask.shape).masked_scatter(mask, store.salience(rows))
         kept[rows] = top_share(salience, mask, keep)[mask]

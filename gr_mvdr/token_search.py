@@ -12,10 +12,10 @@ from gr_mvdr.imputation import check_imputation
 from gr_mvdr.salience import top_share
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_index import SearchResult, TokenIndex
+from gr_mvdr.token_store import DTYPES
 from gr_mvdr.token_vectors import TokenVectors, stack
 
 MODES = ("exact", "gather", "impute")
-DTYPES = ("float32", "float16", "pq")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gr_mvdr.batch import cut, pad
 from gr_mvdr.progress import track
-from gr_mvdr.ranking import Ranking, best_documents
+from gr_mvdr.ranking import Ranking, best_documents, recall_of_exact
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_index import TokenIndex
 from gr_mvdr.token_search import TokenSearch
@@ -173,7 +173,7 @@ class TokenSearching(System):
             sample = queries.select(range(min(_FIDELITY_QUERIES, len(queries))))
             whole = {"keep_query": 1.0, "keep_document": 1.0}
             exact = self.retrieve(sample, 10, mode="exact", **whole)
-            metrics["retrieve/recall_of_exact@10"] = _shared(exact, ranking.top(10))
+            metrics["retrieve/recall_of_exact@10"] = recall_of_exact(exact, ranking)
         return metrics
 
     def _packed(self, documents: list[list[int]]) -> Iterator[PackedTokens]:
@@ -189,16 +189,6 @@ class TokenSearching(System):
                 salience=None if found.salience is None else found.salience[real],
                 keys=None if found.keys is None else found.keys[real],
             )
-
-
-def _shared(exact: Ranking, found: Ranking) -> float:
-    """The mean share of each query's exact documents that were found."""
-    shares = [
-        len(set(exact.documents(query)) & set(found.documents(query)))
-        / max(1, len(exact.documents(query)))
-        for query in exact.query_ids
-    ]
-    return sum(shares) / max(1, len(shares))
 
 
 def _texts_hash(ids: Sequence[str], texts: Sequence[Sequence[int]]) -> str:

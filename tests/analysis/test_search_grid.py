@@ -2,9 +2,9 @@ import csv
 
 import pytest
 
-from analysis.search_grid import SearchGrid, recall_of_exact
+from analysis.search_grid import SearchGrid
 from analysis.study import check_study, run_study
-from gr_mvdr.ranking import Ranking
+from gr_mvdr.ranking import Ranking, recall_of_exact
 
 GRID = {"mode": ["gather"], "keep_document": [0.25, 1.0]}
 CURVES = {"x": "keep_document", "title": "Pruning"}
