@@ -70,20 +70,8 @@ class RetrievalDataModule(pl.LightningDataModule):
             seed: of the order of the examples and of what they draw.
         """
         super().__init__()
-        if batch_size < 1:
-            raise ValueError(f"data.batch_size={batch_size}: must be ≥ 1")
-        for key, value in (("query_length", query_length), ("document_length", document_length)):
-            if value < 2:
-                raise ValueError(f"{key}={value}: must be ≥ 2 (a token and the end token)")
-        self.test_splits = [test_split] if isinstance(test_split, str) else list(test_split)
+        self.test_splits, self.new_documents = _splits(test_split), _splits(new_documents)
         self.examples, self.indexing = examples or DocumentExamples(), indexing
-        named = [new_documents] if isinstance(new_documents, str) else new_documents
-        self.new_documents = list(named)
-        if validation_split in self.new_documents:
-            raise ValueError(
-                f"data.validation_split={validation_split}: must not be one of data.new_documents, "
-                "which arrive after training"
-            )
         self.options = {
             "train_split": train_split,
             "validation_split": validation_split,
@@ -94,6 +82,23 @@ class RetrievalDataModule(pl.LightningDataModule):
         self.batch_size, self.num_workers, self.seed = batch_size, num_workers, seed
         self.candidate_depth = candidates
         self.max_test_queries, self.max_rerank_queries = max_test_queries, max_rerank_queries
+        self._check()
+
+    def _check(self) -> None:
+        """Refuses options that no collection can meet (ValueError)."""
+        if self.batch_size < 1:
+            raise ValueError(f"data.batch_size={self.batch_size}: must be ≥ 1")
+        for key in ("query_length", "document_length"):
+            if getattr(self, key) < 2:
+                raise ValueError(
+                    f"{key}={getattr(self, key)}: must be ≥ 2 (a token and the end token)"
+                )
+        split = self.options["validation_split"]
+        if split in self.new_documents:
+            raise ValueError(
+                f"data.validation_split={split}: must not be one of data.new_documents, "
+                "which arrive after training"
+            )
 
     def read(self) -> Collection:
         """The collection itself."""
@@ -297,3 +302,8 @@ class RetrievalDataModule(pl.LightningDataModule):
         # Whatever the seed: runs of several seeds are measured on the same queries.
         chosen = np.random.default_rng(0).permutation(len(queries))[:limit]
         return queries.select(sorted(chosen.tolist()))
+
+
+def _splits(named: str | Sequence[str]) -> list[str]:
+    """Names of splits; one alone may stand without a list."""
+    return [named] if isinstance(named, str) else list(named)

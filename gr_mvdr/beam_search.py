@@ -99,10 +99,7 @@ def beam_search(
     Raises:
         ValueError: a size below 1; what the constraint raises for a `length` it cannot check.
     """
-    sizes = {"batch_size": batch_size, "beam_size": beam_size, "length": length}
-    for name, value in sizes.items():
-        if value < 1:
-            raise ValueError(f"{name}={value}: must be ≥ 1")
+    _check_sizes(batch_size=batch_size, beam_size=beam_size, length=length)
     parents = torch.arange(batch_size, device=device)
     last = torch.full_like(parents, start_token)
     live = Hypotheses(parents, parents[:, None][:, :0], 0 * parents, 0.0 * parents)
@@ -136,6 +133,12 @@ def beam_search(
         _sorted_by_query(_concatenate(candidates, length)),
         first_log_probs,
     )
+
+
+def _check_sizes(**sizes: int) -> None:
+    for name, value in sizes.items():
+        if value < 1:
+            raise ValueError(f"{name}={value}: must be ≥ 1")
 
 
 def _scores(live: Hypotheses, log_probs: Tensor, successors: Successors) -> Tensor:
