@@ -34,13 +34,17 @@ class Scoring:
 
     def matrices(self, documents: TokenVectors, queries: TokenVectors) -> tuple[Tensor, Tensor]:
         """S and A (…, M, N); the leading axes of the two sides broadcast."""
-        matrix, basis = self._similarities(documents, queries)
-        aligned = self.alignment(basis, *_masks_and_ids(documents, queries))
+        matrix, aligned = self.pairwise(documents, queries)
         if documents.salience is not None:
             aligned = aligned * documents.salience.unsqueeze(-1)
         if queries.salience is not None:
             aligned = aligned * queries.salience.unsqueeze(-2)
         return matrix, aligned
+
+    def pairwise(self, documents: TokenVectors, queries: TokenVectors) -> tuple[Tensor, Tensor]:
+        """S and Ã (…, M, N), the alignment before salience (aligner Eq. 2)."""
+        matrix, basis = self._similarities(documents, queries)
+        return matrix, self.alignment(basis, *_masks_and_ids(documents, queries))
 
     def entries(self, documents: TokenVectors, queries: TokenVectors) -> tuple[Tensor, Tensor]:
         """S and A without the zeros that a hard alignment is sure of: both (…, K, N), K ≤ M.

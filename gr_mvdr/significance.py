@@ -59,3 +59,15 @@ def randomisation_test(
         signs = 2.0 * rng.integers(0, 2, shape, dtype=np.int8) - 1.0
         reached += int((np.abs(signs @ differences) >= observed).sum())
     return (reached + 1) / (permutations + 1)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's correction for several tests (1979): corrected p-values, in the given order.
+
+    The k-th smallest of n is multiplied by n − k + 1, and none may be below a smaller one's.
+    """
+    corrected, reached = [0.0] * len(p_values), 0.0
+    for place, number in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        reached = max(reached, min(1.0, (len(p_values) - place) * p_values[number]))
+        corrected[number] = reached
+    return corrected

@@ -144,13 +144,17 @@ class TokenStore:
         """(t,) fp32, or None where none is stored."""
         return self._rows("salience", rows) if "salience" in self._maps else None
 
+    def ids(self, rows: slice | Tensor) -> Tensor:
+        """(t,) int64, the token ids of rows."""
+        return self._rows("ids", rows).long()
+
     def packed(self, documents: slice | Tensor) -> PackedTokens:
         """The documents with these numbers; a slice of neighbours, or (C,) int64 in any order."""
         rows = self.rows(documents)
         return PackedTokens(
             vectors=self.vectors("vectors", rows),
             counts=self.counts[documents],
-            ids=self._rows("ids", rows).long(),
+            ids=self.ids(rows),
             salience=self.salience(rows),
             keys=self.vectors("keys", rows) if "keys" in self.sizes else None,
         )

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gr_mvdr.batch import PairBatch
+from gr_mvdr.explanation import Explanation, Factors
 from gr_mvdr.ranking import Ranking
 from gr_mvdr.relevance import PairAlignment
 
@@ -76,6 +77,14 @@ class System(pl.LightningModule):
     def align(self, batch: PairBatch) -> PairAlignment:
         """The tensors of the pairs' equation (Eq. 1)."""
         raise NotImplementedError
+
+    def explain(self, batch: PairBatch) -> Explanation:
+        """All alignments that the system has for the pairs, and what else makes their scores."""
+        return Explanation([self.align(batch)])
+
+    def factors(self, batch: PairBatch) -> Factors | None:
+        """The vectors behind S and A; None where they are not made of vectors."""
+        return None
 
     def index(self, documents: Table, directory: str | Path | None = None) -> Any:
         """Builds what `retrieve` searches.

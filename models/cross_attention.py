@@ -3,10 +3,12 @@
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gr_mvdr.batch import PairBatch
-from gr_mvdr.relevance import PairAlignment, relevance
+from gr_mvdr.explanation import DecoderPaths, Explanation, Factors
+from gr_mvdr.relevance import PairAlignment, relevance, similarity
+from models.decoder_trace import SUBLAYERS, DecoderTrace, trace_decoder
 
 
 def align_by_cross_attention(
@@ -27,21 +29,62 @@ def align_by_cross_attention(
     Raises:
         RuntimeError: the attention weights are missing (not eager attention).
     """
-    queries = system.encode(batch.query_ids, batch.query_mask)
-    attention, vectors = _attention_and_vectors(system, queries, batch, layer)
-    module = system.backbone.decoder.block[layer].layer[1].EncDecAttention
-    heads = (module.n_heads, module.key_value_proj_dim)
-    # V_h q_j and O_hᵀ ẽ_i: the two sides of S^h, each of the head's size.
-    values = module.v(queries).unflatten(-1, heads)
-    readers = (vectors @ module.o.weight).unflatten(-1, heads)
-    similarity = torch.einsum("bmhk,bnhk->bhmn", readers, values).float()
+    return _layer_alignment(system, trace_decoder(system, batch), batch, score, layer)
+
+
+def explain_by_paths(system: Any, batch: PairBatch, score: Tensor) -> Explanation:
+    """The alignments of all decoder layers, and the logits as sums over all paths (§8).
+
+    Args, Raises: as `align_by_cross_attention`.
+    """
+    trace = trace_decoder(system, batch)
+    layers = range(len(trace.attentions))
+    return Explanation(
+        [_layer_alignment(system, trace, batch, score, layer) for layer in layers],
+        decoder=_paths(system, trace, batch),
+    )
+
+
+def cross_attention_factors(system: Any, batch: PairBatch, layer: int = -1) -> Factors:
+    """The vectors behind one layer's S^h and A^h = softmax(keys' products) (Eq. 4, 16)."""
+    trace = trace_decoder(system, batch)
+    module = _module(system, layer)
+    values = _values(module, trace)
+    return Factors(
+        *values,
+        document_keys=_heads(module, module.q(trace.states[layer])),
+        query_keys=_heads(module, module.k(trace.queries)),
+        document_mask=batch.document_mask,
+        query_mask=batch.query_mask,
+    )
+
+
+def _module(system: Any, layer: int) -> nn.Module:
+    return system.backbone.decoder.block[layer].layer[1].EncDecAttention
+
+
+def _heads(module: nn.Module, vectors: Tensor) -> Tensor:
+    """(B, tokens, H·k) → (B, H, tokens, k)."""
+    return vectors.unflatten(-1, (module.n_heads, module.key_value_proj_dim)).transpose(1, 2)
+
+
+def _values(module: nn.Module, trace: DecoderTrace) -> tuple[Tensor, Tensor]:
+    """O_hᵀ ẽ_i and V_h q_j, the two sides of S^h: (B, H, M, k) and (B, H, N, k)."""
+    readers = _heads(module, trace.readers @ module.o.weight)
+    return readers, _heads(module, module.v(trace.queries))
+
+
+def _layer_alignment(
+    system: Any, trace: DecoderTrace, batch: PairBatch, score: Tensor, layer: int
+) -> PairAlignment:
     real = batch.document_mask[:, None, :, None] & batch.query_mask[:, None, None, :]
-    similarity, attention = similarity * real, attention.float() * real
+    matrix = similarity(*_values(_module(system, layer), trace)) * real
+    attention = trace.attentions[layer].float() * real
     return PairAlignment(
-        similarity=similarity,
+        similarity=matrix,
         alignment=attention,
-        normaliser=torch.ones(len(batch), device=similarity.device),
-        relevance=relevance(similarity, attention).sum(1),
+        normaliser=torch.ones(len(batch), device=matrix.device),
+        relevance=relevance(matrix, attention).sum(1),
         score=score,
         document_ids=batch.document_ids,
         document_mask=batch.document_mask,
@@ -50,24 +93,46 @@ def align_by_cross_attention(
     )
 
 
-def _attention_and_vectors(
-    system: Any, queries: Tensor, batch: PairBatch, layer: int
-) -> tuple[Tensor, Tensor]:
-    """A (B, H, M, N) of one layer, and ẽ (B, M, d_model) of the target tokens."""
-    decoder, before_norm = system.backbone.decoder, []
-    norm = decoder.final_layer_norm
-    hook = norm.register_forward_pre_hook(lambda _, inputs: before_norm.append(inputs[0]))
-    implementation = decoder.config._attn_implementation
-    decoder.set_attn_implementation("eager")
-    rows = system.head.labels(batch.document_ids, batch.document_index)
-    try:
-        output, context = system.decode(queries, batch.query_mask, rows, output_attentions=True)
-    finally:
-        hook.remove()
-        decoder.set_attn_implementation(implementation)
-    attentions = output.cross_attentions
-    if not attentions or attentions[layer] is None:
-        raise RuntimeError("the decoder returned no cross-attention: eager attention is needed")
-    power = before_norm[0].float().pow(2).mean(-1, keepdim=True)
-    scale = torch.rsqrt(power + norm.variance_epsilon)
-    return attentions[layer], system.head.vectors(rows, context) * norm.weight * scale
+def _paths(system: Any, trace: DecoderTrace, batch: PairBatch) -> DecoderPaths:
+    """What each summand of the residual stream adds to the targets' logits."""
+    real, layers = batch.document_mask, len(trace.attentions)
+    parts = [(trace.readers * part).sum(-1).float() for part in trace.parts]
+    names = [f"{name}_{layer}" for layer in range(1, layers + 1) for name in SUBLAYERS]
+    log_probs = torch.zeros_like(trace.logits)
+    log_probs[real] = system.row_log_probs(trace.hidden, trace.context, trace.rows, real)
+    norms = [_centred_norm(states, real) for states in trace.states]
+    return DecoderPaths(
+        names=("embedding", *names),
+        contributions=torch.stack(parts, 1) * real[:, None],
+        logits=trace.logits * real,
+        log_probs=log_probs,
+        document_norms=torch.stack(norms, 1),
+        query_norms=_transposed_norm(trace.queries, batch.query_mask),
+        projection_norms=torch.stack(
+            [_projection_norms(_module(system, layer)) for layer in range(layers)]
+        ),
+    )
+
+
+def _centred(vectors: Tensor, mask: Tensor) -> Tensor:
+    """R = X − 1xᵀ with x the mean of the real rows, zero at padding (Appendix B); fp32."""
+    vectors, real = vectors.float(), mask.unsqueeze(-1)
+    mean = (vectors * real).sum(-2, keepdim=True) / real.sum(-2, keepdim=True).clamp(min=1)
+    return (vectors - mean) * real
+
+
+def _centred_norm(vectors: Tensor, mask: Tensor) -> Tensor:
+    """(B,) ‖R_d‖₁, the largest column sum of absolute values, tokens as rows."""
+    return _centred(vectors, mask).abs().sum(-2).amax(-1)
+
+
+def _transposed_norm(vectors: Tensor, mask: Tensor) -> Tensor:
+    """(B,) ‖R_qᵀ‖₁, the largest sum of absolute values of a token's vector."""
+    return _centred(vectors, mask).abs().sum(-1).amax(-1)
+
+
+def _projection_norms(module: nn.Module) -> Tensor:
+    """(H,) ‖W‖₁ of W = W_Qᵀ W_K, head by head (Eq. 4)."""
+    heads = module.n_heads, module.key_value_proj_dim
+    to_query, to_key = (part.weight.float().unflatten(0, heads) for part in (module.q, module.k))
+    return (to_query.transpose(1, 2) @ to_key).abs().sum(-2).amax(-1)

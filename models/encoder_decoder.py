@@ -132,10 +132,25 @@ class EncoderDecoder(System):
     def logits(self, queries: Tensor, query_mask: Tensor, rows: Tensor, mask: Tensor) -> Tensor:
         """(n, R) fp32 logits of the n real target positions, row by row of `mask` (B, M)."""
         output, context = self.decode(queries, query_mask, rows)
+        return self._row_logits(output.last_hidden_state, context, mask)
+
+    def _row_logits(self, hidden: Tensor, context: Tensor | None, mask: Tensor) -> Tensor:
+        """(n, R) fp32 logits from the decoder's states (B, M, d) at n real positions."""
         position = torch.arange(mask.shape[1], device=mask.device).expand_as(mask)[mask]
         # Only real positions reach the output table, the dearest product of a small model.
         context = None if context is None else context[mask]
-        return self.head.logits(output.last_hidden_state[mask], context, position).float()
+        return self.head.logits(hidden[mask], context, position).float()
+
+    def row_log_probs(
+        self, hidden: Tensor, context: Tensor | None, rows: Tensor, mask: Tensor
+    ) -> Tensor:
+        """(n,) fp32 log-probability of the targets' rows (B, M) at n real positions.
+
+        Args:
+            hidden, context: what `decode` answered; mask: (B, M) bool.
+        """
+        log_probs = self._row_logits(hidden, context, mask).log_softmax(-1)
+        return log_probs.gather(1, rows[mask].unsqueeze(1)).squeeze(1)
 
     def loss(self, batch: PairBatch) -> Tensor:
         """() cross-entropy of the target tokens (Eq. 10), a mean over tokens.
@@ -177,9 +192,9 @@ class EncoderDecoder(System):
             ids, mask: (B, M) the sequences; index: (B,) their documents.
         """
         rows = self.head.labels(ids, index)
-        log_probs = self.logits(queries, query_mask, rows, mask).log_softmax(-1)
+        output, context = self.decode(queries, query_mask, rows)
         scores = torch.zeros(mask.shape, device=ids.device)
-        scores[mask] = log_probs.gather(1, rows[mask].unsqueeze(1)).squeeze(1)
+        scores[mask] = self.row_log_probs(output.last_hidden_state, context, rows, mask)
         return scores
 
     def sequence_log_probs(

@@ -12,12 +12,17 @@ from torch import Tensor
 from gr_mvdr.batch import PairBatch, cut, pad
 from gr_mvdr.beam_search import Observer, SearchResult, Step, beam_search
 from gr_mvdr.constraint import Constraint
+from gr_mvdr.explanation import Explanation, Factors
 from gr_mvdr.progress import track
 from gr_mvdr.ranking import Ranking
 from gr_mvdr.relevance import PairAlignment
 from gr_mvdr.tokenizers import EOS_ID
 from models.base import Table
-from models.cross_attention import align_by_cross_attention
+from models.cross_attention import (
+    align_by_cross_attention,
+    cross_attention_factors,
+    explain_by_paths,
+)
 from models.decoding import DecodingStep
 from models.encoder_decoder import EncoderDecoder
 
@@ -73,8 +78,20 @@ class GenerativeSystem(EncoderDecoder):
         return self.sequence_log_probs(queries, batch.query_mask, *sides)
 
     def align(self, batch: PairBatch, layer: int = -1) -> PairAlignment:
-        """S and A of one decoder layer, the identifiers teacher-forced (Eq. 12–14)."""
-        return align_by_cross_attention(self, self.targets(batch), self.score(batch), layer)
+        """S and A of one decoder layer, the targets teacher-forced (Eq. 12–14)."""
+        return align_by_cross_attention(self, self.forced(batch), self.score(batch), layer)
+
+    def explain(self, batch: PairBatch) -> Explanation:
+        """S and A of every decoder layer, and the logits as sums over all paths (§8)."""
+        return explain_by_paths(self, self.forced(batch), self.score(batch))
+
+    def factors(self, batch: PairBatch) -> Factors:
+        """The vectors behind the last decoder layer's S and A."""
+        return cross_attention_factors(self, self.forced(batch))
+
+    def forced(self, batch: PairBatch) -> PairBatch:
+        """The batch as its pairs are aligned: what is teacher-forced on its document side."""
+        return self.targets(batch)
 
     @torch.inference_mode()
     def rerank(

@@ -15,6 +15,7 @@ from gr_mvdr.alignment import InBatchTopK
 from gr_mvdr.all_pairs import all_pairs_relevance
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.configured import build
+from gr_mvdr.explanation import Explanation, Factors
 from gr_mvdr.flops import multi_vector_joint_flops, mva_joint_flops
 from gr_mvdr.relevance import PairAlignment, normaliser
 from gr_mvdr.salience import IdfSalience
@@ -125,13 +126,32 @@ class MultiVector(TokenSearching):
 
     def score(self, batch: PairBatch) -> Tensor:
         """(B,) relevance of the pairs under the system's alignment (Eq. 1)."""
-        documents = self._positives(batch)
-        return self.scoring(documents, self.encode_queries(batch.query_ids, batch.query_mask))
+        return self.scoring(*self._sides(batch))
+
+    def _sides(self, batch: PairBatch) -> tuple[TokenVectors, TokenVectors]:
+        """Token vectors of each query's own document, and of the queries."""
+        queries = self.encode_queries(batch.query_ids, batch.query_mask)
+        return self._positives(batch), queries
 
     def align(self, batch: PairBatch) -> PairAlignment:
         """S and A of each pair, salience included, H = 1; relevance equals score (Eq. 1)."""
-        documents = self._positives(batch)
-        queries = self.encode_queries(batch.query_ids, batch.query_mask)
+        return self._align(*self._sides(batch))
+
+    def explain(self, batch: PairBatch) -> Explanation:
+        """The alignment, and Ã before salience where the system has one."""
+        documents, queries = self._sides(batch)
+        pairwise = None
+        if documents.salience is not None or queries.salience is not None:
+            pairwise = self.scoring.pairwise(documents, queries)[1].unsqueeze(1)
+        return Explanation([self._align(documents, queries)], pairwise=pairwise)
+
+    def factors(self, batch: PairBatch) -> Factors:
+        """The token vectors behind S, and those behind A where they are others (mva §2.1)."""
+        documents, queries = self._sides(batch)
+        vectors = (documents.vectors, queries.vectors, *map(_keys, (documents, queries)))
+        return Factors(*(part.unsqueeze(1) for part in vectors), documents.mask, queries.mask)
+
+    def _align(self, documents: TokenVectors, queries: TokenVectors) -> PairAlignment:
         matrix, aligned = self.scoring.matrices(documents, queries)
         scores = self.scoring.divide(matrix, aligned, queries)
         return PairAlignment(
@@ -154,3 +174,8 @@ class MultiVector(TokenSearching):
         m = self.encoder.vectors_of(min(document_tokens, self.hparams.document_length), "document")
         count = multi_vector_joint_flops if self.encoder.keys is None else mva_joint_flops
         return count(n, m, self.hparams.dimension)
+
+
+def _keys(tokens: TokenVectors) -> Tensor:
+    """What a side's alignment is made of."""
+    return tokens.vectors if tokens.keys is None else tokens.keys

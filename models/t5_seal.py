@@ -14,11 +14,9 @@ from gr_mvdr.evidence import score_documents
 from gr_mvdr.heads import Vocabulary
 from gr_mvdr.identifiers import collection_hash
 from gr_mvdr.ngram_index import NgramIndex
-from gr_mvdr.relevance import PairAlignment
 from gr_mvdr.tokenizers import EOS_ID
 from gr_mvdr.trie import Trie
 from models.base import Table
-from models.cross_attention import align_by_cross_attention
 from models.generative import GenerativeSystem, check_least, index_folder
 from models.seal_keys import Key, query_keys, title_keys
 
@@ -104,7 +102,7 @@ class T5SEAL(GenerativeSystem):
         The windows are `key_length` tokens long, the length of a key in search, do not overlap and
         do not look at the query.
         """
-        batch = self._marked(batch)
+        batch = self.forced(batch)
         queries = self.encode(batch.query_ids, batch.query_mask)
         # The end of a text that was cut is no continuation that a search could generate.
         real = batch.document_mask & (batch.document_ids != EOS_ID)
@@ -117,12 +115,8 @@ class T5SEAL(GenerativeSystem):
         counts = torch.stack([mask.any(1) for mask in masks], 1).sum(1)
         return torch.stack(windows, 1).sum(1) / counts.clamp(min=1)
 
-    def align(self, batch: PairBatch, layer: int = -1) -> PairAlignment:
-        """See `GenerativeSystem.align`; in full SEAL the query asks for the body."""
-        return align_by_cross_attention(self, self._marked(batch), self.score(batch), layer)
-
-    def _marked(self, batch: PairBatch) -> PairBatch:
-        """The batch with the body's mark on its queries; itself in the paper's form."""
+    def forced(self, batch: PairBatch) -> PairBatch:
+        """The documents themselves; in full SEAL the queries ask for the body by its mark."""
         if not self.marks:
             return batch
         pairs = zip(batch.query_ids, batch.query_mask, strict=True)

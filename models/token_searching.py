@@ -18,6 +18,7 @@ from gr_mvdr.token_search import TokenSearch
 from gr_mvdr.token_store import PackedTokens
 from gr_mvdr.token_vectors import TokenVectors
 from gr_mvdr.tokenizers import EOS_ID
+from gr_mvdr.weights import weights_hash
 from models.base import System, Table
 
 # Padded tokens encoded at once (long documents: fewer of them), and queries at once.
@@ -86,12 +87,8 @@ class TokenSearching(System):
 
     def fingerprint(self, documents: Table) -> dict[str, str]:
         """What an index depends on: the model's weights, and the documents' ids and tokens."""
-        weights = hashlib.sha256()
-        for name, value in sorted(self.state_dict().items()):
-            weights.update(name.encode())
-            weights.update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
         return {
-            "model": weights.hexdigest()[:16],
+            "model": weights_hash(self),
             "collection": _texts_hash(documents["id"][:], documents["tokens"]),
         }
 

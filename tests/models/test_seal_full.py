@@ -63,7 +63,7 @@ def test_without_marks_it_is_the_papers_form(tools, texts, queries, marks, tmp_p
     assert found.further == [[], [], []]
     assert paper.retrieve(queries, 9) == plain.retrieve(queries, 9)
     batch = tools.make_batch()
-    assert paper._marked(batch) is batch
+    assert paper.forced(batch) is batch
 
 
 @torch.no_grad()

@@ -1,0 +1,113 @@
+"""What a score is made of: the decoder's paths sum to the logit, factors make S and A anew."""
+
+import pytest
+import torch
+
+from gr_mvdr.relevance import similarity
+
+PARTS = ("self_attention", "cross_attention", "feed_forward")
+NAMES = ("embedding", *(f"{part}_{layer}" for layer in (1, 2) for part in PARTS))
+
+
+@torch.inference_mode()
+def test_the_paths_sum_to_the_models_own_logits(system, tools):
+    batch = tools.make_batch()
+    decoder = system.explain(batch).decoder
+    assert decoder.names == NAMES
+    forced = system.forced(batch)
+    real = forced.document_mask
+    rows = system.head.labels(forced.document_ids, forced.document_index)
+    queries = system.encode(forced.query_ids, forced.query_mask)
+    logits = system.logits(queries, forced.query_mask, rows, real)
+    expected = logits.gather(1, rows[real].unsqueeze(1)).squeeze(1)
+    assert torch.allclose(decoder.contributions.sum(1)[real], expected, atol=1e-4)
+    assert torch.allclose(decoder.logits[real], expected, atol=1e-4)
+    chosen = logits.log_softmax(-1).gather(1, rows[real].unsqueeze(1)).squeeze(1)
+    assert torch.allclose(decoder.log_probs[real], chosen, atol=1e-5)
+    for values in (decoder.logits, decoder.log_probs, *decoder.contributions.unbind(1)):
+        assert not values[~real].any()
+
+
+@torch.inference_mode()
+def test_a_cross_attentions_path_is_its_layers_similarity_times_alignment(system, tools):
+    explanation = system.explain(tools.make_batch())
+    for number, pairs in enumerate(explanation.layers, start=1):
+        path = explanation.decoder.names.index(f"cross_attention_{number}")
+        found = (pairs.similarity * pairs.alignment).sum((1, 3))
+        assert torch.allclose(found, explanation.decoder.contributions[:, path], atol=1e-4)
+        alone = system.align(tools.make_batch(), layer=number - 1)
+        assert torch.allclose(pairs.similarity, alone.similarity, atol=1e-5)
+        assert torch.equal(pairs.score, alone.score)
+
+
+@torch.inference_mode()
+def test_padding_changes_no_path_and_no_norm(system, tools):
+    batch = tools.make_batch()
+    together = system.explain(tools.widen(batch)).decoder
+    for number in range(len(batch)):
+        alone = system.explain(tools.one(batch, number)).decoder
+        length = alone.logits.shape[1]
+        for name in ("contributions", "logits", "log_probs"):
+            wide, narrow = getattr(together, name)[number], getattr(alone, name)[0]
+            assert torch.allclose(wide[..., :length], narrow, atol=1e-4), name
+        for name in ("document_norms", "query_norms"):
+            wide, narrow = getattr(together, name)[number], getattr(alone, name)[0]
+            assert torch.allclose(wide, narrow, rtol=1e-4), name
+
+
+@torch.inference_mode()
+def test_the_norms_bound_the_centred_attention_logits(system, tools):
+    """‖E‖₁ ≤ ‖R_d‖₁ ‖W‖₁ ‖R_qᵀ‖₁ with E the attention's logits without row and column means."""
+    batch = tools.make_batch()
+    decoder, factors = system.explain(batch).decoder, system.factors(batch)
+    for number in range(len(batch)):
+        rows, columns = factors.document_mask[number], factors.query_mask[number]
+        keys = factors.document_keys[number][:, rows], factors.query_keys[number][:, columns]
+        logits = similarity(*keys)
+        centred = logits - logits.mean(1, keepdim=True)
+        centred = centred - centred.mean(2, keepdim=True)
+        norm = centred.abs().sum(1).amax(-1)
+        residuals = decoder.document_norms[number, -1] * decoder.query_norms[number]
+        assert (norm <= 1.0001 * residuals * decoder.projection_norms[-1]).all()
+        assert (norm > 1e-6).all() or keys[1].shape[1] == 1  # one column has no residual
+
+
+@torch.inference_mode()
+def test_factors_make_similarity_and_attention_anew(system, tools):
+    batch = tools.make_batch()
+    pairs, factors = system.align(batch), system.factors(batch)
+    real = factors.document_mask[:, None, :, None] & factors.query_mask[:, None, None, :]
+    found = similarity(factors.document_values, factors.query_values)
+    assert torch.allclose(found * real, pairs.similarity, atol=1e-5)
+    logits = similarity(factors.document_keys, factors.query_keys)
+    columns = factors.query_mask[:, None, None, :]
+    attention = logits.masked_fill(~columns, -torch.inf).softmax(-1)
+    assert torch.allclose(attention * real, pairs.alignment, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["t5_colbert", "aligner", "mva"])
+@torch.inference_mode()
+def test_a_multi_vector_system_has_one_layer_and_its_alignment_before_salience(name, tools):
+    system, batch = tools.make_multi_vector(name), tools.make_batch()
+    explanation, pairs = system.explain(batch), system.align(batch)
+    assert len(explanation.layers) == 1 and explanation.decoder is None
+    assert torch.equal(explanation.layers[0].alignment, pairs.alignment)
+    if name != "aligner":
+        assert explanation.pairwise is None
+        return
+    assert set(explanation.pairwise.unique().tolist()) == {0.0, 1.0}
+    assert (explanation.pairwise[pairs.alignment > 0] == 1).all()
+    assert (explanation.pairwise.sum((1, 2)) == pairs.query_mask).all()
+
+
+@pytest.mark.parametrize("name", ["t5_colbert", "mva"])
+@torch.inference_mode()
+def test_the_factors_of_a_multi_vector_system_are_its_vectors(name, tools):
+    system, batch = tools.make_multi_vector(name), tools.make_batch()
+    factors, pairs = system.factors(batch), system.align(batch)
+    found = similarity(factors.document_values, factors.query_values)
+    assert torch.allclose(found, pairs.similarity, atol=1e-6)
+    if name == "mva":
+        basis = similarity(factors.document_keys, factors.query_keys)
+        masks = factors.document_mask.unsqueeze(1), factors.query_mask.unsqueeze(1)
+        assert torch.allclose(system.scoring.alignment(basis, *masks), pairs.alignment, atol=1e-6)
