@@ -11,14 +11,15 @@ from typing import Any
 import hydra
 import pytorch_lightning as pl
 from hydra.utils import instantiate
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from analysis.analyse import analyse_run
 from analysis.costs import index_bytes, peak_memory_bytes, query_milliseconds, reset_peak_memory
 from analysis.evaluation import evaluate_reranking, evaluate_retrieval
 from analysis.provenance import provenance
+from analysis.publish import publish_run
 from analysis.report import write_report
-from analysis.run_folder import find_run, start_run, write_json
+from analysis.run_folder import find_run, read_run, start_run, write_json
 from analysis.study import check_study, run_study
 from conf.checks import check_values
 from conf.resolvers import register_resolvers
@@ -73,13 +74,14 @@ def train(config: DictConfig) -> dict[str, float]:
     metrics |= evaluate_reranking(model, data, run, instantiate(config.rerank, _convert_="all"))
     metrics |= model.statistics()
     metrics |= query_milliseconds(model, data, config.retrieval_depth)
-    metrics |= analyse_run(model, data, run, config.system, **config.analysis)
+    asked = OmegaConf.to_container(config.analysis, resolve=True)
+    metrics |= analyse_run(model, data, run, config.system, asked)
     metrics |= run_study(config.study, model, data, run)
     metrics["cost/peak_memory_bytes"] = peak_memory_bytes()
 
     write_json(run / "metrics.json", metrics)
     report = write_report(run)
-    log(logger, metrics, run)
+    publish_run(logger, read_run(run))
     print(f"{run}: finished, {report}")
     return metrics
 
@@ -104,18 +106,6 @@ def fit(model: pl.LightningModule, data: Any, config: DictConfig, logger: Any) -
     except SystemExit:  # Lightning's answer to Ctrl-C
         raise KeyboardInterrupt from None
     model.eval()
-
-
-def log(logger: Any, metrics: dict[str, float], run: Path) -> None:
-    """Metrics and figures to wandb (or whichever logger the config chose)."""
-    if logger is None:
-        return
-    logger.log_metrics(metrics)
-    figures = sorted(map(str, (run / "figures").glob("*.png")))
-    if figures and hasattr(logger, "log_image"):
-        logger.log_image("figures", figures)
-    logger.finalize("success")
-    logger.experiment.finish()
 
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="train")

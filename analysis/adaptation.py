@@ -17,7 +17,8 @@ import numpy as np
 from analysis.adaptation_figure import CAPTION, adaptation_figure
 from analysis.gallery import GalleryEntry
 from analysis.metric_names import MISSING, Statistic
-from analysis.study import Findings, Row
+from analysis.rows import Row
+from analysis.study import Findings
 from analysis.tables import Cell, Table
 from gr_mvdr.alignment import TopK, TopP
 from gr_mvdr.progress import track

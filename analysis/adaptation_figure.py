@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import matplotlib
 from matplotlib.figure import Figure
 
-from analysis.figures import COLOURS, STYLE
 from analysis.metric_names import Statistic
+from analysis.style import COLOURS, PAGE_WIDTH, PANEL_HEIGHT, STYLE
 
 CAPTION = (
     "Bars: nDCG@10 of all test queries when the same vectors are scored under another pairwise "
@@ -28,18 +28,18 @@ def adaptation_figure(
     """
     names = [name.replace("=", "\n") for name in grid]
     names += [f"few-shot\n{size}" for size in few_shot]
-    figure = Figure(figsize=(max(6.0, 0.8 * len(names)), 4.2), layout="constrained")
+    figure = Figure(figsize=(PAGE_WIDTH, PANEL_HEIGHT), layout="constrained")
     axes = figure.subplots()
     colours = [COLOURS[name.startswith("top-p")] for name in grid]
     bars = axes.bar(range(len(grid)), list(grid.values()), 0.7, color=colours)
-    axes.bar_label(bars, fmt="%.2f", fontsize=8, padding=2)
+    axes.bar_label(bars, fmt="%.2f", fontsize=7, padding=2)
     places = [len(grid) + 0.3 + number for number in range(len(few_shot))]
     means = [statistic.mean for statistic in few_shot.values()]
     spread = [statistic.std or 0 for statistic in few_shot.values()]
-    bars = axes.bar(places, means, 0.7, yerr=spread, capsize=4, color=COLOURS[2])
-    axes.bar_label(bars, fmt="%.2f", fontsize=8, padding=2)
+    bars = axes.bar(places, means, 0.7, yerr=spread, capsize=2, color=COLOURS[2])
+    axes.bar_label(bars, fmt="%.2f", fontsize=7, padding=2)
     axes.axhline(next(iter(grid.values())), color="black", linestyle="--", linewidth=1)
-    axes.set_xticks([*range(len(grid)), *places], names)
+    axes.set_xticks([*range(len(grid)), *places], names, fontsize=7)
     axes.set_ylabel("nDCG@10")
     axes.set_ylim(0, 1.1 * max([*grid.values(), *map(sum, zip(means, spread, strict=True)), 0.1]))
     axes.grid(axis="y")

@@ -1,85 +1,115 @@
-"""The analysis of one run: its alignments (Wu et al. §7.2) and, if generative, its search."""
+"""The analysis of one run: its alignments are extracted once, then measured, drawn and asked about.
 
-from collections.abc import Callable, Collection, Sequence
+What is measured stands in `conf/analysis/`: measurements read the stored alignments, experiments
+ask the model itself. Either answers a `Measured`.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from analysis.alignment_store import AlignmentStore
-from analysis.directed_alignment import directed_alignment, own_direction
-from analysis.exact_match import DIRECTIONS
-from analysis.exact_match_report import ExactMatchReport, measure_exact_match
+from analysis.alignment_cases import draw_cases
+from analysis.alignment_curve import measure_curve
+from analysis.alignment_store import AlignmentStore, StoreDescription
 from analysis.extract import extract_alignments
-from analysis.figures import alignment_heatmap, exact_match_boxes, readable_rows
-from analysis.gallery import Gallery, GalleryEntry
+from analysis.gallery import Gallery
 from analysis.inverse_document_frequency import document_frequencies, inverse_document_frequency
-from analysis.search_diagnostics import diagnose_search
+from analysis.measurement import GoldTokens, Measured, Texts
+from analysis.rows import write_rows
+from analysis.token_kinds import TokenKinds
+from analysis.vocabulary import write_vocabulary
+from data_modules.gold import gold_tokens
+from gr_mvdr.configured import build
+from gr_mvdr.progress import track
+from gr_mvdr.weights import weights_hash
 
-DIRECTION_TITLES = {
-    "query_to_document": "query to document (the paper's Figure 2)",
-    "document_to_query": "document to query (the paper's Figure 3)",
-}
-NORMALISED = {
-    "query_to_document": "Each column sums to one over the document",
-    "document_to_query": "Each row sums to one over the query",
-}
+BATCH = 64  # pairs of the store at once; changes nothing but speed and memory
 
 
 def analyse_run(
-    model: Any,
-    data: Any,
-    run: Path,
-    system: str,
-    pairs: int,
-    cases: int,
-    search_queries: int = 0,
+    model: Any, data: Any, run: Path, system: str, settings: Mapping[str, Any]
 ) -> dict[str, float]:
-    """Measures the alignments of test pairs, and diagnoses a generative system's search.
+    """Measures the alignments of test pairs, and asks the model what these do not show.
 
     Args:
         model: a `models.base.System` whose index is built; data: a `RetrievalDataModule`.
-        run: the run's folder; `alignments/`, `exact_match.csv`, `search_diagnostics.csv` and
-            `figures/` appear in it.
+        run: the run's folder; `alignments/`, a CSV for each table and `figures/` appear in it.
         system: the model's name.
-        pairs: (test query, relevant document) pairs at most; 0 = no alignments, as for a
-            system that has none (a cross-encoder).
-        cases: pairs to draw.
-        search_queries: test queries whose search is diagnosed; 0 = none.
+        settings: a file of `conf/analysis`, resolved.
 
     Returns:
-        Flat metrics, "analysis/exact_match/…" and "analysis/search/…".
+        Flat metrics, "analysis/…".
+
+    Raises:
+        ValueError: a negative size, or a measurement that does not exist.
     """
-    aligned = pairs and model.alignable
-    metrics = _analyse_test_pairs(model, data, run, system, pairs, cases) if aligned else {}
-    return metrics | diagnose_search(model, data, run, search_queries)
+    run, found = Path(run), []
+    _check(settings)
+    if settings["pairs"] and model.alignable:
+        found += _analyse_alignments(model, data, run, system, settings)
+    experiments = (settings["experiments"] or {}).values()
+    found += [build(dict(experiment), model, data) for experiment in experiments if experiment]
+    return write_findings(found, run)
 
 
-def _analyse_test_pairs(
-    model: Any, data: Any, run: Path, system: str, pairs: int, cases: int
-) -> dict[str, float]:
+def _check(settings: Mapping[str, Any]) -> None:
+    for key, value in settings.items():
+        if isinstance(value, int) and value < 0:
+            raise ValueError(f"analysis.{key}={value}: must be ≥ 0")
+
+
+def _analyse_alignments(
+    model: Any, data: Any, run: Path, system: str, settings: Mapping[str, Any]
+) -> list[Measured]:
+    store = extract_run(model, data, run, system, settings["pairs"], settings["precision"])
+    if store is None:
+        return []
+    texts = texts_of(model, data, store)
+    found = measure_store(store, texts, settings["measurements"])
+    return [*found, measure_curve(run), draw_cases(store, texts, settings["cases"])]
+
+
+def extract_run(
+    model: Any, data: Any, run: Path, system: str, pairs: int, precision: str = "float32"
+) -> AlignmentStore | None:
+    """The alignments of (test query, relevant document) pairs; None if the system knows none.
+
+    Args:
+        pairs: at most; precision: of the stored matrices. The others: see `analyse_run`.
+    """
     names, batches = data.test_pairs(data.test_splits[0], pairs, covers=model.covers)
     if not names:
-        return {}
-    store = extract_alignments(
-        model,
-        batches,
-        run / "alignments",
-        names,
+        return None
+    texts = data.collection.sources, data.query_length, data.document_length, data.options
+    made_from = hashlib.sha256(json.dumps(texts, sort_keys=True, default=str).encode())
+    description = StoreDescription(
         system=system,
+        paradigm=model.paradigm,
         collection=data.collection.name,
-        overwrite=True,
+        precision=precision,
+        made_from=f"{weights_hash(model)}-{made_from.hexdigest()[:16]}",
     )
-    tokenizer = data.tokenizer
+    store = extract_alignments(model, batches, run / "alignments", names, description)
+    strings = partial(token_strings, data.tokenizer)
+    write_vocabulary(store, strings, data.tokenizer.all_special_ids)
+    return store
+
+
+def texts_of(model: Any, data: Any, store: AlignmentStore) -> Texts:
+    """What the measurements know of a run's texts."""
     # Docid tokens lie beyond the tokeniser's: no document's text holds them.
-    size = max(len(tokenizer), model.vocabulary_size)
+    size = max(len(data.tokenizer), model.vocabulary_size)
     frequencies = document_frequencies(data.documents["tokens"], size)
-    idf = inverse_document_frequency(frequencies, len(data.documents))
-    special = tokenizer.all_special_ids
-    strings = partial(token_strings, tokenizer)
-    return analyse_alignments(store, run, idf, special, strings, cases)
+    gold = gold_tokens(data, data.test_splits[0], store.pairs)
+    return Texts(
+        idf=inverse_document_frequency(frequencies, len(data.documents)),
+        kinds=TokenKinds.of(data.tokenizer, size),
+        strings=partial(token_strings, data.tokenizer),
+        gold={pair: GoldTokens(*tokens) for pair, tokens in gold.items()},
+    )
 
 
 def token_strings(tokenizer: Any, ids: Sequence[int]) -> list[str]:
@@ -88,90 +118,28 @@ def token_strings(tokenizer: Any, ids: Sequence[int]) -> list[str]:
     return [tokenizer.convert_ids_to_tokens(i) if i < size else f"#{i - size}" for i in ids]
 
 
-def analyse_alignments(
-    store: AlignmentStore,
-    run: Path,
-    idf: Tensor,
-    special_ids: Collection[int],
-    token_strings: Callable[[list[int]], Sequence[str]],
-    cases: int = 4,
-) -> dict[str, float]:
-    """Measures a store and leaves `exact_match.csv` and `figures/` in the run's folder.
+def measure_store(store: AlignmentStore, texts: Texts, names: Iterable[str]) -> list[Measured]:
+    """Shows every pair of a store to all measurements, in one pass.
 
     Args:
-        store: the run's alignments.
-        run: the run's folder.
-        idf: (V,) of every token id, from `inverse_document_frequency`.
-        special_ids: ids that never count as aligning tokens (end, padding, sentinels).
-        token_strings: token ids to strings, such as `tokenizer.convert_ids_to_tokens`.
-        cases: how many pairs to draw; they are spread evenly over the store, so that runs over
-            the same pairs show the same ones.
-
-    Returns:
-        Flat metrics, "analysis/exact_match/…".
+        names: dotted paths of classes, see `analysis.measurement.Measurement`.
     """
-    report = measure_exact_match(store, idf, special_ids)
-    report.write_csv(Path(run) / "exact_match.csv")
-    gallery = Gallery(Path(run) / "figures")
-    for direction in DIRECTIONS:
-        _add_boxes(gallery, report, store, direction)
-    numbers = torch.linspace(0, len(store) - 1, min(cases, len(store))).round().int().tolist()
-    for case, number in enumerate(numbers, start=1):
-        _add_case(gallery, store, number, case, token_strings)
-    return report.metrics()
+    measurements = [build({"_target_": name}, store, texts) for name in names]
+    batches, first = store.explanations(BATCH), 0
+    for batch in track(batches, "measuring alignments", total=-(-len(store) // BATCH)):
+        for measurement in measurements:
+            measurement.update(batch, first)
+        first += len(batch)
+    return [measurement.result() for measurement in measurements]
 
 
-def _add_boxes(
-    gallery: Gallery, report: ExactMatchReport, store: AlignmentStore, direction: str
-) -> None:
-    description = store.description
-    heading = f"Exact match, {DIRECTION_TITLES[direction]}"
-    title = f"{description.system} on {description.collection}: {direction.replace('_', ' ')}"
-    caption = (
-        "One value for each token type of the aligning side: how often its strongest partner is "
-        "the same token (hard), and how much of its alignment falls on equal tokens (soft). Boxes "
-        "span the quartiles, the line is the median, the diamond the mean; rarer tokens stand to "
-        "the right. Blue counts every occurrence, orange only those that have an equal token "
-        "to match."
-    )
-    if description.paradigm == "generative":
-        caption += (
-            " The paper shows only the soft rate of generative retrieval, since cross-attention "
-            "is not trained to choose one token; the hard rate here is that of its largest weight."
-        )
-    figure = exact_match_boxes(report, direction, title)
-    gallery.add(figure, GalleryEntry(f"exact_match_{direction}", heading, caption))
-
-
-def _add_case(
-    gallery: Gallery,
-    store: AlignmentStore,
-    number: int,
-    case: int,
-    token_strings: Callable[[list[int]], Sequence[str]],
-) -> None:
-    pair = store[number]
-    query, document = store.pairs[number]
-    direction = own_direction(store.description.paradigm)
-    rows = readable_rows((pair.similarity * pair.alignment)[0].sum((0, 2)))
-    document_ids, query_ids = pair.document_ids[0][rows], pair.query_ids[0]
-    figure = alignment_heatmap(
-        directed_alignment(pair, store.description.paradigm, direction)[0, rows],
-        document_ids[:, None] == query_ids,
-        token_strings(document_ids.tolist()),
-        token_strings(query_ids.tolist()),
-        f"{store.description.system}: query {query}, document {document}",
-        f"alignment, {direction.replace('_', ' ')}",
-    )
-    length = pair.document_ids.shape[1]
-    shown = f"Document tokens {rows.start + 1} to {rows.stop} of {length}"
-    if len(document_ids) < length:
-        shown += ", the stretch that carries most of the relevance"
-    caption = (
-        f"{shown}. Relevance {pair.relevance.item():.3f}, score {pair.score.item():.3f}. "
-        f"{NORMALISED[direction]}; outlined cells join equal tokens."
-    )
-    if store.description.paradigm == "generative":
-        caption += " A row is where the decoder looks while it predicts that token."
-    title = f"Case {case}: query {query}, document {document}"
-    gallery.add(figure, GalleryEntry(f"alignment_case_{case}", title, caption, case=True))
+def write_findings(found: Sequence[Measured], run: Path) -> dict[str, float]:
+    """Writes tables and figures into a run's folder; answers all metrics."""
+    metrics, gallery = {}, Gallery(run / "figures")
+    for measured in found:
+        metrics |= measured.metrics
+        for name, rows in measured.tables.items():
+            write_rows(rows, run / f"{name}.csv")
+        for figure, entry in measured.figures:
+            gallery.add(figure, entry)
+    return metrics

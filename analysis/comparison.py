@@ -2,15 +2,25 @@
 
 import json
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean, stdev
 
-from analysis.metric_names import Statistic, best, headlines, order
+from analysis.metric_names import (
+    Statistic,
+    best,
+    headlines,
+    order,
+    with_intervals,
+    without_bounds,
+)
 from analysis.run_folder import Run, UnfinishedRun, find_runs, read_run
 
 SHOWN_CHOICES = 3  # more differences than these do not fit a label
+SHOWN_VALUE = 40  # letters of a choice's value in a label
+PARADIGMS = ("lexical", "multi_vector", "generative")  # in the order of tables
 
 
 @dataclass
@@ -32,8 +42,10 @@ class Group:
         for run in self.runs:
             for key, value in run.metrics.items():
                 values[key].append(value)
+        # An interval is of one run: over seeds the deviation tells more.
+        first = with_intervals(self.runs[0].metrics) if len(self.runs) == 1 else {}
         return {
-            key: Statistic(fmean(seeds), stdev(seeds) if len(seeds) > 1 else None)
+            key: first.get(key) or Statistic(fmean(seeds), stdev(seeds) if len(seeds) > 1 else None)
             for key, seeds in values.items()
         }
 
@@ -60,8 +72,9 @@ class Section:
 
     @property
     def keys(self) -> list[str]:
-        """All metrics of any group, in reading order."""
-        return sorted({key for group in self.groups for key in group.statistics}, key=order)
+        """All metrics of any group, in reading order; an interval stands with its metric."""
+        found = {key for group in self.groups for key in group.statistics}
+        return sorted(without_bounds(found), key=order)
 
     @property
     def headlines(self) -> list[str]:
@@ -70,16 +83,17 @@ class Section:
 
     @property
     def splits(self) -> set[str]:
-        """The names of further test splits, which stand in the middle of their metrics' keys."""
-        return {key.split("/")[1] for key in self.keys if _names_split(key)}
+        """The names of further test splits."""
+        return splits_of(self.keys)
 
     def best(self, key: str) -> float | None:
         """The best mean of a metric; None where no value is better than another."""
         return best(key, [g.statistics[key].mean for g in self.groups if key in g.statistics])
 
 
-def _names_split(key: str) -> bool:
-    return key.startswith("retrieve/") and key.count("/") == 2
+def splits_of(keys: Iterable[str]) -> set[str]:
+    """The names of further test splits, which stand in the middle of their metrics' keys."""
+    return {k.split("/")[1] for k in keys if k.startswith("retrieve/") and k.count("/") == 2}
 
 
 @dataclass
@@ -158,8 +172,14 @@ def _groups(runs: list[Run], notes: list[str]) -> list[Group]:
             notes.append(f"{seeds[run.seed].path} has the system and seed of {run.path}: skipped")
         seeds[run.seed] = run
     result = [Group(list(seeds.values())) for seeds in groups.values()]
+    result.sort(key=_paradigm_place)  # stable: as given within a paradigm
     _label(result)
     return result
+
+
+def _paradigm_place(group: Group) -> int:
+    paradigm = group.runs[0].provenance.get("paradigm")
+    return PARADIGMS.index(paradigm) if paradigm in PARADIGMS else len(PARADIGMS)
 
 
 def _label(groups: list[Group]) -> None:
@@ -169,7 +189,7 @@ def _label(groups: list[Group]) -> None:
         system, choices = group.runs[0].system, group.runs[0].choices
         rivals = [g.runs[0].choices for g in groups if g.runs[0].system == system]
         telling = [
-            f"{key}={choices[key]}"
+            f"{key}={_shortened(choices[key])}"
             for key in choices
             if any(rival.get(key) != choices[key] for rival in rivals)
         ]
@@ -178,3 +198,8 @@ def _label(groups: list[Group]) -> None:
         label = f"{system} ({details})" if details else system
         taken[label] += 1
         group.label = label if taken[label] == 1 else f"{label} #{taken[label]}"
+
+
+def _shortened(value: str) -> str:
+    """A long value, such as a list of stages, by its beginning."""
+    return value if len(value) <= SHOWN_VALUE else f"{value[: SHOWN_VALUE - 1]}…"

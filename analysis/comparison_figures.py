@@ -9,14 +9,13 @@ from matplotlib.figure import Figure
 
 from analysis import metric_names
 from analysis.comparison import Group, Section
-from analysis.exact_match import DIRECTIONS
-from analysis.figures import ALIGNING, COLOURS, STYLE
+from analysis.exact_match import DIRECTIONS, MEASURES
 from analysis.gallery import Gallery, GalleryEntry
 from analysis.inverse_document_frequency import BIN_NAMES
+from analysis.style import ALIGNING, COLOURS, HATCHES, MARKERS, PAGE_WIDTH, PANEL_HEIGHT, STYLE
 
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-HATCHES = ("", "//", "..", "xx", "\\\\", "--", "++", "oo")
 SHOWN_VALUES = 24  # more bars than these leave no room for numbers over them
+LEGEND_LETTERS = 110  # of a legend's row, with room for its marks
 
 
 def draw_comparison(section: Section, directory: Path, prefix: str = "") -> Gallery:
@@ -35,11 +34,12 @@ def draw_comparison(section: Section, directory: Path, prefix: str = "") -> Gall
     curves = [group for group in section.groups if any(map(metric_names.by_bin, group.statistics))]
     if curves:
         caption = (
-            "How much of a token's alignment falls on equal tokens, averaged over the token types "
-            "of each IDF range; rarer tokens stand to the right. The scales of the two panels "
-            "differ: a document has more tokens to choose from than a query."
+            "How often a token aligns to an equal token, averaged over the token types of each IDF "
+            "range; rarer tokens stand to the right. Hard: its strongest partner is the same "
+            "token. Soft: the share of its alignment that falls on equal tokens; each soft panel "
+            "has its own scale, since a document has more tokens to choose from than a query."
         )
-        entry = GalleryEntry(f"{prefix}exact_match_soft", "Soft exact match by IDF", caption)
+        entry = GalleryEntry(f"{prefix}exact_match", "Exact match by IDF", caption)
         gallery.add(exact_match_curves(section.setting, curves), entry)
     return gallery
 
@@ -54,7 +54,7 @@ def _shared(section: Section, suffix: str) -> list[str]:
 @matplotlib.rc_context(STYLE)
 def effectiveness_bars(section: Section, keys: Sequence[str]) -> Figure:
     """One cluster of bars for each metric, one bar for each system."""
-    figure = Figure(figsize=(max(9.5, 1.2 + 1.9 * len(keys)), 4.2), layout="constrained")
+    figure = Figure(figsize=(PAGE_WIDTH, 2.8), layout="constrained")
     axes = figure.subplots()
     width = 0.8 / len(section.groups)
     for number, group in enumerate(section.groups):
@@ -64,14 +64,14 @@ def effectiveness_bars(section: Section, keys: Sequence[str]) -> Figure:
             [statistic.mean for _, statistic in present],
             width=0.92 * width,
             yerr=[statistic.std or 0 for _, statistic in present],
-            error_kw={"capsize": 3},
+            error_kw={"capsize": 2, "elinewidth": 0.8},
             color=COLOURS[number % len(COLOURS)],
             hatch=HATCHES[number % len(HATCHES)],
             edgecolor="white",
             label=group.label,
         )
         if len(keys) * len(section.groups) <= SHOWN_VALUES:
-            axes.bar_label(bars, fmt="%.2f", fontsize=8, padding=2)
+            axes.bar_label(bars, fmt="%.2f", fontsize=6.5, padding=2)
     labels = [metric_names.section(key).replace(" ", "\n", 1) for key in keys]
     axes.set_xticks(range(len(keys)), labels)
     axes.set_ylabel("MRR@10")
@@ -83,24 +83,32 @@ def effectiveness_bars(section: Section, keys: Sequence[str]) -> Figure:
 
 @matplotlib.rc_context(STYLE)
 def exact_match_curves(setting: str, groups: Sequence[Group]) -> Figure:
-    """The soft exact-match rate of all systems against IDF, both directions (Figures 2 and 3)."""
-    figure = Figure(figsize=(9.5, 4.2), layout="constrained")
-    for axes, direction in zip(figure.subplots(1, 2), DIRECTIONS, strict=True):
-        for number, group in enumerate(groups):
-            _curve(axes, group, direction, number)
-        axes.set_xticks(range(len(BIN_NAMES)), BIN_NAMES)
-        axes.set_xlim(-0.3, len(BIN_NAMES) - 0.7)
-        axes.set_ylim(bottom=0)
-        axes.grid(axis="y")
-        axes.set_title(direction.replace("_", " "))
-        axes.set_xlabel(f"IDF of the {ALIGNING[direction]} token")
-    figure.axes[0].set_ylabel("soft exact match")
-    _finish(figure, figure.axes[0], setting)
+    """Exact-match rates of all systems against IDF, hard and soft, in both directions.
+
+    Figures 2 and 3 of Wu et al. (§7.2), with every system in one plot.
+    """
+    figure = Figure(figsize=(PAGE_WIDTH, 2 * PANEL_HEIGHT), layout="constrained")
+    panels = figure.subplots(2, 2, sharex=True)
+    for row, measure in zip(panels, MEASURES, strict=True):
+        for axes, direction in zip(row, DIRECTIONS, strict=True):
+            for number, group in enumerate(groups):
+                _curve(axes, group, direction, measure, number)
+            axes.set_xticks(range(len(BIN_NAMES)), BIN_NAMES)
+            axes.set_xlim(-0.3, len(BIN_NAMES) - 0.7)
+            axes.set_ylim(bottom=0)
+            if measure == "hard":
+                axes.set_ylim(0, 1.03)
+            axes.grid(axis="y")
+        row[0].set_ylabel(f"{measure} exact match")
+    for top, bottom, direction in zip(*panels, DIRECTIONS, strict=True):
+        top.set_title(direction.replace("_", " "))
+        bottom.set_xlabel(f"IDF of the {ALIGNING[direction]} token")
+    _finish(figure, panels[0, 0], setting)
     return figure
 
 
-def _curve(axes: Axes, group: Group, direction: str, number: int) -> None:
-    prefix = f"analysis/exact_match/{direction}/soft/idf_"
+def _curve(axes: Axes, group: Group, direction: str, measure: str, number: int) -> None:
+    prefix = f"analysis/exact_match/{direction}/{measure}/idf_"
     points = [
         (x, group.statistics[key])
         for x, name in enumerate(BIN_NAMES)
@@ -112,14 +120,14 @@ def _curve(axes: Axes, group: Group, direction: str, number: int) -> None:
         yerr=[statistic.std or 0 for _, statistic in points],
         color=COLOURS[number % len(COLOURS)],
         marker=MARKERS[number % len(MARKERS)],
-        capsize=3,
+        capsize=2,
         label=group.label,
     )
 
 
 def _finish(figure: Figure, axes: Axes, title: str) -> None:
     handles, labels = axes.get_legend_handles_labels()
-    columns = 1 if max(map(len, labels)) > 40 else min(len(labels), 4)
+    columns = max(1, min(len(labels), LEGEND_LETTERS // (max(map(len, labels)) + 6)))
     figure.suptitle(title, parse_math=False)
     legend = figure.legend(
         handles, labels, loc="outside lower center", ncols=columns, frameon=False

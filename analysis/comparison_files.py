@@ -1,14 +1,17 @@
 """A comparison as files: `comparison.csv`, `comparison.md`, `comparison.html`, and its figures."""
 
 import csv
+from dataclasses import fields
 from pathlib import Path
 
 from analysis import metric_names
 from analysis.comparison import Comparison
 from analysis.comparison_figures import draw_comparison
+from analysis.comparison_page import write_comparison_page
 from analysis.gallery import Gallery
-from analysis.pages import picture, write_page
-from analysis.tables import comparison_tables, markdown, summary
+from analysis.rows import write_rows
+from analysis.significance_tables import Difference, Effectiveness, effectiveness
+from analysis.tables import markdown, summary
 
 FIGURES = "comparison_figures"
 IDENTITY = ("setting", "system", "paradigm", "seeds")
@@ -18,19 +21,28 @@ def write_comparison(comparison: Comparison, directory: Path) -> dict[str, list[
     """Writes all files of a comparison; earlier ones are replaced.
 
     Returns:
-        {"tables": [csv, md], "pages": [html], "figures": [png, …]}.
+        {"tables": [csv, csv of the tests, md], "pages": [html], "figures": [png, …]}.
     """
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    several = len(comparison.sections) > 1
-    galleries = [
-        draw_comparison(section, directory / FIGURES, f"{number}_" if several else "")
-        for number, section in enumerate(comparison.sections, start=1)
+    galleries = _draw(comparison, directory / FIGURES)
+    tested = [effectiveness(section) for section in comparison.sections]
+    tables = [
+        _write_csv(comparison, directory),
+        _write_tests(comparison, tested, directory),
+        _write_markdown(comparison, directory),
     ]
-    tables = [_write_csv(comparison, directory), _write_markdown(comparison, directory)]
-    pages = [_write_page(comparison, galleries, directory)]
+    pages = [write_comparison_page(comparison, galleries, tested, directory)]
     figures = [path for gallery in galleries for path in gallery.paths]
     return {"tables": tables, "pages": pages, "figures": figures}
+
+
+def _draw(comparison: Comparison, directory: Path) -> list[Gallery]:
+    several = len(comparison.sections) > 1
+    return [
+        draw_comparison(section, directory, f"{number}_" if several else "")
+        for number, section in enumerate(comparison.sections, start=1)
+    ]
 
 
 def numbers(comparison: Comparison) -> tuple[list[str], list[list]]:
@@ -57,6 +69,18 @@ def _write_csv(comparison: Comparison, directory: Path) -> Path:
     return partial.rename(directory / "comparison.csv")
 
 
+def _write_tests(comparison: Comparison, tested: list[Effectiveness], directory: Path) -> Path:
+    """Every pair of systems: difference, p-value, and that corrected for the number of pairs."""
+    rows = [
+        {"setting": section.setting} | row
+        for section, found in zip(comparison.sections, tested, strict=True)
+        for row in found.rows()
+    ]
+    path = directory / "comparison_tests.csv"
+    write_rows(rows, path, ["setting", *(field.name for field in fields(Difference))])
+    return path
+
+
 def _write_markdown(comparison: Comparison, directory: Path) -> Path:
     lines = ["# Comparison", ""]
     for section in comparison.sections:
@@ -66,12 +90,3 @@ def _write_markdown(comparison: Comparison, directory: Path) -> Path:
     partial = directory / "comparison.md.partial"
     partial.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
     return partial.rename(directory / "comparison.md")
-
-
-def _write_page(comparison: Comparison, galleries: list[Gallery], directory: Path) -> Path:
-    sections = []
-    for section, gallery in zip(comparison.sections, galleries, strict=True):
-        pictures = zip(gallery.entries, map(picture, gallery.paths), strict=True)
-        sections.append((section, comparison_tables(section), list(pictures)))
-    path = directory / "comparison.html"
-    return write_page(path, "comparison.html", comparison=comparison, sections=sections)

@@ -11,12 +11,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from analysis import metric_names
-from analysis.comparison_figures import MARKERS
-from analysis.figures import COLOURS, STYLE
 from analysis.metric_names import Statistic
-from analysis.study import Row, columns_of, is_measure, over_seeds
+from analysis.rows import Row
+from analysis.study import columns_of, is_measure, over_seeds
+from analysis.style import COLOURS, COLUMN_WIDTH, MARKERS, PAGE_WIDTH, PANEL_HEIGHT, STYLE
 
-PANEL_WIDTH, HEIGHT = 3.6, 4.2
+LEGEND_ROW = 0.2  # inches that a row of the legend takes
+LEGEND_LETTERS = {True: 110, False: 48}  # of a row, below a page's width or a column's
 MAXIMUM_TICKS = 8  # x values that are all named on the axis
 
 
@@ -90,27 +91,34 @@ def draw_curves(curves: Curves, rows: Sequence[Row], title: str) -> Figure:
         ValueError: a column is missing, nothing is left to draw, or two rows fall on one point.
     """
     panels = _panels(curves, rows)
-    width = max(5.0, PANEL_WIDTH * len(panels))
-    figure = Figure(figsize=(width, HEIGHT), layout="constrained")
-    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     names = list(dict.fromkeys(line for lines in panels.values() for line in lines))
+    columns = _legend_columns(names, len(panels))
+    width = PAGE_WIDTH if len(panels) > 1 else COLUMN_WIDTH
+    height = PANEL_HEIGHT + LEGEND_ROW * -(-len(names) // columns)
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for place, (panel, lines) in zip(axes, panels.items(), strict=True):
         _draw_panel(place, curves, lines, names)
         place.set_title(panel, parse_math=False)
     axes[0].set_ylabel(curves.label(curves.y), parse_math=False)
     figure.suptitle(title, parse_math=False)
-    _legend(figure, axes)
+    _legend(figure, axes, columns)
     return figure
 
 
-def _legend(figure: Figure, axes: Sequence[Axes]) -> None:
+def _legend_columns(names: Sequence[str], panels: int) -> int:
+    """How many lines' names stand side by side."""
+    widest = max(map(len, names)) + 6  # with room for the line itself
+    return max(1, min(len(names), LEGEND_LETTERS[panels > 1] // widest))
+
+
+def _legend(figure: Figure, axes: Sequence[Axes], columns: int) -> None:
     """One legend of all panels' lines; none where there is only one, unnamed."""
     handles = {}
     for place in axes:
         found, labels = place.get_legend_handles_labels()
         handles |= {label: handle for label, handle in zip(labels, found, strict=True) if label}
     if handles:
-        columns = 2 if max(map(len, handles)) > 24 else min(len(handles), 4)
         place = "outside lower center"
         legend = figure.legend(handles.values(), handles, loc=place, ncols=columns, frameon=False)
         for text in legend.get_texts():
@@ -193,7 +201,7 @@ def _draw_panel(
             color=COLOURS[number % len(COLOURS)],
             marker=MARKERS[number % len(MARKERS)],
             linestyle="-" if number < len(COLOURS) else "--",
-            capsize=3,
+            capsize=2,
             label=name,
         )
     if numeric:

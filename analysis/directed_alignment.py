@@ -51,13 +51,36 @@ def directed_alignment(pairs: PairAlignment, paradigm: str, direction: str) -> T
     Raises:
         ValueError: an unknown paradigm or direction.
     """
-    axis = other_side(direction)
+    other_side(direction)  # refuses an unknown one
     if own_direction(paradigm) == "query_to_document":
         masks = pairs.document_mask[:, None], pairs.query_mask[:, None]
         lexical = pairs.alignment if paradigm == "lexical" else 1
         return Softmax(direction)(pairs.similarity.float() * lexical, *masks).mean(1)
     real = pair_mask(pairs.document_mask, pairs.query_mask)
     attention = pairs.alignment.float().mean(1).masked_fill(~real, 0)
-    if direction == "document_to_query":
-        return attention
-    return attention / attention.sum(axis, keepdim=True).clamp_min(TINY)
+    return attention if direction == "document_to_query" else normalised(attention, direction)
+
+
+def directed_heads(pairs: PairAlignment, direction: str) -> Tensor:
+    """Every head's own alignment, normalised over the other side.
+
+    No softmax is taken: of cross-attention these are the attention itself, or its columns divided
+    by their sums; of a sparse alignment the chosen tokens' shares.
+
+    Args:
+        pairs: alignment (B, H, M, N).
+        direction: "query_to_document" (columns sum to 1) or "document_to_query" (rows do).
+
+    Returns:
+        (B, H, M, N) fp32, zero at padding, and for a token that is aligned to nothing.
+
+    Raises:
+        ValueError: an unknown direction.
+    """
+    real = pair_mask(pairs.document_mask, pairs.query_mask)[:, None]
+    return normalised(pairs.alignment.float().masked_fill(~real, 0), direction)
+
+
+def normalised(alignment: Tensor, direction: str) -> Tensor:
+    """Weights (..., M, N) ≥ 0 divided by their sums over the other side; zeros stay zeros."""
+    return alignment / alignment.sum(other_side(direction), keepdim=True).clamp_min(TINY)

@@ -1,6 +1,7 @@
 """Extracts the alignments of any model: one pass over pairs, streamed to disk."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 
 import pytorch_lightning as pl
@@ -15,48 +16,61 @@ from gr_mvdr.progress import track
 @torch.inference_mode()
 def extract_alignments(
     model: pl.LightningModule,
-    batches: Iterable[PairBatch],
+    batches: Sequence[PairBatch],
     directory: Path,
     pairs: Sequence[tuple[str, str]],
-    *,
-    system: str,
-    collection: str,
-    precision: str = "float32",
-    overwrite: bool = False,
+    description: StoreDescription,
 ) -> AlignmentStore:
-    """Writes `model.align` of every pair to a store (the tensors of Eq. 1, gr_as_mvdr §7.2).
+    """Writes `model.explain` of every pair to a store (the tensors of Eq. 1, gr_as_mvdr §7.2).
+
+    A finished store of the same description and pairs is kept, another one is replaced; an
+    interrupted extraction goes on after its last shard.
 
     Args:
-        model: any model with `align(batch) -> PairAlignment` and the class attribute `paradigm`.
+        model: a `models.base.System`.
         batches: the pairs as padded batches; moved to the model's device here.
         directory: where the store goes, such as `outputs/…/alignments`.
         pairs: (query id, document id) of every pair, in the order of the batches.
-        system, collection: names that reports show.
-        precision: "float32", or "float16" for half the disk and three digits.
-        overwrite: replace a store that exists.
+        description: names, precision, and what the alignments are made from.
 
     Returns:
         The finished store, open for reading.
 
     Raises:
-        FileExistsError: the store exists and `overwrite` is false.
-        ValueError: an unknown precision or paradigm, or `pairs` and `batches` differ in length.
+        ValueError: `pairs` and `batches` differ in length.
     """
-    description = StoreDescription(system, model.paradigm, collection, precision)
+    ends = list(accumulate(map(len, batches)))
+    if len(pairs) != (ends[-1] if ends else 0):
+        raise ValueError(f"{len(pairs)} pairs named, {ends[-1] if ends else 0} in the batches")
+    if kept := _finished(directory, description, pairs):
+        return kept
     was_training = model.training
     model.eval()
     try:
-        with AlignmentWriter(directory, description, overwrite) as writer:
-            for batch in track(batches, f"aligning {system}"):
-                named = pairs[len(writer.pairs) : len(writer.pairs) + len(batch)]
-                alignment = model.align(batch.to(model.device))
-                writer.add(alignment, *_columns(named))
-            if len(writer.pairs) != len(pairs):
-                raise ValueError(f"{len(pairs)} pairs named, {len(writer.pairs)} in the batches")
+        with AlignmentWriter(directory, description) as writer:
+            done = len(writer.pairs)
+            if done and (done not in ends or _named(writer.pairs) != pairs[:done]):
+                writer.restart()
+            first = ends.index(done) + 1 if (done := len(writer.pairs)) else 0
+            todo = track(batches[first:], f"aligning {description.system}")
+            for batch, end in zip(todo, ends[first:], strict=True):
+                queries, documents = zip(*pairs[end - len(batch) : end], strict=True)
+                writer.add(model.explain(batch.to(model.device)), queries, documents)
     finally:
         model.train(was_training)
     return AlignmentStore(directory)
 
 
-def _columns(pairs: Sequence[tuple[str, str]]) -> tuple[list[str], list[str]]:
-    return [query for query, _ in pairs], [document for _, document in pairs]
+def _finished(
+    directory: Path, description: StoreDescription, pairs: Sequence[tuple[str, str]]
+) -> AlignmentStore | None:
+    """The store at a place, if it is whole and what would be written."""
+    try:
+        store = AlignmentStore(directory)
+    except (FileNotFoundError, ValueError):
+        return None
+    return store if store.holds(description, list(pairs)) else None
+
+
+def _named(pairs: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
+    return [(query, document) for query, document in pairs]

@@ -1,6 +1,10 @@
 """How metrics are named, ordered, formatted and judged in tables for people."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatch
+
+from analysis import measurement_names
 
 GROUPS = ("retrieve", "rerank", "analysis", "cost")
 LABELS = {
@@ -20,6 +24,17 @@ LABELS = {
     "constraint_ms_per_step": "a step, constraint",
 }
 METRIC_ORDER = list(LABELS)
+# What a summary shows of the analysis, so far as it was measured.
+HEADLINES = (
+    "analysis/exact_match/*_to_*/hard",
+    "analysis/exact_match/*_to_*/soft",
+    "analysis/low_rank/relative_error*",
+    "analysis/framework/cross_attention_share",
+    "analysis/framework/last_layer_share",
+    "analysis/gold/*_to_*/aer",
+    "analysis/search/search_error@10",
+    "analysis/search/model_error@10",
+)
 COUNTS = (
     *("queries", "documents", "assigned", "min_length", "max_length"),
     *("candidates", "scored_tokens"),
@@ -30,10 +45,35 @@ BYTE_UNITS = ("B", "kB", "MB", "GB", "TB")
 
 @dataclass(frozen=True)
 class Statistic:
-    """A metric over seeds: mean, and the sample's standard deviation of two or more."""
+    """A metric over seeds: mean, and the sample's standard deviation of two or more.
+
+    `low` and `high` are a 95 % interval over queries or pairs, where one was measured.
+    """
 
     mean: float
     std: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+def bounds(key: str) -> tuple[str, str]:
+    """The metrics that hold the ends of a metric's interval, where it has one."""
+    return f"{key}_low", f"{key}_high"
+
+
+def without_bounds(keys: Iterable[str]) -> list[str]:
+    """The metrics that stand for themselves: not those that are an end of another's interval."""
+    keys = list(keys)
+    ends = {end for key in keys if set(bounds(key)) <= set(keys) for end in bounds(key)}
+    return [key for key in keys if key not in ends]
+
+
+def with_intervals(metrics: Mapping[str, float]) -> dict[str, Statistic]:
+    """The metrics of one run, each with its interval."""
+    return {
+        key: Statistic(metrics[key], None, *map(metrics.get, bounds(key)))
+        for key in without_bounds(metrics)
+    }
 
 
 def group(key: str) -> str:
@@ -53,9 +93,16 @@ def of_search(key: str) -> bool:
 
 def table(key: str) -> str:
     """What shares a table within its group: each analysis, IDF bins, every part of the search."""
-    if of_search(key) or group(key) != "analysis":
-        return section(key) if of_search(key) else ""
-    return "bins" if by_bin(key) else key.split("/")[1]
+    if of_search(key):
+        return section(key)
+    return f"{chapter(key)}, {'bins' if by_bin(key) else ''}"
+
+
+def chapter(key: str) -> str:
+    """What a page shows under one heading: "Retrieve", "Exact match", "Cost"."""
+    if group(key) == "analysis" and key.count("/") > 1:
+        return measurement_names.title(measurement_names.measurement(key))
+    return group(key).capitalize()
 
 
 def section(key: str) -> str:
@@ -96,10 +143,11 @@ def order(key: str) -> tuple:
     """Sorts metrics: by group, the main split before others, recall before MRR."""
     parts = key.split("/")
     rank = GROUPS.index(parts[0]) if parts[0] in GROUPS else len(GROUPS)
-    if of_search(key):
-        return rank, 2, len(parts), parts[2:-1], *_search_place(parts[-1])
     if parts[0] == "analysis":
-        return rank, int(by_bin(key)), parts[1], min(map(_place, parts)), key
+        measured = rank, measurement_names.place(parts[1])
+        if of_search(key):
+            return *measured, len(parts), parts[2:-1], *_search_place(parts[-1])
+        return *measured, parts[1], int(by_bin(key)), min(map(_place, parts)), key
     return rank, len(parts), "/".join(parts[:-1]), _place(parts[-1]), key
 
 
@@ -143,19 +191,25 @@ def _is_headline(key: str, splits: set[str]) -> bool:
         case "rerank":
             return name == "mrr@10" and key.split("/")[1] not in splits
         case "analysis":
-            return name in ("hard", "soft", "search_error@10", "model_error@10")
+            return any(
+                fnmatch(key, known) and key.count("/") == known.count("/") for known in HEADLINES
+            )
         case _:
-            return name in ("train_seconds", "index_bytes", "query_ms_p50")
+            return name in ("train_seconds", "index_bytes", "query_ms_p50", "peak_memory_bytes")
 
 
 def text(key: str, statistic: Statistic | None) -> str:
-    """A value for people: "0.812 ± 0.010", "12.3 MB", "4.1 ms", and "–" for none."""
+    """A value for people: "0.812 ± 0.010", "0.5 [0.4, 0.6]", "12.3 MB", and "–" for none."""
     if statistic is None:
         return MISSING
     scale, digits, unit = _unit(key, statistic.mean)
     value = f"{statistic.mean / scale:,.{digits}f}"
+    if group(key) == "analysis" and 0 < abs(statistic.mean) < 0.001 and digits == 3:
+        value = f"{statistic.mean:.1e}"
     if statistic.std is not None:
         value += f" ± {statistic.std / scale:,.{digits}f}"
+    if statistic.low is not None and statistic.high is not None:
+        value += f" [{statistic.low / scale:,.{digits}f}, {statistic.high / scale:,.{digits}f}]"
     return f"{value} {unit}".strip()
 
 
@@ -175,4 +229,6 @@ def _unit(key: str, value: float) -> tuple[float, int, str]:
         return 1, 0, ""
     if key.endswith("/score_difference"):
         return 1, 6, ""
+    if group(key) == "analysis" and abs(value) >= 2:
+        return 1, 0 if value == int(value) or abs(value) >= 1000 else 1 + (abs(value) < 100), ""
     return 1, 3, ""

@@ -11,14 +11,11 @@ import numpy as np
 
 from analysis import metric_names
 from analysis.comparison import Comparison, Group, Section
+from analysis.judged_queries import JUDGEMENTS, JudgedQueries
 from analysis.metric_names import MISSING, Statistic
 from analysis.paper import Paper, PaperRow
 from analysis.tables import Cell, Table, markdown
-from gr_mvdr.ranking import Qrels, Ranking, read_qrels
-from gr_mvdr.significance import PERMUTATIONS, randomisation_test, values_by_query
-
-# Of all test queries; a reranking is judged by those of the queries that it reranked.
-JUDGEMENTS = "retrieve.qrels"
+from gr_mvdr.significance import PERMUTATIONS, randomisation_test
 
 
 @dataclass
@@ -48,33 +45,15 @@ class Line:
         std = None if statistic.std is None else 100 * statistic.std
         return Statistic(100 * statistic.mean, std)
 
-    @property
-    def ranking(self) -> str:
-        """The file of a run's ranking: "rerank-document_to_query.trec"."""
-        return f"{self.place.replace('/', '-', 1)}.trec"
-
     @cached_property
-    def judgements(self) -> Qrels | None:
-        """What the runs were judged by; None where a run lacks its files or seeds differ."""
-        folders = [run.path for run in self.group.runs] if self.group else []
-        files = [folder / name for folder in folders for name in (self.ranking, JUDGEMENTS)]
-        if not files or not all(file.is_file() for file in files):
-            return None
-        first, *others = map(self._judged, folders)
-        return first if all(other == first for other in others) else None
-
-    def _judged(self, folder: Path) -> Qrels:
-        qrels = read_qrels(folder / JUDGEMENTS)
-        if self.place == "retrieve":  # a query that found nothing counts, too
-            return qrels
-        reranked = set(Ranking.read(folder / self.ranking).query_ids)
-        return {query: grades for query, grades in qrels.items() if query in reranked}
+    def queries(self) -> JudgedQueries:
+        """The runs query by query."""
+        return JudgedQueries(self.group.runs if self.group else [], self.place)
 
     @cached_property
     def values(self) -> dict[str, np.ndarray]:
-        """Metric → (Q,) of every query, in the order of `judgements`, averaged over seeds."""
-        rankings = [Ranking.read(run.path / self.ranking) for run in self.group.runs]
-        return {name: values_by_query(rankings, self.judgements, name) for name in self.paper}
+        """Metric → (Q,) of every query, in the order of their ids, averaged over seeds."""
+        return self.queries.values(self.paper)
 
 
 def paper_lines(section: Section, paper: Paper) -> list[Line]:
@@ -97,13 +76,11 @@ def _measured(group: Group, system: str, row: PaperRow) -> bool:
 
 
 def _p_values(above: Line, line: Line) -> dict[str, float]:
-    if above.judgements is None or above.judgements != line.judgements:
+    judgements = line.queries.judgements
+    if judgements is None or judgements != above.queries.judgements:
         return {}
-    # Equal judgements in another order: a query's values must stand at the same place.
-    place = {query: number for number, query in enumerate(line.judgements)}
-    order = [place[query] for query in above.judgements]
     return {
-        metric: randomisation_test(line.values[metric][order], above.values[metric])
+        metric: randomisation_test(line.values[metric], above.values[metric])
         for metric in line.paper
     }
 
@@ -150,12 +127,12 @@ def explanation(paper: Paper, lines: Sequence[Line]) -> list[str]:
     for above, line in pairwise([None, *lines]):
         if line.group is None:
             texts.append(f"{line.name}: no run here.")
-        elif line.judgements is None:
+        elif line.queries.judgements is None:
             texts.append(
-                f"{line.name}: not tested, a run has no {line.ranking} and {JUDGEMENTS}, or its "
-                "seeds were judged on different queries."
+                f"{line.name}: not tested, a run has no {line.queries.file} and {JUDGEMENTS}, "
+                "or its seeds were judged on different queries."
             )
-        elif above and above.judgements is not None and not line.p_values:
+        elif above and above.queries.judgements is not None and not line.p_values:
             texts.append(f"{line.name}: judged on other queries than the row above, not tested.")
     return texts
 

@@ -14,6 +14,8 @@ PACKAGES = (
     *("datasets", "faiss-cpu", "bm25s", "scikit-learn"),
 )
 
+VERSION = version("gr-mvdr")
+
 
 def provenance(system: str, model: Any, data: Any, seed: int) -> dict[str, Any]:
     """What a reader needs to judge or repeat a run's numbers.
@@ -36,6 +38,7 @@ def provenance(system: str, model: Any, data: Any, seed: int) -> dict[str, Any]:
         "splits": data.test_splits,
         "cut_texts": data.cut_texts(),
         "seed": seed,
+        "version": VERSION,
         "git": _git_revision(),
         "versions": {name: version(name) for name in PACKAGES},
         "hardware": _hardware(),

@@ -117,10 +117,10 @@ def _choices(text: str) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key not in ("resume", "logger")}
 
 
-def write_json(path: Path, content: Any) -> None:
+def write_json(path: Path, content: Any, indent: int | None = 2) -> None:
     """Writes JSON under a temporary name first: nothing half-written remains."""
     unfinished = path.with_suffix(".unfinished")
-    unfinished.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    unfinished.write_text(json.dumps(content, indent=indent, ensure_ascii=False) + "\n")
     unfinished.rename(path)
 
 

@@ -5,18 +5,17 @@ out of the beam and its rank there (`analysis.search_trace`), the beam's result 
 of all documents (`analysis.search_errors`), outputs that name no document, the time of a step.
 """
 
-import csv
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 import numpy as np
 import torch
 
-from analysis.gallery import Gallery, GalleryEntry
+from analysis.gallery import GalleryEntry
+from analysis.measurement import Measured
 from analysis.search_errors import DEPTHS, SearchErrors, search_errors
 from analysis.search_figure import CAPTION, search_figure
 from analysis.search_trace import SearchTrace
@@ -47,27 +46,26 @@ class QueryDiagnosis:
     duplicates: float
 
 
-def diagnose_search(system: Any, data: Any, run: Path, queries: int) -> dict[str, float]:
+def diagnose_search(model: Any, data: Any, queries: int) -> Measured:
     """Diagnoses the search of a generative system; nothing for others, or if `queries` is 0.
 
     Args:
-        system: a `models.base.System` whose index is built; data: a `RetrievalDataModule`.
-        run: the run's folder; `search_diagnostics.csv` and a figure appear in it.
+        model: a `models.base.System` whose index is built; data: a `RetrievalDataModule`.
         queries: test queries at most, spread evenly over the first test split.
 
     Returns:
-        Flat metrics, "analysis/search/…".
+        Metrics "analysis/search/…", the table `search_diagnostics` and a figure.
 
     Raises:
         ValueError: a negative number of queries.
     """
     if queries < 0:
         raise ValueError(f"analysis.search_queries={queries}: must be ≥ 0")
-    if not queries or getattr(system, "searcher", None) is None or system.paradigm != "generative":
-        return {}
-    found = _diagnoses(system, data, queries)
+    if not queries or getattr(model, "searcher", None) is None or model.paradigm != "generative":
+        return Measured()
+    found = _diagnoses(model, data, queries)
     if not found:
-        return {}
+        return Measured()
     metrics = search_metrics(found)
     difference = metrics.get(f"{PREFIX}score_difference", 0.0)
     if difference > TOLERANCE:
@@ -76,11 +74,10 @@ def diagnose_search(system: Any, data: Any, run: Path, queries: int) -> dict[str
             f"{difference:.3g} > {TOLERANCE}: analysis/search/*_error is not to be relied on",
             stacklevel=2,
         )
-    _write_csv(found, Path(run) / "search_diagnostics.csv")
     title = f"{data.collection.name}: search of {len(found)} test queries"
     entry = GalleryEntry("search_diagnostics", "Where the search loses the gold document", CAPTION)
-    Gallery(Path(run) / "figures", keep=True).add(search_figure(metrics, title), entry)
-    return metrics
+    tables = {"search_diagnostics": [_row(one) for one in found]}
+    return Measured(metrics, tables, [(search_figure(metrics, title), entry)])
 
 
 @torch.inference_mode()
@@ -160,16 +157,6 @@ def _by_step(traces: Sequence[SearchTrace]) -> dict[str, float]:
     if lost:
         metrics["lost_rank/any_step"] = median(rank for _, rank in lost)
     return metrics
-
-
-def _write_csv(diagnoses: Sequence[QueryDiagnosis], path: Path) -> None:
-    rows = [_row(one) for one in diagnoses]
-    partial = path.with_name(f"{path.name}.partial")
-    with partial.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
-    partial.rename(path)
 
 
 def _row(one: QueryDiagnosis) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from analysis.figures import COLOURS, STYLE
 from analysis.search_errors import DEPTHS
+from analysis.style import COLOURS, PAGE_WIDTH, PANEL_HEIGHT, STYLE
 
 CAPTION = (
     "Left: the share of queries whose gold document is still among the hypotheses after each step; "
@@ -37,7 +37,7 @@ def search_figure(metrics: Mapping[str, float], title: str) -> Figure:
         metrics: "analysis/search/…".
         title: the line above both panels.
     """
-    figure = Figure(figsize=(9.5, 4.2), layout="constrained")
+    figure = Figure(figsize=(PAGE_WIDTH, PANEL_HEIGHT), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
     values = {key.removeprefix("analysis/search/"): value for key, value in metrics.items()}
     _draw_survival(left, values)
@@ -53,7 +53,7 @@ def _draw_survival(axes: Axes, values: Mapping[str, float]) -> None:
     ranks = [values.get(f"lost_rank/step_{step}") for step in steps]
     labels = ["" if rank is None else f"rank {rank:,g}" for rank in ranks]
     rotation = 0 if len(names) <= UPRIGHT_LABELS else 90
-    axes.bar_label(bars, labels, padding=2, fontsize=8, rotation=rotation)
+    axes.bar_label(bars, labels, padding=2, fontsize=7, rotation=rotation)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlim(0.4, len(names) + 0.6)
     axes.set_ylim(0, 1.05 if rotation == 0 else 1.3)
@@ -73,7 +73,7 @@ def _draw_errors(axes: Axes, values: Mapping[str, float]) -> None:
             continue
         drawn = axes.bar(range(len(bars)), heights, 0.55, bottom, color=colour, label=name)
         labels = [f"{height:.2f}" if height >= 0.04 else "" for height in heights]
-        axes.bar_label(drawn, labels, label_type="center", fontsize=9)
+        axes.bar_label(drawn, labels, label_type="center", fontsize=7)
         bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
     axes.set_xticks(range(len(bars)), [f"first {k}" if k > 1 else "first place" for k in DEPTHS])
     axes.set_xlim(-0.5, len(bars) - 0.5)

@@ -10,7 +10,8 @@ from typing import Any
 from analysis.costs import index_bytes
 from analysis.curves import Curves, draw_curves
 from analysis.gallery import GalleryEntry
-from analysis.study import Findings, Row, study_table
+from analysis.rows import Row
+from analysis.study import Findings, study_table
 from gr_mvdr.progress import track
 from gr_mvdr.ranking import Ranking, evaluate, recall_of_exact
 from gr_mvdr.search_costs import SearchCosts

@@ -19,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from analysis import metric_names
 from analysis.gallery import Gallery, GalleryEntry
 from analysis.metric_names import Statistic
+from analysis.rows import Row, write_rows
 from analysis.tables import Cell, Table, markdown
 from gr_mvdr.configured import build
 
@@ -26,8 +27,6 @@ NAME = "study"
 TABLE = f"{NAME}.csv"
 # A column that tells repetitions of one setting apart; the others of its kind are choices.
 SEED = "seed"
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -95,9 +94,9 @@ def run_study(
     study = _study(settings)
     study.check(model)
     found = study(model, data, Path(run))
-    write_rows(found.rows, Path(run) / TABLE)
+    write_study(found.rows, Path(run) / TABLE)
     for name, rows in found.further.items():
-        write_rows(rows, Path(run) / f"{name}.csv")
+        write_study(rows, Path(run) / f"{name}.csv")
     write_table(found.table, Path(run))
     Gallery(Path(run) / "figures", keep=True).add(found.figure, found.entry)
     return found.metrics
@@ -120,21 +119,13 @@ def columns_of(rows: Sequence[Row]) -> list[str]:
     return sorted(columns, key=is_measure)
 
 
-def write_rows(rows: Sequence[Row], path: Path) -> None:
-    """Writes a CSV (temporary name, then renamed); None is "null", what a row lacks is empty."""
-    partial = path.with_name(f"{path.name}.partial")
-    with partial.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns_of(rows))
-        writer.writeheader()
-        writer.writerows(
-            {column: "null" if value is None else value for column, value in row.items()}
-            for row in rows
-        )
-    partial.rename(path)
+def write_study(rows: Sequence[Row], path: Path) -> None:
+    """Writes a study's CSV; None is "null", what a row lacks is empty."""
+    write_rows(rows, path, columns_of(rows), none="null")
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of `write_rows`; numbers are numbers again."""
+    """The rows of `write_study`; numbers are numbers again."""
     with path.open(newline="", encoding="utf-8") as file:
         lines = list(csv.DictReader(file))
     return [{column: _value(text) for column, text in line.items() if text} for line in lines]

@@ -9,8 +9,9 @@ from omegaconf import OmegaConf
 from analysis.comparison import Comparison
 from analysis.curves import Curves, draw_curves
 from analysis.gallery import Gallery, GalleryEntry
+from analysis.rows import Row
 from analysis.run_folder import Run
-from analysis.study import TABLE, Row, is_measure, read_rows, study_table, write_rows, write_table
+from analysis.study import TABLE, is_measure, read_rows, study_table, write_study, write_table
 
 # Columns that every row has anyway, under a name of their own.
 _OWN_COLUMNS = ("model", "seed")
@@ -51,7 +52,7 @@ def write_sweep_study(
         identity |= swept_values(run, swept, choices.get(run.path, {})) | {"seed": run.seed}
         rows += [identity | row for row in run_rows(run)]
     title = "; ".join(section.setting for section in comparison.sections)
-    write_rows(rows, folder / TABLE)
+    write_study(rows, folder / TABLE)
     write_table(study_table(rows, f"{title}; mean ± standard deviation over seeds"), folder)
     return [folder / "study.md", *_draw(drawings, rows, title, folder)]
 

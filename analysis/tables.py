@@ -10,6 +10,8 @@ from analysis import metric_names
 from analysis.comparison import Group, Section
 from analysis.metric_names import Statistic
 
+MANY_COLUMNS = 8  # more than these do not stand side by side on a page
+
 
 class Cell(NamedTuple):
     """A value for people, and whether it is the best of its column."""
@@ -20,12 +22,16 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """Named rows of cells under a heading; `corner` says what the names are."""
+    """Named rows of cells under a heading; `corner` says what the names are.
+
+    `chapter` is what a page shows it under.
+    """
 
     heading: str
     columns: list[str]
     rows: list[tuple[str, list[Cell]]]
     corner: str = "system"
+    chapter: str = ""
 
 
 def markdown(table: Table) -> list[str]:
@@ -59,11 +65,13 @@ def comparison_tables(section: Section) -> list[Table]:
     keys = defaultdict(lambda: defaultdict(dict))
     for key in section.keys:
         heading, form = metric_names.heading(key, section.splits)
-        keys[heading][form][metric_names.label(key)] = key
-    return [_comparison_table(section, heading, forms) for heading, forms in keys.items()]
+        keys[metric_names.chapter(key), heading][form][metric_names.label(key)] = key
+    return [_comparison_table(section, *place, forms) for place, forms in keys.items()]
 
 
-def _comparison_table(section: Section, heading: str, forms: dict[str, dict[str, str]]) -> Table:
+def _comparison_table(
+    section: Section, chapter: str, heading: str, forms: dict[str, dict[str, str]]
+) -> Table:
     columns = list(dict.fromkeys(label for labels in forms.values() for label in labels))
     rows = {
         f"{group.label}, {form}" if form else group.label: [
@@ -82,7 +90,7 @@ def _comparison_table(section: Section, heading: str, forms: dict[str, dict[str,
         ]
         for name, row in rows.items()
     }
-    return Table(heading, columns, list(cells.items()))
+    return Table(heading, columns, list(cells.items()), chapter=chapter)
 
 
 def _best(column: tuple[tuple[str, Statistic | None], ...]) -> float | None:
@@ -91,27 +99,45 @@ def _best(column: tuple[tuple[str, Statistic | None], ...]) -> float | None:
 
 
 def run_tables(metrics: dict[str, float]) -> dict[str, list[Table]]:
-    """The metrics of one run: for each group its tables; IDF bins have one of their own."""
-    keys = sorted(metrics, key=metric_names.order)
+    """The metrics of one run, chapter by chapter; IDF bins have a table of their own."""
+    statistics = metric_names.with_intervals(metrics)
+    keys = sorted(statistics, key=metric_names.order)
     tables = defaultdict(list)
-    for (group, _), inside in groupby(keys, _group_and_table):
-        tables[group].append(_run_table(group, metrics, list(inside)))
+    for (chapter, _), inside in groupby(keys, _chapter_and_table):
+        tables[chapter].append(_readable(_run_table(chapter, statistics, list(inside))))
     return tables
 
 
-def _group_and_table(key: str) -> tuple[str, str]:
-    return metric_names.group(key), metric_names.table(key)
+def _chapter_and_table(key: str) -> tuple[str, str]:
+    return metric_names.chapter(key), metric_names.table(key)
 
 
-def _run_table(group: str, metrics: dict[str, float], keys: list[str]) -> Table:
+def _run_table(chapter: str, statistics: dict[str, Statistic], keys: list[str]) -> Table:
     """Sections as rows, labels as columns, both in their first order."""
     columns = list(dict.fromkeys(map(metric_names.label, keys)))
     rows = {section: [Cell(metric_names.MISSING)] * len(columns) for section in _sections(keys)}
     for key in keys:
-        value = metric_names.text(key, Statistic(metrics[key]))
+        value = metric_names.text(key, statistics[key])
         rows[metric_names.section(key)][columns.index(metric_names.label(key))] = Cell(value)
-    return Table(group, columns, list(rows.items()))
+    return Table(chapter, columns, list(rows.items()))
+
+
+def _readable(table: Table) -> Table:
+    """A table that is much wider than high, turned."""
+    if len(table.columns) <= max(MANY_COLUMNS, len(table.rows)):
+        return table
+    names = [name for name, _ in table.rows]
+    turned = zip(*(cells for _, cells in table.rows), strict=True)
+    rows = [(column, list(cells)) for column, cells in zip(table.columns, turned, strict=True)]
+    return Table(table.heading, names, rows, table.corner)
 
 
 def _sections(keys: list[str]) -> dict[str, None]:
     return dict.fromkeys(map(metric_names.section, keys))
+
+
+def headline_cells(metrics: dict[str, float], splits: set[str]) -> list[tuple[str, str]]:
+    """The metrics of one run that matter: name and value."""
+    statistics = metric_names.with_intervals(metrics)
+    keys = metric_names.headlines(sorted(statistics, key=metric_names.order), splits)
+    return [(metric_names.full_label(k), metric_names.text(k, statistics[k])) for k in keys]

@@ -34,16 +34,20 @@ class TokenTypeRates:
         """
         token_ids, soft = token_ids[mask].cpu(), soft[mask].double().cpu()
         values = {"hard": hard[mask].double().cpu(), "soft": soft}
-        if token_ids.numel() and int(token_ids.max()) >= self.vocabulary_size:
-            raise ValueError(
-                f"token id {int(token_ids.max())} is outside the vocabulary of the "
-                f"document frequencies ({self.vocabulary_size} ids)"
-            )
+        self.check(token_ids)
         for definition in DEFINITIONS:
             counted = (soft > HAS_MATCH).double() if definition == "matched" else torch.ones(())
             self.occurrences[definition] += self._sum(token_ids, counted.double())
             for measure in MEASURES:
                 self.sums[measure, definition] += self._sum(token_ids, values[measure] * counted)
+
+    def check(self, token_ids: Tensor) -> None:
+        """Refuses a token id that is outside the vocabulary."""
+        if token_ids.numel() and int(token_ids.max()) >= self.vocabulary_size:
+            raise ValueError(
+                f"token id {int(token_ids.max())} is outside the vocabulary of the "
+                f"document frequencies ({self.vocabulary_size} ids)"
+            )
 
     def _sum(self, token_ids: Tensor, values: Tensor) -> Tensor:
         weights = values.expand(token_ids.shape)

@@ -48,7 +48,8 @@ def _declared_types(target: Any) -> dict[str, tuple[type, ...]]:
     """Argument → the plain types it takes; arguments that take anything else are left out."""
     types: dict[str, tuple[type, ...]] = {}
     # A subclass that passes **options on takes its parents' arguments too.
-    for function in [base.__init__ for base in target.__mro__] if inspect.isclass(target) else []:
+    bases = [base.__init__ for base in target.__mro__] if inspect.isclass(target) else [target]
+    for function in bases:
         try:
             hints = get_type_hints(function)
         except (NameError, TypeError):

@@ -18,6 +18,7 @@ from data_modules.collection import no_bars
 from gr_mvdr.tokenizers import UNK_ID, load_tokenizer, train_tokenizer, word_tokenizer
 
 _WORD = re.compile(r"\S+")
+SEPARATOR = " | "  # between the fields of a document
 
 
 def collection_tokenizer(
@@ -96,8 +97,8 @@ def join_fields(documents: Dataset, fields: list[str]) -> Dataset:
         raise ValueError(f"data.text_fields={list(fields)}: must name title, text or both")
 
     def join(rows: dict) -> dict:
-        columns = [rows[field] for field in fields]
-        return {"text": [" | ".join(filter(None, parts)) for parts in zip(*columns, strict=True)]}
+        texts = zip(*(rows[field] for field in fields), strict=True)
+        return {"text": [SEPARATOR.join(filter(None, parts)) for parts in texts]}
 
     key = _key("join/1", documents._fingerprint, list(fields))
     return _map(documents, join, key, "joining fields")

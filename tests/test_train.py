@@ -27,7 +27,7 @@ NOT_ALIGNED = ["cross_encoder"]
 EXPERIMENTS = sorted(path.stem for path in (ROOT / "conf/experiment").glob("*.yaml"))
 SMALL = ["experiment=smoke", "logger=none", "data.n_documents=50"]
 SMALLER = {"max_test_queries": 6, "max_rerank_queries": 2}
-NO_ANALYSIS = ["analysis.pairs=0", "analysis.search_queries=0"]
+NO_ANALYSIS = ["analysis=none", "analysis.pairs=0", "analysis.curve_pairs=0"]
 
 
 @pytest.fixture(autouse=True)

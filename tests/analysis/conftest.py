@@ -2,16 +2,28 @@
 
 from types import SimpleNamespace
 
+import datasets
+import numpy as np
 import pytest
 import torch
+from datasets import Dataset
 
+from analysis.alignment_store import AlignmentStore, StoreDescription
+from analysis.alignment_writer import AlignmentWriter
+from analysis.measurement import Texts
+from analysis.token_kinds import TokenKinds
+from data_modules.collection import JUDGEMENTS, Collection
+from data_modules.module import RetrievalDataModule
 from gr_mvdr.alignment import MaxSim
 from gr_mvdr.batch import pad
+from gr_mvdr.explanation import DecoderPaths, Explanation
 from gr_mvdr.ranking import Ranking
 from gr_mvdr.relevance import PairAlignment
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.search_costs import SearchCosts
 from gr_mvdr.token_vectors import TokenVectors
+
+PARTS = ("self_attention", "cross_attention", "feed_forward")
 
 
 def make_pairs(n_pairs=5, heads=1, seed=0, paradigm="multi_vector", vocabulary=30, longest=9):
@@ -44,6 +56,73 @@ def make_pairs(n_pairs=5, heads=1, seed=0, paradigm="multi_vector", vocabulary=3
         query_ids=query_ids,
         query_mask=query_mask,
     )
+
+
+def make_explanation(n_pairs=5, layers=2, heads=3, seed=0, paradigm="generative", salience=False):
+    """Random pairs with all that a store keeps of a system's paradigm."""
+    if paradigm != "generative":
+        pairs = make_pairs(n_pairs, seed=seed, paradigm=paradigm)
+        return Explanation([pairs], pairwise=pairs.alignment.ceil() if salience else None)
+    found = [make_pairs(n_pairs, heads, seed, paradigm) for _ in range(layers)]
+    generator = torch.Generator().manual_seed(seed + 1)
+    for number, pairs in enumerate(found):
+        pairs.similarity = pairs.similarity * (1 + number)
+        pairs.relevance = (pairs.similarity * pairs.alignment).sum((1, 2, 3))
+    real = found[0].document_mask
+    crossed = [(p.similarity * p.alignment).sum((1, 3)) for p in found]
+    others = torch.randn(n_pairs, 1 + 2 * layers, real.shape[1], generator=generator)
+    names = ["embedding", *(f"{part}_{n + 1}" for n in range(layers) for part in PARTS)]
+    order = iter((others * real[:, None]).unbind(1))
+    parts = [crossed[int(n[-1]) - 1] if n.startswith("cross") else next(order) for n in names]
+    contributions = torch.stack(parts, 1)
+    decoder = DecoderPaths(
+        names=tuple(names),
+        contributions=contributions,
+        logits=contributions.sum(1),
+        log_probs=-torch.rand(real.shape, generator=generator) * real,
+        document_norms=torch.rand(n_pairs, layers, generator=generator),
+        query_norms=torch.rand(n_pairs, generator=generator),
+        projection_norms=torch.rand(layers, heads, generator=generator),
+    )
+    return Explanation(found, decoder)
+
+
+@pytest.fixture(name="make_explanation")
+def _make_explanation():
+    return make_explanation
+
+
+@pytest.fixture
+def store_of(tmp_path):
+    """Writes an explanation as a store; query n goes with document n."""
+
+    def write(explanation, paradigm, precision="float32", name="alignments"):
+        description = StoreDescription("system", paradigm, "almanac", precision)
+        with AlignmentWriter(tmp_path / name, description) as writer:
+            numbers = range(len(explanation))
+            writer.add(explanation, [f"q{n}" for n in numbers], [f"d{n}" for n in numbers])
+        return AlignmentStore(tmp_path / name)
+
+    return write
+
+
+@pytest.fixture
+def measure():
+    """Runs a measurement over a whole store; ids 0 to 29 grow in importance."""
+
+    def run(measurement, store, size=64, special=(), idf=None):
+        idf = torch.linspace(0, 10, 30) if idf is None else idf
+        no = torch.zeros(len(idf), dtype=torch.bool)
+        chosen = no.clone()
+        chosen[list(special)] = True
+        texts = Texts(idf, TokenKinds(chosen, no, no), lambda ids: [str(i) for i in ids])
+        found, first = measurement(store, texts), 0
+        for batch in store.explanations(size):
+            found.update(batch, first)
+            first += len(batch)
+        return found.result()
+
+    return run
 
 
 @pytest.fixture(name="make_pairs")
@@ -143,3 +222,41 @@ def studied_system():
 @pytest.fixture
 def studied_data():
     return StudiedData
+
+
+LEXICON = "river stone amber castle hollow marsh bright winter copper lantern north harbour".split()
+
+
+def tiny_collection():
+    """Thirty documents; each of ten test queries has a word of its document's title in it."""
+    draw = lambda seed, n: " ".join(np.random.default_rng(seed).choice(LEXICON, n))  # noqa: E731
+    numbers = range(30)
+    documents = dict(
+        id=[f"d{n}" for n in numbers],
+        title=[f"title{n}" for n in numbers],
+        text=[draw(n, 4 + n % 9) for n in numbers],
+    )
+    texts = [f"{draw(100 + n, 2 + n % 3)} title{n}" for n in range(20)]
+    queries = dict(id=[f"q{n}" for n in range(20)], text=texts)
+
+    def judged(chosen):
+        rows = dict(query_id=[f"q{n}" for n in chosen], document_id=[f"d{n}" for n in chosen])
+        return Dataset.from_dict(rows | {"relevance": [1] * len(chosen)}, features=JUDGEMENTS)
+
+    qrels = {"train": judged(range(10)), "test": judged(range(10, 20))}
+    tables = Dataset.from_dict(documents), Dataset.from_dict(queries)
+    return Collection("tiny", *tables, qrels, {})
+
+
+class TinyData(RetrievalDataModule):
+    def read(self):
+        return tiny_collection()
+
+
+@pytest.fixture
+def tiny_data(tmp_path, monkeypatch):
+    """A real data module over a tiny collection, with four BM25 candidates a query."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    tokenizer = dict(backbone=None, path=None, unit="word", vocab_size=500, lowercase=True)
+    lengths = dict(query_length=8, document_length=10)
+    return TinyData("test", tokenizer, candidates=4, **lengths)

@@ -7,99 +7,156 @@ from analysis import alignment_writer
 from analysis.alignment_store import AlignmentStore, StoreDescription
 from analysis.alignment_writer import AlignmentWriter
 
-DESCRIPTION = StoreDescription("t5_seal", "generative", "almanac")
+DESCRIPTION = StoreDescription("t5_seal", "generative", "almanac", made_from="these weights")
+MATRICES = ("similarity", "alignment")
 
 
-def write(directory, batches, description=DESCRIPTION, **options):
-    count = 0
-    with AlignmentWriter(directory, description, **options) as writer:
-        for batch in batches:
-            names = [str(n) for n in range(count, count + len(batch.score))]
-            writer.add(batch, [f"q{n}" for n in names], [f"d{n}" for n in names])
-            count += len(names)
+def write(directory, batches, description=DESCRIPTION):
+    with AlignmentWriter(directory, description) as writer:
+        add(writer, batches)
     return AlignmentStore(directory)
 
 
+def add(writer, batches):
+    for batch in batches:
+        numbers = range(len(writer.pairs), len(writer.pairs) + len(batch))
+        writer.add(batch, [f"q{n}" for n in numbers], [f"d{n}" for n in numbers])
+
+
 @pytest.fixture
-def batches(make_pairs):
-    return [make_pairs(n, heads=3, seed=n, paradigm="generative") for n in (5, 1, 4)]
+def batches(make_explanation):
+    return [make_explanation(n, seed=n) for n in (5, 1, 4)]
 
 
-@pytest.mark.parametrize("shard_values", [1, 200, 2**23])
+def parts_of(explanation):
+    """Every tensor of an explanation by its name."""
+    found = {f"{n}/{k}": v for n, p in enumerate(explanation.layers) for k, v in vars(p).items()}
+    if explanation.decoder is not None:
+        found |= {k: v for k, v in vars(explanation.decoder).items() if k != "names"}
+    return found | ({} if explanation.pairwise is None else {"pairwise": explanation.pairwise})
+
+
+@pytest.mark.parametrize("shard_values", [1, 400, 2**23])
 def test_every_pair_comes_back_without_padding(tmp_path, batches, monkeypatch, shard_values):
     monkeypatch.setattr(alignment_writer, "SHARD_VALUES", shard_values)
     store = write(tmp_path / "alignments", batches)
-    number_of_shards = len(list((tmp_path / "alignments").glob("*.safetensors")))
-    assert number_of_shards == 10 if shard_values == 1 else 1 <= number_of_shards < 10
-    assert len(store) == 10 and store.heads == 3 and store.description == DESCRIPTION
-    assert store.pairs[6] == ("q6", "d6")
-    originals = [(batch, row) for batch in batches for row in range(len(batch.score))]
+    shards = len(list((tmp_path / "alignments").glob("*.safetensors.zst")))
+    assert shards == {1: 3, 400: 2, 2**23: 1}[shard_values]
+    assert (len(store), store.layers, store.heads) == (10, 2, 3)
+    assert store.description == DESCRIPTION and store.pairs[6] == ("q6", "d6")
+    assert store.path_names == batches[0].decoder.names
+    originals = [(batch, row) for batch in batches for row in range(len(batch))]
     for number in (9, *range(10)):  # jumping back to an earlier shard too
         batch, row = originals[number]
-        document_mask, query_mask = batch.document_mask[row], batch.query_mask[row]
-        pair = store[number]
+        original, pair = batch.layers[-1], store[number]
+        rows, columns = original.document_mask[row], original.query_mask[row]
         assert pair.document_mask.all() and pair.query_mask.all()
-        assert pair.document_ids[0].tolist() == batch.document_ids[row, document_mask].tolist()
-        assert pair.query_ids[0].tolist() == batch.query_ids[row, query_mask].tolist()
-        for name in ("similarity", "alignment"):
-            original = getattr(batch, name)[row][:, document_mask][:, :, query_mask]
-            assert torch.equal(getattr(pair, name)[0], original)
-        assert torch.equal(pair.score, batch.score[row : row + 1])
+        assert pair.document_ids[0].tolist() == original.document_ids[row, rows].tolist()
+        for name in MATRICES:
+            expected = getattr(original, name)[row][:, rows][:, :, columns]
+            assert torch.equal(getattr(pair, name)[0], expected)
+        paths = store.explain(number).decoder.contributions[0]
+        assert torch.equal(paths, batch.decoder.contributions[row][:, rows])
 
 
-def test_padded_batches_hold_the_same_pairs(tmp_path, make_pairs):
-    original = make_pairs(7, heads=2)
-    store = write(tmp_path / "alignments", [original])
-    read = next(store.batches(7))
-    for name in vars(original):
-        assert torch.equal(getattr(read, name), getattr(original, name)), name
-    assert [len(batch.score) for batch in store.batches(3)] == [3, 3, 1]
+@pytest.mark.parametrize("salience", [False, True])
+@pytest.mark.parametrize("paradigm", ["generative", "multi_vector", "lexical"])
+def test_padded_batches_hold_the_same_pairs(tmp_path, make_explanation, paradigm, salience):
+    original = make_explanation(7, paradigm=paradigm, salience=salience)
+    description = StoreDescription("s", paradigm, "almanac")
+    store = write(tmp_path / "alignments", [original], description)
+    read, expected = parts_of(next(store.explanations(7))), parts_of(original)
+    assert read.keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(read[name], value, rtol=1e-6, atol=0, msg=name)
+    assert [len(batch) for batch in store.explanations(3)] == [3, 3, 1]
+    for layer in range(store.layers):
+        found = next(store.batches(7, layer))
+        assert torch.equal(found.similarity, original.layers[layer].similarity)
 
 
-def test_padding_that_is_not_on_the_right_is_cut_too(tmp_path, make_pairs):
-    original = make_pairs(1)
-    flipped = make_pairs(1)
+def test_padding_that_is_not_on_the_right_is_cut_too(tmp_path, make_explanation):
+    original, flipped = (make_explanation(1, layers=1) for _ in range(2))
+    pairs, decoder = flipped.layers[0], flipped.decoder
     for name in ("document_ids", "document_mask"):
-        setattr(flipped, name, getattr(original, name).flip(1))
-    for name in ("similarity", "alignment"):
-        setattr(flipped, name, getattr(original, name).flip(2))
-    flipped.document_mask[0, 0] = original.document_mask[0, -1] = False
-    one = write(tmp_path / "one", [original])[0]
-    other = write(tmp_path / "other", [flipped])[0]
-    assert torch.equal(one.similarity, other.similarity.flip(2))
+        setattr(pairs, name, getattr(pairs, name).flip(1))
+    for name in MATRICES:
+        setattr(pairs, name, getattr(pairs, name).flip(2))
+    decoder.contributions = decoder.contributions.flip(2)
+    pairs.document_mask[0, 0] = original.layers[0].document_mask[0, -1] = False
+    one = write(tmp_path / "one", [original]).explain(0)
+    other = write(tmp_path / "other", [flipped]).explain(0)
+    assert torch.equal(one.layers[0].similarity, other.layers[0].similarity.flip(2))
+    assert torch.equal(one.decoder.contributions, other.decoder.contributions.flip(2))
 
 
 def test_half_precision_keeps_three_digits_at_half_the_size(tmp_path, batches):
-    full = write(tmp_path / "full", batches)
-    half = write(
-        tmp_path / "half", batches, StoreDescription("s", "generative", "almanac", "float16")
-    )
-    a, b = next(full.batches(10)), next(half.batches(10))
+    half = StoreDescription("s", "generative", "almanac", "float16")
+    stores = write(tmp_path / "full", batches), write(tmp_path / "half", batches, half)
+    a, b = (next(store.batches(10)) for store in stores)
     assert b.similarity.dtype == torch.float32
     assert torch.equal(a.score, b.score)
     torch.testing.assert_close(a.similarity, b.similarity, rtol=1e-3, atol=1e-3)
     assert not torch.equal(a.similarity, b.similarity)
-    batches[0].similarity[0, 0, 0, 0] = 1e6
-    with pytest.raises(ValueError, match=r"pair 0: .* not finite as float16"):
-        write(tmp_path / "large", batches, half.description)
+    batches[0].layers[0].similarity[0, 0, 0, 0] = 1e6
+    with pytest.raises(ValueError, match=r"pair 0: similarity is not finite as float16"):
+        write(tmp_path / "large", batches, half)
     assert not list(tmp_path.glob("large*"))
 
 
-def test_nothing_remains_of_an_interrupted_writer(tmp_path, batches):
-    def interrupted():
-        yield batches[0]
+def test_zeros_take_no_room(tmp_path, make_explanation):
+    explanation = make_explanation(200, paradigm="multi_vector")
+    description = StoreDescription("s", "multi_vector", "almanac")
+    sparse = write(tmp_path / "sparse", [explanation], description)
+    pairs = explanation.layers[0]
+    pairs.alignment = torch.rand_like(pairs.alignment)
+    dense = write(tmp_path / "dense", [explanation], description)
+    sizes = [sum(f.stat().st_size for f in s.directory.glob("*.zst")) for s in (sparse, dense)]
+    assert sizes[0] < 0.7 * sizes[1]
+
+
+def interrupted(directory, batches, description=DESCRIPTION):
+    with pytest.raises(KeyboardInterrupt), AlignmentWriter(directory, description) as writer:
+        add(writer, batches)
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        write(tmp_path / "alignments", interrupted())
+
+def test_an_interrupted_stream_goes_on_after_its_last_shard(tmp_path, batches, monkeypatch):
+    monkeypatch.setattr(alignment_writer, "SHARD_VALUES", 1)
+    directory, whole = tmp_path / "alignments", write(tmp_path / "whole", batches)
+    interrupted(directory, batches[:2])
+    with pytest.raises(FileNotFoundError, match="interrupted"):
+        AlignmentStore(directory)
+    with AlignmentWriter(directory, DESCRIPTION) as writer:
+        assert len(writer.pairs) == 6
+        add(writer, batches[2:])
+    store = AlignmentStore(directory)
+    assert store.pairs == whole.pairs and not list(tmp_path.glob("*.partial"))
+    for number in range(10):
+        assert torch.equal(store[number].similarity, whole[number].similarity)
+
+
+def test_what_was_made_from_something_else_is_begun_anew(tmp_path, batches, monkeypatch):
+    monkeypatch.setattr(alignment_writer, "SHARD_VALUES", 1)
+    interrupted(tmp_path / "alignments", batches)
+    other = StoreDescription("t5_seal", "generative", "almanac", made_from="other weights")
+    with AlignmentWriter(tmp_path / "alignments", other) as writer:
+        assert writer.pairs == []
+        add(writer, batches[1:2])
+    assert len(AlignmentStore(tmp_path / "alignments")) == 1
+
+
+def test_nothing_remains_of_a_writer_that_finished_no_shard(tmp_path, batches):
+    interrupted(tmp_path / "alignments", batches)
     assert not list(tmp_path.iterdir())
 
 
-def test_an_existing_store_is_kept_unless_asked(tmp_path, batches):
-    write(tmp_path / "alignments", batches[:1])
-    with pytest.raises(FileExistsError, match="exists: alignments"):
-        write(tmp_path / "alignments", batches)
-    assert len(write(tmp_path / "alignments", batches, overwrite=True)) == 10
+def test_an_existing_store_stays_until_the_new_one_is_whole(tmp_path, batches):
+    directory = tmp_path / "alignments"
+    write(directory, batches[:1])
+    interrupted(directory, batches)
+    assert len(AlignmentStore(directory)) == 5
+    assert len(write(directory, batches)) == 10
 
 
 def test_damage_is_named(tmp_path, batches):
@@ -107,25 +164,30 @@ def test_damage_is_named(tmp_path, batches):
     with pytest.raises(FileNotFoundError, match=r"manifest\.json is missing"):
         AlignmentStore(directory)
     write(directory, batches)
-    shard, manifest = directory / "shard-00000.safetensors", directory / "manifest.json"
+    shard, manifest = directory / "shard-00000.safetensors.zst", directory / "manifest.json"
     whole = shard.read_bytes()
     shard.write_bytes(whole[:-100])
     with pytest.raises(ValueError, match=rf"truncated: {len(whole) - 100} bytes, .* {len(whole)}"):
         AlignmentStore(directory)
     shard.unlink()
-    with pytest.raises(FileNotFoundError, match=r"shard-00000\.safetensors is missing"):
+    with pytest.raises(FileNotFoundError, match=r"shard-00000\.safetensors\.zst is missing"):
         AlignmentStore(directory)
     shard.write_bytes(whole)
     text = manifest.read_text()
     manifest.write_text(text[: len(text) // 2])
     with pytest.raises(ValueError, match=r"manifest\.json:1: not valid JSON"):
         AlignmentStore(directory)
-    manifest.write_text(json.dumps(json.loads(text) | {"format": 0}))
-    with pytest.raises(ValueError, match="format 0, this version reads 1"):
-        AlignmentStore(directory)
 
 
-def test_wrong_descriptions_and_counts_are_named(tmp_path, make_pairs):
+def test_a_store_of_an_older_version_names_it(tmp_path, batches):
+    manifest = write(tmp_path / "alignments", batches).directory / "manifest.json"
+    content = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps(content | {"format": 1, "version": "0.1.0"}))
+    with pytest.raises(ValueError, match=r"format 1, written by gr-mvdr 0\.1\.0; .* reads 2"):
+        AlignmentStore(tmp_path / "alignments")
+
+
+def test_wrong_descriptions_and_counts_are_named(tmp_path, make_explanation):
     with pytest.raises(ValueError, match="paradigm='dense': must be one of multi_vector"):
         StoreDescription("s", "dense", "almanac")
     with pytest.raises(ValueError, match="precision=int8: must be one of float32, float16"):
@@ -134,9 +196,11 @@ def test_wrong_descriptions_and_counts_are_named(tmp_path, make_pairs):
         pytest.raises(ValueError, match="2 alignments for 1 query and 1 document ids"),
         AlignmentWriter(tmp_path / "alignments", DESCRIPTION) as writer,
     ):
-        writer.add(make_pairs(2), ["q"], ["d"])
-    with pytest.raises(ValueError, match="1 heads in a store of 2"):
-        write(tmp_path / "alignments", [make_pairs(1, heads=2), make_pairs(1, heads=1)])
+        writer.add(make_explanation(2), ["q"], ["d"])
+    with pytest.raises(ValueError, match="heads 1 in a store of 2"):
+        write(tmp_path / "alignments", [make_explanation(1, heads=n) for n in (2, 1)])
+    with pytest.raises(ValueError, match="layers 1 in a store of 2"):
+        write(tmp_path / "alignments", [make_explanation(1, layers=n) for n in (2, 1)])
 
 
 def test_a_pair_number_outside_the_store_is_an_index_error(tmp_path, batches):

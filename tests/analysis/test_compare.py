@@ -118,7 +118,7 @@ def test_all_files_are_written(sweep, tmp_path, capsys):
     page = (tmp_path / "out/comparison.html").read_text()
     assert '<td class="best">0.625</td>' in page
     assert "http" not in page and page.count('src="data:image/png;base64,') == 2
-    for name in ("mrr", "exact_match_soft"):
+    for name in ("mrr", "exact_match"):
         for kind in ("png", "pdf"):
             figure = tmp_path / "out/comparison_figures" / f"{name}.{kind}"
             assert figure.stat().st_size > 1000
@@ -151,6 +151,48 @@ def test_every_choice_but_the_seed_makes_a_group(tmp_path):
         "t5_seal (model.rate=0.2)",
     ]
     assert [group.seeds for group in section.groups] == ["1, 2", "1, 2"]
+
+
+def test_paradigms_stand_together(tmp_path):
+    kinds = [("seal", "generative"), ("bm25", "lexical"), ("monot5", "cross_encoder")]
+    for name, paradigm in [*kinds, ("colbert", "multi_vector"), ("dsi", "generative")]:
+        metrics = {"retrieve/mrr@10": 0.5, "cost/peak_memory_bytes": 2e9}
+        write_run(tmp_path / name, name, 1, metrics, paradigm=paradigm)
+    comparison = compare([tmp_path])
+    (section,) = comparison.sections
+    systems = [group.label for group in section.groups]
+    assert systems == ["bm25", "colbert", "dsi", "seal", "monot5"]
+    assert summary(section).columns[-1] == "cost peak memory"
+    page = (tmp_path / "comparison.html").read_text()
+    assert page.count("2.0 GB") == 10  # in the summary, and among all metrics
+    headings = [page.index(f">{name}</th>") for name in ("multi vector", "generative")]
+    assert headings == sorted(headings)
+
+
+def test_a_long_choice_is_shortened_in_labels(tmp_path):
+    for number in (1, 2):
+        stages = [{"_target_": "models.first", "depth": number}, {"_target_": "models.second"}]
+        config = {"model": {"stages": stages}}
+        write_run(tmp_path / str(number), "pipeline", 1, {"retrieve/mrr@10": 0.5}, config)
+    (section,) = compare_runs([tmp_path]).sections
+    first, second = (group.label for group in section.groups)
+    assert first == "pipeline (model.stages=[{'_target_': 'models.first', 'depth': …)"
+    assert second == f"{first} #2"
+
+
+def test_an_interval_is_shown_with_a_single_seed(tmp_path):
+    key = "analysis/exact_match/query_to_document/hard"
+    for name, seeds in (("one", [1]), ("two", [1, 2])):
+        for seed in seeds:
+            metrics = {key: 0.5, f"{key}_low": 0.25, f"{key}_high": 0.75}
+            write_run(tmp_path / name / str(seed), name, seed, metrics)
+    (section,) = compare_runs([tmp_path]).sections
+    table = summary(section)
+    assert table.columns == ["exact match q→d hard"]
+    assert [cells[0].text for _, cells in table.rows] == [
+        "0.500 [0.250, 0.750]",
+        "0.500 ± 0.000",
+    ]
 
 
 def test_a_repeated_seed_counts_once_and_is_named(tmp_path):
@@ -245,7 +287,7 @@ def test_a_logger_gets_the_table_and_the_figures(sweep):
     assert len(rows) == 2 and all(len(row) == len(columns) for row in rows)
     assert rows[0][columns.index("retrieve/mrr@10")] == pytest.approx(0.6)
     (images,) = logger.images.values()
-    assert [Path(image).name for image in images] == ["mrr.png", "exact_match_soft.png"]
+    assert [Path(image).name for image in images] == ["mrr.png", "exact_match.png"]
 
 
 def sweep_config(folder, run=None, **others):

@@ -1,22 +1,18 @@
-import csv
 import math
 
 import pytest
 import torch
 
-from analysis.alignment_store import AlignmentStore, StoreDescription
-from analysis.alignment_writer import AlignmentWriter
-from analysis.directed_alignment import directed_alignment, own_direction
-from analysis.exact_match import DIRECTIONS
-from analysis.exact_match_report import measure_exact_match
+from analysis.directed_alignment import directed_alignment, directed_heads, own_direction
+from analysis.exact_match import DIRECTIONS, exact_match
+from analysis.exact_match_figures import exact_match_boxes
+from analysis.exact_match_report import ExactMatch
+from analysis.exact_match_table import ExactMatchTable
+from analysis.measurement import Texts
+from analysis.token_kinds import TokenKinds
+from analysis.token_types import TokenTypeRates
+from gr_mvdr.explanation import DecoderPaths, Explanation
 from gr_mvdr.relevance import PairAlignment
-
-
-def store_of(directory, pairs, paradigm="multi_vector"):
-    names = [str(number) for number in range(len(pairs.score))]
-    with AlignmentWriter(directory, StoreDescription("s", paradigm, "c")) as writer:
-        writer.add(pairs, names, names)
-    return AlignmentStore(directory)
 
 
 @pytest.mark.parametrize("paradigm", ["multi_vector", "lexical", "generative"])
@@ -38,7 +34,7 @@ def test_generative_alignment_is_the_mean_head(make_pairs):
     torch.testing.assert_close(columns[1, :, j], rows[1, :, j] / rows[1, :, j].sum())
 
 
-def test_a_lexical_system_aligns_equal_terms_only(tmp_path):
+def test_a_lexical_system_aligns_equal_terms_only(store_of, measure):
     # BM25: a query term weighs the same against every document token; A says where it counts
     ids = {"document_ids": torch.tensor([[5, 2, 3, 2]]), "query_ids": torch.tensor([[2, 4, 3]])}
     masks = {"document_mask": torch.ones(1, 4).bool(), "query_mask": torch.ones(1, 3).bool()}
@@ -50,17 +46,38 @@ def test_a_lexical_system_aligns_equal_terms_only(tmp_path):
     exp = math.exp(1.5)
     assert columns[:, 0].tolist() == pytest.approx([v / (2 * exp + 2) for v in (1, exp, 1, exp)])
     assert columns[:, 1].tolist() == pytest.approx([0.25] * 4)  # a term without a match
-    metrics = measure_exact_match(
-        store_of(tmp_path / "alignments", pairs, "lexical"), torch.ones(6)
-    ).metrics()
+    metrics = measure(ExactMatch, store_of(Explanation([pairs]), "lexical")).metrics
     for direction in DIRECTIONS:
         assert metrics[f"analysis/exact_match/{direction}/hard_matched"] == 1
     assert metrics["analysis/exact_match/query_to_document/hard"] == pytest.approx(2 / 3)
 
 
+def test_every_head_is_normalised_by_itself(make_pairs):
+    pairs = make_pairs(4, heads=3, paradigm="generative")
+    rows = directed_heads(pairs, "document_to_query")
+    torch.testing.assert_close(rows, pairs.alignment)
+    columns = directed_heads(pairs, "query_to_document")
+    torch.testing.assert_close(columns.sum(2), pairs.query_mask[:, None].expand(4, 3, -1).float())
+    torch.testing.assert_close(
+        columns[1, 2, :, 0], pairs.alignment[1, 2, :, 0] / pairs.alignment[1, 2, :, 0].sum()
+    )
+
+
 def test_unknown_paradigm_is_named():
     with pytest.raises(ValueError, match="paradigm='sparse': must be one of"):
         own_direction("sparse")
+
+
+def explained(pairs):
+    """A generative explanation of pairs; their decoder's paths are none."""
+    batch, tokens = pairs.document_mask.shape
+    heads = pairs.alignment.shape[1]
+    nothing, norms = torch.zeros(batch, tokens), torch.ones(batch, 1)
+    empty = torch.zeros(batch, 1, tokens)
+    paths = DecoderPaths(
+        ("embedding",), empty, nothing, nothing, norms, norms[:, 0], torch.ones(1, heads)
+    )
+    return Explanation([pairs], paths)
 
 
 @pytest.fixture
@@ -71,14 +88,15 @@ def by_hand():
     mask = torch.ones(1, 3, dtype=torch.bool)
     ids = {"document_ids": torch.tensor([[2, 3, 1]]), "query_ids": torch.tensor([[2, 2, 4]])}
     masks = {"document_mask": mask, "query_mask": mask}
-    return PairAlignment(attention, attention, ones, ones, ones, **ids, **masks)
+    return explained(PairAlignment(attention, attention, ones, ones, ones, **ids, **masks))
 
 
-def test_a_report_by_hand(tmp_path, by_hand):
-    idf = torch.tensor([0.0, 0.0, 1.0, 3.0, 9.0])
-    store = store_of(tmp_path / "alignments", by_hand, "generative")
-    report = measure_exact_match(store, idf, special_ids=[0, 1])
-    metrics = report.metrics()
+IDF = torch.tensor([0.0, 0.0, 1.0, 3.0, 9.0])
+
+
+def test_a_report_by_hand(store_of, measure, by_hand):
+    store = store_of(by_hand, "generative")
+    metrics = measure(ExactMatch, store, special=[0, 1], idf=IDF).metrics
     prefix = "analysis/exact_match/document_to_query"
     # a: hard, soft 0.5 + 0.3; b: nothing; </s> is not counted
     assert metrics[f"{prefix}/hard"] == pytest.approx(0.5)
@@ -88,6 +106,9 @@ def test_a_report_by_hand(tmp_path, by_hand):
     assert metrics[f"{prefix}/soft/idf_2_4"] == 0
     assert f"{prefix}/soft/idf_4_6" not in metrics
     assert f"{prefix}/soft_matched/idf_2_4" not in metrics
+    # one pair leaves no doubt; of two types the rarer matches less
+    assert metrics[f"{prefix}/soft_low"] == metrics[f"{prefix}/soft_high"] == pytest.approx(0.4)
+    assert metrics[f"{prefix}/soft_idf_correlation"] == pytest.approx(-1)
     # columns sum to 1.6, 0.4, 1.0; the first a prefers </s>, the second a prefers a
     prefix = "analysis/exact_match/query_to_document"
     assert metrics[f"{prefix}/hard"] == pytest.approx(1 / 3)
@@ -96,37 +117,158 @@ def test_a_report_by_hand(tmp_path, by_hand):
     assert metrics[f"{prefix}/soft/idf_8_15"] == 0
 
 
-def test_the_csv_has_every_bin(tmp_path, by_hand):
-    store = store_of(tmp_path / "alignments", by_hand, "generative")
-    report = measure_exact_match(store, torch.tensor([0.0, 0.0, 1.0, 3.0, 9.0]), special_ids=[1])
-    report.write_csv(tmp_path / "exact_match.csv")
-    rows = list(csv.DictReader((tmp_path / "exact_match.csv").open()))
-    assert len(rows) == 2 * 2 * 6
+def test_content_rates_leave_out_punctuation_and_stopwords(store_of, by_hand):
+    store, kinds = store_of(by_hand, "generative"), torch.arange(5)
+    texts = Texts(IDF, TokenKinds(kinds < 2, kinds == 3, kinds == 4), lambda ids: ids)
+    report = ExactMatch(store, texts)
+    report.update(by_hand, 0)
+    found = report.result()
+    prefix = "analysis/exact_match/document_to_query"
+    assert found.metrics[f"{prefix}/soft"] == pytest.approx(0.4)
+    assert found.metrics[f"{prefix}/soft_content"] == pytest.approx(0.8)  # b is punctuation
+    prefix = "analysis/exact_match/query_to_document"
+    assert found.metrics[f"{prefix}/hard_content"] == pytest.approx(1 / 2)  # c is a stopword
+    rows = [r for r in found.tables["exact_match"] if r["tokens"] == "content"]
+    assert rows[0]["occurrences"] == 2 and rows[0]["token_types"] == 1
+    (last,) = [r for r in rows if (r["direction"], r["definition"], r["idf_bin"]) == LAST]
+    assert last["token_types"] == 0 and math.isnan(last["soft"])
+
+
+LAST = ("query_to_document", "all", "8-15")
+
+
+def test_the_table_has_every_bin(store_of, measure, by_hand):
+    store = store_of(by_hand, "generative")
+    rows = measure(ExactMatch, store, special=[1], idf=IDF).tables["exact_match"]
+    assert len(rows) == 2 * 2 * 2 * 6
     first = rows[0]
-    assert (first["idf_bin"], first["token_types"], first["occurrences"]) == ("all", "2", "3")
+    assert (first["idf_bin"], first["token_types"], first["occurrences"]) == ("all", 2, 3)
     empty = next(row for row in rows if row["idf_bin"] == "4-6")
-    assert empty["hard"] == "" and empty["occurrences"] == "0"
-    assert [path.name for path in tmp_path.glob("exact_match*")] == ["exact_match.csv"]
+    assert math.isnan(empty["hard"]) and math.isnan(empty["soft_low"])
+    assert empty["occurrences"] == 0
 
 
 @pytest.mark.parametrize("paradigm", ["multi_vector", "generative"])
-def test_batch_size_and_padding_change_nothing(tmp_path, make_pairs, paradigm):
-    pairs = make_pairs(9, heads=2 if paradigm == "generative" else 1, paradigm=paradigm)
-    store = store_of(tmp_path / "alignments", pairs, paradigm)
-    idf = torch.linspace(0, 10, 30)
-    one, all_at_once = (measure_exact_match(store, idf, [3], size).metrics() for size in (1, 9))
-    assert one == pytest.approx(all_at_once, abs=1e-6)
+def test_batch_size_and_padding_change_nothing(make_explanation, store_of, measure, paradigm):
+    store = store_of(make_explanation(9, paradigm=paradigm), paradigm)
+    one, whole = (measure(ExactMatch, store, size, special=[3]) for size in (1, 9))
+    assert one.metrics == pytest.approx(whole.metrics, abs=1e-6)
+    for name, rows in one.tables.items():
+        for row, other in zip(rows, whole.tables[name], strict=True):
+            assert row == pytest.approx(other, abs=1e-6, nan_ok=True)
 
 
-def test_identical_texts_aligned_by_identity_match_everywhere(tmp_path):
+def test_identical_texts_aligned_by_identity_match_everywhere(store_of, measure):
     ids = torch.arange(2, 8)[None]
     mask = torch.ones_like(ids, dtype=torch.bool)
     ones = torch.ones(1)
     identity = torch.eye(6)[None, None]
     pairs = PairAlignment(identity, identity, ones, ones, ones, ids, mask, ids, mask)
-    store = store_of(tmp_path / "alignments", pairs, "generative")
-    metrics = measure_exact_match(store, torch.linspace(0, 10, 8)).metrics()
-    for direction in DIRECTIONS:
-        for key, value in metrics.items():
-            if key.startswith(f"analysis/exact_match/{direction}"):
-                assert value == 1, key
+    found = measure(ExactMatch, store_of(explained(pairs), "generative"))
+    for key, value in found.metrics.items():
+        assert value == 1, key  # and no correlation: nothing varies
+    assert {row["hard"] for row in found.tables["exact_match_heads"] if row["occurrences"]} == {1}
+
+
+def test_intervals_hold_the_rate_and_shrink_with_pairs(make_explanation, store_of, measure):
+    widths = []
+    for number in (20, 320):
+        store = store_of(make_explanation(number), "generative", name=f"store{number}")
+        metrics = measure(ExactMatch, store).metrics
+        prefix = "analysis/exact_match/document_to_query/soft"
+        low, high = metrics[f"{prefix}_low"], metrics[f"{prefix}_high"]
+        assert low < metrics[prefix] < high
+        widths.append(high - low)
+    assert widths[1] == pytest.approx(widths[0] / 4, rel=0.5)
+
+
+def test_the_trend_with_idf_has_its_sign(store_of, measure):
+    # document to query: the rarer of 2 3 4 5 puts more on its equal
+    weights = torch.tensor([0.1, 0.2, 0.4, 0.7])
+    attention = ((1 - weights) / 3)[:, None].expand(4, 4).clone()
+    attention.fill_diagonal_(0)
+    attention += torch.diag(weights)
+    ids, mask, ones = torch.arange(2, 6)[None], torch.ones(1, 4).bool(), torch.ones(1)
+    attention = attention[None, None]
+    pairs = PairAlignment(attention, attention, ones, ones, ones, ids, mask, ids, mask)
+    store, key = store_of(explained(pairs), "generative"), "document_to_query/soft_idf_correlation"
+    idf = torch.tensor([0.0, 0.0, 1.0, 2.0, 5.0, 9.0])
+    rising = measure(ExactMatch, store, idf=idf).metrics
+    assert rising[f"analysis/exact_match/{key}"] == pytest.approx(1)
+    falling = measure(ExactMatch, store, idf=10 - idf).metrics
+    assert falling[f"analysis/exact_match/{key}"] == pytest.approx(-1)
+
+
+def test_every_head_of_every_layer_has_its_own_rates(make_explanation, store_of, measure):
+    explanation = make_explanation(12, layers=2, heads=3)
+    explanation.layers[1].alignment = explanation.layers[1].alignment.flip(1)
+    store = store_of(explanation, "generative")
+    special = [2, 3, 4]
+    found = measure(ExactMatch, store, size=5, special=special)
+    rows = found.tables["exact_match_heads"]
+    assert len(rows) == 2 * 3 * 2 * 6
+    for layer, head in ((1, 1), (2, 1), (2, 3)):
+        pairs = explanation.layers[layer - 1]
+        weights = pairs.alignment[:, head - 1]
+        ids, masks = (pairs.document_ids, pairs.query_ids), (pairs.document_mask, pairs.query_mask)
+        hard, soft = exact_match(weights, *ids, *masks, "document_to_query")
+        counted = masks[0] & ~torch.isin(ids[0], torch.tensor(special))
+        (row,) = [
+            row
+            for row in rows
+            if (row["layer"], row["head"], row["direction"], row["idf_bin"])
+            == (layer, head, "document_to_query", "all")
+        ]
+        assert row["hard"] == pytest.approx(float(hard[counted].float().mean()), rel=1e-5)
+        assert row["soft"] == pytest.approx(float(soft[counted].mean()), rel=1e-5)
+        assert row["occurrences"] == int(counted.sum())
+        assert row["soft_low"] < row["soft"] < row["soft_high"]
+
+
+def test_of_one_head_the_heads_table_is_the_table(make_explanation, store_of, measure):
+    tables = measure(
+        ExactMatch, store_of(make_explanation(10, layers=1, heads=1), "generative"), size=3
+    ).tables
+    expected = {
+        (row["direction"], row["idf_bin"]): row
+        for row in tables["exact_match"]
+        if (row["definition"], row["tokens"]) == ("all", "all")
+    }
+    for row in tables["exact_match_heads"]:
+        whole = expected[row["direction"], row["idf_bin"]]
+        for name in ("hard", "soft", "occurrences"):
+            assert row[name] == pytest.approx(whole[name], rel=1e-5, nan_ok=True), name
+
+
+def test_a_token_outside_the_vocabulary_is_named(make_explanation, store_of, measure):
+    store = store_of(make_explanation(), "generative")
+    with pytest.raises(ValueError, match="is outside the vocabulary"):
+        measure(ExactMatch, store, idf=torch.ones(5))
+
+
+@pytest.mark.parametrize("paradigm", ["multi_vector", "generative"])
+def test_figures_say_how_to_read_them(make_explanation, store_of, measure, paradigm):
+    figures = measure(ExactMatch, store_of(make_explanation(paradigm=paradigm), paradigm)).figures
+    names = [entry.name for _, entry in figures]
+    assert names[:2] == ["exact_match_query_to_document", "exact_match_document_to_query"]
+    assert names[2:] == (["exact_match_heads"] if paradigm == "generative" else [])
+    generative = paradigm == "generative"
+    assert ("only the soft rate" in figures[0][1].caption) == generative
+    if generative:
+        maps = [axes.images[0].get_array() for axes in figures[2][0].axes if axes.images]
+        assert [values.shape for values in maps] == [(2, 3), (2, 3)]
+
+
+@pytest.mark.parametrize("seen", [[], [3], [2, 3, 4]])
+def test_boxes_stand_at_the_bins_that_have_tokens(seen):
+    rates = TokenTypeRates(5)
+    ids = torch.tensor(seen, dtype=torch.int64)
+    rates.update(ids, torch.ones(len(seen)), torch.full((len(seen),), 0.5), ids > 0)
+    content = torch.ones(5, dtype=torch.bool)
+    table = ExactMatchTable(dict.fromkeys(DIRECTIONS, rates), IDF, content, {}, {})
+    figure = exact_match_boxes(table, "query_to_document", "title")
+    expected = {2: "0-2", 3: "2-4", 4: "8-15"}
+    labels = [label.get_text() for label in figure.axes[0].get_xticklabels()]
+    for token, name in expected.items():
+        assert f"{name}\nn={int(token in seen)}" in labels
+    assert len(figure.axes[1].patches) == 2 * len(seen)  # both definitions

@@ -227,8 +227,8 @@ def test_a_row_stands_where_its_numbers_come_from(reranked, tmp_path):
 def test_reranked_rows_are_tested_on_the_reranked_queries(reranked):
     (section,) = compare_runs([reranked]).sections
     lines = {line.name: line for line in paper_lines(section, read_paper(TABLE_5))}
-    assert len(lines["q→d"].judgements) == len(lines["GR"].judgements) == 8
-    assert len(lines["search"].judgements) == QUERIES
+    assert len(lines["q→d"].queries.judgements) == len(lines["GR"].queries.judgements) == 8
+    assert len(lines["search"].queries.judgements) == QUERIES
     first, second, third = np.ones(8), np.array([1] * 4 + [0.5] * 4), np.full(8, 0.5)
     assert lines["q←d"].p_values == {"mrr@10": randomisation_test(second, first)}
     assert lines["GR"].p_values == {"mrr@10": randomisation_test(third, second)}

@@ -5,6 +5,8 @@ from html.parser import HTMLParser
 
 import pytest
 
+from analysis.alignment_store import StoreDescription
+from analysis.alignment_writer import AlignmentWriter
 from analysis.figures import alignment_heatmap
 from analysis.gallery import Gallery, GalleryEntry
 from analysis.report import write_report
@@ -20,7 +22,8 @@ class References(HTMLParser):
         self.feed(page)
 
     def handle_starttag(self, tag, attributes):
-        self.fetched += [v for k, v in attributes if k in ("src", "href", "srcset", "data")]
+        found = [v for k, v in attributes if k in ("src", "href", "srcset", "data")]
+        self.fetched += [value for value in found if not value.startswith("#")]
 
     def handle_data(self, data):
         self.shown += f" {data} "
@@ -86,6 +89,77 @@ def test_the_report_holds_everything_in_one_file(run, make_pairs):
 
 def test_a_run_without_figures_has_a_report_too(run):
     assert_self_contained(write_report(run).read_text())
+
+
+def test_intervals_stand_with_their_metrics_and_measurements_apart(run):
+    metrics = {"retrieve/mrr@10": 0.5}
+    prefix = "analysis/exact_match/query_to_document"
+    metrics |= {f"{prefix}/hard": 0.25, f"{prefix}/hard_low": 0.2, f"{prefix}/hard_high": 0.375}
+    metrics |= {"analysis/framework/sum_error": 3.2e-6, "analysis/my_own_idea/x/odd": 1234.5}
+    metrics |= {f"analysis/shape/entropy_{n}": n / 2 for n in range(9)}  # too wide for a page
+    (run / "metrics.json").write_text(json.dumps(metrics))
+    page = write_report(run).read_text()
+    shown = " ".join(References(page).shown.split())
+    assert "exact match q→d 0.250 [0.200, 0.375]" in shown and "hard low" not in shown
+    assert "<dd>0.250 [0.200, 0.375]</dd>" in page
+    headings = re.findall(r"<h3 id=[^>]*>(.*?)</h3>", page)
+    assert headings == [
+        "Retrieve",
+        "Exact match",
+        "Does the framework hold?",
+        "Sparsity and shape",
+        "My own idea",
+    ]
+    assert "3.2e-06" in shown and "my own idea x 1,23" in shown
+    assert '<td class="name">entropy 8</td><td>4</td>' in page
+
+
+def test_figures_stand_under_the_headings_of_their_measurements(run, make_pairs):
+    weights = make_pairs(1).alignment[0, 0]
+    labels = [list(map(str, range(n))) for n in weights.shape]
+    gallery = Gallery(run / "figures")
+    names = ("framework", "exact_match_heads", "unheard_of", "framework_ranking")
+    for name in names:
+        figure = alignment_heatmap(weights, weights > 0, *labels, "title")
+        gallery.add(figure, GalleryEntry(name, name.upper(), "How."))
+    page = write_report(run).read_text()
+    order = re.findall(r"<h3 id=\"figures[^>]*>(.*?)</h3>|<h4>(.*?)</h4>", page)
+    assert [one or other for one, other in order] == [
+        "Exact match",
+        "EXACT_MATCH_HEADS",
+        "Does the framework hold?",
+        "FRAMEWORK",
+        "FRAMEWORK_RANKING",
+        "Unheard of",
+        "UNHEARD_OF",
+    ]
+    targets = set(re.findall(r'href="#([^"]*)"', page))
+    assert targets <= set(re.findall(r'id="([^"]*)"', page))
+
+
+def test_a_damaged_store_costs_the_cases_alone(run, make_explanation):
+    description = StoreDescription("t5_colbert", "multi_vector", "fruit")
+    with AlignmentWriter(run / "alignments", description) as writer:
+        writer.add(make_explanation(2, paradigm="multi_vector"), ["a", "b"], ["c", "d"])
+    page = write_report(run).read_text()
+    assert "its cases cannot be shown" in page and "vocabulary.json is missing" in page
+    (shard,) = (run / "alignments").glob("shard*")
+    shard.write_bytes(shard.read_bytes()[:-1])
+    assert "is truncated" in write_report(run).read_text()
+    (run / "alignments/manifest.json").unlink()
+    assert "manifest.json is missing" in write_report(run).read_text()
+
+
+def test_a_peer_was_measured_on_the_same_data(run, tmp_path):
+    peer = tmp_path / "peer"
+    peer.mkdir()
+    for path in run.glob("*"):
+        (peer / path.name).write_text(path.read_text())
+    write_report(run, peers=[peer])
+    record = json.loads((run / "provenance.json").read_text())
+    (peer / "provenance.json").write_text(json.dumps(record | {"splits": ["test"]}))
+    with pytest.raises(ValueError, match=r"peers=.*peer: measured on .*\(test\), data .* must be"):
+        write_report(run, peers=[peer])
 
 
 def test_an_unfinished_or_broken_run_is_named(run, tmp_path):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from analysis import metric_names, search_trace
-from analysis.analyse import analyse_run
+from analysis.analyse import analyse_run, write_findings
 from analysis.gallery import Gallery, GalleryEntry, read_gallery
 from analysis.report import write_report
 from analysis.search_diagnostics import diagnose_search
@@ -23,6 +23,11 @@ from models.docid import Docid
 from models.t5_seal import T5SEAL
 
 END, VOCABULARY = 1, 8
+
+
+def diagnosed(system, data, folder, queries):
+    """The metrics, once all files are written."""
+    return write_findings([diagnose_search(system, data, queries)], folder)
 
 
 class Table(list):
@@ -125,7 +130,7 @@ DOCIDS = [[2, 4], [2, 5], [3, 4], [3, 5]]
 def garden(tmp_path):
     """One query for each document, beam 1: the search finds d0 whatever is asked."""
     data = dataset(4, [["d0"], ["d1"], ["d2"], ["d3"]])
-    metrics = diagnose_search(Chain(DOCIDS, GARDEN, 1), data, tmp_path, 50)
+    metrics = diagnosed(Chain(DOCIDS, GARDEN, 1), data, tmp_path, 50)
     return tmp_path, {name.removeprefix("analysis/search/"): v for name, v in metrics.items()}
 
 
@@ -186,7 +191,7 @@ def test_recall_is_what_model_search_and_luck_make_it(tmp_path, beam_size):
     draws = [torch.randperm(40, generator=generator)[: 1 + n % 3].tolist() for n in range(30)]
     gold = [[f"d{number}" for number in draw] for draw in draws]
     data = dataset(40, gold)
-    metrics = diagnose_search(system, data, tmp_path, 30)
+    metrics = diagnosed(system, data, tmp_path, 30)
     values = {name.removeprefix("analysis/search/"): v for name, v in metrics.items()}
     beam = {}
     for query in data.test_queries("test"):
@@ -234,7 +239,7 @@ def test_a_search_that_ended_early_keeps_what_it_had(tmp_path):
         table_of(p={2: 0.1, 3: 0.9}, p2={END: 1.0}, p3={4: 1.0}, p34={END: 1.0}),
     ]
     system = Chain([[2, END], [3, 4, END]], lambda query, prefix: likely[query](query, prefix), 1)
-    metrics = diagnose_search(system, dataset(2, [["d0"], ["d1"]]), tmp_path, 50)
+    metrics = diagnosed(system, dataset(2, [["d0"], ["d1"]]), tmp_path, 50)
     assert [len(trace_of(system, n, query=n).alive) for n in (0, 1)] == [2, 3]
     assert [metrics[f"analysis/search/gold_alive/step_{step}"] for step in (1, 2, 3)] == [1, 1, 1]
 
@@ -252,7 +257,7 @@ def test_a_document_without_an_identifier_cannot_be_found(tmp_path):
     scores[3] = -torch.inf
     system.score_all = lambda queries: scores
     data = dataset(4, [["d0"], ["d3"], ["elsewhere"]])
-    metrics = diagnose_search(system, data, tmp_path, 50)
+    metrics = diagnosed(system, data, tmp_path, 50)
     assert metrics["analysis/search/model_error@10"] == pytest.approx(2 / 3)
     assert metrics["analysis/search/search_error@10"] == 0
     assert metrics["analysis/search/gold_alive/step_1"] == pytest.approx(1 / 3)
@@ -283,7 +288,7 @@ def test_scores_that_differ_are_said_aloud(tmp_path):
     exhaustive = system.score_all
     system.score_all = lambda queries: exhaustive(queries) + torch.tensor([0.01, 0, 0, 0])[:, None]
     with pytest.warns(UserWarning, match=r"differ by 0\.01 > 0\.001"):
-        metrics = diagnose_search(system, dataset(4, [["d0"]]), tmp_path, 50)
+        metrics = diagnosed(system, dataset(4, [["d0"]]), tmp_path, 50)
     assert metrics["analysis/search/score_difference"] == pytest.approx(0.01, abs=1e-6)
 
 
@@ -307,28 +312,30 @@ def test_invalid_and_repeated_outputs_are_counted(tmp_path):
         return result
 
     system.search = repeating
-    metrics = diagnose_search(system, dataset(4, [["d0"]]), tmp_path, 50)
+    metrics = diagnosed(system, dataset(4, [["d0"]]), tmp_path, 50)
     assert metrics["analysis/search/invalid"] == pytest.approx(0.2)
     assert metrics["analysis/search/duplicates"] == pytest.approx(0.2)
 
 
 def test_the_sample_is_spread_and_queries_without_a_relevant_document_are_left_out(tmp_path):
     data = dataset(4, [["d0"]] * 8 + [[]], judged_0=[("q8", "d1")])
-    metrics = diagnose_search(Chain(DOCIDS, GARDEN, 4), data, tmp_path, 3)
+    metrics = diagnosed(Chain(DOCIDS, GARDEN, 4), data, tmp_path, 3)
     rows = list(csv.DictReader((tmp_path / "search_diagnostics.csv").open()))
     assert [row["query"] for row in rows] == ["q0", "q4"]
     assert metrics["analysis/search/queries"] == 2
-    assert diagnose_search(Chain(DOCIDS, GARDEN, 4), dataset(4, [[]]), tmp_path, 3) == {}
+    assert diagnosed(Chain(DOCIDS, GARDEN, 4), dataset(4, [[]]), tmp_path, 3) == {}
 
 
 @pytest.mark.parametrize("paradigm", ["multi_vector", "lexical"])
 def test_other_systems_have_no_such_search(tmp_path, paradigm):
     system = SimpleNamespace(paradigm=paradigm)
-    assert diagnose_search(system, None, tmp_path, 50) == {}
-    assert diagnose_search(SimpleNamespace(paradigm="generative"), None, tmp_path, 0) == {}
-    assert analyse_run(system, None, tmp_path, "x", pairs=0, cases=0, search_queries=50) == {}
+    assert diagnosed(system, None, tmp_path, 50) == {}
+    assert diagnosed(SimpleNamespace(paradigm="generative"), None, tmp_path, 0) == {}
+    search = {"_target_": "analysis.search_diagnostics.diagnose_search", "queries": 50}
+    settings = {"pairs": 0, "experiments": {"search": search, "other": None}}
+    assert analyse_run(system, None, tmp_path, "x", settings) == {}
     with pytest.raises(ValueError, match=r"analysis\.search_queries=-1: must be ≥ 0"):
-        diagnose_search(system, None, tmp_path, -1)
+        diagnosed(system, None, tmp_path, -1)
     assert not list(tmp_path.iterdir())
 
 
@@ -340,9 +347,10 @@ def test_the_report_shows_the_search(garden):
     named = {f"analysis/search/{name}": value for name, value in metrics.items()}
     named["analysis/exact_match/query_to_document/hard"] = 0.5
     (run / "metrics.json").write_text(json.dumps(named))
-    exact, search, alive, rank = run_tables(named)["analysis"]
-    assert exact.columns == ["hard"] and search.rows[0][0] == "search"
-    assert search.columns[:5] == [
+    tables = run_tables(named)
+    (exact,), (search, alive, rank) = tables["Exact match"], tables["Search"]
+    assert exact.columns == ["hard"] and search.columns == ["search"]  # turned: it is wide
+    assert [name for name, _ in search.rows][:5] == [
         "R@1",
         "luck@1",
         "model error@1",
@@ -378,7 +386,7 @@ def test_the_figure_joins_those_that_are_there(garden):
 
 def test_without_exhaustive_scores_there_is_recall_alone(tmp_path):
     system = Chain(DOCIDS, GARDEN, 1, exhaustive=False)
-    metrics = diagnose_search(system, dataset(4, [["d0"], ["d2"]]), tmp_path, 50)
+    metrics = diagnosed(system, dataset(4, [["d0"], ["d2"]]), tmp_path, 50)
     assert metrics["analysis/search/recall@1"] == 0.5
     assert not any("error" in name or "luck" in name or "score" in name for name in metrics)
     values = {"recall@1": 0.5}
@@ -442,7 +450,7 @@ def test_a_real_docid_system(corpus, tmp_path, beam_size):
     system = tiny(Docid, identifiers=scheme, beam_size=beam_size)
     system.prepare(corpus.documents, range(27), tmp_path / "identifiers")
     system.index(corpus.documents, tmp_path / "index")
-    metrics = diagnose_search(system, corpus, tmp_path, 27)
+    metrics = diagnosed(system, corpus, tmp_path, 27)
     values = {name.removeprefix("analysis/search/"): v for name, v in metrics.items()}
     assert values["score_difference"] < 1e-5
     assert values["invalid"] == values["duplicates"] == 0
@@ -457,7 +465,7 @@ def test_a_real_seal(corpus, tmp_path):
     evidence = dict(alpha=2.0, beta=0.8, smoothing=0.1, max_occurrences_1=1500)
     system = tiny(T5SEAL, key_length=4, beam_size=3, evidence=evidence)
     system.index(corpus.documents, tmp_path / "index")
-    metrics = diagnose_search(system, corpus, tmp_path, 27)
+    metrics = diagnosed(system, corpus, tmp_path, 27)
     assert metrics["analysis/search/invalid"] == metrics["analysis/search/duplicates"] == 0
     assert 0 <= metrics["analysis/search/recall@10"] <= 1
     assert "analysis/search/gold_alive/step_4" in metrics

@@ -15,7 +15,7 @@ from analysis.study import (
     read_rows,
     run_study,
     study_table,
-    write_rows,
+    write_study,
 )
 
 ROWS = [
@@ -99,7 +99,7 @@ def test_a_study_refuses_a_model_before_it_is_trained_and_after(settings, tmp_pa
 
 def test_rows_are_read_as_they_were_written(tmp_path):
     assert columns_of(ROWS) == ["mode", "neighbours", "imputation", "mrr@10", "cost/query_ms"]
-    write_rows(ROWS, tmp_path / "study.csv")
+    write_study(ROWS, tmp_path / "study.csv")
     assert read_rows(tmp_path / "study.csv") == ROWS
 
 

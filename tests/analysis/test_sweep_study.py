@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from analysis.comparison import compare_runs
 from analysis.gallery import read_gallery
 from analysis.run_folder import Run
-from analysis.study import write_rows
+from analysis.study import write_study
 from analysis.sweep import CompareRuns, swept_keys
 from analysis.sweep_study import described, run_rows, swept_values, write_sweep_study
 
@@ -33,7 +33,7 @@ def write_run(folder, system, seed, study=None, collection="almanac", **model):
     (folder / "provenance.json").write_text(json.dumps(provenance))
     (folder / "metrics.json").write_text(json.dumps(METRICS))
     if study:
-        write_rows(study, folder / "study.csv")
+        write_study(study, folder / "study.csv")
     return folder
 
 

@@ -1,0 +1,137 @@
+"""How the alignment forms while a system learns: measured after every epoch on the same pairs."""
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import pytorch_lightning as pl
+import torch
+from matplotlib.figure import Figure
+
+from analysis.directed_alignment import directed_alignment, own_direction
+from analysis.exact_match import exact_match
+from analysis.gallery import GalleryEntry
+from analysis.low_rank import low_rank
+from analysis.measurement import Measured
+from analysis.rows import Row, write_rows
+from analysis.style import COLOURS, MARKERS, PAGE_WIDTH, PANEL_HEIGHT, STYLE
+from gr_mvdr.explanation import Explanation
+
+FILE = "alignment_curve.csv"
+PANELS = {
+    "relative_error": "relative error of the best equal rows",
+    "soft": "soft exact match",
+    "hard": "hard exact match",
+    "cross_attention": "share of |logit| by cross-attention",
+}
+CAPTION = (
+    "The same pairs after every epoch of training, in the direction in which the system aligns of "
+    "its own accord: how far the alignment is from equal rows (0 = every document token looks at "
+    "the query alike; Figure 4 over training), and how much of it joins equal tokens"
+)
+
+
+class AlignmentCurve(pl.Callback):
+    """Measures some test pairs after every epoch, and logs what it finds.
+
+    Args:
+        pairs: (test query, relevant document) pairs; 0 = nothing is measured.
+        directory: the run's folder; `alignment_curve.csv` grows there.
+
+    Raises:
+        ValueError: a negative number of pairs.
+    """
+
+    def __init__(self, pairs: int, directory: str):
+        if pairs < 0:
+            raise ValueError(f"analysis.curve_pairs={pairs}: must be ≥ 0")
+        self.pairs, self.directory = pairs, Path(directory)
+        self.rows: list[Row] = []
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rows": self.rows}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.rows = list(state_dict["rows"])
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, model: pl.LightningModule) -> None:
+        if not (self.pairs and model.alignable):
+            return
+        data = trainer.datamodule
+        _, batches = data.test_pairs(data.test_splits[0], self.pairs, covers=model.covers)
+        if not batches:
+            return
+        found = _measured(model, batches)
+        self.rows.append({"epoch": trainer.current_epoch + 1, "step": trainer.global_step, **found})
+        write_rows(self.rows, self.directory / FILE)
+        for name, value in found.items():
+            model.log(f"alignment/{name}", value, batch_size=1)
+
+
+@torch.inference_mode()
+def _measured(model: pl.LightningModule, batches: Sequence[Any]) -> dict[str, float]:
+    was_training = model.training
+    model.eval()
+    explained = [model.explain(batch.to(model.device)) for batch in batches]
+    model.train(was_training)
+    found = [_of_batch(explanation, model.paradigm) for explanation in explained]
+    return {name: float(torch.cat([values[name] for values in found]).mean()) for name in found[0]}
+
+
+def _of_batch(explanation: Explanation, paradigm: str) -> dict[str, torch.Tensor]:
+    """Values of each pair, or of each of its aligning tokens, of the last layer."""
+    pairs = explanation.layers[-1]
+    masks, direction = (pairs.document_mask, pairs.query_mask), own_direction(paradigm)
+    aligned = pairs.alignment.flatten(0, 1)
+    heads = pairs.alignment.shape[1]
+    errors = low_rank(aligned, *(mask.repeat_interleave(heads, 0) for mask in masks))
+    sides = directed_alignment(pairs, paradigm, direction), pairs.document_ids, pairs.query_ids
+    hard, soft = exact_match(*sides, *masks, direction)
+    real = masks[direction == "query_to_document"]
+    found = {
+        "relative_error": errors["equal_rows"] / errors["frobenius"].clamp_min(1e-12),
+        "hard": hard[real].float(),
+        "soft": soft[real],
+    }
+    if explanation.decoder is not None:
+        sizes = explanation.decoder.contributions.abs()
+        crossed = [n.startswith("cross_attention") for n in explanation.decoder.names]
+        share = sizes[:, crossed].sum(1) / sizes.sum(1).clamp_min(1e-12)
+        found["cross_attention"] = share[pairs.document_mask]
+    return {name: value.cpu() for name, value in found.items()}
+
+
+def measure_curve(run: Path) -> Measured:
+    """The curve of a run as a figure; nothing if none was measured while it trained."""
+    path = Path(run) / FILE
+    if not path.is_file():
+        return Measured()
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
+    caption = CAPTION + (
+        "; and which share of the logits' parts is cross-attention's."
+        if "cross_attention" in rows[0]
+        else "."
+    )
+    entry = GalleryEntry("alignment_curve", "The alignment while it is learned", caption)
+    return Measured(figures=[(curve_figure(rows), entry)])
+
+
+@matplotlib.rc_context(STYLE)
+def curve_figure(rows: Sequence[Row]) -> Figure:
+    """What was measured after every epoch, one panel a measure."""
+    panels = [name for name in PANELS if name in rows[0]]
+    figure = Figure(figsize=(PAGE_WIDTH, PANEL_HEIGHT), layout="constrained")
+    steps = [row["step"] for row in rows]
+    for number, (axes, name) in enumerate(
+        zip(figure.subplots(1, len(panels)), panels, strict=True)
+    ):
+        values = [row[name] for row in rows]
+        axes.plot(steps, values, color=COLOURS[number], marker=MARKERS[number])
+        axes.set_title(PANELS[name], wrap=True)
+        axes.set_xlabel("training step")
+        axes.set_ylim(bottom=0)
+        axes.grid(axis="y")
+    return figure

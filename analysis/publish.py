@@ -1,0 +1,77 @@
+"""What a run found, sent to its logger (wandb): metrics, tables, figures and files.
+
+Nothing here knows wandb: a logger takes tables and images if it has `log_table` and `log_image`,
+and keeps files if its experiment has `log_artifact`. An offline run keeps all of them until
+`wandb sync`.
+"""
+
+import csv
+import re
+from pathlib import Path
+from typing import Any
+
+from analysis.gallery import read_gallery
+from analysis.run_folder import Run, flatten
+
+# What a run leaves behind, by the kind of artefact: patterns in its folder.
+ARTEFACTS = {
+    "ranking": ("*.trec", "*.qrels"),
+    "alignments": ("alignments",),
+    "report": ("report.html",),
+}
+
+
+def publish_run(logger: Any, run: Run) -> None:
+    """Logs a finished run.
+
+    Args:
+        logger: a Lightning logger, or None.
+        run: its folder, read back.
+    """
+    if logger is None:
+        return
+    named = {key: run.provenance.get(key) for key in ("system", "paradigm", "collection", "seed")}
+    logger.log_hyperparams(named | {"config": flatten(run.config)})
+    logger.log_metrics(run.metrics)
+    if hasattr(logger, "log_table"):
+        for path in sorted(run.path.glob("*.csv")):
+            _log_table(logger, path)
+    if hasattr(logger, "log_image"):
+        entries = read_gallery(run.path / "figures")
+        paths = [str(run.path / "figures" / f"{entry.name}.png") for entry in entries]
+        if paths:
+            logger.log_image("figures", paths, caption=[entry.title for entry in entries])
+    log_artefacts(logger, run.path, ARTEFACTS, run.path.name)
+    logger.finalize("success")
+    if hasattr(logger.experiment, "finish"):  # wandb uploads at the end of a run
+        logger.experiment.finish()
+
+
+def _log_table(logger: Any, path: Path) -> None:
+    with path.open(newline="", encoding="utf-8") as file:
+        columns, *rows = csv.reader(file)
+    data = [[_value(text) for text in row] for row in rows]
+    logger.log_table(f"tables/{path.stem}", columns=columns, data=data)
+
+
+def _value(text: str) -> float | str | None:
+    try:
+        return float(text) if text else None
+    except ValueError:
+        return text
+
+
+def log_artefacts(
+    logger: Any, folder: Path, patterns: dict[str, tuple[str, ...]], name: str
+) -> None:
+    """Keeps files and folders as the run's artefacts, named `<name>-<file>`.
+
+    Args:
+        patterns: kind of artefact → patterns of its files in the folder.
+    """
+    if not hasattr(logger.experiment, "log_artifact"):
+        return
+    for kind, wanted in patterns.items():
+        for path in (found for pattern in wanted for found in sorted(folder.glob(pattern))):
+            title = re.sub(r"[^\w.-]", "-", f"{name}-{path.stem}")  # what wandb allows in a name
+            logger.experiment.log_artifact(str(path), name=title, type=kind)

@@ -1,0 +1,117 @@
+"""Analyses a finished run again, without training: ``python -m analysis.run run=outputs/…``."""
+
+import json
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import hydra
+import torch
+from hydra.utils import get_class, instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from analysis.analyse import analyse_run
+from analysis.provenance import VERSION
+from analysis.publish import publish_run
+from analysis.report import write_report
+from analysis.run_folder import PARTS, UnfinishedRun, read_run, write_json
+from conf.resolvers import register_resolvers
+
+CONFIGURATIONS = Path(__file__).parents[1] / "conf"
+
+
+def analyse_again(
+    run: Path | str,
+    settings: Mapping[str, Any],
+    peers: Sequence[Path | str] = (),
+    logger: Any = None,
+) -> dict[str, float]:
+    """Measures a run anew: `analysis/…` of its metrics, tables, figures and report are replaced.
+
+    Args:
+        run: the folder of a run of `train.py`.
+        settings: a file of `conf/analysis`, resolved.
+        peers: other runs over the same data, shown beside it in the report's cases.
+        logger: a Lightning logger, or None.
+
+    Returns:
+        All metrics of the run.
+
+    Raises:
+        FileNotFoundError: there is no such folder, or no checkpoint in it.
+        UnfinishedRun: a part of the run is missing.
+        ValueError: the run is of a version that this one cannot read, or a setting is at fault.
+    """
+    read = read_run(Path(run))
+    model, data = _restored(read.path, read.provenance.get("version", "0.1"))
+    found = analyse_run(model, data, read.path, read.system, settings) | model.statistics()
+    again = {key.split("/")[1] for key in found if key.startswith("analysis/")}
+    kept = {key: value for key, value in _metrics(read.path).items() if not _of(key, again)}
+    write_json(read.path / "metrics.json", kept | found)
+    report = write_report(read.path, peers)
+    publish_run(logger, read_run(read.path))
+    print(f"{read.path}: analysed, {report}")
+    return kept | found
+
+
+def _metrics(path: Path) -> dict[str, float]:
+    return json.loads((path / PARTS[-1]).read_text())
+
+
+def _of(key: str, measurements: set[str]) -> bool:
+    group, _, rest = key.partition("/")
+    return group == "analysis" and rest.split("/")[0] in measurements
+
+
+def _restored(run: Path, version: str) -> tuple[Any, Any]:
+    """The run's data, and its model as it was after training, with an index."""
+    config = OmegaConf.load(run / "config.yaml")
+    weights = run / "checkpoints" / "last.ckpt"
+    if get_class(config.model["_target_"]).trainable and not weights.is_file():
+        raise FileNotFoundError(
+            f"{weights} is missing: a run without a checkpoint cannot be analysed"
+        )
+    try:
+        data = instantiate(config.data)
+        model = _restored_model(config, data, run, weights)
+    except Exception as error:
+        cause = error.__cause__ or error
+        raise ValueError(
+            f"run={run}: made by gr-mvdr {version}, which {VERSION} cannot restore: {cause}"
+        ) from error
+    model.eval()
+    # In a folder of its own: the run's index stays as it was searched.
+    model.index(data.documents, Path(tempfile.mkdtemp(prefix="index-")))
+    return model, data
+
+
+def _restored_model(config: DictConfig, data: Any, run: Path, weights: Path) -> Any:
+    """A checkpoint names its model's own arguments: sizes that followed the data stand there."""
+    made = get_class(config.model["_target_"])
+    if not made.trainable:
+        return instantiate(config.model, _convert_="all", _recursive_=False)
+    checkpoint = torch.load(weights, map_location="cpu", weights_only=True)
+    model = made(**checkpoint["hyper_parameters"])
+    model.prepare(data.documents, data.known_documents, run / "identifiers")
+    model.on_load_checkpoint(checkpoint)
+    model.load_state_dict(checkpoint["state_dict"])
+    return model
+
+
+@hydra.main(version_base="1.3", config_path=str(CONFIGURATIONS), config_name="analyse")
+def main(config: DictConfig) -> None:
+    register_resolvers()
+    settings = OmegaConf.to_container(config.analysis, resolve=True)
+    try:
+        logger = None
+        if config.get("logger"):
+            logger = instantiate(config.logger)
+        analyse_again(config.run, settings, list(config.peers), logger)
+    except (UnfinishedRun, ValueError, OSError) as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()

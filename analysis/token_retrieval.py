@@ -1,0 +1,154 @@
+"""Whose tokens does a query token retrieve? (XTR §5.1, Figure 4.)"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import matplotlib
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from analysis.gallery import GalleryEntry
+from analysis.measurement import Measured
+from analysis.rows import Row
+from analysis.sampling import spread
+from analysis.style import COLOURS, PAGE_WIDTH, PANEL_HEIGHT, STYLE
+from gr_mvdr.progress import track
+from gr_mvdr.token_index import TokenIndex
+from gr_mvdr.token_neighbours import TokenNeighbours
+
+PREFIX = "analysis/token_retrieval/"
+RANKS = (1, 10, 100)  # of the metrics
+_SEARCHED = 8  # queries at once: every token of the index is compared with all of theirs
+LABELS = {"gold": "from a relevant document", "lexical": "the query token itself"}
+CAPTION = (
+    "Every word of a query retrieves its nearest tokens among all tokens of all documents. Left: "
+    "the probability that the token at a rank comes from a document that is relevant to the query; "
+    "right: that it is the same token as the one of the query (XTR, Figure 4). High on the right "
+    "and low on the left means that tokens are matched by their form, whatever their context."
+)
+
+
+class Found(NamedTuple):
+    """What T query tokens retrieved at K ranks.
+
+    Attributes:
+        gold: (T, K) bool, from a relevant document.
+        lexical: (T, K) bool, the same token as the query's.
+        real: (T, K) bool, something was retrieved at all.
+    """
+
+    gold: Tensor
+    lexical: Tensor
+    real: Tensor
+
+
+def hits(owners: Tensor, ids: Tensor, query_ids: Tensor, relevant: Tensor) -> Found:
+    """Compares retrieved tokens with the query (XTR §5.1).
+
+    Args:
+        owners: (T, K) int64 document numbers, −1 where nothing was retrieved; ids: (T, K) int64.
+        query_ids: (T,) int64, the tokens that retrieved. relevant: (R,) int64 document numbers.
+    """
+    real = owners >= 0
+    return Found(torch.isin(owners, relevant) & real, (ids == query_ids[:, None]) & real, real)
+
+
+def by_rank(hit: Tensor, real: Tensor) -> Tensor:
+    """(K,) fp64: of the tokens at a rank, the share that are hits; NaN without any.
+
+    Args:
+        hit, real: (T, K) bool.
+    """
+    return hit.sum(0).double() / real.sum(0)
+
+
+def measure_token_retrieval(model: Any, data: Any, queries: int, neighbours: int = 100) -> Measured:
+    """Gold and lexical token retrieval by rank, over the words of test queries.
+
+    All tokens of the index are looked at, whatever the system's own search would leave out. The
+    query's special tokens (end, sentinels) retrieve nothing here.
+
+    Args:
+        model: a multi-vector system whose index is built; data: a `RetrievalDataModule`.
+        queries: test queries at most, spread evenly over the first test split.
+        neighbours: tokens retrieved, at most as many as the index has.
+
+    Returns:
+        "gold@k" and "lexical@k", the probabilities at rank k itself; nothing for other systems.
+    """
+    if not queries or not isinstance(getattr(model, "searcher", None), TokenIndex):
+        return Measured()
+    parts = list(_found(model, data, queries, neighbours))
+    if not parts:
+        return Measured()
+    found = Found(*map(torch.cat, zip(*parts, strict=True)))
+    rows = _rows(found)
+    ranks = [k for k in RANKS if k <= len(rows)]
+    metrics = {f"{PREFIX}{name}@{k}": rows[k - 1][name] for name in LABELS for k in ranks}
+    title = f"{data.collection.name}: tokens retrieved by {len(found.real):,} words of queries"
+    entry = GalleryEntry("token_retrieval", "What query tokens retrieve", CAPTION)
+    return Measured(metrics, {"token_retrieval": rows}, [(retrieval_figure(rows, title), entry)])
+
+
+def _rows(found: Found) -> list[Row]:
+    curves = [by_rank(getattr(found, name), found.real).tolist() for name in LABELS]
+    columns = zip(*curves, strict=True)
+    return [
+        {"rank": rank} | dict(zip(LABELS, values, strict=True))
+        for rank, values in enumerate(columns, start=1)
+    ]
+
+
+@torch.inference_mode()
+def _found(model: Any, data: Any, queries: int, neighbours: int) -> Iterator[Found]:
+    split, index = data.test_splits[0], model.searcher
+    table = spread(data.test_queries(split), queries)
+    grades = data.judgements(split, table)
+    special = torch.tensor(sorted(data.tokenizer.all_special_ids))
+    tokens = TokenNeighbours(index.store)  # of all documents, none pruned
+    neighbours = min(neighbours, len(tokens.rows))
+    encoded = model.encoded_queries(table)
+    for start in track(range(0, len(encoded), _SEARCHED), "retrieving tokens"):
+        chosen = []
+        for name, query in encoded[start : start + _SEARCHED]:
+            relevant = [document for document, grade in grades[name].items() if grade > 0]
+            words = query[~torch.isin(query.ids, special)]
+            if relevant and len(words):
+                chosen.append((words, index.numbers(relevant)))
+        yield from _retrieved(tokens, chosen, neighbours)
+
+
+def _retrieved(tokens: TokenNeighbours, chosen: list, neighbours: int) -> Iterator[Found]:
+    """Of queries (words, relevant documents), searched together."""
+    if not chosen:
+        return
+    vectors = [words.vectors if words.keys is None else words.keys for words, _ in chosen]
+    _, rows = tokens.search(torch.cat(vectors), neighbours, probes=None)
+    for (words, relevant), mine in zip(chosen, rows.split([*map(len, vectors)]), strict=True):
+        ids = tokens.store.ids(mine.flatten()).view_as(mine)
+        yield hits(tokens.store.owners(mine), ids, words.ids, relevant)
+
+
+@matplotlib.rc_context(STYLE)
+def retrieval_figure(rows: list[Row], title: str) -> Figure:
+    """Two panels over a logarithmic rank (XTR Figure 4).
+
+    Args:
+        rows: rank, gold, lexical. title: the line above both panels.
+    """
+    figure = Figure(figsize=(PAGE_WIDTH, PANEL_HEIGHT), layout="constrained")
+    ranks = [row["rank"] for row in rows]
+    panels = zip(figure.subplots(1, 2), LABELS.items(), COLOURS, strict=False)
+    for axes, (name, label), colour in panels:
+        axes.plot(ranks, [row[name] for row in rows], color=colour)
+        axes.set_xscale("log")
+        ticks = [rank for rank in RANKS if rank <= len(rows)]
+        axes.set_xticks(ticks, [str(rank) for rank in ticks])
+        axes.set_ylim(0, 1)
+        axes.grid()
+        axes.set_xlabel("rank of the retrieved token")
+        axes.set_ylabel("probability")
+        axes.set_title(label)
+    figure.suptitle(title, fontsize=STYLE["axes.titlesize"], parse_math=False)
+    return figure

@@ -1,0 +1,109 @@
+import csv
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from analysis.alignment_curve import FILE, AlignmentCurve, measure_curve
+
+
+class Learner(torch.nn.Module):
+    """Its alignments are known beforehand; it notes how it was asked and what it logged."""
+
+    alignable = True
+    device = torch.device("cpu")
+
+    def __init__(self, explanations, paradigm="generative"):
+        super().__init__()
+        self.explanations, self.paradigm = explanations, paradigm
+        self.modes, self.logged = [], []
+
+    def covers(self, row):
+        return True
+
+    def explain(self, batch):
+        self.modes.append((self.training, torch.is_grad_enabled()))
+        return self.explanations[batch.number]
+
+    def log(self, name, value, **options):
+        self.logged.append((name, value))
+
+
+class Batch(SimpleNamespace):
+    def __init__(self, number):
+        super().__init__(number=number)
+
+    def to(self, device):
+        return self
+
+
+def trainer_of(batches, epoch=0):
+    def test_pairs(split, pairs, covers):
+        assert (split, pairs, covers(0)) == ("test", 7, True)
+        return ["pair"] * batches, [Batch(number) for number in range(batches)]
+
+    data = SimpleNamespace(test_splits=["test"], test_pairs=test_pairs)
+    return SimpleNamespace(datamodule=data, current_epoch=epoch, global_step=10 * (epoch + 1))
+
+
+def rows_of(folder):
+    with (folder / FILE).open() as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("paradigm", ["generative", "multi_vector"])
+def test_a_row_an_epoch_without_training_mode(tmp_path, make_explanation, paradigm):
+    model = Learner([make_explanation(n, seed=n, paradigm=paradigm) for n in (3, 2)], paradigm)
+    curve = AlignmentCurve(7, str(tmp_path))
+    for epoch in range(2):
+        curve.on_train_epoch_end(trainer_of(2, epoch), model)
+    assert model.modes == [(False, False)] * 4 and model.training
+    rows = rows_of(tmp_path)
+    assert [(row["epoch"], row["step"]) for row in rows] == [("1", "10"), ("2", "20")]
+    names = {"relative_error", "hard", "soft"}
+    names |= {"cross_attention"} if paradigm == "generative" else set()
+    assert set(rows[0]) == {"epoch", "step"} | names
+    assert {name for name, _ in model.logged} == {f"alignment/{name}" for name in names}
+    assert all(0 <= float(rows[0][name]) <= 1 for name in names)
+
+
+def test_rank_one_attention_has_no_error(tmp_path, make_explanation):
+    explanation = make_explanation(4)
+    pairs = explanation.layers[-1]
+    rows = pairs.query_mask.float() / pairs.query_mask.sum(1, keepdim=True)
+    pairs.alignment = (rows[:, None, None] * pairs.document_mask[:, None, :, None]).expand_as(
+        pairs.alignment
+    )
+    AlignmentCurve(7, str(tmp_path)).on_train_epoch_end(trainer_of(1), Learner([explanation]))
+    assert float(rows_of(tmp_path)[0]["relative_error"]) < 1e-6
+
+
+def test_a_resumed_run_goes_on_with_its_curve(tmp_path, make_explanation):
+    model = Learner([make_explanation(3)])
+    first, second = (AlignmentCurve(7, str(tmp_path)) for _ in range(2))
+    first.on_train_epoch_end(trainer_of(1, 0), model)
+    second.load_state_dict(first.state_dict())
+    second.on_train_epoch_end(trainer_of(1, 1), model)
+    assert [row["epoch"] for row in rows_of(tmp_path)] == ["1", "2"]
+
+
+def test_nothing_is_measured_where_nothing_is_asked_or_aligned(tmp_path, make_explanation):
+    model = Learner([make_explanation(3)])
+    AlignmentCurve(0, str(tmp_path)).on_train_epoch_end(trainer_of(1), model)
+    model.alignable = False
+    AlignmentCurve(7, str(tmp_path)).on_train_epoch_end(trainer_of(1), model)
+    assert not list(tmp_path.iterdir()) and measure_curve(tmp_path).figures == []
+    with pytest.raises(ValueError, match=r"analysis\.curve_pairs=-1: must be ≥ 0"):
+        AlignmentCurve(-1, str(tmp_path))
+
+
+@pytest.mark.parametrize("paradigm", ["generative", "multi_vector"])
+def test_the_curve_is_drawn_with_a_panel_a_measure(tmp_path, make_explanation, paradigm):
+    model = Learner([make_explanation(3, paradigm=paradigm)], paradigm)
+    curve = AlignmentCurve(7, str(tmp_path))
+    for epoch in range(3):
+        curve.on_train_epoch_end(trainer_of(1, epoch), model)
+    ((figure, entry),) = measure_curve(tmp_path).figures
+    assert len(figure.axes) == (4 if paradigm == "generative" else 3)
+    assert figure.axes[0].lines[0].get_xdata().tolist() == [10, 20, 30]
+    assert ("cross-attention" in entry.caption) == (paradigm == "generative")

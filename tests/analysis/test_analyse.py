@@ -1,0 +1,91 @@
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from analysis.alignment_cases import draw_cases
+from analysis.alignment_store import AlignmentStore, StoreDescription
+from analysis.alignment_writer import AlignmentWriter
+from analysis.analyse import analyse_run, measure_store, write_findings
+from analysis.gallery import read_gallery
+from analysis.measurement import GoldTokens, Measured, Texts
+from analysis.token_kinds import TokenKinds
+
+CONFIGURED = OmegaConf.load(Path(__file__).parents[2] / "conf/analysis/full.yaml").measurements
+VOCABULARY = 30
+
+
+def stored(folder, explanation, paradigm):
+    description = StoreDescription("system", paradigm, "almanac")
+    names = [str(number) for number in range(len(explanation))]
+    with AlignmentWriter(folder / "alignments", description) as writer:
+        writer.add(explanation, [f"q{n}" for n in names], [f"d{n}" for n in names])
+    return AlignmentStore(folder / "alignments")
+
+
+def texts_of(store):
+    no = torch.zeros(VOCABULARY, dtype=torch.bool)
+    special = no.clone()
+    special[:2] = True
+    gold = {}
+    for number, pair in enumerate(store.pairs):
+        answer = torch.zeros(store[number].document_ids.shape[1], dtype=torch.bool)
+        answer[0] = True
+        gold[pair] = GoldTokens(answer, ~answer)
+    return Texts(
+        idf=torch.linspace(0, 10, VOCABULARY),
+        kinds=TokenKinds(special=special, punctuation=no, stopword=no),
+        strings=lambda ids: list(map(str, ids)),
+        gold=gold,
+    )
+
+
+@pytest.mark.parametrize("paradigm", ["multi_vector", "generative", "lexical"])
+def test_everything_that_is_configured_measures_every_paradigm(
+    tmp_path, make_explanation, paradigm
+):
+    store = stored(tmp_path, make_explanation(6, paradigm=paradigm), paradigm)
+    texts = texts_of(store)
+    found = [*measure_store(store, texts, CONFIGURED), draw_cases(store, texts, 3)]
+    metrics = write_findings(found, tmp_path)
+    assert all(key.startswith("analysis/") for key in metrics)
+    assert 0 <= metrics["analysis/exact_match/document_to_query/soft"] <= 1
+    assert 0 <= metrics["analysis/low_rank/relative_error"] <= 1
+    tables = [name for measured in found for name in measured.tables]
+    assert len(tables) == len(set(tables)) and "exact_match" in tables
+    assert all((tmp_path / f"{name}.csv").stat().st_size > 0 for name in tables)
+    gallery = read_gallery(tmp_path / "figures")
+    assert sum(entry.case for entry in gallery) == 3
+    for entry in gallery:
+        for kind in ("png", "pdf"):
+            assert (tmp_path / "figures" / f"{entry.name}.{kind}").stat().st_size > 1000
+    assert ("analysis/framework/sum_error" in metrics) == (paradigm == "generative")
+    json.dumps(metrics, allow_nan=False)
+
+
+def test_batches_change_nothing(tmp_path, make_explanation, monkeypatch):
+    store = stored(tmp_path, make_explanation(9), "generative")
+    whole = write_findings(measure_store(store, texts_of(store), CONFIGURED), tmp_path)
+    monkeypatch.setattr("analysis.analyse.BATCH", 2)
+    parts = write_findings(measure_store(store, texts_of(store), CONFIGURED), tmp_path)
+    assert whole.keys() == parts.keys()
+    for key, value in whole.items():
+        assert value == pytest.approx(parts[key], rel=1e-4, abs=1e-5), key
+
+
+def test_wrong_settings_are_named(tmp_path):
+    model = SimpleNamespace(alignable=False)
+    with pytest.raises(ValueError, match=r"analysis\.pairs=-1: must be ≥ 0"):
+        analyse_run(model, None, tmp_path, "x", {"pairs": -1, "experiments": None})
+
+
+def test_metrics_tables_and_figures_are_written_together(tmp_path):
+    rows = [{"a": 1, "b": float("nan")}, {"a": 2, "b": None}]
+    metrics = write_findings(
+        [Measured({"analysis/x": 1.0}, {"x": rows}), Measured({"analysis/y": 2.0})], tmp_path
+    )
+    assert metrics == {"analysis/x": 1.0, "analysis/y": 2.0}
+    assert (tmp_path / "x.csv").read_text().splitlines() == ["a,b", "1,", "2,"]

@@ -1,0 +1,214 @@
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from analysis.deletion import deletion_rows, measure_deletion
+from analysis.token_removal import removable, strongest, without_tokens
+from gr_mvdr.batch import PairBatch, pad
+from gr_mvdr.relevance import PairAlignment
+
+END = 1
+
+
+def test_texts_without_tokens_are_padded_anew():
+    ids, mask = pad([[5, 6, 7, 8, END], [9, 4, END]])
+    gone = torch.tensor([[1, 0, 1, 0, 0], [0, 0, 0, 1, 1]]).bool()
+    left, real = without_tokens(ids, mask, gone)
+    assert left.tolist() == [[6, 8, END], [9, 4, END]]
+    assert real.all()
+    left, real = without_tokens(ids, mask, torch.tensor([[1] * 4 + [0], [0] * 5]).bool())
+    assert left.tolist() == [[END, 0, 0], [9, 4, END]]
+    assert real.tolist() == [[True, False, False], [True] * 3]
+    left, real = without_tokens(ids, mask, torch.zeros_like(mask))
+    assert left.tolist() == ids.tolist() and real.tolist() == mask.tolist()
+
+
+def test_the_strongest_candidates_and_the_first_of_equal_ones():
+    values = torch.tensor([[3.0, 9.0, 1.0, 3.0], [0.0, 0.0, -1.0, -2.0]])
+    candidates = torch.tensor([[1, 0, 1, 1], [1, 1, 1, 0]]).bool()
+    assert strongest(values, candidates, 1).long().tolist() == [[1, 0, 0, 0], [1, 0, 0, 0]]
+    assert strongest(values, candidates, 2).long().tolist() == [[1, 0, 0, 1], [1, 1, 0, 0]]
+    assert strongest(values, candidates, 9).tolist() == candidates.tolist()
+
+
+class Weighted:
+    """Σ of weights over pairs of equal tokens: a linear score, every token's part is known.
+
+    It looks at the ids of what it is given; `sentinels` of them follow the query's own.
+    """
+
+    paradigm, alignable, device, training = "lexical", True, torch.device("cpu"), False
+
+    def __init__(self, weights, sentinels=0, reads=lambda batch: batch):
+        self.weights, self.sentinels, self.reads = weights, sentinels, reads
+        self.scored = []
+
+    def eval(self):
+        return self
+
+    def covers(self, row):
+        return True
+
+    def align(self, batch):
+        batch = self.reads(batch)
+        more = torch.full((len(batch), self.sentinels), 3)
+        query_ids = torch.cat([batch.query_ids, more], 1)
+        query_mask = torch.cat([batch.query_mask, more > 0], 1)
+        real = batch.document_mask[:, :, None] & query_mask[:, None]
+        equal = (batch.document_ids[:, :, None] == query_ids[:, None]) & real
+        similarity = (self.weights[batch.document_ids][:, :, None] * real)[:, None]
+        score = (similarity * equal[:, None]).sum((1, 2, 3))
+        sides = (batch.document_ids, batch.document_mask, query_ids, query_mask)
+        ones = torch.ones(len(batch))
+        return PairAlignment(similarity, equal[:, None].float(), ones, score, score, *sides)
+
+    def score(self, batch):
+        self.scored.append(batch)
+        return self.align(batch).score
+
+
+def table(documents, queries):
+    batches = [
+        PairBatch(*pad(queries[n : n + 2]), *pad(documents[n : n + 2]), torch.arange(n, n + 2))
+        for n in range(0, len(queries), 2)
+    ]
+    names = [(f"q{n}", f"d{n}") for n in range(len(queries))]
+    return SimpleNamespace(
+        test_splits=["test"],
+        test_pairs=lambda split, limit, size, covers: (names, batches),
+        tokenizer=SimpleNamespace(all_special_ids=[0, END, 2, 3]),
+        collection=SimpleNamespace(name="fruit"),
+    )
+
+
+WEIGHTS = torch.zeros(40)
+WEIGHTS[[10, 11, 12, 13, END]] = torch.tensor([1.0, 2.0, 4.0, 8.0, 100.0])
+# Scores 15 + 100, 6 + 100, 8 + 100, 2 + 100: the end tokens match too.
+DOCUMENTS = [[10, 20, 11, 21, 12, 13, END], [20, 11, 12, END], [13, 20, 21, 22, END], [20, 11, END]]
+QUERIES = [[10, 11, 12, 13, END], [11, 12, END], [13, 30, END], [30, 11, END]]
+
+
+def rows_of(found, side, removed):
+    rows = found.tables["deletion"]
+    return {r["tokens"]: r for r in rows if r["side"] == side and r["removed"] == removed}
+
+
+def test_falls_by_hand():
+    found = measure_deletion(Weighted(WEIGHTS), table(DOCUMENTS, QUERIES), 9, (1, 2, 4))
+    deviation = torch.tensor([115.0, 106, 108, 102]).std().item()
+    documents, queries = (rows_of(found, side, "aligned") for side in ("document", "query"))
+    # One token: 13; 12; 13; 11. The last document has two words, so none to keep without two.
+    assert documents[1]["fall"] == pytest.approx((8 + 4 + 8 + 2) / 4)
+    assert documents[2]["fall"] == pytest.approx((8 + 4 + 4 + 2 + 8 + 0) / 3)
+    assert 4 not in documents, "one document alone has five words or more"
+    assert [documents[k]["pairs"] for k in (1, 2)] == [4, 3]
+    assert documents[1]["deviations"] == pytest.approx(5.5 / deviation)
+    spread = torch.tensor([8.0, 4, 8, 2]).std().item()
+    assert documents[1]["standard_error"] == pytest.approx(spread / 2)
+    assert documents[1]["deviations_error"] == pytest.approx(spread / 2 / deviation)
+    assert queries[1]["fall"] == pytest.approx((8 + 4 + 8 + 2) / 4)
+    assert 2 not in queries, "one query alone has three words or more"
+    key = "analysis/deletion/query/"
+    assert found.metrics[key + "aligned_1"] == pytest.approx(5.5 / deviation)
+
+
+def test_random_tokens_cost_what_an_average_token_costs():
+    """The mean over many draws is the mean contribution of a word; special tokens always stay."""
+    data = table(DOCUMENTS * 5, QUERIES * 5)
+    found = measure_deletion(Weighted(WEIGHTS), data, 9, (1,), draws=200)
+    expected = (15 / 6 + 6 / 3 + 8 / 4 + 2 / 2) / 4
+    random = rows_of(found, "document", "random")[1]
+    assert random["fall"] == pytest.approx(expected, rel=0.08)
+    assert random["fall"] < rows_of(found, "document", "aligned")[1]["fall"]
+
+
+def test_special_tokens_stay_and_every_text_keeps_a_word():
+    model = Weighted(WEIGHTS)
+    measure_deletion(model, table(DOCUMENTS, QUERIES), 9, (1, 2, 4, 8))
+    for batch in model.scored:
+        for side in ("document", "query"):
+            ids, mask = getattr(batch, f"{side}_ids"), getattr(batch, f"{side}_mask")
+            assert ((ids == END) & mask).sum(1).eq(1).all()
+            assert (mask.sum(1) >= 2).all()
+
+
+def test_the_same_seed_draws_the_same_tokens():
+    data = table(DOCUMENTS, QUERIES)
+    one, again, other = (
+        measure_deletion(Weighted(WEIGHTS), data, 9, (1, 2), draws=1, seed=seed).tables
+        for seed in (1, 1, 2)
+    )
+    assert one == again != other
+
+
+def test_the_rarest_tokens_are_removed_where_idf_is_known():
+    idf = torch.zeros(40)
+    idf[20], idf[30], idf[13] = 5, 4, 3
+    data = table(DOCUMENTS, QUERIES)
+    found = measure_deletion(Weighted(WEIGHTS), data, 9, (1, 2), idf=idf)
+    # 20 is in every document and adds nothing; then 13 goes from the first and the third.
+    rare = rows_of(found, "document", "rare")
+    assert rare[1]["fall"] == 0 and rare[2]["fall"] == pytest.approx((8 + 2 + 8) / 3)
+    plain = measure_deletion(Weighted(WEIGHTS), data, 9, (1, 2))
+    assert not rows_of(plain, "document", "rare")
+
+
+def test_sentinels_behind_the_query_change_nothing():
+    data = table(DOCUMENTS, QUERIES)
+    one = measure_deletion(Weighted(WEIGHTS), data, 9, (1, 2))
+    other = measure_deletion(Weighted(WEIGHTS, sentinels=3), data, 9, (1, 2))
+    assert one.tables == other.tables
+
+
+def replaced(ids):
+    """A system that reads an identifier (or pooled vectors) in the document's place."""
+
+    def reads(batch):
+        document = torch.tensor([ids] * len(batch))
+        sides = batch.query_ids, batch.query_mask
+        return PairBatch(*sides, document, document > 0, batch.document_index)
+
+    return reads
+
+
+@pytest.mark.parametrize("ids", [[10], [10, 11, 12, 13, 25, 26, 27, 28, END]])
+def test_documents_that_are_not_read_token_by_token_are_left_alone(ids):
+    model = Weighted(WEIGHTS, reads=replaced(ids))
+    found = measure_deletion(model, table(DOCUMENTS, QUERIES), 9, (1, 2))
+    assert {row["side"] for row in found.tables["deletion"]} == {"query"}
+    assert set(found.metrics) == {f"analysis/deletion/query/{n}_1" for n in ("aligned", "random")}
+    batch = table(DOCUMENTS, QUERIES).test_pairs("test", 9, 2, None)[1][0]
+    special = torch.tensor([END])
+    assert removable(batch, model.align(batch), "document", special) is None
+    words = removable(batch, model.align(batch), "query", special)
+    assert words.tolist() == [[True] * 4 + [False], [True, True, False, False, False]]
+
+
+def test_systems_without_alignment_and_single_pairs_say_nothing():
+    data, model = table(DOCUMENTS, QUERIES), Weighted(WEIGHTS)
+    assert not measure_deletion(model, data, 0).tables
+    model.alignable = False
+    assert not measure_deletion(model, data, 9).tables
+    single = {("query", "aligned", 1): torch.tensor([1.0])}
+    assert deletion_rows(single, torch.tensor([2.0, 3.0])) == []
+    assert deletion_rows(single, torch.tensor([2.0])) == []
+    for options in (dict(removed=(0, 1)), dict(draws=0)):
+        with pytest.raises(ValueError, match="must be ≥ 1"):
+            measure_deletion(Weighted(WEIGHTS), data, 9, **options)
+
+
+def test_equal_scores_have_no_deviation_to_measure_by():
+    falls = {("query", "aligned", 1): torch.tensor([1.0, 3.0])}
+    (row,) = deletion_rows(falls, torch.tensor([2.0, 2.0]))
+    assert row["fall"] == 2 and row["deviations"] != row["deviations"]
+
+
+def test_the_figure_has_a_panel_a_side():
+    data = table(DOCUMENTS, QUERIES)
+    ((figure, entry),) = measure_deletion(Weighted(WEIGHTS), data, 9, (1, 2)).figures
+    assert [axes.get_title() for axes in figure.axes] == [
+        "tokens of the document",
+        "tokens of the query",
+    ]
+    assert entry.name == "deletion"

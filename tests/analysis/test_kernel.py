@@ -1,0 +1,297 @@
+import math
+from functools import partial
+
+import pytest
+import torch
+
+from analysis.kernel import (
+    feature_maps,
+    kernel_relevance,
+    log_elu_features,
+    log_random_features,
+    log_uniform_features,
+    orthogonal_projections,
+    row_features,
+    softmax_relevance,
+    squared_key_norm,
+)
+from analysis.kernel_retrieval import Best, KernelVectors
+from gr_mvdr.explanation import Factors
+from gr_mvdr.token_vectors import TokenVectors
+
+
+def factors(documents=(5, 2, 7), queries=(4, 1, 3), heads=2, scale=0.5, seed=0, keys=6, values=3):
+    """Random vectors, zero at padding, in fp64."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def side(lengths, size):
+        shape = len(lengths), heads, max(lengths), size
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    def mask(lengths):
+        return torch.arange(max(lengths)) < torch.tensor(lengths).unsqueeze(1)
+
+    return Factors(
+        side(documents, values),
+        side(queries, values),
+        scale * side(documents, keys),
+        scale * side(queries, keys),
+        mask(documents),
+        mask(queries),
+    )
+
+
+def random_map(count, size=6, seed=0):
+    return partial(log_random_features, projections=orthogonal_projections(count, size, seed))
+
+
+def changed(found, **parts):
+    return Factors(**{**vars(found), **parts})
+
+
+def test_log_elu_features_are_elu_plus_one():
+    x = torch.tensor([-3.0, -0.5, 0, 0.5, 40])
+    assert torch.allclose(log_elu_features(x).exp(), torch.nn.functional.elu(x) + 1)
+    # where φ itself would be zero in fp32
+    assert log_elu_features(torch.tensor([-200.0])).item() == -200
+
+
+def test_random_features_worked_out_by_hand():
+    """φ = exp(ωᵀx − ‖x‖²/2)/√m: x = (1, 2), ω = (1, 1), (0, 2)."""
+    projections = torch.tensor([[1.0, 1], [0, 2]])
+    found = log_random_features(torch.tensor([1.0, 2]), projections)
+    assert torch.allclose(found.exp(), torch.tensor([0.5, 1.5]).exp() / math.sqrt(2))
+
+
+def test_random_features_are_unbiased_with_the_known_variance():
+    """E φ(x)ᵀφ(y) = exp(xᵀy); relative variance (exp ‖x + y‖² − 1)/m without orthogonality."""
+    x, y = torch.tensor([[0.3, -0.2, 0.4]]).double(), torch.tensor([[0.1, 0.5, 0.2]]).double()
+    generator = torch.Generator().manual_seed(0)
+    omegas = torch.randn(20_000, 8, 3, generator=generator, dtype=torch.float64)
+    kernels = torch.stack(
+        [(log_random_features(x, w) + log_random_features(y, w)).exp().sum() for w in omegas]
+    )
+    exact = (x @ y.T).exp()
+    assert float(kernels.mean() / exact) == pytest.approx(1, abs=0.01)
+    variance = float(kernels.var() / exact**2)
+    assert variance == pytest.approx(math.expm1(float((x + y).square().sum())) / 8, rel=0.1)
+
+
+def test_projections_are_gaussian_and_orthogonal_in_blocks():
+    found = orthogonal_projections(7, 4, seed=1)
+    assert found.shape == (7, 4)
+    for block in (found[:4], found[4:]):
+        products = block @ block.T
+        assert torch.allclose(products, torch.diag(products.diagonal()), atol=1e-10)
+    assert torch.equal(found, orthogonal_projections(7, 4, seed=1))
+    assert not torch.equal(found, orthogonal_projections(7, 4, seed=2))
+    many = torch.cat([orthogonal_projections(4, 4, seed) for seed in range(3000)])
+    assert torch.allclose(many.mean(0), torch.zeros(4).double(), atol=0.04)
+    assert torch.allclose(many.T @ many / len(many), torch.eye(4).double(), atol=0.06)
+
+
+def test_the_kernel_form_is_the_double_sum_of_the_lemma():
+    """Σ_ij d_iᵀq_j φ(d_i)ᵀφ(q_j) / p_i, term by term (Eq. 25)."""
+    found = factors(heads=2)
+    for log_features in feature_maps(6, [10]).values():
+        expected = torch.zeros(3, dtype=torch.float64)
+        for b in range(3):
+            rows, columns = found.document_mask[b], found.query_mask[b]
+            for h in range(2):
+                d = log_features(found.document_keys[b, h][rows]).exp()
+                q = log_features(found.query_keys[b, h][columns]).exp()
+                kernel = d @ q.T
+                values = found.document_values[b, h][rows] @ found.query_values[b, h][columns].T
+                expected[b] += (values * kernel / kernel.sum(1, keepdim=True)).sum()
+        assert torch.allclose(kernel_relevance(found, log_features), expected)
+
+
+def test_elu_worked_out_by_hand():
+    """One document token, keys of size 1: φ(d) = 2; φ(q) = 3 and 1; values 5 and 7 weigh 3 : 1."""
+    one = torch.ones(1, 1, 1, 1)
+    queries = torch.tensor([5.0, 7]).view(1, 1, 2, 1)
+    keys = torch.tensor([2.0, 0]).view(1, 1, 2, 1)
+    masks = torch.ones(1, 1, dtype=torch.bool), torch.ones(1, 2, dtype=torch.bool)
+    found = kernel_relevance(Factors(one, queries, one, keys, *masks), log_elu_features)
+    assert found.item() == pytest.approx((3 * 5 + 1 * 7) / 4)
+
+
+def test_uniform_features_weigh_all_query_tokens_alike():
+    found = factors(heads=1)
+    expected = [
+        (d[m] @ q[n].T).mean(1).sum().item()
+        for d, q, m, n in zip(
+            found.document_values[:, 0],
+            found.query_values[:, 0],
+            found.document_mask,
+            found.query_mask,
+            strict=True,
+        )
+    ]
+    assert kernel_relevance(found, log_uniform_features).tolist() == pytest.approx(expected)
+
+
+def test_softmax_relevance_worked_out_by_hand():
+    """Keys 0 and log 3 against 1 weigh the values 2 and 6 as 1 : 3."""
+    one, mask = torch.ones(1, 1, 1, 1), torch.ones(1, 2, dtype=torch.bool)
+    values = torch.tensor([2.0, 6]).view(1, 1, 2, 1)
+    keys = torch.tensor([0, math.log(3)]).view(1, 1, 2, 1)
+    found = softmax_relevance(Factors(one, values, one, keys, mask[:, :1], mask))
+    assert found.item() == pytest.approx(5)
+
+
+def test_the_estimate_converges_as_features_grow():
+    """The error falls like 1/√m: sixteen times the features, a quarter of the error."""
+    found = factors(scale=0.2)
+    truth = softmax_relevance(found)
+
+    def error(count):
+        errors = [kernel_relevance(found, random_map(count, seed=s)) - truth for s in range(40)]
+        return float(torch.stack(errors).square().mean().sqrt())
+
+    assert error(60) / error(960) == pytest.approx(4, rel=0.3)
+    assert error(960) / error(15_360) == pytest.approx(4, rel=0.3)
+    assert error(15_360) < 0.02
+
+
+def test_any_kernel_is_exact_where_the_softmax_does_not_matter():
+    """One query token has all the weight; equal query tokens have the same."""
+    alone = factors(queries=(1, 1, 1))
+    keys = factors().query_keys[:, :, :1].expand(3, 2, 4, 6)
+    for found in (alone, changed(factors(), query_keys=keys)):
+        truth = softmax_relevance(found)
+        for log_features in feature_maps(6, [3]).values():
+            assert torch.allclose(kernel_relevance(found, log_features), truth)
+
+
+@pytest.mark.parametrize("name", ["elu", "8"])
+def test_padding_and_batch_mates_change_nothing(name):
+    log_features = feature_maps(6, [8])[name]
+    found = factors()
+    together = kernel_relevance(found, log_features)
+    noisy = [
+        torch.where(mask[:, None, :, None], part, 9.0)
+        for part, mask in (
+            (found.document_values, found.document_mask),
+            (found.query_values, found.query_mask),
+            (found.document_keys, found.document_mask),
+            (found.query_keys, found.query_mask),
+        )
+    ]
+    masks = found.document_mask, found.query_mask
+    assert torch.allclose(kernel_relevance(Factors(*noisy, *masks), log_features), together)
+    assert torch.allclose(softmax_relevance(Factors(*noisy, *masks)), softmax_relevance(found))
+    assert torch.allclose(squared_key_norm(Factors(*noisy, *masks)), squared_key_norm(found))
+    for b in range(3):
+        m, n = (int(mask[b].sum()) for mask in masks)
+        alone = Factors(
+            found.document_values[b : b + 1, :, :m],
+            found.query_values[b : b + 1, :, :n],
+            found.document_keys[b : b + 1, :, :m],
+            found.query_keys[b : b + 1, :, :n],
+            *(mask[b : b + 1, :length] for mask, length in zip(masks, (m, n), strict=True)),
+        )
+        assert torch.allclose(kernel_relevance(alone, log_features)[0], together[b])
+
+
+@pytest.mark.parametrize("scale", [0.01, 3.0, 100.0, 1e4])
+def test_long_keys_give_finite_numbers_within_the_values_range(scale):
+    """The weights of a row sum to 1 however far the features are from what a float holds."""
+    found = factors(scale=scale)
+    ones = torch.ones_like(found.query_values)
+    found = changed(found, query_values=ones, document_values=ones[:, :, :1].expand(-1, -1, 7, -1))
+    found = Factors(*(p.float() if p.is_floating_point() else p for p in vars(found).values()))
+    expected = 2 * 3 * found.document_mask.sum(1)
+    for log_features in feature_maps(6, [16]).values():
+        assert torch.allclose(kernel_relevance(found, log_features), expected.float(), rtol=1e-4)
+
+
+def test_a_constant_that_cancels_in_every_row_changes_nothing():
+    found, log_features = factors(), random_map(16)
+    plain = kernel_relevance(found, log_features)
+    generator = torch.Generator().manual_seed(1)
+    shifts = 300 * torch.randn(16, generator=generator, dtype=torch.float64)
+    sides = iter((shifts, -shifts + 500))  # the query's features come first
+    moved = kernel_relevance(found, lambda keys: log_features(keys) + next(sides))
+    assert torch.allclose(moved, plain)
+
+
+def test_row_features_have_a_largest_of_one():
+    found = row_features(torch.tensor([[1000.0, 999, -5000], [-800, -800, -801]]))
+    expected = torch.tensor([[1, math.exp(-1), 0], [1, 1, math.exp(-1)]])
+    assert torch.allclose(found, expected)
+
+
+def test_squared_key_norm_worked_out_by_hand():
+    """Keys 1 and 2 against 3: ‖4‖² and ‖5‖²."""
+    documents, queries = torch.tensor([1.0, 2]).view(1, 1, 2, 1), torch.tensor(3.0).view(1, 1, 1, 1)
+    mask = torch.ones(1, 2, dtype=torch.bool)
+    found = squared_key_norm(Factors(documents, queries, documents, queries, mask, mask[:, :1]))
+    assert found.item() == pytest.approx((16 + 25) / 2)
+
+
+def token_vectors(values, keys, mask):
+    return TokenVectors(values, mask, mask.long(), keys=keys)
+
+
+@pytest.mark.parametrize("name", ["elu", "8"])
+def test_document_and_query_vectors_multiply_to_the_kernel_relevance(name):
+    """With the query as its own sample p̂ is p."""
+    found, log_features = factors(heads=1), feature_maps(6, [8])[name]
+    expected = kernel_relevance(found, log_features)
+    sides = {
+        side: token_vectors(
+            getattr(found, f"{side}_values")[:, 0],
+            getattr(found, f"{side}_keys")[:, 0],
+            getattr(found, f"{side}_mask"),
+        )
+        for side in ("document", "query")
+    }
+    for b in range(3):
+        query = sides["query"][b : b + 1]
+        vectors = KernelVectors(log_features, query)
+        products = vectors.documents(sides["document"]) @ vectors.queries(query).T
+        assert products.shape == (3, 1)
+        assert products[b, 0].item() == pytest.approx(expected[b].item())
+
+
+@pytest.mark.parametrize("name", ["elu", "8"])
+def test_the_normaliser_is_the_mean_over_the_sampled_queries(name):
+    """Φ(d) = Σ_i F(d_i) / p̂_i, p̂_i = φ(d_i)ᵀ mean_q Σ_j φ(q_j), up to each query's own factor."""
+    found, log_features = factors(heads=1), feature_maps(6, [8])[name]
+    documents = token_vectors(
+        found.document_values[:, 0], found.document_keys[:, 0], found.document_mask
+    )
+    queries = token_vectors(found.query_values[:, 0], found.query_keys[:, 0], found.query_mask)
+    vectors = KernelVectors(log_features, queries)
+    products = vectors.documents(documents) @ vectors.queries(queries).T
+
+    real = queries.mask.unsqueeze(-1)
+    features = log_features(queries.keys).exp() * real
+    mean = features.sum((0, 1)) / 3
+    d = log_features(documents.keys).exp()
+    weights = d / (d @ mean).unsqueeze(-1) * documents.mask.unsqueeze(-1)
+    expected = torch.einsum(
+        "bmk,bmr,cnk,cnr->bc", documents.vectors, weights, queries.vectors, features
+    )
+    ratios = products / expected
+    assert torch.allclose(ratios, ratios[:1].expand(3, 3))
+    assert (ratios > 0).all()
+
+
+def test_the_best_documents_are_kept_over_groups():
+    scores = torch.randn(9, 4, generator=torch.Generator().manual_seed(0))
+    best = Best(3)
+    for rows in ([4, 0], [8], [1, 2, 3, 5], [7, 6]):
+        best.add(scores[rows], rows)
+    ids = [f"d{n}" for n in range(9)]
+    found = best.results(["a", "b", "c", "d"], ids)
+    for column, query in enumerate("abcd"):
+        top = scores[:, column].topk(3)
+        expected = {
+            ids[row]: value for row, value in zip(top.indices, top.values.tolist(), strict=True)
+        }
+        assert found[query] == expected
+    few = Best(10)
+    few.add(scores[:2], [0, 1])
+    assert set(few.results("abcd", ids)["a"]) == {"d0", "d1"}

@@ -1,0 +1,192 @@
+import math
+
+import pytest
+import torch
+
+from analysis.directed_alignment import directed_alignment, directed_heads
+from analysis.exact_match import DIRECTIONS
+from analysis.measurement import Measured, Texts
+from analysis.shape import (
+    agreement,
+    entropy,
+    largest_entropy,
+    links_returned,
+    support,
+    top_mass,
+)
+from analysis.shape_report import Shape
+from analysis.system_agreement import system_agreement
+from analysis.token_kinds import TokenKinds
+
+D2Q, Q2D = "document_to_query", "query_to_document"
+
+
+def masks_of(matrix):
+    rows, columns = matrix.shape
+    return torch.ones(rows, dtype=torch.bool), torch.ones(columns, dtype=torch.bool)
+
+
+def test_one_partner_and_an_even_spread_are_the_ends_of_the_scale():
+    rows = torch.tensor([[1.0, 0, 0, 0], [0.25, 0.25, 0.25, 0.25], [0.5, 0.5, 0, 0]])
+    assert entropy(rows, D2Q).tolist() == pytest.approx([0, math.log(4), math.log(2)])
+    assert support(rows, D2Q).tolist() == [1, 4, 2]
+    mass = top_mass(rows, (1, 2, 5), D2Q)
+    assert mass.tolist() == [[1, 1, 1], [0.25, 0.5, 1], [0.5, 1, 1]]
+    assert float(largest_entropy(*masks_of(rows), D2Q)) == pytest.approx(math.log(4))
+    assert float(largest_entropy(*masks_of(rows), Q2D)) == pytest.approx(math.log(3))
+
+
+def test_both_directions_are_each_others_transpose():
+    weights = torch.rand(2, 5, 7, generator=torch.Generator().manual_seed(0))
+    for function in (entropy, support):
+        torch.testing.assert_close(function(weights, Q2D), function(weights.mT, D2Q))
+    torch.testing.assert_close(top_mass(weights, (1, 3), Q2D), top_mass(weights.mT, (1, 3), D2Q))
+
+
+def test_support_counts_weights_above_a_threshold():
+    rows = torch.tensor([[1 - 2e-6, 2e-6, 5e-7]])
+    assert support(rows, D2Q).tolist() == [2]
+    assert support(rows, D2Q, threshold=1e-7).tolist() == [3]
+
+
+def test_links_returned_by_hand():
+    # query tokens choose documents 0, 0, 1; documents choose queries 1, 2
+    columns = torch.tensor([[0.9, 0.8, 0.3], [0.1, 0.2, 0.7]])
+    rows = torch.tensor([[0.2, 0.5, 0.3], [0.1, 0.3, 0.6]])
+    masks = masks_of(columns)
+    assert links_returned(columns, rows, *masks).tolist() == [False, True, True]
+    masks[1][1] = False  # padding: document 0 now chooses query 2
+    assert links_returned(columns, rows, *masks).tolist() == [False, False, True]
+    unlinked = columns.clone()
+    unlinked[:, 2] = 0
+    assert not links_returned(unlinked, rows, *masks_of(rows))[2]
+    silent = rows.clone()
+    silent[0] = 0  # the choice of query token 0, but itself aligned to nothing
+    assert not links_returned(columns, silent, *masks_of(rows))[0]
+
+
+def test_a_permutation_returns_every_link():
+    order = torch.eye(6)[torch.randperm(6, generator=torch.Generator().manual_seed(1))]
+    assert links_returned(order, order, *masks_of(order)).all()
+
+
+def test_agreement_by_hand():
+    first = torch.tensor([[0.6, 0.4], [1.0, 0.0], [0.0, 0.0]])
+    second = torch.tensor([[0.1, 0.9], [0.7, 0.3], [0.0, 0.0]])
+    equal, overlap = agreement(first, second, *masks_of(first), D2Q)
+    assert equal.tolist() == [False, True, False]  # aligned to nothing is no agreement
+    assert overlap.tolist() == pytest.approx([0.5, 0.7, 0.0])
+    equal, overlap = agreement(first, first, *masks_of(first), D2Q)
+    assert equal.tolist() == [True, True, False]
+    assert overlap.tolist() == pytest.approx([1, 1, 0])
+
+
+@pytest.mark.parametrize("paradigm", ["multi_vector", "lexical", "generative"])
+def test_the_report_equals_a_loop_over_tokens(make_explanation, store_of, measure, paradigm):
+    store = store_of(make_explanation(6, paradigm=paradigm), paradigm)
+    found = measure(Shape, store)
+    for direction in DIRECTIONS:
+        values = []
+        for number in range(6):
+            weights = directed_alignment(store[number], paradigm, direction)[0].double()
+            for line in (weights if direction == D2Q else weights.T).tolist():
+                nats = -sum(p * math.log(p) for p in line if p > 0)
+                values.append((nats, max(line), sum(p > 1e-6 for p in line)))
+        means = torch.tensor(values).mean(0).tolist()
+        names = [f"analysis/shape/{direction}/{name}" for name in ("entropy", "top_1", "support")]
+        assert [found.metrics[name] for name in names] == pytest.approx(means, rel=1e-4)
+    assert 0 <= found.metrics["analysis/shape/directions_agree"] <= 1
+
+
+def test_a_hard_alignment_has_one_partner(make_explanation, store_of, measure):
+    found = measure(Shape, store_of(make_explanation(paradigm="multi_vector"), "multi_vector"))
+    metrics = {k.removeprefix("analysis/shape/own/"): v for k, v in found.metrics.items()}
+    assert (metrics["entropy"], metrics["top_1"], metrics["support"]) == (0, 1, 1)
+    own = [row for row in found.tables["shape"] if row["alignment"] == "own"]
+    assert [(row["direction"], row["aligned"]) for row in own] == [(Q2D, 1)]
+
+
+def test_tokens_aligned_to_nothing_have_no_shape(make_explanation, store_of, measure):
+    explanation = make_explanation(paradigm="multi_vector")
+    explanation.layers[0].alignment[0] = 0  # salience took a whole pair out
+    row = measure(Shape, store_of(explanation, "multi_vector")).tables["shape"][-1]
+    tokens = explanation.layers[0].query_mask.sum(1)
+    assert row["alignment"] == "own" and row["support"] == 1 and row["tokens"] == int(tokens.sum())
+    assert row["aligned"] == pytest.approx(1 - float(tokens[0] / tokens.sum()))
+
+
+def test_every_head_of_every_layer_has_its_row(make_explanation, store_of, measure):
+    explanation = make_explanation(layers=2, heads=3)
+    second = explanation.layers[1]
+    second.alignment = second.alignment.flip(1)  # the layers differ
+    rows = measure(Shape, store_of(explanation, "generative")).tables["shape"]
+    assert len(rows) == 2 * 2 + 2 * 2 * 3  # directed, and three heads; two layers and directions
+    for layer, head in ((1, 1), (2, 1), (2, 2)):
+        names = ("own", layer, head, D2Q)
+        (row,) = [
+            row
+            for row in rows
+            if (row["alignment"], row["layer"], row["head"], row["direction"]) == names
+        ]
+        pairs = explanation.layers[layer - 1]
+        weights = directed_heads(pairs, D2Q)[:, head - 1][pairs.document_mask]
+        expected = float(torch.special.entr(weights).sum(-1).mean())
+        assert row["entropy"] == pytest.approx(expected, rel=1e-5)
+        assert 0 < row["relative_entropy"] < 1
+
+
+@pytest.mark.parametrize("paradigm", ["multi_vector", "generative"])
+def test_batches_and_padding_change_nothing(make_explanation, store_of, measure, paradigm):
+    store = store_of(make_explanation(7, paradigm=paradigm), paradigm)
+    one, whole = (measure(Shape, store, size).metrics for size in (1, 7))
+    assert one == pytest.approx(whole, abs=1e-6)
+
+
+def test_special_tokens_do_not_align(make_explanation, store_of, measure):
+    explanation = make_explanation()
+    pairs = explanation.layers[0]
+    special = int(pairs.document_ids[0, 0])
+    rows = measure(Shape, store_of(explanation, "generative"), special=[special]).tables["shape"]
+    expected = int((pairs.document_mask & (pairs.document_ids != special)).sum())
+    assert rows[0]["direction"] == D2Q and rows[0]["tokens"] == expected
+
+
+def test_nothing_is_found_in_no_pairs(make_explanation, store_of):
+    store = store_of(make_explanation(), "generative")
+    no = torch.zeros(30, dtype=torch.bool)
+    texts = Texts(torch.zeros(30), TokenKinds(no, no, no), lambda ids: [])
+    assert Shape(store, texts).result() == Measured()
+
+
+def test_a_system_agrees_with_itself(make_explanation, store_of):
+    store = store_of(make_explanation(6), "generative")
+    found = system_agreement(store, store)
+    assert found["pairs"] == 6
+    for direction in DIRECTIONS:
+        assert found[f"{direction}/equal_partner"] == 1
+        assert found[f"{direction}/overlap"] == pytest.approx(1, abs=1e-5)
+    assert system_agreement(store, store, limit=2)["pairs"] == 2
+
+
+def test_systems_are_compared_where_their_tokens_are_equal(make_explanation, store_of):
+    first = store_of(make_explanation(6), "generative")
+    other = make_explanation(6, paradigm="multi_vector")  # the same seed: the same texts
+    other.layers[0].document_ids[1, 0] += 1  # one pair has another token
+    second = store_of(other, "multi_vector", name="other")
+    second.pairs[0] = ("q9", "d9")  # and one is in one store only
+    found = system_agreement(first, second)
+    assert found["pairs"] == 4 and 0 < found[f"{D2Q}/overlap"] < 1
+    second.pairs[:] = [("q9", "d9")] * 6
+    assert system_agreement(first, second) == {"pairs": 0}
+
+
+def test_pairs_are_found_by_name_in_whatever_order(make_explanation, store_of):
+    first = store_of(make_explanation(6), "generative")
+    order, explanation = [3, 1, 5, 0, 2, 4], make_explanation(6)
+    for part in (*explanation.layers, explanation.decoder):
+        for name, value in vars(part).items():
+            if name not in ("names", "projection_norms"):
+                setattr(part, name, value[order])
+    second = store_of(explanation, "generative", name="other")
+    second.pairs[:] = [first.pairs[number] for number in order]
+    assert system_agreement(first, second) == pytest.approx(system_agreement(first, first))

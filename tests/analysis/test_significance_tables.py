@@ -1,0 +1,98 @@
+import csv
+
+import pytest
+
+from analysis.compare import compare
+from analysis.comparison import Group, Section
+from analysis.run_folder import Run
+from analysis.significance_tables import difference_tables, effectiveness, interval_table
+from gr_mvdr.ranking import Ranking, write_qrels
+from gr_mvdr.significance import holm
+
+QUERIES = [f"q{n}" for n in range(40)]
+
+
+def run_of(folder, ranks, seed=1, queries=QUERIES):
+    """A run in which the relevant document of each query stands at the given rank, 0 = nowhere."""
+    folder.mkdir(parents=True)
+    found = {}
+    for query, rank in zip(queries, ranks, strict=True):
+        others = {f"x{n}": -float(n) for n in range(1, 20)}
+        found[query] = others | ({"gold": 0.5 - rank} if rank else {})
+    Ranking(found).write(folder / "retrieve.trec", "run")
+    write_qrels({query: {"gold": 1} for query in queries}, folder / "retrieve.qrels")
+    return Run(folder, {}, {"system": folder.name, "collection": "fruit"}, {"retrieve/mrr@10": 1.0})
+
+
+def section_of(tmp_path, **systems):
+    groups = [Group([run_of(tmp_path / name, ranks)], name) for name, ranks in systems.items()]
+    return Section("fruit", groups)
+
+
+def test_means_and_intervals_over_queries(tmp_path):
+    section = section_of(tmp_path, good=[1, 2] * 20, sure=[1] * 40)
+    found = effectiveness(section)
+    mrr = found.statistics["good"]["mrr@10"]
+    assert mrr.mean == pytest.approx(0.75)
+    # The mean of 40 values with deviation 1/4 has a standard error of 0.04.
+    assert mrr.low == pytest.approx(0.75 - 1.96 * 0.04, abs=0.015)
+    assert mrr.high == pytest.approx(0.75 + 1.96 * 0.04, abs=0.015)
+    sure = found.statistics["sure"]["mrr@10"]
+    assert sure.low == sure.high == 1
+    rows = dict(interval_table(found).rows)
+    assert rows["sure"][0] == ("1.000 [1.000, 1.000]", True) and not rows["good"][0].best
+
+
+def test_seeds_are_averaged_query_by_query(tmp_path):
+    seeds = [run_of(tmp_path / "a", [1] * 40), run_of(tmp_path / "b", [2] * 40)]
+    found = effectiveness(Section("fruit", [Group(seeds, "both")]))
+    assert found.statistics["both"]["mrr@10"].mean == pytest.approx(0.75)
+
+
+def test_every_pair_of_systems_is_tested_and_corrected(tmp_path):
+    section = section_of(tmp_path, best=[1] * 40, near=[1] * 39 + [5], bad=[5] * 40)
+    found = effectiveness(section)
+    mrr = {(d.first, d.second): d for d in found.differences if d.metric == "mrr@10"}
+    assert set(mrr) == {("best", "near"), ("best", "bad"), ("near", "bad")}
+    assert mrr["best", "bad"].difference == pytest.approx(0.8)
+    assert mrr["best", "near"].p == 1 and mrr["best", "bad"].p < 0.001
+    assert mrr["best", "bad"].corrected == pytest.approx(3 * mrr["best", "bad"].p)
+    rows = dict(difference_tables(found)[0].rows)
+    assert [cell.text for cell in rows["best"]] == [
+        "",
+        "+0.020 (p = 1.000)",
+        "+0.800 (p < 0.001)",
+    ]
+    assert rows["bad"][0] == ("−0.800 (p < 0.001)", True) and not rows["near"][0].best
+
+
+def test_a_system_without_or_with_other_judgements_is_named(tmp_path):
+    section = section_of(tmp_path, first=[1] * 40, second=[1] * 40)
+    other = run_of(tmp_path / "other", [1] * 3, queries=["a", "b", "c"])
+    section.groups.append(Group([other], "other"))
+    (tmp_path / "second/retrieve.trec").unlink()
+    found = effectiveness(section)
+    assert list(found.statistics) == ["first"] and not found.differences
+    assert "second: no intervals and tests, a run has no retrieve.trec" in found.notes[0]
+    assert "other: no intervals and tests, judged on other queries" in found.notes[1]
+
+
+def test_holms_correction():
+    # Sorted: 0.01·4, 0.02·3, 0.03·2 → not below 0.06, 0.9·1.
+    assert holm([0.03, 0.9, 0.01, 0.02]) == pytest.approx([0.06, 0.9, 0.04, 0.06])
+    assert holm([0.5, 0.6]) == pytest.approx([1, 1]) and holm([]) == []
+
+
+def test_the_page_and_a_file_hold_the_tests(tmp_path):
+    for name, ranks in (("good", [1] * 40), ("bad", [3] * 40)):
+        folder = run_of(tmp_path / name, ranks).path
+        (folder / "config.yaml").write_text(f"seed: 1\nmodel: {name}\n")
+        (folder / "provenance.json").write_text(f'{{"system": "{name}", "collection": "fruit"}}')
+        (folder / "metrics.json").write_text('{"retrieve/mrr@10": 0.5, "cost/train_seconds": 3}')
+    compare([tmp_path / "good", tmp_path / "bad"], tmp_path / "out")
+    rows = list(csv.DictReader((tmp_path / "out/comparison_tests.csv").open()))
+    assert {row["metric"] for row in rows} == {"mrr@10", "recall@10"}
+    assert float(rows[0]["difference"]) == pytest.approx(2 / 3)
+    page = (tmp_path / "out/comparison.html").read_text()
+    assert '<td class="best">+0.667 (p &lt; 0.001)</td>' in page
+    assert '<td class="best">1.000 [1.000, 1.000]</td>' in page

@@ -1,0 +1,142 @@
+from types import SimpleNamespace
+
+import pytest
+import torch
+from datasets import Dataset
+
+from analysis.token_retrieval import by_rank, hits, measure_token_retrieval
+from gr_mvdr.token_index import TokenIndex
+from gr_mvdr.token_store import PackedTokens
+from gr_mvdr.token_vectors import TokenVectors
+
+END = 1
+
+
+def test_hits_by_hand():
+    owners = torch.tensor([[4, 7, 4], [9, -1, -1]])
+    ids = torch.tensor([[20, 21, 22], [20, 20, 20]])
+    found = hits(owners, ids, torch.tensor([21, 20]), torch.tensor([4, 5]))
+    assert found.gold.tolist() == [[True, False, True], [False] * 3]
+    assert found.lexical.tolist() == [[False, True, False], [True, False, False]]
+    assert found.real.tolist() == [[True] * 3, [True, False, False]]
+
+
+def test_a_rank_counts_the_tokens_that_are_there():
+    hit = torch.tensor([[1, 1, 0], [1, 0, 0], [0, 0, 0]]).bool()
+    real = torch.tensor([[1, 1, 0], [1, 1, 0], [1, 0, 0]]).bool()
+    found = by_rank(hit, real).tolist()
+    assert found[:2] == pytest.approx([2 / 3, 1 / 2]) and found[2] != found[2]
+
+
+def unit(angle):
+    return [torch.tensor(angle).cos().item(), torch.tensor(angle).sin().item()]
+
+
+# Document a: tokens 10 11 </s>; document b: 10 12 </s>; angles on the circle.
+DOCUMENTS = {"a": ([10, 11, END], [0.0, 1.0, 3.0]), "b": ([10, 12, END], [0.1, 2.0, -2.0])}
+QUERIES = {"q0": ([10, END], [0.02, -2.0]), "q1": ([12, 11, END], [1.1, 1.2, 3.0])}
+QRELS = {"q0": {"b": 1, "a": 0}, "q1": {"a": 2}}
+
+
+def text(ids, angles, keys=None):
+    vectors = torch.tensor([unit(angle) for angle in angles])
+    mask = torch.ones(len(ids), dtype=torch.bool)
+    return TokenVectors(vectors, mask, torch.tensor(ids), keys=keys)
+
+
+class Model:
+    paradigm = "multi_vector"
+
+    def __init__(self, folder, queries=QUERIES, keys=False):
+        ids, angles = zip(*DOCUMENTS.values(), strict=True)
+        vectors = torch.tensor([unit(angle) for part in angles for angle in part])
+        packed = PackedTokens(
+            vectors=vectors.flip(0) if keys else vectors,
+            counts=torch.tensor([3, 3]),
+            ids=torch.tensor([token for part in ids for token in part]),
+            keys=vectors if keys else None,
+        )
+        self.searcher = TokenIndex.build(folder / "index", list(DOCUMENTS), [packed])
+        self.queries, self.keys = queries, keys
+
+    def encoded_queries(self, table):
+        encoded = []
+        for name in table["id"]:
+            query = text(*self.queries[name])
+            if self.keys:
+                query.vectors, query.keys = -query.vectors, query.vectors
+            encoded.append((name, query))
+        return encoded
+
+
+def data(queries=QUERIES, qrels=QRELS):
+    table = Dataset.from_dict({"id": list(queries)})
+    return SimpleNamespace(
+        test_splits=["test"],
+        test_queries=lambda split: table,
+        judgements=lambda split, chosen: {q: qrels[q] for q in chosen["id"]},
+        tokenizer=SimpleNamespace(all_special_ids=[0, END, 2]),
+        collection=SimpleNamespace(name="circle"),
+    )
+
+
+@pytest.mark.parametrize("keys", [False, True])
+def test_retrieval_on_a_circle_worked_out_by_hand(tmp_path, keys):
+    """Three words: q0's 10 at 0.02, q1's 12 at 1.1 and 11 at 1.2; end tokens ask for nothing.
+
+    Their first three neighbours: a10 b10 a11; a11 b12 b10; a11 b12 b10. The similarity is that of
+    the keys where there are any.
+    """
+    found = measure_token_retrieval(Model(tmp_path, keys=keys), data(), 10, neighbours=3)
+    rows = found.tables["token_retrieval"]
+    assert [row["rank"] for row in rows] == [1, 2, 3]
+    third = 1 / 3
+    assert [row["gold"] for row in rows] == pytest.approx([2 * third, third, 0])
+    # q0: a10 b10; q1's 12: b12 at rank 2; q1's 11: a11 at rank 1.
+    assert [row["lexical"] for row in rows] == pytest.approx([2 * third, 2 * third, 0])
+    assert found.metrics == {
+        "analysis/token_retrieval/gold@1": pytest.approx(2 / 3),
+        "analysis/token_retrieval/lexical@1": pytest.approx(2 / 3),
+    }
+
+
+def test_all_tokens_are_a_rank_of_their_own(tmp_path):
+    """Six tokens: every one is retrieved once, a half of them belongs to either document."""
+    found = measure_token_retrieval(Model(tmp_path), data(), 10, neighbours=100)
+    rows = found.tables["token_retrieval"]
+    assert len(rows) == 6 and sum(row["gold"] for row in rows) == pytest.approx(3)
+
+
+def test_deleted_documents_are_not_found(tmp_path):
+    model = Model(tmp_path)
+    model.searcher.delete(["a"])
+    qrels = {"q0": {"b": 1}, "q1": {"b": 1}}
+    found = measure_token_retrieval(model, data(qrels=qrels), 10)
+    assert [row["gold"] for row in found.tables["token_retrieval"]] == [1, 1, 1]
+
+
+def test_many_queries_are_searched_in_parts(tmp_path):
+    """Twenty times the same queries: the same probabilities."""
+    queries = {f"{name}-{n}": value for n in range(20) for name, value in QUERIES.items()}
+    qrels = {name: QRELS[name.split("-")[0]] for name in queries}
+    one = measure_token_retrieval(Model(tmp_path), data(), 10)
+    many = measure_token_retrieval(Model(tmp_path, queries), data(queries, qrels), 100)
+    assert many.metrics == pytest.approx(one.metrics)
+    few = measure_token_retrieval(Model(tmp_path, queries), data(queries, qrels), 1)
+    assert few.metrics["analysis/token_retrieval/gold@1"] == 0, "q0 alone"
+
+
+def test_other_systems_say_nothing(tmp_path):
+    for model in (SimpleNamespace(searcher=None), SimpleNamespace(searcher="a trie")):
+        found = measure_token_retrieval(model, data(), 10)
+        assert not (found.metrics or found.tables or found.figures)
+    assert not measure_token_retrieval(Model(tmp_path), data(), 0).metrics
+    nothing = {"q0": ([END], [0.3]), "q1": ([10], [0.3])}
+    unjudged = data(nothing, {"q0": {"a": 1}, "q1": {"a": 0}})
+    assert not measure_token_retrieval(Model(tmp_path, nothing), unjudged, 10).metrics
+
+
+def test_the_figure_has_logarithmic_ranks(tmp_path):
+    ((figure, entry),) = measure_token_retrieval(Model(tmp_path), data(), 10).figures
+    assert [axes.get_xscale() for axes in figure.axes] == ["log", "log"]
+    assert entry.name == "token_retrieval"

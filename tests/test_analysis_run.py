@@ -1,0 +1,139 @@
+"""A finished run is analysed again: `python -m analysis.run run=…`."""
+
+import csv
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import datasets
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from analysis.alignment_store import AlignmentStore
+from analysis.run import analyse_again
+from analysis.run_folder import UnfinishedRun
+from train import train
+
+ROOT = Path(__file__).parents[1]
+SETTINGS = ("analysis.pairs=6", "analysis.cases=1", "analysis.sample_pairs=4", "analysis.queries=2")
+
+
+def settings(*overrides):
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        config = compose("analyse", ["run=x", *SETTINGS, "analysis.search_queries=2", *overrides])
+    return OmegaConf.to_container(config.analysis, resolve=True)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Runs that were trained without an analysis."""
+    folder = tmp_path_factory.mktemp("runs")
+    cache, datasets.config.HF_DATASETS_CACHE = datasets.config.HF_DATASETS_CACHE, folder / "cache"
+    options = ["experiment=smoke", "analysis=none", "analysis.pairs=0", "analysis.curve_pairs=0"]
+    options += ["logger=none", "data.n_documents=50"]
+    for model in ("t5_colbert", "t5_seal", "genre_np_async", "bm25"):
+        with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+            where = [f"model={model}", f"output={folder}", f"name={model}"]
+            config = compose("train", [*options, *where])
+        train(config)
+    yield folder
+    datasets.config.HF_DATASETS_CACHE = cache
+
+
+@pytest.fixture
+def run(runs, tmp_path):
+    """A copy of a run in another place."""
+    return lambda model: Path(shutil.copytree(runs / model, tmp_path / model))
+
+
+@pytest.mark.parametrize("model", ["t5_colbert", "t5_seal", "genre_np_async", "bm25"])
+def test_an_old_run_is_analysed_without_training(run, model):
+    folder = run(model)
+    before = json.loads((folder / "metrics.json").read_text())
+    assert not (folder / "alignments").exists()
+    found = analyse_again(folder, settings())
+    assert json.loads((folder / "metrics.json").read_text()) == found
+    assert {key: found[key] for key in before if not key.startswith("analysis/")} == {
+        key: value for key, value in before.items() if not key.startswith("analysis/")
+    }
+    assert "analysis/exact_match/query_to_document/hard" in found
+    store = AlignmentStore(folder / "alignments")
+    assert len(store) == 6 and (folder / "report.html").stat().st_size > 10_000
+    with (folder / "exact_match.csv").open() as file:
+        assert list(csv.DictReader(file))
+    if model == "t5_seal":
+        assert found["analysis/framework/sum_error"] < 1e-4
+    # The record's relevance is the model's score, but for generative systems (§8).
+    if model in ("t5_colbert", "bm25"):
+        for number in range(len(store)):
+            pair = store[number]
+            assert float(pair.relevance) == pytest.approx(float(pair.score), abs=1e-4)
+
+
+def test_analysing_twice_gives_the_same_and_aligns_once(run, monkeypatch):
+    folder = run("t5_seal")
+    first = analyse_again(folder, settings())
+    shard = next((folder / "alignments").glob("shard-*"))
+    written = shard.stat().st_mtime_ns
+    timed = ("_ms", "seconds")
+    second = analyse_again(folder, settings())
+    assert shard.stat().st_mtime_ns == written
+    for key, value in first.items():
+        if not any(word in key for word in timed):
+            assert second[key] == pytest.approx(value, abs=1e-6), key
+
+
+def test_measurements_that_are_not_asked_for_keep_their_metrics(run):
+    folder = run("t5_colbert")
+    whole = analyse_again(folder, settings())
+    only = ["analysis.exact_match_report.ExactMatch"]
+    part = analyse_again(folder, settings() | {"measurements": only, "experiments": None})
+    assert part.keys() == whole.keys()
+
+
+def test_a_peer_is_shown_beside_the_run(run):
+    colbert, seal = run("t5_colbert"), run("t5_seal")
+    analyse_again(colbert, settings())
+    analyse_again(seal, settings(), peers=[colbert])
+    assert "T5-ColBERT" in (seal / "report.html").read_text()
+
+
+def test_what_cannot_be_analysed_is_named(run, tmp_path):
+    folder = run("t5_colbert")
+    with pytest.raises(FileNotFoundError, match="no such run folder"):
+        analyse_again(tmp_path / "nowhere", settings())
+    checkpoint = folder / "checkpoints/last.ckpt"
+    checkpoint.rename(tmp_path / "last.ckpt")
+    with pytest.raises(FileNotFoundError, match=r"last\.ckpt is missing: .* without a checkpoint"):
+        analyse_again(folder, settings())
+    (tmp_path / "last.ckpt").rename(checkpoint)
+    config = OmegaConf.load(folder / "config.yaml")
+    config.data.fruit = 1
+    OmegaConf.save(config, folder / "config.yaml")
+    provenance = json.loads((folder / "provenance.json").read_text())
+    (folder / "provenance.json").write_text(json.dumps(provenance | {"version": "0.1.7"}))
+    with pytest.raises(
+        ValueError, match=r"made by gr-mvdr 0\.1\.7, which .* cannot restore.*fruit"
+    ):
+        analyse_again(folder, settings())
+    (folder / "metrics.json").unlink()
+    with pytest.raises(UnfinishedRun, match=r"it has no metrics\.json"):
+        analyse_again(folder, settings())
+
+
+def test_the_command_line(run):
+    folder = run("bm25")
+    command = [sys.executable, "-m", "analysis.run", *SETTINGS]
+    found = subprocess.run(
+        [*command, f"run={folder}"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 0, found.stderr
+    assert f"{folder}: analysed, {folder / 'report.html'}" in found.stdout
+    wrong = subprocess.run(
+        [*command, "run=nowhere"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert wrong.returncode == 1
+    assert wrong.stderr.strip() == "error: nowhere: no such run folder"
