@@ -5,32 +5,33 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from analysis.cases import aligned_run, cases_of
+from analysis.cases import AlignedRun, aligned_run, cases_of
 from analysis.run_folder import Run
 
 
-def case_browser(
-    runs: Sequence[tuple[Run, str]], judged: int | None = None
-) -> tuple[Markup | None, list[str]]:
-    """What `templates/cases.html` shows.
-
-    Args:
-        runs: runs over the same collection with their labels; those without alignments, such as
-            a cross-encoder's, take no part.
-        judged: see `analysis.cases.cases_of`.
+def open_runs(runs: Sequence[tuple[Run, str]]) -> tuple[list[AlignedRun], list[str]]:
+    """Opens the alignments of runs with their labels.
 
     Returns:
-        The data, safe within a script element, or None where there is no case to show; and a line
-        for each run whose alignments cannot be shown.
+        Those that have some (a cross-encoder has none), and a line for each whose alignments
+        cannot be read: a damaged store costs a page its cases, no more.
     """
     opened, notes = [], []
     for run, label in runs:
         try:
             opened.append(aligned_run(run, label))
-        except (FileNotFoundError, ValueError) as error:  # a damaged store costs its cases only
-            notes.append(f"{label}: its cases cannot be shown. {error}")
-    shown = [run for run in opened if run is not None and len(run.store)]
-    return (as_script(cases_of(shown, judged)) if shown else None), notes
+        except (FileNotFoundError, ValueError) as error:
+            notes.append(f"{label}: its alignments cannot be shown. {error}")
+    return [run for run in opened if run is not None and len(run.store)], notes
+
+
+def case_browser(runs: Sequence[AlignedRun], judged: int | None = None) -> Markup | None:
+    """The data of `templates/cases.html`, safe within a script element; None without runs.
+
+    Args:
+        runs: over the same collection. judged: see `analysis.cases.cases_of`.
+    """
+    return as_script(cases_of(runs, judged)) if runs else None
 
 
 def as_script(data: dict) -> Markup:

@@ -25,6 +25,7 @@ from gr_mvdr.ranking import Ranking
 from gr_mvdr.relevance import PairAlignment
 
 RANKING = "retrieve.trec"
+OWN = "own"  # the alignment as the system uses it (Eq. 1), beside the directed ones
 LEVELS = 255  # steps from a matrix's smallest weight to its largest
 TINY = 1e-30  # a matrix of equal weights has no span
 
@@ -96,7 +97,7 @@ def cases_of(
         {"systems": [{label, paradigm, direction, tokens}], "cases": [{group, query, document,
         views}]}; a view holds tokens as places in the system's `tokens`, and for each direction
         the matrices of `packed`, layer after layer, in each the mean of the heads and then, if
-        there are several, every head.
+        there are several, every head. Of a system that is not generative, "own" is its A itself.
     """
     shared = set.intersection(*(set(run.numbers) for run in runs)) or set(runs[0].numbers)
     candidates = [_candidate(runs, pair, judged) for pair in sorted(shared)]
@@ -166,11 +167,11 @@ def _views(
 
 def _view(run: AlignedRun, lexicon: _Lexicon, pair: Pair) -> dict[str, Any]:
     layers = run.store.explain(run.numbers[pair]).layers
+    # A generative system's own alignment is its directed one.
+    own = (OWN,) if own_direction(run.paradigm) == "query_to_document" else ()
     weights = {
-        direction: packed(
-            torch.cat([_matrices(layer, run.paradigm, direction) for layer in layers])
-        )
-        for direction in DIRECTIONS
+        reading: packed(torch.cat([_matrices(layer, run.paradigm, reading) for layer in layers]))
+        for reading in (*DIRECTIONS, *own)
     }
     return {
         "query_tokens": lexicon.places_of(layers[-1].query_ids[0]),
@@ -189,9 +190,11 @@ def _finite(value: Tensor) -> float | None:
     return value.item() if value.isfinite() else None
 
 
-def _matrices(pair: PairAlignment, paradigm: str, direction: str) -> Tensor:
+def _matrices(pair: PairAlignment, paradigm: str, reading: str) -> Tensor:
     """(1, M, N) of a single head, (1 + H, M, N) of several: their mean, then each head's own."""
-    mean = directed_alignment(pair, paradigm, direction)
+    if reading == OWN:
+        return pair.alignment[0]
+    mean = directed_alignment(pair, paradigm, reading)
     heads = pair.alignment.shape[1]
     if heads == 1:
         return mean
@@ -202,7 +205,7 @@ def _matrices(pair: PairAlignment, paradigm: str, direction: str) -> Tensor:
         document_mask=pair.document_mask.expand(heads, -1),
         query_mask=pair.query_mask.expand(heads, -1),
     )
-    return torch.cat([mean, directed_alignment(alone, paradigm, direction)])
+    return torch.cat([mean, directed_alignment(alone, paradigm, reading)])
 
 
 def packed(matrices: Tensor) -> dict[str, Any]:

@@ -15,10 +15,11 @@ from rich.console import Console
 from rich.text import Text
 
 from analysis.comparison import Comparison, Section, compare_runs
-from analysis.comparison_files import numbers, write_comparison
+from analysis.comparison_files import write_comparison
 from analysis.metric_names import group
 from analysis.paper import read_paper
 from analysis.paper_table import write_paper_table
+from analysis.publish import publish_comparison
 from analysis.tables import Cell, Table, summary
 from conf.resolvers import register_resolvers
 
@@ -64,13 +65,7 @@ def compare(
         console.print(note, style="yellow", markup=False, highlight=False)
     for path in [*files["pages"], *files["figures"]]:
         console.print(path, soft_wrap=True, markup=False, highlight=False)
-    if hasattr(logger, "log_table") and hasattr(logger, "log_image"):
-        columns, rows = numbers(comparison)
-        logger.log_table("comparison", columns=columns, data=rows)
-        for table, _ in papers:
-            rows = [[name, *(cell.text for cell in cells)] for name, cells in table.rows]
-            logger.log_table("paper_table", columns=["system", *table.columns], data=rows)
-        logger.log_image("comparison/figures", [str(path) for path in files["figures"]])
+    publish_comparison(logger, comparison, [table for table, _ in papers], files["figures"], folder)
     return comparison
 
 

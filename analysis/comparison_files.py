@@ -1,16 +1,12 @@
 """A comparison as files: `comparison.csv`, `comparison.md`, `comparison.html`, and its figures."""
 
 import csv
-from dataclasses import fields
 from pathlib import Path
 
 from analysis import metric_names
 from analysis.comparison import Comparison
-from analysis.comparison_figures import draw_comparison
-from analysis.comparison_page import write_comparison_page
-from analysis.gallery import Gallery
+from analysis.comparison_page import Findings, find_out, write_comparison_page
 from analysis.rows import write_rows
-from analysis.significance_tables import Difference, Effectiveness, effectiveness
 from analysis.tables import markdown, summary
 
 FIGURES = "comparison_figures"
@@ -21,28 +17,23 @@ def write_comparison(comparison: Comparison, directory: Path) -> dict[str, list[
     """Writes all files of a comparison; earlier ones are replaced.
 
     Returns:
-        {"tables": [csv, csv of the tests, md], "pages": [html], "figures": [png, …]}.
+        {"tables": [csv, those of every two systems, md], "pages": [html], "figures": [png, …]}.
     """
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    galleries = _draw(comparison, directory / FIGURES)
-    tested = [effectiveness(section) for section in comparison.sections]
-    tables = [
-        _write_csv(comparison, directory),
-        _write_tests(comparison, tested, directory),
-        _write_markdown(comparison, directory),
-    ]
-    pages = [write_comparison_page(comparison, galleries, tested, directory)]
-    figures = [path for gallery in galleries for path in gallery.paths]
-    return {"tables": tables, "pages": pages, "figures": figures}
-
-
-def _draw(comparison: Comparison, directory: Path) -> list[Gallery]:
     several = len(comparison.sections) > 1
-    return [
-        draw_comparison(section, directory, f"{number}_" if several else "")
+    found = [
+        find_out(section, directory / FIGURES, f"{number}_" if several else "")
         for number, section in enumerate(comparison.sections, start=1)
     ]
+    tables = [
+        _write_csv(comparison, directory),
+        *_write_tests(found, directory),
+        _write_markdown(comparison, directory),
+    ]
+    pages = [write_comparison_page(comparison, found, directory)]
+    figures = [path for findings in found for path in findings.gallery.paths]
+    return {"tables": tables, "pages": pages, "figures": figures}
 
 
 def numbers(comparison: Comparison) -> tuple[list[str], list[list]]:
@@ -69,16 +60,19 @@ def _write_csv(comparison: Comparison, directory: Path) -> Path:
     return partial.rename(directory / "comparison.csv")
 
 
-def _write_tests(comparison: Comparison, tested: list[Effectiveness], directory: Path) -> Path:
-    """Every pair of systems: difference, p-value, and that corrected for the number of pairs."""
-    rows = [
-        {"setting": section.setting} | row
-        for section, found in zip(comparison.sections, tested, strict=True)
-        for row in found.rows()
-    ]
-    path = directory / "comparison_tests.csv"
-    write_rows(rows, path, ["setting", *(field.name for field in fields(Difference))])
-    return path
+def _write_tests(found: list[Findings], directory: Path) -> list[Path]:
+    """What is said of every two systems: are their searches different, do they align alike?"""
+    files = {
+        "comparison_tests.csv": [(f.section.setting, f.effectiveness.rows()) for f in found],
+        "comparison_agreement.csv": [(f.section.setting, f.agreement) for f in found],
+    }
+    paths = []
+    for name, parts in files.items():
+        rows = [{"setting": setting} | row for setting, rows in parts for row in rows]
+        if rows:
+            write_rows(rows, directory / name)
+            paths.append(directory / name)
+    return paths
 
 
 def _write_markdown(comparison: Comparison, directory: Path) -> Path:

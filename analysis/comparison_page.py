@@ -1,18 +1,68 @@
 """`comparison.html`: systems side by side in one file that opens offline."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from markupsafe import Markup
 
 from analysis import measurement_names
-from analysis.case_browser import case_browser
+from analysis.agreement_table import agreement_rows, agreement_table
+from analysis.case_browser import case_browser, open_runs
+from analysis.cases import AlignedRun
 from analysis.comparison import Comparison, Group, Section
+from analysis.comparison_figures import draw_comparison
 from analysis.gallery import Gallery, GalleryEntry
 from analysis.pages import picture, write_page
-from analysis.significance_tables import Effectiveness, difference_tables, interval_table
+from analysis.rows import Row
+from analysis.significance_tables import (
+    Effectiveness,
+    difference_tables,
+    effectiveness,
+    interval_table,
+)
 from analysis.tables import Cell, Table, comparison_tables, summary
+
+
+@dataclass
+class Findings:
+    """What was found out about the systems of a section beyond their metrics.
+
+    Attributes:
+        section: the systems. gallery: its figures.
+        effectiveness: intervals and tests. agreement: of every two systems' alignments.
+        aligned: the runs whose cases can be shown. notes: why one cannot.
+    """
+
+    section: Section
+    gallery: Gallery
+    effectiveness: Effectiveness
+    agreement: list[Row]
+    aligned: list[AlignedRun]
+    notes: list[str]
+
+
+def find_out(section: Section, figures: Path, prefix: str = "") -> Findings:
+    """Draws, tests and opens what the section's runs left behind.
+
+    Args:
+        figures: where the figures go. prefix: of their names.
+    """
+    # One seed of each system: an alignment is one run's own, not a mean.
+    aligned, notes = open_runs([(group.runs[0], group.label) for group in section.groups])
+    gallery = draw_comparison(section, figures, prefix)
+    return Findings(
+        section, gallery, effectiveness(section), agreement_rows(aligned), aligned, notes
+    )
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One table: `paradigms` are paradigm → rows, a system and its cells."""
+
+    columns: list[str]
+    paradigms: dict[str, list[tuple[Group, list[Cell]]]]
 
 
 @dataclass
@@ -21,66 +71,67 @@ class Part:
 
     Attributes:
         section: its systems.
-        paradigms: paradigm → rows of the summary: a system, and its cells.
-        columns: of the summary.
+        summaries: the metrics that matter: of search and cost, and of the alignments.
         intervals, differences: tables of the tests; none without rankings.
         test_notes, case_notes: what is missing, and why.
         pictures: figures as data. browser: the cases' data, None without alignments.
+        agreement: table of every two systems' alignments; None where there are not two.
         chapters: heading → explanation and tables of all metrics.
     """
 
     section: Section
-    paradigms: dict[str, list[tuple[Group, list[Cell]]]]
-    columns: list[str]
+    summaries: list[Summary]
     intervals: Table | None
     differences: list[Table]
     test_notes: list[str]
     pictures: list[tuple[GalleryEntry, str]]
     browser: Markup | None
     case_notes: list[str]
+    agreement: Table | None
     chapters: dict[str, tuple[str, list[Table]]]
 
 
 def write_comparison_page(
-    comparison: Comparison,
-    galleries: list[Gallery],
-    tested: list[Effectiveness],
-    directory: Path,
+    comparison: Comparison, found: Sequence[Findings], directory: Path
 ) -> Path:
     """Writes the page.
 
     Args:
-        galleries: the figures of each section. tested: its effectiveness.
-        directory: where the page goes.
+        found: of each section. directory: where the page goes.
     """
-    parts = [
-        _part(section, gallery, found)
-        for section, gallery, found in zip(comparison.sections, galleries, tested, strict=True)
-    ]
-    path = directory / "comparison.html"
+    path, parts = directory / "comparison.html", list(map(_part, found))
     return write_page(path, "comparison.html", comparison=comparison, parts=parts)
 
 
-def _part(section: Section, gallery: Gallery, found: Effectiveness) -> Part:
-    # One seed of each system: their alignments are its own, not a mean.
-    browser, notes = case_browser([(group.runs[0], group.label) for group in section.groups])
-    short = summary(section)
-    paradigms = defaultdict(list)
-    for group, (_, cells) in zip(section.groups, short.rows, strict=True):
-        paradigms[group.paradigm].append((group, cells))
-    several = len(found.statistics) > 1
+def _part(found: Findings) -> Part:
+    tested = found.effectiveness
     return Part(
-        section=section,
-        paradigms=paradigms,
-        columns=short.columns,
-        intervals=interval_table(found) if found.statistics else None,
-        differences=difference_tables(found) if several else [],
-        test_notes=found.notes if found.statistics else [],
-        pictures=list(zip(gallery.entries, map(picture, gallery.paths), strict=True)),
-        browser=browser,
-        case_notes=notes,
-        chapters=_chapters(section),
+        section=found.section,
+        summaries=_summaries(found.section),
+        intervals=interval_table(tested) if tested.statistics else None,
+        differences=difference_tables(tested) if tested.differences else [],
+        test_notes=tested.notes if tested.statistics else [],
+        pictures=list(zip(found.gallery.entries, map(picture, found.gallery.paths), strict=True)),
+        browser=case_browser(found.aligned),
+        case_notes=found.notes,
+        agreement=agreement_table(found.agreement) if found.agreement else None,
+        chapters=_chapters(found.section),
     )
+
+
+def _summaries(section: Section) -> list[Summary]:
+    """Two tables where the alignments were analysed: together they are wider than a page."""
+    parts = [[], []]
+    for key in section.headlines:
+        parts[key.startswith("analysis/")].append(key)
+    return [_summary(section, keys) for keys in parts if keys]
+
+
+def _summary(section: Section, keys: list[str]) -> Summary:
+    table, paradigms = summary(section, keys), defaultdict(list)
+    for group, (_, cells) in zip(section.groups, table.rows, strict=True):
+        paradigms[group.paradigm].append((group, cells))
+    return Summary(table.columns, paradigms)
 
 
 def _chapters(section: Section) -> dict[str, tuple[str, list[Table]]]:

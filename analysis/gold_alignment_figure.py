@@ -53,7 +53,8 @@ def gold_figure(rows: Sequence[Row], title: str) -> Figure:
         line[0].set_ylim(bottom=0)
     for axes in panels[1]:
         axes.set_xlabel("recall")
-    panels[0, 0].legend(frameon=False)
+    handles, labels = panels[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
     figure.suptitle(title, fontsize=STYLE["axes.titlesize"], parse_math=False)
     return figure
 

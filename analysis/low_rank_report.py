@@ -16,7 +16,7 @@ from analysis.low_rank import (
     singular_values,
 )
 from analysis.low_rank_bound import lemma_terms
-from analysis.low_rank_figure import NORMS, RANKS, norm_figure, rank_figure
+from analysis.low_rank_figure import ERRORS, NORMS, RANKS, norm_figure, rank_figure
 from analysis.measurement import Measured, Texts
 from analysis.rows import Row
 from gr_mvdr.explanation import Explanation
@@ -146,12 +146,13 @@ class LowRank:
 
     def _figures(self, values: dict[str, dict[str, Tensor]], rows: list[Row]) -> list:
         title = f"{self._description.system} on {self._description.collection}"
-        errors, spectra = {}, {}
+        errors, spectra = {measure: {} for measure in ERRORS}, {}
         for name, found in values.items():
             pairs, layers, heads = found["frobenius"].shape
             for layer in range(layers):
                 label = str(layer + 1) if self._generative else LABELS[name, PAIRWISE in values]
-                errors[label] = found["relative_error"][:, layer].flatten()
+                for measure, boxes in errors.items():
+                    boxes[label] = found[measure][:, layer].flatten()
                 spectra[label] = self._spectra[name][layer] / (pairs * heads)
         entry = GalleryEntry("low_rank", "Distance from rank one (the paper's Figure 4b)", RANKS)
         axis = "decoder layer" if self._generative else ""

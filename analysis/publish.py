@@ -7,11 +7,15 @@ and keeps files if its experiment has `log_artifact`. An offline run keeps all o
 
 import csv
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from analysis.comparison import Comparison
+from analysis.comparison_files import numbers
 from analysis.gallery import read_gallery
 from analysis.run_folder import Run, flatten
+from analysis.tables import Table
 
 # What a run leaves behind, by the kind of artefact: patterns in its folder.
 ARTEFACTS = {
@@ -47,6 +51,38 @@ def publish_run(logger: Any, run: Run) -> None:
         logger.experiment.finish()
 
 
+def publish_comparison(
+    logger: Any,
+    comparison: Comparison,
+    papers: Sequence[Table],
+    figures: Sequence[Path],
+    folder: Path,
+) -> None:
+    """Logs a comparison: a table for each collection, its rows grouped by paradigm.
+
+    Args:
+        logger: a Lightning logger, or None.
+        papers: a paper's numbers beside ours.
+        figures: PNGs. folder: where the comparison's files lie.
+    """
+    if logger is None:
+        return
+    if hasattr(logger, "log_table"):
+        for section in comparison.sections:
+            columns, rows = numbers(Comparison([section]))
+            rows.sort(key=lambda row: row[columns.index("paradigm")])
+            name = (
+                "comparison" if len(comparison.sections) == 1 else f"comparison/{section.setting}"
+            )
+            logger.log_table(name, columns=columns, data=rows)
+        for table in papers:
+            rows = [[name, *(cell.text for cell in cells)] for name, cells in table.rows]
+            logger.log_table("paper_table", columns=["system", *table.columns], data=rows)
+    if figures and hasattr(logger, "log_image"):
+        logger.log_image("comparison/figures", [str(path) for path in figures])
+    log_artefacts(logger, folder, {"report": ("comparison.*",)}, "comparison")
+
+
 def _log_table(logger: Any, path: Path) -> None:
     with path.open(newline="", encoding="utf-8") as file:
         columns, *rows = csv.reader(file)
@@ -69,9 +105,10 @@ def log_artefacts(
     Args:
         patterns: kind of artefact → patterns of its files in the folder.
     """
-    if not hasattr(logger.experiment, "log_artifact"):
+    if not hasattr(getattr(logger, "experiment", None), "log_artifact"):
         return
     for kind, wanted in patterns.items():
         for path in (found for pattern in wanted for found in sorted(folder.glob(pattern))):
-            title = re.sub(r"[^\w.-]", "-", f"{name}-{path.stem}")  # what wandb allows in a name
+            # What wandb allows in a name; a comparison is several files of one stem.
+            title = re.sub(r"[^\w.-]", "-", f"{name}-{path.name}")
             logger.experiment.log_artifact(str(path), name=title, type=kind)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis import measurement_names
-from analysis.case_browser import case_browser
+from analysis.case_browser import case_browser, open_runs
 from analysis.comparison import splits_of
 from analysis.gallery import GalleryEntry, read_gallery
 from analysis.pages import picture, write_page
@@ -35,7 +35,8 @@ def write_report(run: Path, peers: Sequence[Path | str] = ()) -> Path:
     read = read_run(run)
     others = [_peer(read, Path(peer)) for peer in peers]
     labelled = zip([read, *others], _labels([read, *others]), strict=True)
-    browser, notes = case_browser(list(labelled), judged=1)
+    aligned, notes = open_runs(list(labelled))
+    browser = case_browser(aligned, judged=1)
     gallery = _gallery(read.path / "figures")
     tables = run_tables(read.metrics)
     return write_page(

@@ -66,7 +66,7 @@ def links_returned(
     back, returned = _strongest(document_to_query, *masks, "document_to_query")
     own = torch.arange(query_mask.shape[-1], device=back.device)
     found = (back.gather(-1, partner) == own) & returned.gather(-1, partner)
-    return found & linked & query_mask
+    return found & linked
 
 
 def agreement(

@@ -1,6 +1,5 @@
 """Do two systems align the same pair alike? For the comparison of runs."""
 
-from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
@@ -15,6 +14,7 @@ from gr_mvdr.relevance import PairAlignment
 
 PAIRS = 1000
 MEASURES = ("equal_partner", "overlap")
+SIDES = ("document_ids", "query_ids")
 
 
 def system_agreement(
@@ -47,10 +47,7 @@ def system_agreement(
     return {"pairs": len(found)} | dict(zip(names, means, strict=True))
 
 
-SIDES = ("document_ids", "query_ids")
-
-
-def _shared(first: Any, second: Any, limit: int) -> Iterator[tuple[int, int]]:
+def _shared(first: Any, second: Any, limit: int) -> list[tuple[int, int]]:
     """The numbers of pairs in both stores, in the order of the first."""
     numbers = {pair: number for number, pair in enumerate(map(tuple, second.pairs))}
     shared = [

@@ -1,7 +1,7 @@
 """Metrics laid out as tables for people: what stands in rows, what in columns, what is bold."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
@@ -46,9 +46,13 @@ def _markdown_row(name: str, cells: Iterable[Cell]) -> str:
     return f"| {' | '.join(text.replace('|', chr(92) + '|') for text in texts)} |"
 
 
-def summary(section: Section) -> Table:
-    """The metrics that matter, one row for each system, one column for each metric."""
-    keys = section.headlines
+def summary(section: Section, keys: Sequence[str] | None = None) -> Table:
+    """The metrics that matter, one row for each system, one column for each metric.
+
+    Args:
+        keys: which; by default the section's headlines.
+    """
+    keys = section.headlines if keys is None else keys
     rows = [(group.label, [_cell(section, key, group) for key in keys]) for group in section.groups]
     return Table(section.setting, [metric_names.full_label(key) for key in keys], rows)
 

@@ -49,7 +49,7 @@ def removable(batch: PairBatch, pairs: PairAlignment, side: str, special: Tensor
     # Sentinels and marks may follow the text's own tokens.
     length = ids.shape[1]
     read, real = (getattr(pairs, f"{side}_{part}")[:, :length] for part in ("ids", "mask"))
-    words = mask
+    words = mask & ~torch.isin(ids, special)
     if read.shape != ids.shape or bool((words & ~(real & (read == ids))).any()):
         return None
     return words

@@ -51,7 +51,7 @@ def hits(owners: Tensor, ids: Tensor, query_ids: Tensor, relevant: Tensor) -> Fo
         query_ids: (T,) int64, the tokens that retrieved. relevant: (R,) int64 document numbers.
     """
     real = owners >= 0
-    return Found(torch.isin(owners, relevant) & real, (ids == query_ids[:, None]) & real, real)
+    return Found(torch.isin(owners, relevant), (ids == query_ids[:, None]) & real, real)
 
 
 def by_rank(hit: Tensor, real: Tensor) -> Tensor:

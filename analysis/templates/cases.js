@@ -1,9 +1,14 @@
 "use strict";
 (() => {
-  const DIRECTIONS = { query_to_document: "query → document", document_to_query: "document → query" };
+  const DIRECTIONS = {
+    query_to_document: "query → document",
+    document_to_query: "document → query",
+    own: "as the system aligns (A)",
+  };
   const SUMS = {
     query_to_document: "every query token spreads a weight of 1 over the document (columns)",
     document_to_query: "every document token spreads a weight of 1 over the query (rows)",
+    own: "the system's own alignment A; its relevance sums similarities with these weights",
   };
   const GROUPS = {
     best: "Best", worst: "Worst", random: "Random", disagreement: "Generative and multi-vector disagree",
@@ -57,10 +62,8 @@
         this.switches.append(make("label", {}, name, select));
       }
       browser.data.systems.forEach((entry, number) => this.add("system", number, entry.label));
-      for (const [value, label] of Object.entries(DIRECTIONS)) this.add("direction", value, label);
       this.select.system.value = system;
       this.select.system.parentElement.hidden = browser.data.systems.length < 2;
-      this.select.direction.value = browser.data.systems[system].direction;
       this.lists = {
         query: make("ul", { class: "case-tokens", role: "listbox", "aria-label": "Query tokens" }),
         document: make("ul", { class: "case-tokens", role: "listbox", "aria-label": "Document tokens" }),
@@ -81,7 +84,7 @@
 
     listen() {
       this.select.system.addEventListener("change", () => {
-        this.select.direction.value = this.browser.data.systems[this.select.system.value].direction;
+        this.select.direction.replaceChildren(); // every system begins with its own direction
         this.show();
       });
       for (const name of ["direction", "layer", "head"]) {
@@ -136,7 +139,7 @@
     async show() {
       const view = this.view;
       this.pinned = null;
-      this.levels = null;
+      this.levels = this.bytes = null; // until they are unpacked
       for (const side of ["query", "document"]) {
         this.lists[side].replaceChildren(...this.tokens(side).map((token, number) => make("li", {
           role: "option", "aria-selected": "false", tabindex: number ? "-1" : "0", "data-number": number,
@@ -150,14 +153,22 @@
         this.status.textContent = "This system's run does not hold this pair.";
         return;
       }
+      this.renewDirections(view);
       this.renew("layer", view.layers, (n) => [n, `${n + 1}`], view.layers - 1);
       const heads = view.heads > 1 ? view.heads + 1 : 1;
       this.renew("head", heads, (n) => [n, n ? `${n}` : "mean of heads"], 0);
-      const names = Object.keys(DIRECTIONS);
+      const names = Object.keys(view.weights);
       const bytes = await Promise.all(names.map((name) => unpacked(view.weights[name].data)));
       if (view !== this.view) return; // another case was chosen meanwhile
       this.bytes = Object.fromEntries(names.map((name, number) => [name, bytes[number]]));
       this.draw();
+    }
+
+    renewDirections(view) {
+      const select = this.select.direction, before = select.value;
+      select.replaceChildren();
+      for (const name of Object.keys(view.weights)) this.add("direction", name, DIRECTIONS[name]);
+      select.value = before in view.weights ? before : this.browser.data.systems[this.select.system.value].direction;
     }
 
     /** A switch's values for this view; it keeps its value where it still exists. */
@@ -173,6 +184,7 @@
 
     /** Chooses the matrix that the switches name and draws it. */
     draw() {
+      if (!this.bytes) return;
       const { layer, head, direction } = this.select;
       const [rows, columns] = [this.view.document_tokens.length, this.view.query_tokens.length];
       const heads = this.view.heads > 1 ? this.view.heads + 1 : 1;

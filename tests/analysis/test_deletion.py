@@ -30,6 +30,8 @@ def test_the_strongest_candidates_and_the_first_of_equal_ones():
     assert strongest(values, candidates, 1).long().tolist() == [[1, 0, 0, 0], [1, 0, 0, 0]]
     assert strongest(values, candidates, 2).long().tolist() == [[1, 0, 0, 1], [1, 1, 0, 0]]
     assert strongest(values, candidates, 9).tolist() == candidates.tolist()
+    many = strongest(torch.zeros(1, 500), torch.ones(1, 500, dtype=torch.bool), 50)
+    assert many[0, :50].all() and not many[0, 50:].any()
 
 
 class Weighted:
@@ -181,6 +183,8 @@ def test_documents_that_are_not_read_token_by_token_are_left_alone(ids):
     batch = table(DOCUMENTS, QUERIES).test_pairs("test", 9, 2, None)[1][0]
     special = torch.tensor([END])
     assert removable(batch, model.align(batch), "document", special) is None
+    same = PairBatch(*pad([[10, END]]), *pad([[10, 10, END]]), torch.zeros(1))
+    assert removable(same, model.align(same), "document", special) is None
     words = removable(batch, model.align(batch), "query", special)
     assert words.tolist() == [[True] * 4 + [False], [True, True, False, False, False]]
 

@@ -225,6 +225,20 @@ def test_every_head_of_every_layer_has_its_own_rates(make_explanation, store_of,
         assert row["soft_low"] < row["soft"] < row["soft_high"]
 
 
+def test_one_pair_leaves_no_doubt_about_any_head(make_explanation, store_of, measure):
+    explanation = make_explanation(1, layers=2, heads=3)
+    explanation.layers[1].alignment = explanation.layers[1].alignment.flip(1)
+    for pairs in explanation.layers:  # few token types: some are equal
+        pairs.document_ids, pairs.query_ids = pairs.document_ids % 3, pairs.query_ids % 3
+    rows = measure(ExactMatch, store_of(explanation, "generative")).tables["exact_match_heads"]
+    rows = [row for row in rows if row["idf_bin"] == "all"]
+    assert len({round(row["soft"], 4) for row in rows}) == 6  # three heads, two directions
+    for row in rows:
+        for name in ("hard", "soft"):
+            assert row[f"{name}_low"] == pytest.approx(row[name], rel=1e-5)
+            assert row[f"{name}_high"] == pytest.approx(row[name], rel=1e-5)
+
+
 def test_of_one_head_the_heads_table_is_the_table(make_explanation, store_of, measure):
     tables = measure(
         ExactMatch, store_of(make_explanation(10, layers=1, heads=1), "generative"), size=3

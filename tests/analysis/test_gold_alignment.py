@@ -78,6 +78,7 @@ def test_constant_strengths_are_a_random_choice():
     torch.testing.assert_close(values[:, 2], torch.full((3,), 3 / 5))
     for recall in (1, 3):
         torch.testing.assert_close(values[:, recall], torch.tensor([1, 2, 4]) / 5)
+    assert at_top(torch.zeros(5), flags(0, 1, 2, 3, 4, size=5), (9,)).eq(1).all()
 
 
 def test_leading_axes_and_padding_change_nothing():

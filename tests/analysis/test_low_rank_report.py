@@ -3,10 +3,12 @@ from statistics import mean, median
 import pytest
 import torch
 
+from analysis.exact_match_report import ExactMatch
 from analysis.head_sample import HeadSample, select
 from analysis.low_rank import low_rank
 from analysis.low_rank_bound import lemma_terms
 from analysis.low_rank_report import LowRank
+from analysis.shape_report import Shape
 
 
 def heads_of(store, layer, head):
@@ -160,4 +162,9 @@ def test_selected_pairs_keep_all_their_tensors(make_pairs):
 def test_only_the_sample_is_measured(make_explanation, store_of, measure, monkeypatch):
     store = store_of(make_explanation(6, layers=2, heads=3), "generative")
     monkeypatch.setattr(HeadSample.__init__, "__defaults__", (18,))  # 3 pairs of 6 heads
-    assert {row["pairs"] for row in measure(LowRank, store, 2).tables["low_rank"]} == {3}
+    # one pair at a time: batches without any of the sample too
+    assert {row["pairs"] for row in measure(LowRank, store, 1).tables["low_rank"]} == {3}
+    for measurement, name in ((ExactMatch, "exact_match_heads"), (Shape, "shape")):
+        whole, single = (measure(measurement, store, size).tables[name] for size in (6, 1))
+        for row, other in zip(whole, single, strict=True):
+            assert row == pytest.approx(other, abs=1e-4, nan_ok=True)

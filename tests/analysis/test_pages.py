@@ -1,5 +1,6 @@
 """Pages in a real browser: headless Chromium opens them as files."""
 
+import csv
 import html
 import json
 import re
@@ -154,7 +155,8 @@ def expected_partners(run, number, direction, side, index, head=None):
             similarity=pair.similarity[:, head : head + 1],
             alignment=pair.alignment[:, head : head + 1],
         )
-    weights = directed_alignment(pair, store.description.paradigm, direction)[0]
+    directed = lambda: directed_alignment(pair, store.description.paradigm, direction)  # noqa: E731
+    weights = pair.alignment[0, 0] if direction == "own" else directed()[0]
     low, high = weights.min(), weights.max()
     levels = (255 * (weights - low) / (high - low)).round()
     line = levels[:, index] if side == "query" else levels[index]
@@ -204,6 +206,8 @@ def test_a_report_in_a_browser(runs, tmp_path):
     found.turned_query = look("Query", 0, "Document");
     found.system = await switched("system", 1);
     found.system_query = look("Query", 0, "Document");
+    found.own = await switched("direction", "own");
+    found.own_query = look("Query", 1, "Document");
     return found;
     """
     found = browse(page, script, tmp_path)
@@ -224,8 +228,9 @@ def test_a_report_in_a_browser(runs, tmp_path):
     assert_marks(found["head_partners"], seal, 0, place, "query", 1, 1)
     assert_marks(found["turned_query"], seal, 0, "query_to_document", "query", 0)
     assert_marks(found["system_query"], colbert, 0, "query_to_document", "query", 0)
-    pictures = [found[name] for name in ("start", "layer", "head", "turned", "system")]
-    assert len(set(pictures)) == 5 and found["again"] == found["start"]
+    assert_marks(found["own_query"], colbert, 0, "own", "query", 1)
+    pictures = [found[name] for name in ("start", "layer", "head", "turned", "system", "own")]
+    assert len(set(pictures)) == 6 and found["again"] == found["start"]
 
 
 @needs_browser
@@ -250,4 +255,7 @@ def test_a_comparison_in_a_browser(runs, tmp_path):
         ["t5_seal", "generative", "1", "1.000"],
     ]
     assert found["chosen"] == [[0], [0]]  # both read the same text
+    (row,) = csv.DictReader((tmp_path / "out/comparison_agreement.csv").open())
+    assert row["pairs"] == "6" and 0 < float(row["query_to_document/overlap"]) < 1
+    assert "t5_colbert, t5_seal</td><td>6</td>" in page.read_text()
     assert found["groups"][-1] == "Generative and multi-vector disagree"

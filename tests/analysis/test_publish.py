@@ -68,9 +68,9 @@ def test_metrics_tables_figures_and_artefacts_of_a_run(run):
     assert logger.tables == {"tables/t": (["layer", "rate"], [[1.0, 0.5], ["all", None]])}
     assert logger.images == [(str(run / "figures/f.png"), "A figure")]
     assert logger.artefacts == {
-        "a-run-1-retrieve": (str(run / "retrieve.trec"), "ranking"),
+        "a-run-1-retrieve.trec": (str(run / "retrieve.trec"), "ranking"),
         "a-run-1-alignments": (str(run / "alignments"), "alignments"),
-        "a-run-1-report": (str(run / "report.html"), "report"),
+        "a-run-1-report.html": (str(run / "report.html"), "report"),
     }
     assert (logger.status, logger.finished) == ("success", 1)
 

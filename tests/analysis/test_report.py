@@ -118,7 +118,7 @@ def test_figures_stand_under_the_headings_of_their_measurements(run, make_pairs)
     weights = make_pairs(1).alignment[0, 0]
     labels = [list(map(str, range(n))) for n in weights.shape]
     gallery = Gallery(run / "figures")
-    names = ("framework", "exact_match_heads", "unheard_of", "framework_ranking")
+    names = ("kernel", "exact_match_heads", "unheard_of", "low_rank", "low_rank_bound")
     for name in names:
         figure = alignment_heatmap(weights, weights > 0, *labels, "title")
         gallery.add(figure, GalleryEntry(name, name.upper(), "How."))
@@ -127,9 +127,11 @@ def test_figures_stand_under_the_headings_of_their_measurements(run, make_pairs)
     assert [one or other for one, other in order] == [
         "Exact match",
         "EXACT_MATCH_HEADS",
-        "Does the framework hold?",
-        "FRAMEWORK",
-        "FRAMEWORK_RANKING",
+        "Low rank",
+        "LOW_RANK",
+        "LOW_RANK_BOUND",
+        "Kernelised relevance",
+        "KERNEL",
         "Unheard of",
         "UNHEARD_OF",
     ]
@@ -142,7 +144,7 @@ def test_a_damaged_store_costs_the_cases_alone(run, make_explanation):
     with AlignmentWriter(run / "alignments", description) as writer:
         writer.add(make_explanation(2, paradigm="multi_vector"), ["a", "b"], ["c", "d"])
     page = write_report(run).read_text()
-    assert "its cases cannot be shown" in page and "vocabulary.json is missing" in page
+    assert "its alignments cannot be shown" in page and "vocabulary.json is missing" in page
     (shard,) = (run / "alignments").glob("shard*")
     shard.write_bytes(shard.read_bytes()[:-1])
     assert "is truncated" in write_report(run).read_text()
