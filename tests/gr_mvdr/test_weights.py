@@ -11,3 +11,17 @@ def test_the_hash_of_the_weights_changes_with_any_of_them():
     with torch.no_grad():
         model.layer.weight[1, 1] += 1e-3
     assert weights_hash(model) != first
+
+
+class Counting(torch.nn.Module):
+    count = 1
+
+    def get_extra_state(self):
+        return {"count": self.count}
+
+
+def test_what_is_no_tensor_counts_too():
+    model = Counting()
+    first = weights_hash(model)
+    model.count = 2
+    assert weights_hash(model) != first
