@@ -16,11 +16,11 @@ from omegaconf import DictConfig, OmegaConf
 from analysis.analyse import analyse_run
 from analysis.costs import index_bytes, peak_memory_bytes, query_milliseconds, reset_peak_memory
 from analysis.evaluation import evaluate_reranking, evaluate_retrieval
+from analysis.pages.report import write_report
 from analysis.provenance import provenance
 from analysis.publish import publish_run
-from analysis.report import write_report
 from analysis.run_folder import find_run, read_run, start_run, write_json
-from analysis.study import check_study, run_study
+from analysis.studies.study import check_study, run_study
 from conf.checks import check_values
 from conf.resolvers import register_resolvers
 

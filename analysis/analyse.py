@@ -11,16 +11,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from analysis.alignment_cases import draw_cases
 from analysis.alignment_curve import measure_curve
-from analysis.alignment_store import AlignmentStore, StoreDescription
-from analysis.extract import extract_alignments
 from analysis.gallery import Gallery
 from analysis.inverse_document_frequency import document_frequencies, inverse_document_frequency
 from analysis.measurement import GoldTokens, Measured, Texts
+from analysis.measurements.alignment_cases import draw_cases
 from analysis.rows import write_rows
+from analysis.store.alignment_store import AlignmentStore, StoreDescription
+from analysis.store.extract import extract_alignments
+from analysis.store.vocabulary import write_vocabulary
 from analysis.token_kinds import TokenKinds
-from analysis.vocabulary import write_vocabulary
 from data_modules.gold import gold_tokens
 from gr_mvdr.configured import build
 from gr_mvdr.progress import track
@@ -135,11 +135,14 @@ def measure_store(store: AlignmentStore, texts: Texts, names: Iterable[str]) -> 
 
 def write_findings(found: Sequence[Measured], run: Path) -> dict[str, float]:
     """Writes tables and figures into a run's folder; answers all metrics."""
-    metrics, gallery = {}, Gallery(run / "figures")
+    metrics, gallery = {}, Gallery(run / "figures", keep=True)
+    figures = [figure for measured in found for figure in measured.figures]
+    if any(entry.case for _, entry in figures):  # there may have been more of them
+        gallery.entries = [entry for entry in gallery.entries if not entry.case]
     for measured in found:
         metrics |= measured.metrics
         for name, rows in measured.tables.items():
             write_rows(rows, run / f"{name}.csv")
-        for figure, entry in measured.figures:
-            gallery.add(figure, entry)
+    for figure, entry in figures:
+        gallery.add(figure, entry)
     return metrics

@@ -14,11 +14,11 @@ from omegaconf import DictConfig
 from rich.console import Console
 from rich.text import Text
 
-from analysis.comparison import Comparison, Section, compare_runs
-from analysis.comparison_files import write_comparison
+from analysis.comparisons.comparison import Comparison, Section, compare_runs
+from analysis.comparisons.comparison_files import write_comparison
+from analysis.comparisons.paper import read_paper
+from analysis.comparisons.paper_table import write_paper_table
 from analysis.metric_names import group
-from analysis.paper import read_paper
-from analysis.paper_table import write_paper_table
 from analysis.publish import publish_comparison
 from analysis.tables import Cell, Table, summary
 from conf.resolvers import register_resolvers

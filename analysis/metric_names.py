@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
 
-from analysis import measurement_names
+from analysis.pages import measurement_names
 
 GROUPS = ("retrieve", "rerank", "analysis", "cost")
 LABELS = {

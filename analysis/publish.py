@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from analysis.comparison import Comparison
-from analysis.comparison_files import numbers
+from analysis.comparisons.comparison import Comparison
+from analysis.comparisons.comparison_files import numbers
 from analysis.gallery import read_gallery
 from analysis.run_folder import Run, flatten
 from analysis.tables import Table
@@ -41,10 +41,9 @@ def publish_run(logger: Any, run: Run) -> None:
         for path in sorted(run.path.glob("*.csv")):
             _log_table(logger, path)
     if hasattr(logger, "log_image"):
-        entries = read_gallery(run.path / "figures")
-        paths = [str(run.path / "figures" / f"{entry.name}.png") for entry in entries]
-        if paths:
-            logger.log_image("figures", paths, caption=[entry.title for entry in entries])
+        for entry in read_gallery(run.path / "figures"):
+            path = run.path / "figures" / f"{entry.name}.png"
+            logger.log_image(f"figures/{entry.name}", [str(path)], caption=[entry.title])
     log_artefacts(logger, run.path, ARTEFACTS, run.path.name)
     logger.finalize("success")
     if hasattr(logger.experiment, "finish"):  # wandb uploads at the end of a run
@@ -86,15 +85,17 @@ def publish_comparison(
 def _log_table(logger: Any, path: Path) -> None:
     with path.open(newline="", encoding="utf-8") as file:
         columns, *rows = csv.reader(file)
-    data = [[_value(text) for text in row] for row in rows]
+    cells = [_column(texts) for texts in zip(*rows, strict=True)]
+    data = [list(row) for row in zip(*cells, strict=True)]
     logger.log_table(f"tables/{path.stem}", columns=columns, data=data)
 
 
-def _value(text: str) -> float | str | None:
+def _column(texts: Sequence[str]) -> list[float | str | None]:
+    """A column of one type, as wandb asks: numbers if all are, None where a cell is empty."""
     try:
-        return float(text) if text else None
+        return [float(text) if text else None for text in texts]
     except ValueError:
-        return text
+        return [text or None for text in texts]
 
 
 def log_artefacts(

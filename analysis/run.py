@@ -13,9 +13,9 @@ from hydra.utils import get_class, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from analysis.analyse import analyse_run
+from analysis.pages.report import write_report
 from analysis.provenance import VERSION
 from analysis.publish import publish_run
-from analysis.report import write_report
 from analysis.run_folder import PARTS, UnfinishedRun, read_run, write_json
 from conf.resolvers import register_resolvers
 

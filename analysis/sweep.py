@@ -10,7 +10,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
 from analysis.compare import compare, comparison_logger
-from analysis.sweep_study import write_sweep_study
+from analysis.studies.sweep_study import write_sweep_study
 
 
 class CompareRuns(Callback):

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from analysis import metric_names
-from analysis.comparison import Group, Section
+from analysis.comparisons.comparison import Group, Section
 from analysis.metric_names import Statistic
 
 MANY_COLUMNS = 8  # more than these do not stand side by side on a page

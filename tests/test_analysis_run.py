@@ -12,13 +12,18 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from analysis.alignment_store import AlignmentStore
 from analysis.run import analyse_again
 from analysis.run_folder import UnfinishedRun
+from analysis.store.alignment_store import AlignmentStore
 from train import train
 
 ROOT = Path(__file__).parents[1]
-SETTINGS = ("analysis.pairs=6", "analysis.cases=1", "analysis.sample_pairs=4", "analysis.queries=2")
+SETTINGS = (
+    "analysis.pairs=6",
+    "analysis.pages.cases=1",
+    "analysis.sample_pairs=4",
+    "analysis.queries=2",
+)
 
 
 def settings(*overrides):
@@ -89,7 +94,7 @@ def test_analysing_twice_gives_the_same_and_aligns_once(run, monkeypatch):
 def test_measurements_that_are_not_asked_for_keep_their_metrics(run):
     folder = run("t5_colbert")
     whole = analyse_again(folder, settings())
-    only = ["analysis.exact_match_report.ExactMatch"]
+    only = ["analysis.measurements.exact_match_report.ExactMatch"]
     part = analyse_again(folder, settings() | {"measurements": only, "experiments": None})
     assert part.keys() == whole.keys()
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from datasets import Dataset
 
-from analysis.alignment_store import AlignmentStore, StoreDescription
-from analysis.alignment_writer import AlignmentWriter
 from analysis.measurement import Texts
+from analysis.store.alignment_store import AlignmentStore, StoreDescription
+from analysis.store.alignment_writer import AlignmentWriter
 from analysis.token_kinds import TokenKinds
 from data_modules.collection import JUDGEMENTS, Collection
 from data_modules.module import RetrievalDataModule

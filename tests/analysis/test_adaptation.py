@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from analysis.adaptation import Adaptation, Strategy
-from analysis.adaptation_figure import adaptation_figure
 from analysis.metric_names import Statistic
-from analysis.study import check_study, run_study
+from analysis.studies.adaptation import Adaptation, Strategy
+from analysis.studies.adaptation_figure import adaptation_figure
+from analysis.studies.study import check_study, run_study
 from gr_mvdr.alignment import TopK, TopP
 from gr_mvdr.ranking import Ranking, evaluate
 from gr_mvdr.scoring import Scoring
 
-ADAPTATION = {"_target_": "analysis.adaptation.Adaptation", "k": [1, 2], "p": [0.2, 0.5]}
+ADAPTATION = {"_target_": "analysis.studies.adaptation.Adaptation", "k": [1, 2], "p": [0.2, 0.5]}
 
 
 def made(run, system, data, **changes):

@@ -3,9 +3,9 @@ import json
 import pytest
 import torch
 
-from analysis import alignment_writer
-from analysis.alignment_store import AlignmentStore, StoreDescription
-from analysis.alignment_writer import AlignmentWriter
+from analysis.store import alignment_writer
+from analysis.store.alignment_store import AlignmentStore, StoreDescription
+from analysis.store.alignment_writer import AlignmentWriter
 
 DESCRIPTION = StoreDescription("t5_seal", "generative", "almanac", made_from="these weights")
 MATRICES = ("similarity", "alignment")

@@ -6,12 +6,12 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from analysis.alignment_cases import draw_cases
-from analysis.alignment_store import AlignmentStore, StoreDescription
-from analysis.alignment_writer import AlignmentWriter
 from analysis.analyse import analyse_run, measure_store, write_findings
 from analysis.gallery import read_gallery
 from analysis.measurement import GoldTokens, Measured, Texts
+from analysis.measurements.alignment_cases import draw_cases
+from analysis.store.alignment_store import AlignmentStore, StoreDescription
+from analysis.store.alignment_writer import AlignmentWriter
 from analysis.token_kinds import TokenKinds
 
 CONFIGURED = OmegaConf.load(Path(__file__).parents[2] / "conf/analysis/full.yaml").measurements

@@ -5,13 +5,13 @@ import zlib
 import pytest
 import torch
 
-from analysis.alignment_store import AlignmentStore, StoreDescription
-from analysis.alignment_writer import AlignmentWriter
-from analysis.case_browser import as_script
-from analysis.case_selection import Candidate, choose_cases
-from analysis.cases import AlignedRun, cases_of, packed
 from analysis.directed_alignment import directed_alignment
-from analysis.vocabulary import Vocabulary, read_vocabulary, write_vocabulary
+from analysis.pages.case_browser import as_script
+from analysis.pages.case_selection import Candidate, choose_cases
+from analysis.pages.cases import AlignedRun, cases_of, packed
+from analysis.store.alignment_store import AlignmentStore, StoreDescription
+from analysis.store.alignment_writer import AlignmentWriter
+from analysis.store.vocabulary import Vocabulary, read_vocabulary, write_vocabulary
 from gr_mvdr.explanation import Explanation
 from gr_mvdr.ranking import Ranking
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from analysis.contribution import contributions, group_shares, top_shares
-from analysis.contribution_report import GROUPS, Contribution
 from analysis.measurement import Texts
+from analysis.measurements.contribution_report import GROUPS, Contribution
 from analysis.token_kinds import TokenKinds
 from gr_mvdr.explanation import Explanation
 from gr_mvdr.relevance import PairAlignment

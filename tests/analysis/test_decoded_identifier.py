@@ -4,7 +4,11 @@ import datasets
 import pytest
 import torch
 
-from analysis.decoded_identifier import measure_decoded_identifiers, occurrences, overlap
+from analysis.experiments.decoded_identifier import (
+    measure_decoded_identifiers,
+    occurrences,
+    overlap,
+)
 from data_modules.gold import gold_tokens
 from data_modules.sources import AlmanacDataModule
 from gr_mvdr.beam_search import Hypotheses

@@ -3,8 +3,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from analysis.deletion import deletion_rows, measure_deletion
-from analysis.token_removal import removable, strongest, without_tokens
+from analysis.experiments.deletion import deletion_rows, measure_deletion
+from analysis.experiments.token_removal import removable, strongest, without_tokens
 from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.relevance import PairAlignment
 

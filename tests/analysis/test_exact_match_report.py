@@ -5,10 +5,10 @@ import torch
 
 from analysis.directed_alignment import directed_alignment, directed_heads, own_direction
 from analysis.exact_match import DIRECTIONS, exact_match
-from analysis.exact_match_figures import exact_match_boxes
-from analysis.exact_match_report import ExactMatch
-from analysis.exact_match_table import ExactMatchTable
 from analysis.measurement import Texts
+from analysis.measurements.exact_match_figures import exact_match_boxes
+from analysis.measurements.exact_match_report import ExactMatch
+from analysis.measurements.exact_match_table import ExactMatchTable
 from analysis.token_kinds import TokenKinds
 from analysis.token_types import TokenTypeRates
 from gr_mvdr.explanation import DecoderPaths, Explanation

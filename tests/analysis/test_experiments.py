@@ -8,10 +8,10 @@ from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
-from analysis.paper import read_paper
-from analysis.study import check_study
+from analysis.comparisons.paper import read_paper
+from analysis.studies.study import check_study
+from analysis.studies.sweep_study import swept_values
 from analysis.sweep import CompareRuns
-from analysis.sweep_study import swept_values
 from conf.resolvers import register_resolvers
 from gr_mvdr.configured import build
 
@@ -61,7 +61,7 @@ def test_parts_of_an_experiment_can_be_built(experiment):
     callback = OmegaConf.to_container(config.hydra.callbacks.compare)
     drawn = CompareRuns(**{k: v for k, v in callback.items() if k != "_target_"})
     for curves in drawn.curves:
-        build({"_target_": "analysis.curves.Curves"} | curves)
+        build({"_target_": "analysis.studies.curves.Curves"} | curves)
     if drawn.paper:
         assert read_paper(drawn.paper).rows
 

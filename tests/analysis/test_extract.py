@@ -2,9 +2,9 @@ import pytest
 import pytorch_lightning as pl
 import torch
 
-from analysis import alignment_writer
-from analysis.alignment_store import AlignmentStore, StoreDescription
-from analysis.extract import extract_alignments
+from analysis.store import alignment_writer
+from analysis.store.alignment_store import AlignmentStore, StoreDescription
+from analysis.store.extract import extract_alignments
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.explanation import Explanation
 

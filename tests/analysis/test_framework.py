@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from analysis.framework import PathShares, head_contributions, path_kind, path_sum_error
-from analysis.framework_report import Framework
+from analysis.measurements.framework_report import Framework
 from gr_mvdr.explanation import DecoderPaths, Explanation
 
 PARTS = ("self_attention", "cross_attention", "feed_forward")

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from analysis.framework_query import measure_query_paths
+from analysis.experiments.framework_query import measure_query_paths
 from models.t5_seal import T5SEAL
 
 SHAPE = dict(vocab_size=60, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2)

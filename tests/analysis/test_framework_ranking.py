@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from analysis.framework_ranking import NAMES, measure_framework_ranking, relevances
+from analysis.experiments.framework_ranking import NAMES, measure_framework_ranking, relevances
 from gr_mvdr.batch import PairBatch, cut, pad
 from gr_mvdr.ranking import Ranking, evaluate
 from gr_mvdr.tokenizers import EOS_ID

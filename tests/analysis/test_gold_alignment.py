@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from analysis.gold_alignment import MEASURES, at_thresholds, at_top, measure, strength
-from analysis.gold_alignment_report import DEPTHS, GoldAlignment
 from analysis.measurement import GoldTokens, Texts
+from analysis.measurements.gold_alignment_report import DEPTHS, GoldAlignment
 from gr_mvdr.explanation import Explanation
 from gr_mvdr.relevance import PairAlignment
 

@@ -4,6 +4,7 @@ from functools import partial
 import pytest
 import torch
 
+from analysis.experiments.kernel_retrieval import Best, KernelVectors
 from analysis.kernel import (
     feature_maps,
     kernel_relevance,
@@ -15,7 +16,6 @@ from analysis.kernel import (
     softmax_relevance,
     squared_key_norm,
 )
-from analysis.kernel_retrieval import Best, KernelVectors
 from gr_mvdr.explanation import Factors
 from gr_mvdr.token_vectors import TokenVectors
 

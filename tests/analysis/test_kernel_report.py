@@ -1,10 +1,10 @@
 import pytest
 import torch
 
+from analysis.experiments.kernel_report import measure_kernel
+from analysis.experiments.kernel_search import kernel_rankings
 from analysis.gallery import Gallery
 from analysis.kernel import feature_maps, kernel_relevance, softmax_relevance, squared_key_norm
-from analysis.kernel_report import measure_kernel
-from analysis.kernel_search import kernel_rankings
 from analysis.rank_correlation import spearman
 from analysis.rows import write_rows
 from gr_mvdr.alignment import Softmax

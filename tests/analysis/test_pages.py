@@ -11,12 +11,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from analysis.alignment_store import AlignmentStore, StoreDescription
-from analysis.alignment_writer import AlignmentWriter
 from analysis.compare import compare
 from analysis.directed_alignment import directed_alignment
-from analysis.report import write_report
-from analysis.vocabulary import write_vocabulary
+from analysis.pages.report import write_report
+from analysis.store.alignment_store import AlignmentStore, StoreDescription
+from analysis.store.alignment_writer import AlignmentWriter
+from analysis.store.vocabulary import write_vocabulary
 from gr_mvdr.explanation import Explanation
 from gr_mvdr.ranking import Ranking, write_qrels
 

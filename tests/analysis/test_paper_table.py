@@ -7,10 +7,10 @@ import pytest
 from omegaconf import OmegaConf
 
 from analysis.compare import compare, main
-from analysis.comparison import compare_runs
+from analysis.comparisons.comparison import compare_runs
+from analysis.comparisons.paper import read_paper
+from analysis.comparisons.paper_table import paper_lines, write_paper_table
 from analysis.evaluation import evaluate_retrieval
-from analysis.paper import read_paper
-from analysis.paper_table import paper_lines, write_paper_table
 from analysis.sweep import CompareRuns
 from gr_mvdr.ranking import Ranking, evaluate, read_qrels, write_qrels
 from gr_mvdr.significance import randomisation_test

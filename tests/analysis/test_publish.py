@@ -65,7 +65,7 @@ def test_metrics_tables_figures_and_artefacts_of_a_run(run):
     assert logger.metrics == {"retrieve/mrr@10": 0.5}
     assert logger.hyperparameters["paradigm"] == "generative"
     assert logger.hyperparameters["config"]["data.path"] == "x"
-    assert logger.tables == {"tables/t": (["layer", "rate"], [[1.0, 0.5], ["all", None]])}
+    assert logger.tables == {"tables/t": (["layer", "rate"], [["1", 0.5], ["all", None]])}
     assert logger.images == [(str(run / "figures/f.png"), "A figure")]
     assert logger.artefacts == {
         "a-run-1-retrieve.trec": (str(run / "retrieve.trec"), "ranking"),
@@ -86,3 +86,15 @@ def test_a_logger_of_numbers_alone_gets_numbers_alone(run):
     publish_run(logger, read_run(run))
     publish_run(None, read_run(run))
     assert found == [{"retrieve/mrr@10": 0.5}]
+
+
+def test_wandb_takes_all_of_it_offline(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    loggers = pytest.importorskip("pytorch_lightning.loggers")
+    for number in range(2):  # a sweep's runs share a process
+        logger = loggers.WandbLogger(name=str(number), save_dir=tmp_path, offline=True)
+        publish_run(logger, read_run(run))
+    kept = list((tmp_path / "wandb").glob("offline-run-*"))
+    assert len(kept) == 2
+    assert all(list(folder.glob("files/media/table/tables/*.json")) for folder in kept)
+    assert all(list(folder.glob("files/media/images/*.png")) for folder in kept)

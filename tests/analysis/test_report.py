@@ -5,12 +5,12 @@ from html.parser import HTMLParser
 
 import pytest
 
-from analysis.alignment_store import StoreDescription
-from analysis.alignment_writer import AlignmentWriter
-from analysis.figures import alignment_heatmap
 from analysis.gallery import Gallery, GalleryEntry
-from analysis.report import write_report
+from analysis.measurements.alignment_heatmap import alignment_heatmap
+from analysis.pages.report import write_report
 from analysis.run_folder import UnfinishedRun
+from analysis.store.alignment_store import StoreDescription
+from analysis.store.alignment_writer import AlignmentWriter
 
 
 class References(HTMLParser):

@@ -7,14 +7,15 @@ import datasets
 import pytest
 import torch
 
-from analysis import metric_names, search_trace
+from analysis import metric_names
 from analysis.analyse import analyse_run, write_findings
+from analysis.experiments import search_trace
+from analysis.experiments.search_diagnostics import diagnose_search
+from analysis.experiments.search_errors import search_errors
+from analysis.experiments.search_figure import outcome, search_figure
+from analysis.experiments.search_trace import SearchTrace
 from analysis.gallery import Gallery, GalleryEntry, read_gallery
-from analysis.report import write_report
-from analysis.search_diagnostics import diagnose_search
-from analysis.search_errors import search_errors
-from analysis.search_figure import outcome, search_figure
-from analysis.search_trace import SearchTrace
+from analysis.pages.report import write_report
 from analysis.tables import run_tables
 from gr_mvdr.beam_search import beam_search
 from gr_mvdr.ranking import Ranking, evaluate
@@ -331,7 +332,7 @@ def test_other_systems_have_no_such_search(tmp_path, paradigm):
     system = SimpleNamespace(paradigm=paradigm)
     assert diagnosed(system, None, tmp_path, 50) == {}
     assert diagnosed(SimpleNamespace(paradigm="generative"), None, tmp_path, 0) == {}
-    search = {"_target_": "analysis.search_diagnostics.diagnose_search", "queries": 50}
+    search = {"_target_": "analysis.experiments.search_diagnostics.diagnose_search", "queries": 50}
     settings = {"pairs": 0, "experiments": {"search": search, "other": None}}
     assert analyse_run(system, None, tmp_path, "x", settings) == {}
     with pytest.raises(ValueError, match=r"analysis\.search_queries=-1: must be ≥ 0"):

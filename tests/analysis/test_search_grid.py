@@ -2,8 +2,8 @@ import csv
 
 import pytest
 
-from analysis.search_grid import SearchGrid
-from analysis.study import check_study, run_study
+from analysis.studies.search_grid import SearchGrid
+from analysis.studies.study import check_study, run_study
 from gr_mvdr.ranking import Ranking, recall_of_exact
 
 GRID = {"mode": ["gather"], "keep_document": [0.25, 1.0]}
@@ -12,7 +12,7 @@ CURVES = {"x": "keep_document", "title": "Pruning"}
 
 def study(**changes):
     arguments = {"settings": GRID, "curves": CURVES} | changes
-    return {"_target_": "analysis.search_grid.SearchGrid"} | arguments
+    return {"_target_": "analysis.studies.search_grid.SearchGrid"} | arguments
 
 
 def made(run, system, data, **changes):

@@ -3,9 +3,11 @@ import math
 import pytest
 import torch
 
+from analysis.comparisons.system_agreement import system_agreement
 from analysis.directed_alignment import directed_alignment, directed_heads
 from analysis.exact_match import DIRECTIONS
 from analysis.measurement import Measured, Texts
+from analysis.measurements.shape_report import Shape
 from analysis.shape import (
     agreement,
     entropy,
@@ -14,8 +16,6 @@ from analysis.shape import (
     support,
     top_mass,
 )
-from analysis.shape_report import Shape
-from analysis.system_agreement import system_agreement
 from analysis.token_kinds import TokenKinds
 
 D2Q, Q2D = "document_to_query", "query_to_document"

@@ -3,9 +3,13 @@ import csv
 import pytest
 
 from analysis.compare import compare
-from analysis.comparison import Group, Section
+from analysis.comparisons.comparison import Group, Section
+from analysis.comparisons.significance_tables import (
+    difference_tables,
+    effectiveness,
+    interval_table,
+)
 from analysis.run_folder import Run
-from analysis.significance_tables import difference_tables, effectiveness, interval_table
 from gr_mvdr.ranking import Ranking, write_qrels
 from gr_mvdr.significance import holm
 

@@ -7,7 +7,7 @@ from omegaconf import OmegaConf
 
 from analysis.gallery import GalleryEntry, read_gallery
 from analysis.metric_names import Statistic
-from analysis.study import (
+from analysis.studies.study import (
     Findings,
     check_study,
     columns_of,
@@ -47,8 +47,11 @@ class CountingStudy:
 @pytest.fixture
 def settings(monkeypatch):
     """As Hydra gives them; the class is found under a name of the project's."""
-    monkeypatch.setattr("analysis.study.CountingStudy", CountingStudy, raising=False)
-    settings = {"_target_": "analysis.study.CountingStudy", "settings": {"keep": [0.5, 1.0]}}
+    monkeypatch.setattr("analysis.studies.study.CountingStudy", CountingStudy, raising=False)
+    settings = {
+        "_target_": "analysis.studies.study.CountingStudy",
+        "settings": {"keep": [0.5, 1.0]},
+    }
     return OmegaConf.create({"study": settings}).study
 
 

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 import pytest
 from omegaconf import OmegaConf
 
-from analysis.comparison import compare_runs
+from analysis.comparisons.comparison import compare_runs
 from analysis.gallery import read_gallery
 from analysis.run_folder import Run
-from analysis.study import write_study
+from analysis.studies.study import write_study
+from analysis.studies.sweep_study import described, run_rows, swept_values, write_sweep_study
 from analysis.sweep import CompareRuns, swept_keys
-from analysis.sweep_study import described, run_rows, swept_values, write_sweep_study
 
 CURVES = {"x": "keep_document", "hue": "salience", "title": "Figure 6"}
 METRICS = {

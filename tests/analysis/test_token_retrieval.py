@@ -4,7 +4,7 @@ import pytest
 import torch
 from datasets import Dataset
 
-from analysis.token_retrieval import by_rank, hits, measure_token_retrieval
+from analysis.experiments.token_retrieval import by_rank, hits, measure_token_retrieval
 from gr_mvdr.token_index import TokenIndex
 from gr_mvdr.token_store import PackedTokens
 from gr_mvdr.token_vectors import TokenVectors

@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
-from analysis.alignment_store import AlignmentStore, StoreDescription
 from analysis.analyse import measure_store
 from analysis.exact_match import exact_match
-from analysis.extract import extract_alignments
 from analysis.low_rank import low_rank
 from analysis.measurement import Texts
+from analysis.store.alignment_store import AlignmentStore, StoreDescription
+from analysis.store.extract import extract_alignments
 from analysis.token_kinds import TokenKinds
 from gr_mvdr.alignment import Softmax
 from gr_mvdr.batch import PairBatch, pad

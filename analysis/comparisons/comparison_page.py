@@ -1,0 +1,144 @@
+"""`comparison.html`: systems side by side in one file that opens offline."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from markupsafe import Markup
+
+from analysis.comparisons.agreement_table import agreement_rows, agreement_table
+from analysis.comparisons.comparison import Comparison, Group, Section
+from analysis.comparisons.comparison_figures import draw_comparison
+from analysis.comparisons.significance_tables import (
+    Effectiveness,
+    difference_tables,
+    effectiveness,
+    interval_table,
+)
+from analysis.gallery import Gallery, GalleryEntry
+from analysis.pages import measurement_names
+from analysis.pages.case_browser import case_browser, open_runs
+from analysis.pages.cases import AlignedRun
+from analysis.pages.page import picture, write_page
+from analysis.rows import Row
+from analysis.tables import Cell, Table, comparison_tables, summary
+
+
+@dataclass
+class Findings:
+    """What was found out about the systems of a section beyond their metrics.
+
+    Attributes:
+        section: the systems. gallery: its figures.
+        effectiveness: intervals and tests. agreement: of every two systems' alignments.
+        aligned: the runs whose cases can be shown. notes: why one cannot.
+    """
+
+    section: Section
+    gallery: Gallery
+    effectiveness: Effectiveness
+    agreement: list[Row]
+    aligned: list[AlignedRun]
+    notes: list[str]
+
+
+def find_out(section: Section, figures: Path, prefix: str = "") -> Findings:
+    """Draws, tests and opens what the section's runs left behind.
+
+    Args:
+        figures: where the figures go. prefix: of their names.
+    """
+    # One seed of each system: an alignment is one run's own, not a mean.
+    aligned, notes = open_runs([(group.runs[0], group.label) for group in section.groups])
+    gallery = draw_comparison(section, figures, prefix)
+    return Findings(
+        section, gallery, effectiveness(section), agreement_rows(aligned), aligned, notes
+    )
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One table: `paradigms` are paradigm → rows, a system and its cells."""
+
+    columns: list[str]
+    paradigms: dict[str, list[tuple[Group, list[Cell]]]]
+
+
+@dataclass
+class Part:
+    """What the page shows of one section.
+
+    Attributes:
+        section: its systems.
+        summaries: the metrics that matter: of search and cost, and of the alignments.
+        intervals, differences: tables of the tests; none without rankings.
+        test_notes, case_notes: what is missing, and why.
+        pictures: figures as data. browser: the cases' data, None without alignments.
+        agreement: table of every two systems' alignments; None where there are not two.
+        chapters: heading → explanation and tables of all metrics.
+    """
+
+    section: Section
+    summaries: list[Summary]
+    intervals: Table | None
+    differences: list[Table]
+    test_notes: list[str]
+    pictures: list[tuple[GalleryEntry, str]]
+    browser: Markup | None
+    case_notes: list[str]
+    agreement: Table | None
+    chapters: dict[str, tuple[str, list[Table]]]
+
+
+def write_comparison_page(
+    comparison: Comparison, found: Sequence[Findings], directory: Path
+) -> Path:
+    """Writes the page.
+
+    Args:
+        found: of each section. directory: where the page goes.
+    """
+    path, parts = directory / "comparison.html", list(map(_part, found))
+    return write_page(path, "comparison.html", comparison=comparison, parts=parts)
+
+
+def _part(found: Findings) -> Part:
+    tested = found.effectiveness
+    return Part(
+        section=found.section,
+        summaries=_summaries(found.section),
+        intervals=interval_table(tested) if tested.statistics else None,
+        differences=difference_tables(tested) if tested.differences else [],
+        test_notes=tested.notes if tested.statistics else [],
+        pictures=list(zip(found.gallery.entries, map(picture, found.gallery.paths), strict=True)),
+        browser=case_browser(found.aligned),
+        case_notes=found.notes,
+        agreement=agreement_table(found.agreement) if found.agreement else None,
+        chapters=_chapters(found.section),
+    )
+
+
+def _summaries(section: Section) -> list[Summary]:
+    """Two tables where the alignments were analysed: together they are wider than a page."""
+    parts = [[], []]
+    for key in section.headlines:
+        parts[key.startswith("analysis/")].append(key)
+    return [_summary(section, keys) for keys in parts if keys]
+
+
+def _summary(section: Section, keys: list[str]) -> Summary:
+    table, paradigms = summary(section, keys), defaultdict(list)
+    for group, (_, cells) in zip(section.groups, table.rows, strict=True):
+        paradigms[group.paradigm].append((group, cells))
+    return Summary(table.columns, paradigms)
+
+
+def _chapters(section: Section) -> dict[str, tuple[str, list[Table]]]:
+    chapters = defaultdict(list)
+    for table in comparison_tables(section):
+        chapters[table.chapter].append(table)
+    return {
+        heading: (measurement_names.explanation(heading), tables)
+        for heading, tables in chapters.items()
+    }

@@ -1,0 +1,1 @@
+"""What only the model itself can answer."""

@@ -1,0 +1,1 @@
+"""What the stored alignments say, in one pass over them, and how it is drawn."""

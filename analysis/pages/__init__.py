@@ -1,0 +1,1 @@
+"""Self-contained HTML: the report of a run, browsable cases."""

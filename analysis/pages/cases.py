@@ -1,0 +1,234 @@
+"""Browsable cases: (query, document) pairs with their tokens and alignments in several systems.
+
+Everything comes from what runs leave behind: their alignment stores, the stores' vocabularies and
+`retrieve.trec`. No model is needed.
+"""
+
+import base64
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from analysis.directed_alignment import directed_alignment, own_direction
+from analysis.exact_match import DIRECTIONS
+from analysis.pages.case_selection import Candidate, Pair, choose_cases
+from analysis.run_folder import Run
+from analysis.store.alignment_store import AlignmentStore
+from analysis.store.vocabulary import Vocabulary, read_vocabulary
+from gr_mvdr.ranking import Ranking
+from gr_mvdr.relevance import PairAlignment
+
+RANKING = "retrieve.trec"
+OWN = "own"  # the alignment as the system uses it (Eq. 1), beside the directed ones
+LEVELS = 255  # steps from a matrix's smallest weight to its largest
+TINY = 1e-30  # a matrix of equal weights has no span
+
+
+@dataclass
+class AlignedRun:
+    """A run whose alignments can be shown.
+
+    Attributes:
+        label: the system's name on the page.
+        store: its alignments. vocabulary: what their tokens read as.
+        ranking: what its search found; None where it was not kept.
+    """
+
+    label: str
+    store: AlignmentStore
+    vocabulary: Vocabulary
+    ranking: Ranking | None
+
+    @cached_property
+    def numbers(self) -> dict[Pair, int]:
+        """Pair → its number in the store."""
+        return {tuple(pair): number for number, pair in enumerate(self.store.pairs)}
+
+    @property
+    def paradigm(self) -> str:
+        return self.store.description.paradigm
+
+    def rank(self, pair: Pair) -> int | None:
+        """The document's place in the run's ranking of the query; None where it is not there."""
+        found = self.ranking.documents(pair[0]) if self.ranking else []
+        return found.index(pair[1]) + 1 if pair[1] in found else None
+
+    def reciprocal_rank(self, pair: Pair) -> float:
+        rank = self.rank(pair)
+        return 1 / rank if rank else 0.0
+
+    def score(self, pair: Pair) -> float:
+        found = self.ranking.scores(pair[0]) if self.ranking else {}
+        return found.get(pair[1], float("-inf"))
+
+
+def aligned_run(run: Run, label: str) -> AlignedRun | None:
+    """Opens the alignments of a run; None where it has none, as a cross-encoder.
+
+    Raises:
+        FileNotFoundError, ValueError: the store, its vocabulary or the ranking is damaged.
+    """
+    folder, ranking = run.path / "alignments", run.path / RANKING
+    if not folder.is_dir():
+        return None
+    found = Ranking.read(ranking) if ranking.is_file() else None
+    return AlignedRun(label, AlignmentStore(folder), read_vocabulary(folder), found)
+
+
+def cases_of(
+    runs: Sequence[AlignedRun], judged: int | None = None, each: int = 4, seed: int = 0
+) -> dict[str, Any]:
+    """The cases of one or several runs over the same collection, ready for JSON.
+
+    Args:
+        runs: the systems; all pairs that they share can become cases, those of the first if they
+            share none.
+        judged: by whose ranking pairs are the best or the worst: the first so many runs, by
+            default all.
+        each: cases of a group. seed: of the random ones.
+
+    Returns:
+        {"systems": [{label, paradigm, direction, tokens}], "cases": [{group, query, document,
+        views}]}; a view holds tokens as places in the system's `tokens`, and for each direction
+        the matrices of `packed`, layer after layer, in each the mean of the heads and then, if
+        there are several, every head. Of a system that is not generative, "own" is its A itself.
+    """
+    shared = set.intersection(*(set(run.numbers) for run in runs)) or set(runs[0].numbers)
+    candidates = [_candidate(runs, pair, judged) for pair in sorted(shared)]
+    lexicons = [_Lexicon(run.vocabulary) for run in runs]
+    cases = [
+        {
+            "group": group,
+            "query": pair[0],
+            "document": pair[1],
+            "views": _views(runs, lexicons, pair),
+        }
+        for pair, group in choose_cases(candidates, each, seed).items()
+    ]
+    systems = [
+        {
+            "label": run.label,
+            "paradigm": run.paradigm.replace("_", " "),
+            "direction": own_direction(run.paradigm),
+            "tokens": lexicon.tokens,
+        }
+        for run, lexicon in zip(runs, lexicons, strict=True)
+    ]
+    return {"systems": systems, "cases": cases}
+
+
+def _candidate(runs: Sequence[AlignedRun], pair: Pair, judged: int | None) -> Candidate:
+    holding = [run for run in runs if pair in run.numbers and run.ranking is not None]
+    ranks = {
+        paradigm: [run.reciprocal_rank(pair) for run in holding if run.paradigm == paradigm]
+        for paradigm in ("generative", "multi_vector")
+    }
+    difference = (
+        fmean(ranks["generative"]) - fmean(ranks["multi_vector"]) if all(ranks.values()) else None
+    )
+    judges = [run for run in runs[:judged] if run in holding]
+    if not judges:
+        return Candidate(pair, None, difference=difference)
+    success = fmean(run.reciprocal_rank(pair) for run in judges)
+    return Candidate(pair, success, judges[0].score(pair), difference)
+
+
+class _Lexicon:
+    """The tokens of one system that its cases use, each once."""
+
+    def __init__(self, vocabulary: Vocabulary):
+        self.vocabulary = vocabulary
+        self.places: dict[int, int] = {}
+
+    def places_of(self, ids: Tensor) -> list[int]:
+        return [self.places.setdefault(number, len(self.places)) for number in ids.tolist()]
+
+    @property
+    def tokens(self) -> list[dict[str, Any]]:
+        return [self.vocabulary.token(number) for number in self.places]
+
+
+def _views(
+    runs: Sequence[AlignedRun], lexicons: Sequence[_Lexicon], pair: Pair
+) -> dict[str, dict[str, Any]]:
+    """What every system that holds the pair makes of it; the key is the system's number."""
+    return {
+        str(number): _view(run, lexicon, pair)
+        for number, (run, lexicon) in enumerate(zip(runs, lexicons, strict=True))
+        if pair in run.numbers
+    }
+
+
+def _view(run: AlignedRun, lexicon: _Lexicon, pair: Pair) -> dict[str, Any]:
+    layers = run.store.explain(run.numbers[pair]).layers
+    # A generative system's own alignment is its directed one.
+    own = (OWN,) if own_direction(run.paradigm) == "query_to_document" else ()
+    weights = {
+        reading: packed(torch.cat([_matrices(layer, run.paradigm, reading) for layer in layers]))
+        for reading in (*DIRECTIONS, *own)
+    }
+    return {
+        "query_tokens": lexicon.places_of(layers[-1].query_ids[0]),
+        "document_tokens": lexicon.places_of(layers[-1].document_ids[0]),
+        "layers": len(layers),
+        "heads": layers[-1].alignment.shape[1],
+        "rank": run.rank(pair),
+        "score": _finite(layers[-1].score),
+        "relevance": [_finite(layer.relevance) for layer in layers],
+        "weights": weights,
+    }
+
+
+def _finite(value: Tensor) -> float | None:
+    """A number as JSON has it."""
+    return value.item() if value.isfinite() else None
+
+
+def _matrices(pair: PairAlignment, paradigm: str, reading: str) -> Tensor:
+    """(1, M, N) of a single head, (1 + H, M, N) of several: their mean, then each head's own."""
+    if reading == OWN:
+        return pair.alignment[0]
+    mean = directed_alignment(pair, paradigm, reading)
+    heads = pair.alignment.shape[1]
+    if heads == 1:
+        return mean
+    alone = replace(
+        pair,
+        similarity=pair.similarity.transpose(0, 1),
+        alignment=pair.alignment.transpose(0, 1),
+        document_mask=pair.document_mask.expand(heads, -1),
+        query_mask=pair.query_mask.expand(heads, -1),
+    )
+    return torch.cat([mean, directed_alignment(alone, paradigm, reading)])
+
+
+def packed(matrices: Tensor) -> dict[str, Any]:
+    """Matrices for a page: bytes from 0, a matrix's smallest weight, to 255, its largest.
+
+    A softmax over a long text leaves every weight close to the smallest: from zero, all cells
+    would look the same.
+
+    Args:
+        matrices: (K, M, N), any float dtype.
+
+    Returns:
+        "minima", "maxima": K numbers each; "data": the K·M·N bytes, row by row, as base64 of a
+        zlib stream.
+    """
+    values = matrices.float()
+    low, high = values.flatten(1).amin(1), values.flatten(1).amax(1)
+    span = (high - low).clamp_min(TINY)[:, None, None]
+    levels = ((values - low[:, None, None]) / span * LEVELS).round().to(torch.uint8)
+    data = base64.b64encode(zlib.compress(levels.numpy().tobytes(), 9)).decode()
+    return {"minima": _digits(low), "maxima": _digits(high), "data": data}
+
+
+def _digits(values: Tensor) -> list[float]:
+    """Six digits: more than a page shows."""
+    return [float(f"{value:.6g}") for value in values.tolist()]

@@ -1,0 +1,94 @@
+"""`report.html` of a run: metrics, figures, cases and provenance in one file that opens offline."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from analysis.comparisons.comparison import splits_of
+from analysis.gallery import GalleryEntry, read_gallery
+from analysis.pages import measurement_names
+from analysis.pages.case_browser import case_browser, open_runs
+from analysis.pages.page import picture, write_page
+from analysis.run_folder import Run, flatten, read_run
+from analysis.tables import headline_cells, run_tables
+
+Picture = tuple[GalleryEntry, str]
+
+
+def write_report(run: Path, peers: Sequence[Path | str] = ()) -> Path:
+    """Writes `report.html` into a run's folder, from what already lies there.
+
+    Args:
+        run: a folder with `config.yaml`, `provenance.json`, `metrics.json` and, where alignments
+            were analysed, `figures/` and `alignments/`.
+        peers: folders of other runs over the same data: the cases show their alignments, too, and
+            where generative and multi-vector systems disagree.
+
+    Returns:
+        The report's path.
+
+    Raises:
+        FileNotFoundError, UnfinishedRun, ValueError: as `read_run`, also for a peer, and where a
+            peer was measured on something else.
+    """
+    read = read_run(run)
+    others = [_peer(read, Path(peer)) for peer in peers]
+    labelled = zip([read, *others], _labels([read, *others]), strict=True)
+    aligned, notes = open_runs(list(labelled))
+    browser = case_browser(aligned, judged=1)
+    gallery = _gallery(read.path / "figures")
+    tables = run_tables(read.metrics)
+    return write_page(
+        read.path / "report.html",
+        "report.html",
+        run=read,
+        headlines=headline_cells(read.metrics, splits_of(read.metrics)),
+        metrics=tables,
+        explanations={chapter: measurement_names.explanation(chapter) for chapter in tables},
+        figures=_chapters([(entry, image) for entry, image in gallery if not entry.case]),
+        browser=browser,
+        case_notes=notes,
+        heatmaps=[] if browser else [(entry, image) for entry, image in gallery if entry.case],
+        provenance=_texts(read.provenance),
+        configuration=_texts(read.config),
+    )
+
+
+def _peer(run: Run, path: Path) -> Run:
+    peer = read_run(path)
+    if (peer.setting, peer.fingerprint) != (run.setting, run.fingerprint):
+        raise ValueError(
+            f"peers={path}: measured on {peer.setting}, data {peer.fingerprint}; must be "
+            f"{run.setting}, data {run.fingerprint}, as {run.path}"
+        )
+    return peer
+
+
+def _labels(runs: Sequence[Run]) -> list[str]:
+    """Systems by name; two runs of one system by their folders as well."""
+    systems = [run.system for run in runs]
+    return [
+        run.system if systems.count(run.system) == 1 else f"{run.system} ({run.path.name})"
+        for run in runs
+    ]
+
+
+def _gallery(directory: Path) -> list[Picture]:
+    return [(entry, picture(directory / f"{entry.name}.png")) for entry in read_gallery(directory)]
+
+
+def _chapters(gallery: Sequence[Picture]) -> dict[str, list[Picture]]:
+    """Figures under the headings of their measurements, in the order of the pages."""
+    chapters = defaultdict(list)
+    for entry, image in gallery:
+        chapters[measurement_names.of_figure(entry.name)].append((entry, image))
+    ordered = sorted(chapters, key=measurement_names.place)
+    return {measurement_names.title(name): chapters[name] for name in ordered}
+
+
+def _texts(nested: dict[str, Any]) -> dict[str, str]:
+    return {
+        key: ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        for key, value in flatten(nested).items()
+    }

@@ -1,0 +1,1 @@
+"""Alignments on disk: written once, read as a stream."""

@@ -1,0 +1,188 @@
+"""Alignments on disk: ragged, compressed shards and a small manifest, read as a stream.
+
+A shard holds whole pairs, one flat tensor for each field (`alignment_fields`), cut to the real
+tokens; lengths say where a pair ends. Neither writer nor reader holds more than one shard.
+
+    alignments/manifest.json                names, the ids of every pair, the shards and their sizes
+    alignments/shard-00000.safetensors.zst  safetensors under Zstandard (`zstd -d` unpacks it)
+"""
+
+import json
+import math
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import torch
+from safetensors.torch import load
+from torch import Tensor
+
+from analysis.directed_alignment import own_direction
+from analysis.store.alignment_fields import FIELDS, Fields, padded
+from gr_mvdr.explanation import Explanation
+from gr_mvdr.relevance import PairAlignment
+
+FORMAT = 2
+PRECISIONS = {"float32": torch.float32, "float16": torch.float16}
+CODEC = "zstd"
+
+
+@dataclass(frozen=True)
+class StoreDescription:
+    """What a store holds: the header of its manifest.
+
+    Attributes:
+        system, collection: names that reports show.
+        paradigm: of the system.
+        precision: of the matrices: "float32", or "float16" for half the disk and three digits.
+        made_from: what determines the alignments besides the pairs, such as a hash of the weights.
+    """
+
+    system: str
+    paradigm: str
+    collection: str
+    precision: str = "float32"
+    made_from: str = ""
+
+    def __post_init__(self):
+        own_direction(self.paradigm)
+        if self.precision not in PRECISIONS:
+            raise ValueError(f"precision={self.precision}: must be one of {', '.join(PRECISIONS)}")
+
+
+class AlignmentStore:
+    """Reads alignments back, pair by pair or in padded batches.
+
+    Attributes:
+        description: system, paradigm, collection, precision.
+        pairs: (query id, document id) of every pair, in the order of writing.
+        layers, heads: L and H.
+        path_names: P names of the decoder's paths; none unless the system is generative.
+
+    Raises:
+        FileNotFoundError: no manifest, or a shard is missing.
+        ValueError: a broken manifest, another format, or a shard of the wrong size.
+    """
+
+    def __init__(self, directory: Path):
+        self.directory = Path(directory)
+        manifest = _read_manifest(self.directory)
+        names = StoreDescription.__dataclass_fields__
+        self.description = StoreDescription(**{name: manifest[name] for name in names})
+        self.pairs = [(query, document) for query, document in manifest["pairs"]]
+        self.layers: int = manifest["layers"]
+        self.heads: int = manifest["heads"]
+        self.path_names = tuple(manifest["path_names"])
+        self._projection_norms = torch.tensor(manifest["projection_norms"])
+        self._files = [self.directory / shard["file"] for shard in manifest["shards"]]
+        sizes = [shard["pairs"] for shard in manifest["shards"]]
+        self._starts = [0, *accumulate(sizes)]  # the number of each shard's first pair
+        self._loaded: tuple[int, list[Fields]] | None = None
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __getitem__(self, number: int) -> PairAlignment:
+        """The last layer's alignment of the pair of this number, a batch of one, not padded."""
+        return self.explain(number).layers[-1]
+
+    def explain(self, number: int) -> Explanation:
+        """All that is kept of the pair of this number, as a batch of one, without padding."""
+        if not 0 <= number < len(self):
+            raise IndexError(f"pair {number}: the store holds {len(self)}")
+        return self._padded([number])
+
+    def explanations(self, size: int) -> Iterator[Explanation]:
+        """All pairs in order, padded to the longest of each batch of at most `size`."""
+        for start in range(0, len(self), size):
+            yield self._padded(range(start, min(start + size, len(self))))
+
+    def batches(self, size: int, layer: int = -1) -> Iterator[PairAlignment]:
+        """One layer's alignments of all pairs, as `explanations`."""
+        return (explanation.layers[layer] for explanation in self.explanations(size))
+
+    def holds(self, description: StoreDescription, pairs: list[tuple[str, str]]) -> bool:
+        """Whether the store is what a new extraction would write."""
+        return self.description == description and self.pairs == pairs
+
+    def _padded(self, numbers) -> Explanation:
+        pairs = [self._pair(number) for number in numbers]
+        return padded(pairs, self.path_names, self._projection_norms)
+
+    def _pair(self, number: int) -> Fields:
+        shard = bisect_right(self._starts, number) - 1
+        if self._loaded is None or self._loaded[0] != shard:
+            self._loaded = None  # one shard at a time, also while the next is read
+            sizes = {"l": self.layers, "h": self.heads, "p": len(self.path_names)}
+            self._loaded = shard, _split(_read_shard(self._files[shard]), sizes)
+        return self._loaded[1][number - self._starts[shard]]
+
+
+def _read_manifest(directory: Path) -> dict[str, Any]:
+    path = directory / "manifest.json"
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{path} is missing: no alignments, or their writing was interrupted"
+        )
+    try:
+        manifest = json.loads(path.read_text())
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}:{error.lineno}: not valid JSON ({error.msg})") from None
+    if manifest.get("format") != FORMAT:
+        raise ValueError(
+            f"{path}: format {manifest.get('format')}, written by gr-mvdr "
+            f"{manifest.get('version', '0.1')}; this version reads {FORMAT}: "
+            "python -m analysis.run run=… writes the alignments anew"
+        )
+    for shard in manifest["shards"]:
+        file = directory / shard["file"]
+        if not file.is_file():
+            raise FileNotFoundError(f"{file} is missing: the alignment store is incomplete")
+        if file.stat().st_size != shard["bytes"]:
+            raise ValueError(
+                f"{file} is truncated: {file.stat().st_size} bytes, expected {shard['bytes']}"
+            )
+    return manifest
+
+
+def describe(description: StoreDescription) -> dict[str, Any]:
+    """A description as the first part of a manifest."""
+    return {"format": FORMAT, **asdict(description)}
+
+
+def _read_shard(path: Path) -> Fields:
+    with pyarrow.input_stream(str(path), compression=CODEC) as stream:
+        return load(stream.read())
+
+
+def _split(tensors: Fields, sizes: dict[str, int]) -> list[Fields]:
+    """A shard's flat tensors as views, one dict for each pair."""
+    rows, columns = tensors["document_lengths"].tolist(), tensors["query_lengths"].tolist()
+    shapes = {
+        name: [
+            [{**sizes, "m": m, "n": n}[axis] for axis in FIELDS[name]]
+            for m, n in zip(rows, columns, strict=True)
+        ]
+        for name in FIELDS
+        if name in tensors
+    }
+    parts = {
+        name: tensors[name].split([math.prod(shape) for shape in found])
+        for name, found in shapes.items()
+    }
+    return [
+        {name: parts[name][number].view(shapes[name][number]) for name in parts}
+        for number in range(len(rows))
+    ]
+
+
+def lengths(pairs: list[Fields]) -> dict[str, Tensor]:
+    """A shard's `document_lengths` and `query_lengths`."""
+    return {
+        f"{side}_lengths": torch.tensor([len(p[f"{side}_tokens"]) for p in pairs]).int()
+        for side in ("document", "query")
+    }

@@ -1,0 +1,1 @@
+"""What a finished run is asked beyond its own search."""

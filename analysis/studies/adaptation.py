@@ -1,0 +1,234 @@
+"""Few-shot alignment adaptation: which top-k or top-p suits a collection (aligner §3.1, §4.1).
+
+A trained model keeps its vectors; only the alignment of the refinement changes. Candidates are
+retrieved once, every strategy scores them from the index's vectors, and nothing is encoded again.
+"""
+
+import warnings
+from collections.abc import Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import numpy as np
+
+from analysis.gallery import GalleryEntry
+from analysis.metric_names import MISSING, Statistic
+from analysis.rows import Row
+from analysis.studies.adaptation_figure import CAPTION, adaptation_figure
+from analysis.studies.study import Findings
+from analysis.tables import Cell, Table
+from gr_mvdr.alignment import TopK, TopP
+from gr_mvdr.progress import track
+from gr_mvdr.ranking import METRICS, evaluate_queries
+from gr_mvdr.scoring import Scoring
+
+CHOSEN_BY = "ndcg@10"
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """A pairwise alignment of the refinement: exactly one of k and p is set."""
+
+    k: int | None = None
+    p: float | None = None
+
+    @property
+    def name(self) -> str:
+        return f"top-k={self.k}" if self.p is None else f"top-p={self.p:.1%}"
+
+    @property
+    def alignment(self) -> Any:
+        return TopK(self.k) if self.p is None else TopP(self.p)
+
+
+@dataclass(frozen=True)
+class Fold:
+    """A few annotated queries, what they chose, and what that is worth on all the others."""
+
+    size: int
+    number: int
+    strategy: Strategy
+    own: float
+    rest: dict[str, float]
+
+
+class Adaptation:
+    """A study: the k × p grid of aligner Table 3, and folds of a few queries that choose in it."""
+
+    def __init__(
+        self,
+        k: list,
+        p: list,
+        folds_of: list,
+        depth: int = 1000,
+        search: dict | None = None,
+        split: str | None = None,
+        seed: int = 0,
+    ):
+        """
+        Args:
+            k, p: of the strategies, p as a share; of equally good ones the first is chosen.
+            folds_of: annotated queries in a fold.
+            depth: candidates a query.
+            search: search options that differ from the system's own, for the candidates.
+            split: whose queries are scored; None = the first test split.
+            seed: of the split into folds.
+
+        Raises:
+            ValueError: no strategy, a depth or a fold below 1; k and p as the alignments.
+        """
+        self.strategies = [Strategy(k=value) for value in k] + [Strategy(p=value) for value in p]
+        if not self.strategies:
+            raise ValueError("study.k and study.p: must hold at least one strategy")
+        for strategy in self.strategies:
+            _ = strategy.alignment  # refuses what is no number of tokens
+        for size in folds_of:
+            if size < 1:
+                raise ValueError(f"study.folds_of={size}: must be ≥ 1")
+        if depth < 1:
+            raise ValueError(f"study.depth={depth}: must be ≥ 1")
+        self.folds_of, self.depth, self.search = list(folds_of), depth, dict(search or {})
+        self.split, self.seed = split, seed
+
+    def check(self, model: Any) -> None:
+        """Refuses a model that cannot score candidates under another alignment."""
+        if not hasattr(model, "rerank_encoded"):
+            raise ValueError(
+                f"study: {type(model).__name__} has no token vectors whose alignment could be "
+                "changed; choose a multi-vector model, or study=null"
+            )
+        model.search.changed(**self.search)
+
+    def __call__(self, model: Any, data: Any, run: Path) -> Findings:
+        """Scores every strategy, and lets the folds choose.
+
+        Args:
+            model: a multi-vector system whose index is built; data: a `RetrievalDataModule`.
+        """
+        split = self.split or data.test_splits[0]
+        queries = data.test_queries(split)
+        qrels = data.judgements(split, queries)
+        encoded = model.encoded_queries(queries)
+        ranking = model.retrieve_encoded(encoded, self.depth, **self.search)
+        candidates = {query: ranking.documents(query) for query in qrels}
+        scores, calls = {}, {}
+        for strategy in track(self.strategies, "scoring every strategy"):
+            scoring = Scoring(strategy.alignment, model.scoring.normaliser)
+            with counted_calls(model.encoder) as counter:
+                found = model.rerank_encoded(encoded, candidates, scoring)
+            scores[strategy], calls[strategy] = evaluate_queries(found, qrels), counter[0]
+        folds = self._folds(list(qrels), scores)
+        return _findings(scores, calls, folds, f"{data.collection.name} ({split})")
+
+    def _folds(self, queries: Sequence[str], scores: dict) -> list[Fold]:
+        """All folds of all sizes; queries that do not fill a fold choose nothing."""
+        order = np.random.default_rng(self.seed).permutation(len(queries))
+        folds = []
+        for size in self.folds_of:
+            if size >= len(queries):
+                warnings.warn(
+                    f"study.folds_of={size}: left out, it needs more than {size} queries and there "
+                    f"are {len(queries)}",
+                    stacklevel=2,
+                )
+                continue
+            for number in range(len(queries) // size):
+                own = {queries[i] for i in order[number * size : (number + 1) * size]}
+                folds.append(_fold(size, number, own, scores))
+        return folds
+
+
+def _fold(size: int, number: int, own: set[str], scores: dict) -> Fold:
+    """What a fold's queries choose, and its metrics on the queries outside."""
+    means = {
+        strategy: fmean(values[query][CHOSEN_BY] for query in sorted(own))
+        for strategy, values in scores.items()
+    }
+    best = max(means, key=means.get)  # the first of equally good ones
+    others = [values for query, values in scores[best].items() if query not in own]
+    return Fold(size, number, best, means[best], _means(others))
+
+
+def _means(values: Sequence[dict[str, float]]) -> dict[str, float]:
+    return {metric: fmean(value[metric] for value in values) for metric in METRICS}
+
+
+@contextmanager
+def counted_calls(module: Any):
+    """Counts a module's forward passes: yields a list of one number."""
+    counter = [0]
+
+    def count(*_: Any) -> None:
+        counter[0] += 1
+
+    handle = module.register_forward_hook(count)
+    try:
+        yield counter
+    finally:
+        handle.remove()
+
+
+def _findings(scores: dict, calls: dict, folds: Sequence[Fold], setting: str) -> Findings:
+    grid = {s: _means(list(values.values())) for s, values in scores.items()}
+    few = {size: _spread([f for f in folds if f.size == size]) for size in _sizes(folds)}
+    rows: list[Row] = [
+        _identity(strategy) | grid[strategy] | {"cost/encoder_calls": calls[strategy]}
+        for strategy in scores
+    ]
+    for size, statistics in few.items():
+        row = {"strategy": f"few-shot {size}", "folds_of": size}
+        for metric, statistic in statistics.items():
+            row |= {metric: statistic.mean, f"{metric}/std": statistic.std}
+        rows.append(row)
+    metrics = {
+        f"analysis/adaptation/few_shot_{size}/{CHOSEN_BY}": statistics[CHOSEN_BY].mean
+        for size, statistics in few.items()
+    }
+    metrics["analysis/adaptation/encoder_calls"] = sum(calls.values())
+    chosen = {strategy.name: values[CHOSEN_BY] for strategy, values in grid.items()}
+    shown = {size: statistics[CHOSEN_BY] for size, statistics in few.items()}
+    entry = GalleryEntry("study", "Few-shot alignment adaptation", CAPTION)
+    return Findings(
+        rows,
+        _table(chosen, shown, setting),
+        adaptation_figure(chosen, shown, setting),
+        entry,
+        metrics,
+        {"study_folds": list(map(_fold_row, folds))} if folds else {},
+    )
+
+
+def _sizes(folds: Sequence[Fold]) -> list[int]:
+    return list(dict.fromkeys(fold.size for fold in folds))
+
+
+def _spread(folds: Sequence[Fold]) -> dict[str, Statistic]:
+    """Mean and sample standard deviation over folds of the queries outside of each."""
+    values = {metric: [fold.rest[metric] for fold in folds] for metric in METRICS}
+    return {
+        metric: Statistic(fmean(found), stdev(found) if len(found) > 1 else None)
+        for metric, found in values.items()
+    }
+
+
+def _identity(strategy: Strategy) -> Row:
+    row = {"strategy": strategy.name, "k": strategy.k, "p": strategy.p}
+    return {key: value for key, value in row.items() if value is not None}
+
+
+def _fold_row(fold: Fold) -> Row:
+    identity = {"folds_of": fold.size, "fold": fold.number, "chosen": fold.strategy.name}
+    return identity | {f"own/{CHOSEN_BY}": fold.own} | fold.rest
+
+
+def _table(grid: dict[str, float], few: dict[int, Statistic], setting: str) -> Table:
+    """One row as in the paper's Table 3, with Table 2's few-shot columns beside, in percent."""
+    columns = [*grid, *(f"few-shot {size}" for size in few)]
+    cells = [Cell(f"{100 * value:.1f}", value == max(grid.values())) for value in grid.values()]
+    for statistic in few.values():
+        std = MISSING if statistic.std is None else f"{100 * statistic.std:.1f}"
+        cells.append(Cell(f"{100 * statistic.mean:.1f} ± {std}"))
+    return Table("nDCG@10 under other alignments", columns, [(setting, cells)], corner="collection")

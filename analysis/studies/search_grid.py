@@ -1,0 +1,130 @@
+"""One index searched under many settings: quality against cost (aligner Figure 6, xtr Table 5)."""
+
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from analysis.costs import index_bytes
+from analysis.gallery import GalleryEntry
+from analysis.rows import Row
+from analysis.studies.curves import Curves, draw_curves
+from analysis.studies.study import Findings, study_table
+from gr_mvdr.progress import track
+from gr_mvdr.ranking import Ranking, evaluate, recall_of_exact
+from gr_mvdr.search_costs import SearchCosts
+
+# Places of a ranking that are held against the exact search's.
+FIRST = 10
+
+
+class SearchGrid:
+    """A study: `retrieve` under every combination of search options, queries encoded once."""
+
+    def __init__(
+        self,
+        settings: dict | list,
+        curves: dict,
+        depth: int = 100,
+        split: str | None = None,
+        max_queries: int | None = None,
+    ):
+        """
+        Args:
+            settings: search option → its values, such as {keep_document: [0.2, 1.0]}: all their
+                combinations. A list of such grids: one after the other.
+            curves: what the figure shows, see `Curves`.
+            depth: documents a query.
+            split: whose queries are searched; None = the first test split.
+            max_queries: so many of them at most; None = all.
+
+        Raises:
+            ValueError: an option without a list of values, or no setting at all.
+        """
+        self.grids = [settings] if isinstance(settings, Mapping) else list(settings)
+        for grid in self.grids:
+            for key, values in grid.items():
+                if not isinstance(values, list | tuple) or not values:
+                    raise ValueError(f"study.settings.{key}={values}: must be a list of values")
+        if not any(self.grids):
+            raise ValueError("study.settings: must hold at least one search option")
+        if depth < 1:
+            raise ValueError(f"study.depth={depth}: must be ≥ 1")
+        if max_queries is not None and max_queries < 1:
+            raise ValueError(f"study.max_queries={max_queries}: must be ≥ 1 or null")
+        self.curves, self.depth = Curves(**curves), depth
+        self.split, self.max_queries = split, max_queries
+
+    @property
+    def settings(self) -> list[Row]:
+        """Every combination, in the order in which it is searched."""
+        return [
+            dict(zip(grid, values, strict=True))
+            for grid in self.grids
+            for values in product(*grid.values())
+        ]
+
+    def check(self, model: Any) -> None:
+        """Refuses a model without a token index, and settings that its search does not know."""
+        if not hasattr(model, "retrieve_encoded"):
+            raise ValueError(
+                f"study: {type(model).__name__} has no token index whose search could be varied; "
+                "choose a multi-vector model, or study=null"
+            )
+        for setting in self.settings:
+            model.search.changed(**setting)
+
+    def __call__(self, model: Any, data: Any, run: Path) -> Findings:
+        """Searches under every setting.
+
+        Args:
+            model: a multi-vector system whose index is built; data: a `RetrievalDataModule`.
+            run: the run's folder, which holds `index/`.
+
+        Raises:
+            ValueError: no setting could be searched under.
+        """
+        split = self.split or data.test_splits[0]
+        queries = data.test_queries(split)
+        if self.max_queries is not None:
+            queries = queries.select(range(min(self.max_queries, len(queries))))
+        qrels = data.judgements(split, queries)
+        encoded = model.encoded_queries(queries)
+        exact = model.retrieve_encoded(encoded, FIRST, mode="exact")
+        rows = []
+        for setting in track(self.settings, "searching under every setting"):
+            try:
+                ranking, costs = self._searched(model, encoded, setting, run)
+            except ValueError as error:  # such as more neighbours than the index has tokens
+                warnings.warn(f"study: {setting} left out: {error}", stacklevel=2)
+                continue
+            quality = evaluate(ranking, qrels)
+            quality[f"recall_of_exact@{FIRST}"] = recall_of_exact(exact, ranking, FIRST)
+            rows.append(setting | quality | costs)
+        return self._findings(rows, f"{data.collection.name} ({split}), {len(encoded):,} queries")
+
+    def _searched(
+        self, model: Any, encoded: Sequence, setting: Row, run: Path
+    ) -> tuple[Ranking, dict[str, float]]:
+        """The ranking under one setting, and what a query costs."""
+        # What a setting needs is made before the clock starts.
+        model.retrieve_encoded(encoded[:1], self.depth, **setting)
+        before = dict(vars(model.searcher.costs))
+        start = time.perf_counter()
+        ranking = model.retrieve_encoded(encoded, self.depth, **setting)
+        milliseconds = 1000 * (time.perf_counter() - start)
+        counted = {key: value - before[key] for key, value in vars(model.searcher.costs).items()}
+        costs = {"cost/query_ms": milliseconds / len(encoded)} | SearchCosts(**counted).metrics()
+        costs["cost/bytes_per_token"] = model.searcher.bytes_per_token
+        costs["cost/index_bytes"] = index_bytes(run / "index")
+        return ranking, costs
+
+    def _findings(self, rows: list[Row], setting: str) -> Findings:
+        if not rows:
+            raise ValueError("study.settings: none of them fits this index")
+        caption = self.curves.caption or "One point for each setting of the search."
+        entry = GalleryEntry("study", self.curves.title, f"{caption} {setting}.")
+        figure = draw_curves(self.curves, rows, setting)
+        return Findings(rows, study_table(rows, f"{self.curves.title}: {setting}"), figure, entry)
