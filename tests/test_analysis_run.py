@@ -20,7 +20,7 @@ from train import train
 ROOT = Path(__file__).parents[1]
 SETTINGS = (
     "analysis.pairs=6",
-    "analysis.pages.cases=1",
+    "analysis.cases=1",
     "analysis.sample_pairs=4",
     "analysis.queries=2",
 )

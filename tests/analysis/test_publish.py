@@ -97,4 +97,4 @@ def test_wandb_takes_all_of_it_offline(run, tmp_path, monkeypatch):
     kept = list((tmp_path / "wandb").glob("offline-run-*"))
     assert len(kept) == 2
     assert all(list(folder.glob("files/media/table/tables/*.json")) for folder in kept)
-    assert all(list(folder.glob("files/media/images/*.png")) for folder in kept)
+    assert all(list(folder.glob("files/media/images/**/*.png")) for folder in kept)
