@@ -70,7 +70,7 @@ def measure() -> None:
     start = time.perf_counter()
     store = extract_alignments(system(), made, folder / "alignments", names, description)
     extracted = time.perf_counter() - start
-    configured = OmegaConf.load(ROOT / "conf/analysis/full.yaml").measurements
+    configured = OmegaConf.load(ROOT / "conf/analysis/measurements.yaml").measurements
     measure_store(store, texts(), configured)
     seconds = time.perf_counter() - start
     used = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
