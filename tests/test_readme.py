@@ -82,3 +82,5 @@ def test_a_sweep_ends_with_a_comparison_and_runs_compare_again(tmp_path):
     run("-m", "analysis.compare", f"runs=[{runs[0]},{runs[1]}]", f"out={out}")
     for name in ("comparison.csv", "comparison.md", "comparison.html"):
         assert (out / name).read_text() == (tmp_path / name).read_text()
+    small = ["analysis.pairs=4", "analysis.sample_pairs=2", "analysis.queries=2"]
+    assert "analysed" in run("-m", "analysis.run", f"run={runs[0]}", *small)
