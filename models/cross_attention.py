@@ -99,7 +99,9 @@ def _paths(system: Any, trace: DecoderTrace, batch: PairBatch) -> DecoderPaths:
     parts = [(trace.readers * part).sum(-1).float() for part in trace.parts]
     names = [f"{name}_{layer}" for layer in range(1, layers + 1) for name in SUBLAYERS]
     log_probs = torch.zeros_like(trace.logits)
-    log_probs[real] = system.row_log_probs(trace.hidden, trace.context, trace.rows, real)
+    log_probs[real] = system.row_log_probs(
+        trace.hidden, trace.context, trace.rows, trace.position, real
+    )
     norms = [_centred_norm(states, real) for states in trace.states]
     return DecoderPaths(
         names=("embedding", *names),

@@ -132,24 +132,26 @@ class EncoderDecoder(System):
     def logits(self, queries: Tensor, query_mask: Tensor, rows: Tensor, mask: Tensor) -> Tensor:
         """(n, R) fp32 logits of the n real target positions, row by row of `mask` (B, M)."""
         output, context = self.decode(queries, query_mask, rows)
-        return self._row_logits(output.last_hidden_state, context, mask)
+        return self._row_logits(output.last_hidden_state, context, _positions(mask), mask)
 
-    def _row_logits(self, hidden: Tensor, context: Tensor | None, mask: Tensor) -> Tensor:
+    def _row_logits(
+        self, hidden: Tensor, context: Tensor | None, position: Tensor, mask: Tensor
+    ) -> Tensor:
         """(n, R) fp32 logits from the decoder's states (B, M, d) at n real positions."""
-        position = torch.arange(mask.shape[1], device=mask.device).expand_as(mask)[mask]
         # Only real positions reach the output table, the dearest product of a small model.
         context = None if context is None else context[mask]
-        return self.head.logits(hidden[mask], context, position).float()
+        return self.head.logits(hidden[mask], context, position[mask]).float()
 
     def row_log_probs(
-        self, hidden: Tensor, context: Tensor | None, rows: Tensor, mask: Tensor
+        self, hidden: Tensor, context: Tensor | None, rows: Tensor, position: Tensor, mask: Tensor
     ) -> Tensor:
         """(n,) fp32 log-probability of the targets' rows (B, M) at n real positions.
 
         Args:
-            hidden, context: what `decode` answered; mask: (B, M) bool.
+            hidden, context: what `decode` answered; position: (B, M) int64 places in the decoded
+            sequences; mask: (B, M) bool.
         """
-        log_probs = self._row_logits(hidden, context, mask).log_softmax(-1)
+        log_probs = self._row_logits(hidden, context, position, mask).log_softmax(-1)
         return log_probs.gather(1, rows[mask].unsqueeze(1)).squeeze(1)
 
     def loss(self, batch: PairBatch) -> Tensor:
@@ -194,7 +196,8 @@ class EncoderDecoder(System):
         rows = self.head.labels(ids, index)
         output, context = self.decode(queries, query_mask, rows)
         scores = torch.zeros(mask.shape, device=ids.device)
-        scores[mask] = self.row_log_probs(output.last_hidden_state, context, rows, mask)
+        states = output.last_hidden_state
+        scores[mask] = self.row_log_probs(states, context, rows, _positions(mask), mask)
         return scores
 
     def sequence_log_probs(
@@ -203,3 +206,8 @@ class EncoderDecoder(System):
         """(B,) mean of `token_log_probs` over the real tokens of each sequence."""
         scores = self.token_log_probs(queries, query_mask, ids, mask, index)
         return scores.sum(1) / mask.sum(1).clamp(min=1)
+
+
+def _positions(mask: Tensor) -> Tensor:
+    """(B, M) int64, each token's place in its sequence."""
+    return torch.arange(mask.shape[1], device=mask.device).expand_as(mask)

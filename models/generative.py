@@ -69,6 +69,8 @@ class GenerativeSystem(EncoderDecoder):
     # What a search may generate, and the longest sequence; set by `index`.
     searcher: Constraint | None = None
     search_length: int
+    # Target tokens that are teacher-forced at once in alignments; None = the whole sequence.
+    window: int | None = None
 
     def score(self, batch: PairBatch) -> Tensor:
         """(B,) mean log-probability of the target tokens."""

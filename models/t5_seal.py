@@ -159,6 +159,11 @@ class T5SEAL(GenerativeSystem):
     def search_length(self) -> int:
         return self.hparams.key_length
 
+    @property
+    def window(self) -> int:
+        """A document is aligned in windows as long as a key, those of `score`."""
+        return self.hparams.key_length
+
     def documents_of(self, found: SearchResult, number: int) -> dict[int, float]:
         """The candidates of every step are the keys, whose evidence is added up (SEAL)."""
         keys = {tuple(key): score for key, score in found.further[number]}

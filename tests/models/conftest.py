@@ -237,6 +237,13 @@ def sharpen(model):
     return model
 
 
+def in_one_piece(system):
+    """A system that aligns whole documents at once, T5-SEAL too."""
+    if isinstance(system, T5SEAL):
+        system.hparams.key_length = 99
+    return system
+
+
 def untied_backbone(folder):
     """A T5 v1.1, whose output table is its own and not scaled, as arguments of a backbone."""
     torch.manual_seed(1)
@@ -287,7 +294,7 @@ def _tools():
     from types import SimpleNamespace
 
     names = (make_batch, widen, one, make_multi_vector, make_seal, draw_tokens, Texts, sharpen)
-    names += (save_tokenizer, make_docid, named_documents, pairs_of, untied_backbone)
+    names += (in_one_piece, save_tokenizer, make_docid, named_documents, pairs_of, untied_backbone)
     constants = dict(SHAPE=SHAPE, SEARCH=SEARCH, OPTIMIZER=OPTIMIZER, EVIDENCE=EVIDENCE)
     constants |= dict(DOCIDS=DOCIDS, TITLES=TITLES, SEMANTIC=SEMANTIC, PLAIN=PLAIN)
     constants |= dict(PAWA=PAWA, NP=NP, MULTI_VECTOR=MULTI_VECTOR)

@@ -3,7 +3,9 @@
 import pytest
 import torch
 
+from gr_mvdr.batch import PairBatch
 from gr_mvdr.relevance import similarity
+from gr_mvdr.tokenizers import EOS_ID
 
 PARTS = ("self_attention", "cross_attention", "feed_forward")
 NAMES = ("embedding", *(f"{part}_{layer}" for layer in (1, 2) for part in PARTS))
@@ -11,7 +13,7 @@ NAMES = ("embedding", *(f"{part}_{layer}" for layer in (1, 2) for part in PARTS)
 
 @torch.inference_mode()
 def test_the_paths_sum_to_the_models_own_logits(system, tools):
-    batch = tools.make_batch()
+    batch, system = tools.make_batch(), tools.in_one_piece(system)
     decoder = system.explain(batch).decoder
     assert decoder.names == NAMES
     forced = system.forced(batch)
@@ -111,3 +113,32 @@ def test_the_factors_of_a_multi_vector_system_are_its_vectors(name, tools):
         basis = similarity(factors.document_keys, factors.query_keys)
         masks = factors.document_mask.unsqueeze(1), factors.query_mask.unsqueeze(1)
         assert torch.allclose(system.scoring.alignment(basis, *masks), pairs.alignment, atol=1e-6)
+
+
+@torch.inference_mode()
+def test_seal_aligns_a_document_window_by_window_as_it_scores_it(tools):
+    seal, batch = tools.sharpen(tools.make_seal(key_length=4)), tools.make_batch()
+    whole = seal.explain(batch)
+    for start in range(0, batch.document_ids.shape[1], 4):
+        window = slice(start, start + 4)
+        ids, mask = batch.document_ids[:, window], batch.document_mask[:, window]
+        rows = mask.any(1)
+        sides = batch.query_ids[rows], batch.query_mask[rows], ids[rows], mask[rows]
+        alone = seal.explain(PairBatch(*sides, batch.document_index[rows]))
+        for name in ("similarity", "alignment"):
+            for part, found in zip(whole.layers, alone.layers, strict=True):
+                expected = getattr(part, name)[rows][:, :, window]
+                assert torch.allclose(getattr(found, name), expected, atol=1e-5), name
+        for name in ("contributions", "logits", "log_probs"):
+            expected = getattr(whole.decoder, name)[rows][..., window]
+            assert torch.allclose(getattr(alone.decoder, name), expected, atol=1e-5), name
+
+
+@torch.inference_mode()
+def test_seals_log_probabilities_are_those_of_its_score(tools):
+    seal = tools.sharpen(tools.make_seal(key_length=3))
+    batch = tools.make_batch(document_lengths=(6, 3, 9))
+    batch.document_ids.masked_fill_(batch.document_ids == EOS_ID, 7)  # no end: full windows
+    decoder = seal.explain(batch).decoder
+    means = decoder.log_probs.sum(1) / batch.document_mask.sum(1)
+    assert torch.allclose(means, seal.score(batch), atol=1e-5)

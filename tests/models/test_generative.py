@@ -139,7 +139,7 @@ def contributions(system, batch, layer):
 @pytest.mark.parametrize("layer", [-1, 0, 1])
 @torch.no_grad()
 def test_similarity_times_alignment_is_what_cross_attention_adds_to_the_logit(system, tools, layer):
-    batch = tools.make_batch()
+    batch, system = tools.make_batch(), tools.in_one_piece(system)
     pairs = system.align(batch, layer=layer)
     found = (pairs.similarity * pairs.alignment).sum((1, 3))
     expected = contributions(system, batch, layer)
@@ -150,7 +150,7 @@ def test_similarity_times_alignment_is_what_cross_attention_adds_to_the_logit(sy
 
 @torch.no_grad()
 def test_alignment_is_hugging_faces_cross_attention(seal, tools):
-    batch = tools.make_batch()
+    batch, seal = tools.make_batch(), tools.in_one_piece(seal)
     seal.backbone.set_attn_implementation("eager")
     for layer in (0, 1):
         expected = seal.backbone(
