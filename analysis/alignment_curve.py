@@ -65,7 +65,8 @@ class AlignmentCurve(pl.Callback):
             return
         found = _measured(model, batches)
         self.rows.append({"epoch": trainer.current_epoch + 1, "step": trainer.global_step, **found})
-        write_rows(self.rows, self.directory / FILE)
+        if trainer.is_global_zero:
+            write_rows(self.rows, self.directory / FILE)
         for name, value in found.items():
             model.log(f"alignment/{name}", value, batch_size=1)
 
@@ -87,11 +88,13 @@ def _of_batch(explanation: Explanation, paradigm: str) -> dict[str, torch.Tensor
     aligned = pairs.alignment.flatten(0, 1)
     heads = pairs.alignment.shape[1]
     errors = low_rank(aligned, *(mask.repeat_interleave(heads, 0) for mask in masks))
+    norms = errors["frobenius"].clamp_min(1e-12)
     sides = directed_alignment(pairs, paradigm, direction), pairs.document_ids, pairs.query_ids
     hard, soft = exact_match(*sides, *masks, direction)
     real = masks[direction == "query_to_document"]
     found = {
-        "relative_error": errors["equal_rows"] / errors["frobenius"].clamp_min(1e-12),
+        "relative_error": errors["equal_rows"] / norms,
+        "relative_error_rank_one": errors["best_rank_one"] / norms,
         "hard": hard[real].float(),
         "soft": soft[real],
     }

@@ -26,7 +26,8 @@ from gr_mvdr.configured import build
 from gr_mvdr.progress import track
 from gr_mvdr.weights import weights_hash
 
-BATCH = 64  # pairs of the store at once; changes nothing but speed and memory
+# Pairs of the store at once, and their similarity values: only speed and memory depend on them.
+BATCH, BATCH_VALUES = 64, 2**23
 
 
 def analyse_run(
@@ -125,8 +126,9 @@ def measure_store(store: AlignmentStore, texts: Texts, names: Iterable[str]) -> 
         names: dotted paths of classes, see `analysis.measurement.Measurement`.
     """
     measurements = [build({"_target_": name}, store, texts) for name in names]
-    batches, first = store.explanations(BATCH), 0
-    for batch in track(batches, "measuring alignments", total=-(-len(store) // BATCH)):
+    size, first = store.batch_size(BATCH_VALUES, BATCH), 0
+    batches = track(store.explanations(size), "measuring alignments", -(-len(store) // size))
+    for batch in batches:
         for measurement in measurements:
             measurement.update(batch, first)
         first += len(batch)

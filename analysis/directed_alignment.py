@@ -10,7 +10,7 @@ from torch import Tensor
 from gr_mvdr.alignment import Softmax, other_side, pair_mask
 from gr_mvdr.relevance import PairAlignment
 
-TINY = 1e-30  # a column of padding sums to zero
+TINY = 1e-30  # the least divisor: a column of padding sums to zero
 
 # The direction in which a paradigm aligns of its own accord.
 OWN_DIRECTION = {

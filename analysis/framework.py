@@ -51,7 +51,7 @@ class PathShares:
 
     def update(self, parts: Tensor, totals: Tensor) -> None:
         """Takes in parts (n, P) and their totals (n,), any float dtype."""
-        parts, totals = parts.double(), totals.double()
+        parts, totals = parts.double().cpu(), totals.double().cpu()
         self._count += len(totals)
         self._totals += float(totals.sum())
         self._squares += float(totals @ totals)

@@ -29,7 +29,11 @@ ELU, UNIFORM = "elu", "uniform"
 
 
 def log_elu_features(vectors: Tensor) -> Tensor:
-    """(…, l) log φ of the paper's choice (Lemma 5.2), φ = elu + 1 > 0, one feature a dimension."""
+    """(…, l) log φ of φ = elu + 1, one feature a dimension.
+
+    The paper writes φ = elu(·) (Lemma 5.2), which is negative at negative numbers: p_i of Eq. 25
+    could be zero or negative. It is elu + 1 that is positive.
+    """
     return torch.where(vectors > 0, vectors.clamp(min=0).log1p(), vectors)
 
 

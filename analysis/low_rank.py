@@ -56,11 +56,6 @@ def singular_values(alignment: Tensor, document_mask: Tensor, query_mask: Tensor
     return squares.where(squares > smallest, 0).sqrt()
 
 
-def spectrum(alignment: Tensor, document_mask: Tensor, query_mask: Tensor) -> Tensor:
-    """(B, min(M, N)) float64 singular values that sum to 1, falling; zeros of a matrix of zeros."""
-    return normalised_values(singular_values(alignment, document_mask, query_mask))
-
-
 def effective_rank(values: Tensor) -> Tensor:
     """(...) exp of the entropy of (..., K) singular values; 0 where all are zero."""
     shares = normalised_values(values)
@@ -73,11 +68,6 @@ def equal_rows_residual(alignment: Tensor, document_mask: Tensor, query_mask: Te
     tokens = document_mask.sum(-1).clamp(min=1)[..., None, None]
     mean = matrix.sum(-2, keepdim=True) / tokens
     return (matrix - mean) * document_mask.unsqueeze(-1)
-
-
-def residual_norm(alignment: Tensor, document_mask: Tensor, query_mask: Tensor) -> Tensor:
-    """(B,) float64 ‖A − 1rᵀ‖_{1,∞} with the r of `equal_rows_residual`."""
-    return composite_norm(equal_rows_residual(alignment, document_mask, query_mask))
 
 
 def composite_norm(matrix: Tensor) -> Tensor:

@@ -67,19 +67,18 @@ def publish_comparison(
     if logger is None:
         return
     if hasattr(logger, "log_table"):
+        several = len(comparison.sections) > 1
         for section in comparison.sections:
             columns, rows = numbers(Comparison([section]))
             rows.sort(key=lambda row: row[columns.index("paradigm")])
-            name = (
-                "comparison" if len(comparison.sections) == 1 else f"comparison/{section.setting}"
-            )
+            name = f"comparison/{section.setting}" if several else "comparison"
             logger.log_table(name, columns=columns, data=rows)
         for table in papers:
             rows = [[name, *(cell.text for cell in cells)] for name, cells in table.rows]
             logger.log_table("paper_table", columns=["system", *table.columns], data=rows)
     if figures and hasattr(logger, "log_image"):
         logger.log_image("comparison/figures", [str(path) for path in figures])
-    log_artefacts(logger, folder, {"report": ("comparison.*",)}, "comparison")
+    log_artefacts(logger, folder, {"report": ("comparison*.*",)}, "comparison")
 
 
 def _log_table(logger: Any, path: Path) -> None:

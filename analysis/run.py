@@ -28,7 +28,9 @@ def analyse_again(
     peers: Sequence[Path | str] = (),
     logger: Any = None,
 ) -> dict[str, float]:
-    """Measures a run anew: `analysis/…` of its metrics, tables, figures and report are replaced.
+    """Measures a run anew: metrics, tables and figures of what is asked, and the report.
+
+    What is not asked for stays as it was.
 
     Args:
         run: the folder of a run of `train.py`.
@@ -46,27 +48,24 @@ def analyse_again(
     """
     read = read_run(Path(run))
     model, data = _restored(read.path, read.provenance.get("version", "0.1"))
-    found = analyse_run(model, data, read.path, read.system, settings) | model.statistics()
-    again = {key.split("/")[1] for key in found if key.startswith("analysis/")}
-    kept = {key: value for key, value in _metrics(read.path).items() if not _of(key, again)}
-    write_json(read.path / "metrics.json", kept | found)
+    # An index in a folder of its own: the run's stays as it was searched.
+    with tempfile.TemporaryDirectory(prefix="index-") as folder:
+        model.index(data.documents, Path(folder))
+        found = analyse_run(model, data, read.path, read.system, settings) | model.statistics()
+    metrics = _metrics(read.path) | found
+    write_json(read.path / "metrics.json", metrics)
     report = write_report(read.path, peers)
     publish_run(logger, read_run(read.path))
     print(f"{read.path}: analysed, {report}")
-    return kept | found
+    return metrics
 
 
 def _metrics(path: Path) -> dict[str, float]:
     return json.loads((path / PARTS[-1]).read_text())
 
 
-def _of(key: str, measurements: set[str]) -> bool:
-    group, _, rest = key.partition("/")
-    return group == "analysis" and rest.split("/")[0] in measurements
-
-
 def _restored(run: Path, version: str) -> tuple[Any, Any]:
-    """The run's data, and its model as it was after training, with an index."""
+    """The run's data, and its model as it was after training."""
     config = OmegaConf.load(run / "config.yaml")
     weights = run / "checkpoints" / "last.ckpt"
     if get_class(config.model["_target_"]).trainable and not weights.is_file():
@@ -76,15 +75,14 @@ def _restored(run: Path, version: str) -> tuple[Any, Any]:
     try:
         data = instantiate(config.data)
         model = _restored_model(config, data, run, weights)
+    except OSError:  # a file that is not there is no question of versions
+        raise
     except Exception as error:
         cause = error.__cause__ or error
         raise ValueError(
             f"run={run}: made by gr-mvdr {version}, which {VERSION} cannot restore: {cause}"
         ) from error
-    model.eval()
-    # In a folder of its own: the run's index stays as it was searched.
-    model.index(data.documents, Path(tempfile.mkdtemp(prefix="index-")))
-    return model, data
+    return model.eval(), data
 
 
 def _restored_model(config: DictConfig, data: Any, run: Path, weights: Path) -> Any:

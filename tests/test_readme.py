@@ -47,6 +47,8 @@ def test_a_train_command_of_the_readme_runs(arguments, tmp_path, monkeypatch):
         chosen = [a.split("=", 1)[1] for a in job if a.startswith("experiment=")]
         job = [a for a in job if not a.startswith("experiment=")]
         experiment = f"experiment=[{','.join([*chosen, 'smoke'])}]"
+        # Analyses have tests of their own.
+        small += ["analysis.pairs=0", "analysis.curve_pairs=0", "analysis.experiments=null"]
         overrides = [*job, *small, experiment, "logger=none", f"output={tmp_path}"]
         with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
             config = compose("train", [*overrides, f"name=job{number}"])

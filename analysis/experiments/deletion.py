@@ -26,7 +26,7 @@ PREFIX = "analysis/deletion/"
 REPORTED = {"document": 4, "query": 1}  # how many tokens are gone in the metrics
 _BATCH = 32  # pairs
 
-# Side, which tokens are removed ("aligned", "random", "rare"), how many.
+# Side, which tokens are removed ("aligned", "random"), how many.
 Key = tuple[str, str, int]
 
 
@@ -37,14 +37,12 @@ class Deletion:
     Attributes:
         removed: how many tokens; draws: random choices that are averaged.
         special: ids that are never removed.
-        idf: (V,) of every token id, to remove the rarest tokens too; None = they are not.
         generator: of the random choices.
     """
 
     removed: Sequence[int]
     draws: int
     special: Tensor
-    idf: Tensor | None
     generator: torch.Generator
 
     def falls(self, model: Any, batch: PairBatch, scores: Tensor) -> Iterator[tuple[Key, Tensor]]:
@@ -58,7 +56,7 @@ class Deletion:
             words = removable(batch, pairs, side, self.special)
             if words is None:
                 continue
-            values = self._values(batch, side, contribution[:, : words.shape[1]])
+            values = self._values(contribution[:, : words.shape[1]])
             for k in self.removed:
                 rows = (words.sum(1) > k).nonzero()[:, 0]
                 if not len(rows):
@@ -69,16 +67,13 @@ class Deletion:
                     left = torch.stack([_score(model, part, side, tokens) for tokens in gone])
                     yield (side, name, k), scores[rows] - left.mean(0)
 
-    def _values(self, batch: PairBatch, side: str, contribution: Tensor) -> dict[str, list[Tensor]]:
+    def _values(self, contribution: Tensor) -> dict[str, list[Tensor]]:
         """What is removed: the tokens with the largest of these values (B, L)."""
         draw = [torch.rand(contribution.shape, generator=self.generator) for _ in range(self.draws)]
-        values = {
+        return {
             "aligned": [contribution],
             "random": [one.to(contribution.device) for one in draw],
         }
-        if self.idf is not None:
-            values["rare"] = [self.idf.to(contribution.device)[getattr(batch, f"{side}_ids")]]
-        return values
 
 
 @torch.inference_mode()
@@ -89,7 +84,6 @@ def measure_deletion(
     removed: Sequence[int] = (1, 2, 4, 8),
     draws: int = 3,
     seed: int = 0,
-    idf: Tensor | None = None,
 ) -> Measured:
     """Deletes tokens of test queries and of their relevant documents.
 
@@ -101,7 +95,6 @@ def measure_deletion(
         pairs: of test query and relevant document, at most.
         removed: how many tokens are removed.
         draws: random choices a pair; seed: of these.
-        idf: (V,) of every token id: remove the rarest tokens too; None = do not.
 
     Returns:
         Metrics "document/aligned_4", "query/random_1": the mean fall in standard deviations of the
@@ -117,7 +110,7 @@ def measure_deletion(
     _, batches = data.test_pairs(data.test_splits[0], pairs, _BATCH, covers=model.covers)
     special = torch.tensor(sorted(data.tokenizer.all_special_ids), device=model.device)
     generator = torch.Generator().manual_seed(seed)
-    falls, scores = _falls(model, batches, Deletion(removed, draws, special, idf, generator))
+    falls, scores = _falls(model, batches, Deletion(removed, draws, special, generator))
     rows = deletion_rows(falls, scores)
     if not rows:
         return Measured()

@@ -9,11 +9,7 @@ from matplotlib.figure import Figure
 from analysis.rows import Row
 from analysis.style import COLOURS, MARKERS, PAGE_WIDTH, PANEL_HEIGHT, STYLE
 
-LABELS = {
-    "aligned": "the most aligned tokens",
-    "random": "random tokens",
-    "rare": "the rarest tokens",
-}
+LABELS = {"aligned": "the most aligned tokens", "random": "random tokens"}
 NORMAL = 1.96  # standard errors: 95 % of a normal distribution
 CAPTION = (
     "How much the score of a query and its relevant document falls when some tokens of the "
@@ -49,8 +45,6 @@ def deletion_figure(rows: Sequence[Row], title: str) -> Figure:
 def _panel(axes: Axes, rows: Sequence[Row]) -> None:
     for (name, label), colour, marker in zip(LABELS.items(), COLOURS, MARKERS, strict=False):
         drawn = [row for row in rows if row["removed"] == name]
-        if not drawn:
-            continue
         columns = ("tokens", "deviations", "deviations_error")
         tokens, falls, errors = zip(*([row[c] for c in columns] for row in drawn), strict=True)
         bars = [NORMAL * error for error in errors]

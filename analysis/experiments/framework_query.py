@@ -60,7 +60,10 @@ def _shares(model: Any, data: Any, pairs: int) -> tuple[tuple[str, ...], TokenAn
         names = own.names
         shares = shares or TokenAndPairShares(len(names))
         parts, logits = own.contributions - other.contributions, own.logits - other.logits
-        shares.update(parts, logits, explanation.layers[-1].document_mask)
+        # Questions about one document stand side by side; a text may be asked twice.
+        changed = (batch.query_ids != batch.query_ids.roll(len(batch) // 2, 0)).any(1)
+        mask = explanation.layers[-1].document_mask & changed[:, None].to(logits.device)
+        shares.update(parts, logits, mask)
     return names, shares
 
 

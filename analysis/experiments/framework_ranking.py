@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from analysis.bootstrap import interval
 from analysis.experiments.framework_ranking_figure import CAPTION, ranking_bars
 from analysis.gallery import GalleryEntry
 from analysis.measurement import Measured
@@ -20,7 +21,7 @@ from analysis.sampling import spread
 from gr_mvdr.batch import PairBatch, cut, pad
 from gr_mvdr.explanation import Explanation
 from gr_mvdr.progress import track
-from gr_mvdr.ranking import Ranking, evaluate
+from gr_mvdr.ranking import Ranking, evaluate, evaluate_queries
 from gr_mvdr.tokenizers import EOS_ID
 
 NAMES = ("last_layer", "all_layers", "logits", "log_prob")
@@ -67,11 +68,10 @@ def measure_framework_ranking(model: Any, data: Any, queries: int) -> Measured:
     grades = data.judgements(split, chosen)
     rows = [_row(name, form, scores, grades) for name, form in scores]
     entry = GalleryEntry("framework_ranking", "Ranking by parts of the logit", CAPTION)
-    shown = [row for row in rows if row["score"] in NAMES]
     return Measured(
         metrics=_metrics(rows),
         tables={"framework_ranking": rows},
-        figures=[(ranking_bars(shown), entry)],
+        figures=[(ranking_bars(rows), entry)],
     )
 
 
@@ -139,10 +139,14 @@ def _row(
     by_query = [spearman(*pair) for pair in columns]
     numbers = [value for value in by_query if isfinite(value)]
     quality = evaluate(Ranking(own), grades)
+    found = evaluate_queries(Ranking(own), grades)
+    mrr = torch.tensor([[values["mrr@10"]] for values in found.values()])
+    low, high = interval(mrr, torch.ones_like(mrr))
     return {
         "score": name,
         "form": form,
         **{metric: quality[metric] for metric in QUALITY},
+        **{"mrr@10_low": float(low[0]), "mrr@10_high": float(high[0])},
         "correlation": _pearson(*(torch.cat(part) for part in zip(*columns, strict=True))),
         "rank_correlation": sum(numbers) / len(numbers) if numbers else float("nan"),
         "queries": len(grades),
@@ -164,12 +168,16 @@ def _pearson(first: Tensor, second: Tensor) -> float:
 
 
 def _metrics(rows: Sequence[Row]) -> dict[str, float]:
-    """MRR@10 of each, and all but log p's own rank correlation with log p."""
+    """MRR@10 of each, and all but log p's own rank correlation with log p.
+
+    The equations are sums over target tokens; the means are what is left of them when documents
+    differ in length.
+    """
     flat = {}
     for row in rows:
-        if row["form"] == "mean":
-            key = f"analysis/framework/{row['score']}"
-            flat[f"{key}/mrr@10"] = row["mrr@10"]
-            if row["score"] != "log_prob":
-                flat[f"{key}/rank_correlation"] = row["rank_correlation"]
+        key = f"analysis/framework/{row['score']}/{row['form']}"
+        for end in ("", "_low", "_high"):
+            flat[f"{key}/mrr@10{end}"] = row[f"mrr@10{end}"]
+        if row["score"] != "log_prob":
+            flat[f"{key}/rank_correlation"] = row["rank_correlation"]
     return {key: value for key, value in flat.items() if isfinite(value)}

@@ -34,7 +34,8 @@ def kernel_rankings(
 ) -> dict[str, Ranking]:
     """The best documents of each query by every feature map, and by the softmax itself ("exact").
 
-    Document vectors come and go in small groups: none is kept.
+    Document vectors come and go in small groups: none is kept. All documents are encoded once
+    more, which is why `measure_kernel` leaves out large corpora.
 
     Args:
         model: a multi-vector system.

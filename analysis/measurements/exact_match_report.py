@@ -101,19 +101,15 @@ class ExactMatch:
         self.rates[direction].update(tokens, hard, soft, counted)
         self.parts[direction].append(pair_sums(hard, soft, counted, kinds.content[tokens]))
 
-    @property
-    def _title(self) -> str:
-        return f"{self.store.description.system} on {self.store.description.collection}"
-
     def _boxes(self, table: ExactMatchTable, direction: str) -> tuple:
-        reading = direction.replace("_", " ")
-        figure = exact_match_boxes(table, direction, f"{self._title}: {reading}")
+        title, reading = self.store.description.title, direction.replace("_", " ")
+        figure = exact_match_boxes(table, direction, f"{title}: {reading}")
         heading = f"Exact match, {reading} (the paper's {PAPERS_FIGURE[direction]})"
         caption = BOXES + (GENERATIVE if self.heads else "")
         return figure, GalleryEntry(f"exact_match_{direction}", heading, caption)
 
     def _head_map(self) -> tuple:
-        figure = head_map(self.heads.means("soft"), self._title)
+        figure = head_map(self.heads.means("soft"), self.store.description.title)
         return figure, GalleryEntry("exact_match_heads", "Exact match by layer and head", HEADS)
 
 

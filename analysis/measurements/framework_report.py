@@ -1,8 +1,7 @@
 """How much of a generative system's decision the framework explains (gr_as_mvdr §8).
 
 One rule for tokens: every real target token counts, the end token too, since the system predicts
-and scores it. The tables have the same without special tokens ("content" in column `tokens` counts
-all others).
+and scores it. The tables have the same without special tokens ("not_special" in column `tokens`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -80,7 +79,7 @@ class Framework:
         self.layers, self.heads = store.layers, store.heads
         self.special = texts.kinds.special
         self.error = 0.0
-        self.paths = {name: TokenAndPairShares(len(self.names)) for name in ("all", "content")}
+        self.paths = {name: TokenAndPairShares(len(self.names)) for name in ("all", "not_special")}
         self.by_head = PathShares(self.layers * self.heads)
 
     def update(self, batch: Explanation, first: int) -> None:
@@ -90,8 +89,8 @@ class Framework:
         paths, real = batch.decoder, batch.layers[-1].document_mask
         error = path_sum_error(paths.contributions * real[:, None], paths.logits * real)
         self.error = max(self.error, float(error.max()))
-        content = real & ~self.special[batch.layers[-1].document_ids]
-        for name, mask in (("all", real), ("content", content)):
+        counted = real & ~self.special[batch.layers[-1].document_ids]
+        for name, mask in (("all", real), ("not_special", counted)):
             self.paths[name].update(paths.contributions, paths.logits, mask)
         self._add_heads(batch, paths, real)
 

@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from analysis.directed_alignment import TINY, directed_alignment
+from analysis.directed_alignment import directed_alignment, normalised
 from analysis.exact_match import DIRECTIONS
 from analysis.gallery import GalleryEntry
 from analysis.gold_alignment import MEASURES, at_thresholds, at_top, measure, strength
+from analysis.head_sample import select
 from analysis.measurement import GoldTokens, Measured, Texts
 from analysis.measurements.gold_alignment_figure import CAPTION, gold_figure
 from analysis.rows import Row
-from gr_mvdr.alignment import other_side
 from gr_mvdr.explanation import Explanation
 from gr_mvdr.relevance import PairAlignment
 
@@ -29,6 +29,8 @@ SELECTIONS = [*(("threshold", value) for value in THRESHOLDS), *(("top", k) for 
 PREFIX = "analysis/gold/"
 
 Key = tuple[str, str, int]  # alignment ("own", "softmax", "random"), direction, layer
+# Strengths of 1 all over: the k strongest are a random choice, at any threshold all are aligned.
+CONSTANT: Key = ("random", "", 0)
 
 
 class GoldAlignment:
@@ -37,12 +39,17 @@ class GoldAlignment:
     A precision averages over those of them in which something is aligned. Of every layer and
     direction, heads averaged and one by one. A multi-vector or lexical system is read as the
     softmax of its similarity, and by its own A with columns that sum to one.
+
+    The metric `aer` is that of the best threshold, cross-fitted: on the pairs with even numbers in
+    the store it is measured at the threshold that is best for those with odd numbers, and the
+    reverse; one half alone has none. `align_all_aer` is what takes no alignment: every token that
+    counts is aligned.
     """
 
     def __init__(self, store: Any, texts: Texts):
         self._description, self._pairs = store.description, store.pairs
         self._gold, self._special = texts.gold, texts.kinds.special
-        self._sums: dict[Key, Tensor] = {}  # (heads, selections, measures)
+        self._sums: dict[Key, Tensor] = {}  # (2, heads, selections, measures)
         self._counts: dict[Key, Tensor] = {}  # the same shape, pairs with a value
         self._n_pairs = 0
 
@@ -56,11 +63,12 @@ class GoldAlignment:
             return
         self._n_pairs += len(rows)
         gold = real[rows], (answer & real)[rows], (evidence & real)[rows]
-        self._add(("random", "", 0), torch.zeros(len(rows), 1, real.shape[1]), *gold)
+        odd = (first + rows) % 2
+        self._add(CONSTANT, odd, torch.ones(len(rows), 1, real.shape[1]), *gold)
         for number, layer in enumerate(batch.layers, start=1):
-            pairs = _chosen(layer, rows)
+            pairs = select(layer, rows)
             for alignment, direction, strengths in self._strengths(pairs):
-                self._add((alignment, direction, number), strengths, *gold)
+                self._add((alignment, direction, number), odd, strengths, *gold)
 
     def _gold_of(self, pairs: PairAlignment, first: int) -> tuple[Tensor, Tensor]:
         """Answer and evidence (B, M) bool; no token of a pair without gold of its length."""
@@ -80,37 +88,45 @@ class GoldAlignment:
             mean = directed_alignment(pairs, paradigm, direction).unsqueeze(1)
             found = strength(mean, counted)
             if generative and pairs.alignment.shape[1] > 1:
-                heads = _normalised(pairs.alignment, direction)
+                heads = normalised(pairs.alignment, direction)
                 found = torch.cat([found, strength(heads, counted)], 1)
             yield "own" if generative else "softmax", direction, found
         if not generative:
-            own = _normalised(pairs.alignment, "query_to_document")
+            own = normalised(pairs.alignment, "query_to_document")
             yield "own", "query_to_document", strength(own, counted)
 
     def _add(
-        self, key: Key, strengths: Tensor, real: Tensor, answer: Tensor, evidence: Tensor
+        self,
+        key: Key,
+        odd: Tensor,
+        strengths: Tensor,
+        real: Tensor,
+        answer: Tensor,
+        evidence: Tensor,
     ) -> None:
+        """Adds (B, heads, M) strengths to the half of each pair, `odd` (B,) 0 or 1."""
         mask, answer, evidence = real[:, None], answer[:, None], evidence[:, None]
         chosen = at_thresholds(strengths, mask, THRESHOLDS), at_top(strengths, mask, DEPTHS)
         values = measure(torch.cat(chosen, -2), answer, evidence).double()
         seen = values.isfinite()
-        self._sums[key] = self._sums.get(key, 0) + values.nan_to_num(0.0).sum(0)
-        self._counts[key] = self._counts.get(key, 0) + seen.sum(0)
+        none = values.new_zeros(2, *values.shape[1:])
+        sums = none.index_add(0, odd, values.nan_to_num(0.0))
+        self._sums[key] = self._sums.get(key, 0) + sums
+        self._counts[key] = self._counts.get(key, 0) + none.index_add(0, odd, seen.double())
 
     def result(self) -> Measured:
         """Metrics of the last layer, the table, the curves; nothing without gold."""
         if not self._n_pairs:
             return Measured()
         rows = list(self._rows())
-        name = f"{self._description.system} on {self._description.collection}"
-        title = f"{name}: alignments against {self._n_pairs:,} gold pairs"
+        title = f"{self._description.title}: alignments against {self._n_pairs:,} gold pairs"
         entry = GalleryEntry("gold_alignment", "Alignments against the answer's tokens", CAPTION)
-        return Measured(
-            self._metrics(), {"gold_alignment": rows}, [(gold_figure(rows, title), entry)]
-        )
+        figures = [(gold_figure(rows, title), entry)]
+        return Measured(self._metrics(), {"gold_alignment": rows}, figures)
 
     def _means(self, key: Key) -> Tensor:
-        return self._sums[key] / self._counts[key]
+        """(heads, selections, measures) over all pairs."""
+        return self._sums[key].sum(0) / self._counts[key].sum(0)
 
     def _rows(self) -> Iterator[Row]:
         for key in self._sums:
@@ -119,44 +135,46 @@ class GoldAlignment:
                 place = {"alignment": alignment, "direction": direction, "layer": layer or ""}
                 place["head"] = head or "mean"
                 for (selection, value), means in zip(SELECTIONS, table.tolist(), strict=True):
-                    if alignment == "random" and selection == "threshold":
+                    if key == CONSTANT and selection == "threshold":
                         continue
                     chosen = {"selection": selection, "value": value}
                     measures = dict(zip(MEASURES, means, strict=True))
                     yield place | chosen | measures | {"pairs": self._n_pairs}
+        place = {"alignment": "all", "direction": "", "layer": "", "head": "mean"}
+        everything = self._head(CONSTANT)["threshold", THRESHOLDS[0]]
+        place |= {"selection": "all", "value": ""}
+        yield place | everything | {"pairs": self._n_pairs}
 
     def _metrics(self) -> dict[str, float]:
         """Of the last layer, heads averaged."""
         alignment = "own" if self._description.paradigm == "generative" else "softmax"
         last = max(layer for _, _, layer in self._sums)
-        random, flat = self._head(("random", "", 0)), {}
+        random, flat = self._head(CONSTANT), {}
         for direction in DIRECTIONS:
             found = self._head((alignment, direction, last))
             values = {
                 "precision@1": found["top", 1]["precision"],
                 "recall@5": found["top", 5]["recall"],
                 "possible_precision@1": found["top", 1]["possible_precision"],
-                "aer": min(found["threshold", value]["aer"] for value in THRESHOLDS),
+                "aer": self._fitted_error((alignment, direction, last)),
+                "align_all_aer": random["threshold", THRESHOLDS[0]]["aer"],
                 "random_precision": random["top", 1]["precision"],
                 "random_possible_precision": random["top", 1]["possible_precision"],
             }
             flat |= {f"{PREFIX}{direction}/{name}": value for name, value in values.items()}
-        return flat
+        return {key: value for key, value in flat.items() if value == value}
+
+    def _fitted_error(self, key: Key) -> float:
+        """The heads' average's AER, each half at the other's best threshold; NaN of one half."""
+        errors = slice(len(THRESHOLDS)), MEASURES.index("aer")
+        sums, pairs = (part[key][:, 0, *errors] for part in (self._sums, self._counts))
+        means = (sums / pairs).tolist()
+        best = [min(range(len(THRESHOLDS)), key=half.__getitem__) for half in means]
+        fitted = sums[0, best[1]] + sums[1, best[0]]
+        return float(fitted / pairs[:, 0].sum()) if pairs.all() else float("nan")
 
     def _head(self, key: Key) -> dict[tuple[str, float], dict[str, float]]:
         """The heads' average at every selection."""
         means = self._means(key)[0].tolist()
         named = (dict(zip(MEASURES, values, strict=True)) for values in means)
         return dict(zip(SELECTIONS, named, strict=True))
-
-
-def _chosen(pairs: PairAlignment, rows: Tensor) -> PairAlignment:
-    """Some pairs of a batch; the batch itself, not a copy, if they are all."""
-    if len(rows) == len(pairs.score):
-        return pairs
-    return PairAlignment(**{name: value[rows] for name, value in vars(pairs).items()})
-
-
-def _normalised(alignment: Tensor, direction: str) -> Tensor:
-    """A (B, H, M, N) as weights that sum to one over the other side; a zero line stays zero."""
-    return alignment / alignment.sum(other_side(direction), keepdim=True).clamp_min(TINY)

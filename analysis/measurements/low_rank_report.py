@@ -33,7 +33,8 @@ class LowRank:
     """How close are alignments to rank one, and what does Lemma 5.1 promise?
 
     The system's own A is measured, and of a system with salience also Ã, the alignment before it.
-    Of stores with many layers and heads an even sample of the pairs (`HeadSample`).
+    Of stores with many layers and heads an even sample of the pairs (`HeadSample`). A matrix of
+    zeros has neither relative errors nor a rank nor a spectrum, and is left out of their means.
 
     Args:
         store: the alignments, an `AlignmentStore`. texts: unused here.
@@ -58,7 +59,7 @@ class LowRank:
             self._add(PAIRWISE, layers[-1:], [batch.pairwise[rows]], batch, rows)
 
     def result(self) -> Measured:
-        """Metrics of the last layer, the table `low_rank` and Figure 4."""
+        """Metrics of the last layer, the tables `low_rank` and `spectrum`, and Figure 4."""
         if not self._values[OWN]:
             return Measured()
         values = {name: _joined(parts) for name, parts in self._values.items() if parts}
@@ -68,7 +69,8 @@ class LowRank:
             metrics |= {prefix + key: float(found[key][:, -1].nanmean()) for key in MEANS}
         metrics = {key: value for key, value in metrics.items() if value == value}
         rows = [row for name, found in values.items() for row in self._rows(name, found)]
-        return Measured(metrics, {"low_rank": rows}, self._figures(values, rows))
+        tables = {"low_rank": rows, "spectrum": list(self._spectrum_rows(values))}
+        return Measured(metrics, tables, self._figures(values, rows))
 
     def _add(
         self,
@@ -86,7 +88,7 @@ class LowRank:
         measures = {key: torch.stack([part[key] for part in found], 1) for key in found[0]}
         if self._generative:
             measures |= self._bounds(measures, batch, rows)
-        self._values[name].append({key: value.float() for key, value in measures.items()})
+        self._values[name].append(measures)  # in float32 a bound could be infinite
         self._spectra[name] = _added(self._spectra.get(name), torch.stack(spectra))
 
     def _measured(self, pairs: PairAlignment, alignment: Tensor) -> tuple[dict, Tensor]:
@@ -101,6 +103,7 @@ class LowRank:
         found = rank_measures(values, residual) | {"residual": composite_norm(residual)}
         found["relative_error"] = found["equal_rows"] / found["frobenius"]
         found["relative_error_rank_one"] = found["best_rank_one"] / found["frobenius"]
+        found["effective_rank"] = found["effective_rank"].where(found["frobenius"] > 0, torch.nan)
         if self._generative:
             terms = lemma_terms(matrices, *masks, SMALLEST[self._description.precision])
             found |= {
@@ -144,16 +147,26 @@ class LowRank:
                     row["projection_norm"] = float(self._projections[layer, head])
                 yield row | {"pairs": pairs}
 
+    def _spectrum(self, name: str, values: dict[str, Tensor]) -> Tensor:
+        """(L, K) the mean of the normalised singular values; NaN where all matrices are zeros."""
+        measured = (values["frobenius"] > 0).sum((0, 2))  # of each layer
+        return self._spectra[name] / measured[:, None]
+
+    def _spectrum_rows(self, values: dict[str, dict[str, Tensor]]) -> Iterator[Row]:
+        for name, found in values.items():
+            for layer, shares in enumerate(self._spectrum(name, found).tolist(), start=1):
+                for number, share in enumerate(shares, start=1):
+                    yield {"alignment": name, "layer": layer, "number": number, "share": share}
+
     def _figures(self, values: dict[str, dict[str, Tensor]], rows: list[Row]) -> list:
-        title = f"{self._description.system} on {self._description.collection}"
+        title = self._description.title
         errors, spectra = {measure: {} for measure in ERRORS}, {}
         for name, found in values.items():
-            pairs, layers, heads = found["frobenius"].shape
-            for layer in range(layers):
+            for layer, spectrum in enumerate(self._spectrum(name, found)):
                 label = str(layer + 1) if self._generative else LABELS[name, PAIRWISE in values]
                 for measure, boxes in errors.items():
                     boxes[label] = found[measure][:, layer].flatten()
-                spectra[label] = self._spectra[name][layer] / (pairs * heads)
+                spectra[label] = spectrum
         entry = GalleryEntry("low_rank", "Distance from rank one (the paper's Figure 4b)", RANKS)
         axis = "decoder layer" if self._generative else ""
         figures = [(rank_figure(errors, spectra, axis, title), entry)]

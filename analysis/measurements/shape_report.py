@@ -66,9 +66,9 @@ class Shape:
         if not self._sums:
             return Measured()
         rows = list(self._rows())
-        title = f"{self._description.system} on {self._description.collection}"
+        figure = shape_figure(rows, self._description.title)
         entry = GalleryEntry("shape", "Sparsity of the alignment", CAPTION)
-        return Measured(self._metrics(), {"shape": rows}, [(shape_figure(rows, title), entry)])
+        return Measured(self._metrics(), {"shape": rows}, [(figure, entry)])
 
     def _counted(self, pairs: PairAlignment, direction: str) -> Tensor:
         side = int(direction == "query_to_document")  # 1: the query aligns

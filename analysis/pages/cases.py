@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from analysis.directed_alignment import directed_alignment, own_direction
+from analysis.directed_alignment import TINY, directed_alignment, own_direction
 from analysis.exact_match import DIRECTIONS
 from analysis.pages.case_selection import Candidate, Pair, choose_cases
 from analysis.run_folder import Run
@@ -27,7 +27,6 @@ from gr_mvdr.relevance import PairAlignment
 RANKING = "retrieve.trec"
 OWN = "own"  # the alignment as the system uses it (Eq. 1), beside the directed ones
 LEVELS = 255  # steps from a matrix's smallest weight to its largest
-TINY = 1e-30  # a matrix of equal weights has no span
 
 
 @dataclass
@@ -223,7 +222,7 @@ def packed(matrices: Tensor) -> dict[str, Any]:
     """
     values = matrices.float()
     low, high = values.flatten(1).amin(1), values.flatten(1).amax(1)
-    span = (high - low).clamp_min(TINY)[:, None, None]
+    span = (high - low).clamp_min(TINY)[:, None, None]  # none where all weights are equal
     levels = ((values - low[:, None, None]) / span * LEVELS).round().to(torch.uint8)
     data = base64.b64encode(zlib.compress(levels.numpy().tobytes(), 9)).decode()
     return {"minima": _digits(low), "maxima": _digits(high), "data": data}

@@ -29,8 +29,10 @@ MEASUREMENTS = {
     ),
     "gold": (
         "Gold alignments",
-        "The alignment against the document tokens that answer the question: AER is the alignment "
-        "error rate, 0 at best; “random” is what chance would reach.",
+        "The alignment against the document tokens that answer the question. “random” is the "
+        "precision of tokens in random order. AER is the alignment error rate, 0 at best, of each "
+        "half of the pairs at the threshold that is best for the other half; “align all” is the "
+        "error of aligning every token, which takes no alignment.",
     ),
     "token_retrieval": (
         "Token retrieval",
@@ -44,8 +46,9 @@ MEASUREMENTS = {
     ),
     "contribution": (
         "Relevance by token",
-        "Which share of a pair's relevance the strongest tokens of the document, and its content "
-        "tokens, make.",
+        "Which share the strongest tokens of the document, and its content tokens, have in the "
+        "absolute contributions Σ|c| to a pair's relevance. It is no share of the relevance "
+        "itself, in which contributions of both signs cancel.",
     ),
     "deletion": (
         "Deleting tokens",

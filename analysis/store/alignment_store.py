@@ -53,6 +53,11 @@ class StoreDescription:
         if self.precision not in PRECISIONS:
             raise ValueError(f"precision={self.precision}: must be one of {', '.join(PRECISIONS)}")
 
+    @property
+    def title(self) -> str:
+        """What figures of the store are headed by."""
+        return f"{self.system} on {self.collection}"
+
 
 class AlignmentStore:
     """Reads alignments back, pair by pair or in padded batches.
@@ -77,6 +82,7 @@ class AlignmentStore:
         self.layers: int = manifest["layers"]
         self.heads: int = manifest["heads"]
         self.path_names = tuple(manifest["path_names"])
+        self._largest: int = max(1, manifest["largest"])
         self._projection_norms = torch.tensor(manifest["projection_norms"])
         self._files = [self.directory / shard["file"] for shard in manifest["shards"]]
         sizes = [shard["pairs"] for shard in manifest["shards"]]
@@ -104,6 +110,20 @@ class AlignmentStore:
     def batches(self, size: int, layer: int = -1) -> Iterator[PairAlignment]:
         """One layer's alignments of all pairs, as `explanations`."""
         return (explanation.layers[layer] for explanation in self.explanations(size))
+
+    def tokens(self) -> Iterator[Tensor]:
+        """The token ids of every text of every pair, without reading the matrices into batches."""
+        for number in range(len(self)):
+            pair = self._pair(number)
+            yield from (pair["document_tokens"], pair["query_tokens"])
+
+    def batch_size(self, values: int, most: int) -> int:
+        """How many pairs make a padded batch of at most so many similarity values; `most` at most.
+
+        Args:
+            values: of all layers and heads, padding included, as far as the longest texts need it.
+        """
+        return max(1, min(most, values // self._largest))
 
     def holds(self, description: StoreDescription, pairs: list[tuple[str, str]]) -> bool:
         """Whether the store is what a new extraction would write."""

@@ -41,6 +41,7 @@ class AlignmentWriter:
         self.pairs: list[list[str]] = []
         self.shards: list[dict[str, Any]] = []
         self.shape: dict[str, Any] = {}
+        self.largest = 0  # similarity values of a pair at most
         self._open: list[Fields] = []
         self._values = 0
 
@@ -51,6 +52,7 @@ class AlignmentWriter:
         if {key: known.get(key) for key in header} == header:
             self.pairs, self.shards = known["pairs"], known["shards"]
             self.shape = {key: known[key] for key in SHAPE}
+            self.largest = known["largest"]
         else:
             self.restart()
         return self
@@ -59,7 +61,7 @@ class AlignmentWriter:
         """Forgets what an interrupted stream left."""
         shutil.rmtree(self.partial, ignore_errors=True)
         self.partial.mkdir(parents=True)
-        self.pairs, self.shards, self.shape = [], [], {}
+        self.pairs, self.shards, self.shape, self.largest = [], [], {}, 0
 
     def __exit__(self, error_type, error, traceback) -> None:
         if error_type is None:
@@ -85,7 +87,8 @@ class AlignmentWriter:
         for number in range(batch):
             self._open.append(self._cut(explanation, number))
             self.pairs.append([query_ids[number], document_ids[number]])
-            self._values += self._open[-1]["similarity"].numel()
+            size = self._open[-1]["similarity"].numel()
+            self._values, self.largest = self._values + size, max(self.largest, size)
         # Only between batches: a writer that goes on begins with a whole one.
         if self._values >= SHARD_VALUES:
             self._write_shard()
@@ -128,7 +131,8 @@ class AlignmentWriter:
         write_json(self.partial / PROGRESS, self._manifest(), indent=None)
 
     def _manifest(self) -> dict[str, Any]:
-        content = {"version": VERSION, "shards": self.shards, "pairs": self.pairs}
+        content = {"version": VERSION, "largest": self.largest}
+        content |= {"shards": self.shards, "pairs": self.pairs}
         return describe(self.description) | self.shape | content
 
     def _finish(self) -> None:

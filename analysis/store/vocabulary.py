@@ -65,9 +65,8 @@ def write_vocabulary(
         The file's path.
     """
     found: set[int] = set()
-    for batch in store.batches(256):
-        found.update(batch.document_ids[batch.document_mask].unique().tolist())
-        found.update(batch.query_ids[batch.query_mask].unique().tolist())
+    for tokens in store.tokens():
+        found.update(tokens.tolist())
     ids = sorted(found)
     tokens = {str(number): str(name) for number, name in zip(ids, strings(ids), strict=True)}
     path = Path(store.directory) / FILE

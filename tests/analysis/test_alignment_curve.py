@@ -37,13 +37,14 @@ class Batch(SimpleNamespace):
         return self
 
 
-def trainer_of(batches, epoch=0):
+def trainer_of(batches, epoch=0, first=True):
     def test_pairs(split, pairs, covers):
         assert (split, pairs, covers(0)) == ("test", 7, True)
         return ["pair"] * batches, [Batch(number) for number in range(batches)]
 
     data = SimpleNamespace(test_splits=["test"], test_pairs=test_pairs)
-    return SimpleNamespace(datamodule=data, current_epoch=epoch, global_step=10 * (epoch + 1))
+    place = dict(current_epoch=epoch, global_step=10 * (epoch + 1), is_global_zero=first)
+    return SimpleNamespace(datamodule=data, **place)
 
 
 def rows_of(folder):
@@ -60,7 +61,7 @@ def test_a_row_an_epoch_without_training_mode(tmp_path, make_explanation, paradi
     assert model.modes == [(False, False)] * 4 and model.training
     rows = rows_of(tmp_path)
     assert [(row["epoch"], row["step"]) for row in rows] == [("1", "10"), ("2", "20")]
-    names = {"relative_error", "hard", "soft"}
+    names = {"relative_error", "relative_error_rank_one", "hard", "soft"}
     names |= {"cross_attention"} if paradigm == "generative" else set()
     assert set(rows[0]) == {"epoch", "step"} | names
     assert {name for name, _ in model.logged} == {f"alignment/{name}" for name in names}
@@ -74,8 +75,21 @@ def test_rank_one_attention_has_no_error(tmp_path, make_explanation):
     pairs.alignment = (rows[:, None, None] * pairs.document_mask[:, None, :, None]).expand_as(
         pairs.alignment
     )
-    AlignmentCurve(7, str(tmp_path)).on_train_epoch_end(trainer_of(1), Learner([explanation]))
-    assert float(rows_of(tmp_path)[0]["relative_error"]) < 1e-6
+    sizes = torch.arange(1, 1 + pairs.document_mask.shape[1])[:, None]
+    for scaled in (1, sizes):  # rank one still, with unequal rows
+        pairs.alignment = pairs.alignment * scaled
+        curve = AlignmentCurve(7, str(tmp_path))
+        curve.on_train_epoch_end(trainer_of(1), Learner([explanation]))
+        (row,) = rows_of(tmp_path)
+        assert float(row["relative_error_rank_one"]) < 1e-6
+        assert (float(row["relative_error"]) < 1e-6) == (scaled is not sizes)
+
+
+def test_one_process_alone_writes(tmp_path, make_explanation):
+    model = Learner([make_explanation(3)])
+    curve = AlignmentCurve(7, str(tmp_path))
+    curve.on_train_epoch_end(trainer_of(1, first=False), model)
+    assert not list(tmp_path.iterdir()) and len(curve.rows) == 1 and model.logged
 
 
 def test_a_resumed_run_goes_on_with_its_curve(tmp_path, make_explanation):

@@ -207,3 +207,14 @@ def test_a_pair_number_outside_the_store_is_an_index_error(tmp_path, batches):
     store = write(tmp_path / "alignments", batches)
     with pytest.raises(IndexError, match="pair 10: the store holds 10"):
         store[10]
+
+
+def test_tokens_come_text_by_text_and_batches_keep_to_a_budget(tmp_path, batches):
+    store = write(tmp_path / "alignments", batches)
+    expected = [ids for n in range(10) for ids in (store[n].document_ids[0], store[n].query_ids[0])]
+    for found, ids in zip(store.tokens(), expected, strict=True):
+        assert found.tolist() == ids.tolist()
+    largest = max(store.layers * store[n].similarity.numel() for n in range(10))
+    assert store.batch_size(3 * largest + 1, 64) == 3
+    assert store.batch_size(1000 * largest, 64) == 64
+    assert store.batch_size(1, 64) == 1

@@ -14,7 +14,9 @@ from analysis.store.alignment_store import AlignmentStore, StoreDescription
 from analysis.store.alignment_writer import AlignmentWriter
 from analysis.token_kinds import TokenKinds
 
-CONFIGURED = OmegaConf.load(Path(__file__).parents[2] / "conf/analysis/measurements.yaml").measurements
+CONFIGURED = OmegaConf.load(
+    Path(__file__).parents[2] / "conf/analysis/measurements.yaml"
+).measurements
 VOCABULARY = 30
 
 

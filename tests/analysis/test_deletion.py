@@ -144,18 +144,6 @@ def test_the_same_seed_draws_the_same_tokens():
     assert one == again != other
 
 
-def test_the_rarest_tokens_are_removed_where_idf_is_known():
-    idf = torch.zeros(40)
-    idf[20], idf[30], idf[13] = 5, 4, 3
-    data = table(DOCUMENTS, QUERIES)
-    found = measure_deletion(Weighted(WEIGHTS), data, 9, (1, 2), idf=idf)
-    # 20 is in every document and adds nothing; then 13 goes from the first and the third.
-    rare = rows_of(found, "document", "rare")
-    assert rare[1]["fall"] == 0 and rare[2]["fall"] == pytest.approx((8 + 2 + 8) / 3)
-    plain = measure_deletion(Weighted(WEIGHTS), data, 9, (1, 2))
-    assert not rows_of(plain, "document", "rare")
-
-
 def test_sentinels_behind_the_query_change_nothing():
     data = table(DOCUMENTS, QUERIES)
     one = measure_deletion(Weighted(WEIGHTS), data, 9, (1, 2))

@@ -125,7 +125,7 @@ def test_path_kinds():
 
 def test_shares_of_paths_and_heads_add_up(make_pairs):
     found = measured(explanation(make_pairs))
-    for tokens in ("all", "content"):
+    for tokens in ("all", "not_special"):
         rows = {row["path"]: row for row in found.tables["framework"] if row["tokens"] == tokens}
         for share in ("covariance_share", "absolute_share", "pair_covariance_share"):
             assert sum(rows[name][share] for name in NAMES) == pytest.approx(1)
@@ -195,7 +195,7 @@ def test_special_tokens_count_in_all_rows_only(make_pairs):
     (row,) = [
         row
         for row in found.tables["framework"]
-        if (row["tokens"], row["path"]) == ("content", "embedding")
+        if (row["tokens"], row["path"]) == ("not_special", "embedding")
     ]
     assert row["mean"] == pytest.approx(mean, rel=1e-5)
 
@@ -216,9 +216,9 @@ def test_pairs_of_special_tokens_alone_do_not_count(make_pairs):
     )
     half, same = (measured(pairs, special={29}).tables["framework"] for pairs in (alone, rest))
     for row, expected in zip(half[len(half) // 2 :], same[len(half) // 2 :], strict=True):
-        assert row["tokens"] == "content" and row == pytest.approx(expected)
+        assert row["tokens"] == "not_special" and row == pytest.approx(expected)
     found = measured(explanation(make_pairs), special=range(30))
-    content = [row for row in found.tables["framework"] if row["tokens"] == "content"]
+    content = [row for row in found.tables["framework"] if row["tokens"] == "not_special"]
     assert all(math.isnan(row["covariance_share"]) for row in content)
 
 

@@ -54,6 +54,7 @@ def pair(data, query, document):
 @torch.inference_mode()
 def test_relevances_are_those_of_the_model(tiny_data):
     system = seal().eval()
+    system.hparams.key_length = 99  # one window
     query, document = tiny_data.queries("test")[0], tiny_data.documents[3]
     batch = pair(tiny_data, query, document)
     explanation = system.explain(batch)
@@ -120,16 +121,16 @@ def test_log_p_agrees_with_itself(tiny_data):
     assert len({row["rank_correlation"] for row in measured.values()}) > 4
 
 
-def test_metrics_are_of_the_means(tiny_data):
-    measured = measure_framework_ranking(seal(), tiny_data, queries=5)
-    by_key = rows(measured)
-    expected = {
-        f"analysis/framework/{name}/{key}": by_key[name, "own" if name == "score" else "mean"][key]
-        for name in NAMES
-        for key in ("mrr@10", "rank_correlation")
-        if (name, key) != ("log_prob", "rank_correlation")
-    }
-    assert measured.metrics == expected
+def test_metrics_are_of_both_forms_with_intervals(tiny_data):
+    measured = measure_framework_ranking(seal(), tiny_data, queries=4)
+    table = rows(measured)
+    for name, form in table:
+        key, row = f"analysis/framework/{name}/{form}", table[name, form]
+        assert measured.metrics[f"{key}/mrr@10"] == row["mrr@10"]
+        low, high = (measured.metrics[f"{key}/mrr@10_{end}"] for end in ("low", "high"))
+        assert 0 <= low <= row["mrr@10"] + 1e-6 and row["mrr@10"] <= high + 1e-6 <= 1 + 1e-5
+        assert (f"{key}/rank_correlation" in measured.metrics) == (name != "log_prob")
+    assert len(measured.metrics) == 3 * 9 + 7
 
 
 def test_a_framework_that_is_exact_agrees_in_everything(tiny_data):
@@ -193,4 +194,7 @@ def test_other_systems_and_no_queries_have_nothing_to_compare(tiny_data):
 def test_the_figure_has_a_bar_for_every_score_and_form(tiny_data):
     ((figure, entry),) = measure_framework_ranking(seal(), tiny_data, queries=3).figures
     assert entry.name == "framework_ranking"
-    assert [len(axes.patches) for axes in figure.axes] == [8, 8]
+    assert [len(axes.patches) for axes in figure.axes] == [
+        9,
+        9,
+    ]  # four scores in two forms, and the own

@@ -105,7 +105,7 @@ def texts(gold):
 
 
 def store(pairs, paradigm="multi_vector"):
-    description = SimpleNamespace(system="a system", paradigm=paradigm, collection="fruit")
+    description = SimpleNamespace(paradigm=paradigm, title="a system on fruit")
     return SimpleNamespace(description=description, pairs=pairs)
 
 
@@ -175,7 +175,54 @@ def test_a_pair_by_hand():
     assert result.metrics[key + "recall@5"] == 1
     assert result.metrics[key + "random_possible_precision"] == pytest.approx(2 / 3)
     assert result.metrics["analysis/gold/document_to_query/possible_precision@1"] == 1
-    assert result.metrics[key + "aer"] == pytest.approx(0)
+    # Of three tokens that count, the answer and the evidence are gold.
+    assert result.metrics[key + "align_all_aer"] == pytest.approx(1 - (1 + 2) / (3 + 1))
+    assert key + "aer" not in result.metrics, "no other half to choose the threshold by"
+
+
+def cross_attention(*strengths):
+    """Pairs of as many word tokens and an end token each; a word's attention to the only word."""
+    lengths = [len(values) for values in strengths]
+    alignment = torch.zeros(len(strengths), 1, max(lengths) + 1, 2)
+    ids = torch.zeros(len(strengths), max(lengths) + 1, dtype=torch.int64)
+    for row, values in enumerate(strengths):
+        words = torch.tensor([*values, 0.95])
+        alignment[row, 0, : len(words)] = torch.stack([words, 1 - words], -1)
+        ids[row, : len(words)] = torch.tensor([5] * len(values) + [END])
+    ones = torch.ones(len(strengths))
+    query = torch.tensor([[8, END]] * len(strengths))
+    texts = dict(document_ids=ids, document_mask=ids > 0, query_ids=query, query_mask=query > 0)
+    return PairAlignment(alignment, alignment, ones, ones, ones, **texts)
+
+
+def test_the_threshold_is_chosen_on_the_other_half():
+    """Only a pair's first word is gold: 0.5 is best for the even pairs, 0.2 for the odd ones."""
+    pairs = cross_attention([0.6, 0.3], [0.3, 0.1, 0.1], [0.6, 0.3])
+    gold = {pair: GoldTokens(flags(0, size=n), flags(size=n)) for pair, n in zip(
+        names(3), (3, 4, 3), strict=True
+    )}  # fmt: skip
+    metrics = measured(pairs, gold, "generative", size=1).metrics
+    key = "analysis/gold/document_to_query/"
+    # By 0.2 an even pair aligns a word too many, by 0.5 the odd one aligns nothing.
+    assert metrics[key + "aer"] == pytest.approx((1 / 3 + 1 + 1 / 3) / 3)
+    alike = measured(cross_attention([0.6, 0.3], [0.6, 0.3, 0.1], [0.6, 0.3]), gold, "generative")
+    assert alike.metrics[key + "aer"] == pytest.approx(0, abs=1e-6)
+
+
+def test_chance_is_the_error_of_aligning_every_token_that_counts():
+    """A mean over pairs, not over tokens; whatever the alignment."""
+    gold = {pair: GoldTokens(flags(0, size=n), flags(size=n)) for pair, n in zip(
+        names(2), (3, 4), strict=True
+    )}  # fmt: skip
+    expected = ((1 - 2 / 3) + (1 - 2 / 4)) / 2
+    for strengths in ([0.6, 0.3], [0.3, 0.1, 0.1]), ([0.0, 0.0], [0.9, 0.0, 0.9]):
+        result = measured(cross_attention(*strengths), gold, "generative")
+        for direction in ("query_to_document", "document_to_query"):
+            found = result.metrics[f"analysis/gold/{direction}/align_all_aer"]
+            assert found == pytest.approx(expected)
+        (row,) = rows_of(result, alignment="all")
+        assert row["aer"] == pytest.approx(expected)
+        assert (row["recall"], row["aligned"], row["pairs"]) == (1, 2.5, 2)
 
 
 def test_an_alignment_that_is_the_gold_is_perfect_in_its_own_direction(make_pairs):
@@ -214,7 +261,7 @@ def test_batches_and_padding_change_nothing(make_pairs, paradigm):
         assert one.keys() == other.keys()
         for name, value in one.items():
             assert value == pytest.approx(other[name], nan_ok=True), name
-    assert whole.metrics == pytest.approx(parts.metrics) and len(whole.metrics) == 12
+    assert whole.metrics == pytest.approx(parts.metrics) and len(whole.metrics) == 14
 
 
 def test_only_pairs_with_gold_of_the_documents_own_tokens_count(make_pairs):

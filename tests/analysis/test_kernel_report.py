@@ -154,6 +154,18 @@ def test_a_generative_system_does_not_retrieve(tiny_data):
     assert len(measured.figures[0][0].axes) == 2
 
 
+def test_a_larger_corpus_is_not_searched(tiny_data, monkeypatch):
+    system = multi_vector()
+    sizes = dict(features=(4,), retrieval_queries=5, retrieval_features=(4,))
+    searched = measure_kernel(system, tiny_data, 6, **sizes, most_documents=30)
+    assert "mrr@10" in rows(searched)["exact"]
+    monkeypatch.setattr("analysis.experiments.kernel_report.kernel_rankings", None)
+    measured = measure_kernel(system, tiny_data, 6, **sizes, most_documents=29)
+    assert rows(measured).keys() == {"uniform", "elu", "4"}
+    estimates = {k: v for k, v in searched.metrics.items() if not k.endswith("mrr@10")}
+    assert measured.metrics == pytest.approx(estimates)
+
+
 def test_systems_without_factors_have_nothing_to_measure(tiny_data):
     for found in (
         measure_kernel(BM25(), tiny_data, 4),

@@ -10,9 +10,8 @@ from analysis.low_rank import (
     effective_rank,
     equal_rows_residual,
     low_rank,
-    residual_norm,
+    normalised_values,
     singular_values,
-    spectrum,
 )
 from analysis.low_rank_bound import lemma_terms
 from gr_mvdr.alignment import Softmax
@@ -50,9 +49,8 @@ def test_a_matrix_of_equal_rows_has_no_residual():
     found = low_rank(alignment, *masks_of(alignment))
     assert found["equal_rows"].max() < 1e-12 and found["best_rank_one"].max() < 1e-12
     torch.testing.assert_close(found["effective_rank"], torch.ones(3).double())
-    torch.testing.assert_close(
-        residual_norm(alignment, *masks_of(alignment)), torch.zeros(3).double()
-    )
+    residual = equal_rows_residual(alignment, *masks_of(alignment))
+    torch.testing.assert_close(residual, torch.zeros(3, 9, 6).double())
 
 
 def test_rank_one_without_equal_rows():
@@ -76,8 +74,9 @@ def test_a_permutation_has_full_rank():
 def test_singular_values_equal_those_of_a_decomposition(shape):
     matrix = torch.rand(shape, generator=torch.Generator().manual_seed(1)).double()
     expected = torch.linalg.svdvals(matrix)
-    torch.testing.assert_close(singular_values(matrix, *masks_of(matrix)), expected)
-    shares = spectrum(matrix, *masks_of(matrix))
+    found = singular_values(matrix, *masks_of(matrix))
+    torch.testing.assert_close(found, expected)
+    shares = normalised_values(found)
     torch.testing.assert_close(shares, expected / expected.sum(-1, keepdim=True))
 
 
@@ -181,6 +180,7 @@ def test_padding_changes_nothing():
         alone, whole = lemma_terms(cut, *masks_of(cut)), lemma_terms(attention, *masks)
         for name in ("residual", "logits_norm", "bound", "trivial", "small_spread"):
             assert float(getattr(whole, name)[number]) == pytest.approx(float(getattr(alone, name)))
-        one = residual_norm(cut, *masks_of(cut))
-        assert float(residual_norm(attention, *masks)[number]) == pytest.approx(float(one))
-        assert not equal_rows_residual(attention, *masks)[number][~masks[0][number]].any()
+        one = composite_norm(equal_rows_residual(cut, *masks_of(cut)))
+        residual = equal_rows_residual(attention, *masks)[number]
+        assert float(composite_norm(residual)) == pytest.approx(float(one))
+        assert not residual[~masks[0][number]].any()

@@ -111,6 +111,54 @@ def test_a_system_without_salience_has_one_row_and_no_bound(make_explanation, st
     assert [entry.name for _, entry in found.figures] == ["low_rank"]
 
 
+def test_matrices_of_zeros_are_left_out_of_every_mean(make_explanation, store_of, measure):
+    whole, fewer = (make_explanation(5, paradigm="multi_vector", seed=2) for _ in range(2))
+    whole.layers[0].alignment[1:3] = 0
+    kept = torch.tensor([0, 3, 4])
+    fewer.layers[0] = select(fewer.layers[0], kept)
+    one, other = (
+        measure(LowRank, store_of(found, "multi_vector", name=name))
+        for name, found in (("whole", whole), ("fewer", fewer))
+    )
+    assert one.metrics == pytest.approx(other.metrics) and len(one.metrics) == 3
+    shares = [[row["share"] for row in found.tables["spectrum"]] for found in (one, other)]
+    assert shares[0][: len(shares[1])] == pytest.approx(shares[1])
+    whole.layers[0].alignment[:] = 0
+    nothing = measure(LowRank, store_of(whole, "multi_vector", name="nothing"))
+    assert nothing.metrics == {} and len(nothing.figures) == 1
+
+
+def test_the_mean_spectrum_stands_in_a_table(make_explanation, store_of, measure):
+    store = store_of(make_explanation(6, layers=2, heads=3), "generative")
+    rows = measure(LowRank, store, size=1).tables["spectrum"]
+    for layer in (1, 2):
+        found = [row for row in rows if row["layer"] == layer]
+        assert [row["number"] for row in found] == list(range(1, len(found) + 1))
+        assert {row["alignment"] for row in found} == {"own"}
+        matrices = [pair for head in range(3) for pair in heads_of(store, layer - 1, head)]
+        values = [torch.linalg.svdvals(matrix[0].double()) for matrix, _, _ in matrices]
+        for row in found:
+            number = row["number"] - 1
+            shares = [float(v[number] / v.sum()) if number < len(v) else 0 for v in values]
+            assert row["share"] == pytest.approx(mean(shares), abs=1e-6)
+
+
+def test_bounds_beyond_single_precision_stay_finite(make_explanation, store_of, measure):
+    explanation = make_explanation(6, layers=1, heads=1)
+    pairs = explanation.layers[0]
+    first = torch.arange(pairs.query_mask.shape[1]) == 0
+    odd = (torch.arange(pairs.document_mask.shape[1]) % 2 == 1)[:, None]
+    second = torch.arange(pairs.query_mask.shape[1]) == 1
+    pairs.alignment = torch.where(odd, first, second).float().expand(pairs.alignment.shape)
+    pairs.alignment = pairs.alignment * pairs.document_mask[:, None, :, None]
+    decoder = explanation.decoder
+    for norms in (decoder.projection_norms, decoder.document_norms, decoder.query_norms):
+        norms[:] = 10
+    (row,) = measure(LowRank, store_of(explanation, "generative")).tables["low_rank"]
+    for name in ("bound_entries", "bound", "gamma", "gamma_squared"):
+        assert torch.finfo(torch.float32).max < row[name] < float("inf"), name
+
+
 def test_figure_4_has_a_mark_for_each_head_and_a_box_for_each_layer(
     make_explanation, store_of, measure
 ):
@@ -118,6 +166,7 @@ def test_figure_4_has_a_mark_for_each_head_and_a_box_for_each_layer(
     found = measure(LowRank, store_of(make_explanation(5, layers=2, heads=3), "generative"), 1)
     (norms, norm_entry), (ranks, _) = found.figures
     assert norm_entry.name == "low_rank_bound"
+    assert norms.get_suptitle() == ranks.get_suptitle() == "system on almanac"
     assert [len(marks.get_offsets()) for marks in norms.axes[0].collections] == [6, 6, 6]
     assert norms.axes[0].get_yscale() == "log"
     boxes, lines = ranks.axes
