@@ -3,10 +3,12 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 from markupsafe import Markup
 
+from analysis import metric_names
 from analysis.comparisons.agreement_table import agreement_rows, agreement_table
 from analysis.comparisons.comparison import Comparison, Group, Section
 from analysis.comparisons.comparison_figures import draw_comparison
@@ -120,11 +122,9 @@ def _part(found: Findings) -> Part:
 
 
 def _summaries(section: Section) -> list[Summary]:
-    """Two tables where the alignments were analysed: together they are wider than a page."""
-    parts = [[], []]
-    for key in section.headlines:
-        parts[key.startswith("analysis/")].append(key)
-    return [_summary(section, keys) for keys in parts if keys]
+    """One table for searching, reranking, the analysis and the costs: no wider than a page."""
+    parts = groupby(section.headlines, key=metric_names.group)
+    return [_summary(section, list(keys)) for _, keys in parts]
 
 
 def _summary(section: Section, keys: list[str]) -> Summary:
