@@ -101,6 +101,8 @@ def _restored_model(config: DictConfig, data: Any, run: Path, weights: Path) -> 
 @hydra.main(version_base="1.3", config_path=str(CONFIGURATIONS), config_name="analyse")
 def main(config: DictConfig) -> None:
     register_resolvers()
+    if not config.run:
+        sys.exit("error: run=null: must be the folder of a finished run, such as run=outputs/…")
     settings = OmegaConf.to_container(config.analysis, resolve=True)
     try:
         logger = None

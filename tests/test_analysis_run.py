@@ -137,8 +137,11 @@ def test_the_command_line(run):
     )
     assert found.returncode == 0, found.stderr
     assert f"{folder}: analysed, {folder / 'report.html'}" in found.stdout
-    wrong = subprocess.run(
-        [*command, "run=nowhere"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert wrong.returncode == 1
-    assert wrong.stderr.strip() == "error: nowhere: no such run folder"
+    for arguments, message in (
+        (["run=nowhere"], "nowhere: no such run folder"),
+        ([], "run=null: must be the folder of a finished run, such as run=outputs/…"),
+    ):
+        wrong = subprocess.run(
+            [*command, *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        assert (wrong.returncode, wrong.stderr.strip()) == (1, f"error: {message}")
