@@ -6,6 +6,7 @@ import torch
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.relevance import similarity
 from gr_mvdr.tokenizers import EOS_ID
+from models.t5_seal import T5SEAL
 
 PARTS = ("self_attention", "cross_attention", "feed_forward")
 NAMES = ("embedding", *(f"{part}_{layer}" for layer in (1, 2) for part in PARTS))
@@ -142,3 +143,21 @@ def test_seals_log_probabilities_are_those_of_its_score(tools):
     decoder = seal.explain(batch).decoder
     means = decoder.log_probs.sum(1) / batch.document_mask.sum(1)
     assert torch.allclose(means, seal.score(batch), atol=1e-5)
+
+
+@pytest.mark.parametrize("missing", [None, (), (None, None)])
+@torch.inference_mode()
+def test_missing_attention_is_an_error_not_an_empty_alignment(tools, monkeypatch, missing):
+    """Scaled-dot-product attention answers no weights, with a warning at most."""
+    seal, decode = tools.make_seal(), T5SEAL.decode
+
+    def without(self, *arguments, output_attentions=False, **options):
+        output, context = decode(self, *arguments, **options)
+        if output_attentions:
+            output.cross_attentions = missing
+        return output, context
+
+    monkeypatch.setattr(T5SEAL, "decode", without)
+    for ask in (seal.align, seal.explain, seal.factors):
+        with pytest.raises(RuntimeError, match="eager attention is needed"):
+            ask(tools.make_batch())
