@@ -73,7 +73,7 @@ class Part:
 
     Attributes:
         section: its systems.
-        summaries: the metrics that matter: of search and cost, and of the alignments.
+        summaries: the metrics that matter, one table for each group of them.
         intervals, differences: tables of the tests; none without rankings.
         test_notes, case_notes: what is missing, and why.
         pictures: figures as data. browser: the cases' data, None without alignments.

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from analysis.bootstrap import interval
+from analysis.correlation import pearson, spearman
 from analysis.experiments.framework_ranking_figure import CAPTION, ranking_bars
 from analysis.gallery import GalleryEntry
 from analysis.measurement import Measured
-from analysis.rank_correlation import spearman
 from analysis.rows import Row
 from analysis.sampling import spread
 from gr_mvdr.batch import PairBatch, cut, pad
@@ -147,7 +147,7 @@ def _row(
         "form": form,
         **{metric: quality[metric] for metric in QUALITY},
         **{"mrr@10_low": float(low[0]), "mrr@10_high": float(high[0])},
-        "correlation": _pearson(*(torch.cat(part) for part in zip(*columns, strict=True))),
+        "correlation": pearson(*(torch.cat(part) for part in zip(*columns, strict=True))),
         "rank_correlation": sum(numbers) / len(numbers) if numbers else float("nan"),
         "queries": len(grades),
         "pairs": sum(map(len, own.values())),
@@ -158,13 +158,6 @@ def _aligned(first: Mapping[str, float], second: Mapping[str, float]) -> tuple[T
     names = list(first)
     values = ([side[name] for name in names] for side in (first, second))
     return tuple(torch.tensor(column, dtype=torch.float64) for column in values)
-
-
-def _pearson(first: Tensor, second: Tensor) -> float:
-    """Pearson's correlation; NaN where one side does not vary."""
-    return (
-        float(torch.corrcoef(torch.stack([first, second]))[0, 1]) if len(first) > 1 else torch.nan
-    )
 
 
 def _metrics(rows: Sequence[Row]) -> dict[str, float]:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from analysis.correlation import spearman
 from analysis.experiments.kernel_figure import caption, kernel_curves
 from analysis.experiments.kernel_search import kernel_rankings
 from analysis.gallery import GalleryEntry
@@ -23,7 +24,6 @@ from analysis.kernel import (
     squared_key_norm,
 )
 from analysis.measurement import Measured
-from analysis.rank_correlation import spearman
 from analysis.rows import Row
 from analysis.sampling import spread
 from gr_mvdr.explanation import Factors

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from analysis.bootstrap import interval
+from analysis.correlation import spearman
 from analysis.exact_match import DIRECTIONS, MEASURES
 from analysis.inverse_document_frequency import BIN_NAMES, idf_bin
-from analysis.rank_correlation import spearman
 from analysis.rows import Row
 from analysis.token_types import DEFINITIONS, TokenTypeRates
 

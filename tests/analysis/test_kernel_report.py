@@ -1,11 +1,11 @@
 import pytest
 import torch
 
+from analysis.correlation import spearman
 from analysis.experiments.kernel_report import measure_kernel
 from analysis.experiments.kernel_search import kernel_rankings
 from analysis.gallery import Gallery
 from analysis.kernel import feature_maps, kernel_relevance, softmax_relevance, squared_key_norm
-from analysis.rank_correlation import spearman
 from analysis.rows import write_rows
 from gr_mvdr.alignment import Softmax
 from gr_mvdr.batch import cut, pad

@@ -1,4 +1,4 @@
-"""Do two quantities rise together? Spearman's correlation of ranks."""
+"""Do two quantities rise together? Pearson's correlation, and Spearman's of ranks."""
 
 import torch
 from torch import Tensor
@@ -13,9 +13,14 @@ def spearman(first: Tensor, second: Tensor) -> float:
     Returns:
         ρ in [−1, 1]; NaN with fewer than two values, or where one side never varies.
     """
+    return pearson(_ranks(first), _ranks(second))
+
+
+def pearson(first: Tensor, second: Tensor) -> float:
+    """Pearson's r of (n,) values, in fp64; NaN as `spearman`."""
     if len(first) < 2:
         return float("nan")
-    one, other = (ranks - ranks.mean() for ranks in (_ranks(first), _ranks(second)))
+    one, other = (values.double() - values.double().mean() for values in (first, second))
     return float(one @ other / (one.norm() * other.norm()))  # 0 / 0 where a side never varies
 
 

@@ -1,9 +1,10 @@
 import math
 
+import numpy
 import pytest
 import torch
 
-from analysis.rank_correlation import spearman
+from analysis.correlation import pearson, spearman
 
 
 def test_any_rising_function_correlates_fully():
@@ -22,3 +23,11 @@ def test_ties_share_the_mean_of_their_ranks():
 def test_without_variation_there_is_no_correlation(values):
     values = torch.tensor(values)
     assert math.isnan(spearman(values, torch.arange(len(values))))
+
+
+def test_pearsons_r_is_numpys():
+    first, second = torch.randn(2, 20, generator=torch.Generator().manual_seed(0))
+    expected = numpy.corrcoef(first.numpy(), second.numpy())[0, 1]
+    assert pearson(first, second) == pytest.approx(expected, abs=1e-6)
+    assert pearson(first, -3 * first) == pytest.approx(-1)
+    assert math.isnan(pearson(first, torch.ones(20))) and math.isnan(pearson(first[:1], first[:1]))
