@@ -7,6 +7,9 @@ import numpy as np
 
 def spread(table: Any, limit: int) -> Any:
     """At most `limit` rows of a column table, evenly spread from the first to the last."""
-    if limit >= len(table):
-        return table
-    return table.select(np.linspace(0, len(table) - 1, limit).round().astype(int).tolist())
+    return table if limit >= len(table) else table.select(spread_numbers(len(table), limit))
+
+
+def spread_numbers(size: int, limit: int) -> list[int]:
+    """At most `limit` numbers from 0 to size − 1, evenly spread, both ends included."""
+    return np.linspace(0, size - 1, min(limit, size)).round().astype(int).tolist()

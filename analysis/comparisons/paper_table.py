@@ -1,6 +1,5 @@
 """Our runs beside a paper's table: mean ± std over seeds, each row tested against the one above."""
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,6 +13,7 @@ from analysis.comparisons.comparison import Comparison, Group, Section
 from analysis.comparisons.judged_queries import JUDGEMENTS, JudgedQueries
 from analysis.comparisons.paper import Paper, PaperRow
 from analysis.metric_names import MISSING, Statistic
+from analysis.rows import write_rows
 from analysis.tables import Cell, Table, markdown
 from gr_mvdr.significance import PERMUTATIONS, randomisation_test
 
@@ -155,12 +155,7 @@ def write_paper_table(
     partial = directory / "paper_table.md.partial"
     partial.write_text("\n".join(texts).rstrip() + "\n", encoding="utf-8")
     partial.rename(directory / "paper_table.md")
-    partial = directory / "paper_table.csv.partial"
-    with partial.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, records[0])
-        writer.writeheader()
-        writer.writerows(records)
-    partial.rename(directory / "paper_table.csv")
+    write_rows(records, directory / "paper_table.csv")
     return shown
 
 

@@ -19,6 +19,7 @@ from analysis.experiments.search_figure import CAPTION, search_figure
 from analysis.experiments.search_trace import SearchTrace
 from analysis.gallery import GalleryEntry
 from analysis.measurement import Measured
+from analysis.sampling import spread_numbers
 from gr_mvdr.progress import track
 
 PREFIX = "analysis/search/"
@@ -96,7 +97,7 @@ def _sample(data: Any, limit: int) -> list[tuple[dict[str, Any], list[int | None
     table = data.test_queries(split)
     qrels = data.judgements(split, table)
     row = {identifier: number for number, identifier in enumerate(data.documents["id"][:])}
-    numbers = torch.linspace(0, len(table) - 1, min(limit, len(table))).round().int().tolist()
+    numbers = spread_numbers(len(table), limit)
     sample = []
     for query in (table[number] for number in numbers):
         grades = qrels[query["id"]].items()

@@ -1,12 +1,12 @@
 """Single pairs as heatmaps: what an alignment looks like (gr_as_mvdr §7.5, Figure 5)."""
 
-import torch
 from matplotlib.figure import Figure
 
 from analysis.directed_alignment import directed_alignment, own_direction
 from analysis.gallery import GalleryEntry
 from analysis.measurement import Measured, Texts
 from analysis.measurements.alignment_heatmap import alignment_heatmap, readable_rows
+from analysis.sampling import spread_numbers
 from analysis.store.alignment_store import AlignmentStore
 
 NORMALISED = {
@@ -20,7 +20,7 @@ def draw_cases(store: AlignmentStore, texts: Texts, cases: int) -> Measured:
 
     They are spread evenly over the store, so that runs over the same pairs show the same ones.
     """
-    numbers = torch.linspace(0, len(store) - 1, min(cases, len(store))).round().int().tolist()
+    numbers = spread_numbers(len(store), cases)
     drawn = [_case(store, number, case, texts) for case, number in enumerate(numbers, start=1)]
     return Measured(figures=drawn)
 

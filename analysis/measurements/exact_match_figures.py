@@ -1,14 +1,14 @@
 """Figures of exact match: boxes by IDF bin (gr_as_mvdr Figures 2 and 3), a map of heads."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import matplotlib
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
+from analysis.boxes import draw_boxes
 from analysis.exact_match import MEASURES
 from analysis.inverse_document_frequency import BIN_NAMES
 from analysis.measurements.exact_match_table import ExactMatchTable
@@ -19,7 +19,6 @@ DEFINITION_LABELS = {
     "all": "all occurrences",
     "matched": "only where an equal token exists",
 }
-BOX_WIDTH = 0.36
 
 
 @matplotlib.rc_context(STYLE | {"hatch.linewidth": 0.4})
@@ -34,7 +33,7 @@ def exact_match_boxes(table: ExactMatchTable, direction: str, title: str) -> Fig
     figure = Figure(figsize=(PAGE_WIDTH, PANEL_HEIGHT + 0.6), layout="constrained")
     for axes, measure in zip(figure.subplots(1, 2), MEASURES, strict=True):
         for number, definition in enumerate(DEFINITIONS):
-            _boxes(axes, table.by_bin(direction, measure, definition), number)
+            draw_boxes(axes, table.by_bin(direction, measure, definition), number)
         counts = [len(box) for box in table.by_bin(direction, measure, "all")]
         labels = [f"{name}\nn={n:,}" for name, n in zip(BIN_NAMES, counts, strict=True)]
         axes.set_xticks(range(len(labels)), labels)
@@ -54,26 +53,6 @@ def exact_match_boxes(table: ExactMatchTable, direction: str, title: str) -> Fig
     figure.suptitle(title, fontsize=9, parse_math=False)
     figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
     return figure
-
-
-def _boxes(axes: Axes, boxes: Sequence[Tensor], number: int) -> None:
-    """The boxes of one definition, beside those of the other."""
-    filled = [(position, box.numpy()) for position, box in enumerate(boxes) if len(box)]
-    if not filled:
-        return
-    offset = (number - 0.5) * (BOX_WIDTH + 0.06)
-    axes.boxplot(
-        [values for _, values in filled],
-        positions=[position + offset for position, _ in filled],
-        widths=BOX_WIDTH,
-        manage_ticks=False,
-        patch_artist=True,
-        showmeans=True,
-        showfliers=False,
-        boxprops={"facecolor": COLOURS[number], "hatch": HATCHES[number]},
-        medianprops={"color": "black", "linewidth": 1.6},
-        meanprops={"marker": "D", "markerfacecolor": "white", "markeredgecolor": "black"},
-    )
 
 
 @matplotlib.rc_context(STYLE)

@@ -10,6 +10,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
+from analysis.boxes import draw_boxes
 from analysis.rows import Row
 from analysis.style import COLOURS, HATCHES, MARKERS, PAGE_WIDTH, PANEL_HEIGHT, STYLE
 
@@ -99,7 +100,7 @@ def rank_figure(
     figure = Figure(figsize=(PAGE_WIDTH, PANEL_HEIGHT + 0.6), layout="constrained")
     left, right = figure.subplots(1, 2)
     for number, boxes in enumerate(errors.values()):
-        _error_boxes(left, boxes, number)
+        draw_boxes(left, [box[box.isfinite()] for box in boxes.values()], number)
     _finish_errors(left, list(spectra))
     left.set_xlabel(axis)
     _spectra(right, spectra)
@@ -128,22 +129,6 @@ def _spectra(axes: Axes, spectra: Mapping[str, Tensor]) -> None:
     axes.set_title("mean spectrum")
     axes.set_xlabel("number of the singular value")
     axes.set_ylabel("share of their sum")
-
-
-def _error_boxes(axes: Axes, errors: Mapping[str, Tensor], number: int) -> None:
-    """The boxes of one measure, beside those of the other."""
-    axes.boxplot(
-        [values[values.isfinite()].numpy() for values in errors.values()],
-        positions=[place + (number - 0.5) * 0.38 for place in range(len(errors))],
-        widths=0.32,
-        manage_ticks=False,
-        patch_artist=True,
-        showmeans=True,
-        showfliers=False,
-        boxprops={"facecolor": COLOURS[number], "hatch": HATCHES[number]},
-        medianprops={"color": "black", "linewidth": 1.6},
-        meanprops={"marker": "D", "markerfacecolor": "white", "markeredgecolor": "black"},
-    )
 
 
 def _finish_errors(axes: Axes, labels: list[str]) -> None:
