@@ -4,11 +4,18 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import datasets
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from datasets import Dataset, Features, Value
 from datasets.exceptions import DatasetGenerationError
+from datasets.table import InMemoryTable
+
+from data_modules.columns import arrow_column
 
 DOCUMENTS = Features({"id": Value("string"), "title": Value("string"), "text": Value("string")})
 QUERIES = Features({"id": Value("string"), "text": Value("string")})
@@ -30,6 +37,9 @@ class Collection:
             (an integer grade; 0 and below is judged irrelevant).
         sources: what the tables were made from: the SHA-256 of each file by its path, or a
             generator's parameters.
+        folder: where it is stored; None = nowhere as a whole.
+        candidates: TREC runs of documents to rerank, by split.
+        negatives: TREC runs of documents to tell apart from the relevant ones, by name.
     """
 
     name: str
@@ -37,6 +47,9 @@ class Collection:
     queries: Dataset
     qrels: dict[str, Dataset]
     sources: dict[str, str]
+    folder: Path | None = None
+    candidates: dict[str, Path] = field(default_factory=dict)
+    negatives: dict[str, Path] = field(default_factory=dict)
 
     def judgements(self, split: str) -> dict[str, dict[str, int]]:
         """The qrels of one split: query id → {document id: grade}.
@@ -55,9 +68,9 @@ class Collection:
         Raises:
             ValueError: the collection has no such split.
         """
-        judged = set(self._split(split)["query_id"][:])
-        ids = self.queries["id"][:]
-        return self.queries.select([row for row, id in enumerate(ids) if id in judged])
+        judged = arrow_column(self._split(split), "query_id")
+        chosen = pc.is_in(arrow_column(self.queries, "id"), value_set=judged)
+        return self.queries.select(np.flatnonzero(chosen.to_numpy()))
 
     def _split(self, split: str) -> Dataset:
         if split not in self.qrels or len(self.qrels[split]) == 0:
@@ -85,69 +98,22 @@ def relevant_pairs(judgements: Dataset, queries: Dataset, documents: Dataset) ->
     Returns:
         A table with the columns query_row and document_row.
     """
-    query_rows = {identifier: row for row, identifier in enumerate(queries["id"][:])}
-    document_rows = {identifier: row for row, identifier in enumerate(documents["id"][:])}
-    pairs = [
-        (query_rows[query], document_rows[document])
-        for query, document, grade in judged_triples(judgements)
-        if grade > 0 and query in query_rows
-    ]
-    columns = zip(*pairs, strict=True) if pairs else ([], [])
-    return Dataset.from_dict(
-        dict(zip(("query_row", "document_row"), map(list, columns), strict=True))
+    rows = {
+        "query_row": _rows_of(arrow_column(judgements, "query_id"), queries),
+        "document_row": _rows_of(arrow_column(judgements, "document_id"), documents),
+    }
+    relevant = pc.greater(arrow_column(judgements, "relevance"), 0)
+    kept = pc.and_(relevant, pc.is_valid(rows["query_row"]))
+    made_from = [table._fingerprint for table in (judgements, queries, documents)]
+    return Dataset(
+        InMemoryTable(pa.table(rows).filter(kept)),
+        fingerprint=hashlib.sha256(json.dumps(["pairs/1", *made_from]).encode()).hexdigest()[:32],
     )
 
 
-def check(collection: Collection) -> Collection:
-    """Refuse a collection that would only fail, or mislead, later; returns it unchanged.
-
-    Raises:
-        ValueError: names the table, the row (counted from 0) and the rule: no document or query, a
-            repeated id, an id with white space, an empty text, a split without relevant documents,
-            a judgement of an unknown document or query or one given twice.
-    """
-    document_ids = _check_texts(f"collection {collection.name}: documents", collection.documents)
-    query_ids = _check_texts(f"collection {collection.name}: queries", collection.queries)
-    if not collection.qrels:
-        raise ValueError(f"collection {collection.name}: no split; at least one is needed")
-    for split, table in collection.qrels.items():
-        _check_split(
-            f"collection {collection.name}: split {split!r}", table, document_ids, query_ids
-        )
-    return collection
-
-
-def _check_texts(table_name: str, table: Dataset) -> set[str]:
-    if len(table) == 0:
-        raise ValueError(f"{table_name}: the table is empty")
-    first_row: dict[str, int] = {}
-    for row, (id, text) in enumerate(zip(table["id"][:], table["text"][:], strict=True)):
-        if not is_identifier(id):
-            raise ValueError(f"{table_name}, row {row}: id {id!r}: must be {IDENTIFIER_RULE}")
-        if id in first_row:
-            raise ValueError(f"{table_name}, row {row}: id {id!r} is already row {first_row[id]}")
-        if not text.strip():
-            raise ValueError(f"{table_name}, row {row}: id {id!r} has an empty text")
-        first_row[id] = row
-    return set(first_row)
-
-
-def _check_split(
-    table_name: str, table: Dataset, document_ids: set[str], query_ids: set[str]
-) -> None:
-    seen = set()
-    relevant = 0
-    for row, (query_id, document_id, grade) in enumerate(judged_triples(table)):
-        if query_id not in query_ids:
-            raise ValueError(f"{table_name}, row {row}: unknown query {query_id!r}")
-        if document_id not in document_ids:
-            raise ValueError(f"{table_name}, row {row}: unknown document {document_id!r}")
-        if (query_id, document_id) in seen:
-            raise ValueError(f"{table_name}, row {row}: {query_id!r} {document_id!r} judged twice")
-        seen.add((query_id, document_id))
-        relevant += grade > 0
-    if not relevant:
-        raise ValueError(f"{table_name}: the split is empty: it names no relevant document")
+def _rows_of(ids: pa.ChunkedArray, table: Dataset) -> pa.ChunkedArray:
+    """The row of each id in a table; null where it has none."""
+    return pc.index_in(ids, value_set=arrow_column(table, "id")).cast(pa.int64())
 
 
 IDENTIFIER_RULE = "a word without white space, as TREC runs need"

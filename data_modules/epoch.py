@@ -34,22 +34,29 @@ class Epoch(torch.utils.data.Dataset):
         rng = np.random.default_rng((self.seed, self.epoch, place))
         return self.tasks[self.task_of[place]].draw(int(self.numbers[place]), rng)
 
-    def batches(self, size: int, shuffle: bool) -> list[list[int]]:
+    def batches(self, size: int, shuffle: bool, rank: int = 0, ranks: int = 1) -> list[list[int]]:
         """Places in batches of like length, so that little is padding.
 
         Args:
-            size: examples a batch; the last one may have fewer, no example is lost.
+            size: examples a batch, of all processes; the last may have fewer, none is lost.
             shuffle: random pools of examples, sorted within, and the batches in random order.
+            rank, ranks: this process, of so many: each has its part of every batch.
         """
-        if not shuffle:
-            places = np.arange(len(self))
-            return [places[i : i + size].tolist() for i in range(0, len(self), size)]
         rng = np.random.default_rng((self.seed, self.epoch, len(self)))  # no example's own stream
+        places = self._by_length(size, rng) if shuffle else np.arange(len(self))
+        starts = np.arange(0, len(places), size)[1:]
+        if len(places) % size and len(places) % size < ranks:
+            starts = starts[:-1]  # too few for a batch of their own: every process needs one
+        found = np.split(places, starts)
+        if shuffle:
+            found = [found[i] for i in rng.permutation(len(found))]
+        return [np.array_split(batch, ranks)[rank].tolist() for batch in found]
+
+    def _by_length(self, size: int, rng: np.random.Generator) -> np.ndarray:
+        """All places: random pools of them, each sorted by length."""
         places = rng.permutation(len(self))
         pool = np.arange(len(self)) // (_POOL_BATCHES * size)
-        places = places[np.lexsort((self._lengths()[places], pool))]
-        found = [places[i : i + size].tolist() for i in range(0, len(self), size)]
-        return [found[i] for i in rng.permutation(len(found))]
+        return places[np.lexsort((self._lengths()[places], pool))]
 
     def _lengths(self) -> np.ndarray:
         lengths = np.empty(len(self), dtype=np.int64)

@@ -64,7 +64,7 @@ class _Documents(RetrievalTask):
         return [self._text(row)]
 
     def _text(self, row: int) -> list[int]:
-        return cut(self.tables.documents["tokens"][row], self.tables.document_length, EOS_ID)
+        return cut(self.tables.document_tokens[row], self.tables.document_length, EOS_ID)
 
     @property
     def target_lengths(self) -> np.ndarray:
@@ -107,8 +107,8 @@ class _Queries(RetrievalTask):
         self.length = length
 
     def draw(self, number: int, rng: np.random.Generator) -> Example:
-        row = self.document_rows[number]
-        source = cut(self.tables.documents["tokens"][row], self.length, EOS_ID)
+        row = int(self.document_rows[number])
+        source = cut(self.tables.document_tokens[row], self.length, EOS_ID)
         return Example(source, [self.query(number)], row)
 
     def answers(self, row: int, source: list[int], rng: np.random.Generator) -> list[list[int]]:
@@ -166,7 +166,7 @@ class SpanTask(RetrievalTask):
 
     def targets(self, pair: int, rng: np.random.Generator) -> list[list[int]]:
         weights = np.asarray(self.weights[pair]["weights"])
-        return self._spans(self.document_rows[pair], weights, rng)
+        return self._spans(int(self.document_rows[pair]), weights, rng)
 
     def answers(self, row: int, source: list[int], rng: np.random.Generator) -> list[list[int]]:
         text = self.tables.tokenizer.decode(source, skip_special_tokens=True)

@@ -6,6 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
+from data_modules.columns import TokenColumn
 from data_modules.segments import token_spans
 from data_modules.tasks import Example, RetrievalTask, TrainingTables
 from gr_mvdr.batch import cut
@@ -124,12 +125,11 @@ class _FirstTokens(Source):
         self.length = length
 
     def read(self, row: int, rng: np.random.Generator) -> list[int]:
-        return cut(self.tables.documents["tokens"][row], self.length, EOS_ID)
+        return cut(self.tables.document_tokens[row], self.length, EOS_ID)
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        texts = self.tables.documents["tokens"]
-        return np.array([min(len(tokens) + 1, self.length) for tokens in texts])
+        return (self.tables.document_tokens.lengths + 1).clip(max=self.length)
 
 
 class RandomSpans(Inputs):
@@ -170,12 +170,12 @@ class _RandomSpans(Source):
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        documents = self.tables.documents
-        sizes = zip(documents["tokens"], documents["word_starts"], strict=True)
+        tokens = self.tables.document_tokens.lengths
         if self.unit == "tokens":
-            return np.array([min(len(tokens), self.length) for tokens, _ in sizes])
+            return tokens.clip(max=self.length)
         # A word has about as many tokens as the document's words have on average.
-        return np.array([len(t) * min(len(w), self.length) // max(1, len(w)) for t, w in sizes])
+        words = TokenColumn(self.tables.documents, "word_starts").lengths
+        return tokens * words.clip(max=self.length) // words.clip(min=1)
 
 
 class Mixed(Inputs):

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from data_modules.columns import integers
 from data_modules.pair_rows import NamedRows, PairSet
 from data_modules.tasks import TrainingTables
 
@@ -35,8 +36,8 @@ class NegativeDraws:
             ValueError: `n` leaves too few documents to draw from.
         """
         size = len(tables.documents)
-        self.query_rows = np.array(tables.pairs["query_row"][:], dtype=np.int64)
-        self.document_rows = np.array(tables.pairs["document_row"][:], dtype=np.int64)
+        self.query_rows = integers(tables.pairs, "query_row")
+        self.document_rows = integers(tables.pairs, "document_row")
         self.relevant = PairSet(self.query_rows, self.document_rows, size)
         queries, documents = candidates.queries, candidates.documents
         kept = self.relevant.places(queries, documents) < 0

@@ -1,8 +1,8 @@
 """The sources of collections: one data module each, which only says where texts come from."""
 
 from data_modules.almanac import almanac
-from data_modules.collection import Collection, check
-from data_modules.formats.beir import read_beir
+from data_modules.collection import Collection
+from data_modules.formats.registry import read_layout
 from data_modules.module import RetrievalDataModule
 
 
@@ -21,20 +21,21 @@ class AlmanacDataModule(RetrievalDataModule):
         )
 
     def read(self) -> Collection:
-        return check(almanac(**self.arguments))
+        return almanac(**self.arguments)
 
 
-class BeirDataModule(RetrievalDataModule):
-    """A folder in BEIR layout."""
+class FilesDataModule(RetrievalDataModule):
+    """Files in one of the formats of `data_modules.formats`."""
 
-    def __init__(self, path: str, **options):
+    def __init__(self, path: str, format: str | None = None, **options):
         """
         Args:
-            path: the folder with corpus.jsonl, queries.jsonl and qrels/.
+            path: a folder, or a file of a format that is one file.
+            format: its name; None = found out.
             options: of `RetrievalDataModule`.
         """
         super().__init__(**options)
-        self.path = path
+        self.path, self.format = path, format
 
     def read(self) -> Collection:
-        return read_beir(self.path)
+        return self.collect(read_layout(self.path, self.format))

@@ -3,12 +3,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
+from data_modules.columns import TokenColumn, integers
 from gr_mvdr.batch import cut
 from gr_mvdr.bm25 import BM25Index
 from gr_mvdr.tokenizers import EOS_ID
@@ -59,6 +61,7 @@ class TrainingTables:
         known: (known,) int64, rows of the documents that are there in training; None = all.
         bm25: gives BM25 over the documents, which is built when it is first asked for.
         training: False for validation, whose queries a file made for training may lack.
+        negatives: TREC runs of given negatives that came with the collection, by name.
     """
 
     pairs: Dataset
@@ -71,11 +74,22 @@ class TrainingTables:
     known: np.ndarray | None = None
     bm25: Callable[[], BM25Index] | None = None
     training: bool = True
+    negatives: dict[str, Path] = field(default_factory=dict)
 
     @cached_property
     def known_rows(self) -> np.ndarray:
         """(known,) int64, `known` with None replaced by all rows."""
         return np.arange(len(self.documents)) if self.known is None else np.asarray(self.known)
+
+    @cached_property
+    def document_tokens(self) -> TokenColumn:
+        """The documents' token lists."""
+        return TokenColumn(self.documents)
+
+    @cached_property
+    def query_tokens(self) -> TokenColumn:
+        """The queries' token lists."""
+        return TokenColumn(self.queries)
 
 
 class Task(Protocol):
@@ -113,13 +127,12 @@ class RetrievalTask:
 
     def __init__(self, tables: TrainingTables):
         self.tables = tables
-        self.query_rows = tables.pairs["query_row"][:]
-        self.document_rows = tables.pairs["document_row"][:]
-        self.query_tokens = tables.queries["tokens"][:]
+        self.query_rows = integers(tables.pairs, "query_row")
+        self.document_rows = integers(tables.pairs, "document_row")
 
     def targets(self, pair: int, rng: np.random.Generator) -> list[list[int]]:
         """The token sequences that answer the query of a pair."""
-        return self.answers(self.document_rows[pair], self.query(pair), rng)
+        return self.answers(int(self.document_rows[pair]), self.query(pair), rng)
 
     def answers(self, row: int, source: list[int], rng: np.random.Generator) -> list[list[int]]:
         """The token sequences of a document that answer any source: what the indexing task learns.
@@ -141,20 +154,20 @@ class RetrievalTask:
 
     def document_lengths(self, longest: int) -> np.ndarray:
         """(pairs,) the tokens of each pair's document, `longest` at most."""
-        texts = self.tables.documents["tokens"]
-        return np.array([min(len(tokens), longest) for tokens in texts])[self.document_rows]
+        return self.tables.document_tokens.lengths.clip(max=longest)[self.document_rows]
 
     def query(self, pair: int) -> list[int]:
         """The query's first tokens and the end token."""
-        return cut(self.query_tokens[self.query_rows[pair]], self.tables.query_length, EOS_ID)
+        tokens = self.tables.query_tokens[self.query_rows[pair]]
+        return cut(tokens, self.tables.query_length, EOS_ID)
 
     def numbers(self, rng: np.random.Generator) -> np.ndarray:
         return np.arange(len(self.document_rows))
 
     def draw(self, number: int, rng: np.random.Generator) -> Example:
-        return Example(self.query(number), self.targets(number, rng), self.document_rows[number])
+        row = int(self.document_rows[number])
+        return Example(self.query(number), self.targets(number, rng), row)
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        queries = np.array([len(tokens) for tokens in self.query_tokens])
-        return queries[self.query_rows] + self.target_lengths
+        return self.tables.query_tokens.lengths[self.query_rows] + self.target_lengths

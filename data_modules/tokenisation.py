@@ -4,21 +4,23 @@ import hashlib
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
 
 import datasets
 import numpy as np
-from datasets import Dataset
+from datasets import Dataset, Features, List, Value
 from transformers import PreTrainedTokenizerBase
 
+from data_modules.cleaning import cleaned
 from data_modules.collection import no_bars
 from gr_mvdr.tokenizers import UNK_ID, load_tokenizer, train_tokenizer, word_tokenizer
 
 _WORD = re.compile(r"\S+")
 SEPARATOR = " | "  # between the fields of a document
+_INTEGERS = List(Value("int32"))
 
 
 def collection_tokenizer(
@@ -83,6 +85,25 @@ def _texts(documents: Dataset, queries: Dataset) -> Iterator[str]:
             yield from rows["text"]
 
 
+def clean(table: Dataset, steps: list[str]) -> Dataset:
+    """Replaces `text`, and `title` where there is one, by their cleaned form.
+
+    Args:
+        steps: of `data_modules.cleaning`; none = the table as it is.
+
+    Raises:
+        ValueError: an unknown step.
+    """
+    if not steps:
+        return table
+    names = [name for name in ("title", "text") if name in table.column_names]
+
+    def cleaned_rows(rows: dict) -> dict:
+        return {name: [cleaned(text, steps) for text in rows[name]] for name in names}
+
+    return _map(table, cleaned_rows, _key("clean/1", table._fingerprint, steps), "cleaning")
+
+
 def join_fields(documents: Dataset, fields: list[str]) -> Dataset:
     """Replaces `text` by the chosen fields joined with " | ", empty ones left out.
 
@@ -119,8 +140,8 @@ def add_tokens(table: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
             "word_starts": [word_starts(text, offsets) for text, offsets in pairs],
         }
 
-    key = _key("tokens/1", table._fingerprint, vocabulary_hash(tokenizer))
-    return _map(table, tokenise, key, "tokenising")
+    key = _key("tokens/2", table._fingerprint, vocabulary_hash(tokenizer))
+    return _map(table, tokenise, key, "tokenising", tokens=_INTEGERS, word_starts=_INTEGERS)
 
 
 def add_title_tokens(documents: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
@@ -129,8 +150,8 @@ def add_title_tokens(documents: Dataset, tokenizer: PreTrainedTokenizerBase) -> 
     def tokenise(rows: dict) -> dict:
         return {"title_tokens": tokenizer(rows["title"], add_special_tokens=False)["input_ids"]}
 
-    key = _key("title-tokens/1", documents._fingerprint, vocabulary_hash(tokenizer))
-    return _map(documents, tokenise, key, "tokenising titles")
+    key = _key("title-tokens/2", documents._fingerprint, vocabulary_hash(tokenizer))
+    return _map(documents, tokenise, key, "tokenising titles", title_tokens=_INTEGERS)
 
 
 def mark_tokens(
@@ -175,11 +196,15 @@ def word_starts(text: str, offsets: list[tuple[int, int]]) -> list[int]:
     return (found - blank[found - 1] * (found > 0)).tolist()
 
 
-def _map(table: Dataset, function, key: str, description: str) -> Dataset:
+def _map(table: Dataset, function: Callable, key: str, description: str, **new: List) -> Dataset:
+    """The table with further columns `new`, or with others in place of its own; cached."""
     # The explicit fingerprint names all that the column depends on; a pickled closure would not
     # stay the same from one run to the next.
     with no_bars() if not sys.stderr.isatty() else nullcontext():
-        return table.map(function, batched=True, new_fingerprint=key, desc=description)
+        features = Features({**table.features, **new})
+        return table.map(
+            function, batched=True, features=features, new_fingerprint=key, desc=description
+        )
 
 
 def _key(*causes) -> str:

@@ -1,139 +1,72 @@
 """Collections in BEIR layout: corpus.jsonl, queries.jsonl and qrels/<split>.tsv."""
 
-import json
-from collections.abc import Callable, Iterator
-from functools import cache, partial
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
-from data_modules.collection import (
-    DOCUMENTS,
-    IDENTIFIER_RULE,
-    JUDGEMENTS,
-    QUERIES,
-    Collection,
-    cached_table,
-    is_identifier,
+from data_modules.formats.lines import (
+    PACKED,
+    find,
+    integer,
+    json_object,
+    numbered_lines,
+    rows,
+    string,
 )
-from data_modules.formats.lines import json_object, numbered_lines, sha256
+from data_modules.layout import Document, Judgement, Layout, Query
 
-HEADER = ["query-id", "corpus-id", "score"]
-READER = "beir/1"  # part of the cache's key: raise it when the same file should give other rows
+HEADER = ("query-id", "corpus-id", "score")
 
 
-def read_beir(path: str | Path) -> Collection:
-    """Read a folder in the layout of the BEIR benchmark, one split for each file in ``qrels``.
+def recognises(path: Path) -> bool:
+    """Whether this is a folder in BEIR layout, complete or not."""
+    return find(path, "corpus.jsonl") is not None
 
-    The tables are cached under the files' SHA-256: a changed file is read again, another is not.
+
+def read(path: Path) -> Layout:
+    """A folder in the layout of the BEIR benchmark, one split for each file in ``qrels``.
 
     Raises:
-        FileNotFoundError: the folder or one of its files is missing.
-        ValueError: a line breaks the format; named as ``file:line`` with what was expected.
+        FileNotFoundError: one of its files is missing.
+        ValueError: (on reading) a line breaks the format.
     """
-    folder = Path(path).expanduser()
-    corpus, queries_file, qrels_files = _locate(folder)
-    sources = {str(file): sha256(file) for file in (corpus, queries_file, *qrels_files)}
-    texts = (sources[str(corpus)], sources[str(queries_file)])
-    documents = cached_table(partial(_documents, corpus), DOCUMENTS, READER, texts[0])
-    queries = cached_table(partial(_queries, queries_file), QUERIES, READER, texts[1])
-
-    @cache  # once for all splits, and not at all when every split comes from the cache
-    def known() -> tuple[set[str], set[str]]:
-        return set(queries["id"][:]), set(documents["id"][:])
-
-    qrels = {
-        file.stem: cached_table(
-            partial(_judgements, file, known), JUDGEMENTS, READER, *texts, sources[str(file)]
-        )
-        for file in qrels_files
-    }
-    return Collection(folder.resolve().name, documents, queries, qrels, sources)
-
-
-def _locate(folder: Path) -> tuple[Path, Path, list[Path]]:
-    if not folder.is_dir():
-        raise FileNotFoundError(f"data.path={folder}: no such folder")
-    for name in ("corpus.jsonl", "queries.jsonl"):
-        if not (folder / name).is_file():
-            raise FileNotFoundError(f"data.path={folder}: the file {name} is missing")
-    qrels = sorted((folder / "qrels").glob("*.tsv"))
+    corpus, queries = (_file(path, name) for name in ("corpus.jsonl", "queries.jsonl"))
+    endings = ("", *PACKED)
+    qrels = sorted(file for end in endings for file in (path / "qrels").glob(f"*.tsv{end}"))
     if not qrels:
-        raise FileNotFoundError(f"data.path={folder}: a file qrels/<split>.tsv is missing")
-    return folder / "corpus.jsonl", folder / "queries.jsonl", qrels
+        raise FileNotFoundError(f"data.path={path}: a file qrels/<split>.tsv is missing")
+    return Layout(
+        name=path.resolve().name,
+        files=(corpus, queries, *qrels),
+        options={"reader": "beir/2"},
+        documents=partial(_documents, corpus),
+        queries=partial(_queries, queries),
+        judgements={file.name.split(".tsv")[0]: partial(judgements, file) for file in qrels},
+    )
 
 
-def _documents(file: Path) -> Iterator[dict]:
-    for where, record in _records(file):
-        title = record.get("title")
-        yield {
-            "id": record["_id"],
-            "title": "" if title is None else _string(where, "title", title),
-            "text": record["text"],
-        }
+def _file(folder: Path, name: str) -> Path:
+    file = find(folder, name)
+    if file is None:
+        raise FileNotFoundError(f"data.path={folder}: the file {name} is missing")
+    return file
 
 
-def _queries(file: Path) -> Iterator[dict]:
-    for _, record in _records(file):
-        yield {"id": record["_id"], "text": record["text"]}
-
-
-def _records(file: Path) -> Iterator[tuple[str, dict]]:
-    """(``file:line``, record) of a JSONL file; ids are unique there and texts not empty."""
-    first_line: dict[str, str] = {}
+def _documents(file: Path) -> Iterator[Document]:
     for where, line in numbered_lines(file):
         record = json_object(where, line)
-        id = _string(where, "_id", record.get("_id"))
-        if not is_identifier(id):
-            raise ValueError(f'{where}: "_id" is {id!r}: must be {IDENTIFIER_RULE}')
-        if id in first_line:
-            raise ValueError(f'{where}: "_id" {id!r} stands already at {first_line[id]}')
-        if not _string(where, "text", record.get("text")).strip():
-            raise ValueError(f'{where}: "text" of {id!r} is empty')
-        first_line[id] = where
-        yield where, record
-    if not first_line:
-        raise ValueError(f"{file}: the file is empty; expected one JSON object a line")
+        title = "" if record.get("title") is None else string(where, "title", record)
+        yield Document(where, string(where, "_id", record), title, string(where, "text", record))
 
 
-def _string(where: str, key: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f'{where}: expected a string "{key}", got {json.dumps(value)[:60]}')
-    if any("\ud800" <= character <= "\udfff" for character in value):
-        raise ValueError(f'{where}: "{key}" holds half a surrogate pair, which is no character')
-    return value
+def _queries(file: Path) -> Iterator[Query]:
+    for where, line in numbered_lines(file):
+        record = json_object(where, line)
+        yield Query(where, string(where, "_id", record), string(where, "text", record))
 
 
-def _judgements(file: Path, known: Callable[[], tuple[set[str], set[str]]]) -> Iterator[dict]:
-    query_ids, document_ids = known()
-    lines = numbered_lines(file)
-    where, header = next(lines, (f"{file}:1", ""))
-    if header.split("\t") != HEADER:
-        expected = "\t".join(HEADER)
-        raise ValueError(f"{where}: expected the header {expected!r}, got {header[:60]!r}")
-    first_line: dict[tuple[str, str], str] = {}
-    relevant = 0
-    for where, line in lines:
-        query_id, document_id, score = _judgement(where, line)
-        if query_id not in query_ids:
-            raise ValueError(f"{where}: query {query_id!r} is not in queries.jsonl")
-        if document_id not in document_ids:
-            raise ValueError(f"{where}: document {document_id!r} is not in corpus.jsonl")
-        pair = (query_id, document_id)
-        if pair in first_line:
-            raise ValueError(f"{where}: the pair is judged already at {first_line[pair]}")
-        first_line[pair] = where
-        relevant += score > 0
-        yield {"query_id": query_id, "document_id": document_id, "relevance": score}
-    if not relevant:
-        raise ValueError(f"{file}: the split is empty: no line has a score of 1 or more")
-
-
-def _judgement(where: str, line: str) -> tuple[str, str, int]:
-    columns = line.split("\t")
-    if len(columns) != len(HEADER):
-        raise ValueError(
-            f"{where}: expected {len(HEADER)} columns separated by tabs, got {line[:60]!r}"
-        )
-    try:
-        return columns[0], columns[1], int(columns[2])
-    except ValueError:
-        raise ValueError(f"{where}: expected an integer score, got {columns[2]!r}") from None
+def judgements(file: Path) -> Iterator[Judgement]:
+    """The judgements of a file with the header of BEIR's qrels."""
+    for where, row in rows(file, HEADER, header=True):
+        relevance = integer(where, "score", row["score"])
+        yield Judgement(where, row["query-id"], row["corpus-id"], relevance)

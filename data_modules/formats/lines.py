@@ -1,26 +1,86 @@
-"""What readers of line-based files share: numbered lines, JSON objects, hashes of files."""
+"""What readers of text files share: opening, numbered lines, JSON, columns, hashes."""
 
+import gzip
 import hashlib
 import json
-from collections.abc import Iterator
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, BinaryIO
+
+PACKED = (".gz", ".zip")  # endings that any file may have beside its own
+
+
+def find(folder: Path, *names: str) -> Path | None:
+    """The first of these names that is a file in the folder, as it is or packed (.gz, .zip)."""
+    candidates = (folder / f"{name}{ending}" for name in names for ending in ("", *PACKED))
+    return next((file for file in candidates if file.is_file()), None)
+
+
+@contextmanager
+def opened(file: Path) -> Iterator[BinaryIO]:
+    """The content of a file: plain, gzip, or a zip archive with one file in it.
+
+    Raises:
+        ValueError: an archive is damaged, truncated or holds more than one file.
+    """
+    try:
+        if file.suffix == ".zip":
+            with zipfile.ZipFile(file) as archive, archive.open(_member(file, archive)) as content:
+                yield content
+        else:
+            with (gzip.open if file.suffix == ".gz" else open)(file, "rb") as content:
+                yield content
+    except EOFError:
+        raise ValueError(f"{file}: the archive ends too early: fetch the file again") from None
+    except (gzip.BadGzipFile, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"{file}: a damaged archive ({error}){_page_hint(file)}") from None
+
+
+def _member(file: Path, archive: zipfile.ZipFile) -> str:
+    members = [member for member in archive.namelist() if not member.endswith("/")]
+    if len(members) != 1:
+        raise ValueError(f"{file}: expected one file in the archive, found {len(members)}")
+    return members[0]
+
+
+def _page_hint(file: Path) -> str:
+    with file.open("rb") as content:
+        start = content.read(1024)
+    return ": it is an HTML page, not the download" if _is_page(start) else ""
+
+
+def _is_page(start: bytes) -> bool:
+    """Whether a file begins like a web page: what a failed download leaves."""
+    text = start.removeprefix(b"\xef\xbb\xbf").lstrip().lower()
+    return text.startswith((b"<!doctype html", b"<html"))
 
 
 def numbered_lines(file: Path) -> Iterator[tuple[str, str]]:
     """(``file:line``, text) of the lines that are not blank; split at newlines only.
 
     Raises:
-        ValueError: a line is not UTF-8.
+        ValueError: a line is not UTF-8, the file is a web page, or its archive is damaged.
     """
-    with file.open("rb") as lines:
+    with opened(file) as lines:
         for number, line in enumerate(lines, start=1):
             where = f"{file}:{number}"
-            try:
-                text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-            except UnicodeDecodeError as error:
-                raise ValueError(f"{where}: expected UTF-8: {error.reason}") from None
+            if number == 1 and _is_page(line[:1024]):
+                raise ValueError(f"{where}: an HTML page, not the download: {line[:60]!r}")
+            text = _decoded(where, line, first=number == 1).rstrip("\r\n")
             if text.strip():
                 yield where, text
+
+
+def _decoded(where: str, content: bytes, first: bool) -> str:
+    if first and content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise ValueError(f"{where}: expected UTF-8, this begins like UTF-16")
+    try:
+        return content.decode("utf-8-sig" if first else "utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{where}: expected UTF-8: {error.reason}") from None
 
 
 def json_object(where: str, line: str) -> dict:
@@ -38,6 +98,75 @@ def json_object(where: str, line: str) -> dict:
     if not isinstance(record, dict):
         raise ValueError(f"{where}: expected a JSON object, got {line[:60]!r}")
     return record
+
+
+def string(where: str, key: str, record: dict) -> str:
+    """The text under a key of a JSON object.
+
+    Raises:
+        ValueError: there is none, or it is no text.
+    """
+    value = record.get(key)
+    if not isinstance(value, str):
+        raise ValueError(f'{where}: expected a string "{key}", got {json.dumps(value)[:60]}')
+    if any("\ud800" <= character <= "\udfff" for character in value):
+        raise ValueError(f'{where}: "{key}" holds half a surrogate pair, which is no character')
+    return value
+
+
+def json_value(file: Path) -> Any:
+    """The one JSON value that a file is.
+
+    Raises:
+        ValueError: it is no JSON; names ``file:line``.
+    """
+    with opened(file) as content:
+        text = _decoded(str(file), content.read(), first=True)
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        page = ": an HTML page, not the download" if _is_page(text[:1024].encode()) else ""
+        raise ValueError(f"{file}:{error.lineno}: expected JSON, but {error.msg}{page}") from None
+
+
+def rows(
+    file: Path, columns: Sequence[str], header: bool = False
+) -> Iterator[tuple[str, dict[str, str]]]:
+    """(``file:line``, column → text) of a file of tab-separated columns.
+
+    Args:
+        columns: their names, all that the file has, in its order.
+        header: whether the first line names them.
+
+    Raises:
+        ValueError: another header, or a line with more or fewer columns (a tab within a text).
+    """
+    expected = "\t".join(columns)
+    lines = numbered_lines(file)
+    if header:
+        where, first = next(lines, (f"{file}:1", ""))
+        if first.split("\t") != list(columns):
+            raise ValueError(f"{where}: expected the header {expected!r}, got {first[:60]!r}")
+    for where, line in lines:
+        found = line.split("\t")
+        if len(found) != len(columns):
+            raise ValueError(
+                f"{where}: expected {len(columns)} columns separated by tabs "
+                f"({', '.join(columns)}), got {len(found)}: {line[:60]!r}"
+            )
+        yield where, dict(zip(columns, found, strict=True))
+
+
+def integer(where: str, name: str, text: str) -> int:
+    """A column as an integer.
+
+    Raises:
+        ValueError: it is none; names ``file:line`` and the column.
+    """
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{where}: expected an integer {name}, got {text!r}") from None
 
 
 def sha256(file: Path) -> str:

@@ -5,7 +5,7 @@ import datasets
 import pytest
 from datasets import Dataset
 
-from data_modules.collection import JUDGEMENTS, QUERIES, Collection, cached_table, check
+from data_modules.collection import JUDGEMENTS, QUERIES, Collection, cached_table
 
 
 def qrels_table(*triples: tuple[str, str, int]) -> Dataset:
@@ -46,47 +46,6 @@ def test_an_unknown_or_empty_split_names_those_that_exist(collection, verb):
     for split in ("dev", "validation"):
         with pytest.raises(ValueError, match=rf"split '{split}'.*two.*its splits are test, train"):
             getattr(empty, verb)(split)
-
-
-def test_a_sound_collection_passes_the_check(collection):
-    assert check(collection) is collection
-
-
-def columns(**values: list[str]) -> Dataset:
-    return Dataset.from_dict({"title": ["", ""], **values})
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            {"documents": columns(id=["a", "a"], text=["x", "y"])},
-            r"documents, row 1: id 'a' is already row 0",
-        ),
-        (
-            {"documents": columns(id=["a", "b"], text=["x", " \n"])},
-            r"documents, row 1: id 'b' has an empty text",
-        ),
-        (
-            {"documents": columns(id=["a", "b c"], text=["x", "y"])},
-            r"documents, row 1: id 'b c': must be",
-        ),
-        ({"documents": Dataset.from_dict({"id": [], "text": []})}, r"documents: .* is empty"),
-        ({"queries": Dataset.from_dict({"id": ["1"], "text": [""]})}, r"queries, row 0: id '1'"),
-        ({"qrels": {}}, r"no split"),
-        ({"qrels": {"dev": qrels_table()}}, r"split 'dev': the split is empty"),
-        ({"qrels": {"dev": qrels_table(("1", "a", 0))}}, r"split 'dev': the split is empty"),
-        ({"qrels": {"dev": qrels_table(("9", "a", 1))}}, r"'dev', row 0: unknown query '9'"),
-        ({"qrels": {"dev": qrels_table(("1", "c", 1))}}, r"'dev', row 0: unknown document 'c'"),
-        (
-            {"qrels": {"dev": qrels_table(("1", "a", 1), ("1", "a", 2))}},
-            r"'dev', row 1: '1' 'a' judged twice",
-        ),
-    ],
-)
-def test_the_check_names_what_is_wrong_and_where(collection, change, message):
-    with pytest.raises(ValueError, match="collection two: .*" + message):
-        check(replace(collection, **change))
 
 
 def test_a_cached_table_is_made_once_for_the_same_sources(cache):

@@ -165,7 +165,7 @@ def test_the_file_is_what_the_indexing_task_reads(make, tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     from data_modules.generated_queries import GeneratedQueries
     from data_modules.indexing import Indexing
-    from data_modules.sources import BeirDataModule
+    from data_modules.sources import FilesDataModule
 
     folder = tmp_path / "collection"
     (folder / "qrels").mkdir(parents=True)
@@ -179,7 +179,7 @@ def test_the_file_is_what_the_indexing_task_reads(make, tmp_path, monkeypatch):
     lengths = dict(query_length=8, document_length=12)
     run_tokenizer = dict(backbone=None, path=None, unit="word", vocab_size=60, lowercase=True)
     options = dict(path=str(folder), test_split="test", tokenizer=run_tokenizer, **lengths)
-    data = BeirDataModule(**options)
+    data = FilesDataModule(**options)
     data.tokenizer.save_pretrained(tmp_path / "words")
     shape = dict(vocab_size=len(data.tokenizer), d_model=16, d_kv=8, d_ff=24, num_layers=1)
     backbone = dict(name=None, dropout_rate=0.0, shape=shape | {"num_heads": 2})
@@ -187,7 +187,7 @@ def test_the_file_is_what_the_indexing_task_reads(make, tmp_path, monkeypatch):
     generator.index(data.documents, tmp_path / "index")
     path = tmp_path / "index" / PSEUDO_QUERIES
     said = [json.loads(line)["queries"] for line in path.read_text().splitlines()]
-    reader = BeirDataModule(**options, indexing=Indexing(3.0, GeneratedQueries(str(path))))
+    reader = FilesDataModule(**options, indexing=Indexing(3.0, GeneratedQueries(str(path))))
     examples = [reader.epoch(0)[place] for place in range(1, 4)]
     assert len(examples) == 3
     for example in examples:

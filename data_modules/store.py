@@ -1,0 +1,175 @@
+"""Collections on disk: written once as Arrow tables with a manifest, memory-mapped from then on."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import datasets
+from datasets import Dataset
+from filelock import FileLock
+
+from data_modules.arrow_file import open_table, write_table
+from data_modules.collection import DOCUMENTS, JUDGEMENTS, QUERIES, Collection
+from data_modules.formats.lines import PACKED, sha256
+from data_modules.layout import Layout
+from data_modules.layout_checks import LayoutChecks
+from data_modules.ranked_runs import write_run
+from gr_mvdr.progress import track
+
+VERSION = 1  # of what is written: raise it when the same layout should give other tables
+MANIFEST = "manifest.json"
+_UNPACKED = 5  # bytes of text in a byte of an archive, about
+_TABLES = {"documents": DOCUMENTS, "queries": QUERIES}
+
+
+def collect(
+    layout: Layout, store: str | Path | None = None, empty_documents: str = "refuse"
+) -> Collection:
+    """The collection of a layout: read and checked the first time, opened from then on.
+
+    Args:
+        layout: what a reader found.
+        store: where collections are kept; None = beside the cache of ``datasets``.
+        empty_documents: "refuse", or "keep" those that have neither title nor text.
+
+    Raises:
+        ValueError: a rule that every collection keeps is broken, named with ``file:line``; counts
+            differ from those that were expected; nothing is left behind.
+        OSError: the disk has too little room.
+    """
+    place = Path(store).expanduser() if store else _default_store()
+    place.mkdir(parents=True, exist_ok=True)
+    sources = source_hashes(layout, place)
+    options = {**layout.options, "empty_documents": empty_documents}
+    key = _key(sources, options)
+    folder = place / f"{layout.name}-{key[:12]}"
+    with FileLock(place / f".{folder.name}.lock"):  # two runs that start together write once
+        if not (folder / MANIFEST).is_file():
+            _check_room(layout, place)
+            with _unfinished(folder) as partial:
+                counts = _write(layout, partial, LayoutChecks(layout, empty_documents))
+                _write_manifest(partial, layout, sources, options, counts)
+    return open_collection(folder)
+
+
+def _default_store() -> Path:
+    return Path(datasets.config.HF_DATASETS_CACHE) / "collections"
+
+
+def _key(sources: Mapping[str, str], options: Mapping[str, Any]) -> str:
+    """Of all that makes the tables: the files' contents, not where they lie."""
+    contents = sorted((Path(name).name, value) for name, value in sources.items())
+    made_from = [VERSION, contents, sorted(options.items())]
+    return hashlib.sha256(json.dumps(made_from, default=str).encode()).hexdigest()
+
+
+def source_hashes(layout: Layout, store: Path) -> dict[str, str]:
+    """The SHA-256 of each file by its path; of a file that did not change since, the known one."""
+    memory = store / "hashes.json"
+    known = json.loads(memory.read_text()) if memory.is_file() else {}
+    found, stamps = {}, {}
+    for file in track(layout.files, f"hashing {layout.name}", total=len(layout.files)):
+        state = file.stat()
+        stamp = f"{file.resolve()} {state.st_size} {state.st_mtime_ns}"
+        stamps[stamp] = found[str(file)] = known.get(stamp) or sha256(file)
+    if stamps.keys() - known.keys():
+        partial = memory.with_suffix(".partial")
+        partial.write_text(json.dumps(known | stamps, indent=1))
+        partial.rename(memory)
+    return found
+
+
+def _check_room(layout: Layout, store: Path) -> None:
+    needed = layout.needed_bytes or sum(_text_bytes(file) for file in layout.files)
+    free = shutil.disk_usage(store).free
+    if needed > free:
+        raise OSError(
+            f"data.store={store}: {layout.name} takes about {needed / 1e9:.1f} GB, "
+            f"{free / 1e9:.1f} GB are free"
+        )
+
+
+def _text_bytes(file: Path) -> int:
+    return file.stat().st_size * (_UNPACKED if file.suffix in PACKED else 1)
+
+
+@contextmanager
+def _unfinished(folder: Path) -> Iterator[Path]:
+    """A folder that takes its name only when it is whole."""
+    partial = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    try:
+        yield partial
+        partial.rename(folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _write(layout: Layout, folder: Path, checks: LayoutChecks) -> dict[str, int]:
+    """All tables and runs of a layout; answers how many rows each has."""
+    counts = {
+        "documents": write_table(
+            folder / "documents.arrow",
+            DOCUMENTS,
+            track(checks.documents(), f"{layout.name}: documents"),
+        ),
+        "queries": write_table(
+            folder / "queries.arrow", QUERIES, track(checks.queries(), f"{layout.name}: queries")
+        ),
+    }
+    (folder / "qrels").mkdir()
+    for split in layout.judgements:
+        rows = track(checks.judgements(split), f"{layout.name}: {split}")
+        counts[split] = write_table(folder / "qrels" / f"{split}.arrow", JUDGEMENTS, rows)
+    checks.counts(counts)
+    for kind, runs in (("candidates", layout.candidates), ("negatives", layout.negatives)):
+        for name, ranked in runs.items():
+            (folder / kind).mkdir(exist_ok=True)
+            counts[f"{kind}/{name}"] = write_run(
+                checks.ranked(ranked), folder / kind / f"{name}.trec"
+            )
+    return counts
+
+
+def _write_manifest(
+    folder: Path,
+    layout: Layout,
+    sources: Mapping[str, str],
+    options: Mapping[str, Any],
+    counts: Mapping[str, int],
+) -> None:
+    content = {
+        "name": layout.name,
+        "format": VERSION,
+        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        "sources": dict(sources),
+        "options": dict(options),
+        "splits": list(layout.judgements),
+        "counts": dict(counts),
+        "text_fields": ["title", "text"],
+    }
+    (folder / MANIFEST).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def open_collection(folder: Path) -> Collection:
+    """A collection that `collect` wrote, memory-mapped."""
+    manifest = json.loads((folder / MANIFEST).read_text())
+
+    def table(name: str, features: datasets.Features) -> Dataset:
+        return open_table(folder / f"{name}.arrow", features, f"{folder.name}-{name}")
+
+    documents, queries = (table(name, features) for name, features in _TABLES.items())
+    qrels = {split: table(f"qrels/{split}", JUDGEMENTS) for split in manifest["splits"]}
+    runs = {
+        kind: {file.stem: file for file in sorted((folder / kind).glob("*.trec"))}
+        for kind in ("candidates", "negatives")
+    }
+    return Collection(
+        manifest["name"], documents, queries, qrels, manifest["sources"], folder, **runs
+    )

@@ -1,0 +1,149 @@
+"""Processes that train together: which one this is, how many there are, what they tell each other.
+
+Each of W processes ("ranks") reads its part of every batch. Two rules make them equal to one
+process that reads all of it, in loss and in gradient:
+
+- A loss that looks at the whole batch is computed on every rank, from vectors that `gather` brings
+  together. Let L be this loss and v_r the vectors of rank r. The way back of `gather` adds up what
+  all ranks ask of v_r: W · ∂L/∂v_r, as all of them compute the same L. Lightning's DDP takes the
+  mean of the parameters' gradients over ranks, 1/W · Σ_r (W · ∂L/∂v_r) · ∂v_r/∂θ = ∂L/∂θ. Likewise
+  a parameter that enters L after the gathering has the same gradient everywhere, and that mean.
+- A loss that is a mean over n items, of which this rank has some, is W · (their sum) / n
+  (`mean_over_ranks`); the mean over ranks is the mean over items.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import torch
+import torch.distributed as distributed
+import torch.nn.functional as F
+from torch import Tensor
+
+# How long the others wait while rank 0 reads and caches a collection. A rank that dies is noticed
+# at once, by torchrun.
+_PATIENCE = timedelta(days=1)
+
+
+def rank() -> int:
+    """This process's number, 0 to ranks() − 1."""
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank()
+    return int(os.environ.get("RANK", 0))
+
+
+def ranks() -> int:
+    """How many processes train together; 1 without others."""
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_world_size()
+    return int(os.environ.get("WORLD_SIZE", 1))
+
+
+def join() -> None:
+    """Connects the processes that torchrun started; Lightning keeps the connection.
+
+    Tensors on the CPU travel by gloo, those on a GPU by NCCL.
+    """
+    if ranks() > 1 and not distributed.is_initialized():
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        distributed.init_process_group(backend, timeout=_PATIENCE)
+
+
+def leave() -> None:
+    """Ends what `join` began, on every rank: from here on each of them is alone."""
+    if ranks() > 1:
+        wait()
+        distributed.destroy_process_group()
+        for name in ("RANK", "WORLD_SIZE"):
+            os.environ.pop(name, None)
+
+
+def wait() -> None:
+    """Returns when every rank has come here."""
+    if ranks() > 1:
+        distributed.all_reduce(torch.zeros(()))
+
+
+@contextmanager
+def first() -> Iterator[None]:
+    """Rank 0 does this alone, then the others do: what it has cached, they find.
+
+    They must not talk to each other in it.
+    """
+    if rank() > 0:
+        wait()
+    yield
+    if rank() == 0:
+        wait()
+
+
+def share(items: int) -> slice:
+    """This rank's neighbours among so many items; of fewer items than ranks, maybe none."""
+    return slice(items * rank() // ranks(), items * (rank() + 1) // ranks())
+
+
+def gather(tensor: Tensor) -> list[Tensor]:
+    """The tensors of all ranks, with gradients.
+
+    Args:
+        tensor: (b_r, …); sizes may differ between ranks, the number of axes may not.
+
+    Returns:
+        Of each rank (b_r, …), the other axes filled up with zeros to the largest of all ranks.
+    """
+    if ranks() == 1:
+        return [tensor]
+    shape = torch.tensor(tensor.shape, device=tensor.device)
+    shapes = torch.stack(_all(shape)).tolist()
+    widths = [max(sizes) for sizes in zip(*shapes, strict=True)]
+    room = [n for wide, own in zip(widths, tensor.shape, strict=True) for n in (wide - own, 0)]
+    found = _Gather.apply(F.pad(tensor, room[::-1]))  # F.pad counts from the last axis
+    return [part[: size[0]] for part, size in zip(found, shapes, strict=True)]
+
+
+def gathered(tensor: Tensor) -> Tensor:
+    """(Σ b_r, …) the tensors of all ranks, one after the other; see `gather`."""
+    return torch.cat(gather(tensor))
+
+
+class _Gather(torch.autograd.Function):
+    """(W, …) the tensors of one shape of all ranks; on the way back the sum over ranks."""
+
+    @staticmethod
+    def forward(context, tensor: Tensor) -> Tensor:
+        return torch.stack(_all(tensor))
+
+    @staticmethod
+    def backward(context, gradient: Tensor) -> Tensor:
+        return _sum(gradient)[rank()]
+
+
+def _all(tensor: Tensor) -> list[Tensor]:
+    is_bool = tensor.dtype == torch.bool  # not every backend sends truth values
+    sent = tensor.contiguous().to(torch.uint8) if is_bool else tensor.contiguous()
+    parts = [torch.empty_like(sent) for _ in range(ranks())]
+    distributed.all_gather(parts, sent)
+    return [part.bool() for part in parts] if is_bool else parts
+
+
+def _sum(tensor: Tensor) -> Tensor:
+    tensor = tensor.detach().clone(memory_format=torch.contiguous_format)
+    distributed.all_reduce(tensor)
+    return tensor
+
+
+def sum_over_ranks(tensor: Tensor) -> Tensor:
+    """The sum of all ranks' tensors of one shape, without a gradient."""
+    return tensor.detach() if ranks() == 1 else _sum(tensor)
+
+
+def mean_over_ranks(total: Tensor, count: int) -> Tensor:
+    """() a loss whose mean over ranks, gradients included, is the mean over all ranks' items.
+
+    Args:
+        total: () the sum over this rank's items; count: how many they are, also 0.
+    """
+    everywhere = sum_over_ranks(torch.tensor(count, device=total.device)).clamp(min=1)
+    return total * ranks() / everywhere

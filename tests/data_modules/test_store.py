@@ -1,0 +1,149 @@
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from data_modules import store
+from data_modules.layout import Document, Judgement, Layout, Query, Ranked
+from data_modules.store import collect
+from gr_mvdr.ranking import Ranking
+
+DOCUMENTS = [("a", "", "x"), ("b", "B", "y z"), ("c", "C", "")]
+QUERIES = [("1", "x?"), ("2", "y?")]
+JUDGED = [("1", "a", 1), ("2", "b", 2), ("2", "a", 0)]
+
+
+def rows(kind, content, file="f"):
+    """A callable over rows that stand on the lines of a file."""
+    return lambda: (kind(f"{file}:{n}", *row) for n, row in enumerate(content, start=1))
+
+
+@pytest.fixture
+def layout(tmp_path) -> Layout:
+    file = tmp_path / "source.txt"
+    file.write_text("all of it")
+    return Layout(
+        name="three",
+        files=(file,),
+        options={"reader": "test/1"},
+        documents=rows(Document, DOCUMENTS, "d"),
+        queries=rows(Query, QUERIES, "q"),
+        judgements={"train": rows(Judgement, JUDGED, "j")},
+    )
+
+
+def not_read():
+    raise AssertionError("read again")
+
+
+def folders(place):
+    return sorted(path.name for path in place.iterdir() if path.is_dir())
+
+
+def test_a_layout_becomes_tables_and_a_manifest(layout, tmp_path):
+    found = collect(layout, tmp_path / "store")
+    assert [tuple(row.values()) for row in found.documents] == DOCUMENTS
+    assert [tuple(row.values()) for row in found.queries] == QUERIES
+    assert found.judgements("train") == {"1": {"a": 1}, "2": {"b": 2, "a": 0}}
+    manifest = json.loads((found.folder / "manifest.json").read_text())
+    assert manifest["counts"] == {"documents": 3, "queries": 2, "train": 3}
+    assert manifest["options"] == {"reader": "test/1", "empty_documents": "refuse"}
+    assert manifest["sources"] == found.sources and len(*found.sources.values()) == 64
+    assert manifest["text_fields"] == ["title", "text"]
+
+
+def test_the_second_time_nothing_is_read(layout, tmp_path):
+    first = collect(layout, tmp_path)
+    silent = replace(layout, documents=not_read, queries=not_read, judgements={"train": not_read})
+    again = collect(silent, tmp_path)
+    assert again.folder == first.folder and again.documents[:] == first.documents[:]
+    assert again.documents._fingerprint == first.documents._fingerprint
+    assert again.documents._fingerprint != again.queries._fingerprint
+
+
+def test_another_option_or_another_content_is_another_collection(layout, tmp_path):
+    place = tmp_path / "store"
+    collect(layout, place)
+    collect(replace(layout, options={"reader": "test/2"}), place)
+    assert len(folders(place)) == 2
+    layout.files[0].write_text("all of that")
+    last = collect(layout, place)
+    assert len(folders(place)) == 3
+    moved = tmp_path / "elsewhere" / "source.txt"
+    moved.parent.mkdir()
+    shutil.move(layout.files[0], moved)
+    assert collect(replace(layout, files=(moved,)), place).folder == last.folder
+
+
+def test_a_file_that_did_not_change_is_hashed_once(layout, tmp_path, monkeypatch):
+    before = collect(layout, tmp_path).sources
+    monkeypatch.setattr(store, "sha256", lambda file: not_read())
+    assert collect(layout, tmp_path).sources == before
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"documents": rows(Document, [*DOCUMENTS, ("a", "", "y")], "d")}, r"d:4: .*'a' .* d:1"),
+        ({"documents": rows(Document, [("a", " ", "\n")], "d")}, r"d:1: document 'a' is empty"),
+        ({"documents": rows(Document, [("b c", "", "y")], "d")}, r"d:1: .*'b c': must be a word"),
+        ({"documents": rows(Document, [])}, r"source.txt: the file is empty: no documents"),
+        ({"queries": rows(Query, [("1", "")], "q")}, r"q:1: query '1' is empty"),
+        ({"queries": rows(Query, [])}, r"source.txt: the file is empty: no queries"),
+        ({"judgements": {"dev": rows(Judgement, [])}}, r"'dev' is empty"),
+        ({"judgements": {"dev": rows(Judgement, [("1", "a", 0)])}}, r"'dev' is empty"),
+        (
+            {"judgements": {"dev": rows(Judgement, [*JUDGED, ("9", "a", 1)], "j")}},
+            r"j:4: query '9'",
+        ),
+        ({"judgements": {"dev": rows(Judgement, [*JUDGED, ("1", "z", 1)], "j")}}, r"j:4: .* 'z'"),
+        ({"judgements": {"dev": rows(Judgement, [*JUDGED, ("1", "a", 2)], "j")}}, r"j:4: .* j:1"),
+        (
+            {"judgements": {"dev": rows(Judgement, [("7", "x", 1), ("8", "y", 1)], "j")}},
+            r"j:1: query '7' .*judges another collection",
+        ),
+        ({"expected": {"documents": 2}}, r"expected 2 documents, found 3; .* beyond .*'c' at d:3"),
+        ({"expected": {"train": 5}}, r"expected 5 train, found 3; the last .*'2' at j:3"),
+    ],
+)
+def test_what_is_wrong_is_named_and_nothing_is_left(layout, tmp_path, change, message):
+    place = tmp_path / "store"
+    with pytest.raises(ValueError, match=message):
+        collect(replace(layout, **change), place)
+    assert folders(place) == []
+
+
+def test_empty_documents_are_kept_on_request(layout, tmp_path):
+    empty = replace(layout, documents=rows(Document, [*DOCUMENTS, ("e", "", "")]))
+    assert len(collect(empty, tmp_path, empty_documents="keep").documents) == 4
+    with pytest.raises(ValueError, match=r"^data\.empty_documents=drop: must be refuse or keep"):
+        collect(layout, tmp_path, empty_documents="drop")
+
+
+def test_too_little_room_is_said_before_anything_is_written(layout, tmp_path):
+    place = tmp_path / "store"
+    with pytest.raises(OSError, match=r"three takes about 1000000000.0 GB, .* GB are free"):
+        collect(replace(layout, needed_bytes=10**18), place)
+    assert folders(place) == []
+
+
+def test_an_interrupted_build_leaves_nothing(layout, tmp_path):
+    def interrupted():
+        yield from rows(Document, DOCUMENTS)()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        collect(replace(layout, documents=interrupted), tmp_path / "store")
+    assert folders(tmp_path / "store") == []
+    assert len(collect(layout, tmp_path / "store").documents) == 3
+
+
+def test_candidates_and_negatives_become_runs(layout, tmp_path, capsys):
+    ranked = [("1", "b", 2.0), ("1", "a", 1.0), ("2", "a", 1.0), ("9", "a", 1.0)]
+    runs = {"train": rows(Ranked, ranked)}
+    found = collect(replace(layout, candidates=runs, negatives={"given": runs["train"]}), tmp_path)
+    expected = Ranking({"1": {"b": 2.0, "a": 1.0}, "2": {"a": 1.0}})
+    assert Ranking.read(found.candidates["train"]) == expected
+    assert Ranking.read(found.negatives["given"]) == expected
+    assert "1 lines name unknown" in capsys.readouterr().out
