@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from gr_mvdr.ranking import evaluate, write_qrels
+from gr_mvdr.ranking import Ranking, evaluate, write_qrels
 
 
 def evaluate_retrieval(model: Any, data: Any, run: Path, depth: int) -> dict[str, float]:
@@ -23,7 +23,7 @@ def evaluate_retrieval(model: Any, data: Any, run: Path, depth: int) -> dict[str
     metrics = {}
     for split in data.test_splits:
         queries = data.test_queries(split)
-        ranking = model.retrieve(queries, depth)
+        ranking = _own_left_out(model.retrieve(queries, depth + data.drop_identical), data, depth)
         qrels = data.judgements(split, queries)
         file = _file("retrieve", split, data)
         ranking.write(run / f"{file}.trec", model.__class__.__name__)
@@ -56,6 +56,17 @@ def evaluate_reranking(
             found = evaluate(ranking, data.judgements(split, queries))
             metrics |= _prefixed(found, name.replace("-", "/"), split, data)
     return metrics
+
+
+def _own_left_out(ranking: Ranking, data: Any, depth: int) -> Ranking:
+    """A ranking without hits that are their own query, where the collection asks for that."""
+    if not data.drop_identical:
+        return ranking
+    kept = {}
+    for query in ranking.query_ids:
+        scores = ranking.scores(query)
+        kept[query] = {document: scores[document] for document in data.kept(query, scores)}
+    return Ranking(kept).top(depth)
 
 
 def _file(name: str, split: str, data: Any) -> str:

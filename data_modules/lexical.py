@@ -1,10 +1,17 @@
-"""BM25 over a corpus, shared by whoever asks for it."""
+"""BM25 over a corpus, shared by whoever asks for it, and what it finds as a TREC run."""
 
+import hashlib
+from collections.abc import Callable, Iterator
 from functools import cached_property
+from pathlib import Path
 
+import datasets
 from datasets import Dataset
 
+from data_modules.layout import Ranked
+from data_modules.ranked_runs import write_run
 from gr_mvdr.bm25 import BM25Index, words
+from gr_mvdr.progress import track
 
 
 class LazyBM25:
@@ -27,3 +34,29 @@ class LazyBM25:
 
     def __reduce__(self) -> tuple:
         return LazyBM25, (self.documents,)  # a loader's worker gets texts, not the whole index
+
+
+def stored_run(
+    queries: Dataset, documents: Dataset, bm25: Callable[[], BM25Index], depth: int
+) -> Path:
+    """The TREC run of the `depth` best documents of each query, in the cache of ``datasets``.
+
+    Args:
+        queries, documents: columns id and text; bm25: over the documents, built if it is needed.
+    """
+    made_from = f"bm25/1 {depth} {queries._fingerprint} {documents._fingerprint}"
+    name = f"bm25-{hashlib.sha256(made_from.encode()).hexdigest()[:16]}.trec"
+    run = Path(datasets.config.HF_DATASETS_CACHE) / "runs" / name
+    if not run.is_file():
+        run.parent.mkdir(parents=True, exist_ok=True)
+        partial = run.with_suffix(".partial")
+        write_run(_found(queries, bm25(), depth), partial, "bm25")
+        partial.rename(run)
+    return run
+
+
+def _found(queries: Dataset, index: BM25Index, depth: int) -> Iterator[Ranked]:
+    rows = zip(queries["id"][:], queries["text"][:], strict=True)
+    for query, text in track(rows, "BM25 run", total=len(queries)):
+        for document, score in index.best(words(text), depth).items():
+            yield Ranked("", query, document, score)

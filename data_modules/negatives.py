@@ -1,23 +1,18 @@
 """Given negatives: documents that each training query is told apart from, and their teacher."""
 
-from collections.abc import Iterator
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from datasets import Features, List, Value
 
-from data_modules.collection import cached_table
 from data_modules.formats.lines import sha256
 from data_modules.formats.named_pairs import RUN, SCORED_TRIPLE, TRIPLE
+from data_modules.lexical import stored_run
 from data_modules.negative_draws import NegativeDraws, Teacher
 from data_modules.pair_rows import NamedRows, PairSet, read_named_rows
 from data_modules.tasks import TrainingTables
-from gr_mvdr.bm25 import words
-from gr_mvdr.progress import track
 
 _KEY = "data.examples.negatives"
-_ROWS = Features({"documents": List(Value("int64"))})
 
 
 class Negatives:
@@ -84,22 +79,9 @@ class Bm25Negatives(Negatives):
         self.depth = depth
 
     def candidates(self, tables: TrainingTables) -> tuple[PairSet, None]:
-        """See `Negatives`; what BM25 finds is cached."""
-        fingerprints = (table._fingerprint for table in (tables.queries, tables.documents))
-        made_from = ("bm25-negatives/1", str(self.depth), *fingerprints)
-        found = cached_table(partial(_bm25_rows, tables, self.depth), _ROWS, *made_from)
-        lists = found["documents"][:]
-        queries = np.repeat(np.arange(len(lists)), [len(rows) for rows in lists])
-        documents = np.array([row for rows in lists for row in rows], dtype=np.int64)
-        known = np.isin(documents, tables.known_rows)
-        return PairSet(queries[known], documents[known], len(tables.documents)), None
-
-
-def _bm25_rows(tables: TrainingTables, depth: int) -> Iterator[dict]:
-    index = tables.bm25()
-    row_of = {identifier: row for row, identifier in enumerate(tables.documents["id"][:])}
-    for text in track(tables.queries["text"][:], "BM25 negatives"):
-        yield {"documents": [row_of[identifier] for identifier in index.best(words(text), depth)]}
+        """See `Negatives`; what BM25 finds is kept as a TREC run."""
+        run = stored_run(tables.queries, tables.documents, tables.bm25, self.depth)
+        return _best(f"{_KEY}=bm25", run, tables, self.depth), None
 
 
 class RunNegatives(Negatives):
@@ -108,7 +90,8 @@ class RunNegatives(Negatives):
     def __init__(self, path: str, n: int, depth: int = 100, teacher: str | None = None):
         """
         Args:
-            path: a TREC run of the training queries, such as another system's `retrieve.trec`.
+            path: a TREC run of the training queries, such as another system's `retrieve.trec`, or
+                another file that names negatives (`data_modules.formats.named_pairs`).
             n, teacher: see `Negatives`.
             depth: the run's best documents of a query, by score.
         """
@@ -123,12 +106,42 @@ class RunNegatives(Negatives):
 
     def candidates(self, tables: TrainingTables) -> tuple[PairSet, None]:
         """See `Negatives`; equal scores rank as in the file."""
-        run = read_named_rows(f"{_KEY}.path", self.path, tables, (RUN,))
-        order = np.lexsort((-run.scores, run.queries))
-        queries, documents = run.queries[order], run.documents[order]
-        rank = np.arange(len(queries)) - np.searchsorted(queries, queries)
-        best = rank < self.depth
-        return PairSet(queries[best], documents[best], len(tables.documents)), None
+        return _best(f"{_KEY}.path", self.path, tables, self.depth), None
+
+
+class OwnNegatives(Negatives):
+    """Random ones of the negatives that came with the collection (DPR's, Wu's triples)."""
+
+    def __init__(self, name: str, n: int, depth: int = 100, teacher: str | None = None):
+        """
+        Args:
+            name: of a run in the collection's folder `negatives`.
+            n, depth, teacher: see `RunNegatives`.
+        """
+        super().__init__(n, teacher)
+        _check_positive("depth", depth)
+        self.name, self.depth = name, depth
+
+    def candidates(self, tables: TrainingTables) -> tuple[PairSet, None]:
+        """See `Negatives`.
+
+        Raises:
+            ValueError: the collection has no negatives of this name.
+        """
+        if self.name not in tables.negatives:
+            names = ", ".join(tables.negatives) or "none"
+            raise ValueError(f"{_KEY}.name={self.name}: must be of the collection's own: {names}")
+        return _best(f"{_KEY}.name", tables.negatives[self.name], tables, self.depth), None
+
+
+def _best(key: str, file: Path, tables: TrainingTables, depth: int) -> PairSet:
+    """The `depth` best documents of each query in a TREC run."""
+    run = read_named_rows(key, file, tables, (RUN,))
+    order = np.lexsort((-run.scores, run.queries))
+    queries, documents = run.queries[order], run.documents[order]
+    rank = np.arange(len(queries)) - np.searchsorted(queries, queries)
+    best = rank < depth
+    return PairSet(queries[best], documents[best], len(tables.documents))
 
 
 class TripleNegatives(Negatives):

@@ -1,16 +1,20 @@
+from dataclasses import replace
 from itertools import pairwise
 
 import datasets
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset
+from datasets import Dataset, concatenate_datasets
+from torch.utils.data import DataLoader
 
+from analysis.evaluation import evaluate_retrieval
 from data_modules.collection import JUDGEMENTS, Collection, relevant_pairs
-from data_modules.epoch import collate
+from data_modules.epoch import Epoch, collate
 from data_modules.examples import SpanExamples
 from data_modules.module import RetrievalDataModule
 from data_modules.tasks import Example
+from gr_mvdr.ranking import Ranking
 from gr_mvdr.tokenizers import EOS_ID, UNK_ID
 
 LEXICON = "river stone amber castle hollow marsh bright winter copper lantern north harbour".split()
@@ -244,3 +248,125 @@ def test_relevant_pairs_leave_other_queries_out():
     nothing = Dataset.from_dict({"id": ["other"]})
     empty = relevant_pairs(collection().qrels["test"], nothing, collection().documents)
     assert len(empty) == 0 and set(empty.column_names) == {"query_row", "document_row"}
+
+
+# Several processes
+
+
+def places(data, rank, ranks, workers):
+    """The places of an epoch that one of several processes reads, by its loader's workers."""
+    epoch = Spying(data.training_tasks, data.seed, 3)
+    loader = DataLoader(
+        epoch,
+        batch_sampler=epoch.batches(data.batch_size, True, rank, ranks),
+        num_workers=workers,
+        collate_fn=list,
+    )
+    return [[place for place, _ in batch] for batch in loader]
+
+
+class Spying(Epoch):
+    def __getitem__(self, place):
+        return place, torch.utils.data.get_worker_info().id
+
+
+def test_two_ranks_of_two_workers_read_every_pair_once():
+    data = tiny(batch_size=4)
+    whole = [sorted(batch) for batch in data.epoch(3).batches(4, shuffle=True)]
+    parts = [places(data, rank, 2, workers=2) for rank in range(2)]
+    assert [sorted(a + b) for a, b in zip(*parts, strict=True)] == whole
+    assert sorted(place for part in parts for batch in part for place in batch) == list(range(11))
+
+
+@pytest.mark.parametrize(
+    ("size", "ranks", "sizes"), [(5, 2, [5, 6]), (4, 3, [3, 4, 4]), (3, 3, [3, 3, 5])]
+)
+def test_no_process_is_left_without_an_example(size, ranks, sizes):
+    epoch = tiny().epoch(0)
+    parts = [epoch.batches(size, True, rank, ranks) for rank in range(ranks)]
+    assert all(batch for part in parts for batch in part)
+    assert sorted(sum(map(len, batch)) for batch in zip(*parts, strict=True)) == sizes
+
+
+def test_a_batch_has_room_for_every_process(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with pytest.raises(ValueError, match=r"data\.batch_size=2: must be ≥ 3, the number of proc"):
+        tiny(batch_size=2)
+
+
+# Evaluation
+
+
+def test_candidates_come_from_a_file_the_collection_or_bm25(tmp_path, capsys):
+    run = tmp_path / "some.trec"
+    lines = [f"q{n} Q0 d{m} 1 {m} x" for n in range(10, 20) for m in (1, 25)]
+    run.write_text("\n".join([*lines, "q10 Q0 nowhere 3 1 x"]))
+    data = tiny(candidates_run=str(run))
+    queries = data.rerank_queries("test")
+    given = data.candidates("test", queries)
+    assert given["q10"] == ["d25", "d1", "d10", "d29"] and given["q12"] == ["d25", "d1", "d12"]
+    assert "1 candidates are not in the collection" in capsys.readouterr().out
+    own = replace(collection(), candidates={"test": run})
+    data = tiny()
+    assert data.candidates("test", queries) != given
+    data.collection = own
+    assert data.candidates("test", queries) == given
+    run.write_text("\n".join(lines[2:]))
+    with pytest.raises(ValueError, match=r"1 of 10 queries have no candidate, the first is 'q10'"):
+        tiny(candidates_run=str(run)).candidates("test", queries)
+    with pytest.raises(FileNotFoundError, match=r"^data\.candidates_run=/no: no such file"):
+        tiny(candidates_run="/no")
+
+
+class Copies(Tiny):
+    """Queries that are documents: the first is q10's copy, under its name."""
+
+    def read(self):
+        found = collection()
+        names = ["q10", *found.documents["id"][1:]]
+        return replace(
+            found, documents=found.documents.remove_columns("id").add_column("id", names)
+        )
+
+
+@pytest.mark.parametrize("dropped", [True, False])
+def test_a_hit_that_is_the_query_itself_is_dropped_where_the_collection_says_so(dropped, tmp_path):
+    data = Copies(test_split="test", tokenizer=TOKENIZER, drop_identical=dropped, candidates=30)
+
+    class Finds:
+        def retrieve(self, queries, k):
+            first = {"q10": {"q10": 9.0, "d29": 8.0, "d1": 7.0, "d2": 6.0}}
+            rest = {query: {"d5": 1.0} for query in queries["id"][1:]}
+            return Ranking(first | rest).top(k)
+
+        def search_fidelity(self, queries, ranking):
+            return {}
+
+    evaluate_retrieval(Finds(), data, tmp_path, depth=2)
+    found = Ranking.read(tmp_path / "retrieve.trec").documents("q10")
+    assert found == (["d29", "d1"] if dropped else ["q10", "d29"])
+    assert ("q10" in data.candidates("test", data.queries("test"))["q10"]) is not dropped
+
+
+def test_queries_that_nothing_answers_are_counted():
+    data = tiny()
+    assert data.unjudged == {}
+    found = collection()
+    more = Dataset.from_dict({"id": ["q98", "q99"], "text": ["a", "b"]})
+    none = Dataset.from_dict(
+        {"query_id": ["q98"], "document_id": ["d1"], "relevance": [0]}, features=JUDGEMENTS
+    )
+    data.collection = replace(
+        found,
+        queries=concatenate_datasets([found.queries, more]),
+        qrels=found.qrels | {"test": concatenate_datasets([found.qrels["test"], none])},
+    )
+    assert data.unjudged == {"in no split": 1, "test: none relevant": 1}
+
+
+def test_texts_and_queries_are_cleaned():
+    data = tiny(cleaning=["punctuation"])
+    data.collection = replace(
+        collection(), documents=collection().documents.map(lambda row: {"text": row["text"] + "!?"})
+    )
+    assert data.documents["tokens"][:] == tiny().documents["tokens"][:]

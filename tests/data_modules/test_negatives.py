@@ -2,6 +2,7 @@
 
 import pickle
 from pathlib import Path
+from typing import ClassVar
 
 import datasets
 import numpy as np
@@ -16,10 +17,11 @@ from data_modules.epoch import collate
 from data_modules.examples import DocumentExamples
 from data_modules.indexing import FirstTokens, Indexing
 from data_modules.module import RetrievalDataModule
-from data_modules.negatives import Bm25Negatives, RunNegatives, TripleNegatives
+from data_modules.negatives import Bm25Negatives, OwnNegatives, RunNegatives, TripleNegatives
 from data_modules.tasks import Example, GivenNegatives
 from gr_mvdr.bm25 import words
 from gr_mvdr.losses import GivenNegativesCrossEntropy
+from gr_mvdr.ranking import Ranking
 from gr_mvdr.tokenizers import EOS_ID
 
 ROOT = Path(__file__).parents[2]
@@ -33,6 +35,8 @@ class Tiny(RetrievalDataModule):
 
     Queries 0 to 5 train, q6 validates, q7 tests. Documents share words with many queries.
     """
+
+    own: ClassVar[dict[str, Path]] = {}
 
     def read(self):
         texts = [f"{COLOURS[n % 10]} {COLOURS[(n + 1) % 10]} stone" for n in range(N_DOCUMENTS)]
@@ -54,7 +58,7 @@ class Tiny(RetrievalDataModule):
             "new": judged(("q7", "d13")),
         }
         tables = Dataset.from_dict(documents), Dataset.from_dict(queries)
-        return Collection("tiny", *tables, qrels, {})
+        return Collection("tiny", *tables, qrels, {}, negatives=self.own)
 
 
 @pytest.fixture(autouse=True)
@@ -104,6 +108,26 @@ def test_bm25_negatives_are_the_best_documents_that_are_not_relevant_and_not_new
         expected = {int(name[1:]) for name in best} - RELEVANT[pair] - {NEW}
         assert len(expected) > 1 and set().union(*sets) == expected, pair
     assert any(f"d{NEW}" in data.bm25.best(words(query), 5) for query in queries)
+
+
+def test_what_bm25_finds_is_kept_as_a_trec_run(tmp_path, monkeypatch):
+    data = tiny(Bm25Negatives(n=1, depth=5))
+    first = drawn(data, epochs=3)
+    (run,) = (tmp_path / "cache/runs").glob("*.trec")
+    kept, training = Ranking.read(run), data.queries("train")
+    assert kept.query_ids == training["id"][:]
+    for query, text in zip(training["id"][:], training["text"][:], strict=True):
+        assert kept.scores(query) == data.bm25.best(words(text), 5)
+    monkeypatch.setattr(data.bm25.__class__, "best", None)
+    assert drawn(tiny(Bm25Negatives(n=1, depth=5)), epochs=3) == first
+
+
+def test_negatives_that_came_with_the_collection(tmp_path, monkeypatch):
+    run = Path(written(tmp_path / "hard.trec", *RUN))
+    monkeypatch.setattr(Tiny, "own", {"hard": run})
+    assert set().union(*drawn(tiny(OwnNegatives("hard", n=1)))[0]) == {1, 2, 3}
+    with pytest.raises(ValueError, match=r"negatives\.name=easy: must be of .* own: hard"):
+        tiny(OwnNegatives("easy", n=1)).epoch(0)
 
 
 def test_each_negative_is_the_documents_text_as_the_model_reads_it():
