@@ -21,6 +21,7 @@ from gr_mvdr.tokenizers import UNK_ID, load_tokenizer, train_tokenizer, word_tok
 _WORD = re.compile(r"\S+")
 SEPARATOR = " | "  # between the fields of a document
 _INTEGERS = List(Value("int32"))
+_LEARNED_FROM = 100_000  # documents, and queries, that a new tokeniser learns its pieces from
 
 
 def collection_tokenizer(
@@ -51,7 +52,8 @@ def collection_tokenizer(
     if unit not in ("piece", "word"):
         raise ValueError(f"tokenizer.unit={unit}: must be piece or word")
     if unit == "word":
-        return word_tokenizer(_texts(documents, queries))
+        key = _key("word/1", documents._fingerprint, queries._fingerprint)
+        return _kept(key, lambda: word_tokenizer(_texts(documents, queries)))
     if backbone is None and path is None:
         return _trained(documents, queries, vocab_size, lowercase, list((marks or {}).values()))
     loaded = load_tokenizer(path or backbone)
@@ -66,17 +68,31 @@ def collection_tokenizer(
 def _trained(
     documents: Dataset, queries: Dataset, vocab_size: int, lowercase: bool, marks: list[str]
 ) -> PreTrainedTokenizerBase:
-    key = _key(
-        *("unigram/5", documents._fingerprint, queries._fingerprint, vocab_size, lowercase, *marks)
+    fingerprints = documents._fingerprint, queries._fingerprint
+    texts = (_spread(table, _LEARNED_FROM) for table in (documents, queries))
+    return _kept(
+        _key("unigram/6", *fingerprints, vocab_size, lowercase, *marks),
+        lambda: train_tokenizer(chain(_texts(*texts), marks), vocab_size, lowercase),
     )
+
+
+def _kept(key: str, make: Callable[[], PreTrainedTokenizerBase]) -> PreTrainedTokenizerBase:
+    """The tokeniser of a key, made once."""
     path = Path(datasets.config.HF_DATASETS_CACHE) / "tokenizers" / f"{key}.json"
     if not path.is_file():
-        trained = train_tokenizer(chain(_texts(documents, queries), marks), vocab_size, lowercase)
+        made = make()
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_suffix(".unfinished")
-        trained.backend_tokenizer.save(str(unfinished))
+        made.backend_tokenizer.save(str(unfinished))
         unfinished.rename(path)
     return load_tokenizer(path)
+
+
+def _spread(table: Dataset, rows: int) -> Dataset:
+    """At most so many rows, evenly spread over a table."""
+    if len(table) <= rows:
+        return table
+    return table.select(np.linspace(0, len(table) - 1, rows).astype(np.int64))
 
 
 def _texts(documents: Dataset, queries: Dataset) -> Iterator[str]:
