@@ -28,8 +28,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 demo: $(INSTALLED) ## train, search and compare BM25, T5-ColBERT and T5-SEAL on generated text
 	$(RUN) train.py -m model=bm25,t5_colbert,t5_seal experiment=demo resume=true
 
-test: $(INSTALLED) ## run the tests
-	$(RUN) -m pytest -q
+test: $(INSTALLED) ## run the tests, a process of one thread on every core
+	OMP_NUM_THREADS=1 $(RUN) -m pytest -q -n auto --dist worksteal
 
 lint: $(INSTALLED) ## check style and format
 	$(RUN) -m ruff check .

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from gr_mvdr.ranks import ranks
+
 PACKAGES = (
     *("torch", "transformers", "pytorch-lightning"),
     *("datasets", "faiss-cpu", "bm25s", "scikit-learn"),
@@ -34,18 +36,22 @@ def provenance(system: str, model: Any, data: Any, seed: int) -> dict[str, Any]:
         "sources": collection.sources,
         "training_sources": data.training_sources,
         "text_fields": data.options["text_fields"],
+        "cleaning": data.options["cleaning"],
         "train_split": data.options["train_split"],
         "splits": data.test_splits,
         "cut_texts": data.cut_texts(),
+        "unjudged_queries": data.unjudged,
+        "candidates": data.candidates_from,
         "seed": seed,
+        "ranks": ranks(),
         "version": VERSION,
-        "git": _git_revision(),
+        "git": git_revision(),
         "versions": {name: version(name) for name in PACKAGES},
         "hardware": _hardware(),
     }
 
 
-def _git_revision() -> str:
+def git_revision() -> str:
     """The commit of this code, "-dirty" if files differ from it; "unknown" outside a clone."""
     root = Path(__file__).parents[1]
     command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
@@ -60,14 +66,14 @@ def _hardware() -> dict[str, Any]:
     gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
     return {
         "machine": platform.machine(),
-        "processor": _processor(),
+        "processor": processor(),
         "cores": os.cpu_count(),
         "gpus": gpus,
         "python": platform.python_version(),
     }
 
 
-def _processor() -> str:
+def processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,19 +1,60 @@
-"""Cleaning of texts before they are tokenised."""
+"""Cleaning of texts before they are tokenised: what Wu's T5-SEAL does to texts and queries."""
 
-import html
-import re
-import unicodedata
-from collections.abc import Sequence
+import string
+from collections.abc import Callable, Sequence
+from html.parser import HTMLParser
 
-STEPS = {
-    "html": lambda text: html.unescape(re.sub(r"<[^>]+>", " ", text)),
-    "unicode": lambda text: unicodedata.normalize("NFC", text),
-    "punctuation": lambda text: re.sub(r"[^\w\s]", " ", text),
+import ftfy
+
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_SILENT = ("script", "style")  # elements whose content is no text
+
+
+class _Text(HTMLParser):
+    """The text between tags, entities replaced by their characters."""
+
+    def __init__(self):
+        super().__init__(convert_charrefs=True)
+        self.parts: list[str] = []
+        self.silent = 0
+
+    def handle_starttag(self, tag: str, attrs: list) -> None:
+        self.silent += tag in _SILENT
+
+    def handle_endtag(self, tag: str) -> None:
+        self.silent -= tag in _SILENT and self.silent > 0
+
+    def handle_data(self, data: str) -> None:
+        if not self.silent:
+            self.parts.append(data)
+
+
+def _without_tags(text: str) -> str:
+    parser = _Text()
+    parser.feed(text)
+    parser.close()
+    return "".join(parser.parts)
+
+
+STEPS: dict[str, Callable[[str], str]] = {
+    "html": _without_tags,
+    "unicode": lambda text: ftfy.fix_text(text, normalization="NFC"),
+    "punctuation": lambda text: text.translate(_PUNCTUATION),
 }
 
 
 def cleaned(text: str, steps: Sequence[str]) -> str:
-    """A text after some steps, in their order."""
+    """A text after some steps, in their order; white space becomes single blanks.
+
+    Args:
+        steps: "html" removes tags and replaces entities, "unicode" repairs what was decoded wrongly
+            (ftfy) and normalises to NFC, "punctuation" removes the punctuation marks of ASCII and
+            leaves nothing in their place ("don't" → "dont"). Wu's texts went through unicode,
+            html, punctuation.
+
+    Raises:
+        ValueError: an unknown step.
+    """
     for step in steps:
         if step not in STEPS:
             raise ValueError(f"data.cleaning=[{step}]: must be of {', '.join(STEPS)}")

@@ -38,7 +38,7 @@ class CollectionData(pl.LightningDataModule):
         test_split: str | list[str],
         tokenizer: dict[str, Any],
         new_documents: Sequence[str] = (),
-        train_split: str = "train",
+        train_split: str | None = "train",
         validation_split: str | None = None,
         text_fields: tuple[str, ...] = ("title", "text"),
         cleaning: Sequence[str] = (),
@@ -57,7 +57,8 @@ class CollectionData(pl.LightningDataModule):
             test_split: the split that is retrieved and reranked; a list adds further ones.
             tokenizer: arguments of `collection_tokenizer` (backbone, path, unit, …).
             new_documents: splits whose documents arrive after training.
-            train_split, validation_split: splits of the collection; None = no validation.
+            train_split, validation_split: splits of the collection; None = none (a run with
+                `weights` trains on nothing).
             text_fields: what a document's text is made of, joined with " | ".
             cleaning: steps of `data_modules.cleaning` that texts and queries go through.
             empty_documents: "refuse", or "keep" documents without title and text.
@@ -125,7 +126,8 @@ class CollectionData(pl.LightningDataModule):
     @cached_property
     def tokenizer(self):
         """The run's tokeniser: the backbone's, a given vocabulary, or one trained here."""
-        training = self._split_queries(self.options["train_split"])
+        split = self.options["train_split"]
+        training = self._split_queries(split) if split else self.collection.queries.select([])
         return collection_tokenizer(self._texts, training, **self.options["tokenizer"])
 
     @cached_property
@@ -143,7 +145,8 @@ class CollectionData(pl.LightningDataModule):
         All but those that a split of `new_documents` judges relevant and the train split does not.
         """
         new = {d for split in self.new_documents for d in self._relevant(split)}
-        new -= self._relevant(self.options["train_split"])
+        if self.options["train_split"] is not None:
+            new -= self._relevant(self.options["train_split"])
         return np.flatnonzero([identifier not in new for identifier in self._texts["id"][:]])
 
     def _relevant(self, split: str) -> set[str]:
@@ -202,6 +205,12 @@ class CollectionData(pl.LightningDataModule):
             return None
         return read_candidates(Path(file).expanduser(), queries["id"][:], self._texts["id"][:])
 
+    @property
+    def candidates_from(self) -> dict[str, str]:
+        """Where the candidates of each test split come from: a file, or BM25."""
+        own = self.collection.candidates
+        return {s: str(self.candidates_run or own.get(s, "BM25")) for s in self.test_splits}
+
     def kept(self, query: str, documents: Iterable[str]) -> list[str]:
         """A query's documents without the query itself, if `drop_identical` says so."""
         return [found for found in documents if not (self.drop_identical and found == query)]
@@ -229,7 +238,7 @@ class CollectionData(pl.LightningDataModule):
     def cut_texts(self) -> dict[str, int]:
         """How many texts are longer than the limits and are cut: reported, never fatal."""
         longest = {"queries": self.query_length, "documents": self.document_length}
-        splits = [self.options["train_split"], *self.test_splits]
+        splits = [split for split in (self.options["train_split"], *self.test_splits) if split]
         queries = concatenate_datasets([self.queries(split) for split in splits])
         tables = {"queries": queries, "documents": self.documents}
         return {

@@ -1,6 +1,11 @@
 """The sources of collections: one data module each, which only says where texts come from."""
 
+from collections.abc import Sequence
+
 from data_modules.almanac import almanac
+from data_modules.builders.msmarco_doc import msmarco_doc
+from data_modules.builders.nq320k import nq320k
+from data_modules.builders.public import public
 from data_modules.collection import Collection
 from data_modules.formats.registry import read_layout
 from data_modules.module import RetrievalDataModule
@@ -39,3 +44,65 @@ class FilesDataModule(RetrievalDataModule):
 
     def read(self) -> Collection:
         return self.collect(read_layout(self.path, self.format))
+
+
+class Nq320kDataModule(RetrievalDataModule):
+    """NQ320k from the raw Natural Questions."""
+
+    def __init__(
+        self,
+        path: str,
+        text: str | Sequence[str] = ("abstract", "content"),
+        first_tokens: int | None = None,
+        title_vocabulary: str | None = None,
+        check_counts: bool = True,
+        **options,
+    ):
+        """
+        Args:
+            path, text, first_tokens, title_vocabulary, check_counts: see `nq320k`.
+            options: of `RetrievalDataModule`.
+        """
+        super().__init__(**options)
+        self.arguments = dict(
+            path=path,
+            text=text if isinstance(text, str) else list(text),
+            first_tokens=first_tokens,
+            title_vocabulary=title_vocabulary,
+            check_counts=check_counts,
+        )
+
+    def read(self) -> Collection:
+        return self.collect(nq320k(**self.arguments))
+
+
+class MsmarcoDocDataModule(RetrievalDataModule):
+    """MS MARCO documents that have a training judgement, or are listed."""
+
+    def __init__(self, path: str, document_ids: str | None = None, **options):
+        """
+        Args:
+            path, document_ids: see `msmarco_doc`.
+            options: of `RetrievalDataModule`.
+        """
+        super().__init__(**options)
+        self.path, self.document_ids = path, document_ids
+
+    def read(self) -> Collection:
+        return self.collect(msmarco_doc(self.path, self.document_ids))
+
+
+class PublicDataModule(RetrievalDataModule):
+    """A public collection by name."""
+
+    def __init__(self, name: str, path: str | None = None, **options):
+        """
+        Args:
+            name, path: see `public`.
+            options: of `RetrievalDataModule`.
+        """
+        super().__init__(**options)
+        self.arguments = dict(name=name, path=path)
+
+    def read(self) -> Collection:
+        return self.collect(public(**self.arguments))

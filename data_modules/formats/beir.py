@@ -5,11 +5,13 @@ from functools import partial
 from pathlib import Path
 
 from data_modules.formats.lines import (
-    PACKED,
     find,
+    find_all,
     integer,
     json_object,
+    needed,
     numbered_lines,
+    plain_name,
     rows,
     string,
 )
@@ -30,9 +32,8 @@ def read(path: Path) -> Layout:
         FileNotFoundError: one of its files is missing.
         ValueError: (on reading) a line breaks the format.
     """
-    corpus, queries = (_file(path, name) for name in ("corpus.jsonl", "queries.jsonl"))
-    endings = ("", *PACKED)
-    qrels = sorted(file for end in endings for file in (path / "qrels").glob(f"*.tsv{end}"))
+    corpus, queries = (needed(path, name) for name in ("corpus.jsonl", "queries.jsonl"))
+    qrels = find_all(path / "qrels", "*.tsv")
     if not qrels:
         raise FileNotFoundError(f"data.path={path}: a file qrels/<split>.tsv is missing")
     return Layout(
@@ -41,15 +42,10 @@ def read(path: Path) -> Layout:
         options={"reader": "beir/2"},
         documents=partial(_documents, corpus),
         queries=partial(_queries, queries),
-        judgements={file.name.split(".tsv")[0]: partial(judgements, file) for file in qrels},
+        judgements={
+            plain_name(file).removesuffix(".tsv"): partial(judgements, file) for file in qrels
+        },
     )
-
-
-def _file(folder: Path, name: str) -> Path:
-    file = find(folder, name)
-    if file is None:
-        raise FileNotFoundError(f"data.path={folder}: the file {name} is missing")
-    return file
 
 
 def _documents(file: Path) -> Iterator[Document]:

@@ -7,6 +7,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,6 +18,35 @@ def find(folder: Path, *names: str) -> Path | None:
     """The first of these names that is a file in the folder, as it is or packed (.gz, .zip)."""
     candidates = (folder / f"{name}{ending}" for name in names for ending in ("", *PACKED))
     return next((file for file in candidates if file.is_file()), None)
+
+
+def needed(folder: Path, *names: str) -> Path:
+    """What `find` finds.
+
+    Raises:
+        FileNotFoundError: there is none of these files.
+    """
+    file = find(folder, *names)
+    if file is None:
+        raise FileNotFoundError(f"data.path={folder}: the file {' or '.join(names)} is missing")
+    return file
+
+
+def find_all(folder: Path, *patterns: str) -> list[Path]:
+    """The files of a folder whose names match, in the order of their names.
+
+    Packed ones match without their ending; a file that is there plain and packed counts once.
+    """
+    found: dict[str, Path] = {}
+    for file in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if file.is_file() and any(fnmatchcase(plain_name(file), pattern) for pattern in patterns):
+            found.setdefault(plain_name(file), file)
+    return list(found.values())
+
+
+def plain_name(file: Path) -> str:
+    """The file's name without the ending of its packing."""
+    return file.stem if file.suffix in PACKED else file.name
 
 
 @contextmanager
@@ -49,10 +79,10 @@ def _member(file: Path, archive: zipfile.ZipFile) -> str:
 def _page_hint(file: Path) -> str:
     with file.open("rb") as content:
         start = content.read(1024)
-    return ": it is an HTML page, not the download" if _is_page(start) else ""
+    return ": it is an HTML page, not the download" if is_page(start) else ""
 
 
-def _is_page(start: bytes) -> bool:
+def is_page(start: bytes) -> bool:
     """Whether a file begins like a web page: what a failed download leaves."""
     text = start.removeprefix(b"\xef\xbb\xbf").lstrip().lower()
     return text.startswith((b"<!doctype html", b"<html"))
@@ -67,7 +97,7 @@ def numbered_lines(file: Path) -> Iterator[tuple[str, str]]:
     with opened(file) as lines:
         for number, line in enumerate(lines, start=1):
             where = f"{file}:{number}"
-            if number == 1 and _is_page(line[:1024]):
+            if number == 1 and is_page(line[:1024]):
                 raise ValueError(f"{where}: an HTML page, not the download: {line[:60]!r}")
             text = _decoded(where, line, first=number == 1).rstrip("\r\n")
             if text.strip():
@@ -114,6 +144,18 @@ def string(where: str, key: str, record: dict) -> str:
     return value
 
 
+def word(where: str, key: str, record: dict) -> str:
+    """The id under a key of a JSON object, which may be a string or an integer.
+
+    Raises:
+        ValueError: there is none, or it is something else.
+    """
+    value = record.get(key)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return string(where, key, record)
+
+
 def json_value(file: Path) -> Any:
     """The one JSON value that a file is.
 
@@ -125,7 +167,7 @@ def json_value(file: Path) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        page = ": an HTML page, not the download" if _is_page(text[:1024].encode()) else ""
+        page = ": an HTML page, not the download" if is_page(text[:1024].encode()) else ""
         raise ValueError(f"{file}:{error.lineno}: expected JSON, but {error.msg}{page}") from None
 
 

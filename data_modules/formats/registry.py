@@ -3,10 +3,34 @@
 from pathlib import Path
 from types import ModuleType
 
-from data_modules.formats import beir
+from data_modules.formats import (
+    beir,
+    dpr,
+    dsi_qg,
+    genret,
+    glen,
+    kilt,
+    natural_questions,
+    nci,
+    trec,
+    ultron,
+    wu,
+)
 from data_modules.layout import Layout
 
-FORMATS: dict[str, ModuleType] = {"beir": beir}
+FORMATS: dict[str, ModuleType] = {
+    "beir": beir,
+    "wu": wu,
+    "genret": genret,
+    "nci": nci,
+    "glen": glen,
+    "dsi_qg": dsi_qg,
+    "ultron": ultron,
+    "kilt": kilt,
+    "dpr": dpr,
+    "trec": trec,
+    "nq": natural_questions,
+}
 
 
 def read_layout(path: str | Path, format: str | None = None) -> Layout:

@@ -1,10 +1,21 @@
 """Files that name documents for queries: every line read, every broken one named."""
 
+import gzip
+import json
 import math
 
 import pytest
 
-from data_modules.formats.named_pairs import RUN, SCORED_TRIPLE, TRIPLE, NamedPair, read_pairs
+from data_modules.formats.named_pairs import (
+    LIST,
+    RANKING,
+    RUN,
+    SCORED_TRIPLE,
+    TRIPLE,
+    NamedPair,
+    read_negatives,
+    read_pairs,
+)
 
 RUN_LINE = "q1 Q0 d1 1 2.5 bm25"
 
@@ -55,3 +66,117 @@ def test_triples_with_scores(forms, tmp_path):
 def test_bad_lines_are_named(lines, forms, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         list(read_pairs(written(tmp_path / "file.tsv", *lines), *forms))
+
+
+def named(file, *forms):
+    """(query, document, score or None, positive) of every pair."""
+    return [
+        (q, d, None if math.isnan(score) else score, positive)
+        for q, d, score, positive in read_pairs(file, *forms)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("1\t2\t3\t4", ["2", "3", "4"]),
+        ("1\t2\t3\t4\t5", ["2", "3", "4", "5"]),
+        ("1 2 3 4 5 6 7", list("234567")),
+    ],
+)
+def test_triples_may_have_several_negatives(line, expected, tmp_path):
+    file = written(tmp_path / "triples.tsv", line, "9\t8\t7")
+    for forms in ((TRIPLE, SCORED_TRIPLE), (TRIPLE,)):
+        found = named(file, *forms)
+        assert found[:-2] == [("1", d, None, n == 0) for n, d in enumerate(expected)]
+        assert found[-2:] == [("9", "8", None, True), ("9", "7", None, False)]
+
+
+@pytest.mark.parametrize("line", ["2 1 q0 d0 d4", "2.5 1 7 8 9", "1e0 .5 7 8 9"])
+def test_two_numbers_before_ids_are_scores(line, tmp_path):
+    file = written(tmp_path / "margins.tsv", line)
+    assert [pair.score for pair in read_pairs(file, TRIPLE, SCORED_TRIPLE)] == [
+        float(text) for text in line.split()[:2]
+    ]
+
+
+def test_lists_of_negatives_and_rankings(tmp_path):
+    lists = written(tmp_path / "train.negatives.tsv", "q1\td1,d2", "q2\td3,")
+    assert named(lists, TRIPLE, LIST) == [
+        ("q1", "d1", None, False),
+        ("q1", "d2", None, False),
+        ("q2", "d3", None, False),
+    ]
+    ranking = written(tmp_path / "run.tsv", "q1\td1\t1", "q1\td2\t2")
+    assert named(ranking, RUN, RANKING) == [("q1", "d1", -1.0, False), ("q1", "d2", -2.0, False)]
+
+
+def test_candidates_as_json(tmp_path):
+    for text in ('{"7": [1, "d2"], "8": []}', '{\n "7": [1,\n "d2"]\n}'):
+        file = written(tmp_path / "candidate.json", text)
+        assert named(file, RUN) == [("7", "1", None, False), ("7", "d2", None, False)]
+
+
+def test_mined_negatives_as_json(tmp_path):
+    negatives = '{"bm25": [{"pid": 2, "ce-score": -1}], "tas": [{"pid": 3, "ce-score": 0.5}]}'
+    scored = f'{{"qid": 7, "pos": [{{"pid": 1, "ce-score": 9.5}}], "neg": {negatives}}}'
+    plain = '{"qid": "8", "pos": [1], "neg": {"bm25": [2, 3]}}'
+    listed = '{"qid": "9", "pos": [], "neg": ["4"]}'
+    file = tmp_path / "msmarco-hard-negatives.jsonl.gz"
+    file.write_bytes(gzip.compress("\n".join([scored, plain, listed]).encode()))
+    assert named(file, TRIPLE) == [
+        ("7", "1", 9.5, True),
+        ("7", "2", -1.0, False),
+        ("7", "3", 0.5, False),
+        ("8", "1", None, True),
+        ("8", "2", None, False),
+        ("8", "3", None, False),
+        ("9", "4", None, False),
+    ]
+
+
+def test_dprs_contexts(tmp_path):
+    record = {
+        "question": "who?",
+        "positive_ctxs": [{"title": "a", "text": "b", "passage_id": "3"}],
+        "hard_negative_ctxs": [{"title": "c", "text": "d", "psg_id": 4}],
+    }
+    file = written(tmp_path / "biencoder-nq-train.json", json.dumps([record, record], indent=2))
+    assert named(file, TRIPLE)[2:] == [("train-1", "3", None, True), ("train-1", "4", None, False)]
+
+
+def test_negatives_for_a_layout_are_scored_by_their_places(tmp_path):
+    file = written(tmp_path / "triples.tsv", "q d0 d1 d2 d3", "q d0 d4 d5 d6", "p d0 d1 d2 d3")
+    assert [row[1:] for row in read_negatives(file, TRIPLE)] == [
+        *(("q", f"d{n}", float(1 - n)) for n in range(1, 7)),
+        *(("p", f"d{n}", float(1 - n)) for n in range(1, 4)),
+    ]
+    run = written(tmp_path / "run.trec", RUN_LINE)
+    assert [row.score for row in read_negatives(run, RUN)] == [2.5]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"qid": 7, "neg": [1]}', r':1: expected lists "pos" and "neg" .*got null'),
+        ('{"qid": 7, "pos": [1], "neg": 3}', r':1: expected lists "pos" and "neg" .*got 3'),
+        ('{"qid": null, "pos": [], "neg": []}', r':1: expected a string "qid", got null'),
+        (
+            '{"qid": 1, "pos": [], "neg": [{"ce-score": 1}]}',
+            r':1: expected a string "pid", got null',
+        ),
+        (
+            '{"qid": 1, "pos": [], "neg": [{"pid": 1, "ce-score": "x"}]}',
+            r':1: expected a number "ce-',
+        ),
+        ('{"qid": 1, "pos": [], "neg": [[2]]}', r":1: expected a document's id, got \[2\]"),
+        ('{"7": 3}', r'"7": expected \{"query": \["document", …\], …\}, or lines .*got 3'),
+        ("[1]", r":1, item 0: expected \{\"question\""),
+        ("{oops", r":1: expected JSON, but"),
+    ],
+)
+def test_bad_json_is_named(line, message, tmp_path):
+    file = written(tmp_path / "file.json", line)
+    with pytest.raises(ValueError, match=message) as error:
+        list(read_pairs(file, TRIPLE))
+    assert str(error.value).startswith(str(file))

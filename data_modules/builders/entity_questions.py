@@ -1,0 +1,135 @@
+"""EntityQuestions over the passages of DPR's Wikipedia.
+
+The data set has questions and answers, no judgements: its authors count a passage that contains an
+answer, whatever it is about. Here a passage is relevant if it contains an answer and comes from the
+article about the question's subject: judgements that can be written down.
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from data_modules.formats.json_array import array_items
+from data_modules.formats.lines import find_all, needed, string
+from data_modules.formats.passages import DPR, passages
+from data_modules.layout import Document, Judgement, Layout, Query
+
+SPLITS = ("train", "dev", "test")
+PASSAGES = "psgs_w100.tsv"
+_WORD = re.compile(r"[\w\u0300-\u036f]+|[^\w\s]")  # letters with their accents, or one sign
+_QUALIFIER = re.compile(r"\s*\([^()]*\)$")  # of a title: "Mercury (planet)"
+
+
+class _Asked(NamedTuple):
+    where: str
+    id: str
+    question: str
+    answers: list[str]  # in matched form
+    subject: str  # likewise
+
+
+def read(name: str, path: Path | None) -> Layout:
+    """The questions of all relations, and the passages of a file in DPR's format.
+
+    Args:
+        name: must be empty.
+        path: a folder with psgs_w100.tsv and the released ``dataset`` (train/P17.train.json, …).
+
+    Raises:
+        FileNotFoundError: files are missing.
+        ValueError: another name, or no path: the hub does not have the passages.
+    """
+    if name:
+        raise ValueError(f"data.name=entity_questions/{name}: must be entity_questions")
+    if path is None:
+        raise ValueError(
+            f"data.path=null: entity_questions needs a folder with dataset/ and {PASSAGES}"
+        )
+    passages_file = needed(path, PASSAGES)
+    folder = path / "dataset" if (path / "dataset").is_dir() else path
+    found = {split: find_all(folder / split, f"*.{split}.json") for split in SPLITS}
+    found = {split: files for split, files in found.items() if files}
+    if not found:
+        raise FileNotFoundError(f"data.path={path}: dataset/test/P….test.json are missing")
+    matched = _Matched(passages_file, found)
+    return Layout(
+        name="entity_questions",
+        files=(passages_file, *(file for files in found.values() for file in files)),
+        options={"reader": "entity_questions/1", "relevant": "subject's article, with an answer"},
+        documents=matched.documents,
+        queries=matched.queries,
+        judgements={split: partial(matched.judgements, split) for split in found},
+    )
+
+
+class _Matched:
+    """Questions, and the passages that answer them, found in one pass over the passages."""
+
+    def __init__(self, file: Path, questions: dict[str, list[Path]]):
+        self._file, self._files = file, questions
+        self._found: dict[str, list[tuple[str, _Asked, str]]] = {}
+
+    def documents(self) -> Iterator[Document]:
+        about: dict[str, list[tuple[str, _Asked]]] = {}
+        for split, asked in self._asked():
+            about.setdefault(asked.subject, []).append((split, asked))
+        self._found = {split: [] for split in self._files}
+        for passage in passages(self._file, DPR):
+            asked_here = about.get(matched_form(_QUALIFIER.sub("", passage.title)), ())
+            text = matched_form(passage.text) if asked_here else ""
+            for split, asked in asked_here:
+                if any(answer in text for answer in asked.answers):
+                    self._found[split].append((passage.where, asked, passage.id))
+            yield passage
+
+    def queries(self) -> Iterator[Query]:
+        for _, asked in self._asked():
+            yield Query(asked.where, asked.id, asked.question)
+
+    def judgements(self, split: str) -> Iterator[Judgement]:
+        for where, asked, passage in self._found[split]:
+            yield Judgement(where, asked.id, passage, 1)
+
+    def _asked(self) -> Iterator[tuple[str, _Asked]]:
+        for split, files in self._files.items():
+            for file in files:
+                for asked in _questions(file):
+                    yield split, asked
+
+
+def _questions(file: Path) -> Iterator[_Asked]:
+    """The questions of a relation; their subject is where they differ ("Where was … born?")."""
+    records = [(where, _checked(where, record)) for where, record in array_items(file)]
+    texts = [matched_form(record["question"]) for _, record in records]
+    before, after = _shared(texts), _shared([text[::-1] for text in texts])
+    relation = file.name.split(".json")[0]
+    for number, ((where, record), text) in enumerate(zip(records, texts, strict=True)):
+        answers = [matched_form(answer) for answer in record["answers"]]
+        subject = f" {text[before : len(text) - after].strip()} "
+        yield _Asked(where, f"{relation}-{number}", record["question"], answers, subject)
+
+
+def _checked(where: str, record: Any) -> dict[str, Any]:
+    """An item's question and answers, or ValueError."""
+    answers = record.get("answers") if isinstance(record, dict) else None
+    if not isinstance(answers, list) or not all(isinstance(a, str) and a for a in answers):
+        raise ValueError(f'{where}: expected {{"question": …, "answers": […]}}, got {record!r:.60}')
+    string(where, "question", record)
+    return record
+
+
+def _shared(texts: list[str]) -> int:
+    """Characters that all texts begin with, up to the last whole word."""
+    first, last = min(texts, default=""), max(texts, default="")
+    pairs = zip(first, last, strict=False)  # the texts between them share what these two share
+    length = next((place for place, (a, b) in enumerate(pairs) if a != b), len(first))
+    return first.rfind(" ", 0, length) + 1
+
+
+def matched_form(text: str) -> str:
+    """Words as DPR compares them, lower-cased and in decomposed Unicode, with blanks around."""
+    words = _WORD.findall(unicodedata.normalize("NFD", text).lower())
+    return f" {' '.join(words)} "

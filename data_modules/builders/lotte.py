@@ -1,0 +1,102 @@
+"""LoTTE: passages of a topic's forums, asked by searches (GooAQ) or by forum titles."""
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from data_modules.builders import hub
+from data_modules.formats.lines import find, json_object, needed, numbered_lines, rows, word
+from data_modules.layout import Document, Judgement, Layout, Query
+
+TOPICS = ("writing", "recreation", "science", "technology", "lifestyle", "pooled")
+QUESTIONS = ("search", "forum")
+SPLITS = ("test", "dev")  # of different passages: each is a collection of its own
+_HUB = "colbertv2/lotte_passages"
+
+
+def read(name: str, path: Path | None) -> Layout:
+    """One topic, one kind of question, one split.
+
+    Args:
+        name: "writing/search" or "writing/search/dev"; test where no split is named.
+        path: the released folder ``lotte``, or the one that holds collection.tsv; None = the hub.
+
+    Raises:
+        FileNotFoundError: the copy lacks a file.
+        ValueError: another name.
+    """
+    topic, kind, split = _parts(name)
+    options = {"reader": "lotte/1", "topic": topic, "questions": kind, "split": split}
+    if path is None:
+        return _on_hub(topic, kind, split, options)
+    folder = _folder(path, f"{topic}/{split}")
+    names = ("collection.tsv", f"questions.{kind}.tsv", f"qas.{kind}.jsonl")
+    files = tuple(needed(folder, name) for name in names)
+    collection, questions, answers = files
+    return Layout(
+        name=f"lotte-{topic}-{kind}-{split}",
+        files=files,
+        options=options,
+        documents=partial(_documents, collection),
+        queries=partial(_queries, questions),
+        judgements={split: lambda: _judgements(_records(answers))},
+    )
+
+
+def _parts(name: str) -> tuple[str, str, str]:
+    topic, _, rest = name.partition("/")
+    kind, _, split = rest.partition("/")
+    split = split or "test"
+    if topic not in TOPICS or kind not in QUESTIONS or split not in SPLITS:
+        raise ValueError(
+            f"data.name=lotte/{name}: must be lotte/TOPIC/QUESTIONS or lotte/TOPIC/QUESTIONS/SPLIT "
+            f"with a topic of {', '.join(TOPICS)}; {' or '.join(QUESTIONS)}; {' or '.join(SPLITS)}"
+        )
+    return topic, kind, split
+
+
+def _folder(path: Path, below: str) -> Path:
+    places = (path, path / below, path / "lotte" / below)
+    return next((place for place in places if find(place, "collection.tsv")), path / below)
+
+
+def _documents(file: Path) -> Iterator[Document]:
+    for where, row in rows(file, ("pid", "text")):
+        yield Document(where, row["pid"], "", row["text"])
+
+
+def _queries(file: Path) -> Iterator[Query]:
+    for where, row in rows(file, ("qid", "question")):
+        yield Query(where, row["qid"], row["question"])
+
+
+def _records(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    return ((where, json_object(where, line)) for where, line in numbered_lines(file))
+
+
+def _judgements(records: Iterable[tuple[str, dict[str, Any]]]) -> Iterator[Judgement]:
+    for where, record in records:
+        passages = record.get("answer_pids")
+        if not isinstance(passages, list):
+            raise ValueError(f'{where}: expected a list "answer_pids"')
+        for passage in passages:
+            yield Judgement(where, word(where, "qid", record), str(passage), 1)
+
+
+def _on_hub(topic: str, kind: str, split: str, options: dict[str, Any]) -> Layout:
+    passages = f"{_HUB}/{topic}/{split}_collection.jsonl"
+    answers = f"{_HUB}/{topic}/{split}/qas.{kind}.jsonl"
+    return Layout(
+        name=f"lotte-{topic}-{kind}-{split}",
+        files=(),
+        options={**options, "hub": [passages, answers]},
+        documents=lambda: (
+            Document(where, str(row["doc_id"]), "", row["text"])
+            for where, row in hub.json_lines(passages)
+        ),
+        queries=lambda: (
+            Query(where, str(row["qid"]), row["query"]) for where, row in hub.json_lines(answers)
+        ),
+        judgements={split: lambda: _judgements(hub.json_lines(answers))},
+    )

@@ -1,0 +1,106 @@
+"""MS MARCO documents that have a training judgement (gr_as_mvdr.txt Table 4), or a given list.
+
+The 323,569 documents of the paper were never released. The closest public recipe keeps every
+document with at least one training judgement, about 320,000.
+"""
+
+from collections.abc import Iterator
+from functools import cached_property, partial
+from pathlib import Path
+
+from data_modules.builders.given import given_file, given_folder
+from data_modules.formats.lines import find, needed, numbered_lines, rows
+from data_modules.formats.named_pairs import RUN, read_negatives
+from data_modules.formats.trec_files import judgements
+from data_modules.layout import Document, Judgement, Layout, Query
+
+SPLITS = ("train", "dev")
+_KEPT = 0.12  # of the documents' file, about; the collection has some 320,000 of 3,213,835
+_PACKED = 3  # bytes of text in a byte of the packed file, about
+
+
+def msmarco_doc(path: str, document_ids: str | None = None) -> Layout:
+    """The documents that are kept, their training queries, and the dev queries about them.
+
+    Args:
+        path: a folder with msmarco-docs.tsv, msmarco-doc{train,dev}-queries.tsv,
+            msmarco-doc{train,dev}-qrels.tsv and, if there, msmarco-doc{train,dev}-top100, each
+            plain, .gz or .zip.
+        document_ids: a file with an id on each line: keep these; None = those that training judges.
+
+    Raises:
+        FileNotFoundError: a file is missing.
+        ValueError: (on reading) a line breaks a format, or a listed document is unknown.
+    """
+    folder, ids = given_folder(path), given_file("document_ids", document_ids)
+    documents = needed(folder, "msmarco-docs.tsv")
+    queries = {split: needed(folder, f"msmarco-doc{split}-queries.tsv") for split in SPLITS}
+    qrels = {split: needed(folder, f"msmarco-doc{split}-qrels.tsv") for split in SPLITS}
+    runs = {split: find(folder, f"msmarco-doc{split}-top100") for split in SPLITS}
+    runs = {split: file for split, file in runs.items() if file}
+    kept = _Kept(documents, queries, qrels, ids)
+    others = [*queries.values(), *qrels.values(), *runs.values(), *([ids] if ids else [])]
+    unpacked = documents.stat().st_size * (1 if documents.suffix == ".tsv" else _PACKED)
+    return Layout(
+        name="msmarco_doc",
+        files=(documents, *others),
+        options={"reader": "msmarco_doc/1", "document_ids": ids is not None},
+        documents=kept.documents,
+        queries=kept.queries,
+        judgements={split: partial(kept.judgements, split) for split in SPLITS},
+        candidates={split: partial(read_negatives, file, RUN) for split, file in runs.items()},
+        needed_bytes=int(unpacked * _KEPT + sum(file.stat().st_size for file in others)),
+    )
+
+
+class _Kept:
+    """The part of the files that is about the documents that are kept."""
+
+    def __init__(
+        self, file: Path, queries: dict[str, Path], qrels: dict[str, Path], ids: Path | None
+    ):
+        self._file, self._queries, self._qrels, self._ids = file, queries, qrels, ids
+
+    @cached_property
+    def _wanted(self) -> dict[str, str]:
+        """Document id → where it is named first."""
+        if self._ids:
+            named = ((where, line.strip()) for where, line in numbered_lines(self._ids))
+        else:
+            found = judgements(self._qrels["train"])
+            named = ((where, id) for where, _, id, grade in found if grade > 0)
+        wanted: dict[str, str] = {}
+        for where, id in named:
+            wanted.setdefault(id, where)
+        return wanted
+
+    def documents(self) -> Iterator[Document]:
+        missing = set(self._wanted)
+        for where, row in rows(self._file, ("docid", "url", "title", "body")):
+            if row["docid"] in self._wanted:
+                missing.discard(row["docid"])
+                yield Document(where, row["docid"], row["title"], row["body"])
+        if missing:
+            first = next(id for id in self._wanted if id in missing)
+            raise ValueError(
+                f"{self._wanted[first]}: document {first!r} is not in {self._file.name}, nor are "
+                f"{len(missing) - 1:,} others of {len(self._wanted):,}: files of two collections?"
+            )
+
+    def queries(self) -> Iterator[Query]:
+        for split, file in self._queries.items():
+            judged = {row.query_id for row in judgements(self._qrels[split])}
+            asked = {row.query_id for row in self.judgements(split) if row.relevance > 0}
+            if left := len(judged - asked):
+                print(
+                    f"msmarco_doc: {left:,} of {len(judged):,} {split} queries are left out: "
+                    "none of the kept documents is relevant to them"
+                )
+            for where, row in rows(file, ("qid", "query")):
+                if row["qid"] in asked:
+                    yield Query(where, row["qid"], row["query"])
+
+    def judgements(self, split: str) -> Iterator[Judgement]:
+        for row in judgements(self._qrels[split]):
+            if row.document_id in self._wanted:
+                yield row

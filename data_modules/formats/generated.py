@@ -1,0 +1,104 @@
+"""Generated queries in the files of the formats that bring them.
+
+- Ours, as ``experiment=query_generation`` writes it: lines ``{"document_id", "queries": […]}``.
+- DSI-QG's ``…_corpus.tsv.q10.docTquery``: lines ``{"text_id", "text"}``, a query each.
+- GenRet's ``train.json.qg.json``: an array ``[[query, place], …]``.
+- NCI's ``NQ_512_qg.tsv``: query, (queryid,) oldid and more, plain columns without a header.
+- GLEN's ``QG_NQ_top15.tsv``: a header with query and oldid.
+- Ultron's: ``[d123]<TAB>query``; ``[d123]`` is the document D123, any other ``[x]`` the document x.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from data_modules.formats.json_array import array_items, begins_with
+from data_modules.formats.lines import json_object, numbered_lines, string, word
+from data_modules.formats.quoted import quoted_columns
+
+FORM = '{"document_id": "…", "queries": ["…", …]}'
+_NUMBER = re.compile(r"\d+")
+_MARCO = re.compile(r"^d(?=\d+$)")  # ids of MS MARCO's documents, which Ultron writes small
+_BRACKETS = re.compile(r"\[([^\[\]\"\s]+)\]")
+
+
+def read_generated(file: Path) -> Iterator[tuple[str, str, list[str]]]:
+    """(``file:line``, document's id, its queries) of each document, where it stands first.
+
+    Raises:
+        ValueError: a line breaks the format, or, in our own, names a document once more; names
+            ``file:line``.
+    """
+    _, first = next(numbered_lines(file), ("", ""))
+    if begins_with(file, "{") and '"text_id"' not in first:
+        yield from _own(file)
+        return
+    if begins_with(file, "[") and not _BRACKETS.fullmatch(first.split("\t")[0].strip()):
+        rows = _genret(file)
+    elif begins_with(file, "{"):
+        rows = _dsi_qg(file)
+    elif "oldid" in first.split("\t"):
+        found = quoted_columns(file, ["query", "oldid"], header=True)
+        rows = ((where, row["oldid"], row["query"]) for where, row in found)
+    else:
+        rows = _columns(file)
+    yield from _grouped(rows)
+
+
+def _grouped(rows: Iterator[tuple[str, str, str]]) -> Iterator[tuple[str, str, list[str]]]:
+    """The queries of each document together."""
+    places: dict[str, str] = {}
+    queries: dict[str, list[str]] = {}
+    for where, document, query in rows:
+        places.setdefault(document, where)
+        queries.setdefault(document, []).append(query)
+    for document, found in queries.items():
+        yield places[document], document, found
+
+
+def _own(file: Path) -> Iterator[tuple[str, str, list[str]]]:
+    first_line: dict[str, str] = {}
+    for where, line in numbered_lines(file):
+        record = json_object(where, line)
+        identifier, queries = record.get("document_id"), record.get("queries")
+        texts = isinstance(queries, list) and all(isinstance(query, str) for query in queries)
+        if not isinstance(identifier, str) or not texts:
+            raise ValueError(f"{where}: expected {FORM}, got {line[:60]!r}")
+        if identifier in first_line:
+            raise ValueError(
+                f"{where}: document {identifier!r} stands already at {first_line[identifier]}"
+            )
+        first_line[identifier] = where
+        yield where, identifier, queries
+
+
+def _dsi_qg(file: Path) -> Iterator[tuple[str, str, str]]:
+    for where, line in numbered_lines(file):
+        record = json_object(where, line)
+        yield where, word(where, "text_id", record), string(where, "text", record)
+
+
+def _genret(file: Path) -> Iterator[tuple[str, str, str]]:
+    for where, item in array_items(file):
+        if not (isinstance(item, list) and len(item) == 2 and isinstance(item[0], str)):
+            raise ValueError(f"{where}: expected [query, place], got {json.dumps(item)[:60]}")
+        places = item[1] if isinstance(item[1], list) else [item[1]]
+        for place in places:
+            yield where, str(place), item[0]
+
+
+def _columns(file: Path) -> Iterator[tuple[str, str, str]]:
+    """Of Ultron's and of NCI's tables."""
+    for where, line in numbered_lines(file):
+        columns = line.split("\t")
+        named = _BRACKETS.fullmatch(columns[0].strip())
+        if named and len(columns) == 2:
+            yield where, _MARCO.sub(lambda found: found[0].upper(), named[1]), columns[1]
+        elif len(columns) >= 3 and _NUMBER.fullmatch(columns[2]):
+            yield where, columns[2], columns[0]
+        else:
+            raise ValueError(
+                f"{where}: expected {FORM}, or the columns '[document] query' or 'query queryid "
+                f"oldid …', got {line[:60]!r}"
+            )

@@ -1,0 +1,78 @@
+"""The layout of Ultron (WebUltron) and DDRO: documents as JSON lines beside TREC judgements.
+
+- ``msmarco-docs-sents.top.300k.json``, ``nq-docs-sents.json`` (any ``*docs-sents*.json``): lines
+  ``{"docid", "url", "title", "body"}``, or in DDRO's NQ ``{"id", "title", "contents"}``; further
+  keys (the sentences) are not read.
+- ``*queries*.tsv`` and ``*qrels*.tsv``, a pair for each split: ``msmarco-doctrain-queries.tsv.gz``
+  and ``msmarco-doctrain-qrels.tsv.gz`` are "train", ``…docdev…`` is "dev".
+
+The documents are a part of MS MARCO's: judgements of others are left out, as in the original, and
+counted; if none is left, they judge another collection. Ids are kept as they are, while the tables
+of docids (``[d123]<TAB>1,2,3``) and of generated queries (``[d123]<TAB>query``) write them in small
+letters between brackets. Docids are not read: every system here makes its own. Generated queries
+are read by `data_modules.formats.generated`.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from pathlib import Path
+
+from data_modules.formats.known_documents import without_unknown
+from data_modules.formats.lines import find_all, json_object, numbered_lines, string, word
+from data_modules.formats.trec_files import judgement_files, judgements, queries, query_files
+from data_modules.layout import Document, Judgement, Layout
+
+_DOCUMENTS = "*docs-sents*.json"
+_IDS, _TEXTS = ("docid", "id"), ("body", "contents")
+
+
+def recognises(path: Path) -> bool:
+    """Whether there are documents in Ultron's names."""
+    return bool(find_all(path, _DOCUMENTS))
+
+
+def read(path: Path) -> Layout:
+    """A folder in Ultron's or DDRO's layout.
+
+    Raises:
+        FileNotFoundError: one of its files is missing.
+        ValueError: two files of documents; (on reading) a line breaks the format.
+    """
+    documents = find_all(path, _DOCUMENTS)
+    if not documents:
+        raise FileNotFoundError(f"data.path={path}: {_DOCUMENTS} is missing")
+    if len(documents) > 1:
+        names = ", ".join(file.name for file in documents)
+        raise ValueError(f"data.path={path}: expected one file {_DOCUMENTS}, found {names}")
+    judged = judgement_files(path, "*qrels*.tsv")
+    asked = query_files(path, judged, "*queries*.tsv")
+    known = cache(partial(_document_ids, documents[0]))
+    return Layout(
+        name=path.resolve().name,
+        files=(documents[0], *asked, *judged.values()),
+        options={"reader": "ultron/1"},
+        documents=partial(_documents, documents[0]),
+        queries=partial(queries, asked),
+        judgements={split: partial(_known, file, known) for split, file in judged.items()},
+    )
+
+
+def _documents(file: Path) -> Iterator[Document]:
+    for where, line in numbered_lines(file):
+        record = json_object(where, line)
+        title = "" if record.get("title") is None else string(where, "title", record)
+        text = string(where, _key(_TEXTS, record), record)
+        yield Document(where, word(where, _key(_IDS, record), record), title, text)
+
+
+def _key(names: tuple[str, str], record: dict) -> str:
+    return names[1] if names[1] in record and names[0] not in record else names[0]
+
+
+def _document_ids(file: Path) -> frozenset[str]:
+    return frozenset(document.id for document in _documents(file))
+
+
+def _known(file: Path, known: Callable[[], frozenset[str]]) -> Iterator[Judgement]:
+    found = (row if True else None for row in judgements(file))
+    return without_unknown(file, found)

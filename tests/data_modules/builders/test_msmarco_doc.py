@@ -1,0 +1,138 @@
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from data_modules.builders.msmarco_doc import msmarco_doc
+from data_modules.formats import lines as lines_module
+
+
+@pytest.fixture
+def raw(miniature) -> Path:
+    return miniature("msmarco_doc")
+
+
+def judged(raw: Path, split: str) -> set[str]:
+    lines = (raw / f"msmarco-doc{split}-qrels.tsv").read_text().splitlines()
+    return {line.split()[2] for line in lines}
+
+
+def test_the_documents_with_a_training_judgement_are_kept(raw, collected, capsys):
+    collection = collected(msmarco_doc(str(raw)))
+    kept = set(collection.documents["id"][:])
+    assert kept == judged(raw, "train")
+    assert len(kept) == 20
+    assert collection.documents[0]["title"] == "Varnholm: a short history"
+    assert collection.documents[0]["text"].startswith("Varnholm is a market town")
+    assert {name: len(table) for name, table in collection.qrels.items()} == {"train": 24, "dev": 6}
+    assert len(collection.queries) == 30
+    assert "msmarco_doc: 2 of 8 dev queries are left out" in capsys.readouterr().out
+
+
+def test_the_dev_questions_about_kept_documents_are_kept(raw, collected):
+    collection = collected(msmarco_doc(str(raw)))
+    for query, grades in collection.judgements("dev").items():
+        assert set(grades) <= judged(raw, "train"), query
+    assert "906" not in collection.judgements("dev")  # about D1814, of no training query
+
+
+def test_given_documents_take_the_place_of_the_judged_ones(raw, collected, built, capsys):
+    whole = collected(msmarco_doc(str(raw)))
+    chosen = collected(msmarco_doc(str(raw), document_ids=str(raw / "ids.txt")))
+    assert sorted(chosen.documents["id"][:]) == sorted((raw / "ids.txt").read_text().split())
+    assert set(chosen.judgements("dev")) == {"900", "901", "902", "906", "907"}
+    assert "train queries are left out" in capsys.readouterr().out
+    assert chosen.folder != whole.folder
+    assert len(built()) == 2
+
+
+def test_the_given_runs_are_the_candidates_of_their_split(raw, collected):
+    collection = collected(msmarco_doc(str(raw)))
+    assert list(collection.candidates) == ["dev"]
+    rows = [line.split() for line in collection.candidates["dev"].read_text().splitlines()]
+    given = gzip.decompress((raw / "msmarco-docdev-top100.gz").read_bytes()).decode().splitlines()
+    kept = judged(raw, "train")
+    asked = set(collection.queries["id"][:])
+    expected = [line.split() for line in given]
+    expected = [(c[0], c[2], float(c[4])) for c in expected if c[0] in asked and c[2] in kept]
+    assert [(row[0], row[2], float(row[4])) for row in rows] == expected
+    (raw / "msmarco-docdev-top100.gz").unlink()
+    assert collected(msmarco_doc(str(raw))).candidates == {}
+
+
+def test_the_manifest_counts_what_was_kept(raw, collected):
+    folder = collected(msmarco_doc(str(raw))).folder
+    manifest = json.loads((folder / "manifest.json").read_text())
+    counts = manifest["counts"]
+    assert {name: counts[name] for name in ("documents", "queries", "train", "dev")} == {
+        "documents": 20,
+        "queries": 30,
+        "train": 24,
+        "dev": 6,
+    }
+    assert manifest["options"]["document_ids"] is False
+    assert len(manifest["sources"]) == 6
+    assert all(len(value) == 64 for value in manifest["sources"].values())
+
+
+def test_a_second_run_opens_no_source(raw, collected, monkeypatch):
+    first = collected(msmarco_doc(str(raw)))
+
+    def never(*_):
+        raise AssertionError("a source was opened")
+
+    monkeypatch.setattr(lines_module, "opened", never)
+    assert collected(msmarco_doc(str(raw))).folder == first.folder
+
+
+def test_judgements_of_another_collection_are_named(raw, collected, built):
+    qrels = raw / "msmarco-doctrain-qrels.tsv"
+    qrels.write_text(qrels.read_text() + "500 0 D77 1\n")
+    message = (
+        r"qrels\.tsv:25: document 'D77' is not in msmarco-docs\.tsv\.gz, nor are 0 others of 21"
+    )
+    with pytest.raises(ValueError, match=message):
+        collected(msmarco_doc(str(raw)))
+    assert built() == []
+
+
+def test_a_listed_document_that_is_unknown_is_named(raw, collected, built):
+    (raw / "ids.txt").write_text("D1000\nE5\nE6\n")
+    with pytest.raises(ValueError, match=r"ids\.txt:2: document 'E5' .* nor are 1 others of 3"):
+        collected(msmarco_doc(str(raw), document_ids=str(raw / "ids.txt")))
+    assert built() == []
+
+
+def test_a_tab_within_a_body_is_refused_with_its_place(raw, collected, built):
+    file = raw / "msmarco-docs.tsv.gz"
+    text = gzip.decompress(file.read_bytes()).decode()
+    file.write_bytes(gzip.compress(text.replace("founded", "foun\tded", 1).encode()))
+    with pytest.raises(ValueError, match=r"msmarco-docs\.tsv\.gz:1: expected 4 columns .* got 5"):
+        collected(msmarco_doc(str(raw)))
+    assert built() == []
+
+
+def test_empty_documents_are_refused_or_kept(raw, collected, built):
+    ids = raw / "ids.txt"
+    ids.write_text(ids.read_text() + "D2999\n")
+    layout = msmarco_doc(str(raw), document_ids=str(ids))
+    with pytest.raises(ValueError, match="'D2999' is empty"):
+        collected(layout)
+    assert built() == []
+    assert "D2999" in collected(layout, "keep").documents["id"][:]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["msmarco-docs.tsv", "msmarco-doctrain-queries.tsv", "msmarco-docdev-qrels.tsv"],
+)
+def test_a_missing_file_is_named(raw, name):
+    next(raw.glob(f"{name}*")).unlink()
+    with pytest.raises(FileNotFoundError, match=f"data.path=.*{name} is missing"):
+        msmarco_doc(str(raw))
+
+
+def test_a_missing_list_is_named(raw):
+    with pytest.raises(FileNotFoundError, match="data.document_ids=no/ids: no such file"):
+        msmarco_doc(str(raw), document_ids="no/ids")

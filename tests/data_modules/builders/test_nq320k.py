@@ -1,0 +1,368 @@
+import gzip
+import json
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from data_modules.builders import nq320k as builder
+from data_modules.builders.nq320k import nq320k
+from data_modules.formats import natural_questions, nq_records
+from data_modules.formats.registry import read_layout
+from data_modules.formats.titled_pages import TitleKey
+
+TRAIN = "v1.0-simplified_simplified-nq-train.jsonl.gz"
+DEV = "nq-dev-all.jsonl.gz"
+COUNTS = {"documents": 27, "train": 32, "dev": 10, "dev_seen": 6, "dev_unseen": 4}
+
+
+@pytest.fixture
+def raw(miniature, monkeypatch) -> Path:
+    """The miniature, and its counts in the place of the papers'."""
+    monkeypatch.setattr(builder, "COUNTS", COUNTS)
+    return miniature("natural_questions")
+
+
+def lines(file: Path) -> list[dict]:
+    return [json.loads(line) for line in gzip.decompress(file.read_bytes()).splitlines()]
+
+
+def write(file: Path, records: list[dict]) -> None:
+    content = "".join(json.dumps(record) + "\n" for record in records)
+    file.write_bytes(gzip.compress(content.encode()))
+
+
+def documents(collection) -> dict[str, dict]:
+    return {row["title"]: row for row in collection.documents}
+
+
+def test_the_papers_counts_are_asserted():
+    assert builder.COUNTS == {
+        "documents": 109_739,
+        "train": 307_373,
+        "dev": 7_830,
+        "dev_seen": 6_075,
+        "dev_unseen": 1_755,
+    }
+    assert builder.COUNTS["dev_seen"] + builder.COUNTS["dev_unseen"] == builder.COUNTS["dev"]
+
+
+def test_the_miniature_becomes_a_collection_of_one_document_a_title(raw, collected):
+    collection = collected(nq320k(str(raw)))
+    assert collection.name == "nq320k"
+    assert collection.documents["id"][:] == [str(number) for number in range(27)]
+    assert {name: len(table) for name, table in collection.qrels.items()} == {
+        name: count for name, count in COUNTS.items() if name != "documents"
+    }
+    first = lines(raw / TRAIN)[0]
+    assert collection.queries[0] == {
+        "id": str(first["example_id"]),
+        "text": "who founded the town of varnholm",
+    }
+    assert collection.judgements("train")[str(first["example_id"])] == {"0": 1}
+
+
+def test_the_first_training_copy_of_a_page_wins(raw, collected):
+    collection = collected(nq320k(str(raw)))
+    for text in collection.documents["text"]:
+        assert "Later edition" not in text  # a second time in training
+    of_dev = [row["title"] for row in collection.documents if "Dev edition" in row["text"]]
+    assert of_dev == ["Wexmoor", "Yarrowdale", "Zellhaven"]  # only in development
+
+
+def test_titles_are_one_whatever_their_spaces_case_and_accents(raw, collected):
+    # "Merrow ( town )" and "Merrow (town)", "FARROWMERE" and "Farrowmere", "Kestrel 's"
+    assert TitleKey()("Éloïse ( Film )") == TitleKey()("eloise (film)") == "eloise ( film )"
+    collection = collected(nq320k(str(raw)))
+    seen = collection.judgements("dev_seen")
+    pages = {document for judged in seen.values() for document in judged}
+    assert {"3", "7", "12"} <= pages
+    assert documents(collection)["Merrow ( town )"]["id"] == "3"
+
+
+def test_dev_questions_are_seen_if_training_has_their_page(raw, collected):
+    collection = collected(nq320k(str(raw)))
+    of_training = {d for judged in collection.judgements("train").values() for d in judged}
+    for split, seen in (("dev_seen", True), ("dev_unseen", False)):
+        for judged in collection.judgements(split).values():
+            assert (set(judged) <= of_training) == seen
+    both = collection.judgements("dev_seen") | collection.judgements("dev_unseen")
+    assert both == collection.judgements("dev")
+
+
+def test_abstract_and_content_are_the_first_paragraph_and_what_follows(raw, collected):
+    whole = documents(collected(nq320k(str(raw))))["Varnholm"]["text"]
+    abstract = documents(collected(nq320k(str(raw), text="abstract")))["Varnholm"]["text"]
+    content = documents(collected(nq320k(str(raw), text=["content"])))["Varnholm"]["text"]
+    assert abstract == (
+        "Varnholm is a market town on the river Bourne , founded in 1100 by Ada Merrick ."
+    )
+    assert content.startswith("Contents 1 History History The town grew rich on salt")
+    assert content.endswith("See also List of towns on the Bourne")  # the last list is links
+    assert whole == f"{abstract} {content}"
+    assert "<" not in whole
+
+
+def test_a_page_without_paragraphs_or_lists_keeps_its_text():
+    assert nq_records.field("<H1> A </H1> one two", "abstract") == ""
+    assert nq_records.field("<H1> A </H1> one two", "content") == "A one two"
+    assert nq_records.field("<P> one </P> two <Ul> three </Ul> four", "content") == "two three"
+    assert nq_records.field('<P> 1 < 2 <Td_colspan="2"> x </P>', "abstract") == "1 < 2 x"
+
+
+def test_first_tokens_cut_the_text(raw, collected):
+    cut = documents(collected(nq320k(str(raw), first_tokens=5)))["Varnholm"]["text"]
+    assert cut == "Varnholm is a market town"
+
+
+def test_other_options_make_another_folder_and_the_manifest_says_which(raw, collected, built):
+    folders = [
+        collected(nq320k(str(raw), **options)).folder
+        for options in (
+            {},
+            {"text": "abstract"},
+            {"first_tokens": 8},
+            {"check_counts": False},
+        )
+    ]
+    assert len(set(folders)) == len(built()) == 4
+    manifest = json.loads((folders[1] / "manifest.json").read_text())
+    assert manifest["options"]["text"] == ["abstract"]
+    assert manifest["counts"] == {"queries": 42, **COUNTS}
+    assert list(manifest["splits"]) == ["train", "dev", "dev_seen", "dev_unseen"]
+    assert sorted(Path(file).name for file in manifest["sources"]) == [DEV, TRAIN]
+
+
+def test_a_second_run_reads_no_source(raw, collected, monkeypatch):
+    first = collected(nq320k(str(raw)))
+
+    def never(*_):
+        raise AssertionError("a source was opened")
+
+    monkeypatch.setattr(nq_records, "numbered_lines", never)
+    monkeypatch.setattr("data_modules.store.sha256", never)
+    again = collected(nq320k(str(raw)))
+    assert again.folder == first.folder
+    assert again.documents[:] == first.documents[:]
+
+
+def test_the_raw_format_alone_asserts_nothing(raw, collected):
+    layout = read_layout(raw)
+    assert layout.options["reader"].startswith("natural_questions/")
+    assert not layout.expected
+    assert len(collected(layout).documents) == 27
+
+
+def fewer(records: list[dict]) -> list[dict]:
+    return records[:-1]
+
+
+def more(records: list[dict]) -> list[dict]:
+    return [*records, {**records[0], "example_id": 5}]
+
+
+def another_title(records: list[dict]) -> list[dict]:
+    """Two dev pages are one: now they are two."""
+    return [
+        {**row, "document_title": "Another"} if n == 7 else row for n, row in enumerate(records)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        (TRAIN, fewer, r"expected 32 train questions, found 31; the last before they end .*:31;"),
+        (TRAIN, more, r"expected 32 train questions, found 33; the first beyond them .*:33;"),
+        (
+            DEV,
+            another_title,
+            r"expected 27 titles, found 28; the first beyond them is .* at .*:10;",
+        ),
+    ],
+)
+def test_other_counts_are_refused_with_both_numbers_and_the_place(
+    raw, collected, built, name, change, message
+):
+    write(raw / name, change(lines(raw / name)))
+    with pytest.raises(ValueError, match=message) as raised:
+        collected(nq320k(str(raw)))
+    assert "data.check_counts=false" in str(raised.value)
+    assert str(raw / name) in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert built() == []
+    assert len(collected(nq320k(str(raw), check_counts=False)).qrels) == 4
+
+
+def test_a_count_of_seen_questions_is_asserted_too(raw, collected, monkeypatch):
+    monkeypatch.setattr(builder, "COUNTS", {**COUNTS, "dev_seen": 7})
+    with pytest.raises(ValueError, match="expected 7 dev_seen questions, found 6"):
+        collected(nq320k(str(raw)))
+
+
+def shards(raw: Path, split: str, file: str, numbers: range) -> None:
+    """Cuts a file into files as the original release has them, ten lines each."""
+    records = lines(raw / file)
+    (raw / file).unlink()
+    for number in numbers:
+        start = number * 10
+        end = None if number == numbers[-1] else start + 10
+        write(raw / f"nq-{split}-{number:02}.jsonl.gz", records[start:end])
+
+
+def test_shards_give_the_same_collection_as_one_file(raw, collected, monkeypatch):
+    whole = collected(nq320k(str(raw)))
+    monkeypatch.setattr(builder, "_SHARDS", {"train": 3, "dev": 1})
+    shards(raw, "train", TRAIN, range(3))
+    sharded = collected(nq320k(str(raw)))
+    assert sharded.folder != whole.folder
+    assert sharded.documents[:] == whole.documents[:]
+    assert sharded.judgements("dev") == whole.judgements("dev")
+
+
+def test_missing_shards_are_named_before_anything_is_read(raw, monkeypatch):
+    shards(raw, "train", TRAIN, range(2))
+    monkeypatch.setattr(nq_records, "numbered_lines", None)
+    with pytest.raises(FileNotFoundError, match="48 of 50 train files are missing: nq-train-02"):
+        nq320k(str(raw))
+
+
+def test_an_id_in_two_shards_is_named_with_both_places(raw, collected, built):
+    shards(raw, "train", TRAIN, range(3))
+    records = lines(raw / "nq-train-00.jsonl.gz")
+    write(raw / "nq-train-01.jsonl.gz", records[-1:])
+    message = (
+        r"nq-train-01\.jsonl\.gz:1: the query .* stands already at .*nq-train-00\.jsonl\.gz:10"
+    )
+    with pytest.raises(ValueError, match=message):
+        collected(nq320k(str(raw), check_counts=False))
+    assert built() == []
+
+
+def test_two_copies_of_a_split_are_refused(raw):
+    write(raw / "nq-dev-00.jsonl.gz", lines(raw / DEV))
+    with pytest.raises(ValueError, match="dev questions twice"):
+        nq320k(str(raw))
+
+
+@pytest.mark.parametrize("name", [TRAIN, DEV])
+def test_a_missing_file_is_named(raw, name):
+    (raw / name).unlink()
+    split = "train" if name == TRAIN else "dev"
+    with pytest.raises(FileNotFoundError, match=f"data.path=.*the {split} questions are missing"):
+        nq320k(str(raw))
+
+
+def test_a_truncated_download_is_named_and_leaves_nothing(raw, collected, built):
+    file = raw / TRAIN
+    file.write_bytes(file.read_bytes()[:-600])
+    with pytest.raises(ValueError, match="simplified-nq-train.jsonl.gz.*ends too early"):
+        collected(nq320k(str(raw)))
+    assert built() == []
+
+
+def test_a_page_in_the_place_of_the_download_is_named(raw, collected, built):
+    (raw / TRAIN).write_text("<!DOCTYPE html><html><body>Sign in</body></html>")
+    with pytest.raises(ValueError, match="simplified-nq-train.jsonl.gz.*HTML page"):
+        collected(nq320k(str(raw)))
+    assert built() == []
+
+
+def test_an_interrupted_build_leaves_nothing(raw, collected, built, monkeypatch):
+    pages = nq_records.pages
+
+    def interrupted(file):
+        yield from list(pages(file))[:5]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("data_modules.formats.titled_pages.pages", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        collected(nq320k(str(raw)))
+    assert built() == []
+
+
+def test_a_disk_without_room_is_refused_before_anything_is_read(raw, collected, built, monkeypatch):
+    monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 10})())
+    monkeypatch.setattr(nq_records, "numbered_lines", None)
+    with pytest.raises(OSError, match="data.store=.*nq320k takes about .* GB, 0.0 GB are free"):
+        collected(nq320k(str(raw)))
+    assert built() == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"text": "title"}, "data.text=title: must be one or both of abstract, content"),
+        ({"text": []}, "data.text="),
+        ({"first_tokens": 0}, "data.first_tokens=0: must be ≥ 1"),
+        ({"title_vocabulary": "no/such/vocab.txt"}, "data.title_vocabulary=.*no such file"),
+    ],
+)
+def test_options_that_cannot_be_met_are_refused(raw, options, message):
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        nq320k(str(raw), **options)
+
+
+def test_a_missing_folder_is_named():
+    with pytest.raises(FileNotFoundError, match="data.path=no/such: no such folder"):
+        nq320k("no/such")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"document_text": "<P> no heading </P>"},
+            'the page has no title: neither "document_title"',
+        ),
+        ({"document_text": 5}, 'expected a string "document_text"'),
+        ({"question_text": None}, 'expected a string "question_text"'),
+        ({"example_id": None}, '"example_id"'),
+        ({"document_text": ...}, 'expected the page as "document_text" or "document_tokens"'),
+        ({"document_text": ..., "document_tokens": [{"x": 1}]}, 'each have a "token"'),
+    ],
+)
+def test_lines_that_break_the_format_are_named(raw, collected, change, message):
+    records = lines(raw / TRAIN)
+    records[2] = {k: v for k, v in {**records[2], **change}.items() if v is not ...}
+    write(raw / TRAIN, records)
+    with pytest.raises(ValueError, match=rf"nq-train\.jsonl\.gz:3: .*{message}"):
+        collected(nq320k(str(raw)))
+
+
+def test_a_vocabulary_makes_one_of_titles_that_differ_in_unknown_words(raw, collected, tmp_path):
+    vocabulary = tmp_path / "vocab.txt"
+    words = ["[PAD]", "[UNK]", "yarrow", "##dale", "s", "'", "(", ")", "town"]
+    letters = "abcdefghijklmnopqrstuvwxy"  # no z
+    vocabulary.write_text("\n".join([*words, *letters, *(f"##{x}" for x in letters)]) + "\n")
+    key = TitleKey(vocabulary)
+    assert key("Yarrowdale (town)") == "yarrowdale ( town )"
+    assert key("Zellhaven") == key("Zoo") == "[UNK]"
+    records = lines(raw / DEV)
+    records[-2]["document_title"] = "Zoo"
+    write(raw / DEV, records)
+    layout = nq320k(str(raw), title_vocabulary=str(vocabulary), check_counts=False)
+    assert vocabulary in layout.files
+    assert len(collected(layout).documents) == 26  # Zoo and Zellhaven
+
+
+def test_memory_does_not_grow_with_the_pages(tmp_path):
+    text = "<H1> {} </H1> <P> " + "long " * 20_000 + "</P>"
+
+    def held(count: int) -> int:
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        for name, numbers in ((TRAIN, range(count)), (DEV, range(count, count + 2))):
+            records = [
+                {"document_text": text.format(n), "example_id": n, "question_text": "who"}
+                for n in numbers
+            ]
+            write(folder / name, records)
+        layout = natural_questions.read(folder)
+        tracemalloc.start()
+        for _ in layout.documents():
+            pass
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return peak
+
+    assert held(60) < 1.5 * held(10)  # 60 pages are 6 MB

@@ -1,0 +1,291 @@
+import gzip
+import json
+import shutil
+from pathlib import Path
+
+import datasets
+import pytest
+from datasets import Dataset
+
+from data_modules.builders import hub
+from data_modules.builders.entity_questions import matched_form
+from data_modules.builders.public import public
+
+
+def zipped(folder: Path) -> Path:
+    """The folder as an archive in which it stands, as BEIR's downloads are."""
+    archive = shutil.make_archive(str(folder), "zip", folder.parent, folder.name)
+    shutil.rmtree(folder)
+    return Path(archive)
+
+
+@pytest.mark.parametrize("place", ["", "towns", "towns.zip"])
+def test_beir_reads_a_folder_one_that_holds_it_and_the_archive(place, miniature, collected):
+    folder = miniature("beir")
+    if place.endswith(".zip"):
+        zipped(folder / "towns")
+    collection = collected(public("beir/towns", str(folder / place)))
+    assert len(collection.documents) == 20
+    assert sorted(collection.qrels) == ["test", "train"]
+    if place.endswith(".zip"):
+        assert sorted(path.name for path in folder.iterdir()) == ["towns", "towns.zip"]
+        assert collected(public("beir/towns", str(folder / place))).folder == collection.folder
+
+
+@pytest.mark.parametrize("damage", [slice(500, None), slice(300, 310)])
+def test_a_damaged_archive_is_named_and_leaves_nothing(damage, miniature):
+    archive = zipped(miniature("beir") / "towns")
+    content = bytearray(archive.read_bytes())
+    content[damage] = b"" if damage.stop is None else bytes(10)
+    archive.write_bytes(content)
+    with pytest.raises(ValueError, match="towns.zip: a damaged archive"):
+        public("beir/towns", str(archive))
+    assert [path.name for path in archive.parent.iterdir()] == ["towns.zip"]
+
+
+@pytest.mark.parametrize(
+    ("name", "split", "first"),
+    [
+        ("lotte/writing/search", "test", "best way to find out who founded the town of varnholm"),
+        ("lotte/writing/forum/test", "test", "I have wondered for a long time who founded"),
+        ("lotte/writing/search/dev", "dev", "best way to find out who founded the town of thornm"),
+    ],
+)
+def test_lotte_reads_one_kind_of_question_about_one_split(name, split, first, miniature, collected):
+    folder = miniature("lotte")
+    if split == "dev":  # a folder without its dev collection still has the other
+        shutil.rmtree(folder / "writing" / "test")
+    collection = collected(public(name, str(folder)))
+    assert len(collection.documents) == 24
+    assert collection.documents["title"][:] == [""] * 24
+    assert list(collection.qrels) == [split]
+    assert collection.queries[0]["text"].startswith(first[:40])
+    assert collection.judgements(split)["2"] == {"6": 1, "7": 1}
+
+
+def test_kinds_and_splits_of_lotte_are_collections_of_their_own(miniature, collected, built):
+    folder = miniature("lotte")
+    names = ("lotte/writing/search", "lotte/writing/forum", "lotte/writing/search/dev")
+    assert len({collected(public(name, str(folder))).folder for name in names}) == 3
+    below = collected(public(names[0], str(folder / "writing" / "test")))  # its own folder
+    assert below.folder == collected(public(names[0], str(folder))).folder
+    assert len(built()) == 3
+
+
+def test_miracl_reads_every_shard_and_split(miniature, collected):
+    folder = miniature("miracl")
+    collection = collected(public("miracl/sw", str(folder)))
+    assert len(collection.documents) == 24
+    assert collection.documents[0]["id"] == "100#0"
+    assert {split: len(table) for split, table in collection.qrels.items()} == {
+        "train": 12,
+        "dev": 12,
+    }
+    assert collection.judgements("dev")["6#0"] == {"106#0": 1, "106#1": 0}
+    assert list(collected(public("miracl/yo", str(folder))).qrels) == ["dev"]
+
+
+def test_miracl_reads_the_hubs_two_repositories_side_by_side(miniature, collected):
+    folder = miniature("miracl")
+    for repository in ("miracl", "miracl-corpus"):
+        (folder / repository).mkdir()
+        shutil.move(folder / f"{repository}-v1.0-sw", folder / repository)
+    assert len(collected(public("miracl/sw", str(folder))).documents) == 24
+
+
+def test_an_id_in_two_shards_of_miracl_is_named_with_both_places(miniature, collected, built):
+    folder = miniature("miracl")
+    shards = folder / "miracl-corpus-v1.0-sw"
+    content = gzip.decompress((shards / "docs-0.jsonl.gz").read_bytes()).splitlines()[3]
+    (shards / "docs-2.jsonl.gz").write_bytes(gzip.compress(content))
+    with pytest.raises(ValueError, match=r"docs-2.*:1: the document .* already at .*docs-0.*:4"):
+        collected(public("miracl/sw", str(folder)))
+    assert built() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "missing"),
+    [
+        ("miracl/sw", "miracl-v1.0-sw/qrels/qrels.miracl-v1.0-sw-dev.tsv", "qrels.*-dev.tsv"),
+        ("miracl/sw", "miracl-v1.0-sw/qrels/qrels.miracl-v1.0-sw-train.tsv", "qrels.*-train.tsv"),
+        ("miracl/sw", "miracl-v1.0-sw/topics/topics.miracl-v1.0-sw-dev.tsv", "topics.*-dev.tsv"),
+        ("lotte/writing/forum", "writing/test/qas.forum.jsonl", "qas.forum.jsonl"),
+        ("entity_questions", "psgs_w100.tsv.gz", "psgs_w100.tsv"),
+    ],
+)
+def test_a_missing_file_is_named(name, file, missing, miniature):
+    folder = miniature(name.split("/")[0])
+    (folder / file).unlink()
+    with pytest.raises(FileNotFoundError, match=f"data.path=.*{missing}.* missing"):
+        public(name, str(folder))
+
+
+def test_a_passage_answers_if_it_is_about_the_subject_and_has_an_answer(miniature, collected):
+    collection = collected(public("entity_questions", str(miniature("entity_questions"))))
+    assert len(collection.documents) == 25
+    assert sorted(collection.qrels) == ["dev", "test", "train"]
+    judged = collection.judgements("train")
+    titles = dict(zip(collection.documents["id"], collection.documents["title"], strict=True))
+    texts = dict(zip(collection.documents["id"], collection.documents["text"], strict=True))
+    assert titles[next(iter(judged["P112.train-3"]))] == "Merrow (town)"
+    for query, grades in judged.items():
+        if query.startswith(
+            "P112"
+        ):  # "Who founded …?": Ada Merrick founded three, her own page none
+            assert [
+                titles[d].split(" (")[0] in collection_question(collection, query) for d in grades
+            ]
+            assert all(" by " in texts[document] for document in grades)
+    assert "25" not in {document for grades in judged.values() for document in grades}
+    assert set(judged["P206.train-0"]) == {"1", "2"}  # both passages name the river
+
+
+def collection_question(collection, query: str) -> str:
+    return dict(zip(collection.queries["id"], collection.queries["text"], strict=True))[query]
+
+
+def test_questions_without_a_passage_stay_without_judgements(miniature, collected):
+    folder = miniature("entity_questions")
+    file = folder / "dataset/test/P112.test.json"
+    questions = json.loads(file.read_text())
+    questions[1]["answers"] = ["Nobody At All"]
+    file.write_text(json.dumps(questions))
+    collection = collected(public("entity_questions", str(folder)))
+    assert "P112.test-1" in collection.queries["id"][:]
+    assert "P112.test-1" not in collection.judgements("test")
+
+
+def test_answers_match_whole_words_whatever_their_case_and_accents_form():
+    assert matched_form("Tōkyō’s") == matched_form("to\u0304kyo\u0304 ’ S")
+    assert matched_form("art") not in matched_form("the artist")
+    assert matched_form("New York") in matched_form("in (New York), and")
+
+
+@pytest.mark.parametrize("content", ['{"question": "who"}', '[{"question": "who"}]', "[5]"])
+def test_questions_that_break_the_format_are_named(content, miniature, collected, built):
+    folder = miniature("entity_questions")
+    (folder / "dataset/dev/P112.dev.json").write_text(content)
+    with pytest.raises(ValueError, match=r"P112\.dev\.json:1"):
+        collected(public("entity_questions", str(folder)))
+    assert built() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "message"),
+    [
+        ("scifact", None, "data.name=scifact: must begin with beir, lotte, miracl, entity_q"),
+        ("beir/nothing", None, "data.name=beir/nothing: must be one of arguana, "),
+        ("lotte/cooking/search", None, "data.name=lotte/cooking/search: must be lotte/TOPIC"),
+        ("lotte/writing/all", None, "search or forum"),
+        ("lotte/writing/search/train", None, "test or dev"),
+        ("miracl/xx", None, "data.name=miracl/xx: must be one of ar, bn"),
+        ("entity_questions", None, "data.path=null: entity_questions needs a folder"),
+        ("entity_questions/P17", None, "must be entity_questions"),
+        ("beir/scifact", "no/such", "data.path=no/such: no such folder or file"),
+    ],
+)
+def test_names_and_paths_that_lead_nowhere_are_refused(name, path, message):
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        public(name, path)
+
+
+ROWS = {
+    ("BeIR/scifact", "corpus", "corpus"): [
+        {"_id": "4983", "title": "Cells", "text": "Cells divide."},
+        {"_id": "5836", "title": "", "text": "Mice run."},
+    ],
+    ("BeIR/scifact", "queries", "queries"): [
+        {"_id": "0", "title": "", "text": "Do cells divide?"},
+        {"_id": "2", "title": "", "text": "Do mice run?"},
+    ],
+    ("BeIR/scifact-qrels", None, "train"): [{"query-id": 0, "corpus-id": 4983, "score": 1}],
+    ("BeIR/scifact-qrels", None, "test"): [{"query-id": 2, "corpus-id": 5836, "score": 1}],
+    "colbertv2/lotte_passages/writing/test_collection.jsonl": [
+        {"doc_id": 0, "author": "a", "text": "Write daily."},
+        {"doc_id": 1, "author": "b", "text": "Read more."},
+    ],
+    "colbertv2/lotte_passages/writing/test/qas.search.jsonl": [
+        {"qid": 0, "query": "how to write", "url": "u", "answer_pids": [0, 1]}
+    ],
+    "miracl/miracl-corpus/miracl-corpus-v1.0-yo/docs-*.jsonl.gz": [
+        {"docid": "1#0", "title": "Ìlú", "text": "Ìlú kan"}
+    ],
+    "miracl/miracl/miracl-v1.0-yo/topics/topics.miracl-v1.0-yo-dev.tsv": [
+        {"query_id": "1", "query": "Ìlú wo?"}
+    ],
+    "miracl/miracl/miracl-v1.0-yo/qrels/qrels.miracl-v1.0-yo-dev.tsv": [
+        {"query_id": "1", "Q0": "Q0", "docid": "1#0", "relevance": "1"}
+    ],
+}
+
+
+@pytest.fixture
+def on_hub(monkeypatch) -> list:
+    """Stands for the hub: small tables with the columns and types of the real ones."""
+    asked = []
+
+    def load_dataset(path, name=None, split=None, data_files=None, **_):
+        key = data_files.removeprefix("hf://datasets/") if data_files else (path, name, split)
+        asked.append(key)
+        return Dataset.from_list(ROWS[key])
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("name", "counts", "judged"),
+    [
+        ("beir/scifact", (2, 2), {"test": {"2": {"5836": 1}}, "train": {"0": {"4983": 1}}}),
+        ("lotte/writing/search", (2, 1), {"test": {"0": {"0": 1, "1": 1}}}),
+        ("miracl/yo", (1, 1), {"dev": {"1": {"1#0": 1}}}),
+    ],
+)
+def test_the_hub_gives_the_collection_once(name, counts, judged, on_hub, collected):
+    collection = collected(public(name))
+    assert (len(collection.documents), len(collection.queries)) == counts
+    assert {split: collection.judgements(split) for split in collection.qrels} == judged
+    manifest = json.loads((collection.folder / "manifest.json").read_text())
+    assert len(manifest["options"]["hub"]) == 2
+    on_hub.clear()
+    assert collected(public(name)).folder == collection.folder
+    assert on_hub == []
+
+
+def test_the_hubs_validation_split_is_dev(on_hub, monkeypatch):
+    rows = [{"query-id": 0, "corpus-id": 4983, "score": 1}]
+    monkeypatch.setitem(ROWS, ("BeIR/quora-qrels", None, "validation"), rows)
+    judgements = public("beir/quora").judgements
+    assert sorted(judgements) == ["dev", "test"]
+    assert [row[1:] for row in judgements["dev"]()] == [("0", "4983", 1)]
+
+
+def test_columns_of_a_file_on_the_hub_stay_as_they_are(tmp_path, monkeypatch):
+    file = tmp_path / "topics.tsv"
+    file.write_text('007#0\t"null" is a word\n008#0\tnull\n')
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    load = datasets.load_dataset
+    monkeypatch.setattr(
+        datasets,
+        "load_dataset",
+        lambda *arguments, data_files, **options: load(
+            *arguments, data_files=str(file), cache_dir=str(tmp_path / "cache"), **options
+        ),
+    )
+    rows = [row for _, row in hub.columns("miracl/x.tsv", "query_id", "query")]
+    assert rows == [
+        {"query_id": "007#0", "query": '"null" is a word'},
+        {"query_id": "008#0", "query": "null"},
+    ]
+
+
+@pytest.mark.parametrize("error", [ConnectionError("no network\nat all"), RuntimeError("scripts")])
+def test_a_hub_out_of_reach_is_one_clear_line(error, monkeypatch, collected, built):
+    def load_dataset(*_, **__):
+        raise error
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    with pytest.raises(OSError, match=r"BeIR/scifact/corpus: cannot be fetched .*local copy") as e:
+        collected(public("beir/scifact"))
+    assert "\n" not in str(e.value)
+    assert built() == []

@@ -1,0 +1,60 @@
+"""What the miniatures say, whatever their format."""
+
+import gzip
+import json
+import shutil
+from pathlib import Path
+
+from data_modules.formats.registry import read_layout
+
+MINIATURES = Path(__file__).parent / "miniatures"
+FORMATS = ("beir", "wu", "genret", "nci", "glen", "dsi_qg", "ultron", "kilt", "dpr", "trec")
+
+
+def lines(name: str) -> list[dict]:
+    return [json.loads(line) for line in (MINIATURES / "beir" / name).read_text().splitlines()]
+
+
+TITLES = [record["title"] for record in lines("corpus.jsonl")]
+TEXTS = [record["text"] for record in lines("corpus.jsonl")]
+QUESTIONS = {record["_id"]: record["text"] for record in lines("queries.jsonl")}
+
+
+def pairs(split: str) -> list[tuple[str, int]]:
+    """(question, number of a relevant document), sorted."""
+    rows = (MINIATURES / f"beir/qrels/{split}.tsv").read_text().splitlines()[1:]
+    return sorted((QUESTIONS[query], int(document)) for query, document, _ in map(str.split, rows))
+
+
+def found_pairs(layout, split: str) -> list[tuple[str, int]]:
+    """The same of a layout, whatever its ids."""
+    texts = {query.id: query.text for query in layout.queries()}
+    numbers = {document.id: number for number, document in enumerate(layout.documents())}
+    judged = list(layout.judgements[split]())
+    assert all(judgement.relevance == 1 for judgement in judged)
+    return sorted((texts[j.query_id], numbers[j.document_id]) for j in judged)
+
+
+def copied(format: str, folder: Path) -> Path:
+    """A miniature that a test may change."""
+    return Path(shutil.copytree(MINIATURES / format, folder / format))
+
+
+def rewritten(file: Path, change) -> Path:
+    """A text file, packed or not, with changed content."""
+    packed = file.suffix == ".gz"
+    text = (gzip.decompress(file.read_bytes()) if packed else file.read_bytes()).decode()
+    changed = change(text).encode()
+    file.write_bytes(gzip.compress(changed) if packed else changed)
+    return file
+
+
+def read_all(path: Path, format: str | None = None) -> None:
+    """Reads every row of a folder: what a broken line breaks."""
+    layout = read_layout(path, format)
+    list(layout.documents())
+    list(layout.queries())
+    for rows in (*layout.judgements.values(), *layout.candidates.values()):
+        list(rows())
+    for rows in layout.negatives.values():
+        list(rows())

@@ -1,0 +1,133 @@
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from data_modules.formats.registry import read_layout
+from data_modules.store import collect
+
+FILES = {
+    "corpus.jsonl": '{"_id": "a", "title": "Ä", "text": "x y"}\n\n{"_id": "b", "text": "z"}\n',
+    "queries.jsonl": '{"_id": "1", "text": "x?"}\n{"_id": "2", "text": "z?", "metadata": {}}\n',
+    "qrels/train.tsv": "query-id\tcorpus-id\tscore\n1\ta\t1\n",
+    "qrels/test.tsv": "query-id\tcorpus-id\tscore\n2\tb\t2\n2\ta\t0\n",
+}
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    for name, content in FILES.items():
+        file = tmp_path / "small" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content, encoding="utf-8")
+    return tmp_path / "small"
+
+
+def collection(folder: Path):
+    return collect(read_layout(folder, "beir"), folder.parent / "store")
+
+
+def test_a_folder_becomes_a_collection(folder):
+    found = collection(folder)
+    assert found.name == "small"
+    assert found.documents[:] == {"id": ["a", "b"], "title": ["Ä", ""], "text": ["x y", "z"]}
+    assert found.queries[:] == {"id": ["1", "2"], "text": ["x?", "z?"]}
+    assert found.judgements("test") == {"2": {"b": 2, "a": 0}}
+    assert sorted(found.qrels) == ["test", "train"]
+    assert found.sources == {
+        str(folder / name): hashlib.sha256(content.encode()).hexdigest()
+        for name, content in FILES.items()
+    }
+
+
+def test_a_changed_file_makes_another_collection(folder):
+    before = collection(folder)
+    (folder / "queries.jsonl").write_text(FILES["queries.jsonl"].replace("x?", "w?"))
+    after = collection(folder)
+    assert after.queries[0]["text"] == "w?" and before.queries[0]["text"] == "x?"
+    assert after.folder != before.folder
+
+
+def test_judgements_of_a_document_that_goes_are_refused(folder):
+    collection(folder)
+    (folder / "corpus.jsonl").write_text('{"_id": "a", "text": "x y"}\n')
+    with pytest.raises(ValueError, match=r"test\.tsv:2: document 'b' is not in the collection"):
+        collection(folder)
+
+
+@pytest.mark.parametrize("name", ["corpus.jsonl", "queries.jsonl"])
+def test_a_missing_file_is_named(folder, name):
+    (folder / name).unlink()
+    with pytest.raises(FileNotFoundError, match=rf"^data\.path=.*small: the file {name}"):
+        read_layout(folder, "beir")
+
+
+def test_missing_judgements_are_named(folder):
+    for file in (folder / "qrels").iterdir():
+        file.unlink()
+    with pytest.raises(FileNotFoundError, match=r"qrels/<split>\.tsv"):
+        read_layout(folder)
+
+
+QRELS_HEADER = "query-id\tcorpus-id\tscore\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("corpus.jsonl", '{"_id": "a", "text": "x"}\n{"_id": "b", ', r":2: expected a JSON object"),
+        ("corpus.jsonl", "[1]\n", r":1: expected a JSON object, got '\[1\]'"),
+        ("corpus.jsonl", '{"text": "x"}\n', r':1: expected a string "_id", got null'),
+        ("corpus.jsonl", '{"_id": 7, "text": "x"}\n', r':1: expected a string "_id", got 7'),
+        (
+            "corpus.jsonl",
+            '{"_id": "a b", "text": "x"}\n',
+            r":1: the document's id is 'a b': must be a w",
+        ),
+        ("corpus.jsonl", '{"_id": "a"}\n', r':1: expected a string "text", got null'),
+        ("corpus.jsonl", '{"_id": "a", "text": "x", "title": 1}\n', r':1: expected .* "title"'),
+        (
+            "corpus.jsonl",
+            '\n{"_id": "a", "text": " "}\n',
+            r":2: document 'a' is empty: it has neither ",
+        ),
+        ("corpus.jsonl", '{"_id": "a", "text": "\\ud800"}\n', r":1: .*surrogate"),
+        ("corpus.jsonl", FILES["corpus.jsonl"] * 2, r":4: .*'a' stands already at .*jsonl:1"),
+        ("queries.jsonl", '{"_id": "1", "text": ""}\n', r":1: query '1' is empty"),
+        ("qrels/test.tsv", "2\tb\t2\n", r":1: expected the header 'query-id\\tcorpus-id\\tscore'"),
+        ("qrels/test.tsv", "", r":1: expected the header"),
+        ("qrels/test.tsv", QRELS_HEADER + "2 b 1\n", r":2: expected 3 columns"),
+        ("qrels/test.tsv", QRELS_HEADER + "2\tb\t1.5\n", r":2: expected an integer .*'1\.5'"),
+        ("qrels/test.tsv", QRELS_HEADER + "9\tb\t1\n", r":2: query '9' is not in the collection"),
+        (
+            "qrels/test.tsv",
+            QRELS_HEADER + "2\tc\t1\n",
+            r":2: document 'c' is not in the collection",
+        ),
+        (
+            "qrels/test.tsv",
+            QRELS_HEADER + "2\tb\t1\n2\tb\t1\n",
+            r":3: '2' 'b': the pair is judged already at .*test\.tsv:2",
+        ),
+    ],
+)
+def test_a_broken_line_is_named_with_its_file_and_number(folder, name, content, message):
+    (folder / name).write_text(content, encoding="utf-8")
+    with pytest.raises(ValueError, match=message) as error:
+        collection(folder)
+    assert str(error.value).startswith(str(folder / name))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("corpus.jsonl", "", r"corpus\.jsonl.*: the file is empty: no documents"),
+        ("queries.jsonl", "\n", r"queries\.jsonl.*: the file is empty: no queries"),
+        ("qrels/test.tsv", QRELS_HEADER, r"split 'test' is empty: it names no relevant document"),
+        ("qrels/test.tsv", QRELS_HEADER + "2\tb\t0\n", r"split 'test' is empty"),
+    ],
+)
+def test_nothing_in_a_file_is_named(folder, name, content, message):
+    (folder / name).write_text(content)
+    with pytest.raises(ValueError, match=message):
+        collection(folder)

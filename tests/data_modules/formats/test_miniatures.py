@@ -1,0 +1,158 @@
+"""Every format: found by itself, read whole, stored, and trained on."""
+
+import gzip
+import zipfile
+from pathlib import Path
+
+import datasets
+import pytest
+from hydra import compose, initialize_config_dir
+
+from data_modules.formats.lines import PACKED
+from data_modules.formats.registry import read_layout
+from data_modules.store import collect
+from tests.data_modules.formats.miniature import (
+    FORMATS,
+    MINIATURES,
+    TEXTS,
+    TITLES,
+    copied,
+    found_pairs,
+    pairs,
+    read_all,
+    rewritten,
+)
+from train import train
+
+TITLED = {"beir", "wu", "dsi_qg", "ultron", "kilt", "dpr", "trec"}  # the others join the two
+PARTED = {"beir", "genret", "glen"}  # dev_seen and dev_unseen are there
+# A text file of each format that holds documents, and one that holds judgements or queries.
+DOCUMENTS = {
+    "beir": "corpus.jsonl",
+    "wu": "collection.tsv",
+    "genret": "corpus_lite.json",
+    "nci": "NQ_doc_content.tsv",
+    "glen": "DOC_NQ_title+content.tsv",
+    "dsi_qg": "mini_DSI_train_data.json",
+    "ultron": "msmarco-docs-sents.top.300k.json.gz",
+    "kilt": "kilt.tsv",
+    "dpr": "biencoder-mini-train.json",
+    "trec": "msmarco-docs.tsv.gz",
+}
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_format_is_found_and_holds_what_it_should(format):
+    layout = read_layout(MINIATURES / format)
+    assert layout.options["reader"].split("/")[0] == format and layout.name == format
+    documents = list(layout.documents())
+    if format in TITLED:
+        assert [(d.title, d.text) for d in documents] == list(zip(TITLES, TEXTS, strict=True))
+    else:
+        joined = [f"{title} {text}" for title, text in zip(TITLES, TEXTS, strict=True)]
+        assert [(d.title, d.text) for d in documents] == [("", text) for text in joined]
+    splits = ["train", "dev", *(["dev_seen", "dev_unseen"] if format in PARTED else [])]
+    assert sorted(layout.judgements) == sorted(splits)
+    for split in splits:
+        assert found_pairs(layout, split) == pairs(split), split
+    for row in (*documents, *layout.queries()):
+        file, _, line = row.where.partition(":")
+        assert Path(file) in layout.files and line[0].isdigit()
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_reading_twice_gives_the_same_rows(format):
+    first, second = (read_layout(MINIATURES / format) for _ in range(2))
+    assert list(first.queries()) == list(second.queries())
+    assert [list(rows()) for rows in first.negatives.values()] == [
+        list(rows()) for rows in second.negatives.values()
+    ]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_format_is_stored(format, tmp_path):
+    collection = collect(read_layout(MINIATURES / format), tmp_path)
+    assert collection.documents["text"][3].endswith('calls it "the long road", and means it.')
+    counts = {split: len(table) for split, table in collection.qrels.items()}
+    assert counts["train"] == 20 and counts["dev"] == 14
+    given = {"wu": ({"dev"}, 1), "dpr": (set(), 2), "trec": ({"dev"}, 0)}
+    splits, names = given.get(format, (set(), 0))
+    assert set(collection.candidates) == splits and len(collection.negatives) == names
+
+
+def repacked(folder: Path, ending: str, windows: bool) -> None:
+    """Packs every plain file; Windows line ends and a byte order mark first."""
+    for file in [f for f in folder.rglob("*") if f.is_file() and f.suffix not in PACKED]:
+        content = file.read_bytes()
+        if windows:
+            content = b"\xef\xbb\xbf" + content.removeprefix(b"\xef\xbb\xbf")
+            content = content.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n")
+        file.unlink()
+        target = file.with_name(file.name + ending)
+        if ending == ".gz":
+            target.write_bytes(gzip.compress(content))
+        elif ending == ".zip":
+            with zipfile.ZipFile(target, "w") as archive:
+                archive.writestr(file.name, content)
+        else:
+            target.write_bytes(content)
+
+
+@pytest.mark.parametrize(("ending", "windows"), [("", True), (".gz", True), (".zip", False)])
+@pytest.mark.parametrize("format", FORMATS)
+def test_packing_line_ends_and_byte_order_marks_change_nothing(format, ending, windows, tmp_path):
+    def content(layout):
+        rows = [*layout.documents(), *layout.queries()]
+        for split in sorted(layout.judgements):
+            rows += layout.judgements[split]()
+        return [row[1:] for row in rows]
+
+    folder = copied(format, tmp_path)
+    repacked(folder, ending, windows)
+    assert content(read_layout(folder)) == content(read_layout(MINIATURES / format))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_web_page_is_named(format, tmp_path):
+    folder = copied(format, tmp_path)
+    rewritten(folder / DOCUMENTS[format], lambda _: "<!DOCTYPE html>\n<html>404</html>\n")
+    with pytest.raises(ValueError, match="HTML page") as error:
+        read_all(folder, format)
+    assert str(error.value).startswith(str(folder / DOCUMENTS[format]))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_truncated_archive_is_named(format, tmp_path):
+    folder = copied(format, tmp_path)
+    repacked(folder, ".gz", windows=False)
+    file = next(folder.rglob(DOCUMENTS[format].removesuffix(".gz") + ".gz"))
+    file.write_bytes(file.read_bytes()[:-40])
+    with pytest.raises(ValueError, match=f"{file.name.replace('+', '.')}: the archive ends too"):
+        read_all(folder, format)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_mixed_encodings_are_named(format, tmp_path):
+    folder = copied(format, tmp_path)
+    file = folder / DOCUMENTS[format]
+    content = file.read_bytes()
+    packed = file.suffix == ".gz"
+    content = gzip.decompress(content) if packed else content
+    latin = content.replace("café".encode(), "café".encode("latin-1"))
+    assert latin != content
+    file.write_bytes(gzip.compress(latin) if packed else latin)
+    with pytest.raises(ValueError, match=r"expected UTF-8") as error:
+        read_all(folder, format)
+    assert str(error.value).startswith(str(file))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_format_trains(format, tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    with initialize_config_dir(str(Path("conf").resolve()), version_base="1.3"):
+        overrides = f"data=files data.path={MINIATURES / format} data.test_split=dev"
+        smoke = "experiment=smoke model=t5_colbert logger=none analysis=none"
+        place = [f"output={tmp_path}", "name=run"]
+        config = compose("train", [*smoke.split(), *overrides.split(), *place])
+    metrics = train(config)
+    assert metrics["retrieve/recall@100"] == 1.0 and "rerank/mrr@10" in metrics

@@ -1,0 +1,108 @@
+from pathlib import Path
+
+import pytest
+
+from data_modules.formats.registry import read_layout
+from data_modules.formats.trec_files import split_of
+from tests.data_modules.formats.miniature import (
+    MINIATURES,
+    TEXTS,
+    copied,
+    found_pairs,
+    pairs,
+    read_all,
+    rewritten,
+)
+
+RUN = "msmarco-docdev-top100.gz"
+
+
+def test_ids_and_candidates():
+    layout = read_layout(MINIATURES / "trec")
+    assert [document.id for document in layout.documents()][:2] == ["D100", "D101"]
+    assert list(layout.candidates) == ["dev"] and not layout.negatives
+    candidates = [row[1:] for row in layout.candidates["dev"]()]
+    assert candidates[:2] == [("5000", "D109", -1.5), ("5000", "D106", -2.5)]
+
+
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [
+        ("msmarco-doctrain-qrels.tsv.gz", "train"),
+        ("msmarco-docdev-queries.tsv", "dev"),
+        ("msmarco-docdev-top100.gz", "dev"),
+        ("qrels.dev.small.tsv", "dev_small"),
+        ("queries.dev.small.tsv", "dev_small"),
+        ("2019qrels-docs.txt", "2019"),
+        ("msmarco-test2019-queries.tsv.gz", "test2019"),
+        ("nq_qrels_train.tsv.gz", "train"),
+        ("qrel.dev.tsv", "dev"),
+        ("queries.all.tsv", "all"),
+        ("queries.tsv", ""),
+        ("train.trec", "train"),
+    ],
+)
+def test_the_split_that_a_name_names(name, split):
+    assert split_of(Path(name)) == split
+
+
+def test_passages(tmp_path):
+    folder = tmp_path / "passages"
+    folder.mkdir()
+    (folder / "collection.tsv").write_text("".join(f"{n}\t{t}\n" for n, t in enumerate(TEXTS)))
+    for split, name in (("train", "train"), ("dev", "dev.small")):
+        ids = {text: f"{n}-{split}" for n, (text, _) in enumerate(pairs(split))}
+        rows = [f"{ids[text]}\t0\t{document}\t1\n" for text, document in pairs(split)]
+        (folder / f"qrels.{name}.tsv").write_text("".join(rows))
+        lines = "".join(f"{number}\t{text}\n" for text, number in ids.items())
+        (folder / f"queries.{name}.tsv").write_text(lines)
+    (folder / "queries.dev.tsv").write_text(lines + "7\tone more?\n")  # holds the small ones too
+    layout = read_layout(folder)
+    assert layout.options["reader"] == "trec/1"
+    assert found_pairs(layout, "train") == pairs("train")
+    assert found_pairs(layout, "dev_small") == pairs("dev")
+    assert "queries.dev.tsv" not in [file.name for file in layout.files]
+
+
+def test_judgements_of_a_year(tmp_path):
+    folder = copied("trec", tmp_path)
+    (folder / "msmarco-docdev-queries.tsv.gz").rename(folder / "msmarco-test2019-queries.tsv.gz")
+    (folder / "msmarco-docdev-qrels.tsv.gz").unlink()
+    (folder / "2019qrels-docs.txt").write_text("5000 Q0 D106 3\n5000 Q0 D107 0\n")
+    layout = read_layout(folder)
+    assert [j[1:] for j in layout.judgements["2019"]()] == [
+        ("5000", "D106", 3),
+        ("5000", "D107", 0),
+    ]
+    assert not layout.candidates, "the run is of another split"
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        ("msmarco-docs.tsv.gz", lambda t: t.replace("is a", "is\ta"), r":1: expected 4 columns "),
+        ("msmarco-docs.tsv.gz", lambda t: "D1\tu\tt\n", r":1: expected 4 columns .*body\), got 3"),
+        ("msmarco-docdev-qrels.tsv.gz", lambda t: "1 0 D1 1 1\n", r":1: expected 'query 0 docu"),
+        (RUN, lambda t: t + "5000 Q0 D100 5\n", r":53: expected 'query Q0 document rank sco"),
+        (RUN, lambda t: "5000 Q0 D100 5 high x\n", r":1: expected a number as score, got 'high'"),
+    ],
+)
+def test_a_broken_line_is_named(file, change, message, tmp_path):
+    folder = copied("trec", tmp_path)
+    rewritten(folder / file, change)
+    with pytest.raises(ValueError, match=message) as error:
+        read_all(folder)
+    assert str(error.value).startswith(str(folder / file))
+
+
+def test_two_files_of_a_split_and_missing_ones_are_named(tmp_path):
+    folder = copied("trec", tmp_path)
+    (folder / "qrels.dev.tsv").write_text("5000 0 D100 1\n")
+    with pytest.raises(
+        ValueError, match=r"msmarco-docdev-qrels\.tsv\.gz and qrels\.dev\.tsv both j"
+    ):
+        read_layout(folder)
+    for file in folder.glob("*qrels*"):
+        file.unlink()
+    with pytest.raises(FileNotFoundError, match=r"judgements \(\*qrels\*\.tsv or .* missing"):
+        read_layout(folder)
