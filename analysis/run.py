@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import hydra
-import torch
-from hydra.utils import get_class, instantiate
+from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from analysis.analyse import analyse_run
 from analysis.pages.report import write_report
-from analysis.provenance import VERSION
 from analysis.publish import publish_run
+from analysis.restore import restored
 from analysis.run_folder import PARTS, UnfinishedRun, read_run, write_json
 from conf.resolvers import register_resolvers
 
@@ -47,7 +46,8 @@ def analyse_again(
         ValueError: the run is of a version that this one cannot read, or a setting is at fault.
     """
     read = read_run(Path(run))
-    model, data = _restored(read.path, read.provenance.get("version", "0.1"))
+    version = read.provenance.get("version", "0.1")
+    model, data = restored(read.path, version, instantiate)
     # An index in a folder of its own: the run's stays as it was searched.
     with tempfile.TemporaryDirectory(prefix="index-") as folder:
         model.index(data.documents, Path(folder))
@@ -62,40 +62,6 @@ def analyse_again(
 
 def _metrics(path: Path) -> dict[str, float]:
     return json.loads((path / PARTS[-1]).read_text())
-
-
-def _restored(run: Path, version: str) -> tuple[Any, Any]:
-    """The run's data, and its model as it was after training."""
-    config = OmegaConf.load(run / "config.yaml")
-    weights = run / "checkpoints" / "last.ckpt"
-    if get_class(config.model["_target_"]).trainable and not weights.is_file():
-        raise FileNotFoundError(
-            f"{weights} is missing: a run without a checkpoint cannot be analysed"
-        )
-    try:
-        data = instantiate(config.data)
-        model = _restored_model(config, data, run, weights)
-    except OSError:  # a file that is not there is no question of versions
-        raise
-    except Exception as error:
-        cause = error.__cause__ or error
-        raise ValueError(
-            f"run={run}: made by gr-mvdr {version}, which {VERSION} cannot restore: {cause}"
-        ) from error
-    return model.eval(), data
-
-
-def _restored_model(config: DictConfig, data: Any, run: Path, weights: Path) -> Any:
-    """A checkpoint names its model's own arguments: sizes that followed the data stand there."""
-    made = get_class(config.model["_target_"])
-    if not made.trainable:
-        return instantiate(config.model, _convert_="all", _recursive_=False)
-    checkpoint = torch.load(weights, map_location="cpu", weights_only=True)
-    model = made(**checkpoint["hyper_parameters"])
-    model.prepare(data.documents, data.known_documents, run / "identifiers")
-    model.on_load_checkpoint(checkpoint)
-    model.load_state_dict(checkpoint["state_dict"])
-    return model
 
 
 @hydra.main(version_base="1.3", config_path=str(CONFIGURATIONS), config_name="analyse")

@@ -16,7 +16,6 @@ from data_modules.layout import Layout
 from data_modules.lexical import LazyBM25
 from data_modules.store import collect
 from data_modules.tokenisation import (
-    add_title_tokens,
     add_tokens,
     clean,
     collection_tokenizer,
@@ -136,7 +135,7 @@ class CollectionData(pl.LightningDataModule):
 
         The title's tokens are those of the title alone.
         """
-        return add_title_tokens(add_tokens(self._texts, self.tokenizer), self.tokenizer)
+        return add_tokens(self._texts, self.tokenizer)
 
     @cached_property
     def known_documents(self) -> np.ndarray:

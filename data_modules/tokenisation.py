@@ -21,7 +21,7 @@ from gr_mvdr.tokenizers import UNK_ID, load_tokenizer, train_tokenizer, word_tok
 _WORD = re.compile(r"\S+")
 SEPARATOR = " | "  # between the fields of a document
 _INTEGERS = List(Value("int32"))
-_LEARNED_FROM = 100_000  # documents, and queries, that a new tokeniser learns its pieces from
+_LEARNED_FROM = 50_000  # documents, and queries, that a new tokeniser learns its pieces from
 
 
 def collection_tokenizer(
@@ -145,29 +145,22 @@ def add_tokens(table: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
     """Adds `tokens`, the whole text's ids (not cut, no </s>), and `word_starts`.
 
     `word_starts` has one entry for each white-space separated word, the position of its first
-    token, so that a span of words can be cut out of the tokens.
+    token, so that a span of words can be cut out of the tokens. A table with titles also gets
+    `title_tokens`, the ids of the title alone; none for an empty title.
     """
+    names = ["tokens", "word_starts", *(["title_tokens"] if "title" in table.column_names else [])]
 
     def tokenise(rows: dict) -> dict:
         found = tokenizer(rows["text"], add_special_tokens=False, return_offsets_mapping=True)
         pairs = zip(rows["text"], found["offset_mapping"], strict=True)
-        return {
-            "tokens": found["input_ids"],
-            "word_starts": [word_starts(text, offsets) for text, offsets in pairs],
-        }
+        starts = [word_starts(text, offsets) for text, offsets in pairs]
+        columns = [found["input_ids"], starts]
+        if "title" in rows:
+            columns.append(tokenizer(rows["title"], add_special_tokens=False)["input_ids"])
+        return dict(zip(names, columns, strict=True))
 
-    key = _key("tokens/2", table._fingerprint, vocabulary_hash(tokenizer))
-    return _map(table, tokenise, key, "tokenising", tokens=_INTEGERS, word_starts=_INTEGERS)
-
-
-def add_title_tokens(documents: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
-    """Adds `title_tokens`, the ids of the title alone (no </s>); none for an empty title."""
-
-    def tokenise(rows: dict) -> dict:
-        return {"title_tokens": tokenizer(rows["title"], add_special_tokens=False)["input_ids"]}
-
-    key = _key("title-tokens/2", documents._fingerprint, vocabulary_hash(tokenizer))
-    return _map(documents, tokenise, key, "tokenising titles", title_tokens=_INTEGERS)
+    key = _key("tokens/3", table._fingerprint, vocabulary_hash(tokenizer))
+    return _map(table, tokenise, key, "tokenising", **{name: _INTEGERS for name in names})
 
 
 def mark_tokens(

@@ -18,11 +18,18 @@ def build(settings: dict[str, Any], *arguments: Any, **named: Any) -> Any:
     Raises:
         ValueError: there is no such class.
     """
-    path = settings["_target_"]
+    options = {key: value for key, value in settings.items() if key != "_target_"}
+    return target(settings["_target_"])(*arguments, **options, **named)
+
+
+def target(path: str) -> Any:
+    """The class, or the function that makes one, of a dotted path.
+
+    Raises:
+        ValueError: there is none.
+    """
     module, _, name = path.rpartition(".")
     try:
-        target = getattr(import_module(module), name)
+        return getattr(import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(f"_target_={path}: no such class ({error})") from error
-    options = {key: value for key, value in settings.items() if key != "_target_"}
-    return target(*arguments, **options, **named)

@@ -37,7 +37,7 @@ class IdentifiedSystem(GenerativeSystem):
         """
         ids, first_token = documents["id"][:], self.backbone.config.vocab_size
         if kept := Path(directory).is_dir():
-            self._load_identifiers(Path(directory), collection_hash(ids), first_token)
+            self.load_identifiers(Path(directory), collection_hash(ids), first_token)
         else:
             chosen = documents.select(known)
             self.scheme.fit(chosen, first_token, self.mean_vectors)
@@ -58,7 +58,15 @@ class IdentifiedSystem(GenerativeSystem):
             statistics = json.dumps(self.identifiers.statistics(), indent=2)
             (unfinished / "statistics.json").write_text(statistics + "\n")
 
-    def _load_identifiers(self, directory: Path, collection: str, first_token: int) -> None:
+    def load_identifiers(self, directory: Path, collection: str, first_token: int) -> None:
+        """Takes up what `save_identifiers` wrote.
+
+        Args:
+            collection: the `collection_hash` of the documents; first_token: the first new token.
+
+        Raises:
+            ValueError: they are of other documents, or of another vocabulary.
+        """
         self.identifiers = Identifiers.load(directory / "identifiers", collection)
         self.scheme.load(directory / "scheme", self.mean_vectors)
         if self.scheme.first_token != first_token:

@@ -21,7 +21,7 @@ ENTRY_POINTS = {"train.py", "analysis/compare.py", "analysis/sweep.py"}
 # what gr_mvdr and models must do without until a function needs it
 OPTIONAL = (
     *("faiss", "datasets", "hydra", "wandb", "bm25s", "rich", "rapidfuzz"),
-    *("matplotlib", "seaborn", "sklearn"),
+    *("matplotlib", "seaborn", "sklearn", "sentence_transformers"),
 )
 
 

@@ -12,7 +12,7 @@ from data_modules.examples import SpanExamples
 from data_modules.indexing import Indexing
 from data_modules.seal_examples import SealExamples, UnsupervisedParts
 from data_modules.tasks import TrainingTables
-from data_modules.tokenisation import add_title_tokens, add_tokens
+from data_modules.tokenisation import add_tokens
 from gr_mvdr.tokenizers import EOS_ID, word_tokenizer
 
 TEXTS = ["alpha beta gamma delta epsilon zeta", "one two three four five", "alone"]
@@ -29,7 +29,6 @@ def tables(tmp_path, monkeypatch):
     documents = add_tokens(Dataset.from_dict(documents), tokenizer)
     queries = add_tokens(Dataset.from_dict({"id": ["p", "q", "r"], "text": QUERIES}), tokenizer)
     pairs = Dataset.from_dict({"query_row": [1, 0, 2, 2], "document_row": [1, 0, 0, 2]})
-    documents = add_title_tokens(documents, tokenizer)
     return TrainingTables(pairs, queries, documents, 3, 6, tokenizer, MARKS)
 
 

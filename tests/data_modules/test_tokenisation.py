@@ -6,7 +6,6 @@ import pytest
 from datasets import Dataset
 
 from data_modules.tokenisation import (
-    add_title_tokens,
     add_tokens,
     collection_tokenizer,
     join_fields,
@@ -157,7 +156,7 @@ def test_a_trained_tokenizer_knows_the_characters_of_the_marks():
 def test_titles_are_tokenised_alone():
     tokenizer = word_tokenizer(["amber marsh"])
     rows = {"id": ["a", "b"], "title": ["Marsh, amber", ""], "text": ["x", "y"]}
-    documents = add_title_tokens(Dataset.from_dict(rows), tokenizer)
+    documents = add_tokens(Dataset.from_dict(rows), tokenizer)
     assert documents["title_tokens"][:] == [[5, 4], []]
-    other = add_title_tokens(Dataset.from_dict(rows), word_tokenizer(["marsh amber"]))
+    other = add_tokens(Dataset.from_dict(rows), word_tokenizer(["marsh amber"]))
     assert other["title_tokens"][:] == [[4, 5], []], "cached by vocabulary"

@@ -1,0 +1,74 @@
+"""Writes a finished run as a Hugging Face folder: ``python -m analysis.export run=outputs/…``."""
+
+import sys
+from pathlib import Path
+
+import hydra
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+
+from analysis.export_check import check_library
+from analysis.model_card import model_card
+from analysis.restore import restored
+from analysis.run_folder import UnfinishedRun, read_run
+from conf.resolvers import register_resolvers
+from gr_mvdr.array_folder import new_folder
+from gr_mvdr.configured import target
+from gr_mvdr.tokenizers import load_tokenizer
+from models.export import check_exportable, write_system
+from models.identified import IdentifiedSystem
+
+CONFIGURATIONS = Path(__file__).parents[1] / "conf"
+
+
+def export_run(run: Path | str, out: Path | str | None = None, check: bool = False) -> Path:
+    """Writes the model of a run, as it was searched, and its model card.
+
+    Documents that arrived after training have their identifiers, too.
+
+    Args:
+        run: the folder of a run of `train.py`.
+        out: the folder to make; None = `export` in the run's.
+        check: score pairs of the run with sentence-transformers; another score stops the export.
+
+    Returns:
+        The folder.
+
+    Raises:
+        FileExistsError: it is there already.
+        FileNotFoundError: there is no such run, or no checkpoint in it.
+        UnfinishedRun: a part of the run is missing.
+        ValueError: its system has no T5, this version cannot restore it, or the check fails.
+    """
+    read = read_run(Path(run))
+    out = Path(out or read.path / "export")
+    if out.exists():
+        raise FileExistsError(f"out={out}: exists, must be a new folder")
+    check_exportable(target(read.config["model"]["_target_"]))
+    system, data = restored(read.path, read.provenance.get("version", "0.1"), instantiate)
+    if isinstance(system, IdentifiedSystem):
+        system.assign_new(data.documents)
+    tokenizer = load_tokenizer(read.path / "tokenizer")
+    with new_folder(out) as folder:
+        write_system(system, tokenizer, folder)
+        (folder / "README.md").write_text(model_card(read, system, tokenizer), encoding="utf-8")
+        if check:
+            difference = check_library(folder, system, data)
+            print(f"sentence-transformers gives the run's scores to {difference:.0e}")
+    print(f"{read.path}: exported, {out}")
+    return out
+
+
+@hydra.main(version_base="1.3", config_path=str(CONFIGURATIONS), config_name="export")
+def main(config: DictConfig) -> None:
+    register_resolvers()
+    if not config.run:
+        sys.exit("error: run=null: must be the folder of a finished run, such as run=outputs/…")
+    try:
+        export_run(config.run, config.out, config.check)
+    except (UnfinishedRun, ValueError, OSError) as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""The files with which sentence-transformers ≥ 6 reads a folder as a `MultiVectorEncoder`.
+
+It scores by MaxSim (gr_as_mvdr Eq. 21), a sum or a mean over query tokens, of unit vectors of all
+tokens. Its tokeniser cuts a text and keeps the end token, as `gr_mvdr.batch.cut` does.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from transformers import PreTrainedTokenizerBase
+
+from gr_mvdr.pooling import AllTokens
+from gr_mvdr.selection import MaxOverDocument, TopK
+from models.multi_vector import MultiVector
+
+# Z of Eq. 1 → the library's name; MaxSim's Σ A is the number of query tokens.
+SIMILARITIES = {"none": "maxsim", "query_tokens": "meanmaxsim", "alignment": "meanmaxsim"}
+_BASE = "sentence_transformers.base.modules"
+MODULES = {
+    "": f"{_BASE}.transformer.Transformer",
+    "1_Dense": f"{_BASE}.dense.Dense",
+    "2_MultiVectorMask": (
+        "sentence_transformers.multi_vector_encoder.modules.multi_vector_mask.MultiVectorMask"
+    ),
+    "3_Normalize": f"{_BASE}.normalize.Normalize",
+}
+_TOKENS = "token_embeddings"
+
+
+def obstacles(system: MultiVector, tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """What of a system's equation the library cannot express; [] = it gives the same scores."""
+    encoder, scoring, sentinel = system.encoder, system.scoring, system.hparams.sentinel_id
+    found = {
+        f"the alignment {scoring.alignment!r}": not _is_max_sim(scoring.alignment),
+        f"the normaliser {scoring.normaliser}": scoring.normaliser not in SIMILARITIES,
+        "keys apart from values": encoder.keys is not None,
+        "salience": len(encoder.salience) > 0,
+        "pooling": any(type(part) is not AllTokens for part in encoder.pooling.values()),
+        "a sentinel without a token": sentinel is not None and sentinel >= len(tokenizer),
+    }
+    return [name for name, stands in found.items() if stands]
+
+
+def _is_max_sim(alignment: Any) -> bool:
+    return type(alignment) is MaxOverDocument or alignment == TopK(1)
+
+
+def write_modules(system: MultiVector, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Writes the library's files beside those of the T5 and of its tokeniser.
+
+    Args:
+        system: one without `obstacles`.
+    """
+    modules = [
+        {"idx": number, "name": str(number), "path": path, "type": kind}
+        for number, (path, kind) in enumerate(MODULES.items())
+    ]
+    _write_json(folder / "modules.json", modules)
+    _write_json(
+        folder / "config_sentence_transformers.json",
+        {
+            "model_type": "MultiVectorEncoder",
+            "prompts": {"query": "", "document": ""},
+            "default_prompt_name": None,
+            "similarity_fn_name": SIMILARITIES[system.scoring.normaliser],
+        },
+    )
+    _write_json(folder / "sentence_bert_config.json", _transformer(system, tokenizer))
+    for path, settings in _parts(system).items():
+        (folder / path).mkdir()
+        _write_json(folder / path / "config.json", settings)
+    weight = system.encoder.values["query"].weight.detach().float().cpu().clone()
+    save_file({"linear.weight": weight}, folder / "1_Dense" / "model.safetensors")
+
+
+def _transformer(system: MultiVector, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    lengths = {name: system.hparams[name] for name in ("query_length", "document_length")}
+    settings = {
+        "transformer_task": "feature-extraction",
+        "modality_config": {
+            "text": {"method": "forward", "method_output_name": "last_hidden_state"}
+        },
+        "module_output_name": _TOKENS,
+        **lengths,
+    }
+    if (sentinel := system.hparams.sentinel_id) is not None:
+        settings["query_expansion"] = {
+            "strategy": "fixed",
+            "attend": True,  # the encoder reads the sentinels like the query's own tokens
+            "token": tokenizer.convert_ids_to_tokens(sentinel),
+            "length": system.hparams.query_length,
+        }
+    return settings
+
+
+def _parts(system: MultiVector) -> dict[str, dict[str, Any]]:
+    """The settings of the modules after the T5, by folder."""
+    dense = system.encoder.values["query"]
+    names = {"module_input_name": _TOKENS, "module_output_name": _TOKENS}
+    return {
+        "1_Dense": {
+            "in_features": dense.in_features,
+            "out_features": dense.out_features,
+            "bias": False,
+            "activation_function": "torch.nn.modules.linear.Identity",
+            **names,
+        },
+        "2_MultiVectorMask": {
+            "skiplist_words": [],
+            "skiplist_tasks": ["document"],
+            "keep_only_token_ids": None,
+        },
+        "3_Normalize": names,
+    }
+
+
+def _write_json(file: Path, content: Any) -> None:
+    file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,322 @@
+"""Exported systems: what transformers, sentence-transformers and this library read back."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoTokenizer, T5EncoderModel, T5ForConditionalGeneration
+
+from gr_mvdr.backbones import load_encoder, load_encoder_decoder
+from gr_mvdr.batch import cut, pad
+from gr_mvdr.tokenizers import EOS_ID, load_tokenizer
+from models.bm25 import BM25
+from models.cross_encoder import CrossEncoder
+from models.export import write_system
+from models.exported import load_exported
+from models.query_generator import QueryGenerator
+from models.rerank_pipeline import RerankPipeline
+from models.sentence_transformers_folder import obstacles
+
+DOCIDS = "atomic naive semantic titles semantic-pawa shared-pawa titles-nci titles-np".split()
+EXPRESSIBLE = ["t5_colbert", "xtr"]
+INEXPRESSIBLE = "dpr me_bert coil aligner aligner-soft idf mva mva-learned mva-temporal wu".split()
+QUERIES = ["w4", "w5 w9 unknown w7", "w20 w21 w22 w23 w24 w25 w26 w27 w28 w29", ""]
+DOCUMENTS = ["w8 w9", " ".join(f"w{n}" for n in range(10, 40)), "w5", "w4 w9 w9 w20"]
+
+
+@pytest.fixture
+def tokenizer(tools, tmp_path):
+    return load_tokenizer(tools.save_tokenizer(tmp_path / "tokenizer"))
+
+
+@pytest.fixture
+def export(tokenizer, tmp_path):
+    """Writes a system into a folder of its own."""
+
+    def written(system, name="exported"):
+        (tmp_path / name).mkdir()
+        write_system(system, tokenizer, tmp_path / name)
+        return tmp_path / name
+
+    return written
+
+
+@pytest.fixture
+def untied(tools, tmp_path):
+    return tools.untied_backbone(tmp_path / "t5_v1_1")
+
+
+def plain_logits(system, batch):
+    """(n, V) of a system's own decoder, row by row of the targets' mask."""
+    encoded = system.encode(batch.query_ids, batch.query_mask)
+    return system.logits(encoded, batch.query_mask, batch.document_ids, batch.document_mask)
+
+
+def library_logits(folder, batch):
+    model = T5ForConditionalGeneration.from_pretrained(folder).eval()
+    found = model(
+        input_ids=batch.query_ids,
+        attention_mask=batch.query_mask.long(),
+        decoder_input_ids=torch.nn.functional.pad(batch.document_ids, (1, 0))[:, :-1],
+    ).logits
+    return found[batch.document_mask]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("tables", ["tied", "untied"])
+@pytest.mark.parametrize("kind", ["seal", "atomic", "naive", "semantic", "titles"])
+def test_transformers_gives_a_generative_systems_logits(tools, export, untied, kind, tables):
+    options = {} if tables == "tied" else {"backbone": untied}
+    system = tools.make_seal(**options) if kind == "seal" else tools.make_docid(kind, **options)
+    tools.sharpen(system)
+    folder = export(system)
+    loaded = T5ForConditionalGeneration.from_pretrained(folder)
+    assert (loaded.lm_head.weight is loaded.shared.weight) == (tables == "tied")
+    rows = len(loaded.shared.weight)
+    assert rows == len(loaded.lm_head.weight) == loaded.config.vocab_size
+    assert rows == 60 + {"atomic": 8, "naive": 10, "semantic": 8}.get(kind, 0)
+    assert json.loads((folder / "config.json").read_text())["tie_word_embeddings"] == (
+        tables == "tied"
+    )
+    batch = system.targets(tools.make_batch())
+    expected = plain_logits(system, batch)
+    assert expected.std() > 0.1
+    assert torch.allclose(library_logits(folder, batch), expected, atol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", DOCIDS)
+def test_a_docid_system_loads_back_with_its_scores_and_documents(
+    tools, export, queries, kind, tmp_path
+):
+    documents = tools.named_documents()
+    system = tools.make_docid(kind, documents=documents, known=range(6))
+    system.assign_new(documents)
+    loaded = load_exported(export(system))
+    names = {name for name, _ in loaded.named_parameters()}
+    assert names == {name for name, _ in system.named_parameters()}
+    assert loaded.identifiers.hash == system.identifiers.hash and not loaded.training
+    rows = [row for row in range(8) if system.covers(row)]
+    batch = tools.pairs_of(system, queries["tokens"][0], rows)
+    assert torch.allclose(loaded.score(batch), system.score(batch), atol=1e-6)
+    system.index(documents, tmp_path / "a")
+    loaded.index({"id": loaded.identifiers.document_ids}, tmp_path / "b")
+    found, expected = loaded.retrieve(queries), system.retrieve(queries)
+    for query in queries["id"]:
+        assert found.scores(query) == pytest.approx(expected.scores(query), abs=1e-6)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("head", ["PLAIN", "PAWA", "NP"])
+def test_t5_seal_loads_back_with_its_scores(tools, export, untied, documents, head):
+    system = tools.sharpen(tools.make_seal(untied, head=getattr(tools, head)))
+    system.prepare(documents, range(5), "")
+    loaded, batch = load_exported(export(system)), tools.make_batch()
+    assert type(loaded.head) is type(system.head)
+    assert torch.allclose(loaded.score(batch), system.score(batch), atol=1e-6)
+    assert torch.allclose(loaded.align(batch).alignment, system.align(batch).alignment, atol=1e-6)
+
+
+def test_a_head_of_its_own_travels_beside_the_t5(tools, export):
+    for number, kind in enumerate(("semantic-pawa", "titles-np")):
+        folder = export(tools.make_docid(kind), f"exported{number}")
+        assert "row_tokens" in load_file(folder / "head_rows.safetensors")
+        assert not list(folder.rglob("*.bin")) + list(folder.rglob("*.pt"))
+    assert "head.projection" in load_file(folder.parent / "exported0/gr_mvdr.safetensors")
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", EXPRESSIBLE + INEXPRESSIBLE)
+def test_a_multi_vector_system_loads_back_with_its_scores(tools, export, tokenizer, kind):
+    system = tools.make_multi_vector(kind)
+    folder = export(system)
+    batch = tools.make_batch()
+    assert torch.allclose(load_exported(folder).score(batch), system.score(batch), atol=1e-6)
+    encoder = T5EncoderModel.from_pretrained(folder)
+    ids, mask = batch.query_ids, batch.query_mask.long()
+    expected = system.encoder.backbone(input_ids=ids, attention_mask=mask).last_hidden_state
+    found = encoder(input_ids=ids, attention_mask=mask).last_hidden_state
+    assert torch.allclose(found, expected, atol=1e-5)
+    assert bool(obstacles(system, tokenizer)) == (kind in INEXPRESSIBLE)
+    assert (folder / "modules.json").is_file() == (kind in EXPRESSIBLE)
+
+
+def our_scores(system, tokenizer):
+    """(queries, documents) the system's own scores of the texts above."""
+    lengths = {"query": system.hparams.query_length, "document": system.hparams.document_length}
+
+    def encoded(texts, side):
+        tokens = tokenizer(texts, add_special_tokens=False)["input_ids"]
+        ids, mask = pad([cut(row, lengths[side], EOS_ID) for row in tokens])
+        encode = system.encode_queries if side == "query" else system.encode_documents
+        vectors = encode(ids, mask)
+        return [vectors.unpadded(row) for row in range(len(texts))]
+
+    documents = encoded(DOCUMENTS, "document")
+    rows = [[system.scoring(d, q) for d in documents] for q in encoded(QUERIES, "query")]
+    return torch.tensor([[float(score) for score in row] for row in rows])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("sentinel", [None, 3])
+@pytest.mark.parametrize("normaliser", ["none", "query_tokens", "alignment"])
+def test_sentence_transformers_gives_the_same_scores(
+    tools, export, tokenizer, normaliser, sentinel
+):
+    library = pytest.importorskip("sentence_transformers")
+    # TopK(1) is MaxSim.
+    name = {"none": "MaxSim", "query_tokens": "MaxSim", "alignment": "TopK"}[normaliser]
+    alignment = {"_target_": f"gr_mvdr.alignment.{name}"} | ({"k": 1} if name == "TopK" else {})
+    options = dict(alignment=alignment, normaliser=normaliser, sentinel_id=sentinel)
+    system = tools.make_multi_vector(**options)
+    model = library.MultiVectorEncoder(str(export(system)), device="cpu")
+    queries = model.encode_query(QUERIES)
+    documents = model.encode_document(DOCUMENTS)
+    filled = [8] * 4 if sentinel else [2, 5, 8, 1]
+    assert [len(vectors) for vectors in queries] == filled
+    assert [len(vectors) for vectors in documents] == [3, 12, 2, 5]
+    expected = our_scores(system, tokenizer)
+    assert expected.std() > 0.05
+    assert torch.allclose(model.similarity(queries, documents), expected, atol=1e-4)
+
+
+def test_sentence_transformers_would_write_the_same_files(tools, export, tmp_path):
+    library = pytest.importorskip("sentence_transformers")
+    folder = export(tools.make_multi_vector(sentinel_id=3))
+    library.MultiVectorEncoder(str(folder), device="cpu").save(str(tmp_path / "theirs"))
+    files = {"modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"}
+    files |= {f"{part}/config.json" for part in ("1_Dense", "2_MultiVectorMask", "3_Normalize")}
+    for file in files:
+        ours, theirs = (json.loads((f / file).read_text()) for f in (folder, tmp_path / "theirs"))
+        theirs.pop("__version__", None) if isinstance(theirs, dict) else None
+        assert ours == theirs, file
+    ours, theirs = (
+        load_file(f / "1_Dense/model.safetensors") for f in (folder, tmp_path / "theirs")
+    )
+    assert torch.equal(ours["linear.weight"], theirs["linear.weight"])
+
+
+POOLED = {"_target_": "gr_mvdr.pooling.FirstTokens", "k": 2}
+RELU = {"_target_": "gr_mvdr.salience.LearnedSalience", "gate": "relu"}
+
+
+@pytest.mark.parametrize(
+    ("options", "obstacle"),
+    [
+        ({"alignment": {"_target_": "gr_mvdr.alignment.TopK", "k": 2}}, "the alignment TopK(k=2)"),
+        ({"normaliser": "non_zero"}, "the normaliser non_zero"),
+        ({"projections": "attention"}, "keys apart from values"),
+        ({"salience": {"document": RELU}}, "salience"),
+        ({"pooling": {"query": POOLED}}, "pooling"),
+        ({"sentinel_id": 60}, "a sentinel without a token"),
+    ],
+)
+def test_what_the_library_cannot_express_is_named(tools, tokenizer, options, obstacle):
+    assert obstacles(tools.make_multi_vector(**options), tokenizer) == [obstacle]
+
+
+@torch.no_grad()
+def test_a_new_decoder_is_new_no_more(tools, export):
+    system = tools.make_docid("semantic", decoder_layers=1)
+    loaded = load_exported(export(system))
+    assert len(loaded.backbone.decoder.block) == 1
+    batch = tools.pairs_of(system, [5, 6], [0, 3])
+    assert torch.allclose(loaded.score(batch), system.score(batch), atol=1e-6)
+
+
+@torch.no_grad()
+def test_other_systems_with_a_t5_load_back(tools, export, tmp_path):
+    backbone = dict(name=None, dropout_rate=0.0, attention="eager", shape=tools.SHAPE)
+    lengths, batch = dict(query_length=8, document_length=12), tools.make_batch()
+    loss = {"_target_": "gr_mvdr.losses.InBatchCrossEntropy"}
+    cross = CrossEncoder(backbone, **lengths, loss=loss, optimizer=tools.OPTIMIZER).eval()
+    options = dict(n_queries=2, top_k=3, optimizer=tools.OPTIMIZER)
+    asks = QueryGenerator(backbone, str(tmp_path / "gone"), **lengths, **options).eval()
+    for name, system in {"cross": cross, "asks": asks}.items():
+        loaded = load_exported(export(system, name))
+        assert torch.allclose(loaded.score(batch), system.score(batch), atol=1e-6)
+    assert len(list(loaded.generate(tools.named_documents()))) == 8  # with the folder's tokeniser
+
+
+@pytest.mark.parametrize("kind", ["t5_colbert", "semantic"])
+def test_an_export_of_16_bit_weights_is_fp32(tools, export, kind):
+    made = tools.make_multi_vector if kind == "t5_colbert" else tools.make_docid
+    system = made(kind).bfloat16()
+    folder = export(system)
+    assert next(system.parameters()).dtype == torch.bfloat16  # the system itself stays as it was
+    for file in folder.rglob("*.safetensors"):
+        assert all(t.dtype == torch.float32 for t in load_file(file).values()), file
+    assert json.loads((folder / "config.json").read_text())["dtype"] == "float32"
+    batch = tools.make_batch() if kind == "t5_colbert" else tools.pairs_of(system, [5, 6], [0, 3])
+    scores = load_exported(folder).score(batch)
+    assert torch.allclose(scores, system.float().score(batch), atol=1e-6)
+
+
+@torch.no_grad()
+def test_an_exported_folder_is_a_backbone(tools, export, tokenizer, untied):
+    seal = tools.sharpen(tools.make_seal(untied))
+    colbert, batch = tools.make_multi_vector(), tools.make_batch()
+    folders = export(seal, "seal"), export(colbert, "colbert")
+    again = tools.make_seal(dict(name=str(folders[0]), dropout_rate=0.0, attention="sdpa"))
+    assert torch.allclose(again.score(batch), seal.score(batch), atol=1e-5)
+    ids, mask = batch.query_ids, batch.query_mask.long()
+    expected = colbert.encoder.backbone(input_ids=ids, attention_mask=mask).last_hidden_state
+    found = load_encoder(str(folders[1]), 0.0).eval()(input_ids=ids, attention_mask=mask)
+    assert torch.allclose(found.last_hidden_state, expected, atol=1e-5)
+    assert load_encoder(str(folders[0])).shared.weight.equal(seal.backbone.shared.weight)
+    with pytest.raises(ValueError, match=r"backbone.name=.*colbert: holds an encoder alone"):
+        load_encoder_decoder(str(folders[1]))
+    for folder in folders:
+        loaded = load_tokenizer(folder)
+        texts = [*QUERIES, *DOCUMENTS]
+        own = tokenizer(texts, add_special_tokens=False)["input_ids"]
+        assert loaded(texts, add_special_tokens=False)["input_ids"] == own
+        ended = AutoTokenizer.from_pretrained(folder)(texts)["input_ids"]
+        assert ended == [[*row, EOS_ID] for row in own]
+    assert tokenizer("w4")["input_ids"] == [4]  # the run's own stays as it was
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [(BM25, "has no T5 to export"), (RerankPipeline, "export the runs it names")],
+)
+def test_systems_without_weights_of_their_own_are_refused(tmp_path, tokenizer, kind, message):
+    system = kind.__new__(kind)
+    with pytest.raises(ValueError, match=message):
+        write_system(system, tokenizer, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": 2}, r"gr_mvdr.json: format=2: must be 1"),
+        ({"system": "os.system"}, r"system=os.system: must be a system of models/"),
+        ({"system": "models.export.write_t5"}, r"must be a system of models/"),
+        ({"system": "analysis.card_usage.MultiVector"}, r"must be a system of models/"),
+        ({"head": {"_target_": "os.system"}}, r"_target_=os.system: must be a part of gr_mvdr/"),
+        ({"head": {"_target_": "gr_mvdr.backbones.T5Config"}}, r"must be a part of gr_mvdr/"),
+    ],
+)
+def test_a_folder_names_only_classes_of_this_library(tools, export, change, message):
+    folder = export(tools.make_docid("semantic"))
+    settings = json.loads((folder / "gr_mvdr.json").read_text())
+    if "head" in change:
+        settings["hyper_parameters"] |= change
+    else:
+        settings |= change
+    (folder / "gr_mvdr.json").write_text(json.dumps(settings))
+    with pytest.raises(ValueError, match=message):
+        load_exported(folder)
+
+
+def test_what_is_missing_from_a_folder_is_named(tools, export, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"nowhere/gr_mvdr.json: no such file"):
+        load_exported(tmp_path / "nowhere")
+    folder = export(tools.make_multi_vector())
+    (folder / "gr_mvdr.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"gr_mvdr.safetensors: lacks \['encoder.values"):
+        load_exported(folder)
+    (folder / "gr_mvdr.json").write_text("{\n,")
+    with pytest.raises(ValueError, match=r"gr_mvdr.json:2: not valid JSON"):
+        load_exported(folder)

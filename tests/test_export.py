@@ -1,0 +1,172 @@
+"""A finished run becomes a folder that three libraries read: `python -m analysis.export run=…`."""
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import datasets
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+from safetensors.torch import load_file
+
+from analysis.export import export_run
+from analysis.model_card import model_card
+from analysis.restore import restored
+from analysis.run_folder import UnfinishedRun, read_run
+from gr_mvdr.tokenizers import EOS_ID, load_tokenizer
+from models.exported import load_exported
+from train import train
+
+ROOT = Path(__file__).parents[1]
+MODELS = {
+    "t5_colbert": ["model.sentinel_id=3"],
+    "xtr": [],
+    "aligner": [],
+    "cross_encoder": [],
+    "t5_seal": [],
+    "dsi_atomic": [],
+    "dsi_pawa": ["model.head.layers=1"],
+    "bm25": [],
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A short run of each model, without an analysis."""
+    folder = tmp_path_factory.mktemp("runs")
+    cache, datasets.config.HF_DATASETS_CACHE = datasets.config.HF_DATASETS_CACHE, folder / "cache"
+    options = ["experiment=smoke", "analysis=none", "analysis.pairs=0", "analysis.curve_pairs=0"]
+    options += ["logger=none", "data.n_documents=50", f"output={folder}"]
+    options += ["backbone.shape.d_model=32", "backbone.shape.d_kv=8", "backbone.shape.d_ff=64"]
+    for model, own in MODELS.items():
+        with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+            chosen = [f"model={model}", f"name={model}", *own]
+            train(compose("train", [*options, *chosen]))
+    yield folder
+    datasets.config.HF_DATASETS_CACHE = cache
+
+
+def run_card(folder: Path) -> dict:
+    """Runs the code of a model card, block by block; what its names stand for afterwards."""
+    names: dict = {}
+    blocks = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.S)
+    assert len(blocks) >= 2
+    for block in blocks:
+        exec(block.replace('"…"', repr(str(folder))), names)
+    return names
+
+
+@pytest.mark.parametrize("model", [name for name in MODELS if name != "bm25"])
+def test_a_run_loads_back_without_its_folder(runs, tmp_path, model):
+    folder = export_run(runs / model, tmp_path / "exported")
+    system, data = restored(runs / model, "", instantiate)
+    if model.startswith("dsi"):
+        system.assign_new(data.documents)
+    loaded = load_exported(folder)
+    split, pairs = data.test_splits[0], 0
+    for batch in data.test_pairs(split, 20)[1]:
+        scores = system.score(batch)
+        assert torch.allclose(loaded.score(batch), scores, atol=1e-6)
+        pairs += len(scores)
+    assert pairs >= 10
+
+
+@pytest.mark.parametrize("model", [name for name in MODELS if name != "bm25"])
+def test_the_cards_code_runs_and_its_tables_are_the_runs(runs, tmp_path, model):
+    pytest.importorskip("sentence_transformers")
+    folder = export_run(runs / model, tmp_path / "exported")
+    names, card = run_card(folder), (folder / "README.md").read_text()
+    record = json.loads((runs / model / "provenance.json").read_text())
+    for value in (record["git"], record["version"], record["sources"]["generator"]):
+        assert f"| {value} |" in card
+    metrics = json.loads((runs / model / "metrics.json").read_text())
+    cells = [f"{metrics[f'retrieve/{m}']:.3f}" for m in ("recall@1", "recall@10", "recall@100")]
+    assert f"| retrieve | {' | '.join(cells)} |" in card
+    assert "Apache-2.0" in card and str(runs) not in card
+    assert ("MultiVectorEncoder(folder)" in card) == (model in ("t5_colbert", "xtr"))
+    assert ("`MultiVectorEncoder` cannot express salience" in card) == (model == "aligner")
+    assert ("`T5ForConditionalGeneration` does not have them" in card) == (model == "dsi_pawa")
+    if model.startswith("dsi"):
+        # Every document can be found, those that arrived after training too (but for atomic ids).
+        known = sorted(name for found in names["documents_of"].values() for name in found)
+        assert known == sorted(names["system"].identifiers.document_ids) and len(known) == 50
+        assert names["ranking"]
+    assert names["tokenizer"]("a")["input_ids"][-1] == EOS_ID
+
+
+def test_a_card_names_files_without_their_folders(runs, tmp_path):
+    folder = export_run(runs / "t5_seal", tmp_path / "exported")
+    read = read_run(runs / "t5_seal")
+    sources = {"sources": {"/home/me/corpus.jsonl": "ab12"}, "training_sources": {}}
+    changed = replace(read, provenance=read.provenance | sources)
+    card = model_card(changed, load_exported(folder), load_tokenizer(folder))
+    assert "| corpus.jsonl | ab12 |" in card and "/home/me" not in card
+
+
+def test_sentence_transformers_is_checked_on_the_runs_own_pairs(runs, tmp_path, capsys):
+    pytest.importorskip("sentence_transformers")
+    export_run(runs / "t5_colbert", tmp_path / "exported", check=True)
+    assert re.search(r"gives the run's scores to [0-9]e-0[5-9]", capsys.readouterr().out)
+
+
+def test_a_library_that_differs_stops_the_export(runs, tmp_path, monkeypatch):
+    pytest.importorskip("sentence_transformers")
+    monkeypatch.setattr("analysis.export_check.TOLERANCE", 0.0)
+    with pytest.raises(ValueError, match=r"check=true: .* differs by .*, must be ≤ 0e\+00"):
+        export_run(runs / "t5_colbert", tmp_path / "exported", check=True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_the_package_only_the_check_is_impossible(runs, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    with pytest.raises(ValueError, match=r"check=true: needs .*: pip install 'gr-mvdr\[export\]'"):
+        export_run(runs / "t5_colbert", tmp_path / "exported", check=True)
+    assert not list(tmp_path.iterdir())
+    assert (export_run(runs / "t5_colbert", tmp_path / "exported") / "modules.json").is_file()
+    with pytest.raises(ValueError, match=r"check=true: sentence-transformers cannot read this"):
+        export_run(runs / "t5_seal", tmp_path / "seal", check=True)
+
+
+def test_what_cannot_be_exported_is_named(runs, tmp_path):
+    with pytest.raises(ValueError, match=r"BM25: has no T5 to export"):
+        export_run(runs / "bm25", tmp_path / "exported")
+    with pytest.raises(FileExistsError, match=r"out=.*: exists, must be a new folder"):
+        export_run(runs / "t5_seal", tmp_path)
+    with pytest.raises(FileNotFoundError, match="no such run folder"):
+        export_run(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UnfinishedRun):
+        export_run(tmp_path / "empty", tmp_path / "exported")
+    assert not (tmp_path / "exported").exists()
+
+
+def test_an_exported_folder_is_a_backbone_of_a_run(runs, tmp_path):
+    folder = export_run(runs / "dsi_atomic", tmp_path / "exported")
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        chosen = ["experiment=smoke", "analysis=none", "analysis.pairs=0", "analysis.curve_pairs=0"]
+        chosen += ["logger=none", "data.n_documents=50", f"output={tmp_path}", "name=second"]
+        chosen += ["model=genre", "backbone=pretrained", f"backbone.name={folder}"]
+        assert "retrieve/mrr@10" in train(compose("train", chosen))
+    before = load_file(folder / "model.safetensors")["shared.weight"].shape
+    weights = torch.load(tmp_path / "second/checkpoints/last.ckpt", weights_only=True)
+    assert weights["state_dict"]["backbone.shared.weight"].shape == before
+
+
+def test_the_command_line(runs):
+    command = [sys.executable, "-m", "analysis.export"]
+    pipes = dict(cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    right, wrong = (
+        subprocess.Popen([*command, *arguments], **pipes)
+        for arguments in ([f"run={runs}/t5_seal"], [])
+    )
+    printed, errors = right.communicate()
+    assert right.returncode == 0, errors
+    assert f"{runs}/t5_seal: exported, {runs}/t5_seal/export" in printed
+    assert (runs / "t5_seal/export/generation_config.json").is_file()
+    message = "error: run=null: must be the folder of a finished run, such as run=outputs/…"
+    assert (wrong.communicate()[1].strip(), wrong.returncode) == (message, 1)
