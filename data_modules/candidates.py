@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from data_modules.formats.named_pairs import RUN, read_pairs
+from data_modules.formats.named_pairs import RANKING, RUN, read_pairs
 
 
 def read_candidates(
@@ -22,7 +22,7 @@ def read_candidates(
     wanted, known = set(query_ids), set(document_ids)
     found: dict[str, dict[str, float]] = {query: {} for query in query_ids}
     unknown = 0
-    for pair in read_pairs(file, RUN):
+    for pair in read_pairs(file, RUN, RANKING):
         if pair.query in wanted:
             unknown += pair.document not in known
             # Without scores the file's order stands.

@@ -34,7 +34,7 @@ class CollectionData(pl.LightningDataModule):
 
     def __init__(
         self,
-        test_split: str | list[str],
+        test_split: str | list[str] | None,
         tokenizer: dict[str, Any],
         new_documents: Sequence[str] = (),
         train_split: str | None = "train",
@@ -53,7 +53,8 @@ class CollectionData(pl.LightningDataModule):
     ):
         """
         Args:
-            test_split: the split that is retrieved and reranked; a list adds further ones.
+            test_split: the split that is retrieved and reranked; a list adds further ones; None =
+                test, or dev where there is none.
             tokenizer: arguments of `collection_tokenizer` (backbone, path, unit, …).
             new_documents: splits whose documents arrive after training.
             train_split, validation_split: splits of the collection; None = none (a run with
@@ -70,7 +71,7 @@ class CollectionData(pl.LightningDataModule):
             max_test_queries, max_rerank_queries: random samples of the test queries; None = all.
         """
         super().__init__()
-        self.test_splits, self.new_documents = _splits(test_split), _splits(new_documents)
+        self.asked_splits, self.new_documents = _splits(test_split), _splits(new_documents)
         self.options = {
             "train_split": train_split,
             "validation_split": validation_split,
@@ -113,7 +114,7 @@ class CollectionData(pl.LightningDataModule):
     def collection(self) -> Collection:
         """The collection as it was read; every split that will be needed is looked up at once."""
         collection = self.read()
-        named = [("test_split", split) for split in self.test_splits]
+        named = [("test_split", split) for split in self.asked_splits]
         named += [("new_documents", split) for split in self.new_documents]
         named += [(key, self.options[key]) for key in ("train_split", "validation_split")]
         for key, split in named:
@@ -121,6 +122,11 @@ class CollectionData(pl.LightningDataModule):
                 present = ", ".join(sorted(collection.qrels))
                 raise ValueError(f"data.{key}={split}: must be one of {present}")
         return collection
+
+    @cached_property
+    def test_splits(self) -> list[str]:
+        """The splits that are retrieved and reranked, the main one first."""
+        return self.asked_splits or [_measured(self.collection, self.options["train_split"])]
 
     @cached_property
     def tokenizer(self):
@@ -253,6 +259,20 @@ class CollectionData(pl.LightningDataModule):
         return queries.select(sorted(chosen.tolist()))
 
 
-def _splits(named: str | Sequence[str]) -> list[str]:
+def _splits(named: str | Sequence[str] | None) -> list[str]:
     """Names of splits; one alone may stand without a list."""
-    return [named] if isinstance(named, str) else list(named)
+    return [named] if isinstance(named, str) else list(named or [])
+
+
+def _measured(collection: Collection, train_split: str | None) -> str:
+    """The split that a collection is measured on where nobody says which."""
+    others = [split for split in collection.qrels if split != train_split]
+    for split in ("test", "dev"):
+        if split in others:
+            return split
+    if len(others) == 1:
+        return others[0]
+    raise ValueError(
+        f"data.test_split=null: must be one of {', '.join(others) or 'none'}, the splits of "
+        f"{collection.name} besides the training split"
+    )

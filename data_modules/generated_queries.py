@@ -8,7 +8,8 @@ import numpy as np
 from datasets import Dataset, Features, List, Value
 
 from data_modules.collection import cached_table
-from data_modules.formats.lines import json_object, numbered_lines, sha256
+from data_modules.formats.generated import read_generated
+from data_modules.formats.lines import sha256
 from data_modules.indexing import DocumentTask, Inputs, Source
 from data_modules.tasks import RetrievalTask, TrainingTables
 from data_modules.tokenisation import vocabulary_hash
@@ -25,7 +26,8 @@ class GeneratedQueries(Inputs):
         """
         Args:
             path: JSON lines {"document_id": …, "queries": […]}, as `experiment=query_generation`
-                writes them; queries without a token are left out.
+                writes them, or another form of `data_modules.formats.generated`; queries without
+                a token are left out.
 
         Raises:
             FileNotFoundError: there is no such file.
@@ -77,7 +79,7 @@ class _GeneratedQueries(Source):
 def _tokenised(path: Path, tables: TrainingTables) -> Iterator[dict]:
     row_of = {identifier: row for row, identifier in enumerate(tables.documents["id"][:])}
     empty = True
-    for where, identifier, queries in _records(path):
+    for where, identifier, queries in read_generated(path):
         if identifier not in row_of:
             raise ValueError(f"{where}: document {identifier!r} is not in the collection")
         if not queries:
@@ -88,21 +90,3 @@ def _tokenised(path: Path, tables: TrainingTables) -> Iterator[dict]:
             yield {"document_row": row_of[identifier], "tokens": found}
     if empty:
         raise ValueError(f"{path}: the file holds no query")
-
-
-def _records(path: Path) -> Iterator[tuple[str, str, list[str]]]:
-    """(``file:line``, document id, queries) of every line; no document stands there twice."""
-    first_line: dict[str, str] = {}
-    for where, line in numbered_lines(path):
-        record = json_object(where, line)
-        identifier, queries = record.get("document_id"), record.get("queries")
-        texts = isinstance(queries, list) and all(isinstance(query, str) for query in queries)
-        if not isinstance(identifier, str) or not texts:
-            form = '{"document_id": "…", "queries": ["…", …]}'
-            raise ValueError(f"{where}: expected {form}, got {line[:60]!r}")
-        if identifier in first_line:
-            raise ValueError(
-                f"{where}: document {identifier!r} stands already at {first_line[identifier]}"
-            )
-        first_line[identifier] = where
-        yield where, identifier, queries

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from data_modules.formats.lines import sha256
-from data_modules.formats.named_pairs import RUN, SCORED_TRIPLE, TRIPLE
+from data_modules.formats.named_pairs import LIST, RANKING, RUN, SCORED_TRIPLE, TRIPLE
 from data_modules.lexical import stored_run
 from data_modules.negative_draws import NegativeDraws, Teacher
 from data_modules.pair_rows import NamedRows, PairSet, read_named_rows
@@ -136,7 +136,7 @@ class OwnNegatives(Negatives):
 
 def _best(key: str, file: Path, tables: TrainingTables, depth: int) -> PairSet:
     """The `depth` best documents of each query in a TREC run."""
-    run = read_named_rows(key, file, tables, (RUN,))
+    run = read_named_rows(key, file, tables, (RUN, RANKING))
     order = np.lexsort((-run.scores, run.queries))
     queries, documents = run.queries[order], run.documents[order]
     rank = np.arange(len(queries)) - np.searchsorted(queries, queries)
@@ -153,8 +153,9 @@ class TripleNegatives(Negatives):
     def __init__(self, path: str, n: int = 1, teacher: str | None = None):
         """
         Args:
-            path: lines `query positive negative` of ids, or a teacher's margins,
-                `positive_score negative_score query positive negative`.
+            path: lines `query positive negative …` of ids, or a teacher's margins,
+                `positive_score negative_score query positive negative`, or lists
+                `query negative,negative,…`, or JSON (see `json_pairs`).
             n: see `Negatives`.
             teacher: see `Negatives`; None = the scores of the triples, if they have any.
         """
@@ -168,7 +169,7 @@ class TripleNegatives(Negatives):
 
     def candidates(self, tables: TrainingTables) -> tuple[PairSet, NamedRows | None]:
         """See `Negatives`; a document that a triple calls positive is no candidate of its query."""
-        found = read_named_rows(f"{_KEY}.path", self.path, tables, (TRIPLE, SCORED_TRIPLE))
+        found = read_named_rows(f"{_KEY}.path", self.path, tables, (TRIPLE, SCORED_TRIPLE, LIST))
         size = len(tables.documents)
         positive = PairSet(found.queries[found.positive], found.documents[found.positive], size)
         kept = positive.places(found.queries, found.documents) < 0

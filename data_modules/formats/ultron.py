@@ -74,5 +74,5 @@ def _document_ids(file: Path) -> frozenset[str]:
 
 
 def _known(file: Path, known: Callable[[], frozenset[str]]) -> Iterator[Judgement]:
-    found = (row if True else None for row in judgements(file))
+    found = (row if row.document_id in known() else None for row in judgements(file))
     return without_unknown(file, found)

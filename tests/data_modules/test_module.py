@@ -364,6 +364,22 @@ def test_queries_that_nothing_answers_are_counted():
     assert data.unjudged == {"in no split": 1, "test: none relevant": 1}
 
 
+def test_without_a_name_the_test_split_is_measured_or_dev():
+    data = tiny(test_split=None)
+    assert data.test_splits == ["test"]
+    for left, expected in (({"dev"}, "dev"), ({"odd"}, "odd")):
+        data = tiny(test_split=None)
+        qrels = {name: collection().qrels["dev"] for name in left}
+        data.collection = replace(
+            collection(), qrels={"train": collection().qrels["train"], **qrels}
+        )
+        assert data.test_splits == [expected]
+    data = tiny(test_split=None)
+    data.collection = replace(collection(), qrels={"train": collection().qrels["train"]})
+    with pytest.raises(ValueError, match=r"data\.test_split=null: must be one of none"):
+        data.test_splits  # noqa: B018
+
+
 def test_texts_and_queries_are_cleaned():
     data = tiny(cleaning=["punctuation"])
     data.collection = replace(
