@@ -1,15 +1,13 @@
-"""What evaluation reads of a collection: token tables, test queries, judgements, candidates."""
+"""A collection as systems read it: one tokeniser and the tables of its tokens."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytorch_lightning as pl
 from datasets import Dataset, concatenate_datasets
 
-from data_modules.candidates import read_candidates
 from data_modules.collection import Collection, judged_triples
 from data_modules.columns import TokenColumn
 from data_modules.layout import Layout
@@ -22,12 +20,11 @@ from data_modules.tokenisation import (
     join_fields,
     mark_tokens,
 )
-from gr_mvdr.bm25 import BM25Index, words
-from gr_mvdr.progress import track
+from gr_mvdr.bm25 import BM25Index
 
 
 class CollectionData(pl.LightningDataModule):
-    """A collection as systems read it: one tokeniser, its tables, and what search is judged by.
+    """Texts and their tokens, of one collection.
 
     A subclass for each source of collections gives `read`.
     """
@@ -45,11 +42,6 @@ class CollectionData(pl.LightningDataModule):
         store: str | None = None,
         query_length: int = 64,
         document_length: int = 256,
-        candidates: int = 100,
-        candidates_run: str | None = None,
-        drop_identical: bool = False,
-        max_test_queries: int | None = None,
-        max_rerank_queries: int | None = None,
     ):
         """
         Args:
@@ -64,11 +56,6 @@ class CollectionData(pl.LightningDataModule):
             empty_documents: "refuse", or "keep" documents without title and text.
             store: folder of built collections; None = beside the cache of ``datasets``.
             query_length, document_length: tokens kept of a text, the end token included.
-            candidates: BM25 documents a query in reranking; the relevant ones are added.
-            candidates_run: a file that names the documents to rerank (a TREC run, candidate.json);
-                None = the collection's own, and BM25's where it has none.
-            drop_identical: a hit whose id is the query's own is none (ArguAna, Quora).
-            max_test_queries, max_rerank_queries: random samples of the test queries; None = all.
         """
         super().__init__()
         self.asked_splits, self.new_documents = _splits(test_split), _splits(new_documents)
@@ -81,9 +68,6 @@ class CollectionData(pl.LightningDataModule):
         }
         self.empty_documents, self.store = empty_documents, store
         self.query_length, self.document_length = query_length, document_length
-        self.candidate_depth, self.candidates_run = candidates, candidates_run
-        self.drop_identical = drop_identical
-        self.max_test_queries, self.max_rerank_queries = max_test_queries, max_rerank_queries
         self._check_texts()
 
     def _check_texts(self) -> None:
@@ -99,8 +83,6 @@ class CollectionData(pl.LightningDataModule):
                 f"data.validation_split={split}: must not be one of data.new_documents, "
                 "which arrive after training"
             )
-        if self.candidates_run and not Path(self.candidates_run).expanduser().is_file():
-            raise FileNotFoundError(f"data.candidates_run={self.candidates_run}: no such file")
 
     def read(self) -> Collection:
         """The collection itself."""
@@ -175,62 +157,6 @@ class CollectionData(pl.LightningDataModule):
         """The queries with judgements in a split: id, text, tokens."""
         return add_tokens(self._split_queries(split), self.tokenizer)
 
-    def test_queries(self, split: str) -> Dataset:
-        """The queries of a test split, or a sample of `max_test_queries`, the same every time."""
-        return self._sample(self.queries(split), self.max_test_queries)
-
-    def rerank_queries(self, split: str) -> Dataset:
-        """The queries that are reranked: a sample of `max_rerank_queries`."""
-        return self._sample(self.test_queries(split), self.max_rerank_queries)
-
-    def judgements(self, split: str, queries: Dataset) -> dict[str, dict[str, int]]:
-        """The qrels of a split, of the given queries only."""
-        grades = self.collection.judgements(split)
-        return {query: grades[query] for query in queries["id"][:]}
-
-    def candidates(self, split: str, queries: Dataset) -> dict[str, list[str]]:
-        """Query id → the documents that are reranked, the relevant ones among them (§6.3)."""
-        grades = self.judgements(split, queries)
-        given = self._given_candidates(split, queries)
-        lists = {}
-        rows = zip(queries["id"][:], queries["text"][:], strict=True)
-        for query, text in track(rows, "candidates", total=len(queries)):
-            if given is None:
-                found = self.bm25.best(words(text), self.candidate_depth + self.drop_identical)
-            else:
-                found = given[query]
-            relevant = [document for document, grade in grades[query].items() if grade > 0]
-            lists[query] = list(dict.fromkeys([*self.kept(query, found), *relevant]))
-        return lists
-
-    def _given_candidates(self, split: str, queries: Dataset) -> dict[str, list[str]] | None:
-        """The candidates that a file or the collection names; None = BM25 has to find them."""
-        file = self.candidates_run or self.collection.candidates.get(split)
-        if file is None:
-            return None
-        return read_candidates(Path(file).expanduser(), queries["id"][:], self._texts["id"][:])
-
-    @property
-    def candidates_from(self) -> dict[str, str]:
-        """Where the candidates of each test split come from: a file, or BM25."""
-        own = self.collection.candidates
-        return {s: str(self.candidates_run or own.get(s, "BM25")) for s in self.test_splits}
-
-    def kept(self, query: str, documents: Iterable[str]) -> list[str]:
-        """A query's documents without the query itself, if `drop_identical` says so."""
-        return [found for found in documents if not (self.drop_identical and found == query)]
-
-    @property
-    def unjudged(self) -> dict[str, int]:
-        """What is never, or never well, answered: queries without a judgement in any split, and of
-        each test split the queries that have judgements and no relevant document."""
-        judged = set().union(*(table["query_id"][:] for table in self.collection.qrels.values()))
-        found = {"in no split": len(self.collection.queries) - len(judged)}
-        for split in self.test_splits:
-            grades = self.collection.judgements(split).values()
-            found[f"{split}: none relevant"] = sum(max(g.values()) < 1 for g in grades)
-        return {name: count for name, count in found.items() if count}
-
     @property
     def bm25(self) -> BM25Index:
         """BM25 over the joined fields, the source of candidates and of negatives."""
@@ -250,13 +176,6 @@ class CollectionData(pl.LightningDataModule):
             name: int((TokenColumn(table).lengths >= longest[name]).sum())
             for name, table in tables.items()
         }
-
-    def _sample(self, queries: Dataset, limit: int | None) -> Dataset:
-        if limit is None or limit >= len(queries):
-            return queries
-        # Whatever the seed: runs of several seeds are measured on the same queries.
-        chosen = np.random.default_rng(0).permutation(len(queries))[:limit]
-        return queries.select(sorted(chosen.tolist()))
 
 
 def _splits(named: str | Sequence[str] | None) -> list[str]:

@@ -7,8 +7,8 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from data_modules.collection import relevant_pairs
-from data_modules.collection_data import CollectionData
 from data_modules.epoch import Epoch, collate
+from data_modules.evaluation_data import EvaluationData
 from data_modules.examples import DocumentExamples
 from data_modules.indexing import Indexing
 from data_modules.tasks import Example, Examples, Task, TrainingTables
@@ -17,7 +17,7 @@ from gr_mvdr.ranks import rank, ranks
 from gr_mvdr.tokenizers import EOS_ID
 
 
-class RetrievalDataModule(CollectionData):
+class RetrievalDataModule(EvaluationData):
     """Everything that a run reads, from one collection."""
 
     def __init__(
@@ -36,7 +36,7 @@ class RetrievalDataModule(CollectionData):
             batch_size: training examples a step, of all processes together.
             num_workers: loader processes.
             seed: of the order of the examples and of what they draw.
-            options: of `CollectionData`.
+            options: of `EvaluationData`.
         """
         super().__init__(**options)
         self.examples, self.indexing = examples or DocumentExamples(), indexing

@@ -1,0 +1,115 @@
+"""What search is judged by: test queries, their judgements, and the candidates to rerank."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from datasets import Dataset
+
+from data_modules.candidates import read_candidates
+from data_modules.collection_data import CollectionData
+from data_modules.columns import arrow_column
+from gr_mvdr.bm25 import words
+from gr_mvdr.progress import track
+
+
+class EvaluationData(CollectionData):
+    """The test splits of a collection (gr_as_mvdr §6.3)."""
+
+    def __init__(
+        self,
+        candidates: int = 100,
+        candidates_run: str | None = None,
+        drop_identical: bool = False,
+        max_test_queries: int | None = None,
+        max_rerank_queries: int | None = None,
+        **options: Any,
+    ):
+        """
+        Args:
+            candidates: BM25 documents a query in reranking; the relevant ones are added.
+            candidates_run: a file that names the documents to rerank (a TREC run, candidate.json);
+                None = the collection's own, and BM25's where it has none.
+            drop_identical: a hit whose id is the query's own is none (ArguAna, Quora).
+            max_test_queries, max_rerank_queries: random samples of the test queries; None = all.
+            options: of `CollectionData`.
+
+        Raises:
+            FileNotFoundError: there is no such file of candidates.
+        """
+        super().__init__(**options)
+        self.candidate_depth, self.candidates_run = candidates, candidates_run
+        self.drop_identical = drop_identical
+        self.max_test_queries, self.max_rerank_queries = max_test_queries, max_rerank_queries
+        if candidates_run and not Path(candidates_run).expanduser().is_file():
+            raise FileNotFoundError(f"data.candidates_run={candidates_run}: no such file")
+
+    def test_queries(self, split: str) -> Dataset:
+        """The queries of a test split, or a sample of `max_test_queries`, the same every time."""
+        return self._sample(self.queries(split), self.max_test_queries)
+
+    def rerank_queries(self, split: str) -> Dataset:
+        """The queries that are reranked: a sample of `max_rerank_queries`."""
+        return self._sample(self.test_queries(split), self.max_rerank_queries)
+
+    def judgements(self, split: str, queries: Dataset) -> dict[str, dict[str, int]]:
+        """The qrels of a split, of the given queries only."""
+        grades = self.collection.judgements(split)
+        return {query: grades[query] for query in queries["id"][:]}
+
+    def candidates(self, split: str, queries: Dataset) -> dict[str, list[str]]:
+        """Query id → the documents that are reranked, the relevant ones among them (§6.3)."""
+        grades = self.judgements(split, queries)
+        given = self._given_candidates(split, queries)
+        lists = {}
+        rows = zip(queries["id"][:], queries["text"][:], strict=True)
+        for query, text in track(rows, "candidates", total=len(queries)):
+            if given is None:
+                found = self.bm25.best(words(text), self.candidate_depth + self.drop_identical)
+            else:
+                found = given[query]
+            relevant = [document for document, grade in grades[query].items() if grade > 0]
+            lists[query] = list(dict.fromkeys([*self.kept(query, found), *relevant]))
+        return lists
+
+    def _given_candidates(self, split: str, queries: Dataset) -> dict[str, list[str]] | None:
+        """The candidates that a file or the collection names; None = BM25 has to find them."""
+        file = self.candidates_run or self.collection.candidates.get(split)
+        if file is None:
+            return None
+        return read_candidates(Path(file).expanduser(), queries["id"][:], self._texts["id"][:])
+
+    @property
+    def candidates_from(self) -> dict[str, str]:
+        """Where the candidates of each test split come from: a file, or BM25."""
+        own = self.collection.candidates
+        return {s: str(self.candidates_run or own.get(s, "BM25")) for s in self.test_splits}
+
+    def kept(self, query: str, documents: Iterable[str]) -> list[str]:
+        """A query's documents without the query itself, if `drop_identical` says so."""
+        return [found for found in documents if not (self.drop_identical and found == query)]
+
+    @property
+    def unjudged(self) -> dict[str, int]:
+        """Queries that nothing can answer: of no split, and of each test split those that have
+        judgements and no relevant document."""
+        tables = self.collection.qrels
+        judged = [arrow_column(table, "query_id").combine_chunks() for table in tables.values()]
+        known = pc.is_in(arrow_column(self.collection.queries, "id"), pa.concat_arrays(judged))
+        found = {"in no split": len(known) - pc.sum(known).as_py()}
+        for split in self.test_splits:
+            names = ("query_id", "relevance")
+            table = pa.table({name: arrow_column(tables[split], name) for name in names})
+            best = table.group_by("query_id").aggregate([("relevance", "max")])["relevance_max"]
+            found[f"{split}: none relevant"] = pc.sum(pc.less(best, 1)).as_py()
+        return {name: count for name, count in found.items() if count}
+
+    def _sample(self, queries: Dataset, limit: int | None) -> Dataset:
+        if limit is None or limit >= len(queries):
+            return queries
+        # Whatever the seed: runs of several seeds are measured on the same queries.
+        chosen = np.random.default_rng(0).permutation(len(queries))[:limit]
+        return queries.select(sorted(chosen.tolist()))
