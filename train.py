@@ -10,6 +10,7 @@ from typing import Any
 
 import hydra
 import pytorch_lightning as pl
+import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
@@ -22,11 +23,16 @@ from analysis.publish import publish_run
 from analysis.run_folder import find_run, read_run, start_run, write_json
 from analysis.studies.study import check_study, run_study
 from conf.checks import check_values
+from conf.launch import launch, processes_to_start
+from conf.rehearse import rehearsed
 from conf.resolvers import register_resolvers
+from gr_mvdr.ranks import first, join, leave, rank
+from models.weights import find_weights, take_weights
 
 register_resolvers()
 logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
-for message in (".*LeafSpec.*", "Total length of `list`.*", "The number of training batches.*"):
+NOISE = ("LeafSpec", "Total length of `list`", "The number of training batches", "FSDP2-wrapped")
+for message in (f".*{words}.*" for words in NOISE):
     warnings.filterwarnings("ignore", message)
 
 
@@ -43,31 +49,34 @@ def train(config: DictConfig) -> dict[str, float]:
         FileExistsError: the run's folder exists and `resume` is false.
         ValueError, FileNotFoundError: the user's choices or files are at fault.
     """
-    check_values(config)
-    run, finished = find_run(config)
+    join()
+    with first():
+        check_values(config)
+        run, finished = find_run(config)
     if finished:
         print(f"{run}: finished before, kept")
         return json.loads((run / "metrics.json").read_text())
     reset_peak_memory()
     pl.seed_everything(config.seed, workers=True, verbose=False)
-    data = instantiate(config.data)
-    settings = config.copy()
-    settings.tokenizer.vocab_size = len(data.tokenizer)  # a small model's table wastes no row
-    settings.tokenizer.marks = data.marks  # a model knows tokens, not texts
-    # Parts within a model (its head, its identifiers) stay dicts: a checkpoint can hold them.
-    model = instantiate(settings.model, _convert_="all", _recursive_=False)
-    check_study(config.study, model)
-    model.prepare(data.documents, data.known_documents, run / "identifiers")
-    record = provenance(config.system, model, data, config.seed)
-    start_run(config, record)
-    print(f"{config.system} on {record['collection']}: {record['documents']:,} documents → {run}")
-    logger = instantiate(config.logger) or None
-    print_cut_texts(record["cut_texts"], config)
-    fit(model, data, config, logger)
+    with first():  # what rank 0 has cached, the others find
+        weights = find_weights(config.weights)
+        data = instantiate(config.data)
+        model = prepared_model(config, data, run)
+        record = provenance(config.system, model, data, config.seed)
+    logger = opened_run(config, run, record) if rank() == 0 else None
+    if weights is None:
+        model = fit(model, data, config, logger)
+    else:
+        take_weights(model.eval(), data.tokenizer, weights)
+    if rank() > 0:
+        model.help_index(data.documents)
+        leave()
+        return {}
     metrics = {"cost/train_seconds": model.train_seconds}
 
     start = time.perf_counter()
     model.index(data.documents, run / "index")
+    leave()
     metrics["cost/index_seconds"] = time.perf_counter() - start
     metrics["cost/index_bytes"] = index_bytes(run / "index")
     metrics |= evaluate_retrieval(model, data, run, config.retrieval_depth)
@@ -86,18 +95,44 @@ def train(config: DictConfig) -> dict[str, float]:
     return metrics
 
 
-def print_cut_texts(cut: dict[str, int], config: DictConfig) -> None:
-    """Says how many texts are longer than the limits: never fatal, never silent."""
+def prepared_model(config: DictConfig, data: Any, run: Path) -> Any:
+    """The system of the configuration, which knows its corpus."""
+    settings = config.copy()
+    settings.tokenizer.vocab_size = len(data.tokenizer)  # a small model's table wastes no row
+    settings.tokenizer.marks = data.marks  # a model knows tokens, not texts
+    # Parts within a model (its head, its identifiers) stay dicts: a checkpoint can hold them.
+    model = instantiate(settings.model, _convert_="all", _recursive_=False)
+    check_study(config.study, model)
+    model.prepare(data.documents, data.known_documents, run / "identifiers")
+    return model
+
+
+def opened_run(config: DictConfig, run: Path, record: dict[str, Any]) -> Any:
+    """Makes the run's folder and says so; answers its logger, or None."""
+    start_run(config, record)
+    print(f"{config.system} on {record['collection']}: {record['documents']:,} documents → {run}")
+    print_losses(record, config)
+    return instantiate(config.logger) or None
+
+
+def print_losses(record: dict[str, Any], config: DictConfig) -> None:
+    """Says what of the data is not read or not judged: never fatal, never silent."""
     for name, limit in (("queries", "query_length"), ("documents", "document_length")):
-        if cut[name]:
-            print(f"{cut[name]:,} {name} are cut at {limit}={config[limit]} tokens")
+        if count := record["cut_texts"][name]:
+            print(f"{count:,} {name} are cut at {limit}={config[limit]} tokens")
+    for where, count in record["unjudged_queries"].items():
+        print(f"{count:,} queries without a relevant document: {where}")
 
 
-def fit(model: pl.LightningModule, data: Any, config: DictConfig, logger: Any) -> None:
-    """Trains the model, from its last checkpoint if there is one; BM25 has nothing to train."""
+def fit(model: pl.LightningModule, data: Any, config: DictConfig, logger: Any) -> Any:
+    """The trained model; it goes on from its last checkpoint. BM25 has nothing to train."""
     if not model.trainable:
-        return
-    data.tokenizer.save_pretrained(Path(config.run) / "tokenizer")
+        return model
+    with first():  # negatives and spans are cached, too
+        data.epoch(0)
+        data.val_dataloader()
+    if rank() == 0:
+        data.tokenizer.save_pretrained(Path(config.run) / "tokenizer")
     trainer = instantiate(config.trainer, logger=logger or False)
     checkpoint = Path(config.run) / "checkpoints" / "last.ckpt"
     resumed = str(checkpoint) if checkpoint.is_file() else None
@@ -105,20 +140,33 @@ def fit(model: pl.LightningModule, data: Any, config: DictConfig, logger: Any) -
         trainer.fit(model, data, ckpt_path=resumed, weights_only=True)
     except SystemExit:  # Lightning's answer to Ctrl-C
         raise KeyboardInterrupt from None
-    model.eval()
+    if model.device_mesh is not None:  # it is in shards, its checkpoint is whole
+        model = prepared_model(config, data, Path(config.run))
+        found = torch.load(checkpoint, map_location="cpu", weights_only=True)
+        model.load_state_dict(found["state_dict"])
+        model.on_load_checkpoint(found)
+    return model.eval().to(trainer.strategy.root_device)  # Lightning has put it onto the CPU
 
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="train")
 def main(config: DictConfig) -> None:
     try:
-        train(config)
+        if (processes := processes_to_start(config)) > 1:
+            launch(processes)
+        else:
+            train(config)
     except hydra.errors.InstantiationException as error:
         sys.exit(f"error: {error.__cause__ or error}")
     except (ValueError, OSError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
-        sys.exit("interrupted: the same command with resume=true goes on from the last epoch")
+        said = "interrupted: the same command with resume=true goes on from the last epoch"
+        sys.exit(said if rank() == 0 else 1)
 
 
 if __name__ == "__main__":
+    try:
+        sys.argv[1:] = rehearsed(sys.argv[1:])
+    except ValueError as error:
+        sys.exit(f"error: {error}")
     main()

@@ -68,7 +68,7 @@ class AlignmentCurve(pl.Callback):
         if trainer.is_global_zero:
             write_rows(self.rows, self.directory / FILE)
         for name, value in found.items():
-            model.log(f"alignment/{name}", value, batch_size=1)
+            model.log(f"alignment/{name}", value, batch_size=1, sync_dist=True)
 
 
 @torch.inference_mode()

@@ -20,6 +20,7 @@ class CompareRuns(Callback):
         mixed: show runs over different collections or splits apart instead of refusing them.
         paper: a paper's table to set beside the runs: a name in `conf/paper`, a path, or content.
         curves: what to draw of the merged studies: arguments of `Curves`, or a list of such.
+        out: the comparison's folder; by default the sweep's. Sweeps that share runs differ in it.
     """
 
     def __init__(
@@ -27,8 +28,9 @@ class CompareRuns(Callback):
         mixed: bool = False,
         paper: str | dict[str, Any] | None = None,
         curves: dict[str, Any] | list[dict[str, Any]] | None = None,
+        out: str | None = None,
     ):
-        self.mixed, self.paper = mixed, paper
+        self.mixed, self.paper, self.out = mixed, paper, out
         plain = OmegaConf.to_container(curves) if OmegaConf.is_config(curves) else curves or []
         self.curves = [plain] if isinstance(plain, dict) else plain
         self.choices: dict[Path, dict[str, str]] = {}
@@ -38,9 +40,10 @@ class CompareRuns(Callback):
         self.choices[Path(config.hydra.runtime.output_dir)] = dict(pairs)
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
-        folder = Path(config.hydra.sweep.dir)
+        sweep = Path(config.hydra.sweep.dir)
         # Jobs of a launcher with processes of its own are not seen here: then the folder says.
-        runs = list(self.choices) or [folder]
+        runs, folder = list(self.choices) or [sweep], Path(self.out or sweep)
+        folder.mkdir(parents=True, exist_ok=True)
         # Hydra turns a callback's exception into a warning, so that a sweep without its
         # comparison would exit with 0; SystemExit passes.
         try:

@@ -1,4 +1,4 @@
-"""What configurations ask of the machine: ${run_name:…}, ${auto_precision:}, ${wandb_offline:}."""
+"""What configurations compute: run_name, auto_precision, wandb_offline, one_of (`${NAME:…}`)."""
 
 import hashlib
 import netrc
@@ -17,6 +17,7 @@ def register_resolvers() -> None:
     OmegaConf.register_new_resolver("run_name", run_name, replace=True)
     OmegaConf.register_new_resolver("auto_precision", auto_precision, replace=True)
     OmegaConf.register_new_resolver("wandb_offline", wandb_offline, replace=True)
+    OmegaConf.register_new_resolver("one_of", one_of, replace=True)
 
 
 def run_name(model: str, data: str, overrides: list[str]) -> str:
@@ -44,6 +45,11 @@ def auto_precision() -> str:
     flags = Path("/proc/cpuinfo")
     fast = flags.is_file() and any(f in flags.read_text() for f in ("avx512_bf16", "amx_bf16"))
     return "bf16-mixed" if fast else "32-true"
+
+
+def one_of(value: str, *options: str) -> bool:
+    """Whether a value is one of the options."""
+    return value in options
 
 
 def wandb_offline() -> bool:

@@ -80,6 +80,8 @@ def main(config: DictConfig) -> None:
         sys.exit(f"error: {error.__cause__ or error}")
     except (ValueError, OSError) as error:
         sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit("interrupted: nothing is left behind")
 
 
 if __name__ == "__main__":

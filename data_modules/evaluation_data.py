@@ -43,6 +43,7 @@ class EvaluationData(CollectionData):
         super().__init__(**options)
         self.candidate_depth, self.candidates_run = candidates, candidates_run
         self.drop_identical = drop_identical
+        self._given_of: dict[str, dict[str, list[str]]] = {}
         self.max_test_queries, self.max_rerank_queries = max_test_queries, max_rerank_queries
         if candidates_run and not Path(candidates_run).expanduser().is_file():
             raise FileNotFoundError(f"data.candidates_run={candidates_run}: no such file")
@@ -62,31 +63,48 @@ class EvaluationData(CollectionData):
 
     def candidates(self, split: str, queries: Dataset) -> dict[str, list[str]]:
         """Query id → the documents that are reranked, the relevant ones among them (§6.3)."""
-        grades = self.judgements(split, queries)
-        given = self._given_candidates(split, queries)
+        grades, given = self.judgements(split, queries), self._given(split)
         lists = {}
         rows = zip(queries["id"][:], queries["text"][:], strict=True)
         for query, text in track(rows, "candidates", total=len(queries)):
-            if given is None:
+            found = given.get(query)
+            if found is None:
                 found = self.bm25.best(words(text), self.candidate_depth + self.drop_identical)
-            else:
-                found = given[query]
             relevant = [document for document, grade in grades[query].items() if grade > 0]
             lists[query] = list(dict.fromkeys([*self.kept(query, found), *relevant]))
         return lists
 
-    def _given_candidates(self, split: str, queries: Dataset) -> dict[str, list[str]] | None:
-        """The candidates that a file or the collection names; None = BM25 has to find them."""
-        file = self.candidates_run or self.collection.candidates.get(split)
-        if file is None:
-            return None
-        return read_candidates(Path(file).expanduser(), queries["id"][:], self._texts["id"][:])
+    def _given(self, split: str) -> dict[str, list[str]]:
+        """What a file, or the collection itself, names for the reranked queries of a test split.
+
+        Raises:
+            ValueError: the user's file has no candidate for a query.
+        """
+        if split not in self._given_of:
+            ids, documents = self.rerank_queries(split)["id"][:], self._texts["id"][:]
+            file = self.candidates_run or self.collection.candidates.get(split)
+            path = None if file is None else Path(file).expanduser()
+            found = {} if path is None else read_candidates(path, ids, documents)
+            missing = [query for query in ids if query not in found]
+            if missing and self.candidates_run:
+                raise ValueError(
+                    f"data.candidates_run={file}: {len(missing):,} of {len(ids):,} queries have no "
+                    f"candidate in the collection, the first is {missing[0]!r}"
+                )
+            self._given_of[split] = found
+        return self._given_of[split]
 
     @property
     def candidates_from(self) -> dict[str, str]:
-        """Where the candidates of each test split come from: a file, or BM25."""
-        own = self.collection.candidates
-        return {s: str(self.candidates_run or own.get(s, "BM25")) for s in self.test_splits}
+        """Where the candidates of each test split's queries come from; reads the files."""
+        return {split: self._candidates_from(split) for split in self.test_splits}
+
+    def _candidates_from(self, split: str) -> str:
+        file = self.candidates_run or self.collection.candidates.get(split)
+        missing = len(self.rerank_queries(split)) - len(self._given(split))
+        if file is None:
+            return "BM25"
+        return f"{file}; {missing:,} queries from BM25" if missing else str(file)
 
     def kept(self, query: str, documents: Iterable[str]) -> list[str]:
         """A query's documents without the query itself, if `drop_identical` says so."""

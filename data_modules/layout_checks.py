@@ -1,8 +1,11 @@
 """What must hold of every collection, checked while it is read, named with ``file:line``."""
 
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
+
+import numpy as np
 
 from data_modules.collection import IDENTIFIER_RULE, is_identifier
 from data_modules.layout import Layout, Ranked
@@ -30,8 +33,9 @@ class LayoutChecks:
                 f"data.empty_documents={empty_documents}: must be {' or '.join(EMPTY)}"
             )
         self.layout, self.keep_empty = layout, empty_documents == "keep"
-        self.document_ids: set[str] = set()
-        self.query_ids: set[str] = set()
+        # Ids and the rows that they have.
+        self.document_ids: dict[str, int] = {}
+        self.query_ids: dict[str, int] = {}
 
     def documents(self) -> Iterator[dict[str, str]]:
         """Rows of the documents' table."""
@@ -56,45 +60,51 @@ class LayoutChecks:
 
     def judgements(self, split: str) -> Iterator[dict[str, Any]]:
         """Rows of a split's qrels."""
-        judged: set[tuple[str, str]] = set()
+        pairs = array("q")  # query row · documents + document row
         relevant, rows = 0, self.layout.judgements[split]
         for where, query, document, relevance in rows():
             self._check_known(split, where, query, self.query_ids, "query", rows)
             self._check_known(split, where, document, self.document_ids, "document", rows)
-            pair = (query, document)
-            if pair in judged:
-                raise ValueError(
-                    f"{where}: {query!r} {document!r}: the pair is judged already at "
-                    f"{_first_place(rows, *pair)}"
-                )
-            judged.add(pair)
+            pairs.append(
+                self.query_ids[query] * len(self.document_ids) + self.document_ids[document]
+            )
             relevant += relevance > 0
             yield {"query_id": query, "document_id": document, "relevance": relevance}
         if not relevant:
             raise ValueError(
                 f"{self._files()}: split {split!r} is empty: it names no relevant document"
             )
+        _check_once(pairs, rows)
 
     def _check_known(
-        self, split: str, where: str, id: str, known: set[str], kind: str, rows: Callable
+        self, split: str, where: str, id: str, known: dict[str, int], kind: str, rows: Callable
     ) -> None:
         if id in known:
             return
         hint = ""
-        if not any(known & {row[1], row[2]} for row in islice(rows(), 1000)):
+        if not any(known.keys() & {row[1], row[2]} for row in islice(rows(), 1000)):
             hint = f": no {kind} that the split {split!r} names is, so it judges another collection"
         raise ValueError(f"{where}: {kind} {id!r} is not in the collection{hint}")
 
-    def ranked(self, rows: Callable[[], Iterable[Ranked]]) -> Iterator[Ranked]:
+    def ranked(self, kind: str, rows: Callable[[], Iterable[Ranked]]) -> Iterator[Ranked]:
         """Candidates or negatives: of queries and documents that the collection has."""
-        unknown = 0
+        used, unknown, first = 0, 0, ""
         for row in rows():
             if row.query_id in self.query_ids and row.document_id in self.document_ids:
+                used += 1
                 yield row
             else:
-                unknown += 1
+                unknown, first = unknown + 1, first or row.where
+        if unknown and not used:
+            raise ValueError(
+                f"{first}: none of the {unknown:,} {kind} is of a query and a document of this "
+                "collection: they are of another one"
+            )
         if unknown:
-            print(f"{self.layout.name}: {unknown:,} lines name unknown queries or documents")
+            print(
+                f"{first}: {unknown:,} of {used + unknown:,} {kind}, from this line on, are of "
+                "unknown queries or documents and are left out"
+            )
 
     def counts(self, found: Mapping[str, int]) -> None:
         """Refuses counts other than those the layout promises (ValueError)."""
@@ -119,13 +129,13 @@ class LayoutChecks:
         return ", ".join(file.name for file in self.layout.files[:4])
 
 
-def _enter(kind: str, where: str, id: str, seen: set[str], rows: Callable) -> None:
+def _enter(kind: str, where: str, id: str, seen: dict[str, int], rows: Callable) -> None:
     if not is_identifier(id):
         raise ValueError(f"{where}: the {kind}'s id is {id!r}: must be {IDENTIFIER_RULE}")
     if id in seen:
         place = _first_place(rows, id)
         raise ValueError(f"{where}: the {kind} {id!r} stands already at {place}")
-    seen.add(id)
+    seen[id] = len(seen)
 
 
 def _first_place(rows: Callable[[], Iterable[tuple]], *ids: str) -> str:
@@ -133,6 +143,20 @@ def _first_place(rows: Callable[[], Iterable[tuple]], *ids: str) -> str:
     return next(row[0] for row in rows() if row[1 : 1 + len(ids)] == ids)
 
 
-def _check_some(what: str, layout: Layout, found: set[str]) -> None:
+def _check_once(pairs: array, rows: Callable[[], Iterable[tuple]]) -> None:
+    """Refuses a judgement that was given before (ValueError)."""
+    numbers = np.frombuffer(pairs, dtype=np.int64)
+    order = np.argsort(numbers, kind="stable")
+    again = order[1:][np.diff(numbers[order]) == 0]
+    if len(again):
+        where, *ids = next(islice(rows(), int(again.min()), None))[:3]
+        raise ValueError(
+            f"{where}: {ids[0]!r} {ids[1]!r}: the pair is judged already at "
+            f"{_first_place(rows, *ids)}"
+        )
+
+
+def _check_some(what: str, layout: Layout, found: Mapping[str, int]) -> None:
     if not found:
-        raise ValueError(f"{', '.join(map(str, layout.files))}: the file is empty: no {what}")
+        files = ", ".join(map(str, layout.files[:1])) + (", …" if len(layout.files) > 1 else "")
+        raise ValueError(f"{files}: no {what}: the file is empty")

@@ -10,6 +10,7 @@ from datasets import Dataset
 
 from data_modules.layout import Ranked
 from data_modules.ranked_runs import write_run
+from data_modules.written_once import written_once
 from gr_mvdr.bm25 import BM25Index, words
 from gr_mvdr.progress import track
 
@@ -29,8 +30,8 @@ class LazyBM25:
 
     @cached_property
     def _index(self) -> BM25Index:
-        texts = self.documents["text"][:]
-        return BM25Index(self.documents["id"][:], [words(text) for text in texts])
+        texts = (text for rows in self.documents.iter(1000) for text in rows["text"])
+        return BM25Index(self.documents["id"][:], map(words, texts))
 
     def __reduce__(self) -> tuple:
         return LazyBM25, (self.documents,)  # a loader's worker gets texts, not the whole index
@@ -47,11 +48,9 @@ def stored_run(
     made_from = f"bm25/1 {depth} {queries._fingerprint} {documents._fingerprint}"
     name = f"bm25-{hashlib.sha256(made_from.encode()).hexdigest()[:16]}.trec"
     run = Path(datasets.config.HF_DATASETS_CACHE) / "runs" / name
-    if not run.is_file():
-        run.parent.mkdir(parents=True, exist_ok=True)
-        partial = run.with_suffix(".partial")
-        write_run(_found(queries, bm25(), depth), partial, "bm25")
-        partial.rename(run)
+    with written_once(run) as partial:
+        if partial is not None:
+            write_run(_found(queries, bm25(), depth), partial, "bm25")
     return run
 
 

@@ -3,15 +3,14 @@
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import datasets
+import pyarrow as pa
 from datasets import Dataset
-from filelock import FileLock
 
 from data_modules.arrow_file import open_table, write_table
 from data_modules.collection import DOCUMENTS, JUDGEMENTS, QUERIES, Collection
@@ -19,6 +18,7 @@ from data_modules.formats.lines import PACKED, sha256
 from data_modules.layout import Layout
 from data_modules.layout_checks import LayoutChecks
 from data_modules.ranked_runs import write_run
+from data_modules.written_once import written_once
 from gr_mvdr.progress import track
 
 VERSION = 1  # of what is written: raise it when the same layout should give other tables
@@ -48,12 +48,15 @@ def collect(
     options = {**layout.options, "empty_documents": empty_documents}
     key = _key(sources, options)
     folder = place / f"{layout.name}-{key[:12]}"
-    with FileLock(place / f".{folder.name}.lock"):  # two runs that start together write once
-        if not (folder / MANIFEST).is_file():
+    with written_once(folder) as partial:
+        if partial is not None:
             _check_room(layout, place)
-            with _unfinished(folder) as partial:
+            partial.mkdir()
+            try:
                 counts = _write(layout, partial, LayoutChecks(layout, empty_documents))
-                _write_manifest(partial, layout, sources, options, counts)
+            except pa.ArrowException as error:
+                raise OSError(f"data.store={place}: could not be written: {error}") from None
+            _write_manifest(partial, layout, sources, options, counts)
     return open_collection(folder)
 
 
@@ -70,18 +73,16 @@ def _key(sources: Mapping[str, str], options: Mapping[str, Any]) -> str:
 
 def source_hashes(layout: Layout, store: Path) -> dict[str, str]:
     """The SHA-256 of each file by its path; of a file that did not change since, the known one."""
-    memory = store / "hashes.json"
-    known = json.loads(memory.read_text()) if memory.is_file() else {}
-    found, stamps = {}, {}
+    hashes = {}
     for file in track(layout.files, f"hashing {layout.name}", total=len(layout.files)):
         state = file.stat()
         stamp = f"{file.resolve()} {state.st_size} {state.st_mtime_ns}"
-        stamps[stamp] = found[str(file)] = known.get(stamp) or sha256(file)
-    if stamps.keys() - known.keys():
-        partial = memory.with_suffix(".partial")
-        partial.write_text(json.dumps(known | stamps, indent=1))
-        partial.rename(memory)
-    return found
+        name = hashlib.sha256(stamp.encode()).hexdigest()[:32]
+        with written_once(store / "hashes" / name) as partial:
+            if partial is not None:
+                partial.write_text(sha256(file))
+        hashes[str(file)] = (store / "hashes" / name).read_text()
+    return hashes
 
 
 def _check_room(layout: Layout, store: Path) -> None:
@@ -96,19 +97,6 @@ def _check_room(layout: Layout, store: Path) -> None:
 
 def _text_bytes(file: Path) -> int:
     return file.stat().st_size * (_UNPACKED if file.suffix in PACKED else 1)
-
-
-@contextmanager
-def _unfinished(folder: Path) -> Iterator[Path]:
-    """A folder that takes its name only when it is whole."""
-    partial = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
-    try:
-        yield partial
-        partial.rename(folder)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _write(layout: Layout, folder: Path, checks: LayoutChecks) -> dict[str, int]:
@@ -132,7 +120,7 @@ def _write(layout: Layout, folder: Path, checks: LayoutChecks) -> dict[str, int]
         for name, ranked in runs.items():
             (folder / kind).mkdir(exist_ok=True)
             counts[f"{kind}/{name}"] = write_run(
-                checks.ranked(ranked), folder / kind / f"{name}.trec"
+                checks.ranked(kind, ranked), folder / kind / f"{name}.trec"
             )
     return counts
 
@@ -158,14 +146,36 @@ def _write_manifest(
 
 
 def open_collection(folder: Path) -> Collection:
-    """A collection that `collect` wrote, memory-mapped."""
+    """A collection that `collect` wrote, memory-mapped.
+
+    Raises:
+        ValueError: the folder is not as it was written.
+    """
+    try:
+        return _opened(folder)
+    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise ValueError(
+            f"data.store: {folder} is damaged ({reason}): remove it, and it is built again"
+        ) from None
+
+
+def _opened(folder: Path) -> Collection:
     manifest = json.loads((folder / MANIFEST).read_text())
+    if manifest["format"] != VERSION:
+        raise ValueError(f"of format {manifest['format']}, not {VERSION}")
 
-    def table(name: str, features: datasets.Features) -> Dataset:
-        return open_table(folder / f"{name}.arrow", features, f"{folder.name}-{name}")
+    def table(name: str, features: datasets.Features, rows: int) -> Dataset:
+        found = open_table(folder / f"{name}.arrow", features, f"{folder.name}-{name}")
+        if len(found) != rows:
+            raise ValueError(f"{name} has {len(found):,} rows, not {rows:,}")
+        return found
 
-    documents, queries = (table(name, features) for name, features in _TABLES.items())
-    qrels = {split: table(f"qrels/{split}", JUDGEMENTS) for split in manifest["splits"]}
+    counts = manifest["counts"]
+    documents, queries = (table(name, part, counts[name]) for name, part in _TABLES.items())
+    qrels = {
+        split: table(f"qrels/{split}", JUDGEMENTS, counts[split]) for split in manifest["splits"]
+    }
     runs = {
         kind: {file.stem: file for file in sorted((folder / kind).glob("*.trec"))}
         for kind in ("candidates", "negatives")

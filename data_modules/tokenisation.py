@@ -16,6 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 from data_modules.cleaning import cleaned
 from data_modules.collection import no_bars
+from data_modules.written_once import written_once
 from gr_mvdr.tokenizers import UNK_ID, load_tokenizer, train_tokenizer, word_tokenizer
 
 _WORD = re.compile(r"\S+")
@@ -71,7 +72,7 @@ def _trained(
     fingerprints = documents._fingerprint, queries._fingerprint
     texts = (_spread(table, _LEARNED_FROM) for table in (documents, queries))
     return _kept(
-        _key("unigram/6", *fingerprints, vocab_size, lowercase, *marks),
+        _key("unigram/6", _LEARNED_FROM, *fingerprints, vocab_size, lowercase, *marks),
         lambda: train_tokenizer(chain(_texts(*texts), marks), vocab_size, lowercase),
     )
 
@@ -79,12 +80,9 @@ def _trained(
 def _kept(key: str, make: Callable[[], PreTrainedTokenizerBase]) -> PreTrainedTokenizerBase:
     """The tokeniser of a key, made once."""
     path = Path(datasets.config.HF_DATASETS_CACHE) / "tokenizers" / f"{key}.json"
-    if not path.is_file():
-        made = make()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_suffix(".unfinished")
-        made.backend_tokenizer.save(str(unfinished))
-        unfinished.rename(path)
+    with written_once(path) as partial:
+        if partial is not None:
+            make().backend_tokenizer.save(str(partial))
     return load_tokenizer(path)
 
 

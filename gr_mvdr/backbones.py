@@ -20,6 +20,7 @@ def load_encoder(
     dropout_rate: float = 0.1,
     attention: str = "sdpa",
     shape: dict[str, int] | None = None,
+    gradient_checkpointing: bool = False,
 ) -> PreTrainedModel:
     """A T5 encoder: token ids (B, L) → token vectors (B, L, d_model).
 
@@ -30,6 +31,8 @@ def load_encoder(
         attention: "sdpa", or "eager", which is faster for small models on a CPU.
         shape: T5Config values of a new model (vocab_size, d_model, num_layers, …); a pretrained
             model brings its own.
+        gradient_checkpointing: in training every layer keeps its input alone and is computed
+            again on the way back: a third more time, a fraction of the memory.
 
     Raises:
         ValueError: the encoder does not read the shared embedding table after loading.
@@ -39,9 +42,7 @@ def load_encoder(
     else:
         config = AutoConfig.from_pretrained(name, dropout_rate=dropout_rate)
         model = AutoModelForTextEncoding.from_pretrained(name, config=config)
-    model.set_attn_implementation(attention)
-    check_embedding_ties(model)
-    return model
+    return _prepared(model, attention, gradient_checkpointing)
 
 
 def load_encoder_decoder(
@@ -50,12 +51,17 @@ def load_encoder_decoder(
     attention: str = "sdpa",
     shape: dict[str, int] | None = None,
     decoder_layers: int | None = None,
+    gradient_checkpointing: bool = False,
 ) -> PreTrainedModel:
     """A T5 encoder-decoder with its output table. Arguments as for `load_encoder`, and
 
     Args:
         decoder_layers: a decoder with random weights and so many layers; None: the backbone's own
             (NCI trains a new decoder of half the encoder's depth).
+
+    Raises:
+        ValueError: decoder_layers is too small, the backbone is an encoder alone, or a stack does
+            not read the shared embedding table after loading.
     """
     if decoder_layers is not None and decoder_layers < 1:
         raise ValueError(f"model.decoder_layers={decoder_layers}: must be ≥ 1")
@@ -64,11 +70,23 @@ def load_encoder_decoder(
         model = T5ForConditionalGeneration(_small_config(dropout_rate, {**(shape or {}), **depth}))
     else:
         config = AutoConfig.from_pretrained(name, dropout_rate=dropout_rate)
+        if not config.is_encoder_decoder:  # transformers would draw a decoder, with a warning
+            raise ValueError(f"backbone.name={name}: holds an encoder alone, must have a decoder")
         model = AutoModelForSeq2SeqLM.from_pretrained(name, config=config)
         if decoder_layers:
             model = _with_new_decoder(model, decoder_layers)
+    return _prepared(model, attention, gradient_checkpointing)
+
+
+def _prepared(
+    model: PreTrainedModel, attention: str, gradient_checkpointing: bool
+) -> PreTrainedModel:
     model.set_attn_implementation(attention)
     check_embedding_ties(model)
+    if gradient_checkpointing:
+        older = "gradient_checkpointing_enable"  # the name in the first releases of transformers 5
+        enable = getattr(model, "activation_checkpointing_enable", None) or getattr(model, older)
+        enable({"use_reentrant": False})
     return model
 
 

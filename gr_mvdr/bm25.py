@@ -3,7 +3,7 @@
 import json
 import re
 import shutil
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +29,7 @@ class BM25Index:
     def __init__(
         self,
         ids: Sequence[str],
-        documents: Sequence[Sequence[Hashable]],
+        documents: Iterable[Sequence[Hashable]],
         k1: float = 1.5,
         b: float = 0.75,
     ):
@@ -42,12 +42,17 @@ class BM25Index:
         import bm25s
 
         self.ids = list(ids)
-        terms = dict.fromkeys(term for document in documents for term in document)
-        self.vocabulary = {term: number for number, term in enumerate(terms)}
-        numbers = [[self.vocabulary[term] for term in document] for document in documents]
+        # A term's number is its place among those seen so far; the texts are read once.
+        self.vocabulary: dict[Hashable, int] = {}
+        numbers = [
+            np.array([self.vocabulary.setdefault(t, len(self.vocabulary)) for t in document], "i4")
+            for document in documents
+        ]
         self.scorer = bm25s.BM25(k1=k1, b=b, method="lucene")
         # bm25s wants words as keys; ours are numbers already.
-        self.scorer.index((numbers, {str(n): n for n in range(len(terms))}), show_progress=False)
+        self.scorer.index(
+            (numbers, {str(n): n for n in range(len(self.vocabulary))}), show_progress=False
+        )
 
     def scores(self, query: Sequence[Hashable]) -> np.ndarray:
         """(D,) fp32 scores of one query's terms; terms that occur nowhere add nothing."""

@@ -65,6 +65,11 @@ class Head(nn.Module):
     # Some logits are −inf: label smoothing, which spreads over all rows, is impossible.
     masks_rows = False
 
+    @property
+    def reads_output_table(self) -> bool:
+        """Whether a loss gives the backbone's own output table a gradient."""
+        return True
+
     def builds_before(self, epoch: int) -> bool:
         """Is a table to be built (anew) before this epoch, counted from 0?"""
         return False

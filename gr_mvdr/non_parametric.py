@@ -65,6 +65,10 @@ class NonParametricHead(TableHead):
         self.occurrences: Occurrences | None = None
         self.collection: str | None = None
 
+    @property
+    def reads_output_table(self) -> bool:
+        return False
+
     # The schedule
 
     def builds_before(self, epoch: int) -> bool:

@@ -78,6 +78,10 @@ class PawaHead(TableHead):
         self.bias = nn.Parameter(torch.zeros(rows, size)) if form == "nci" else None
 
     @property
+    def reads_output_table(self) -> bool:
+        return self.form == "nci"
+
+    @property
     def masks_rows(self) -> bool:
         return self.width is not None
 

@@ -61,9 +61,12 @@ def leave() -> None:
 
 
 def wait() -> None:
-    """Returns when every rank has come here."""
+    """Returns when every rank has come here; ends this one if another has ended."""
     if ranks() > 1:
-        distributed.all_reduce(torch.zeros(()))
+        try:
+            distributed.all_reduce(torch.zeros(()))
+        except RuntimeError as error:  # a lost connection; the rank that failed has said why
+            raise SystemExit(1) from error
 
 
 @contextmanager

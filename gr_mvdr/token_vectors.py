@@ -4,8 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
+
+from gr_mvdr.ranks import gathered
 
 
 @dataclass
@@ -43,6 +46,10 @@ class TokenVectors:
         """One text (L', …) without padding."""
         return self[number][self.mask[number]]
 
+    def gathered(self) -> "TokenVectors":
+        """The texts of all ranks, one rank after the other, with gradients."""
+        return self._each(gathered)
+
     def _each(self, change) -> "TokenVectors":
         parts = vars(self).items()
         return TokenVectors(**{name: None if p is None else change(p) for name, p in parts})
@@ -54,3 +61,20 @@ def stack(texts: Sequence[TokenVectors]) -> TokenVectors:
     return TokenVectors(
         **{n: None if p[0] is None else pad_sequence(p, batch_first=True) for n, p in parts.items()}
     )
+
+
+def concatenated(parts: Sequence[TokenVectors]) -> TokenVectors:
+    """Batches of texts (B_p, L_p, …) as one (Σ B_p, max L_p, …), zero and False at padding."""
+    length = max(part.mask.shape[1] for part in parts)
+    return TokenVectors(
+        **{
+            name: None
+            if value is None
+            else torch.cat([_padded(vars(part)[name], length) for part in parts])
+            for name, value in vars(parts[0]).items()
+        }
+    )
+
+
+def _padded(part: Tensor, length: int) -> Tensor:
+    return F.pad(part, (0, 0) * (part.dim() - 2) + (0, length - part.shape[1]))

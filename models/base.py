@@ -13,6 +13,7 @@ from torch import Tensor
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.explanation import Explanation, Factors
 from gr_mvdr.ranking import Ranking
+from gr_mvdr.ranks import rank, ranks, sum_over_ranks
 from gr_mvdr.relevance import PairAlignment
 
 Paradigm = Literal["multi_vector", "generative", "lexical", "cross_encoder", "pipeline"]
@@ -95,6 +96,9 @@ class System(pl.LightningModule):
         """
         raise NotImplementedError
 
+    def help_index(self, documents: Table) -> None:
+        """What all ranks but the first do while that one calls `index`."""
+
     def retrieve(self, queries: Table, k: int = 100) -> Ranking:
         """The k best documents of each query, end to end.
 
@@ -140,6 +144,13 @@ class System(pl.LightningModule):
         """Further flat metrics of an indexed system, "analysis/…" or "cost/…"."""
         return {}
 
+    def configure_model(self) -> None:
+        """Cuts the parameters into shards where the trainer's strategy asks for it."""
+        if self.device_mesh is not None:
+            from models.sharding import shard
+
+            shard(self, self.device_mesh["data_parallel"])
+
     def configure_optimizers(self) -> Any:
         """AdamW under the schedule of `model.optimizer`."""
         settings = self.hparams.optimizer
@@ -158,20 +169,30 @@ class System(pl.LightningModule):
 
     def training_step(self, batch: PairBatch) -> Tensor:
         loss = self.loss(batch)
-        self.log("train/loss", loss, prog_bar=True, batch_size=len(batch))
+        self._log_loss("train/loss", loss, batch)
         return loss
 
     def validation_step(self, batch: PairBatch) -> None:
-        self.log("validation/loss", self.loss(batch), prog_bar=True, batch_size=len(batch))
+        self._log_loss("validation/loss", self.loss(batch), batch)
+
+    def _log_loss(self, name: str, loss: Tensor, batch: PairBatch) -> None:
+        """Logs the mean over ranks, which weighs as much as the batches of all ranks."""
+        size = sum_over_ranks(torch.tensor(len(batch), device=self.device))
+        value = sum_over_ranks(loss) / ranks()
+        self.log(name, value, prog_bar=True, batch_size=int(size), sync_dist=True)
 
     def loss(self, batch: PairBatch) -> Tensor:
-        """() the system's own training loss."""
+        """() the system's own training loss on this rank's part of a batch.
+
+        Its mean over ranks, gradients included, is the loss of the whole batch (`gr_mvdr.ranks`).
+        """
         raise NotImplementedError
 
     def on_train_batch_start(self, batch: PairBatch, batch_index: int) -> None:
-        # Dropout depends on (seed, step) alone: a resumed run draws what an unbroken one does.
+        # Dropout depends on these alone: a resumed run draws what an unbroken one does, and the
+        # parts of one step (accumulated, or of several ranks) draw each their own.
         seed = int(os.environ.get("PL_GLOBAL_SEED", 0))
-        torch.manual_seed(seed + 1_000_003 * self.global_step)
+        torch.manual_seed(hash((seed, self.global_step, batch_index, rank())))
 
     def on_train_start(self) -> None:
         self._started = time.perf_counter() - self.train_seconds

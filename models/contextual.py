@@ -9,6 +9,7 @@ import torch
 from gr_mvdr.batch import PairBatch, cut, pad
 from gr_mvdr.identifiers import collection_hash
 from gr_mvdr.progress import track
+from gr_mvdr.ranks import gathered, share
 from gr_mvdr.tokenizers import EOS_ID
 from models.base import Table
 
@@ -67,20 +68,32 @@ def live_table(
 ) -> Iterator[None]:
     """The batch's own table, with gradients into the encoder (NP decoding, contrastive form).
 
+    The documents are those of all ranks' batches: each encodes its share of them.
+
     Args:
         system, sequences, documents: as `build_table`; batch: with the targets.
     """
-    index = batch.document_index.unique()
+    index = gathered(batch.document_index).unique()
     length, rows = system.hparams.document_length, index.tolist()
     chosen = [sequences[row] for row in rows], documents[rows]["tokens"]
     named, texts = _named_texts(*chosen, length)
-    ids, mask = pad([cut(text, length, EOS_ID) for text in texts])
-    vectors = system.encode(ids.to(system.device), mask.to(system.device))
-    own = torch.arange(ids.shape[1]) < torch.tensor([len(tokens) for tokens in named])[:, None]
-    with system.head.live(named, vectors[own.to(system.device)].float(), index):
+    vectors = gathered(_own_vectors(system, named, texts))
+    with system.head.live(named, vectors, index):
         # Targets from beyond `document_length` have no contextual row.
-        system.head.extend(batch.document_ids[batch.document_mask].unique().tolist())
+        system.head.extend(gathered(batch.document_ids[batch.document_mask]).unique().tolist())
         yield
+
+
+def _own_vectors(system: Any, named: list[list[int]], texts: list[list[int]]) -> torch.Tensor:
+    """(n, d_model) fp32 of the named tokens, of this rank's share of the documents."""
+    own = share(len(texts))
+    # Without a share it encodes one text for nothing: every rank has to come back from it.
+    mine, read = named[own] or [[]], texts[own] or texts[:1]
+    ids, mask = pad([cut(text, system.hparams.document_length, EOS_ID) for text in read])
+    vectors = system.encode(ids.to(system.device), mask.to(system.device))
+    lengths = torch.tensor([len(tokens) for tokens in mine])
+    named_tokens = torch.arange(ids.shape[1]) < lengths[:, None]
+    return vectors[named_tokens.to(system.device)].float()
 
 
 def _named_texts(

@@ -12,10 +12,13 @@ from gr_mvdr.batch import PairBatch, cut, pad
 from gr_mvdr.bm25 import BM25Index, words
 from gr_mvdr.configured import build
 from gr_mvdr.flops import transformer_flops
+from gr_mvdr.gradient_cache import check_gradient_cache, encode_share
 from gr_mvdr.progress import track
 from gr_mvdr.ranking import Ranking
+from gr_mvdr.ranks import gathered
 from gr_mvdr.relevance import PairAlignment
 from gr_mvdr.tokenizers import EOS_ID
+from gr_mvdr.whole_batch import whole_batch
 from models.base import System, Table
 
 POOLINGS = ("mean", "first")
@@ -42,6 +45,7 @@ class CrossEncoder(System):
         negatives_per_query: int = 4,
         pooling: str = "mean",
         depth: int = 100,
+        gradient_cache: int | None = None,
     ):
         """
         Args:
@@ -54,6 +58,8 @@ class CrossEncoder(System):
                 positive, unless the data give its negatives; all pairs would be B² passes.
             pooling: the vector that is scored, the "mean" of the states or the "first".
             depth: BM25 documents that `retrieve` reranks; it finds no others.
+            gradient_cache: pairs that are encoded at once in training, see `encode_share`;
+                None = the whole batch.
         """
         super().__init__(optimizer)
         self.save_hyperparameters()
@@ -62,6 +68,7 @@ class CrossEncoder(System):
                 raise ValueError(f"model.{name}={value}: must be ≥ 1")
         if pooling not in POOLINGS:
             raise ValueError(f"model.pooling={pooling}: must be {' or '.join(POOLINGS)}")
+        check_gradient_cache(gradient_cache)
         self.loss_function = build(loss)
         self.encoder = load_encoder(**backbone)
         self.head = nn.Linear(self.encoder.config.d_model, 1)
@@ -76,15 +83,19 @@ class CrossEncoder(System):
         return self.head(pooled).squeeze(-1).float()
 
     def loss(self, batch: PairBatch) -> Tensor:
-        """() the configured loss over each query's positive and its negatives."""
+        """() the configured loss over each query's positive and its negatives.
+
+        The batch is that of all ranks: each scores its share of the pairs.
+        """
+        batch = whole_batch(batch)
         scored = scored_pairs(batch, self.hparams.negatives_per_query)
         document, query = scored.nonzero(as_tuple=True)
-        found = self.joint_scores(
-            *joined(
-                (batch.query_ids[query], batch.query_mask[query]),
-                (batch.document_ids[document], batch.document_mask[document]),
-            )
+        pairs = joined(
+            (batch.query_ids[query], batch.query_mask[query]),
+            (batch.document_ids[document], batch.document_mask[document]),
         )
+        parts = encode_share(self.joint_scores, *pairs, self.hparams.gradient_cache)
+        found = gathered(torch.cat(parts))
         relevance = found.new_full(scored.shape, -torch.inf)
         relevance[document, query] = found
         return self.loss_function(relevance, batch)

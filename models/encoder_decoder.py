@@ -15,6 +15,8 @@ from gr_mvdr.configured import build
 from gr_mvdr.heads import Head, Vocabulary
 from gr_mvdr.identifiers import collection_hash
 from gr_mvdr.losses import symmetric_divergence
+from gr_mvdr.ranks import mean_over_ranks, ranks
+from gr_mvdr.spread import of_first
 from models.base import System, Table
 from models.contextual import build_table, encode_texts, live_table
 
@@ -80,8 +82,14 @@ class EncoderDecoder(System):
                 f"model.label_smoothing={smoothing}: must be 0 under a head that masks the rows of "
                 "other positions"
             )
+        if not self.head.reads_output_table and not self._is_tied:
+            self.backbone.lm_head.weight.requires_grad_(False)  # DDP waits for its gradient
         self._sequences, self._documents = sequences, documents
         self._make_table(0)
+
+    @property
+    def _is_tied(self) -> bool:
+        return self.backbone.lm_head.weight is self.backbone.shared.weight
 
     def _make_table(self, epoch: int) -> None:
         if self.head.builds_before(epoch):
@@ -91,6 +99,11 @@ class EncoderDecoder(System):
         # A resumed run has the table of its checkpoint and makes the next one when it is due.
         if self.current_epoch:
             self._make_table(self.current_epoch)
+        # Each rank has made it; rounding may differ between devices, the rows must not.
+        if ranks() > 1 and (state := self.head.table_state()) is not None:
+            collection = state.pop("collection")
+            state = {name: of_first(state[name]) for name in sorted(state)}
+            self.head.load_table_state(state | {"collection": collection})
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
@@ -155,7 +168,7 @@ class EncoderDecoder(System):
         return log_probs.gather(1, rows[mask].unsqueeze(1)).squeeze(1)
 
     def loss(self, batch: PairBatch) -> Tensor:
-        """() cross-entropy of the target tokens (Eq. 10), a mean over tokens.
+        """() cross-entropy of the target tokens (Eq. 10), a mean over the tokens of all ranks.
 
         The batch may hold S targets for each query, rows b·S … b·S + S − 1 for query b: the query
         is encoded once.
@@ -177,12 +190,13 @@ class EncoderDecoder(System):
         labels, sides = rows[batch.document_mask], (query_mask, rows, batch.document_mask)
         smoothing, weight = self.hparams.label_smoothing, self.hparams.get("consistency", 0.0)
         logits = self.logits(queries, *sides)
-        loss = F.cross_entropy(logits, labels, label_smoothing=smoothing)
-        if not (weight and self.training):
-            return loss
-        # A second pass with dropout of its own.
-        again = self.encode(batch.query_ids, batch.query_mask).repeat_interleave(per_query, 0)
-        return loss + weight * symmetric_divergence(logits, self.logits(again, *sides))
+        total = F.cross_entropy(logits, labels, label_smoothing=smoothing, reduction="sum")
+        if weight and self.training:
+            # A second pass with dropout of its own.
+            again = self.encode(batch.query_ids, batch.query_mask).repeat_interleave(per_query, 0)
+            divergence = symmetric_divergence(logits, self.logits(again, *sides))
+            total = total + weight * divergence * len(labels)
+        return mean_over_ranks(total, len(labels))
 
     def token_log_probs(
         self, queries: Tensor, query_mask: Tensor, ids: Tensor, mask: Tensor, index: Tensor

@@ -4,7 +4,7 @@ DPR, ME-BERT, COIL, ColBERT, ALIGNER, XTR and MVA are this one class; `conf/mode
 choices each of them makes (facts: "which alignment is which system").
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,12 @@ from gr_mvdr.batch import PairBatch
 from gr_mvdr.configured import build
 from gr_mvdr.explanation import Explanation, Factors
 from gr_mvdr.flops import multi_vector_joint_flops, mva_joint_flops
+from gr_mvdr.gradient_cache import check_gradient_cache, encode_share
 from gr_mvdr.relevance import PairAlignment, normaliser
 from gr_mvdr.salience import IdfSalience
 from gr_mvdr.scoring import Scoring
-from gr_mvdr.token_vectors import TokenVectors
+from gr_mvdr.token_vectors import TokenVectors, concatenated
+from gr_mvdr.whole_batch import whole_batch
 from models.base import Table
 from models.token_encoder import SIDES, TokenEncoder
 from models.token_searching import TokenSearching
@@ -47,6 +49,7 @@ class MultiVector(TokenSearching):
         pooling: dict[str, Any] | None = None,
         salience: dict[str, Any] | None = None,
         sentinel_id: int | None = None,
+        gradient_cache: int | None = None,
     ):
         """
         Args:
@@ -60,6 +63,8 @@ class MultiVector(TokenSearching):
             optimizer: see `System`.
             sentinel_id: pad queries up to query_length with this token (T5's <extra_id_0>) and
                 let it align like any other: ColBERT's query augmentation. None = off.
+            gradient_cache: texts that are encoded at once in training, see `encode_share`;
+                None = the whole batch.
         """
         super().__init__(search, optimizer)
         self.save_hyperparameters()
@@ -68,6 +73,7 @@ class MultiVector(TokenSearching):
         self.loss_function = build(loss)
         self.encoder = TokenEncoder(backbone, dimension, projections, pooling, salience)
         self._check(salience)
+        check_gradient_cache(gradient_cache)
         self.vocabulary_size = self.encoder.n_tokens
 
     def _check(self, salience: dict[str, Any] | None) -> None:
@@ -113,11 +119,22 @@ class MultiVector(TokenSearching):
         return ids.masked_fill(~mask, self.hparams.sentinel_id), mask.new_ones(mask.shape)
 
     def loss(self, batch: PairBatch) -> Tensor:
-        """() the configured loss over the batch's (documents, queries) relevance (Eq. 2)."""
-        documents = self.encode_documents(batch.document_ids, batch.document_mask)
-        queries = self.encode_queries(batch.query_ids, batch.query_mask)
+        """() the configured loss over the batch's (documents, queries) relevance (Eq. 2).
+
+        The batch is that of all ranks: each encodes its share, and all compute the whole loss.
+        """
+        batch = whole_batch(batch)
+        documents = self._shared(self.encode_documents, batch.document_ids, batch.document_mask)
+        queries = self._shared(self.encode_queries, batch.query_ids, batch.query_mask)
         scores = all_pairs_relevance(documents, queries, self.training_scoring)
         return self.loss_function(scores, batch) + self.encoder.penalty(queries, documents)
+
+    def _shared(
+        self, encode: Callable[[Tensor, Tensor], TokenVectors], ids: Tensor, mask: Tensor
+    ) -> TokenVectors:
+        """The vectors of all texts, of which this rank encodes its share."""
+        parts = encode_share(encode, ids, mask, self.hparams.gradient_cache)
+        return concatenated(parts).gathered()
 
     def _positives(self, batch: PairBatch) -> TokenVectors:
         """The vectors of each query's own document, without given negatives."""

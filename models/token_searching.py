@@ -13,6 +13,7 @@ from gr_mvdr.batch import cut, pad
 from gr_mvdr.progress import track
 from gr_mvdr.ranking import Ranking, best_documents, recall_of_exact
 from gr_mvdr.scoring import Scoring
+from gr_mvdr.spread import spread
 from gr_mvdr.token_index import TokenIndex
 from gr_mvdr.token_search import TokenSearch
 from gr_mvdr.token_store import PackedTokens
@@ -60,13 +61,12 @@ class TokenSearching(System):
     def index(self, documents: Table, directory: str | Path | None = None) -> TokenIndex:
         """Encodes the corpus into a `TokenIndex`, shortest documents first (nothing to pad)."""
         directory = directory or tempfile.mkdtemp(prefix="token-index-")
-        tokens = [self.cut_document(document) for document in documents["tokens"]]
-        order = sorted(range(len(tokens)), key=lambda number: len(tokens[number]))
+        order, tokens = self._shortest_first(documents)
         ids = documents["id"]
         self.searcher = TokenIndex.build(
             directory,
             [ids[number] for number in order],
-            self._packed([tokens[number] for number in order]),
+            self._packed(tokens),
             dtype=self.search.dtype,
             pq_bytes=self.search.pq_bytes,
             fingerprint=self.fingerprint(documents),
@@ -74,6 +74,18 @@ class TokenSearching(System):
         )
         self.search.prepare(self.searcher)
         return self.searcher
+
+    @torch.inference_mode()
+    def help_index(self, documents: Table) -> None:
+        """Encodes this rank's share of the corpus, while rank 0 calls `index`."""
+        for _ in self._packed(self._shortest_first(documents)[1]):
+            pass
+
+    def _shortest_first(self, documents: Table) -> tuple[list[int], list[list[int]]]:
+        """The documents' rows, shortest first, and the tokens that are read of each."""
+        tokens = [self.cut_document(document) for document in documents["tokens"]]
+        order = sorted(range(len(tokens)), key=lambda number: len(tokens[number]))
+        return order, [tokens[number] for number in order]
 
     def open_index(self, documents: Table, directory: str | Path) -> TokenIndex:
         """Opens an index that this very model made of these documents.
@@ -174,18 +186,24 @@ class TokenSearching(System):
         return metrics
 
     def _packed(self, documents: list[list[int]]) -> Iterator[PackedTokens]:
+        """The documents' vectors, in order, on rank 0; all ranks encode."""
         self.eval()
-        for batch in track(list(_batches(documents)), "encoding documents"):
-            ids, mask = (part.to(self.device) for part in pad(batch))
-            found = self.encode_documents(ids, mask).to("cpu")
-            real = found.mask
-            yield PackedTokens(
-                vectors=found.vectors[real],
-                counts=real.sum(1),
-                ids=found.ids[real],
-                salience=None if found.salience is None else found.salience[real],
-                keys=None if found.keys is None else found.keys[real],
-            )
+        batches = list(_batches(documents))
+        found = spread(batches, self._encoded)
+        for parts in track(found, "encoding documents", total=len(batches)):
+            yield PackedTokens(*parts)
+
+    def _encoded(self, documents: list[list[int]]) -> PackedTokens:
+        ids, mask = (part.to(self.device) for part in pad(documents))
+        found = self.encode_documents(ids, mask).to("cpu")
+        real = found.mask
+        return PackedTokens(
+            vectors=found.vectors[real],
+            counts=real.sum(1),
+            ids=found.ids[real],
+            salience=None if found.salience is None else found.salience[real],
+            keys=None if found.keys is None else found.keys[real],
+        )
 
 
 def _texts_hash(ids: Sequence[str], texts: Sequence[Sequence[int]]) -> str:

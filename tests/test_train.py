@@ -15,6 +15,7 @@ from hydra.utils import get_object, instantiate
 from omegaconf import OmegaConf
 
 import train as train_module
+from analysis.recipes.recipe import read_recipes
 from analysis.run_folder import read_run
 from gr_mvdr.ranking import Ranking
 from train import train
@@ -24,7 +25,9 @@ MODELS = sorted(path.stem for path in (ROOT / "conf/model").glob("*.yaml"))
 # A pipeline is made of finished runs: tests/models/test_rerank_pipeline.py.
 TRAINED = [model for model in MODELS if model != "rerank_pipeline"]
 NOT_ALIGNED = ["cross_encoder"]
-EXPERIMENTS = sorted(path.stem for path in (ROOT / "conf/experiment").glob("*.yaml"))
+# Recipes name their collections: tests/test_recipes.py.
+RECIPES = {recipe.name for recipe in read_recipes()}
+EXPERIMENTS = {path.stem for path in (ROOT / "conf/experiment").glob("*.yaml")} - RECIPES
 SMALL = ["experiment=smoke", "logger=none", "data.n_documents=50"]
 SMALLER = {"max_test_queries": 6, "max_rerank_queries": 2}
 NO_ANALYSIS = ["analysis=none", "analysis.pairs=0", "analysis.curve_pairs=0"]
@@ -115,7 +118,7 @@ def test_configurations_compose_and_their_keys_fit_their_targets(model, data, tm
     "group", sorted(p.name for p in (ROOT / "conf").iterdir() if p.is_dir() and p.name[0] != "_")
 )
 def test_leaves_are_short(group):
-    for leaf in (ROOT / "conf" / group).glob("*.yaml"):
+    for leaf in (ROOT / "conf" / group).rglob("*.yaml"):
         lines = [line for line in leaf.read_text().splitlines() if line and line[0] != "#"]
         assert len(lines) <= 20, leaf
 
@@ -158,7 +161,7 @@ def test_a_run_leaves_what_the_contract_says(model, tmp_path):
 
 
 # mva_multipass needs the finished runs of mva_multipass_stages.
-@pytest.mark.parametrize("experiment", sorted({*EXPERIMENTS} - {"mva_multipass"}))
+@pytest.mark.parametrize("experiment", sorted(EXPERIMENTS - {"mva_multipass"}))
 def test_every_experiment_runs_for_two_steps(tmp_path, experiment):
     config = configuration(
         f"experiment={experiment}",

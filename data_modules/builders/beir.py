@@ -1,6 +1,5 @@
 """The BEIR benchmark's collections: a folder, the official zip archive, or the hub's copy."""
 
-import shutil
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from pathlib import Path
 from data_modules.builders.hub import hub_rows
 from data_modules.formats import beir
 from data_modules.layout import Document, Judgement, Layout, Query
+from data_modules.written_once import written_once
 
 # The judgements on the hub by split; its "validation" is BEIR's dev.
 _HUB_SPLITS = {
@@ -42,17 +42,16 @@ def read(name: str, path: Path | None) -> Layout:
 def _unpacked(archive: Path) -> Path:
     """The folder beside an archive that holds its files, made the first time."""
     folder = archive.with_suffix("")
-    if not folder.is_dir():
-        partial_folder = archive.with_suffix(".partial")
-        try:
-            with zipfile.ZipFile(archive) as content:
-                content.extractall(partial_folder)
-            partial_folder.rename(folder)
-        except (zipfile.BadZipFile, zlib.error) as error:
-            raise ValueError(f"{archive}: a damaged archive ({error}): fetch it again") from None
-        finally:
-            shutil.rmtree(partial_folder, ignore_errors=True)
-        print(f"{archive}: unpacked into {folder}")
+    with written_once(folder) as partial_folder:
+        if partial_folder is not None:
+            try:
+                with zipfile.ZipFile(archive) as content:
+                    content.extractall(partial_folder)
+            except (zipfile.BadZipFile, zlib.error) as error:
+                raise ValueError(
+                    f"{archive}: a damaged archive ({error}): fetch it again"
+                ) from None
+            print(f"{archive}: unpacked into {folder}")
     return folder
 
 

@@ -90,7 +90,7 @@ class _Kept:
     def queries(self) -> Iterator[Query]:
         for split, file in self._queries.items():
             judged = {row.query_id for row in judgements(self._qrels[split])}
-            asked = {row.query_id for row in self.judgements(split) if row.relevance > 0}
+            asked = self._asked[split]
             if left := len(judged - asked):
                 print(
                     f"msmarco_doc: {left:,} of {len(judged):,} {split} queries are left out: "
@@ -100,7 +100,19 @@ class _Kept:
                 if row["qid"] in asked:
                     yield Query(where, row["qid"], row["query"])
 
+    @cached_property
+    def _asked(self) -> dict[str, set[str]]:
+        """By split, the queries to which a kept document is relevant."""
+        return {
+            split: {
+                row.query_id
+                for row in judgements(file)
+                if row.relevance > 0 and row.document_id in self._wanted
+            }
+            for split, file in self._qrels.items()
+        }
+
     def judgements(self, split: str) -> Iterator[Judgement]:
         for row in judgements(self._qrels[split]):
-            if row.document_id in self._wanted:
+            if row.document_id in self._wanted and row.query_id in self._asked[split]:
                 yield row

@@ -14,6 +14,7 @@ from data_modules.formats.lines import (
     plain_name,
     rows,
     string,
+    word,
 )
 from data_modules.layout import Document, Judgement, Layout, Query
 
@@ -52,13 +53,13 @@ def _documents(file: Path) -> Iterator[Document]:
     for where, line in numbered_lines(file):
         record = json_object(where, line)
         title = "" if record.get("title") is None else string(where, "title", record)
-        yield Document(where, string(where, "_id", record), title, string(where, "text", record))
+        yield Document(where, word(where, "_id", record), title, string(where, "text", record))
 
 
 def _queries(file: Path) -> Iterator[Query]:
     for where, line in numbered_lines(file):
         record = json_object(where, line)
-        yield Query(where, string(where, "_id", record), string(where, "text", record))
+        yield Query(where, word(where, "_id", record), string(where, "text", record))
 
 
 def judgements(file: Path) -> Iterator[Judgement]:

@@ -91,7 +91,7 @@ def _items(file: Path) -> Iterator[tuple[str, str, list[str]]]:
     for where, item in array_items(file):
         found = item[1] if isinstance(item, list) and len(item) == 2 else None
         places = found if isinstance(found, list) else [found]
-        if not isinstance(item[0] if item else None, str) or not all(map(_is_place, places)):
+        if not (found is not None and isinstance(item[0], str) and all(map(_is_place, places))):
             raise ValueError(f"{where}: expected [query, place] or [query, [place, …]], got {item}")
         yield where, item[0], list(dict.fromkeys(map(str, places)))
 

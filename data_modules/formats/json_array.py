@@ -93,6 +93,8 @@ class _Cursor:
                 if self.ended or not cut:
                     self.place = error.pos
                     raise self._error(f"JSON, but {error.msg}") from None
+            except (ValueError, RecursionError) as error:  # numbers and nests beyond any sense
+                raise self._error(f"JSON, but {error}") from None
             self._read()
 
     def _line(self, place: int) -> int:

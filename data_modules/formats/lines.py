@@ -121,10 +121,9 @@ def json_object(where: str, line: str) -> dict:
     """
     try:
         record = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ValueError(
-            f"{where}: expected a JSON object, but {error.msg}: {line[:60]!r}"
-        ) from None
+    except (ValueError, RecursionError) as error:  # also of numbers and nests beyond any sense
+        reason = getattr(error, "msg", error)
+        raise ValueError(f"{where}: expected a JSON object, but {reason}: {line[:60]!r}") from None
     if not isinstance(record, dict):
         raise ValueError(f"{where}: expected a JSON object, got {line[:60]!r}")
     return record
@@ -166,9 +165,10 @@ def json_value(file: Path) -> Any:
         text = _decoded(str(file), content.read(), first=True)
     try:
         return json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         page = ": an HTML page, not the download" if is_page(text[:1024].encode()) else ""
-        raise ValueError(f"{file}:{error.lineno}: expected JSON, but {error.msg}{page}") from None
+        line, reason = getattr(error, "lineno", 1), getattr(error, "msg", error)
+        raise ValueError(f"{file}:{line}: expected JSON, but {reason}{page}") from None
 
 
 def rows(

@@ -18,7 +18,13 @@ from pathlib import Path
 
 from data_modules.formats.column_order import check_title_and_text
 from data_modules.formats.lines import find, find_all, needed, numbered_lines, plain_name, rows
-from data_modules.formats.named_pairs import TRIPLE, located_pairs, read_negatives
+from data_modules.formats.named_pairs import (
+    RANKING,
+    RUN,
+    TRIPLE,
+    located_pairs,
+    read_negatives,
+)
 from data_modules.formats.trec_files import judgements_by_split, queries, query_files, split_of
 from data_modules.layout import Document, Judgement, Layout
 
@@ -65,7 +71,11 @@ def read(path: Path) -> Layout:
 
 def _candidates(file: Path | None, judgements: dict[str, Callable]) -> dict[str, Callable]:
     splits = [split for split in judgements if split != "train"]
-    return {} if file is None else {split: partial(read_negatives, file) for split in splits}
+    return (
+        {}
+        if file is None
+        else {split: partial(read_negatives, file, RUN, RANKING) for split in splits}
+    )
 
 
 def _name(triples: Path) -> str:

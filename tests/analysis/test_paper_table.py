@@ -89,20 +89,21 @@ def test_rows_are_the_papers_with_ours_beside_them(sweep, tmp_path):
     assert table.heading == "Table 0 (NQ320k) beside ours (almanac (test))"
     assert table.columns == [
         *("paper R@1", "paper R@10", "ours R@1", "ours R@10"),
+        *("difference R@1", "difference R@10"),
         *("p (R@1)", "p (R@10)", "seeds"),
     ]
     rows = {name: [cell.text for cell in cells] for name, cells in table.rows}
     assert list(rows) == ["ColBERT", "DSI", "PAWA", "SEAL"]
-    assert rows["ColBERT"] == ["61.1", "88.4", "100.0", "100.0", "–", "–", "1"]
+    assert rows["ColBERT"] == ["61.1", "88.4", *["100.0"] * 2, "+38.9", "+11.6", "–", "–", "1"]
     # DSI: recall@1 50 and 25 %, recall@10 100 and 75 %; the sample's deviation is 25 / √2.
     assert rows["DSI"][:4] == ["55.2", "67.4", "37.5 ± 17.7", "87.5 ± 17.7"]
-    assert rows["DSI"][6] == "2"
-    assert rows["PAWA"] == ["60.2", "80.2", "–", "–", "–", "–", "–"]
+    assert rows["DSI"][4:6] == ["-17.7", "+20.1"] and rows["DSI"][8] == "2"
+    assert rows["PAWA"] == ["60.2", "80.2", *["–"] * 7]
     # The row above is missing: nothing to test against.
-    assert rows["SEAL"] == ["44.7", "75.5", "0.0", "0.0", "–", "–", "1"]
+    assert rows["SEAL"] == ["44.7", "75.5", "0.0", "0.0", "-44.7", "-75.5", "–", "–", "1"]
     assert "PAWA: no run here." in notes
     markdown = (tmp_path / "paper_table.md").read_text()
-    assert "| DSI | 55.2 | 67.4 | 37.5 ± 17.7 | 87.5 ± 17.7 |" in markdown
+    assert "| DSI | 55.2 | 67.4 | 37.5 ± 17.7 | 87.5 ± 17.7 | -17.7 | +20.1 |" in markdown
     assert "paired randomisation test over queries (10,000 permutations)" in markdown
     assert not list(tmp_path.glob("*.partial"))
 
@@ -160,7 +161,7 @@ def test_what_cannot_be_tested_is_said(tmp_path, how):
     comparison = compare_runs([tmp_path])
     ((table, notes),) = write_paper_table(comparison, read_paper(PAPER), tmp_path)
     cells = dict(table.rows)["DSI"]
-    assert [cell.text for cell in cells[4:6]] == ["–", "–"]
+    assert [cell.text for cell in cells[6:8]] == ["–", "–"]
     assert any(note.startswith("DSI: not tested") for note in notes) == (how != "queries")
     assert any(note.startswith("DSI: judged on other queries") for note in notes) == (
         how == "queries"
@@ -171,6 +172,7 @@ def test_numbers_for_programs(sweep, tmp_path):
     write_paper_table(compare_runs([sweep]), read_paper(PAPER), tmp_path)
     colbert, dsi, pawa, _ = csv.DictReader((tmp_path / "paper_table.csv").open())
     assert float(dsi["paper/recall@1"]) == 55.2 and float(dsi["recall@1"]) == 37.5
+    assert float(dsi["difference/recall@1"]) == pytest.approx(-17.7)
     assert float(dsi["recall@1/std"]) == pytest.approx(25 / 2**0.5)
     assert 0 < float(dsi["p/recall@1"]) < 0.01 and dsi["seeds"] == "1, 2"
     assert dsi["setting"] == "almanac (test)"
@@ -219,7 +221,7 @@ def test_a_row_stands_where_its_numbers_come_from(reranked, tmp_path):
     assert records["q←d"]["place"] == "rerank/document_to_query"
     assert records["search"]["paper/mrr@10"] == ""
     # A search and a reranking are judged on different queries.
-    assert rows["search"][2] == "–"
+    assert rows["search"][3] == "–"
     assert any(note.startswith("search: judged on other queries") for note in notes)
     assert not any("not tested, a run has no" in note for note in notes)
 
@@ -359,6 +361,7 @@ def test_a_paper_that_cannot_be_read_is_named(sweep, tmp_path):
 def test_a_run_leaves_its_judgements(tmp_path):
     class Data:
         test_splits = ("test", "test_unseen")
+        drop_identical = False
         qrels = {"test": {"q": {"d": 1}}, "test_unseen": {"r": {"e": 2, "f": 0}}}  # noqa: RUF012
 
         def test_queries(self, split):
@@ -380,3 +383,72 @@ def test_a_run_leaves_its_judgements(tmp_path):
     for split, name in (("test", "retrieve"), ("test_unseen", "retrieve-test_unseen")):
         assert read_qrels(tmp_path / f"{name}.qrels") == Data.qrels[split]
         assert (tmp_path / f"{name}.trec").is_file()
+
+
+def test_a_row_says_which_runs_it_means(tmp_path):
+    for number, k in enumerate((14, 28)):
+        pooling = {"_target_": "gr_mvdr.pooling.FirstTokens", "k": k}
+        write_run(tmp_path / f"runs/{k}", "MVA", 1, [1 + number] * QUERIES, pooling=pooling)
+    rows = [
+        {"name": k, "where": {"model.pooling": f"FirstTokens(k={k})"}, "recall@1": 1}
+        for k in (14, 28, 56)
+    ]
+    paper = PAPER | {"metrics": ["recall@1"], "systems": ["MVA"], "rows": rows}
+    (section,) = compare_runs([tmp_path / "runs"]).sections
+    lines = paper_lines(section, read_paper(paper))
+    assert [line.difference("recall@1") for line in lines] == [99, -1, None]
+    either = rows[0] | {"where": {"model.pooling.k": [14, 28]}}
+    both = paper_lines(section, read_paper(paper | {"rows": [either]}))
+    assert len(both) == 2
+    nothing = rows[0] | {"where": {"model.pooling.k.of": 14}}
+    assert paper_lines(section, read_paper(paper | {"rows": [nothing]}))[0].group is None
+
+
+def test_a_grid_reads_the_studies_of_all_collections(tmp_path):
+    for name, collection in (("a", "beir/a"), ("b", "beir/b")):
+        folder = write_run(tmp_path / "runs" / name, "ALIGNER", 1, [1] * QUERIES)
+        config = OmegaConf.merge(OmegaConf.load(folder / "config.yaml"), {"collection": collection})
+        OmegaConf.save(config, folder / "config.yaml")
+        provenance = json.loads((folder / "provenance.json").read_text())
+        (folder / "provenance.json").write_text(json.dumps(provenance | {"collection": name}))
+        (folder / "study.csv").write_text(f"strategy,ndcg@10\nk=1,{ord(name) / 100}\nk=2,0.5\n")
+    grid = {
+        "key": "collection",
+        "study": "strategy",
+        "columns": ["k=1", "k=2", "k=4"],
+        "rows": {"beir/a": [9.0, 40.0, 1.0], "beir/b": [9.0, None, 1.0]},
+    }
+    paper = {"title": "T", "collection": "BEIR", "metrics": ["ndcg@10"], "systems": ["ALIGNER"]}
+    comparison = compare_runs([tmp_path / "runs"], mixed=True)
+    assert len(comparison.sections) == 2
+    parsed = read_paper(paper | {"grid": grid})
+    ((table, notes),) = write_paper_table(comparison, parsed, tmp_path)
+    cells = {name: [cell.text for cell in cells[:3]] for name, cells in table.rows}
+    assert cells["beir/a, k=1"] == ["9.0", "97.0", "+88.0"]
+    assert cells["beir/b, k=1"][1] == "98.0"
+    assert cells["beir/a, k=2"] == ["40.0", "50.0", "+10.0"]
+    assert cells["beir/b, k=2"] == ["–", "50.0", "–"]
+    assert cells["beir/a, k=4"] == ["1.0", "–", "–"]
+    assert not any("not tested" in note for note in notes)
+    short = grid | {"rows": {"beir/a": [1.0]}}
+    with pytest.raises(ValueError, match="grid: beir/a has 1 numbers, must have 3"):
+        read_paper(paper | {"grid": short})
+
+
+def test_a_row_may_stand_on_what_was_measured_of_alignments(tmp_path):
+    folder = write_run(tmp_path / "a", "T5-ColBERT", 1, [1] * QUERIES)
+    metrics = json.loads((folder / "metrics.json").read_text())
+    metrics["analysis/exact_match/query_to_document/hard"] = 0.2
+    (folder / "metrics.json").write_text(json.dumps(metrics))
+    ((table, _),) = write_paper_table(
+        compare_runs([tmp_path]), read_paper("figure2_nq320k"), tmp_path
+    )
+    ((_, cells),) = table.rows
+    assert [cell.text for cell in cells] == ["11.4", "20.0", "+8.6", "–", "1"]
+
+
+def test_a_sweep_may_keep_its_comparison_elsewhere(sweep, tmp_path):
+    config = OmegaConf.create({"hydra": {"sweep": {"dir": str(sweep)}}})
+    CompareRuns(paper=PAPER, out=str(tmp_path / "tables/here")).on_multirun_end(config)
+    assert (tmp_path / "tables/here/paper_table.md").is_file()
+    assert not (sweep / "paper_table.md").exists()

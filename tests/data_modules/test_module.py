@@ -307,12 +307,19 @@ def test_candidates_come_from_a_file_the_collection_or_bm25(tmp_path, capsys):
     assert given["q10"] == ["d25", "d1", "d10", "d29"] and given["q12"] == ["d25", "d1", "d12"]
     assert "1 candidates are not in the collection" in capsys.readouterr().out
     own = replace(collection(), candidates={"test": run})
+    assert tiny().candidates("test", queries) != given
     data = tiny()
-    assert data.candidates("test", queries) != given
     data.collection = own
     assert data.candidates("test", queries) == given
     run.write_text("\n".join(lines[2:]))
-    with pytest.raises(ValueError, match=r"1 of 10 queries have no candidate, the first is 'q10'"):
+    with pytest.raises(ValueError, match=r"1 of 10 queries have no candidate .* first is 'q10'"):
+        tiny(candidates_run=str(run)).candidates_from  # noqa: B018, before training
+    data = tiny()
+    data.collection = own
+    assert data.candidates("test", queries)["q10"] == tiny().candidates("test", queries)["q10"]
+    assert data.candidates_from == {"test": f"{run}; 1 queries from BM25"}
+    run.write_text("\n".join(line.replace(" d", " other") for line in lines))
+    with pytest.raises(ValueError, match=r"10 of 10 queries have no candidate in the collection"):
         tiny(candidates_run=str(run)).candidates("test", queries)
     with pytest.raises(FileNotFoundError, match=r"^data\.candidates_run=/no: no such file"):
         tiny(candidates_run="/no")

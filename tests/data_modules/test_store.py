@@ -1,10 +1,12 @@
 import json
+import multiprocessing
 import shutil
 from dataclasses import replace
 
 import pytest
 
 from data_modules import store
+from data_modules.formats.registry import read_layout
 from data_modules.layout import Document, Judgement, Layout, Query, Ranked
 from data_modules.store import collect
 from gr_mvdr.ranking import Ranking
@@ -38,7 +40,7 @@ def not_read():
 
 
 def folders(place):
-    return sorted(path.name for path in place.iterdir() if path.is_dir())
+    return sorted(path.name for path in place.iterdir() if path.is_dir() and path.name != "hashes")
 
 
 def test_a_layout_becomes_tables_and_a_manifest(layout, tmp_path):
@@ -88,9 +90,9 @@ def test_a_file_that_did_not_change_is_hashed_once(layout, tmp_path, monkeypatch
         ({"documents": rows(Document, [*DOCUMENTS, ("a", "", "y")], "d")}, r"d:4: .*'a' .* d:1"),
         ({"documents": rows(Document, [("a", " ", "\n")], "d")}, r"d:1: document 'a' is empty"),
         ({"documents": rows(Document, [("b c", "", "y")], "d")}, r"d:1: .*'b c': must be a word"),
-        ({"documents": rows(Document, [])}, r"source.txt: the file is empty: no documents"),
+        ({"documents": rows(Document, [])}, r"source.txt: no documents: the file is empty"),
         ({"queries": rows(Query, [("1", "")], "q")}, r"q:1: query '1' is empty"),
-        ({"queries": rows(Query, [])}, r"source.txt: the file is empty: no queries"),
+        ({"queries": rows(Query, [])}, r"source.txt: no queries: the file is empty"),
         ({"judgements": {"dev": rows(Judgement, [])}}, r"'dev' is empty"),
         ({"judgements": {"dev": rows(Judgement, [("1", "a", 0)])}}, r"'dev' is empty"),
         (
@@ -146,4 +148,48 @@ def test_candidates_and_negatives_become_runs(layout, tmp_path, capsys):
     expected = Ranking({"1": {"b": 2.0, "a": 1.0}, "2": {"a": 1.0}})
     assert Ranking.read(found.candidates["train"]) == expected
     assert Ranking.read(found.negatives["given"]) == expected
-    assert "1 lines name unknown" in capsys.readouterr().out
+    assert "f:4: 1 of 4 candidates, from this line on" in capsys.readouterr().out
+    others = rows(Ranked, [("8", "x", 1.0), ("9", "a", 1.0)])
+    with pytest.raises(ValueError, match=r"^f:1: none of the 2 negatives .* of another one"):
+        collect(replace(layout, negatives={"given": others}), tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda folder: (folder / "manifest.json").write_text("{}"),
+        lambda folder: (folder / "manifest.json").write_text('{"name'),
+        lambda folder: (folder / "manifest.json").unlink(),
+        lambda folder: (folder / "documents.arrow").write_bytes(b""),
+        lambda folder: (folder / "qrels/train.arrow").unlink(),
+        lambda folder: shutil.copy(folder / "queries.arrow", folder / "documents.arrow"),
+    ],
+)
+def test_a_damaged_collection_is_named_with_what_to_do(layout, tmp_path, damage):
+    folder = collect(layout, tmp_path).folder
+    damage(folder)
+    with pytest.raises(ValueError, match=rf"{folder} is damaged \(.*\): remove it"):
+        collect(layout, tmp_path)
+
+
+def start(layout, place, barrier):
+    barrier.wait()
+    collect(layout, place)
+
+
+def test_processes_that_start_together_build_once(tmp_path):
+    corpus = tmp_path / "corpus"
+    (corpus / "qrels").mkdir(parents=True)
+    (corpus / "corpus.jsonl").write_text('{"_id": 1, "text": "x"}\n')
+    (corpus / "queries.jsonl").write_text('{"_id": "q", "text": "x"}\n')
+    (corpus / "qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\nq\t1\t1\n")
+    context = multiprocessing.get_context("fork")
+    barrier, place = context.Barrier(4), tmp_path / "store"
+    arguments = (read_layout(corpus), place, barrier)
+    processes = [context.Process(target=start, args=arguments) for _ in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * 4
+    assert not list(place.rglob("*.partial"))

@@ -1,0 +1,99 @@
+"""Several processes for one run: `trainer.devices=2` starts what torchrun would start."""
+
+import logging
+import os
+import signal
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from hydra.core.hydra_config import HydraConfig
+from hydra.utils import get_class
+from omegaconf import DictConfig, ListConfig
+from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+TRAIN = Path(__file__).parents[1] / "train.py"
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+
+
+def processes_to_start(config: DictConfig) -> int:
+    """How many processes this job has to start; 1: none, it trains by itself.
+
+    A process that torchrun (or this file) has started starts no more, and a system that is not
+    trained needs no second one.
+
+    Raises:
+        ValueError: several nodes, on which torchrun must be started by hand.
+    """
+    if "LOCAL_RANK" in os.environ or not get_class(config.model._target_).trainable:
+        return 1
+    nodes = config.trainer.get("num_nodes", 1)
+    if nodes > 1:
+        raise ValueError(
+            f"trainer.num_nodes={nodes}: start torchrun on each of the nodes, see docs/training.md"
+        )
+    return device_count(config.trainer.devices, config.trainer.accelerator)
+
+
+def device_count(devices: int | str | ListConfig, accelerator: str) -> int:
+    """The devices that Lightning would take: a number, a list of them, or all GPUs (auto, −1)."""
+    if str(devices) in ("auto", "-1"):
+        return max(1, torch.cuda.device_count()) if accelerator != "cpu" else 1
+    if isinstance(devices, ListConfig):
+        return len(devices)
+    return len(devices.strip(",").split(",")) if "," in str(devices) else int(devices)
+
+
+def launch(processes: int) -> None:
+    """Runs this Hydra job in so many processes of this machine.
+
+    Raises:
+        SystemExit: one of them failed, with its status; it has said why.
+    """
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
+    settings = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=processes,
+        run_id=str(uuid.uuid4()),
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        max_restarts=0,
+        monitor_interval=0.2,
+    )
+    with _own_manners():
+        try:
+            elastic_launch(settings, sys.executable)(str(TRAIN), *job_arguments())
+        except ChildFailedError as error:
+            sys.exit(error.get_first_failure()[1].exitcode)
+        except SignalException:  # Ctrl-C; they have heard it, too
+            sys.exit(1)
+
+
+def job_arguments() -> list[str]:
+    """The command line of this job alone, without the sweep that it may belong to."""
+    hydra = HydraConfig.get()
+    sources = hydra.runtime.config_sources
+    folders = [s.path for s in sources if s.provider == "command-line" and s.schema == "file"]
+    options = [option for folder in folders for option in ("--config-dir", folder)]
+    return [*options, *hydra.overrides.task, "hydra.mode=RUN"]
+
+
+@contextmanager
+def _own_manners() -> Iterator[None]:
+    """torch's launcher leaves its signal handlers behind and logs what a process has said."""
+    kept = {number: signal.getsignal(number) for number in _SIGNALS}
+    logger = logging.getLogger("torch.distributed.elastic")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        for number, handler in kept.items():
+            signal.signal(number, handler)

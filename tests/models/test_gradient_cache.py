@@ -1,0 +1,134 @@
+"""Gradient caching: the plain gradients, in the memory of one chunk."""
+
+import pytest
+import torch
+
+from data_modules.epoch import collate
+from gr_mvdr import gradient_cache
+from tests.models.test_two_ranks import examples, make_cross_encoder
+
+BACKBONE = dict(name=None, attention="eager")
+
+
+def make(tools, name, **options):
+    """A system whose dropout is on."""
+    dropout = BACKBONE | {"dropout_rate": 0.3, "shape": tools.SHAPE}
+    if name == "cross_encoder":
+        return make_cross_encoder(dropout_rate=0.3, **options).train()
+    return tools.make_multi_vector(name, backbone=dropout, **options).train()
+
+
+def gradients(system, batch, seed=1):
+    """() loss and one vector of all gradients."""
+    torch.manual_seed(seed)
+    system.zero_grad()
+    loss = system.loss(batch)
+    loss.backward()
+    found = [p.grad.flatten() for p in system.parameters() if p.grad is not None]
+    return loss.detach(), torch.cat(found)
+
+
+@pytest.fixture(params=[True, False], ids=["given", "in-batch"])
+def batch(request):
+    return collate(examples(given=request.param))
+
+
+@pytest.mark.parametrize("name", ["t5_colbert", "xtr", "aligner", "mva-learned", "cross_encoder"])
+@pytest.mark.parametrize("size", [1, 2, 100])
+def test_cached_gradients_are_plain_ones(tools, name, size, batch):
+    """Without dropout: a chunk has draws of its own."""
+    plain, cached = (make(tools, name, gradient_cache=n).eval() for n in (None, size))
+    loss, expected = gradients(plain, batch)
+    again, found = gradients(cached, batch)
+    assert torch.isclose(again, loss, rtol=1e-5) and expected.norm() > 1e-2
+    assert (found - expected).norm() < 1e-5 * expected.norm()
+
+
+@pytest.mark.parametrize("name", ["t5_colbert", "mva-learned", "cross_encoder"])
+def test_dropout_on_the_way_back_is_that_of_the_way_there(tools, name, batch, monkeypatch):
+    system = make(tools, name, gradient_cache=2)
+    loss, cached = gradients(system, batch)
+    other, _ = gradients(system, batch, seed=2)
+    monkeypatch.setattr(gradient_cache, "checkpoint", lambda encode, *sides, **_: encode(*sides))
+    kept_loss, kept = gradients(system, batch)
+    assert torch.equal(loss, kept_loss) and loss != other
+    assert (cached - kept).norm() < 1e-6 * kept.norm()
+
+
+def test_under_autocast_gradients_are_alike(tools, batch):
+    found = []
+    for size in (None, 2):
+        system = make(tools, "t5_colbert", gradient_cache=size).eval()
+        with torch.autocast("cpu", torch.bfloat16):
+            torch.manual_seed(0)
+            loss = system.loss(batch)
+        loss.backward()
+        found.append(
+            torch.cat([p.grad.flatten() for p in system.parameters() if p.grad is not None])
+        )
+    plain, cached = found
+    assert (cached - plain).norm() < 0.05 * plain.norm()
+
+
+@pytest.mark.parametrize("name", ["t5_colbert", "cross_encoder"])
+def test_one_chunk_of_activations_is_held(tools, name):
+    batch = collate(examples(given=False) * 8)
+
+    def held(size):
+        total = 0
+
+        def keep(tensor):
+            nonlocal total
+            total += tensor.numel() * tensor.element_size()
+            return tensor
+
+        system = make(tools, name, gradient_cache=size)
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            system.loss(batch)
+        return total
+
+    assert held(4) < held(None) / 4
+
+
+def test_nothing_is_recomputed_without_gradients(tools, batch, monkeypatch):
+    system = make(tools, "t5_colbert", gradient_cache=2).eval()
+    monkeypatch.setattr(gradient_cache, "checkpoint", None)
+    with torch.no_grad():
+        assert system.loss(batch) > 0
+
+
+@pytest.mark.parametrize("name", ["t5_colbert", "cross_encoder"])
+def test_a_chunk_holds_at_least_one_text(tools, name):
+    with pytest.raises(ValueError, match="model.gradient_cache=0: must be ≥ 1, or null"):
+        make(tools, name, gradient_cache=0)
+
+
+@pytest.mark.parametrize("name", ["t5_colbert", "seal"])
+def test_checkpointed_layers_give_the_same_gradients_with_dropout(tools, name):
+    batch = collate(examples(given=False))
+    found = []
+    for on in (False, True):
+        backbone = BACKBONE | {
+            "dropout_rate": 0.3,
+            "shape": tools.SHAPE,
+            "gradient_checkpointing": on,
+        }
+        build = tools.make_seal if name == "seal" else tools.make_multi_vector
+        found.append(gradients(build(backbone=backbone).train(), batch))
+    (loss, plain), (again, recomputed) = found
+    assert torch.equal(loss, again) and (recomputed - plain).norm() < 1e-6 * plain.norm()
+
+
+def test_checkpointed_layers_hold_less_and_only_in_training(tools):
+    batch = collate(examples(given=False))
+    counts = []
+    for on in (False, True):
+        backbone = BACKBONE | {"shape": tools.SHAPE, "gradient_checkpointing": on}
+        system = tools.make_seal(backbone=backbone)
+        for training in (True, False):
+            saved = []
+            with torch.autograd.graph.saved_tensors_hooks(saved.append, lambda t: t):
+                system.train(training).loss(batch)
+            counts.append(len(saved))
+    plain, _, checkpointed, evaluated = counts
+    assert checkpointed < plain / 2 < evaluated

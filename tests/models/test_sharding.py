@@ -1,0 +1,102 @@
+"""Parameters in shards (trainer=fsdp): two processes with half of them each equal one with all."""
+
+import os
+
+import pytest
+import pytorch_lightning as pl
+import torch
+
+from data_modules.epoch import collate
+from gr_mvdr.ranks import rank, ranks
+from models.sharding import shard
+from tests.models.test_two_ranks import examples, part_of
+from tests.two_processes import in_two_processes
+
+NAMES = ["cached", "seal"]
+
+
+class Steps(torch.utils.data.Dataset):
+    """Three times one batch."""
+
+    def __init__(self, batch):
+        self.batch = batch
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, step):
+        return self.batch
+
+
+def systems():
+    from tests.models.conftest import make_multi_vector, make_seal
+
+    return {"cached": make_multi_vector(gradient_cache=2), "seal": make_seal()}
+
+
+def trained():
+    """Each system after three clipped steps: its whole weights, on rank 0, and what it kept."""
+    os.environ["LOCAL_RANK"] = str(rank())
+    found = {}
+    for name, system in systems().items():
+        strategy = "auto"
+        if ranks() > 1:
+            strategy = pl.strategies.ModelParallelStrategy(ranks(), 1, False)
+        trainer = pl.Trainer(
+            accelerator="cpu",
+            devices=ranks(),
+            strategy=strategy,
+            max_epochs=1,
+            gradient_clip_val=0.1,
+            use_distributed_sampler=False,
+            **dict(logger=False, enable_checkpointing=False, enable_progress_bar=False),
+            enable_model_summary=False,
+        )
+        batch = collate(part_of(examples(given=name == "cached"), rank(), ranks()))
+        trainer.fit(system, torch.utils.data.DataLoader(Steps(batch), batch_size=None))
+        weights = trainer.strategy.lightning_module_state_dict()
+        layer = next(p for n, p in system.named_parameters() if "SelfAttention" in n)
+        kept = layer.to_local().numel() if ranks() > 1 else layer.numel()
+        found[name] = {"weights": dict(weights), "kept": kept}
+    os.environ.pop("LOCAL_RANK")
+    return found
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    return in_two_processes(trained, tmp_path_factory.mktemp("sharding"))
+
+
+@pytest.fixture(scope="module")
+def expected():
+    return trained()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", NAMES)
+def test_sharded_training_ends_with_the_weights_of_one_process(name, found, expected):
+    whole = expected[name]["weights"]
+    started = systems()[name].state_dict()
+    assert found[0][name]["weights"].keys() == whole.keys()
+    for key, value in whole.items():
+        assert torch.allclose(found[0][name]["weights"][key], value, atol=2e-5), key
+    moved = [key for key, value in whole.items() if (value - started[key]).abs().max() > 1e-3]
+    assert len(moved) > len(whole) / 2
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_rank_keeps_a_half(name, found, expected):
+    assert [2 * one[name]["kept"] for one in found] == 2 * [expected[name]["kept"]]
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "message"),
+    [
+        ("make_multi_vector", dict(gradient_cache=1), "model.gradient_cache=1: must be ≥ 2"),
+        ("make_docid", dict(kind="atomic", trained_rows="new"), "model.trained_rows=new: must be"),
+        ("make_docid", dict(kind="titles-np"), "NonParametricHead: cannot be trained under"),
+    ],
+)
+def test_what_shards_cannot_do_is_refused(tools, make, options, message):
+    with pytest.raises(ValueError, match=message):
+        shard(getattr(tools, make)(**options), None)

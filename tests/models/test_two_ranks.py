@@ -1,0 +1,171 @@
+"""Two processes equal one: every system's loss and gradients on the parts of one batch.
+
+Five pairs on two ranks: 3 and 2. A document is there twice, on both ranks; given negatives are
+positives of the other rank, or given there too.
+"""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from data_modules.epoch import collate
+from data_modules.tasks import Example, GivenNegatives
+from gr_mvdr.batch import cut
+from gr_mvdr.ranks import rank, ranks
+from gr_mvdr.tokenizers import EOS_ID
+from gr_mvdr.whole_batch import assembled, whole_batch
+from models.cross_encoder import CrossEncoder
+from tests.two_processes import in_two_processes
+
+DOCUMENTS = [3, 7, 3, 1, 5]
+NEGATIVES = [[7, 0], [6, 0], [2, 1], [3, 6], [0, 7]]
+TEACHER = np.linspace(-1, 2, 15).reshape(5, 3).tolist()
+LOSSES = ["PairwiseCrossEntropy", "GivenNegativesCrossEntropy", "KLDistillation", "MarginMSE"]
+KINDS = "t5_colbert me_bert coil aligner aligner-soft idf xtr mva-learned mva-temporal wu".split()
+DOCIDS = "atomic semantic-pawa titles-nci titles-np".split()
+
+
+def loss(name, **options):
+    return {"_target_": f"gr_mvdr.losses.{name}", **options}
+
+
+def examples(given: bool, targets: int = 1) -> list[Example]:
+    """Pairs of random texts of many lengths; `given`: with negatives and a teacher."""
+    rng = np.random.default_rng(3)
+    texts = [cut(rng.integers(4, 60, n).tolist(), 99, EOS_ID) for n in (4, 7, 3, 9, 6, 5, 11, 2)]
+    queries = [cut(rng.integers(4, 60, n).tolist(), 99, EOS_ID) for n in (3, 6, 4, 8, 5)]
+    found = []
+    for place, (query, document) in enumerate(zip(queries, DOCUMENTS, strict=True)):
+        rows = NEGATIVES[place]
+        negatives = GivenNegatives([texts[row] for row in rows], rows, TEACHER[place])
+        spans = [texts[document][number:] for number in range(targets)]
+        found.append(Example(query, spans, document, negatives if given else None))
+    return found
+
+
+def part_of(found: list[Example], number: int, of: int) -> list[Example]:
+    return [found[place] for place in np.array_split(np.arange(len(found)), of)[number]]
+
+
+def cases():
+    """name → (system, its examples). Built anew for each, of the same seed on every rank."""
+    from tests.models.conftest import MULTI_VECTOR, make_docid, make_multi_vector, make_seal
+
+    for kind in KINDS:
+        yield kind, make_multi_vector(kind), examples(given=False)
+    yield "given", make_multi_vector(), examples(given=True)
+    for name in LOSSES:
+        yield name, make_multi_vector(loss=loss(name)), examples(given=True)
+    both = [loss("InBatchCrossEntropy", temperature=0.5), loss("MarginMSE")]
+    weighted = loss("WeightedSum", losses=both, weights=[1.0, 0.2])
+    yield "weighted", make_multi_vector("xtr", loss=weighted), examples(given=True)
+    yield "next", make_multi_vector(loss=loss("PairwiseCrossEntropy")), examples(given=False)
+    l1 = {"_target_": "gr_mvdr.salience.LearnedSalience", "gate": "l1", "l1": 0.5}
+    yield "l1", make_multi_vector(salience={"query": l1, "document": l1}), examples(given=False)
+    yield "cached", make_multi_vector(gradient_cache=2), examples(given=True)
+    yield "sentinel", make_multi_vector(sentinel_id=3), examples(given=False)
+    assert set(KINDS) <= set(MULTI_VECTOR)
+    yield "cross", make_cross_encoder(), examples(given=False)
+    yield "cross-given", make_cross_encoder(gradient_cache=3), examples(given=True)
+    yield "seal", make_seal(label_smoothing=0.1), examples(given=False, targets=2)
+    for kind in DOCIDS:
+        yield kind, make_docid(kind), examples(given=False)
+    live = make_docid("titles-np")
+    live.head.form = "contrastive"
+    assert live.head.is_contrastive(live.current_epoch)
+    yield "live", live, examples(given=False)
+    yield "consistent", make_docid("semantic", consistency=0.3).train(), examples(given=False)
+
+
+def make_cross_encoder(dropout_rate=0.0, **options):
+    from tests.models.conftest import IN_BATCH, OPTIMIZER, SHAPE, sharpen
+
+    torch.manual_seed(0)
+    backbone = dict(name=None, dropout_rate=dropout_rate, attention="eager", shape=SHAPE)
+    settings = dict(query_length=8, document_length=12, loss=IN_BATCH, optimizer=OPTIMIZER)
+    return sharpen(CrossEncoder(backbone, negatives_per_query=2, **settings, **options)).eval()
+
+
+class Loss(nn.Module):
+    """What DDP wraps: a system whose forward is its loss, as under Lightning."""
+
+    def __init__(self, system):
+        super().__init__()
+        self.system = system
+
+    def forward(self, batch):
+        return self.system.loss(batch)
+
+
+def losses_and_gradients():
+    """Of every case, on this rank's part of its examples, the mean over ranks taken."""
+    found = {}
+    for name, system, its_examples in cases():
+        module = Loss(system)
+        if ranks() > 1:
+            module = DistributedDataParallel(module)
+        value = module(collate(part_of(its_examples, rank(), ranks())))
+        value.backward()
+        gradients = {n: p.grad for n, p in system.named_parameters() if p.grad is not None}
+        found[name] = {"loss": value.detach(), "gradients": gradients}
+    batch = whole_batch(collate(part_of(examples(given=True), rank(), ranks())))
+    return found | {"batch": vars(batch)}
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    return in_two_processes(losses_and_gradients, tmp_path_factory.mktemp("two_ranks"))
+
+
+@pytest.fixture(scope="module")
+def expected():
+    return losses_and_gradients()
+
+
+NAMES = [*KINDS, *DOCIDS, *LOSSES, "given", "weighted", "next", "l1", "cached", "sentinel"]
+NAMES += ["cross", "cross-given", "seal", "live", "consistent"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_loss_and_gradients_are_those_of_one_process(name, found, expected):
+    assert set(NAMES) | {"batch"} == set(expected)
+    one, other = (part[name] for part in found)
+    whole = expected[name]
+    assert whole["loss"] > 0.01
+    assert torch.isclose((one["loss"] + other["loss"]) / 2, whole["loss"], rtol=1e-5)
+    assert set(one["gradients"]) == set(other["gradients"]) == set(whole["gradients"])
+    largest = max(gradient.abs().max() for gradient in whole["gradients"].values())
+    for key, gradient in whole["gradients"].items():
+        for part in (one, other):
+            assert torch.allclose(part["gradients"][key], gradient, 1e-3, 1e-5 * largest), key
+
+
+@pytest.mark.parametrize("given", [True, False])
+@pytest.mark.parametrize("of", [1, 2, 3, 5])
+def test_the_parts_of_a_batch_make_the_batch_that_the_data_would_have_made(given, of):
+    found = examples(given)
+    whole = collate(found)
+    parts = [vars(collate(part_of(found, number, of))) for number in range(of)]
+    together = vars(assembled([type(whole)(**part) for part in same_lengths(parts)]))
+    for name, value in vars(whole).items():
+        assert (value is None) == (together[name] is None), name
+        assert value is None or torch.equal(together[name], value), name
+
+
+def same_lengths(parts):
+    """Parts padded as `gather` pads them."""
+    for name in ("query_ids", "query_mask", "document_ids", "document_mask"):
+        length = max(part[name].shape[1] for part in parts)
+        for part in parts:
+            room = length - part[name].shape[1]
+            part[name] = nn.functional.pad(part[name], (0, room))
+    return parts
+
+
+def test_every_rank_sees_the_batch_of_all(found):
+    whole = vars(collate(examples(given=True)))
+    for part in found:
+        for name, value in whole.items():
+            assert torch.equal(part["batch"][name], value), name

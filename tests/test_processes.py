@@ -1,0 +1,196 @@
+"""`trainer.devices=2`: two processes of the real command equal one, in sweeps and after a kill.
+
+In fp64: a rounding error of the gathered sums cannot grow over the steps as it does in fp32.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import datasets
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from conf.launch import device_count, processes_to_start
+from train import train
+
+ROOT = Path(__file__).parents[1]
+SMALL = [
+    *("experiment=smoke", "logger=none", "data.n_documents=50", "data.train_questions=2"),
+    *("analysis=none", "analysis.pairs=0", "analysis.curve_pairs=0", "trainer.max_steps=-1"),
+    *("trainer.max_epochs=2", "trainer.precision=64-true", "data.batch_size=25"),
+]
+MODELS = ["t5_colbert", "t5_seal"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("processes")
+
+
+def started(folder, *arguments):
+    """The command in a session of its own, so that a signal reaches all of its processes."""
+    command = [sys.executable, "train.py", *SMALL, f"output={folder}", *arguments]
+    environment = os.environ | {
+        "HF_DATASETS_CACHE": str(folder / "cache"),
+        "OMP_NUM_THREADS": "1",
+        "WANDB_MODE": "offline",
+    }
+    return subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def finished(process) -> str:
+    """What the command printed."""
+    said, complained = process.communicate(timeout=300)
+    assert process.returncode == 0, complained[-2000:]
+    return said
+
+
+def configuration(*overrides):
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        return compose("train", list(overrides))
+
+
+@pytest.fixture(scope="module")
+def alone(folder):
+    """Metrics and weights of one process, by model."""
+    cache, datasets.config.HF_DATASETS_CACHE = datasets.config.HF_DATASETS_CACHE, folder / "cache"
+    runs = {}
+    for model in MODELS:
+        keys = [*SMALL, f"model={model}", f"output={folder}", f"name={model}-alone"]
+        runs[model] = train(configuration(*keys)), weights(folder / f"{model}-alone")
+    datasets.config.HF_DATASETS_CACHE = cache
+    return runs
+
+
+@pytest.fixture(scope="module")
+def swept(folder):
+    """A sweep of both models in two processes each: the runs' folders, and what it printed."""
+    keys = [f"model={','.join(MODELS)}", "trainer.devices=2", f"output={folder / 'swept'}"]
+    said = finished(started(folder, "hydra.mode=MULTIRUN", *keys))
+    runs = {model: next((folder / "swept").glob(f"{model}*/metrics.json")) for model in MODELS}
+    return {model: file.parent for model, file in runs.items()}, said
+
+
+def weights(run):
+    checkpoint = torch.load(run / "checkpoints/last.ckpt", weights_only=True)
+    return checkpoint["global_step"], checkpoint["state_dict"]
+
+
+def assert_same(found, expected):
+    assert found.keys() == expected.keys()
+    for key, value in expected.items():
+        if not key.startswith("cost/"):
+            assert found[key] == pytest.approx(value, abs=1e-6), key
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_two_processes_of_a_sweep_leave_what_one_process_leaves(model, folder, alone, swept):
+    run, (metrics, (steps, expected)) = swept[0][model], alone[model]
+    assert_same(json.loads((run / "metrics.json").read_text()), metrics)
+    found_steps, found = weights(run)
+    assert found_steps == steps == 8, "twice 90 pairs: three of 25, 13 and 12 of them, and 15"
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert torch.allclose(found[name], value, rtol=1e-6, atol=1e-8), name
+    assert json.loads((run / "provenance.json").read_text())["ranks"] == 2
+    for file in ("retrieve.trec", "rerank.trec", "report.html"):
+        assert (run / file).stat().st_size
+    index = sorted(path.name for path in (run / "index").rglob("*"))
+    assert index == sorted(path.name for path in (folder / f"{model}-alone/index").rglob("*"))
+
+
+def test_a_sweep_of_several_processes_is_compared_and_says_everything_once(folder, swept):
+    runs, said = swept
+    assert (folder / "swept/comparison.md").is_file()
+    for run in runs.values():
+        assert said.count(f"{run}: finished") == said.count(f"→ {run}") == 1
+
+
+def test_a_killed_run_of_two_processes_resumes_to_the_same_metrics(folder, alone):
+    keys = ["model=t5_colbert", "trainer.devices=2", "name=part", "resume=true"]
+    first = started(folder, *keys)
+    checkpoint = folder / "part/checkpoints/last.ckpt"
+    give_up = time.monotonic() + 120
+    while not checkpoint.is_file() and first.poll() is None and time.monotonic() < give_up:
+        time.sleep(0.05)
+    os.killpg(first.pid, signal.SIGINT)
+    complained = first.communicate(timeout=60)[1]
+    assert first.returncode != 0 and complained.count("interrupted: the same command") == 1
+    assert checkpoint.is_file() and not (folder / "part/metrics.json").exists()
+    finished(started(folder, *keys))
+    assert_same(json.loads((folder / "part/metrics.json").read_text()), alone["t5_colbert"][0])
+
+
+def test_an_error_in_two_processes_is_one_line(folder):
+    keys = ["trainer.devices=2", "name=bad", "data.test_split=nowhere"]
+    process = started(folder, *keys)
+    complained = process.communicate(timeout=120)[1]
+    assert process.returncode == 1
+    assert complained.strip().splitlines()[-1].startswith("error: data.test_split=nowhere")
+    assert complained.count("error:") == 1 and "Traceback" not in complained
+    assert not list((folder / "bad").glob("*"))
+
+
+def test_joblib_runs_a_sweep_that_ends_with_its_comparison(folder):
+    pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
+    keys = [
+        "hydra.mode=MULTIRUN",
+        "hydra/launcher=joblib",
+        "model=bm25",
+        "seed=1,2",
+        "hydra.launcher.n_jobs=2",
+    ]
+    finished(started(folder, *keys, f"output={folder / 'joblib'}"))
+    assert len(list((folder / "joblib").glob("bm25*/metrics.json"))) == 2
+    assert "bm25" in (folder / "joblib/comparison.md").read_text().lower()
+
+
+# How many processes a job starts --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("devices", "accelerator", "gpus", "count"),
+    [
+        (1, "auto", 0, 1),
+        (2, "cpu", 0, 2),
+        ("3", "auto", 8, 3),
+        ("auto", "auto", 4, 4),
+        (-1, "gpu", 4, 4),
+        (-1, "auto", 0, 1),
+        ("auto", "cpu", 4, 1),
+        ("0,2,3", "gpu", 4, 3),
+        (OmegaConf.create([0, 2]), "gpu", 4, 2),
+    ],
+)
+def test_devices_mean_what_lightning_means(devices, accelerator, gpus, count, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    assert device_count(devices, accelerator) == count
+
+
+def test_only_training_starts_processes_and_only_once(monkeypatch):
+    two = "trainer.devices=2"
+    assert processes_to_start(configuration("model=t5_colbert", two, "name=x")) == 2
+    assert processes_to_start(configuration("model=bm25", two, "name=x")) == 1
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    assert processes_to_start(configuration("model=t5_colbert", two, "name=x")) == 1
+
+
+def test_several_nodes_are_started_by_torchrun():
+    config = configuration("model=t5_colbert", "trainer.num_nodes=2", "name=x")
+    with pytest.raises(ValueError, match="trainer.num_nodes=2: start torchrun on each"):
+        processes_to_start(config)
