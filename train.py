@@ -54,7 +54,8 @@ def train(config: DictConfig) -> dict[str, float]:
         check_values(config)
         run, finished = find_run(config)
     if finished:
-        print(f"{run}: finished before, kept")
+        if rank() == 0:
+            print(f"{run}: finished before, kept")
         return json.loads((run / "metrics.json").read_text())
     reset_peak_memory()
     pl.seed_everything(config.seed, workers=True, verbose=False)

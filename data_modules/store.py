@@ -78,10 +78,10 @@ def source_hashes(layout: Layout, store: Path) -> dict[str, str]:
         state = file.stat()
         stamp = f"{file.resolve()} {state.st_size} {state.st_mtime_ns}"
         name = hashlib.sha256(stamp.encode()).hexdigest()[:32]
-        with written_once(store / "hashes" / name) as partial:
+        with written_once(store / ".hashes" / name) as partial:
             if partial is not None:
                 partial.write_text(sha256(file))
-        hashes[str(file)] = (store / "hashes" / name).read_text()
+        hashes[str(file)] = (store / ".hashes" / name).read_text()
     return hashes
 
 

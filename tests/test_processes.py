@@ -13,11 +13,14 @@ from pathlib import Path
 
 import datasets
 import pytest
+import pytorch_lightning as pl
 import torch
 from hydra import compose, initialize_config_dir
+from hydra.core.hydra_config import HydraConfig
+from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from conf.launch import device_count, processes_to_start
+from conf.launch import device_count, job_arguments, processes_to_start
 from train import train
 
 ROOT = Path(__file__).parents[1]
@@ -194,3 +197,20 @@ def test_several_nodes_are_started_by_torchrun():
     config = configuration("model=t5_colbert", "trainer.num_nodes=2", "name=x")
     with pytest.raises(ValueError, match="trainer.num_nodes=2: start torchrun on each"):
         processes_to_start(config)
+
+
+def test_fsdp_composes_for_any_number_of_devices():
+    config = configuration("trainer=fsdp", "trainer.devices=4", "name=x", "trainer.accelerator=cpu")
+    strategy = instantiate(config.trainer.strategy)
+    assert isinstance(strategy, pl.strategies.ModelParallelStrategy)
+    assert config.trainer.strategy.data_parallel_size == 4 == processes_to_start(config)
+
+
+def test_a_job_repeats_its_own_command_without_the_sweep():
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        config = compose("train", ["model=t5_seal", "seed=2"], return_hydra_config=True)
+    HydraConfig.instance().set_config(config)
+    try:
+        assert job_arguments() == ["model=t5_seal", "seed=2", "hydra.mode=RUN"]
+    finally:
+        HydraConfig.instance().cfg = None

@@ -1,4 +1,5 @@
-"""Benchmark of the data's scale: a million documents read, tokenised and iterated in bounded memory.
+"""Benchmark of the data's scale: a million documents read, tokenised and iterated.
+
 
 The almanac generates them. A second process then starts from what the first one cached.
 """

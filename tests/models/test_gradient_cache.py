@@ -132,3 +132,13 @@ def test_checkpointed_layers_hold_less_and_only_in_training(tools):
             counts.append(len(saved))
     plain, _, checkpointed, evaluated = counts
     assert checkpointed < plain / 2 < evaluated
+
+
+def test_accumulated_equal_parts_have_the_gradient_of_the_whole_batch(tools):
+    """A generative loss is a mean over tokens: parts of as many tokens weigh alike."""
+    found = [example._replace(targets=[[5, 6, 7, 1]]) for example in examples(given=False)[:4]]
+    system = tools.make_seal()
+    _, whole = gradients(system, collate(found))
+    parts = [gradients(system, collate(found[start : start + 2]))[1] for start in (0, 2)]
+    assert (sum(parts) / 2 - whole).norm() < 1e-5 * whole.norm()
+    assert (parts[0] - parts[1]).norm() > 0.1 * whole.norm()

@@ -41,4 +41,6 @@ def collected(store, monkeypatch) -> Callable[..., Collection]:
 @pytest.fixture
 def built(store) -> Callable[[], list[str]]:
     """What the store holds beside its locks and its memory of hashes."""
-    return lambda: sorted(path.name for path in store.iterdir() if path.is_dir())
+    return lambda: sorted(
+        path.name for path in store.iterdir() if path.is_dir() and path.name[0] != "."
+    )
