@@ -69,6 +69,7 @@ def train(config: DictConfig) -> dict[str, float]:
         model = fit(model, data, config, logger)
     else:
         take_weights(model.eval(), data.tokenizer, weights)
+        model.to(instantiate(config.trainer, logger=False).strategy.root_device)
     if rank() > 0:
         model.help_index(data.documents)
         leave()
