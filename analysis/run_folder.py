@@ -112,9 +112,10 @@ def start_run(config: DictConfig, record: dict[str, Any]) -> None:
 
 
 def _choices(text: str) -> dict[str, Any]:
-    """A configuration without what may differ when a run is resumed."""
+    """A configuration without what may differ when a run is resumed: what sweeps go through, too."""
     config = OmegaConf.to_container(OmegaConf.create(text))
-    return {key: value for key, value in config.items() if key not in ("resume", "logger")}
+    left_out = ("resume", "logger", "collections", "batches", "k_trains")
+    return {key: value for key, value in config.items() if key not in left_out}
 
 
 def write_json(path: Path, content: Any, indent: int | None = 2) -> None:
