@@ -112,7 +112,7 @@ def start_run(config: DictConfig, record: dict[str, Any]) -> None:
 
 
 def _choices(text: str) -> dict[str, Any]:
-    """A configuration without what may differ when a run is resumed: what sweeps go through, too."""
+    """A configuration without what may differ in a resumed run; what sweeps go through, too."""
     config = OmegaConf.to_container(OmegaConf.create(text))
     left_out = ("resume", "logger", "collections", "batches", "k_trains")
     return {key: value for key, value in config.items() if key not in left_out}

@@ -38,8 +38,8 @@ def take_weights(model: System, tokenizer: Any, run: FinishedRun) -> None:
     head = getattr(model, "head", None)
     if head is not None and head.table_state() is not None:
         raise ValueError(
-            f"{run.key}: must not be a run of NP decoding, whose table is made of the documents that "
-            "it was trained on"
+            f"{run.key}: must not be a run of NP decoding, whose table is made of the documents "
+            "that it was trained on"
         )
     if load_tokenizer(run.path / "tokenizer").get_vocab() != tokenizer.get_vocab():
         raise ValueError(
