@@ -78,7 +78,7 @@ QRELS_HEADER = "query-id\tcorpus-id\tscore\n"
         ("corpus.jsonl", '{"_id": "a", "text": "x"}\n{"_id": "b", ', r":2: expected a JSON object"),
         ("corpus.jsonl", "[1]\n", r":1: expected a JSON object, got '\[1\]'"),
         ("corpus.jsonl", '{"text": "x"}\n', r':1: expected a string "_id", got null'),
-        ("corpus.jsonl", '{"_id": 7, "text": "x"}\n', r':1: expected a string "_id", got 7'),
+        ("corpus.jsonl", '{"_id": 7.5, "text": "x"}\n', r':1: expected a string "_id", got 7.5'),
         (
             "corpus.jsonl",
             '{"_id": "a b", "text": "x"}\n',
@@ -121,8 +121,8 @@ def test_a_broken_line_is_named_with_its_file_and_number(folder, name, content, 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("corpus.jsonl", "", r"corpus\.jsonl.*: the file is empty: no documents"),
-        ("queries.jsonl", "\n", r"queries\.jsonl.*: the file is empty: no queries"),
+        ("corpus.jsonl", "", r"corpus\.jsonl.*: no documents: the file is empty"),
+        ("queries.jsonl", "\n", r"corpus\.jsonl.*: no queries: the file is empty"),
         ("qrels/test.tsv", QRELS_HEADER, r"split 'test' is empty: it names no relevant document"),
         ("qrels/test.tsv", QRELS_HEADER + "2\tb\t0\n", r"split 'test' is empty"),
     ],
