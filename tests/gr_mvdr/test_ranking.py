@@ -1,5 +1,4 @@
 import random
-import time
 
 import ir_measures
 import numpy as np
@@ -146,12 +145,3 @@ def test_relevant_documents_that_were_not_retrieved_count_in_the_ideal():
     assert complete["ndcg@10"] == pytest.approx(1)
     assert missed["ndcg@10"] == pytest.approx(1 / (3 + 1 / np.log2(3)))
     assert missed["recall@10"] == 0.5
-
-
-def test_four_thousand_queries_take_under_two_seconds():
-    run, qrels = random_run_and_qrels(seed=3, queries=4000, ties=False)
-    ranking = Ranking(run)
-    evaluate(ranking, {"q0": qrels["q0"]})  # imports torch
-    start = time.process_time()
-    evaluate(ranking, qrels)
-    assert time.process_time() - start < 3  # measured 1.3 s on a busy core
