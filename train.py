@@ -23,10 +23,13 @@ from analysis.publish import publish_run
 from analysis.run_folder import find_run, read_run, start_run, write_json
 from analysis.studies.study import check_study, run_study
 from conf.checks import check_values
+from conf.errors import errors_in_a_line
 from conf.launch import launch, processes_to_start
 from conf.rehearse import rehearsed
 from conf.resolvers import register_resolvers
+from data_modules.module import RetrievalDataModule
 from gr_mvdr.ranks import first, join, leave, rank
+from models.base import System
 from models.weights import find_weights, take_weights
 
 register_resolvers()
@@ -57,6 +60,21 @@ def train(config: DictConfig) -> dict[str, float]:
         if rank() == 0:
             print(f"{run}: finished before, kept")
         return json.loads((run / "metrics.json").read_text())
+    model, data, logger = trained(config, run)
+    if rank() > 0:
+        model.help_index(data.documents)
+        leave()
+        return {}
+    metrics = measured(config, run, model, data)
+    write_json(run / "metrics.json", metrics)
+    report = write_report(run)
+    publish_run(logger, read_run(run))
+    print(f"{run}: finished, {report}")
+    return metrics
+
+
+def trained(config: DictConfig, run: Path) -> tuple[System, RetrievalDataModule, Any]:
+    """The run's trained model, its data, and the logger of rank 0, None elsewhere."""
     reset_peak_memory()
     pl.seed_everything(config.seed, workers=True, verbose=False)
     with first():  # what rank 0 has cached, the others find
@@ -66,16 +84,19 @@ def train(config: DictConfig) -> dict[str, float]:
         record = provenance(config.system, model, data, config.seed)
     logger = opened_run(config, run, record) if rank() == 0 else None
     if weights is None:
-        model = fit(model, data, config, logger)
-    else:
-        take_weights(model.eval(), data.tokenizer, weights)
-        model.to(instantiate(config.trainer, logger=False).strategy.root_device)
-    if rank() > 0:
-        model.help_index(data.documents)
-        leave()
-        return {}
-    metrics = {"cost/train_seconds": model.train_seconds}
+        return fit(model, data, config, logger), data, logger
+    take_weights(model.eval(), data.tokenizer, weights)
+    return model.to(instantiate(config.trainer, logger=False).strategy.root_device), data, logger
 
+
+def measured(
+    config: DictConfig, run: Path, model: System, data: RetrievalDataModule
+) -> dict[str, float]:
+    """Indexes, searches, reranks, analyses: the run's metrics, its files in its folder.
+
+    The other ranks help with the index (`help_index`); from there on rank 0 is alone.
+    """
+    metrics = {"cost/train_seconds": model.train_seconds}
     start = time.perf_counter()
     model.index(data.documents, run / "index")
     leave()
@@ -89,15 +110,10 @@ def train(config: DictConfig) -> dict[str, float]:
     metrics |= analyse_run(model, data, run, config.system, asked)
     metrics |= run_study(config.study, model, data, run)
     metrics["cost/peak_memory_bytes"] = peak_memory_bytes()
-
-    write_json(run / "metrics.json", metrics)
-    report = write_report(run)
-    publish_run(logger, read_run(run))
-    print(f"{run}: finished, {report}")
     return metrics
 
 
-def prepared_model(config: DictConfig, data: Any, run: Path) -> Any:
+def prepared_model(config: DictConfig, data: RetrievalDataModule, run: Path) -> System:
     """The system of the configuration, which knows its corpus."""
     settings = config.copy()
     settings.tokenizer.vocab_size = len(data.tokenizer)  # a small model's table wastes no row
@@ -126,7 +142,7 @@ def print_losses(record: dict[str, Any], config: DictConfig) -> None:
         print(f"{count:,} queries without a relevant document: {where}")
 
 
-def fit(model: pl.LightningModule, data: Any, config: DictConfig, logger: Any) -> Any:
+def fit(model: System, data: RetrievalDataModule, config: DictConfig, logger: Any) -> System:
     """The trained model; it goes on from its last checkpoint. BM25 has nothing to train."""
     if not model.trainable:
         return model
@@ -153,22 +169,17 @@ def fit(model: pl.LightningModule, data: Any, config: DictConfig, logger: Any) -
 @hydra.main(version_base="1.3", config_path="conf", config_name="train")
 def main(config: DictConfig) -> None:
     try:
-        if (processes := processes_to_start(config)) > 1:
-            launch(processes)
-        else:
-            train(config)
-    except hydra.errors.InstantiationException as error:
-        sys.exit(f"error: {error.__cause__ or error}")
-    except (ValueError, OSError) as error:
-        sys.exit(f"error: {error}")
+        with errors_in_a_line():
+            if (processes := processes_to_start(config)) > 1:
+                launch(processes)
+            else:
+                train(config)
     except KeyboardInterrupt:
         said = "interrupted: the same command with resume=true goes on from the last epoch"
         sys.exit(said if rank() == 0 else 1)
 
 
 if __name__ == "__main__":
-    try:
+    with errors_in_a_line():
         sys.argv[1:] = rehearsed(sys.argv[1:])
-    except ValueError as error:
-        sys.exit(f"error: {error}")
     main()

@@ -21,6 +21,7 @@ from analysis.comparisons.paper_table import write_paper_table
 from analysis.metric_names import group
 from analysis.publish import publish_comparison
 from analysis.tables import Cell, Table, summary
+from conf.errors import errors_in_a_line
 from conf.resolvers import register_resolvers
 
 CONFIGURATIONS = Path(__file__).parents[1] / "conf"
@@ -124,11 +125,8 @@ def comparison_logger(config: DictConfig, folder: Path | str = ".") -> Iterator[
 def main(config: DictConfig) -> None:
     register_resolvers()
     runs = [config.runs] if isinstance(config.runs, str) else list(config.runs)
-    try:
-        with comparison_logger(config, config.out or ".") as logger:
-            compare(runs, config.out, config.mixed, logger, config.get("paper"))
-    except (ValueError, FileNotFoundError) as error:
-        sys.exit(f"error: {error}")
+    with errors_in_a_line(), comparison_logger(config, config.out or ".") as logger:
+        compare(runs, config.out, config.mixed, logger, config.get("paper"))
 
 
 if __name__ == "__main__":

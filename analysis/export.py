@@ -1,6 +1,5 @@
 """Writes a finished run as a Hugging Face folder: ``python -m analysis.export run=outputs/…``."""
 
-import sys
 from pathlib import Path
 
 import hydra
@@ -10,7 +9,8 @@ from omegaconf import DictConfig
 from analysis.export_check import check_library
 from analysis.model_card import model_card
 from analysis.restore import restored
-from analysis.run_folder import UnfinishedRun, read_run
+from analysis.run_folder import asked_run, read_run
+from conf.errors import errors_in_a_line
 from conf.resolvers import register_resolvers
 from gr_mvdr.array_folder import new_folder
 from gr_mvdr.configured import target
@@ -62,12 +62,8 @@ def export_run(run: Path | str, out: Path | str | None = None, check: bool = Fal
 @hydra.main(version_base="1.3", config_path=str(CONFIGURATIONS), config_name="export")
 def main(config: DictConfig) -> None:
     register_resolvers()
-    if not config.run:
-        sys.exit("error: run=null: must be the folder of a finished run, such as run=outputs/…")
-    try:
-        export_run(config.run, config.out, config.check)
-    except (UnfinishedRun, ValueError, OSError) as error:
-        sys.exit(f"error: {error}")
+    with errors_in_a_line():
+        export_run(asked_run(config.run), config.out, config.check)
 
 
 if __name__ == "__main__":

@@ -25,8 +25,10 @@ def restored(run: Path, version: str, instantiate: Callable[[Any], Any]) -> tupl
     config = OmegaConf.load(run / "config.yaml")
     weights = run / "checkpoints" / "last.ckpt"
     if target(config.model["_target_"]).trainable and not weights.is_file():
+        taken = config.get("weights")
+        reason = f", as it was searched with weights={taken}: name that run" if taken else ""
         raise FileNotFoundError(
-            f"{weights} is missing: a run without a checkpoint cannot be restored"
+            f"{weights} is missing: a run without a checkpoint cannot be restored{reason}"
         )
     try:
         data = instantiate(config.data)

@@ -1,7 +1,6 @@
 """Analyses a finished run again, without training: ``python -m analysis.run run=outputs/…``."""
 
 import json
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,8 @@ from analysis.analyse import analyse_run
 from analysis.pages.report import write_report
 from analysis.publish import publish_run
 from analysis.restore import restored
-from analysis.run_folder import PARTS, UnfinishedRun, read_run, write_json
+from analysis.run_folder import PARTS, asked_run, read_run, write_json
+from conf.errors import errors_in_a_line
 from conf.resolvers import register_resolvers
 
 CONFIGURATIONS = Path(__file__).parents[1] / "conf"
@@ -67,16 +67,11 @@ def _metrics(path: Path) -> dict[str, float]:
 @hydra.main(version_base="1.3", config_path=str(CONFIGURATIONS), config_name="analyse")
 def main(config: DictConfig) -> None:
     register_resolvers()
-    if not config.run:
-        sys.exit("error: run=null: must be the folder of a finished run, such as run=outputs/…")
     settings = OmegaConf.to_container(config.analysis, resolve=True)
-    try:
-        logger = None
-        if config.get("logger"):
-            logger = instantiate(config.logger)
-        analyse_again(config.run, settings, list(config.peers), logger)
-    except (UnfinishedRun, ValueError, OSError) as error:
-        sys.exit(f"error: {error}")
+    with errors_in_a_line():
+        run = asked_run(config.run)
+        logger = instantiate(config.logger) if config.get("logger") else None
+        analyse_again(run, settings, list(config.peers), logger)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ PARTS = ("config.yaml", "provenance.json", "metrics.json")
 CIRCUMSTANCES = ("seed", "output", "name", "run", "resume", "logger", "data.path")
 
 
-class UnfinishedRun(Exception):
+class UnfinishedRun(ValueError):
     """A run's folder lacks a part; the message names both."""
 
 
@@ -134,6 +134,17 @@ def flatten(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[f"{prefix}{key}"] = value
     return flat
+
+
+def asked_run(path: str | None) -> Path:
+    """The run that a command is for.
+
+    Raises:
+        ValueError: the user named none.
+    """
+    if not path:
+        raise ValueError("run=null: must be the folder of a finished run, such as run=outputs/…")
+    return Path(path)
 
 
 def read_run(path: Path) -> Run:

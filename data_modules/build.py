@@ -14,6 +14,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from conf.checks import check_values
+from conf.errors import errors_in_a_line
 from conf.resolvers import register_resolvers
 from data_modules.collection import Collection
 from data_modules.store import MANIFEST
@@ -75,11 +76,8 @@ def _state(collection: Collection, started: float) -> str:
 def main(config: DictConfig) -> None:
     register_resolvers()
     try:
-        build(config)
-    except hydra.errors.InstantiationException as error:
-        sys.exit(f"error: {error.__cause__ or error}")
-    except (ValueError, OSError) as error:
-        sys.exit(f"error: {error}")
+        with errors_in_a_line():
+            build(config)
     except KeyboardInterrupt:
         sys.exit("interrupted: nothing is left behind")
 

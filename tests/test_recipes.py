@@ -8,6 +8,7 @@ from statistics import fmean
 import datasets
 import pytest
 from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from analysis.comparisons.paper import PAPERS, read_paper
@@ -17,6 +18,7 @@ from analysis.recipes.document import DOCUMENT, composed, documented
 from analysis.recipes.recipe import makers, read_recipe, read_recipes
 from analysis.recipes.rehearse import chosen_recipes, read_record, rehearse, run
 from analysis.recipes.work import Corpus, work
+from analysis.restore import restored
 from analysis.run_folder import find_runs
 from conf.checks import check_values
 from conf.rehearse import rehearsal_of, rehearsed
@@ -212,6 +214,8 @@ def test_weights_of_a_finished_run_search_without_training(tmp_path):
     first, second = ((tmp_path / name / "retrieve.trec") for name in ("trained", "taken"))
     assert first.read_text() == second.read_text()
     assert not (tmp_path / "taken/checkpoints").exists()
+    with pytest.raises(FileNotFoundError, match=rf"weights={tmp_path}/trained: name that run"):
+        restored(tmp_path / "taken", "0", instantiate)
     with pytest.raises(ValueError, match=r"weights=.*another tokeniser"):
         train(small(tmp_path, "words", f"weights={tmp_path}/trained", "data.n_documents=50"))
     with pytest.raises(ValueError, match=r"weights=.*must be \(64, 128\)"):

@@ -5,6 +5,8 @@
 
 from dataclasses import dataclass
 
+from gr_mvdr.flops import hours, training_flops
+
 # The assumed GPU, an A100 with 80 GB, and the share of its bf16 peak that training reaches.
 PEAK_FLOPS = 312e12
 UTILISATION = 0.3
@@ -79,10 +81,12 @@ class Work:
 
     @property
     def train_flops(self) -> float:
-        """Six operations a parameter and token: forward, and twice that backward."""
-        encoder = self.size.encoder * self.source
-        decoder = (self.size.decoder + self.size.table) * self.target if self.generative else 0
-        return 6.0 * self.steps * self.batch * (encoder + decoder)
+        """Of all steps; a decoder's tokens pass its output table, too."""
+        examples = self.steps * self.batch
+        flops = training_flops(self.size.encoder, examples * self.source)
+        if self.generative:
+            flops += training_flops(self.size.decoder + self.size.table, examples * self.target)
+        return flops
 
     @property
     def index_flops(self) -> float:
@@ -93,7 +97,7 @@ class Work:
     @property
     def hours(self) -> float:
         """On one such GPU; search, reranking and analysis come on top."""
-        return (self.train_flops + self.index_flops) / (PEAK_FLOPS * UTILISATION) / 3600
+        return hours(self.train_flops + self.index_flops, PEAK_FLOPS, UTILISATION)
 
     @property
     def memory_bytes(self) -> float:

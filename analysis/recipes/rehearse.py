@@ -16,6 +16,7 @@ from typing import Any
 from analysis.provenance import git_revision, processor
 from analysis.recipes.recipe import Recipe, makers, read_recipes
 from analysis.run_folder import find_runs, write_json
+from conf.errors import errors_in_a_line
 
 ROOT = Path(__file__).parents[2]
 RECORD = ROOT / "docs" / "rehearsals.json"
@@ -115,8 +116,6 @@ def read_record(record: Path = RECORD) -> dict[str, dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    try:
+    with errors_in_a_line():
         failed = rehearse(sys.argv[1:], ROOT / "outputs" / "rehearsals" / git_revision())
-    except ValueError as error:
-        sys.exit(f"error: {error}")
     sys.exit(f"failed: {', '.join(failed)}" if failed else 0)

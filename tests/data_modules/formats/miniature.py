@@ -3,7 +3,10 @@
 import gzip
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from data_modules.formats.registry import read_layout
 
@@ -40,12 +43,14 @@ def copied(format: str, folder: Path) -> Path:
     return Path(shutil.copytree(MINIATURES / format, folder / format))
 
 
-def rewritten(file: Path, change) -> Path:
-    """A text file, packed or not, with changed content."""
+def rewritten(file: Path, content: str | Callable[[str], str | bytes]) -> Path:
+    """A file, packed or not, with other content: a text, or what a function makes of the old."""
     packed = file.suffix == ".gz"
-    text = (gzip.decompress(file.read_bytes()) if packed else file.read_bytes()).decode()
-    changed = change(text).encode()
-    file.write_bytes(gzip.compress(changed) if packed else changed)
+    if callable(content):
+        old = gzip.decompress(file.read_bytes()) if packed else file.read_bytes()
+        content = content(old.decode())
+    new = content.encode() if isinstance(content, str) else content
+    file.write_bytes(gzip.compress(new) if packed else new)
     return file
 
 
@@ -58,3 +63,14 @@ def read_all(path: Path, format: str | None = None) -> None:
         list(rows())
     for rows in layout.negatives.values():
         list(rows())
+
+
+def assert_refused(folder: Path, name: str, content, message: str, read=read_all) -> None:
+    """Reading a folder with one file rewritten fails: the error begins with the file's path.
+
+    `content` is as in `rewritten`; the error matches the pattern `message`, too.
+    """
+    file = rewritten(folder / name, content)
+    with pytest.raises(ValueError, match=message) as error:
+        read(folder)
+    assert str(error.value).startswith(str(file)), error.value

@@ -5,6 +5,7 @@ import pytest
 
 from data_modules.formats.registry import read_layout
 from data_modules.store import collect
+from tests.data_modules.formats.miniature import assert_refused
 
 FILES = {
     "corpus.jsonl": '{"_id": "a", "title": "Ä", "text": "x y"}\n\n{"_id": "b", "text": "z"}\n',
@@ -112,10 +113,7 @@ QRELS_HEADER = "query-id\tcorpus-id\tscore\n"
     ],
 )
 def test_a_broken_line_is_named_with_its_file_and_number(folder, name, content, message):
-    (folder / name).write_text(content, encoding="utf-8")
-    with pytest.raises(ValueError, match=message) as error:
-        collection(folder)
-    assert str(error.value).startswith(str(folder / name))
+    assert_refused(folder, name, content, message, collection)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 import gzip
 import json
 import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from tests.data_modules.formats.miniature import (
     MINIATURES,
     TEXTS,
     TITLES,
+    assert_refused,
     copied,
     found_pairs,
     pairs,
@@ -23,9 +25,10 @@ def questions(folder) -> list[dict]:
     return json.loads((folder / TRAIN).read_text())
 
 
-def with_table(folder, text: str) -> None:
+def without_table(tmp_path) -> Path:
+    folder = copied("dpr", tmp_path)
     (folder / "psgs_w100.tsv.zip").unlink()
-    (folder / "psgs_w100.tsv").write_text(text)
+    return folder
 
 
 def test_ids_and_negatives():
@@ -38,8 +41,7 @@ def test_ids_and_negatives():
 
 
 def test_without_a_table_the_contexts_are_the_documents(tmp_path):
-    folder = copied("dpr", tmp_path)
-    (folder / "psgs_w100.tsv.zip").unlink()
+    folder = without_table(tmp_path)
     collection = collect(read_layout(folder), tmp_path / "store")
     assert sorted(map(int, collection.documents["id"][:])) == list(range(1, 25)), "each once"
     rows = dict(zip(collection.documents["id"][:], collection.documents["text"][:], strict=True))
@@ -53,8 +55,7 @@ def test_one_file_is_a_collection():
 
 
 def test_contexts_without_ids_are_named_by_their_content(tmp_path):
-    folder = copied("dpr", tmp_path)
-    (folder / "psgs_w100.tsv.zip").unlink()
+    folder = without_table(tmp_path)
     (folder / "biencoder-mini-dev.json.gz").unlink()
     records = questions(folder)
     for record in records:
@@ -84,21 +85,18 @@ def test_a_question_without_an_answer_is_not_judged_and_a_context_counts_once(tm
 
 @pytest.mark.parametrize("order", [("id", "title", "text"), ("title", "text", "id")])
 def test_a_header_may_name_the_columns_in_any_order(order, tmp_path):
-    folder = copied("dpr", tmp_path)
+    folder = without_table(tmp_path)
     values = {"title": TITLES, "text": [text.replace('"', '""') for text in TEXTS]}
     values |= {"text": [f'"{text}"' for text in values["text"]], "id": list(range(1, 25))}
     rows = ["\t".join(str(values[name][n]) for name in order) for n in range(24)]
-    with_table(folder, "\n".join(["\t".join(order), *rows]))
+    (folder / "psgs_w100.tsv").write_text("\n".join(["\t".join(order), *rows]))
     assert found_pairs(read_layout(folder), "train") == pairs("train")
 
 
 def test_kilts_order_without_a_header_is_refused(tmp_path):
-    folder = copied("dpr", tmp_path)
-    with_table(folder, "".join(f"{n + 1}\t{TITLES[n]}\t{TEXTS[n]}\n" for n in range(24)))
-    with pytest.raises(
-        ValueError, match=r"psgs_w100\.tsv:1: expected the columns id text title; w"
-    ):
-        read_all(folder)
+    rows = (f"{n + 1}\t{TITLES[n]}\t{TEXTS[n]}\n" for n in range(24))
+    message = r"psgs_w100\.tsv:1: expected the columns id text title; w"
+    assert_refused(without_table(tmp_path), "psgs_w100.tsv", "".join(rows), message)
 
 
 @pytest.mark.parametrize(
@@ -116,16 +114,13 @@ def test_kilts_order_without_a_header_is_refused(tmp_path):
     ],
 )
 def test_a_broken_table_is_named(text, message, tmp_path):
-    folder = copied("dpr", tmp_path)
-    with_table(folder, text)
-    with pytest.raises(ValueError, match=message) as error:
-        read_all(folder)
-    assert str(error.value).startswith(str(folder / "psgs_w100.tsv"))
+    assert_refused(without_table(tmp_path), "psgs_w100.tsv", text, message)
 
 
 def test_a_quoted_text_may_hold_tabs_and_newlines(tmp_path):
-    folder = copied("dpr", tmp_path)
-    with_table(folder, 'id\ttext\ttitle\r\n1\t"a\tb\r\n""c"""\tt\r\n2\td\tu\r\n')
+    folder = without_table(tmp_path)
+    rows = 'id\ttext\ttitle\r\n1\t"a\tb\r\n""c"""\tt\r\n2\td\tu\r\n'
+    (folder / "psgs_w100.tsv").write_text(rows)
     documents = [document[1:] for document in read_layout(folder).documents()]
     assert documents == [("1", "t", 'a\tb\n"c"'), ("2", "u", "d")]
 
@@ -133,31 +128,25 @@ def test_a_quoted_text_may_hold_tabs_and_newlines(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda r: r[1].pop("question"), r', item 1: expected a string "question", got null'),
-        (lambda r: r[1].pop("positive_ctxs"), r', item 1: expected {"question": …, "positive_c'),
-        (lambda r: r[1].update(negative_ctxs="x"), r', item 1: expected "negative_ctxs": \[{"tit'),
+        (lambda r: r.pop("question"), r':1, item 1: expected a string "question", got null'),
+        (lambda r: r.pop("positive_ctxs"), r':1, item 1: expected {"question": …, "positive_c'),
+        (lambda r: r.update(negative_ctxs="x"), r':1, item 1: expected "negative_ctxs": \[{"tit'),
         (
-            lambda r: r[1]["positive_ctxs"][0].update(passage_id=[1]),
-            r'item 1: expected a string "pa',
+            lambda r: r["positive_ctxs"][0].update(passage_id=[1]),
+            r':1, item 1: expected a string "pa',
         ),
     ],
 )
 def test_a_broken_item_is_named(change, message, tmp_path):
-    folder = copied("dpr", tmp_path)
-    records = questions(folder)
-    change(records)
-    (folder / TRAIN).write_text(json.dumps(records))
-    with pytest.raises(ValueError, match=message) as error:
-        read_all(folder)
-    assert str(error.value).startswith(f"{folder / TRAIN}:1")
+    records = questions(MINIATURES / "dpr")
+    change(records[1])
+    assert_refused(copied("dpr", tmp_path), TRAIN, json.dumps(records), message)
 
 
 def test_the_line_of_an_item_is_named(tmp_path):
-    folder = copied("dpr", tmp_path)
-    lines = (folder / TRAIN).read_text().splitlines(True)
-    (folder / TRAIN).write_text("".join([*lines[:300], "oops\n", *lines[300:]]))
-    with pytest.raises(ValueError, match=rf"{TRAIN}:301: expected JSON, but"):
-        read_all(folder)
+    lines = (MINIATURES / "dpr" / TRAIN).read_text().splitlines(True)
+    text = "".join([*lines[:300], "oops\n", *lines[300:]])
+    assert_refused(copied("dpr", tmp_path), TRAIN, text, rf"{TRAIN}:301: expected JSON, but")
 
 
 def test_two_files_of_a_split_and_missing_ones_are_named(tmp_path):

@@ -8,11 +8,10 @@ from tests.data_modules.formats.miniature import (
     MINIATURES,
     TEXTS,
     TITLES,
+    assert_refused,
     copied,
     found_pairs,
     pairs,
-    read_all,
-    rewritten,
 )
 
 TRAIN = "mini_DSI_train_data.json"
@@ -38,20 +37,18 @@ def test_documents_of_a_table(titled, tmp_path):
 
 
 def test_a_table_in_another_order_is_refused(tmp_path):
-    folder = copied("dsi_qg", tmp_path)
     rows = (f"{n}\t{TITLES[n]}\t{TEXTS[n]}\n" for n in range(24))
-    (folder / "mini_corpus.tsv").write_text("".join(rows))
-    with pytest.raises(
-        ValueError, match=r"mini_corpus\.tsv:1: expected the columns id passage tit"
-    ):
-        read_all(folder)
+    message = r"mini_corpus\.tsv:1: expected the columns id passage tit"
+    assert_refused(copied("dsi_qg", tmp_path), "mini_corpus.tsv", "".join(rows), message)
 
 
 def test_a_passage_that_stands_twice_is_refused(tmp_path):
-    folder = copied("dsi_qg", tmp_path)
-    rewritten(folder / TRAIN, lambda text: text + text.splitlines()[0])
-    with pytest.raises(ValueError, match=r":45: the document '0' stands already at .*json:1"):
+    def stored(folder):
         collect(read_layout(folder), tmp_path / "store")
+
+    folder = copied("dsi_qg", tmp_path)
+    message = r":45: the document '0' stands already at .*json:1"
+    assert_refused(folder, TRAIN, lambda t: t + t.splitlines()[0], message, stored)
 
 
 @pytest.mark.parametrize(
@@ -67,11 +64,7 @@ def test_a_passage_that_stands_twice_is_refused(tmp_path):
     ],
 )
 def test_a_broken_line_is_named(line, message, tmp_path):
-    folder = copied("dsi_qg", tmp_path)
-    rewritten(folder / TRAIN, lambda text: text + json.dumps(line))
-    with pytest.raises(ValueError, match=message) as error:
-        read_all(folder)
-    assert str(error.value).startswith(str(folder / TRAIN))
+    assert_refused(copied("dsi_qg", tmp_path), TRAIN, lambda t: t + json.dumps(line), message)
 
 
 def test_two_sets_are_named(tmp_path):

@@ -7,10 +7,10 @@ from tests.data_modules.formats.miniature import (
     MINIATURES,
     TEXTS,
     TITLES,
+    assert_refused,
     copied,
     found_pairs,
     pairs,
-    read_all,
     rewritten,
 )
 
@@ -64,13 +64,9 @@ def test_pages_are_judged_by_their_id(tmp_path):
 
 
 def test_dprs_order_of_columns_is_refused(tmp_path):
-    folder = copied("kilt", tmp_path)
     rows = (f"70{n}-1\t{text}\t{TITLES[n]}\n" for n, text in enumerate(TEXTS))
-    (folder / "kilt.tsv").write_text("".join(rows))
-    with pytest.raises(
-        ValueError, match=r"kilt\.tsv:1: expected the columns id title text; what is"
-    ):
-        read_all(folder)
+    message = r"kilt\.tsv:1: expected the columns id title text; what is"
+    assert_refused(copied("kilt", tmp_path), "kilt.tsv", "".join(rows), message)
 
 
 def test_provenance_outside_the_table_is_counted(tmp_path, capsys):
@@ -97,18 +93,13 @@ def test_provenance_outside_the_table_is_counted(tmp_path, capsys):
     ],
 )
 def test_a_broken_line_is_named(record, message, tmp_path):
-    folder = copied("kilt", tmp_path)
-    rewritten(folder / DEV, lambda text: text + json.dumps(record))
-    with pytest.raises(ValueError, match=message) as error:
-        read_all(folder)
-    assert str(error.value).startswith(str(folder / DEV))
+    assert_refused(copied("kilt", tmp_path), DEV, lambda t: t + json.dumps(record), message)
 
 
 def test_a_tab_in_a_text_is_named(tmp_path):
     folder = copied("kilt", tmp_path)
-    rewritten(folder / "kilt.tsv", lambda text: text.replace("is a port", "is\ta port"))
-    with pytest.raises(ValueError, match=r"kilt\.tsv:1: expected 3 columns .*got 4"):
-        read_all(folder)
+    message = r"kilt\.tsv:1: expected 3 columns .*got 4"
+    assert_refused(folder, "kilt.tsv", lambda t: t.replace("is a port", "is\ta port"), message)
 
 
 def test_two_tasks_tables_and_missing_ones_are_named(tmp_path):

@@ -2,6 +2,7 @@
 
 import gzip
 import zipfile
+from functools import partial
 from pathlib import Path
 
 import datasets
@@ -16,11 +17,11 @@ from tests.data_modules.formats.miniature import (
     MINIATURES,
     TEXTS,
     TITLES,
+    assert_refused,
     copied,
     found_pairs,
     pairs,
     read_all,
-    rewritten,
 )
 from train import train
 
@@ -114,11 +115,9 @@ def test_packing_line_ends_and_byte_order_marks_change_nothing(format, ending, w
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_web_page_is_named(format, tmp_path):
-    folder = copied(format, tmp_path)
-    rewritten(folder / DOCUMENTS[format], lambda _: "<!DOCTYPE html>\n<html>404</html>\n")
-    with pytest.raises(ValueError, match="HTML page") as error:
-        read_all(folder, format)
-    assert str(error.value).startswith(str(folder / DOCUMENTS[format]))
+    folder, read = copied(format, tmp_path), partial(read_all, format=format)
+    page = "<!DOCTYPE html>\n<html>404</html>\n"
+    assert_refused(folder, DOCUMENTS[format], page, "HTML page", read)
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -133,17 +132,11 @@ def test_a_truncated_archive_is_named(format, tmp_path):
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_mixed_encodings_are_named(format, tmp_path):
-    folder = copied(format, tmp_path)
-    file = folder / DOCUMENTS[format]
-    content = file.read_bytes()
-    packed = file.suffix == ".gz"
-    content = gzip.decompress(content) if packed else content
-    latin = content.replace("café".encode(), "café".encode("latin-1"))
-    assert latin != content
-    file.write_bytes(gzip.compress(latin) if packed else latin)
-    with pytest.raises(ValueError, match=r"expected UTF-8") as error:
-        read_all(folder, format)
-    assert str(error.value).startswith(str(file))
+    def mixed(text: str) -> bytes:
+        return text.encode().replace("café".encode(), "café".encode("latin-1"))
+
+    folder, read = copied(format, tmp_path), partial(read_all, format=format)
+    assert_refused(folder, DOCUMENTS[format], mixed, "expected UTF-8", read)
 
 
 @pytest.mark.parametrize("format", FORMATS)

@@ -1,0 +1,24 @@
+"""How a command ends where the user's choices, files or disk are at fault: a line, no traceback."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from hydra.errors import InstantiationException
+
+
+@contextmanager
+def errors_in_a_line() -> Iterator[None]:
+    """Ends the program with status 1 and ``error: …`` for what messages of this project explain.
+
+    Other exceptions are faults of the code and keep their traceback.
+
+    Raises:
+        SystemExit: in the place of a ValueError or OSError, also of one within Hydra's instantiate.
+    """
+    try:
+        yield
+    except InstantiationException as error:
+        sys.exit(f"error: {error.__cause__ or error}")
+    except (ValueError, OSError) as error:
+        sys.exit(f"error: {error}")
