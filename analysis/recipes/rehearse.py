@@ -43,9 +43,9 @@ def rehearse(names: Sequence[str], folder: Path, record: Path = RECORD) -> list[
     recipes, commit, failed = read_recipes(), git_revision(), []
     chosen = chosen_recipes(recipes, names)
     for number, recipe in enumerate(chosen, start=1):
-        known = read_record(record)
         print(f"{number}/{len(chosen)} {recipe.name}: ", end="", flush=True)
-        kept = known.get(recipe.name, {}).get("commit") == commit and "-dirty" not in commit
+        last = read_record(record).get(recipe.name, {})
+        kept = last.get("commit") == commit and "-dirty" not in commit
         if kept and (folder / recipe.tables).is_dir():
             print("rehearsed at this commit, kept")
             continue
@@ -53,13 +53,19 @@ def rehearse(names: Sequence[str], folder: Path, record: Path = RECORD) -> list[
         fault = run(recipe, folder)
         seconds = round(time.perf_counter() - start)
         print(f"failed: {fault}" if fault else f"{seconds} s", flush=True)
-        known.pop(recipe.name, None)
         if fault:
             failed.append(recipe.name)
-        else:
-            known[recipe.name] = entry(commit, seconds)
-        write_json(record, dict(sorted(known.items())))
+        remember(record, recipe.name, None if fault else entry(commit, seconds))
     return failed
+
+
+def remember(record: Path, name: str, rehearsal: dict[str, Any] | None) -> None:
+    """Writes a recipe's rehearsal, or that it has none; what is known of the others stays."""
+    known = read_record(record)
+    known.pop(name, None)
+    if rehearsal is not None:
+        known[name] = rehearsal
+    write_json(record, dict(sorted(known.items())))
 
 
 def entry(commit: str, seconds: int) -> dict[str, Any]:
