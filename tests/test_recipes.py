@@ -71,7 +71,7 @@ def test_its_rehearsal_is_small_and_needs_no_file(recipe):
     assert not OmegaConf.missing_keys(config)
     assert "Almanac" in config.data._target_ and config.backbone.name is None
     assert config.output.startswith("outputs/rehearsals/")
-    assert config.trainer.accelerator == "cpu" and config.trainer.precision == "32-true"
+    assert config.trainer.accelerator == "cpu" and config.trainer.precision == "64-true"
     check_values(config)
 
 
