@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from gr_mvdr.ranking import Ranking, evaluate, write_qrels
+from gr_mvdr.metrics import evaluate
+from gr_mvdr.ranking import Ranking, write_qrels
 
 
 def evaluate_retrieval(model: Any, data: Any, run: Path, depth: int) -> dict[str, float]:
@@ -28,7 +29,7 @@ def evaluate_retrieval(model: Any, data: Any, run: Path, depth: int) -> dict[str
         file = _file("retrieve", split, data)
         ranking.write(run / f"{file}.trec", model.__class__.__name__)
         write_qrels(qrels, run / f"{file}.qrels")
-        found = evaluate(ranking, qrels)
+        found = evaluate(ranking, qrels, data.metrics)
         metrics |= _prefixed(found, "retrieve", split, data)
         if split == data.test_splits[0]:
             metrics |= model.search_fidelity(queries, ranking)
@@ -53,7 +54,7 @@ def evaluate_reranking(
             ranking = model.rerank(queries, data.documents, candidates, **arguments)
             name = "rerank" if number == 0 else f"rerank-{form}"
             ranking.write(run / f"{_file(name, split, data)}.trec", model.__class__.__name__)
-            found = evaluate(ranking, data.judgements(split, queries))
+            found = evaluate(ranking, data.judgements(split, queries), data.metrics)
             metrics |= _prefixed(found, name.replace("-", "/"), split, data)
     return metrics
 

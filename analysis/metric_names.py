@@ -7,12 +7,8 @@ from fnmatch import fnmatch
 from analysis.pages import measurement_names
 
 GROUPS = ("retrieve", "rerank", "analysis", "cost")
+KINDS = {"recall": "R", "success": "Success", "mrr": "MRR", "ndcg": "nDCG"}  # "recall@1": "R@1"
 LABELS = {
-    "recall@1": "R@1",
-    "recall@10": "R@10",
-    "recall@100": "R@100",
-    "mrr@10": "MRR@10",
-    "ndcg@10": "nDCG@10",
     "train_seconds": "training",
     "index_bytes": "index",
     "query_ms_p50": "query, median",
@@ -136,7 +132,8 @@ def _word(part: str) -> str:
 
 def _name(part: str) -> str:
     """Splits and forms are shown as the user types them."""
-    return LABELS.get(part, part)
+    kind, _, rank = part.partition("@")
+    return f"{KINDS[kind]}@{rank}" if _of_ranking(part) else LABELS.get(part, part)
 
 
 def order(key: str) -> tuple:
@@ -151,8 +148,17 @@ def order(key: str) -> tuple:
     return rank, len(parts), "/".join(parts[:-1]), _place(parts[-1]), key
 
 
-def _place(part: str) -> int:
-    return METRIC_ORDER.index(part) if part in METRIC_ORDER else len(METRIC_ORDER)
+def _of_ranking(part: str) -> bool:
+    return "@" in part and part.partition("@")[0] in KINDS
+
+
+def _place(part: str) -> tuple[int, int]:
+    """Kinds of metrics in their order, each by rank; then the other names."""
+    kind, _, rank = part.partition("@")
+    if _of_ranking(part):
+        return list(KINDS).index(kind), int(rank)
+    place = METRIC_ORDER.index(part) if part in METRIC_ORDER else len(METRIC_ORDER)
+    return len(KINDS) + place, 0
 
 
 def _search_place(name: str) -> tuple:
@@ -187,7 +193,7 @@ def _is_headline(key: str, splits: set[str]) -> bool:
     name = key.split("/")[-1]
     match group(key):
         case "retrieve":
-            return name in ("recall@1", "recall@10", "mrr@10")
+            return _of_ranking(name) and name not in ("recall@100", "ndcg@10")
         case "rerank":
             return name == "mrr@10" and key.split("/")[1] not in splits
         case "analysis":

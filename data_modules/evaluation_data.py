@@ -1,6 +1,6 @@
 """What search is judged by: test queries, their judgements, and the candidates to rerank."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from data_modules.candidates import read_candidates
 from data_modules.collection_data import CollectionData
 from data_modules.columns import arrow_column
 from gr_mvdr.bm25 import words
+from gr_mvdr.metrics import METRICS, rank_of
 from gr_mvdr.progress import track
 
 
@@ -24,6 +25,7 @@ class EvaluationData(CollectionData):
         candidates: int = 100,
         candidates_run: str | None = None,
         drop_identical: bool = False,
+        metrics: Sequence[str] = METRICS,
         max_test_queries: int | None = None,
         max_rerank_queries: int | None = None,
         **options: Any,
@@ -34,15 +36,17 @@ class EvaluationData(CollectionData):
             candidates_run: a file that names the documents to rerank (a TREC run, candidate.json);
                 None = the collection's own, and BM25's where it has none.
             drop_identical: a hit whose id is the query's own is none (ArguAna, Quora).
+            metrics: of the rankings, such as recall@1000; see `gr_mvdr.metrics.KINDS`.
             max_test_queries, max_rerank_queries: random samples of the test queries; None = all.
             options: of `CollectionData`.
 
         Raises:
             FileNotFoundError: there is no such file of candidates.
+            ValueError: there is no such metric.
         """
         super().__init__(**options)
         self.candidate_depth, self.candidates_run = candidates, candidates_run
-        self.drop_identical = drop_identical
+        self.drop_identical, self.metrics = drop_identical, _known(metrics)
         self._given_of: dict[str, dict[str, list[str]]] = {}
         self.max_test_queries, self.max_rerank_queries = max_test_queries, max_rerank_queries
         if candidates_run and not Path(candidates_run).expanduser().is_file():
@@ -131,3 +135,13 @@ class EvaluationData(CollectionData):
         # Whatever the seed: runs of several seeds are measured on the same queries.
         chosen = np.random.default_rng(0).permutation(len(queries))[:limit]
         return queries.select(sorted(chosen.tolist()))
+
+
+def _known(metrics: Sequence[str]) -> tuple[str, ...]:
+    if not metrics:
+        raise ValueError("data.metrics=[]: must name at least one")
+    try:
+        list(map(rank_of, metrics))
+    except ValueError as error:
+        raise ValueError(f"data.metrics: {error}") from None
+    return tuple(metrics)

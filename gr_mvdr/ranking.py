@@ -1,19 +1,15 @@
-"""Rankings, relevance judgements and retrieval metrics (gr_as_mvdr.txt §5.1)."""
+"""Rankings and relevance judgements, in memory and as TREC files."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path
 from typing import TextIO, TypeVar
 
 import numpy as np
 
 Value = TypeVar("Value", int, float)
-Qrels = dict[str, dict[str, int]]
-
-METRICS = ("recall@1", "recall@10", "recall@100", "mrr@10", "ndcg@10")
-DEPTH = 100  # the deepest rank that a metric looks at
+Qrels = dict[str, dict[str, int]]  # query id → {document id: grade}
 
 
 class Ranking:
@@ -189,71 +185,3 @@ def _replacing(path: str | Path) -> Iterator[TextIO]:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
-
-
-def evaluate(ranking: Ranking, qrels: Mapping[str, Mapping[str, int]]) -> dict[str, float]:
-    """Mean metrics over the queries of ``qrels``; a query without results counts 0.
-
-    Args:
-        ranking: any ranking; queries that ``qrels`` lacks are ignored.
-        qrels: query id → {document id: grade}; a document is relevant from grade 1.
-
-    Returns:
-        ``recall@1``, ``recall@10``, ``recall@100``, ``mrr@10`` (binary) and ``ndcg@10`` (gain =
-        grade, discount = log2 of rank + 1), each in [0, 1], equal to trec_eval's.
-
-    Raises:
-        ValueError: ``qrels`` has no query.
-    """
-    if not qrels:
-        raise ValueError("qrels: there is no query to evaluate")
-    by_query = evaluate_queries(ranking, qrels).values()
-    return {name: math.fsum(values[name] for values in by_query) / len(qrels) for name in METRICS}
-
-
-def evaluate_queries(
-    ranking: Ranking, qrels: Mapping[str, Mapping[str, int]]
-) -> dict[str, dict[str, float]]:
-    """The metrics of :func:`evaluate` for each query of ``qrels``."""
-    return {
-        query: dict(zip(METRICS, _measure(*_grades(ranking, query, grades)), strict=True))
-        for query, grades in qrels.items()
-    }
-
-
-def _grades(
-    ranking: Ranking, query: str, grades: Mapping[str, int]
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """All that the metrics depend on: the relevant grades by rank, and those not in the ranking."""
-    found = ranking.documents(query)[:DEPTH]
-    by_rank = [max(grades.get(document, 0), 0) for document in found]
-    while by_rank and by_rank[-1] == 0:
-        by_rank.pop()
-    missed = grades.keys() - set(found)
-    return tuple(by_rank), tuple(sorted(grades[d] for d in missed if grades[d] > 0))
-
-
-@lru_cache(maxsize=2**16)  # many queries have the same pattern: one relevant document at rank r
-def _measure(by_rank: tuple[int, ...], missed: tuple[int, ...]) -> tuple[float, ...]:
-    """torchmetrics' values of one query, in the order of ``METRICS``."""
-    import torch
-    from torchmetrics.functional.retrieval import (
-        retrieval_normalized_dcg,
-        retrieval_recall,
-        retrieval_reciprocal_rank,
-    )
-
-    # Ranks are filled up with irrelevant documents, so that a missed one never enters a top k.
-    # Scores are the ranks reversed (no ties); torchmetrics counts a score of 0 as not retrieved.
-    filling = (0,) * (DEPTH - len(by_rank))
-    grade = torch.tensor(by_rank + filling + missed)
-    score = torch.cat([torch.arange(DEPTH, 0, -1.0), torch.zeros(len(missed))])
-    relevant = grade > 0
-    values = (
-        retrieval_recall(score, relevant, top_k=1),
-        retrieval_recall(score, relevant, top_k=10),
-        retrieval_recall(score, relevant, top_k=100),
-        retrieval_reciprocal_rank(score, relevant, top_k=10),
-        retrieval_normalized_dcg(score, grade, top_k=10),
-    )
-    return tuple(float(value) for value in values)

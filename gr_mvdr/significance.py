@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from gr_mvdr.ranking import Ranking, evaluate_queries
+from gr_mvdr.metrics import evaluate_queries
+from gr_mvdr.ranking import Ranking
 
 PERMUTATIONS = 10_000
 # Signs drawn at once: bounds the memory, 64 MB as float64.
@@ -18,12 +19,12 @@ def values_by_query(
 
     Args:
         rankings: one for each seed. qrels: the judgements of all of them.
-        metric: one of `gr_mvdr.ranking.METRICS`.
+        metric: a name, see `gr_mvdr.metrics.KINDS`.
 
     Returns:
         (Q,) float64, in the order of `qrels`.
     """
-    found = [evaluate_queries(ranking, qrels) for ranking in rankings]
+    found = [evaluate_queries(ranking, qrels, [metric]) for ranking in rankings]
     return np.array([[values[query][metric] for query in qrels] for values in found]).mean(0)
 
 

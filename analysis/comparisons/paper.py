@@ -7,7 +7,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from gr_mvdr.ranking import METRICS
+from gr_mvdr.metrics import rank_of
 
 # Where a row's numbers come from: the search, a form of reranking ("rerank/FORM"), or what was
 # measured of the alignments ("analysis/…", whose metrics have names of their own).
@@ -88,9 +88,11 @@ def _parsed(source: str, content: Mapping[str, Any]) -> Paper:
     except KeyError as missing:
         raise ValueError(f"{source}: no {missing}") from None
     measured = all(row.place.startswith("analysis/") for row in rows) and rows
-    for metric in metrics:
-        if metric not in METRICS and not measured:
-            raise ValueError(f"{source}: metrics: {metric} must be one of {', '.join(METRICS)}")
+    for metric in metrics if not measured else ():
+        try:
+            rank_of(metric)
+        except ValueError as error:
+            raise ValueError(f"{source}: metrics: {error}") from None
     if not rows:
         raise ValueError(f"{source}: rows: must hold at least one")
     return paper

@@ -20,8 +20,9 @@ from analysis.rows import Row
 from analysis.sampling import spread
 from gr_mvdr.batch import PairBatch, cut, pad
 from gr_mvdr.explanation import Explanation
+from gr_mvdr.metrics import evaluate, evaluate_queries
 from gr_mvdr.progress import track
-from gr_mvdr.ranking import Ranking, evaluate, evaluate_queries
+from gr_mvdr.ranking import Ranking
 from gr_mvdr.tokenizers import EOS_ID
 
 NAMES = ("last_layer", "all_layers", "logits", "log_prob")

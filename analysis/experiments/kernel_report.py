@@ -27,8 +27,8 @@ from analysis.measurement import Measured
 from analysis.rows import Row
 from analysis.sampling import spread
 from gr_mvdr.explanation import Factors
+from gr_mvdr.metrics import evaluate
 from gr_mvdr.progress import track
-from gr_mvdr.ranking import evaluate
 
 QUALITY = ("mrr@10", "recall@10")
 RETRIEVING, PARADIGMS = "multi_vector", ("multi_vector", "generative")

@@ -21,8 +21,8 @@ from analysis.studies.adaptation_figure import CAPTION, adaptation_figure
 from analysis.studies.study import Findings
 from analysis.tables import Cell, Table
 from gr_mvdr.alignment import TopK, TopP
+from gr_mvdr.metrics import METRICS, evaluate_queries
 from gr_mvdr.progress import track
-from gr_mvdr.ranking import METRICS, evaluate_queries
 from gr_mvdr.scoring import Scoring
 
 CHOSEN_BY = "ndcg@10"

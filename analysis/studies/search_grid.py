@@ -12,8 +12,9 @@ from analysis.gallery import GalleryEntry
 from analysis.rows import Row
 from analysis.studies.curves import Curves, draw_curves
 from analysis.studies.study import Findings, study_table
+from gr_mvdr.metrics import evaluate
 from gr_mvdr.progress import track
-from gr_mvdr.ranking import Ranking, evaluate, recall_of_exact
+from gr_mvdr.ranking import Ranking, recall_of_exact
 from gr_mvdr.search_costs import SearchCosts
 
 # Places of a ranking that are held against the exact search's.

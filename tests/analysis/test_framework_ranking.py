@@ -3,7 +3,8 @@ import torch
 
 from analysis.experiments.framework_ranking import NAMES, measure_framework_ranking, relevances
 from gr_mvdr.batch import PairBatch, cut, pad
-from gr_mvdr.ranking import Ranking, evaluate
+from gr_mvdr.metrics import evaluate
+from gr_mvdr.ranking import Ranking
 from gr_mvdr.tokenizers import EOS_ID
 from models.docid import Docid
 from models.multi_vector import MultiVector

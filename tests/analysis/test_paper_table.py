@@ -12,7 +12,8 @@ from analysis.comparisons.paper import read_paper
 from analysis.comparisons.paper_table import paper_lines, write_paper_table
 from analysis.evaluation import evaluate_retrieval
 from analysis.sweep import CompareRuns
-from gr_mvdr.ranking import Ranking, evaluate, read_qrels, write_qrels
+from gr_mvdr.metrics import evaluate
+from gr_mvdr.ranking import Ranking, read_qrels, write_qrels
 from gr_mvdr.significance import randomisation_test
 
 QUERIES = 12
@@ -347,8 +348,8 @@ def test_a_paper_that_cannot_be_read_is_named(sweep, tmp_path):
     own.write_text("title: x\ncollection: y\nmetrics: [recall@1]\nrows: [{name: a, systems: [b]}]")
     with pytest.raises(ValueError, match=r"own\.yaml: no 'recall@1'"):
         read_paper(own)
-    with pytest.raises(ValueError, match="paper: metrics: recall@5 must be one of recall@1"):
-        read_paper(PAPER | {"metrics": ["recall@5"], "rows": []})
+    with pytest.raises(ValueError, match="paper: metrics: hits@5: must be recall, success"):
+        read_paper(PAPER | {"metrics": ["hits@5"], "rows": []})
     with pytest.raises(ValueError, match="paper: rows: must hold at least one"):
         read_paper(PAPER | {"rows": []})
     with pytest.raises(ValueError, match=r"paper: rows: 'DSI': place=search must be retrieve, rer"):

@@ -18,7 +18,8 @@ from analysis.gallery import Gallery, GalleryEntry, read_gallery
 from analysis.pages.report import write_report
 from analysis.tables import run_tables
 from gr_mvdr.beam_search import beam_search
-from gr_mvdr.ranking import Ranking, evaluate
+from gr_mvdr.metrics import evaluate
+from gr_mvdr.ranking import Ranking
 from gr_mvdr.trie import Trie
 from models.docid import Docid
 from models.t5_seal import T5SEAL
