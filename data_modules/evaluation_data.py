@@ -24,6 +24,7 @@ class EvaluationData(CollectionData):
         self,
         candidates: int = 100,
         candidates_run: str | None = None,
+        add_relevant: bool = True,
         drop_identical: bool = False,
         metrics: Sequence[str] = METRICS,
         max_test_queries: int | None = None,
@@ -32,9 +33,11 @@ class EvaluationData(CollectionData):
     ):
         """
         Args:
-            candidates: BM25 documents a query in reranking; the relevant ones are added.
+            candidates: BM25 documents a query in reranking.
             candidates_run: a file that names the documents to rerank (a TREC run, candidate.json);
                 None = the collection's own, and BM25's where it has none.
+            add_relevant: the relevant documents are candidates, found or not (gr_as_mvdr §6.3);
+                False = a reranking finds only what the candidates hold (mva §5).
             drop_identical: a hit whose id is the query's own is none (ArguAna, Quora).
             metrics: of the rankings, such as recall@1000; see `gr_mvdr.metrics.KINDS`.
             max_test_queries, max_rerank_queries: random samples of the test queries; None = all.
@@ -45,6 +48,7 @@ class EvaluationData(CollectionData):
             ValueError: there is no such metric.
         """
         super().__init__(**options)
+        self.add_relevant = add_relevant
         self.candidate_depth, self.candidates_run = candidates, candidates_run
         self.drop_identical, self.metrics = drop_identical, _known(metrics)
         self._given_of: dict[str, dict[str, list[str]]] = {}
@@ -66,7 +70,7 @@ class EvaluationData(CollectionData):
         return {query: grades[query] for query in queries["id"][:]}
 
     def candidates(self, split: str, queries: Dataset) -> dict[str, list[str]]:
-        """Query id → the documents that are reranked, the relevant ones among them (§6.3)."""
+        """Query id → the documents that are reranked, best first; see `add_relevant`."""
         grades, given = self.judgements(split, queries), self._given(split)
         lists = {}
         rows = zip(queries["id"][:], queries["text"][:], strict=True)
@@ -75,7 +79,8 @@ class EvaluationData(CollectionData):
             if found is None:
                 found = self.bm25.best(words(text), self.candidate_depth + self.drop_identical)
             relevant = [document for document, grade in grades[query].items() if grade > 0]
-            lists[query] = list(dict.fromkeys([*self.kept(query, found), *relevant]))
+            added = relevant if self.add_relevant else []
+            lists[query] = list(dict.fromkeys([*self.kept(query, found), *added]))
         return lists
 
     def _given(self, split: str) -> dict[str, list[str]]:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.configured import build
+from gr_mvdr.precision import at_least_float32
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class InBatchCrossEntropy(_Softened):
         copies = batch.document_index[:, None] == batch.document_index[None, : len(batch)]
         copies[own, own] = False
         # Queries as rows, because cross_entropy wants one row a decision.
-        logits = (relevance.float() / self.temperature).masked_fill(copies, -torch.inf).T
+        logits = (at_least_float32(relevance) / self.temperature).masked_fill(copies, -torch.inf).T
         return F.cross_entropy(logits, own)
 
 
@@ -64,7 +65,7 @@ class PairwiseCrossEntropy(_Softened):
             negative = batch.negatives[:, 0]
             usable = torch.ones_like(negative, dtype=torch.bool)
         queries = torch.arange(len(batch), device=relevance.device)
-        relevance = relevance.float()
+        relevance = at_least_float32(relevance)
         margin = relevance[queries, queries] - relevance[negative, queries]
         return _mean(-F.logsigmoid(margin / self.temperature), usable)
 
@@ -152,7 +153,7 @@ def _own_scores(relevance: Tensor, batch: PairBatch, loss: object) -> Tensor:
             "such as negatives=bm25"
         )
     queries = torch.arange(len(batch), device=relevance.device)[:, None]
-    return relevance[torch.cat([queries, batch.negatives], dim=1), queries].float()
+    return at_least_float32(relevance[torch.cat([queries, batch.negatives], dim=1), queries])
 
 
 def _teacher(batch: PairBatch, loss: object) -> Tensor:

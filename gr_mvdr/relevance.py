@@ -6,6 +6,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from gr_mvdr.precision import accumulator, at_least_float32
+
 Normaliser = Literal["none", "alignment", "query_tokens", "non_zero"]
 
 
@@ -19,8 +21,7 @@ def similarity(documents: Tensor, queries: Tensor) -> Tensor:
     Returns:
         (..., M, N) fp32 (fp64 stays fp64).
     """
-    product = documents @ queries.transpose(-1, -2)
-    return product if product.dtype == torch.float64 else product.float()
+    return at_least_float32(documents @ queries.transpose(-1, -2))
 
 
 def relevance(similarity: Tensor, alignment: Tensor, normalise: bool = False) -> Tensor:
@@ -36,7 +37,7 @@ def relevance(similarity: Tensor, alignment: Tensor, normalise: bool = False) ->
     Returns:
         (...) fp32, the sum over both token axes.
     """
-    total = (similarity * alignment).sum((-2, -1), dtype=_accumulator(similarity))
+    total = (similarity * alignment).sum((-2, -1), dtype=accumulator(similarity))
     return divided(total, alignment.sum((-2, -1), dtype=total.dtype)) if normalise else total
 
 
@@ -68,10 +69,10 @@ def normaliser(
     """
     check_normaliser(name)
     if name == "alignment":
-        return alignment.sum((-2, -1), dtype=_accumulator(alignment))
+        return alignment.sum((-2, -1), dtype=accumulator(alignment))
     if name == "non_zero":
-        return ((similarity * alignment).sum(-2) != 0).sum(-1).to(_accumulator(similarity))
-    shape, dtype = similarity.shape[:-2], _accumulator(similarity)
+        return ((similarity * alignment).sum(-2) != 0).sum(-1).to(accumulator(similarity))
+    shape, dtype = similarity.shape[:-2], accumulator(similarity)
     if name == "query_tokens":
         return query_mask.sum(-1).to(dtype).expand(shape)
     return similarity.new_ones((), dtype=dtype).expand(shape)
@@ -82,10 +83,6 @@ def check_normaliser(name: str) -> None:
     if name not in get_args(Normaliser):
         known = ", ".join(get_args(Normaliser))
         raise ValueError(f"model.normaliser={name}: must be one of {known}")
-
-
-def _accumulator(tensor: Tensor) -> torch.dtype:
-    return torch.float64 if tensor.dtype == torch.float64 else torch.float32
 
 
 @dataclass

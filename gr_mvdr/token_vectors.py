@@ -18,7 +18,8 @@ class TokenVectors:
     Any leading axes; here (B, L) for B texts of at most L vectors.
 
     Attributes:
-        vectors: (B, L, d) fp32, what the similarity S is made of; zero at padding.
+        vectors: (B, L, d) fp32 (fp64 from a model in fp64), what the similarity S is made of; zero
+            at padding.
         mask: (B, L) bool, True = a real vector.
         ids: (B, L) int64, the token that a vector stands for.
         salience: (B, L) fp32 u ≥ 0, zero at padding (aligner Eq. 2); None = all one.
@@ -41,6 +42,10 @@ class TokenVectors:
 
     def to(self, device: torch.device) -> "TokenVectors":
         return self._each(lambda part: part.to(device))
+
+    def float(self) -> "TokenVectors":
+        """Its numbers in fp32, as an index holds them."""
+        return self._each(lambda part: part.float() if part.is_floating_point() else part)
 
     def unpadded(self, number: int) -> "TokenVectors":
         """One text (L', …) without padding."""

@@ -13,6 +13,7 @@ from gr_mvdr.bm25 import BM25Index, words
 from gr_mvdr.configured import build
 from gr_mvdr.flops import transformer_flops
 from gr_mvdr.gradient_cache import check_gradient_cache, encode_share
+from gr_mvdr.precision import at_least_float32
 from gr_mvdr.progress import track
 from gr_mvdr.ranking import Ranking
 from gr_mvdr.ranks import gathered
@@ -80,7 +81,7 @@ class CrossEncoder(System):
             pooled = states[:, 0]
         else:
             pooled = (states * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True)
-        return self.head(pooled).squeeze(-1).float()
+        return at_least_float32(self.head(pooled).squeeze(-1))
 
     def loss(self, batch: PairBatch) -> Tensor:
         """() the configured loss over each query's positive and its negatives.

@@ -15,6 +15,7 @@ from gr_mvdr.configured import build
 from gr_mvdr.heads import Head, Vocabulary
 from gr_mvdr.identifiers import collection_hash
 from gr_mvdr.losses import symmetric_divergence
+from gr_mvdr.precision import at_least_float32
 from gr_mvdr.ranks import mean_over_ranks, ranks
 from gr_mvdr.spread import of_first
 from models.base import System, Table
@@ -153,7 +154,7 @@ class EncoderDecoder(System):
         """(n, R) fp32 logits from the decoder's states (B, M, d) at n real positions."""
         # Only real positions reach the output table, the dearest product of a small model.
         context = None if context is None else context[mask]
-        return self.head.logits(hidden[mask], context, position[mask]).float()
+        return at_least_float32(self.head.logits(hidden[mask], context, position[mask]))
 
     def row_log_probs(
         self, hidden: Tensor, context: Tensor | None, rows: Tensor, position: Tensor, mask: Tensor

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from gr_mvdr.backbones import load_encoder
 from gr_mvdr.configured import build
 from gr_mvdr.pooling import AllTokens
+from gr_mvdr.precision import at_least_float32
 from gr_mvdr.salience import FrequencySalience
 from gr_mvdr.token_vectors import TokenVectors
 
@@ -84,16 +85,16 @@ class TokenEncoder(nn.Module):
         states = self.backbone(inputs_embeds=embeddings, attention_mask=read.long())
         states, mask, ids = pooling.leave(states.last_hidden_state, read, ids)
         real = mask.unsqueeze(-1)
-        vectors = self.values[side](states).float()
+        vectors = at_least_float32(self.values[side](states))
         if self.keys is None:
             vectors, keys = F.normalize(vectors, dim=-1) * real, None
         else:
-            vectors, keys = vectors * real, self.keys[side](states).float() * real
+            vectors, keys = vectors * real, at_least_float32(self.keys[side](states)) * real
             if side == "query":
                 keys = keys / math.sqrt(keys.shape[-1])
         salience = None
         if side in self.salience:
-            salience = self.salience[side](vectors, ids, mask).float()
+            salience = at_least_float32(self.salience[side](vectors, ids, mask))
         return TokenVectors(vectors, mask, ids, salience, keys)
 
     def vectors_of(self, tokens: int, side: Side) -> int:

@@ -114,7 +114,7 @@ class TokenSearching(System):
             rows = queries[start : start + _QUERY_BATCH]
             texts = [cut(tokens, self.hparams.query_length, EOS_ID) for tokens in rows["tokens"]]
             ids, mask = (part.to(self.device) for part in pad(texts))
-            vectors = self.encode_queries(ids, mask).to("cpu")
+            vectors = self.encode_queries(ids, mask).to("cpu").float()
             encoded += [(name, vectors.unpadded(row)) for row, name in enumerate(rows["id"])]
         return encoded
 
@@ -195,7 +195,7 @@ class TokenSearching(System):
 
     def _encoded(self, documents: list[list[int]]) -> PackedTokens:
         ids, mask = (part.to(self.device) for part in pad(documents))
-        found = self.encode_documents(ids, mask).to("cpu")
+        found = self.encode_documents(ids, mask).to("cpu").float()
         real = found.mask
         return PackedTokens(
             vectors=found.vectors[real],

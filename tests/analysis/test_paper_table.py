@@ -362,7 +362,7 @@ def test_a_paper_that_cannot_be_read_is_named(sweep, tmp_path):
 def test_a_run_leaves_its_judgements(tmp_path):
     class Data:
         test_splits = ("test", "test_unseen")
-        drop_identical = False
+        drop_identical, metrics = False, ("recall@1",)
         qrels = {"test": {"q": {"d": 1}}, "test_unseen": {"r": {"e": 2, "f": 0}}}  # noqa: RUF012
 
         def test_queries(self, split):
