@@ -33,7 +33,7 @@ HEADLINES = (
 )
 COUNTS = (
     *("queries", "documents", "assigned", "min_length", "max_length"),
-    *("candidates", "scored_tokens"),
+    *("candidates", "scored_tokens", "document_floats"),
 )
 MISSING = "–"
 BYTE_UNITS = ("B", "kB", "MB", "GB", "TB")

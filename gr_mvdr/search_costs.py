@@ -1,5 +1,8 @@
 """What a search finds, and what finding it costs."""
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -42,6 +45,13 @@ class SearchCosts:
         self.candidates += candidates
         self.scored_tokens += scored_tokens
         self.flops += flops
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Adds the time that is spent in it."""
+        start = time.perf_counter()
+        yield
+        self.seconds += time.perf_counter() - start
 
     def metrics(self) -> dict[str, float]:
         """Means over the queries, flat; empty before the first query."""

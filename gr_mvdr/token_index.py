@@ -4,9 +4,7 @@
 their tokens; `impute` scores from the retrieved tokens alone. Documents can be added and deleted.
 """
 
-import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from torch import Tensor
@@ -126,7 +124,7 @@ class TokenIndex:
         Returns:
             (D, Q) fp32, documents by number, −inf for deleted ones.
         """
-        with self._timed():
+        with self.costs.timed():
             scores = score_all(self.store, queries, scoring)
         live = self.store.live.nonzero()[:, 0]
         for n in queries.mask.sum(1).tolist():
@@ -143,7 +141,7 @@ class TokenIndex:
         Returns:
             (C,) fp32, in the order given.
         """
-        with self._timed():
+        with self.costs.timed():
             scores = score_some(self.store, query, documents, scoring)
         self.costs.add(len(documents), *all_tokens_cost(self.store, len(query), documents))
         return scores
@@ -200,7 +198,7 @@ class TokenIndex:
         """
         searched = query if retrieval_query is None else retrieval_query
         self._renew_lists(probes)
-        with self._timed():
+        with self.costs.timed():
             found = self.neighbours.retrieve(searched, neighbours, probes, rescore=False)
             candidates = candidates_of(found)
             documents, flops = candidates.documents, 0.0
@@ -231,7 +229,7 @@ class TokenIndex:
             imputation: "last", "zero", "mean", "none" or a number: see `missing_similarity`.
         """
         self._renew_lists(probes)
-        with self._timed():
+        with self.costs.timed():
             found = self.neighbours.retrieve(query, neighbours, probes)
             candidates = candidates_of(found)
             missing = missing_similarity(found, imputation)
@@ -250,9 +248,3 @@ class TokenIndex:
         keep = self.neighbours.keep
         self.store = TokenStore(self.directory)
         self.neighbours = TokenNeighbours(self.store, keep)
-
-    @contextmanager
-    def _timed(self) -> Iterator[None]:
-        start = time.perf_counter()
-        yield
-        self.costs.seconds += time.perf_counter() - start

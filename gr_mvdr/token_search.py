@@ -15,7 +15,7 @@ from gr_mvdr.token_index import SearchResult, TokenIndex
 from gr_mvdr.token_store import DTYPES
 from gr_mvdr.token_vectors import TokenVectors, stack
 
-MODES = ("exact", "gather", "impute")
+MODES = ("exact", "gather", "impute", "rerank")
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,8 @@ class TokenSearch:
     Attributes:
         mode: "exact": all documents under the system's alignment. "gather": the documents that own
             one of the k' nearest tokens of a query token, scored with all their tokens
-            (gr_as_mvdr §6.3). "impute": from the retrieved tokens alone (xtr Eq. 4).
+            (gr_as_mvdr §6.3). "impute": from the retrieved tokens alone (xtr Eq. 4). "rerank": no
+            index; BM25's best `neighbours` documents, encoded as they come (mva §5).
         neighbours: k'.
         probes: clusters that the token retrieval visits; None = it looks at every token.
         lists: clusters of the inverted file; None = faiss's rule of thumb.
@@ -64,10 +65,10 @@ class TokenSearch:
                     f"model.search.{key}={getattr(self, key)}: must be > 0 and ≤ 1: "
                     "a text keeps its most salient token"
                 )
-            if self.mode == "exact" and getattr(self, key) < 1:
+            if self.mode in ("exact", "rerank") and getattr(self, key) < 1:
                 raise ValueError(
-                    f"model.search.{key}={getattr(self, key)}: must be 1 in mode exact, which "
-                    "looks at every token"
+                    f"model.search.{key}={getattr(self, key)}: must be 1 in mode {self.mode}, "
+                    "which looks at every token"
                 )
         for key in ("neighbours", "probes", "lists", "refine"):
             value = getattr(self, key)

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from gr_mvdr.backbones import load_encoder
 from gr_mvdr.batch import PairBatch, cut, pad
-from gr_mvdr.bm25 import BM25Index, words
 from gr_mvdr.configured import build
 from gr_mvdr.flops import transformer_flops
 from gr_mvdr.gradient_cache import check_gradient_cache, encode_share
@@ -21,6 +20,7 @@ from gr_mvdr.relevance import PairAlignment
 from gr_mvdr.tokenizers import EOS_ID
 from gr_mvdr.whole_batch import whole_batch
 from models.base import System, Table
+from models.lexical_candidates import LexicalCandidates
 
 POOLINGS = ("mean", "first")
 # Pairs scored at once in reranking.
@@ -129,22 +129,15 @@ class CrossEncoder(System):
         pooled = tokens * config.d_model if self.hparams.pooling == "mean" else 0
         return passed + pooled + 2 * config.d_model
 
-    def index(self, documents: Table, directory: str | Path | None = None) -> BM25Index:
+    def index(self, documents: Table, directory: str | Path | None = None) -> LexicalCandidates:
         """BM25 over the documents' words: the candidates of `retrieve`, and no more."""
-        self.documents = documents
-        terms = [words(text) for text in documents["text"][:]]
-        self.bm25 = BM25Index(documents["id"][:], terms)
-        if directory is not None:
-            Path(directory).mkdir(parents=True, exist_ok=True)
-            self.bm25.save(Path(directory) / "bm25")
-        return self.bm25
+        self.documents, self.candidates = documents, LexicalCandidates(documents, directory)
+        return self.candidates
 
     def retrieve(self, queries: Table, k: int = 100) -> Ranking:
         """Reranks the `depth` best BM25 documents of each query and keeps k of them."""
-        rows = zip(queries["id"][:], queries["text"][:], strict=True)
-        bar = track(rows, "BM25 candidates", total=len(queries))
-        found = {query: self.bm25.best(words(text), self.hparams.depth) for query, text in bar}
-        return self.rerank(queries, self.documents, {q: list(d) for q, d in found.items()}).top(k)
+        found = self.candidates(queries, self.hparams.depth)
+        return self.rerank(queries, self.documents, found).top(k)
 
     @torch.inference_mode()
     def rerank(

@@ -189,8 +189,17 @@ class MultiVector(TokenSearching):
         read = longest if self.hparams.sentinel_id is not None else min(query_tokens, longest)
         n = self.encoder.vectors_of(read, "query")
         m = self.encoder.vectors_of(min(document_tokens, self.hparams.document_length), "document")
+        return self.pair_flops(n, m)
+
+    def pair_flops(self, query_vectors: float, document_vectors: float) -> float:
+        """Operations of Eq. 1 for a pair of so many vectors."""
         count = multi_vector_joint_flops if self.encoder.keys is None else mva_joint_flops
-        return count(n, m, self.hparams.dimension)
+        return count(query_vectors, document_vectors, self.hparams.dimension)
+
+    def document_floats(self, document_tokens: int) -> int:
+        """Numbers that stand for a document: its vectors, and keys (mva Table 5, "Storage")."""
+        m = self.encoder.vectors_of(min(document_tokens, self.hparams.document_length), "document")
+        return m * self.hparams.dimension * (1 if self.encoder.keys is None else 2)
 
 
 def _keys(tokens: TokenVectors) -> Tensor:

@@ -4,6 +4,7 @@ import hashlib
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from gr_mvdr.token_vectors import TokenVectors
 from gr_mvdr.tokenizers import EOS_ID
 from gr_mvdr.weights import weights_hash
 from models.base import System, Table
+from models.candidate_encoder import CandidateEncoder
 
 # Padded tokens encoded at once (long documents: fewer of them), and queries at once.
 _ENCODE_TOKENS = 16_384
@@ -34,7 +36,8 @@ EncodedQueries = list[tuple[str, TokenVectors]]
 
 class TokenSearching(System):
     """A system with a `TokenIndex`. A subclass gives `encode_documents`, `encode_queries` (token
-    ids and mask → `TokenVectors`), `scoring`, and the lengths among its hyper-parameters."""
+    ids and mask → `TokenVectors`), `scoring`, what scores and documents cost (`pair_flops`,
+    `document_floats`), and the lengths among its hyper-parameters."""
 
     scoring: Scoring
 
@@ -45,7 +48,8 @@ class TokenSearching(System):
         """
         super().__init__(optimizer)
         self.search = TokenSearch(**search)
-        self.searcher: TokenIndex | None = None
+        self.searcher: TokenIndex | CandidateEncoder | None = None
+        self.mean_floats = 0.0  # numbers that stand for a document, after `index`
 
     def encode_documents(self, ids: Tensor, mask: Tensor) -> TokenVectors:
         raise NotImplementedError
@@ -58,10 +62,19 @@ class TokenSearching(System):
         return cut(tokens, self.hparams.document_length, EOS_ID)
 
     @torch.inference_mode()
-    def index(self, documents: Table, directory: str | Path | None = None) -> TokenIndex:
-        """Encodes the corpus into a `TokenIndex`, shortest documents first (nothing to pad)."""
-        directory = directory or tempfile.mkdtemp(prefix="token-index-")
+    def index(
+        self, documents: Table, directory: str | Path | None = None
+    ) -> TokenIndex | CandidateEncoder:
+        """Encodes the corpus into a `TokenIndex`, shortest documents first (nothing to pad).
+
+        A system that only reranks (mode "rerank") keeps no vectors: `CandidateEncoder`.
+        """
         order, tokens = self._shortest_first(documents)
+        self.mean_floats = fmean(self.document_floats(len(document)) for document in tokens)
+        if self.search.mode == "rerank":
+            self.searcher = CandidateEncoder(self, documents, directory)
+            return self.searcher
+        directory = directory or tempfile.mkdtemp(prefix="token-index-")
         ids = documents["id"]
         self.searcher = TokenIndex.build(
             directory,
@@ -78,6 +91,8 @@ class TokenSearching(System):
     @torch.inference_mode()
     def help_index(self, documents: Table) -> None:
         """Encodes this rank's share of the corpus, while rank 0 calls `index`."""
+        if self.search.mode == "rerank":
+            return
         for _ in self._packed(self._shortest_first(documents)[1]):
             pass
 
@@ -87,12 +102,15 @@ class TokenSearching(System):
         order = sorted(range(len(tokens)), key=lambda number: len(tokens[number]))
         return order, [tokens[number] for number in order]
 
-    def open_index(self, documents: Table, directory: str | Path) -> TokenIndex:
+    def open_index(self, documents: Table, directory: str | Path) -> TokenIndex | CandidateEncoder:
         """Opens an index that this very model made of these documents.
 
         Raises:
             ValueError: another model, dimension or collection made it, or it is damaged.
         """
+        if self.search.mode == "rerank":
+            self.searcher = CandidateEncoder(self, documents)
+            return self.searcher
         self.searcher = TokenIndex(directory, self.fingerprint(documents))
         self.search.prepare(self.searcher)
         return self.searcher
@@ -125,12 +143,15 @@ class TokenSearching(System):
             queries, k: see `System.retrieve`.
             search: options of `TokenSearch` that differ from the system's own.
         """
+        if isinstance(self.searcher, CandidateEncoder):
+            found = self.searcher.candidates(queries, self.search.neighbours)
+            return self.rerank(queries, self.searcher.documents, found).top(k)
         return self.retrieve_encoded(self.encoded_queries(queries), k, **search)
 
     @torch.inference_mode()
     def retrieve_encoded(self, encoded: EncodedQueries, k: int = 100, **search: Any) -> Ranking:
         """`retrieve` of queries that are encoded already."""
-        assert self.searcher is not None, "index the documents first"
+        assert isinstance(self.searcher, TokenIndex), "index the documents first"
         settings = self.search.changed(**search)
         settings.prepare(self.searcher)
         ids, results = self.searcher.document_ids, {}
@@ -178,7 +199,8 @@ class TokenSearching(System):
         """How many of the exact search's best ten an approximate one finds, and what it costs."""
         metrics = self.searcher.costs.metrics()
         metrics["cost/bytes_per_token"] = self.searcher.bytes_per_token
-        if self.search.mode != "exact":
+        metrics["cost/document_floats"] = self.mean_floats
+        if self.search.mode in ("gather", "impute"):
             sample = queries.select(range(min(_FIDELITY_QUERIES, len(queries))))
             whole = {"keep_query": 1.0, "keep_document": 1.0}
             exact = self.retrieve(sample, 10, mode="exact", **whole)

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from gr_mvdr.batch import PairBatch, cut, pad
-from gr_mvdr.bm25 import words
 from gr_mvdr.flops import transformer_flops
 from gr_mvdr.tokenizers import EOS_ID
 from models.cross_encoder import CrossEncoder, joined, scored_pairs
@@ -260,8 +259,8 @@ def test_retrieval_reranks_the_best_documents_of_bm25(make, tools, documents, tm
     model = make(depth=2)
     model.index(documents, tmp_path / "index")
     assert (tmp_path / "index/bm25/documents.json").is_file()
-    best = list(model.bm25.best(words(queries["text"][0]), 2))
-    assert len(model.bm25.best(words(queries["text"][0]), 100)) > 2
+    best = model.candidates(queries, 2)["q0"]
+    assert len(model.candidates(queries, 100)["q0"]) > 2
     found = model.retrieve(queries, 100)
     assert found == model.rerank(queries, documents, {"q0": best, "q1": []})
     assert set(found.documents("q0")) == set(best) and found.documents("q1") == []

@@ -1,0 +1,78 @@
+"""Scoring without an index: candidates are encoded as they come (mva §5 only reranks)."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gr_mvdr.batch import pad
+from gr_mvdr.scoring import Scoring
+from gr_mvdr.search_costs import SearchCosts
+from gr_mvdr.token_vectors import TokenVectors
+from models.base import Table
+from models.lexical_candidates import LexicalCandidates
+
+# Documents that are encoded at once.
+_BATCH = 128
+
+
+class CandidateEncoder:
+    """Stands where a `TokenIndex` stands, for `model.search.mode=rerank`; stores no vector.
+
+    A corpus of token vectors takes terabytes where nothing makes them fewer or shorter; encoding
+    1,000 candidates of each of 7,000 queries takes as long as encoding 7,000,000 documents once.
+    """
+
+    bytes_per_token = 0.0
+
+    def __init__(self, system: Any, documents: Table, directory: str | Path | None = None):
+        """
+        Args:
+            system: a `TokenSearching`.
+            documents: with `id`, `text` and `tokens`.
+            directory: where BM25's index is kept; None = nowhere.
+        """
+        self.system, self.documents = system, documents
+        self.candidates = LexicalCandidates(documents, directory)
+        self.rows = {name: row for row, name in enumerate(documents["id"][:])}
+        self.costs = SearchCosts()
+
+    def numbers(self, ids: Sequence[str]) -> Tensor:
+        """(C,) int64 numbers of documents by id.
+
+        Raises:
+            KeyError: there is no such document.
+        """
+        return torch.tensor([self.rows[name] for name in ids], dtype=torch.int64)
+
+    def score(self, query: TokenVectors, documents: Tensor, scoring: Scoring) -> Tensor:
+        """Relevance of some documents (Eq. 1); see `TokenIndex.score`.
+
+        Args:
+            query: (N, …) token vectors without padding.
+            documents: (C,) int64 document numbers.
+
+        Returns:
+            (C,) fp32, in the order given.
+        """
+        rows = documents.tolist()
+        found = self.documents[rows]["tokens"] if rows else []
+        texts = [self.system.cut_document(tokens) for tokens in found]
+        order = sorted(range(len(texts)), key=lambda number: len(texts[number]))
+        scores, counts = torch.empty(len(texts)), torch.zeros(len(texts))
+        with self.costs.timed():
+            for start in range(0, len(order), _BATCH):
+                batch = order[start : start + _BATCH]
+                vectors = self._encoded([texts[number] for number in batch])
+                scores[batch] = scoring(vectors, query[None])
+                counts[batch] = vectors.mask.sum(1).float()
+        flops = sum(self.system.pair_flops(len(query), count) for count in counts.tolist())
+        self.costs.add(len(texts), int(counts.sum()), flops)
+        return scores
+
+    @torch.inference_mode()
+    def _encoded(self, texts: list[list[int]]) -> TokenVectors:
+        ids, mask = (part.to(self.system.device) for part in pad(texts))
+        return self.system.eval().encode_documents(ids, mask).to("cpu").float()

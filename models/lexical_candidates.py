@@ -1,0 +1,28 @@
+"""BM25's best documents: what a system without a search of its own reranks."""
+
+from pathlib import Path
+
+from gr_mvdr.bm25 import BM25Index, words
+from gr_mvdr.progress import track
+from models.base import Table
+
+
+class LexicalCandidates:
+    """BM25 over the documents' words."""
+
+    def __init__(self, documents: Table, directory: str | Path | None = None):
+        """
+        Args:
+            documents: with `id` and `text`.
+            directory: where the index is kept, in a folder `bm25`; None = nowhere.
+        """
+        self.index = BM25Index(documents["id"][:], [words(text) for text in documents["text"][:]])
+        if directory is not None:
+            Path(directory).mkdir(parents=True, exist_ok=True)
+            self.index.save(Path(directory) / "bm25")
+
+    def __call__(self, queries: Table, depth: int) -> dict[str, list[str]]:
+        """Query id → its best documents that share a word with it, at most `depth`, best first."""
+        rows = zip(queries["id"][:], queries["text"][:], strict=True)
+        bar = track(rows, "BM25 candidates", total=len(queries))
+        return {query: list(self.index.best(words(text), depth)) for query, text in bar}

@@ -1,0 +1,43 @@
+"""`model.search.mode=rerank`: candidates are encoded as they come, and scored as from an index."""
+
+import pytest
+
+from models.candidate_encoder import CandidateEncoder
+from models.lexical_candidates import LexicalCandidates
+from tests.models.conftest import make_multi_vector
+
+
+@pytest.mark.parametrize("kind", ["t5_colbert", "mva", "aligner"])
+def test_candidates_get_the_scores_that_an_index_gives(kind, documents, queries):
+    indexed = make_multi_vector(kind)
+    indexed.prepare(documents, range(len(documents)), "unused")
+    indexed.index(documents)
+    asked = {query: documents["id"][n : n + 5] for n, query in enumerate(queries["id"])}
+    asked[queries["id"][0]] = []
+    expected = indexed.rerank(queries, documents, asked)
+    model = make_multi_vector(kind, search={"mode": "rerank", "neighbours": 3})
+    model.load_state_dict(indexed.state_dict())
+    assert isinstance(model.index(documents), CandidateEncoder)
+    found = model.rerank(queries, documents, asked)
+    for query in asked:
+        assert found.documents(query) == expected.documents(query)
+        assert found.scores(query) == pytest.approx(expected.scores(query), abs=1e-5)
+
+
+def test_retrieval_reranks_the_best_of_bm25(documents, queries, tmp_path):
+    model = make_multi_vector("mva", search={"mode": "rerank", "neighbours": 3})
+    model.index(documents, tmp_path)
+    assert (tmp_path / "bm25/documents.json").is_file()
+    best = LexicalCandidates(documents)(queries, 3)
+    assert max(map(len, best.values())) == 3
+    assert model.retrieve(queries, 2) == model.rerank(queries, documents, best).top(2)
+    costs = model.search_fidelity(queries, model.retrieve(queries))
+    assert 0 < costs["cost/candidates"] <= 3 and costs["cost/bytes_per_token"] == 0
+    tokens = [len(model.cut_document(text)) for text in documents["tokens"]]
+    floats = 2 * model.hparams.dimension * sum(tokens) / len(tokens)  # keys and values
+    assert costs["cost/document_floats"] == pytest.approx(floats)
+
+
+def test_no_token_is_left_out(documents):
+    with pytest.raises(ValueError, match=r"model\.search\.keep_document=0\.5: must be 1 in mode re"):
+        make_multi_vector("mva", search={"mode": "rerank", "keep_document": 0.5})
