@@ -163,7 +163,8 @@ def fit(model: System, data: RetrievalDataModule, config: DictConfig, logger: An
         found = torch.load(checkpoint, map_location="cpu", weights_only=True)
         model.load_state_dict(found["state_dict"])
         model.on_load_checkpoint(found)
-    return model.eval().to(trainer.strategy.root_device)  # Lightning has put it onto the CPU
+    # Lightning has put it onto the CPU. Search and analysis are in fp32, as of a restored run.
+    return model.eval().float().to(trainer.strategy.root_device)
 
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="train")

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.explanation import DecoderPaths, Explanation, Factors
+from gr_mvdr.precision import at_least_float32
 from gr_mvdr.relevance import PairAlignment, relevance, similarity
 from models.decoder_trace import SUBLAYERS, DecoderTrace, trace_decoder
 
@@ -79,7 +80,7 @@ def _layer_alignment(
 ) -> PairAlignment:
     real = batch.document_mask[:, None, :, None] & batch.query_mask[:, None, None, :]
     matrix = similarity(*_values(_module(system, layer), trace)) * real
-    attention = trace.attentions[layer].float() * real
+    attention = at_least_float32(trace.attentions[layer]) * real
     return PairAlignment(
         similarity=matrix,
         alignment=attention,
@@ -96,7 +97,7 @@ def _layer_alignment(
 def _paths(system: Any, trace: DecoderTrace, batch: PairBatch) -> DecoderPaths:
     """What each summand of the residual stream adds to the targets' logits."""
     real, layers = batch.document_mask, len(trace.attentions)
-    parts = [(trace.readers * part).sum(-1).float() for part in trace.parts]
+    parts = [at_least_float32((trace.readers * part).sum(-1)) for part in trace.parts]
     names = [f"{name}_{layer}" for layer in range(1, layers + 1) for name in SUBLAYERS]
     log_probs = torch.zeros_like(trace.logits)
     log_probs[real] = system.row_log_probs(
@@ -117,8 +118,8 @@ def _paths(system: Any, trace: DecoderTrace, batch: PairBatch) -> DecoderPaths:
 
 
 def _centred(vectors: Tensor, mask: Tensor) -> Tensor:
-    """R = X − 1xᵀ with x the mean of the real rows, zero at padding (Appendix B); fp32."""
-    vectors, real = vectors.float(), mask.unsqueeze(-1)
+    """R = X − 1xᵀ with x the mean of the real rows, zero at padding (Appendix B)."""
+    vectors, real = at_least_float32(vectors), mask.unsqueeze(-1)
     mean = (vectors * real).sum(-2, keepdim=True) / real.sum(-2, keepdim=True).clamp(min=1)
     return (vectors - mean) * real
 
@@ -136,5 +137,7 @@ def _transposed_norm(vectors: Tensor, mask: Tensor) -> Tensor:
 def _projection_norms(module: nn.Module) -> Tensor:
     """(H,) ‖W‖₁ of W = W_Qᵀ W_K, head by head (Eq. 4)."""
     heads = module.n_heads, module.key_value_proj_dim
-    to_query, to_key = (part.weight.float().unflatten(0, heads) for part in (module.q, module.k))
+    to_query, to_key = (
+        at_least_float32(part.weight).unflatten(0, heads) for part in (module.q, module.k)
+    )
     return (to_query.transpose(1, 2) @ to_key).abs().sum(-2).amax(-1)

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gr_mvdr.batch import PairBatch
+from gr_mvdr.precision import at_least_float32
 
 # What a decoder layer adds to the residual stream, in order; the attribute holds its module.
 SUBLAYERS = {
@@ -86,7 +87,7 @@ def trace_decoder(system: Any, batch: PairBatch) -> DecoderTrace:
         hidden=windows.join(hidden),
         context=None if context is None else windows.join(context),
         readers=windows.join(readers),
-        logits=windows.join((vectors * hidden).sum(-1).float()),
+        logits=windows.join(at_least_float32((vectors * hidden).sum(-1))),
     )
 
 
@@ -122,7 +123,7 @@ class Windows:
 
 def _final_norm(norm: nn.Module, stream: list[Tensor]) -> Tensor:
     """(B, M, d) the final layer norm as a factor: its gain, over the stream's size there."""
-    power = torch.stack(stream).sum(0).float().pow(2).mean(-1, keepdim=True)
+    power = at_least_float32(torch.stack(stream).sum(0)).pow(2).mean(-1, keepdim=True)
     return norm.weight * torch.rsqrt(power + norm.variance_epsilon)
 
 

@@ -210,10 +210,9 @@ class EncoderDecoder(System):
         """
         rows = self.head.labels(ids, index)
         output, context = self.decode(queries, query_mask, rows)
-        scores = torch.zeros(mask.shape, device=ids.device)
         states = output.last_hidden_state
-        scores[mask] = self.row_log_probs(states, context, rows, _positions(mask), mask)
-        return scores
+        found = self.row_log_probs(states, context, rows, _positions(mask), mask)
+        return found.new_zeros(mask.shape).masked_scatter(mask, found)
 
     def sequence_log_probs(
         self, queries: Tensor, query_mask: Tensor, ids: Tensor, mask: Tensor, index: Tensor
