@@ -149,7 +149,8 @@ def order(key: str) -> tuple:
 
 
 def _of_ranking(part: str) -> bool:
-    return "@" in part and part.partition("@")[0] in KINDS
+    kind, _, rank = part.partition("@")
+    return kind in KINDS and rank.isdecimal()
 
 
 def _place(part: str) -> tuple[int, int]:

@@ -1,5 +1,6 @@
 """Cleaning of texts before they are tokenised: what Wu's T5-SEAL does to texts and queries."""
 
+import re
 import string
 from collections.abc import Callable, Sequence
 from html.parser import HTMLParser
@@ -7,7 +8,8 @@ from html.parser import HTMLParser
 import ftfy
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
-_SILENT = ("script", "style")  # elements whose content is no text
+# Elements whose content is no text. Without an end they are a mention ("the <style> tag is …").
+_SILENT = re.compile(r"(?is)<(script|style)\b[^>]*>.*?</\1\s*>")
 
 
 class _Text(HTMLParser):
@@ -16,22 +18,17 @@ class _Text(HTMLParser):
     def __init__(self):
         super().__init__(convert_charrefs=True)
         self.parts: list[str] = []
-        self.silent = 0
 
-    def handle_starttag(self, tag: str, attrs: list) -> None:
-        self.silent += tag in _SILENT
-
-    def handle_endtag(self, tag: str) -> None:
-        self.silent -= tag in _SILENT and self.silent > 0
+    def set_cdata_mode(self, *_, **__) -> None:
+        """Every tag is an ordinary one: what follows a lone <script> or <style> is read on."""
 
     def handle_data(self, data: str) -> None:
-        if not self.silent:
-            self.parts.append(data)
+        self.parts.append(data)
 
 
 def _without_tags(text: str) -> str:
     parser = _Text()
-    parser.feed(text)
+    parser.feed(_SILENT.sub("", text))
     parser.close()
     return "".join(parser.parts)
 

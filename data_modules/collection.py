@@ -34,7 +34,8 @@ class Collection:
         queries: columns ``id``, ``text``; a generated collection may add ``gold``, the character
             spans of the relevant document's ``text`` that answer the query.
         qrels: for each split a table with columns ``query_id``, ``document_id``, ``relevance``
-            (an integer grade; 0 and below is judged irrelevant).
+            (an integer grade; 0 and below is judged irrelevant). A document that the collection
+            lacks may be judged: no search finds it.
         sources: what the tables were made from: the SHA-256 of each file by its path, or a
             generator's parameters.
         folder: where it is stored; None = nowhere as a whole.
@@ -93,7 +94,7 @@ def relevant_pairs(judgements: Dataset, queries: Dataset, documents: Dataset) ->
 
     Args:
         judgements: columns query_id, document_id, relevance.
-        queries, documents: tables with an id column; judgements of other queries are left out.
+        queries, documents: tables with an id column; judgements of others are left out.
 
     Returns:
         A table with the columns query_row and document_row.
@@ -103,7 +104,8 @@ def relevant_pairs(judgements: Dataset, queries: Dataset, documents: Dataset) ->
         "document_row": _rows_of(arrow_column(judgements, "document_id"), documents),
     }
     relevant = pc.greater(arrow_column(judgements, "relevance"), 0)
-    kept = pc.and_(relevant, pc.is_valid(rows["query_row"]))
+    known = pc.and_(*map(pc.is_valid, rows.values()))
+    kept = pc.and_(relevant, known)
     made_from = [table._fingerprint for table in (judgements, queries, documents)]
     return Dataset(
         InMemoryTable(pa.table(rows).filter(kept)),

@@ -70,15 +70,19 @@ class EvaluationData(CollectionData):
         return {query: grades[query] for query in queries["id"][:]}
 
     def candidates(self, split: str, queries: Dataset) -> dict[str, list[str]]:
-        """Query id → the documents that are reranked, best first; see `add_relevant`."""
+        """Query id → the documents that are reranked, best first; see `add_relevant`.
+
+        A relevant document that the collection lacks is none of them.
+        """
         grades, given = self.judgements(split, queries), self._given(split)
+        known = set(self._texts["id"][:])
         lists = {}
         rows = zip(queries["id"][:], queries["text"][:], strict=True)
         for query, text in track(rows, "candidates", total=len(queries)):
             found = given.get(query)
             if found is None:
                 found = self.bm25.best(words(text), self.candidate_depth + self.drop_identical)
-            relevant = [document for document, grade in grades[query].items() if grade > 0]
+            relevant = [d for d, grade in grades[query].items() if grade > 0 and d in known]
             added = relevant if self.add_relevant else []
             lists[query] = list(dict.fromkeys([*self.kept(query, found), *added]))
         return lists
@@ -122,14 +126,18 @@ class EvaluationData(CollectionData):
     @property
     def unjudged(self) -> dict[str, int]:
         """Queries that nothing can answer: of no split, and of each test split those that have
-        judgements and no relevant document."""
+        judgements and no relevant document, or none that the collection has."""
         tables = self.collection.qrels
         judged = [arrow_column(table, "query_id").combine_chunks() for table in tables.values()]
         known = pc.is_in(arrow_column(self.collection.queries, "id"), pa.concat_arrays(judged))
+        documents = arrow_column(self.collection.documents, "id")
         found = {"in no split": len(known) - pc.sum(known).as_py()}
         for split in self.test_splits:
-            names = ("query_id", "relevance")
-            table = pa.table({name: arrow_column(tables[split], name) for name in names})
+            names = ("query_id", "document_id", "relevance")
+            query, document, relevance = (arrow_column(tables[split], name) for name in names)
+            there = pc.is_in(document, documents)
+            relevance = pc.if_else(there, relevance, 0)
+            table = pa.table({"query_id": query, "relevance": relevance})
             best = table.group_by("query_id").aggregate([("relevance", "max")])["relevance_max"]
             found[f"{split}: none relevant"] = pc.sum(pc.less(best, 1)).as_py()
         return {name: count for name, count in found.items() if count}

@@ -58,6 +58,7 @@ class Layout:
         candidates: by split, documents to rerank.
         negatives: by name, documents to tell apart from the relevant ones in training.
         expected: counts that must hold: "documents", "queries", or a split's judgements.
+        may_lack: splits that are left out where they turn out to be empty.
         needed_bytes: of disk; None = estimated from the files.
     """
 
@@ -70,4 +71,5 @@ class Layout:
     candidates: Mapping[str, Callable[[], Iterator[Ranked]]] = field(default_factory=dict)
     negatives: Mapping[str, Callable[[], Iterator[Ranked]]] = field(default_factory=dict)
     expected: Mapping[str, int] = field(default_factory=dict)
+    may_lack: frozenset[str] = frozenset()
     needed_bytes: int | None = None

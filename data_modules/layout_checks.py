@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 
 from data_modules.collection import IDENTIFIER_RULE, is_identifier
+from data_modules.formats.lines import check_characters
 from data_modules.layout import Layout, Ranked
 
 EMPTY = ("refuse", "keep")
+_TABLES = ("documents", "queries")
+_DOCUMENTS = 2**32  # more than a collection has: queries and documents make one number
 
 
 class LayoutChecks:
@@ -26,11 +29,16 @@ class LayoutChecks:
             empty_documents: "refuse", or "keep" those that have neither title nor text.
 
         Raises:
-            ValueError: another choice.
+            ValueError: another choice; a split that would take the name of another table.
         """
         if empty_documents not in EMPTY:
             raise ValueError(
                 f"data.empty_documents={empty_documents}: must be {' or '.join(EMPTY)}"
+            )
+        if named := [split for split in layout.judgements if split in _TABLES]:
+            raise ValueError(
+                f"{layout.name}: the split {named[0]!r}, which a file of judgements names: must "
+                f"have another name than {' and '.join(_TABLES)}"
             )
         self.layout, self.keep_empty = layout, empty_documents == "keep"
         # Ids and the rows that they have.
@@ -39,52 +47,90 @@ class LayoutChecks:
 
     def documents(self) -> Iterator[dict[str, str]]:
         """Rows of the documents' table."""
+        empty = 0
         for where, id, title, text in self.layout.documents():
             _enter("document", where, id, self.document_ids, self.layout.documents)
-            if not (title.strip() or text.strip() or self.keep_empty):
-                raise ValueError(
-                    f"{where}: document {id!r} is empty: it has neither title nor text "
-                    "(data.empty_documents=keep keeps such documents)"
-                )
+            check_characters(where, f"document {id!r}", title, text)
+            if not (title.strip() or text.strip()):
+                self._check_kept(where, id)
+                empty += 1
             yield {"id": id, "title": title, "text": text}
         _check_some("documents", self.layout, self.document_ids)
+        if empty:
+            print(f"{self.layout.name}: {empty:,} documents without title and text are kept")
+
+    def _check_kept(self, where: str, id: str) -> None:
+        if not self.keep_empty:
+            raise ValueError(
+                f"{where}: document {id!r} is empty: it has neither title nor text "
+                "(data.empty_documents=keep keeps such documents)"
+            )
 
     def queries(self) -> Iterator[dict[str, str]]:
         """Rows of the queries' table."""
         for where, id, text in self.layout.queries():
             _enter("query", where, id, self.query_ids, self.layout.queries)
+            check_characters(where, f"query {id!r}", text)
             if not text.strip():
                 raise ValueError(f"{where}: query {id!r} is empty")
             yield {"id": id, "text": text}
         _check_some("queries", self.layout, self.query_ids)
 
+    def splits(self) -> Iterator[str]:
+        """The splits that become tables: without the empty ones that the layout may lack."""
+        for split, rows in self.layout.judgements.items():
+            if split in self.layout.may_lack and next(iter(rows()), None) is None:
+                print(f"{self.layout.name}: the split {split!r} is empty and is left out")
+            else:
+                yield split
+
     def judgements(self, split: str) -> Iterator[dict[str, Any]]:
-        """Rows of a split's qrels."""
-        pairs = array("q")  # query row · documents + document row
-        relevant, rows = 0, self.layout.judgements[split]
+        """Rows of a split's qrels.
+
+        Those of unknown documents are kept and counted: as in trec_eval, nothing finds them, and
+        the mean is over all queries (BEIR's ArguAna and others name some).
+        """
+        pairs = array("q")
+        unknown: dict[str, int] = {}  # their ids and the numbers after the documents'
+        relevant, outside, first, rows = 0, 0, "", self.layout.judgements[split]
         for where, query, document, relevance in rows():
-            self._check_known(split, where, query, self.query_ids, "query", rows)
-            self._check_known(split, where, document, self.document_ids, "document", rows)
-            pairs.append(
-                self.query_ids[query] * len(self.document_ids) + self.document_ids[document]
-            )
-            relevant += relevance > 0
+            self._check_query(split, where, query, rows)
+            number = self.document_ids.get(document)
+            if number is None:
+                _check_identifier("document", where, document)
+                number = len(self.document_ids) + unknown.setdefault(document, len(unknown))
+                outside, first = outside + 1, first or f"{where}: document {document!r}"
+            else:
+                relevant += relevance > 0
+            pairs.append(self.query_ids[query] * _DOCUMENTS + number)
             yield {"query_id": query, "document_id": document, "relevance": relevance}
+        self._check_documents(split, len(pairs), outside, first)
         if not relevant:
             raise ValueError(
                 f"{self._files()}: split {split!r} is empty: it names no relevant document"
             )
         _check_once(pairs, rows)
 
-    def _check_known(
-        self, split: str, where: str, id: str, known: dict[str, int], kind: str, rows: Callable
-    ) -> None:
-        if id in known:
+    def _check_query(self, split: str, where: str, id: str, rows: Callable) -> None:
+        if id in self.query_ids:
             return
         hint = ""
-        if not any(known.keys() & {row[1], row[2]} for row in islice(rows(), 1000)):
-            hint = f": no {kind} that the split {split!r} names is, so it judges another collection"
-        raise ValueError(f"{where}: {kind} {id!r} is not in the collection{hint}")
+        if not any(row[1] in self.query_ids for row in islice(rows(), 1000)):
+            hint = f": no query that the split {split!r} names is, so it judges another collection"
+        raise ValueError(f"{where}: query {id!r} is not in the collection{hint}")
+
+    def _check_documents(self, split: str, judged: int, outside: int, first: str) -> None:
+        """Refuses judgements of which none is of a known document; says how many are not."""
+        if outside and outside == judged:
+            raise ValueError(
+                f"{first} is not in the collection: no document that the split {split!r} names is, "
+                "so it judges another collection"
+            )
+        if outside:
+            print(
+                f"{first} is not in the collection; {outside:,} of {judged:,} judgements of "
+                f"{split!r} are of such documents: they are kept, and count as not found"
+            )
 
     def ranked(self, kind: str, rows: Callable[[], Iterable[Ranked]]) -> Iterator[Ranked]:
         """Candidates or negatives: of queries and documents that the collection has."""
@@ -109,17 +155,18 @@ class LayoutChecks:
     def counts(self, found: Mapping[str, int]) -> None:
         """Refuses counts other than those the layout promises (ValueError)."""
         for name, expected in self.layout.expected.items():
-            if found[name] != expected:
+            there = found.get(name, 0)
+            if there != expected:
                 raise ValueError(
-                    f"{self.layout.name}: expected {expected:,} {name}, found {found[name]:,}; "
-                    f"{self._first_difference(name, expected, found[name])}"
+                    f"{self.layout.name}: expected {expected:,} {name}, found {there:,}; "
+                    f"{self._first_difference(name, expected, there)}"
                 )
 
     def _first_difference(self, name: str, expected: int, found: int) -> str:
         """Where the item stands that is one too many, or after which the rest is missing."""
         rows = {"documents": self.layout.documents, "queries": self.layout.queries}.get(name)
         rows = rows or self.layout.judgements[name]
-        last = next(islice(rows(), min(expected, found - 1), None), None)
+        last = next(islice(rows(), max(0, min(expected, found - 1)), None), None)
         if last is None:
             return "the files hold none"
         what = "the first beyond them" if found > expected else "the last before they end"
@@ -130,12 +177,17 @@ class LayoutChecks:
 
 
 def _enter(kind: str, where: str, id: str, seen: dict[str, int], rows: Callable) -> None:
-    if not is_identifier(id):
-        raise ValueError(f"{where}: the {kind}'s id is {id!r}: must be {IDENTIFIER_RULE}")
+    _check_identifier(kind, where, id)
     if id in seen:
         place = _first_place(rows, id)
         raise ValueError(f"{where}: the {kind} {id!r} stands already at {place}")
     seen[id] = len(seen)
+
+
+def _check_identifier(kind: str, where: str, id: str) -> None:
+    if not is_identifier(id):
+        raise ValueError(f"{where}: the {kind}'s id is {id!r}: must be {IDENTIFIER_RULE}")
+    check_characters(where, f"the {kind}'s id {id!r}", id)
 
 
 def _first_place(rows: Callable[[], Iterable[tuple]], *ids: str) -> str:

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import shutil
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +17,7 @@ from data_modules.formats.lines import PACKED, sha256
 from data_modules.layout import Layout
 from data_modules.layout_checks import LayoutChecks
 from data_modules.ranked_runs import write_run
+from data_modules.room import check_room
 from data_modules.written_once import written_once
 from gr_mvdr.progress import track
 
@@ -50,7 +50,7 @@ def collect(
     folder = place / f"{layout.name}-{key[:12]}"
     with written_once(folder) as partial:
         if partial is not None:
-            _check_room(layout, place)
+            check_room(f"data.store={place}: {layout.name}", place, _needed_bytes(layout))
             partial.mkdir()
             try:
                 counts = _write(layout, partial, LayoutChecks(layout, empty_documents))
@@ -85,14 +85,8 @@ def source_hashes(layout: Layout, store: Path) -> dict[str, str]:
     return hashes
 
 
-def _check_room(layout: Layout, store: Path) -> None:
-    needed = layout.needed_bytes or sum(_text_bytes(file) for file in layout.files)
-    free = shutil.disk_usage(store).free
-    if needed > free:
-        raise OSError(
-            f"data.store={store}: {layout.name} takes about {needed / 1e9:.1f} GB, "
-            f"{free / 1e9:.1f} GB are free"
-        )
+def _needed_bytes(layout: Layout) -> int:
+    return layout.needed_bytes or sum(_text_bytes(file) for file in layout.files)
 
 
 def _text_bytes(file: Path) -> int:
@@ -112,7 +106,7 @@ def _write(layout: Layout, folder: Path, checks: LayoutChecks) -> dict[str, int]
         ),
     }
     (folder / "qrels").mkdir()
-    for split in layout.judgements:
+    for split in checks.splits():
         rows = track(checks.judgements(split), f"{layout.name}: {split}")
         counts[split] = write_table(folder / "qrels" / f"{split}.arrow", JUDGEMENTS, rows)
     checks.counts(counts)
@@ -138,7 +132,7 @@ def _write_manifest(
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "sources": dict(sources),
         "options": dict(options),
-        "splits": list(layout.judgements),
+        "splits": [split for split in layout.judgements if split in counts],
         "counts": dict(counts),
         "text_fields": ["title", "text"],
     }

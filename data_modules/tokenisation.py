@@ -115,7 +115,7 @@ def clean(table: Dataset, steps: list[str]) -> Dataset:
     def cleaned_rows(rows: dict) -> dict:
         return {name: [cleaned(text, steps) for text in rows[name]] for name in names}
 
-    return _map(table, cleaned_rows, _key("clean/2", table._fingerprint, steps), "cleaning")
+    return _map(table, cleaned_rows, _key("clean/3", table._fingerprint, steps), "cleaning")
 
 
 def join_fields(documents: Dataset, fields: list[str]) -> Dataset:

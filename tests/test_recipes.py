@@ -7,6 +7,7 @@ from statistics import fmean
 
 import datasets
 import pytest
+import torch
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
@@ -22,6 +23,7 @@ from analysis.restore import restored
 from analysis.run_folder import find_runs
 from conf.checks import check_values
 from conf.rehearse import rehearsal_of, rehearsed
+from gr_mvdr.token_index import PackedTokens, TokenIndex
 from train import train
 
 ROOT = Path(__file__).parents[1]
@@ -101,9 +103,33 @@ def test_the_papers_hyper_parameters_reach_the_systems():
     assert aligner["model"]["search"]["neighbours"] == 4000
     xtr, _ = composed(read_recipe("xtr_table2_msmarco"), "model=xtr")
     assert (xtr["trainer"]["max_steps"], xtr["model"]["search"]["neighbours"]) == (50_000, 40_000)
-    mva, _ = composed(read_recipe("mva_table2"))
-    assert (mva["query_length"], mva["document_length"]) == (32, 112)
-    assert mva["model"]["optimizer"]["learning_rate"] == 3e-5
+    assert xtr["retrieval_depth"] == 1000 and "recall@1000" in xtr["data"]["metrics"]
+    colbert, _ = composed(read_recipe("xtr_table2_msmarco"), "model=t5_colbert")
+    assert colbert["model"]["search"]["neighbours"] == 4000  # of Qian et al.
+    dpr, _ = composed(read_recipe("table8_nq320k"), "model=dpr")
+    assert dpr["model"]["dimension"] == 768
+    for model, indexed in (("genre", False), ("genre_np_async", False), ("dsi_semantic", True)):
+        config, _ = composed(read_recipe("table6_nq320k"), f"model={model}")
+        assert bool(config["data"]["indexing"]) == indexed
+    assert not config["model"]["identifiers"]["positional"]
+    for model in ("mva", "dpr", "cross_encoder"):
+        mva, _ = composed(read_recipe("mva_table6_stages"), f"model={model}")
+        assert (mva["query_length"], mva["document_length"]) == (32, 112)
+        optimizer = mva["model"]["optimizer"]
+        assert (optimizer["learning_rate"], optimizer["weight_decay"]) == (3e-5, 0)
+        assert mva["data"]["candidates"] == 1000 and not mva["data"]["add_relevant"]
+
+
+def test_what_scores_with_all_token_vectors_stores_no_codes():
+    """aligner §3.2, xtr §2; the codes of token retrieval are the inverted file's."""
+    for name, *overrides in (
+        ("aligner_table6",),
+        ("aligner_table2",),
+        ("xtr_table2_msmarco", "model=t5_colbert"),
+        ("xtr_table5",),
+    ):
+        config, _ = composed(read_recipe(name), *overrides)
+        assert config["model"]["search"]["dtype"] == "float16", name
 
 
 def test_numbers_are_read_by_recipes_and_have_a_place():
@@ -151,7 +177,43 @@ def test_cost_is_arithmetic():
     assert one.index_bytes == 1000 * 256 * 256
     config, _ = composed(read_recipe("table5_nq320k"), "model=t5_colbert")
     found = work(config, Corpus(10, 1000))
-    assert found.steps == 5 * 4 and found.source == 64 + 256 and found.vector_bytes == 256
+    assert found.steps == 5 * 4 and found.source == 64 + 256
+    config, _ = composed(read_recipe("mva_table2"))
+    assert work(config, Corpus(10)).index_bytes == 0  # it reranks
+    # 128 numbers of two bytes, an id of four; codes of 32 bytes and an id of eight in the lists.
+    assert found.token_bytes == 256 + 4 + 32 + 8
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "pq"])
+@pytest.mark.parametrize(("keys", "salience"), [(False, True), (True, False)])
+def test_the_bytes_of_a_token_are_those_that_an_index_has(dtype, keys, salience, tmp_path):
+    documents, tokens, size = 400, 60, 32
+    rows = documents * tokens
+    packed = PackedTokens(
+        vectors=torch.randn(rows, size),
+        counts=torch.full((documents,), tokens),
+        ids=torch.zeros(rows, dtype=torch.int64),
+        salience=torch.rand(rows) if salience else None,
+        keys=torch.randn(rows, size) if keys else None,
+    )
+    names = [f"d{number}" for number in range(documents)]
+    index = TokenIndex.build(tmp_path / "index", names, [packed], dtype=dtype, pq_bytes=8)
+    index.build_neighbours(lists=4)
+    model = {
+        "_target_": "models.multi_vector.MultiVector",
+        "backbone": {},
+        "dimension": size,
+        "projections": "attention" if keys else "shared",
+        "salience": {"document": {}} if salience else None,
+        "search": {"mode": "gather", "dtype": dtype, "pq_bytes": 8, "probes": 4},
+    }
+    config = {"model": model, "data": {"batch_size": 1, "examples": {}}, "weights": "RUN"}
+    config |= {"backbone": {"name": "base"}, "query_length": 8, "document_length": tokens}
+    found = work(config, Corpus(documents))
+    # Beside the tokens' rows: a document's count and name, centroids, codebooks.
+    codebooks = 0 if dtype != "pq" else (1 + keys) * 256 * size * 4
+    beside = index.size_in_bytes - codebooks - found.index_bytes
+    assert 0 < beside < 0.02 * found.index_bytes
 
 
 # One recipe of each paper, the smallest; what narrows its sweep.

@@ -108,11 +108,12 @@ def _found(model: Any, data: Any, queries: int, neighbours: int) -> Iterator[Fou
     special = torch.tensor(sorted(data.tokenizer.all_special_ids))
     tokens = TokenNeighbours(index.store)  # of all documents, none pruned
     neighbours = min(neighbours, len(tokens.rows))
-    encoded = model.encoded_queries(table)
+    encoded, known = model.encoded_queries(table), set(index.document_ids)
     for start in track(range(0, len(encoded), _SEARCHED), "retrieving tokens"):
         chosen = []
         for name, query in encoded[start : start + _SEARCHED]:
-            relevant = [document for document, grade in grades[name].items() if grade > 0]
+            judged = grades[name].items()
+            relevant = [d for d, grade in judged if grade > 0 and d in known]
             words = query[~torch.isin(query.ids, special)]
             if relevant and len(words):
                 chosen.append((words, index.numbers(relevant)))

@@ -66,7 +66,8 @@ class Work:
         steps, batch: of training, 0 steps = nothing is trained.
         source, target: tokens of an example that encoder and decoder read; of an encoder alone
             both sides' tokens are its source.
-        documents, document_length: of the corpus; vector_bytes: of a stored token vector.
+        documents, document_length: of the corpus, in vectors; token_bytes: of one on disk, with all
+            that the index keeps of it.
     """
 
     size: Size
@@ -77,7 +78,7 @@ class Work:
     target: int
     documents: int
     document_length: int
-    vector_bytes: int = 0
+    token_bytes: float = 0
 
     @property
     def train_flops(self) -> float:
@@ -117,5 +118,5 @@ class Work:
 
     @property
     def index_bytes(self) -> float:
-        """Token vectors at their full length: an upper bound."""
-        return float(self.documents * self.document_length * self.vector_bytes)
+        """Documents at their full length: an upper bound, but for centroids and codebooks."""
+        return float(self.documents * self.document_length * self.token_bytes)

@@ -6,6 +6,7 @@ what is written here.
 
 import re
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -97,27 +98,28 @@ def _estimate(found: list[Work]) -> list[str]:
 
 
 def works(recipe: Recipe) -> list[Work]:
-    """The work of all its runs; none where the size of its data is not known here.
-
-    Of what a sweep varies beside models and collections the first value stands for all.
-    """
-    found: list[Work] = []
-    names = recipe.values("collection") or [None]
-    for model in recipe.values("model") or [None]:
-        config, data = composed(recipe, *([f"model={model}"] if model else []))
-        for name in names:
-            corpus = CORPORA.get(name or data)
-            if corpus is None:
+    """The work of all its runs; none where the size of its data is not known here."""
+    found: list[Work | None] = []
+    # A collection changes nothing but the corpus.
+    varied = [key for key in recipe.sweep if key != "collection"]
+    for values in product(*map(recipe.values, varied)):
+        words = (f"{key}={value}" for key, value in zip(varied, values, strict=True))
+        config, data = composed(recipe, *words)
+        for name in recipe.values("collection") or [data]:
+            if name not in CORPORA:
                 return []
-            found.append(work(config, corpus))
-    times = recipe.jobs // len(found)
-    return [one for one in found if one] * times
+            found.append(work(config, CORPORA[name]))
+    return [one for one in found if one]
 
 
 def composed(recipe: Recipe, *overrides: str) -> tuple[dict[str, Any], str]:
-    """A recipe's resolved configuration, files of the user's stood in for, and its data option."""
+    """A recipe's resolved configuration, files of the user's stood in for, and its data option.
+
+    Of what its sweep varies, models apart, the first value is taken where `overrides` has none.
+    """
     register_resolvers()
-    first = [f"{key}={recipe.values(key)[0]}" for key in recipe.sweep if key != "model"]
+    given = {"model", *(word.split("=", 1)[0] for word in overrides)}
+    first = [f"{key}={recipe.values(key)[0]}" for key in recipe.sweep if key not in given]
     asked = [f"experiment={recipe.name}", "name=run", "logger=none", "data.path=FOLDER", *first]
     with initialize_config_dir(str(CONFIGURATIONS), version_base="1.3"):
         config = compose("train", [*asked, *overrides], return_hydra_config=True)

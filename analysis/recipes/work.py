@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from analysis.recipes.cost import SIZES, Work
+from gr_mvdr.token_store import columns_of
 
 WORD_TOKENS = 1.4  # T5's tokens an English word, assumed
 IDENTIFIER_TOKENS = 6  # of a docid or a title, assumed
-# Bytes of a stored vector of 128, by model.search.dtype.
-VECTOR_BYTES = {"float32": 4, "float16": 2}
+# gr_mvdr.token_neighbours holds of a token 4 bits for every two dimensions, and faiss's 64-bit id.
+CODE_BYTES_A_DIMENSION, LIST_ID_BYTES = 1 / 4, 8
 
 
 @dataclass(frozen=True)
@@ -62,9 +63,9 @@ def work(config: Mapping[str, Any], corpus: Corpus) -> Work | None:
         batch=data["batch_size"],
         source=source,
         target=target,
-        documents=0 if "Cross" in model["_target_"] else corpus.documents,
+        documents=0 if _only_reranks(model) else corpus.documents,
         document_length=_vectors(model, length),
-        vector_bytes=0 if generative else _vector_bytes(model),
+        token_bytes=0 if generative else _token_bytes(model),
     )
 
 
@@ -95,6 +96,11 @@ def _steps(config: Mapping[str, Any], corpus: Corpus) -> int:
     return trainer["max_epochs"] * -(-corpus.pairs // config["data"]["batch_size"])
 
 
+def _only_reranks(model: Mapping[str, Any]) -> bool:
+    """Whether it keeps no document: a cross-encoder, mva."""
+    return "Cross" in model["_target_"] or (model.get("search") or {}).get("mode") == "rerank"
+
+
 def _vectors(model: Mapping[str, Any], length: int) -> int:
     """Vectors that a document keeps."""
     pooling = model.get("pooling")
@@ -102,10 +108,18 @@ def _vectors(model: Mapping[str, Any], length: int) -> int:
     return min(length, pooling.get("k", length)) // pooling.get("factor", 1)
 
 
-def _vector_bytes(model: Mapping[str, Any]) -> int:
+def _token_bytes(model: Mapping[str, Any]) -> float:
+    """Bytes on disk of a vector's row: the store's columns, and its place in the inverted file."""
     search = model.get("search")
     if search is None:
         return 0
-    if search["dtype"] == "pq":
-        return search["pq_bytes"]
-    return model["dimension"] * VECTOR_BYTES[search["dtype"]]
+    size = model["dimension"]
+    names = ["vectors", *(["keys"] if model["projections"] == "attention" else [])]
+    salience = (model.get("salience") or {}).get("document") is not None
+    header = {"dtype": search["dtype"], "pq_bytes": search["pq_bytes"], "salience": salience}
+    columns = columns_of(header | {"sizes": dict.fromkeys(names, size)})
+    del columns["counts"]  # a row a document
+    stored = sum(column.row_bytes for column in columns.values())
+    if search["mode"] == "exact" or search["probes"] is None:
+        return stored
+    return stored + size * CODE_BYTES_A_DIMENSION + LIST_ID_BYTES

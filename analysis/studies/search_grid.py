@@ -12,7 +12,7 @@ from analysis.gallery import GalleryEntry
 from analysis.rows import Row
 from analysis.studies.curves import Curves, draw_curves
 from analysis.studies.study import Findings, study_table
-from gr_mvdr.metrics import evaluate
+from gr_mvdr.metrics import evaluate, rank_of
 from gr_mvdr.progress import track
 from gr_mvdr.ranking import Ranking, recall_of_exact
 from gr_mvdr.search_costs import SearchCosts
@@ -37,7 +37,7 @@ class SearchGrid:
             settings: search option → its values, such as {keep_document: [0.2, 1.0]}: all their
                 combinations. A list of such grids: one after the other.
             curves: what the figure shows, see `Curves`.
-            depth: documents a query.
+            depth: documents a query, at least as many as the deepest of `data.metrics` looks at.
             split: whose queries are searched; None = the first test split.
             max_queries: so many of them at most; None = all.
 
@@ -93,28 +93,29 @@ class SearchGrid:
             queries = queries.select(range(min(self.max_queries, len(queries))))
         qrels = data.judgements(split, queries)
         encoded = model.encoded_queries(queries)
+        depth = max(self.depth, *map(rank_of, data.metrics))
         exact = model.retrieve_encoded(encoded, FIRST, mode="exact")
         rows = []
         for setting in track(self.settings, "searching under every setting"):
             try:
-                ranking, costs = self._searched(model, encoded, setting, run)
+                ranking, costs = self._searched(model, encoded, setting, depth, run)
             except ValueError as error:  # such as more neighbours than the index has tokens
                 warnings.warn(f"study: {setting} left out: {error}", stacklevel=2)
                 continue
-            quality = evaluate(ranking, qrels)
+            quality = evaluate(ranking, qrels, data.metrics)
             quality[f"recall_of_exact@{FIRST}"] = recall_of_exact(exact, ranking, FIRST)
             rows.append(setting | quality | costs)
         return self._findings(rows, f"{data.collection.name} ({split}), {len(encoded):,} queries")
 
     def _searched(
-        self, model: Any, encoded: Sequence, setting: Row, run: Path
+        self, model: Any, encoded: Sequence, setting: Row, depth: int, run: Path
     ) -> tuple[Ranking, dict[str, float]]:
         """The ranking under one setting, and what a query costs."""
         # What a setting needs is made before the clock starts.
-        model.retrieve_encoded(encoded[:1], self.depth, **setting)
+        model.retrieve_encoded(encoded[:1], depth, **setting)
         before = dict(vars(model.searcher.costs))
         start = time.perf_counter()
-        ranking = model.retrieve_encoded(encoded, self.depth, **setting)
+        ranking = model.retrieve_encoded(encoded, depth, **setting)
         milliseconds = 1000 * (time.perf_counter() - start)
         counted = {key: value - before[key] for key, value in vars(model.searcher.costs).items()}
         costs = {"cost/query_ms": milliseconds / len(encoded)} | SearchCosts(**counted).metrics()

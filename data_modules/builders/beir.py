@@ -8,7 +8,9 @@ from pathlib import Path
 
 from data_modules.builders.hub import hub_rows
 from data_modules.formats import beir
+from data_modules.formats.lines import page_hint, unpacking
 from data_modules.layout import Document, Judgement, Layout, Query
+from data_modules.room import check_room
 from data_modules.written_once import written_once
 
 # The judgements on the hub by split; its "validation" is BEIR's dev.
@@ -30,7 +32,8 @@ def read(name: str, path: Path | None) -> Layout:
 
     Raises:
         FileNotFoundError: the copy lacks a file.
-        ValueError: the hub has no such collection.
+        ValueError: the hub has no such collection, or the archive cannot be unpacked.
+        OSError: there is no room to unpack it.
     """
     if path is None:
         return _on_hub(name)
@@ -45,11 +48,13 @@ def _unpacked(archive: Path) -> Path:
     with written_once(folder) as partial_folder:
         if partial_folder is not None:
             try:
-                with zipfile.ZipFile(archive) as content:
+                with zipfile.ZipFile(archive) as content, unpacking(archive):
+                    needed = sum(member.file_size for member in content.infolist())
+                    check_room(f"data.path={archive}: unpacked, it", archive.parent, needed)
                     content.extractall(partial_folder)
             except (zipfile.BadZipFile, zlib.error) as error:
                 raise ValueError(
-                    f"{archive}: a damaged archive ({error}): fetch it again"
+                    f"{archive}: a damaged archive ({error}){page_hint(archive)}: fetch it again"
                 ) from None
             print(f"{archive}: unpacked into {folder}")
     return folder

@@ -12,7 +12,7 @@ from data_modules.layout import Document, Judgement, Layout, Query
 TOPICS = ("writing", "recreation", "science", "technology", "lifestyle", "pooled")
 QUESTIONS = ("search", "forum")
 SPLITS = ("test", "dev")  # of different passages: each is a collection of its own
-_HUB = "colbertv2/lotte_passages"
+_PASSAGES, _ANSWERS = "colbertv2/lotte_passages", "colbertv2/lotte"  # on the hub
 
 
 def read(name: str, path: Path | None) -> Layout:
@@ -77,16 +77,24 @@ def _records(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _judgements(records: Iterable[tuple[str, dict[str, Any]]]) -> Iterator[Judgement]:
     for where, record in records:
-        passages = record.get("answer_pids")
-        if not isinstance(passages, list):
-            raise ValueError(f'{where}: expected a list "answer_pids"')
-        for passage in passages:
-            yield Judgement(where, word(where, "qid", record), str(passage), 1)
+        query = word(where, "qid", record)
+        for passage in dict.fromkeys(map(str, _answers(where, record))):  # some stand there twice
+            yield Judgement(where, query, passage, 1)
+
+
+def _answers(where: str, record: dict[str, Any]) -> list:
+    """The passages that answer a query; the hub's loader keeps them one level deeper."""
+    passages, deeper = record.get("answer_pids"), record.get("answers")
+    if passages is None and isinstance(deeper, dict):
+        passages = deeper.get("answer_pids")
+    if not isinstance(passages, list):
+        raise ValueError(f'{where}: expected a list "answer_pids", got {passages!r:.60}')
+    return passages
 
 
 def _on_hub(topic: str, kind: str, split: str, options: dict[str, Any]) -> Layout:
-    passages = f"{_HUB}/{topic}/{split}_collection.jsonl"
-    answers = f"{_HUB}/{topic}/{split}/qas.{kind}.jsonl"
+    passages = f"{_PASSAGES}/{topic}/{split}_collection.jsonl"
+    answers = f"{_ANSWERS}/{topic}/{split}_qas.{kind}.jsonl"
     return Layout(
         name=f"lotte-{topic}-{kind}-{split}",
         files=(),

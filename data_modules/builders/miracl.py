@@ -1,12 +1,16 @@
-"""MIRACL: Wikipedia passages in 18 languages, with topics and judgements by native speakers."""
+"""MIRACL: Wikipedia passages in 18 languages, with topics and judgements by native speakers.
 
-from collections.abc import Iterable, Iterator
+The Korean files hold some passages and judgements twice: each counts once.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from data_modules.builders import hub
 from data_modules.formats.lines import PACKED, find, integer, json_object, numbered_lines, rows
+from data_modules.formats.repeats import without_repeats
 from data_modules.layout import Document, Judgement, Layout, Query
 
 LANGUAGES = "ar bn de en es fa fi fr hi id ja ko ru sw te th yo zh".split()
@@ -52,10 +56,10 @@ def _local(language: str, path: Path) -> Layout:
         name=f"miracl-{language}",
         files=(*shards, *topics.values(), *qrels.values()),
         options={"reader": "miracl/1", "language": language},
-        documents=partial(_shards, shards),
+        documents=lambda: without_repeats(_shards(shards), "documents"),
         queries=lambda: _queries(rows(file, _TOPIC) for file in topics.values()),
         judgements={
-            split: lambda file=file: _judgements(rows(file, _QREL)) for split, file in qrels.items()
+            split: partial(_judgements, partial(rows, file, _QREL)) for split, file in qrels.items()
         },
     )
 
@@ -72,10 +76,10 @@ def _on_hub(language: str) -> Layout:
         name=f"miracl-{language}",
         files=(),
         options={"reader": "miracl/1", "language": language, "hub": [asked, corpus]},
-        documents=lambda: _documents(hub.json_lines(corpus)),
+        documents=lambda: without_repeats(_documents(hub.json_lines(corpus)), "documents"),
         queries=lambda: _queries(columns("topics", split, *_TOPIC) for split in splits),
         judgements={
-            split: lambda split=split: _judgements(columns("qrels", split, *_QREL))
+            split: partial(_judgements, partial(columns, "qrels", split, *_QREL))
             for split in splits
         },
     )
@@ -99,7 +103,11 @@ def _queries(splits: Iterable[Rows]) -> Iterator[Query]:
             yield Query(where, row["query_id"], row["query"])
 
 
-def _judgements(qrels: Rows) -> Iterator[Judgement]:
-    for where, row in qrels:
-        relevance = integer(where, "relevance", row["relevance"])
-        yield Judgement(where, row["query_id"], row["docid"], relevance)
+def _judgements(qrels: Callable[[], Rows]) -> Iterator[Judgement]:
+    return without_repeats(map(_judgement, qrels()), "judgements")
+
+
+def _judgement(found: tuple[str, dict[str, Any]]) -> Judgement:
+    where, row = found
+    relevance = integer(where, "relevance", row["relevance"])
+    return Judgement(where, row["query_id"], row["docid"], relevance)

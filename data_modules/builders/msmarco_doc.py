@@ -9,8 +9,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from data_modules.builders.given import given_file, given_folder
-from data_modules.formats.lines import find, needed, numbered_lines, rows
-from data_modules.formats.named_pairs import RUN, read_negatives
+from data_modules.formats.lines import needed, numbered_lines, rows
 from data_modules.formats.trec_files import judgements
 from data_modules.layout import Document, Judgement, Layout, Query
 
@@ -24,8 +23,8 @@ def msmarco_doc(path: str, document_ids: str | None = None) -> Layout:
 
     Args:
         path: a folder with msmarco-docs.tsv, msmarco-doc{train,dev}-queries.tsv,
-            msmarco-doc{train,dev}-qrels.tsv and, if there, msmarco-doc{train,dev}-top100, each
-            plain, .gz or .zip.
+            msmarco-doc{train,dev}-qrels.tsv, each plain, .gz or .zip. The official top-100 runs
+            rank documents that are not kept: BM25's among the kept ones are the candidates (§6.3).
         document_ids: a file with an id on each line: keep these; None = those that training judges.
 
     Raises:
@@ -36,19 +35,16 @@ def msmarco_doc(path: str, document_ids: str | None = None) -> Layout:
     documents = needed(folder, "msmarco-docs.tsv")
     queries = {split: needed(folder, f"msmarco-doc{split}-queries.tsv") for split in SPLITS}
     qrels = {split: needed(folder, f"msmarco-doc{split}-qrels.tsv") for split in SPLITS}
-    runs = {split: find(folder, f"msmarco-doc{split}-top100") for split in SPLITS}
-    runs = {split: file for split, file in runs.items() if file}
     kept = _Kept(documents, queries, qrels, ids)
-    others = [*queries.values(), *qrels.values(), *runs.values(), *([ids] if ids else [])]
+    others = [*queries.values(), *qrels.values(), *([ids] if ids else [])]
     unpacked = documents.stat().st_size * (1 if documents.suffix == ".tsv" else _PACKED)
     return Layout(
         name="msmarco_doc",
         files=(documents, *others),
-        options={"reader": "msmarco_doc/1", "document_ids": ids is not None},
+        options={"reader": "msmarco_doc/2", "document_ids": ids is not None},
         documents=kept.documents,
         queries=kept.queries,
         judgements={split: partial(kept.judgements, split) for split in SPLITS},
-        candidates={split: partial(read_negatives, file, RUN) for split, file in runs.items()},
         needed_bytes=int(unpacked * _KEPT + sum(file.stat().st_size for file in others)),
     )
 

@@ -47,7 +47,9 @@ def context_id(where: str, context: dict) -> str:
         if key in context:
             return word(where, key, context)
     content = f"{context_title(where, context)}\n{string(where, 'text', context)}"
-    return f"ctx-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
+    # The store names halves of surrogate pairs.
+    digest = hashlib.sha256(content.encode(errors="surrogatepass")).hexdigest()
+    return f"ctx-{digest[:16]}"
 
 
 def context_title(where: str, context: dict) -> str:

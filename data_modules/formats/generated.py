@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from data_modules.formats.json_array import array_items, begins_with
-from data_modules.formats.lines import json_object, numbered_lines, string, word
+from data_modules.formats.lines import check_characters, json_object, numbered_lines, string, word
 from data_modules.formats.quoted import quoted_columns
 
 FORM = '{"document_id": "…", "queries": ["…", …]}'
@@ -30,6 +30,13 @@ def read_generated(file: Path) -> Iterator[tuple[str, str, list[str]]]:
         ValueError: a line breaks the format, or, in our own, names a document once more; names
             ``file:line``.
     """
+    for where, document, queries in _found(file):
+        check_characters(where, f"document {document!r} or a query of it", document, *queries)
+        yield where, document, queries
+
+
+def _found(file: Path) -> Iterator[tuple[str, str, list[str]]]:
+    """The same, whatever the characters."""
     _, first = next(numbered_lines(file), ("", ""))
     if begins_with(file, "{") and '"text_id"' not in first:
         yield from _own(file)

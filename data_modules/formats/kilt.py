@@ -112,15 +112,24 @@ def _records(file: Path) -> Iterator[tuple[str, dict]]:
 
 def _provenance(where: str, record: dict) -> list[dict]:
     """What the answers of a task name."""
-    outputs = record.get("output", [])
-    lists = [output.get("provenance", []) for output in outputs if isinstance(output, dict)]
-    named = [source for sources in lists for source in sources]
-    if len(lists) < len(outputs) or not all(isinstance(source, dict) for source in named):
+    try:
+        lists = [_objects(output, "provenance") for output in _objects(record, "output")]
+    except TypeError:
         raise ValueError(
             f'{where}: expected "output": [{{"provenance": [{{"wikipedia_id", …}}]}}], got '
-            f"{outputs!r:.60}"
-        )
-    return named
+            f"{record.get('output')!r:.60}"
+        ) from None
+    return [source for sources in lists for source in sources]
+
+
+def _objects(record: dict, key: str) -> list[dict]:
+    """The objects in a list, which may be missing or null; TypeError if it is something else."""
+    found = record.get(key)
+    if found is None:
+        return []
+    if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
+        raise TypeError(key)
+    return found
 
 
 def _named(level: str, where: str, source: dict) -> str:

@@ -3,15 +3,17 @@
 import gzip
 import hashlib
 import json
+import re
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 PACKED = (".gz", ".zip")  # endings that any file may have beside its own
+_INTEGER = re.compile(r" *[+-]?[0-9]{1,9} *")  # grades are stored in 64 bits
 
 
 def find(folder: Path, *names: str) -> Path | None:
@@ -54,11 +56,11 @@ def opened(file: Path) -> Iterator[BinaryIO]:
     """The content of a file: plain, gzip, or a zip archive with one file in it.
 
     Raises:
-        ValueError: an archive is damaged, truncated or holds more than one file.
+        ValueError: an archive is damaged, truncated, encrypted or holds more than one file.
     """
     try:
         if file.suffix == ".zip":
-            with zipfile.ZipFile(file) as archive, archive.open(_member(file, archive)) as content:
+            with zipfile.ZipFile(file) as archive, _member(file, archive) as content:
                 yield content
         else:
             with (gzip.open if file.suffix == ".gz" else open)(file, "rb") as content:
@@ -66,17 +68,35 @@ def opened(file: Path) -> Iterator[BinaryIO]:
     except EOFError:
         raise ValueError(f"{file}: the archive ends too early: fetch the file again") from None
     except (gzip.BadGzipFile, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(f"{file}: a damaged archive ({error}){_page_hint(file)}") from None
+        raise ValueError(f"{file}: a damaged archive ({error}){page_hint(file)}") from None
 
 
-def _member(file: Path, archive: zipfile.ZipFile) -> str:
+def _member(file: Path, archive: zipfile.ZipFile) -> IO[bytes]:
     members = [member for member in archive.namelist() if not member.endswith("/")]
     if len(members) != 1:
         raise ValueError(f"{file}: expected one file in the archive, found {len(members)}")
-    return members[0]
+    with unpacking(file):
+        return archive.open(members[0])
 
 
-def _page_hint(file: Path) -> str:
+@contextmanager
+def unpacking(file: Path) -> Iterator[None]:
+    """Names a zip archive that Python cannot unpack, whatever is right with it.
+
+    Raises:
+        ValueError: it is encrypted, or packed by an unknown method.
+    """
+    try:
+        yield
+    except RuntimeError:  # also NotImplementedError
+        raise ValueError(
+            f"{file}: the archive is encrypted, or packed by a method that Python does not know: "
+            "unpack it by other means"
+        ) from None
+
+
+def page_hint(file: Path) -> str:
+    """What a message about a broken file adds if the file is a web page."""
     with file.open("rb") as content:
         start = content.read(1024)
     return ": it is an HTML page, not the download" if is_page(start) else ""
@@ -138,9 +158,22 @@ def string(where: str, key: str, record: dict) -> str:
     value = record.get(key)
     if not isinstance(value, str):
         raise ValueError(f'{where}: expected a string "{key}", got {json.dumps(value)[:60]}')
-    if any("\ud800" <= character <= "\udfff" for character in value):
-        raise ValueError(f'{where}: "{key}" holds half a surrogate pair, which is no character')
     return value
+
+
+def check_characters(where: str, what: str, *texts: str) -> None:
+    """Refuses halves of surrogate pairs, which JSON can write (``"\\ud800"``) and UTF-8 cannot.
+
+    Raises:
+        ValueError: there is one; names ``file:line`` and what the texts are.
+    """
+    try:
+        for text in texts:
+            text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"{where}: {what} holds half a surrogate pair, which is no character"
+        ) from None
 
 
 def word(where: str, key: str, record: dict) -> str:
@@ -203,12 +236,11 @@ def integer(where: str, name: str, text: str) -> int:
     """A column as an integer.
 
     Raises:
-        ValueError: it is none; names ``file:line`` and the column.
+        ValueError: it is none, or has more than nine digits; names ``file:line`` and the column.
     """
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError(f"{where}: expected an integer {name}, got {text!r}") from None
+    if not _INTEGER.fullmatch(text):
+        raise ValueError(f"{where}: expected an integer {name}, got {text[:60]!r}")
+    return int(text)
 
 
 def sha256(file: Path) -> str:

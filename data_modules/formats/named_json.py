@@ -60,7 +60,7 @@ def candidate_lists(file: Path) -> Iterator[tuple[str, NamedPair]]:
     if not isinstance(lists, dict):
         raise ValueError(f"{file}: expected {EXPECTED}")
     for query, documents in lists.items():
-        where = f'{file}: "{query}"'
+        where = f"{file}: {json.dumps(query)}"
         if not isinstance(documents, list):
             raise ValueError(f"{where}: expected {EXPECTED}, got {json.dumps(documents)[:60]}")
         for document in documents:

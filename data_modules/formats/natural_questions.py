@@ -9,7 +9,8 @@ from data_modules.formats.nq_records import FIELDS
 from data_modules.formats.titled_pages import TitledPages, TitleKey
 from data_modules.layout import Layout
 
-SPLITS = ("train", "dev", "dev_seen", "dev_unseen")
+_PARTS = ("dev_seen", "dev_unseen")  # of a part of the files, one may be empty
+SPLITS = ("train", "dev", *_PARTS)
 # The simplified release is one file a split, with or without the bucket's name before its own.
 _NAMES = {
     "train": ("*simplified-nq-train.jsonl", "nq-train-[0-9][0-9].jsonl"),
@@ -66,6 +67,7 @@ def read(
         documents=found.documents,
         queries=found.queries,
         judgements={split: partial(found.judgements, split) for split in SPLITS},
+        may_lack=frozenset(_PARTS),
         needed_bytes=int(sum(f.stat().st_size * _SHARE[f.suffix in PACKED] for f in all_files)),
     )
 

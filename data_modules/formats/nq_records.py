@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from data_modules.formats.lines import json_object, numbered_lines, string, word
+from data_modules.formats.lines import check_characters, json_object, numbered_lines, string, word
 
 FIELDS = ("abstract", "content")
 _TAG = re.compile(r"<[^<>\s]+>")  # a tag is a token of its own, such as <P> or <Td_colspan="2">
@@ -34,6 +34,7 @@ def pages(file: Path) -> Iterator[Page]:
         record = json_object(where, line)
         text = _text(where, record)
         title = _title(where, record, text)
+        check_characters(where, "the page's title", title)  # the key of a title needs whole ones
         id, question = word(where, "example_id", record), string(where, "question_text", record)
         yield Page(where, id, question, title, text)
 

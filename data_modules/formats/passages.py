@@ -33,7 +33,7 @@ def passages(file: Path, order: Sequence[str]) -> Iterator[Document]:
 def has_header(file: Path) -> bool:
     """Whether the first line names the columns."""
     _, first = next(numbered_lines(file), ("", ""))
-    return len({name.strip('"') for name in first.split("\t")} & set(KILT)) > 1
+    return len({name.strip('"').lower() for name in first.split("\t")} & set(KILT)) > 1
 
 
 def _plain(file: Path, order: Sequence[str]) -> Iterator[Document]:

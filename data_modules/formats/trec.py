@@ -6,10 +6,10 @@
   ``msmarco-doctrain-qrels.tsv`` and ``msmarco-docdev-qrels.tsv``, "dev_small" of
   ``qrels.dev.small.tsv``, "2019" of ``2019qrels-docs.txt``, "test" where it names none.
 - ``*queries*.tsv``: id, query. One file of all, or one for each split; a name may say more than the
-  split (``msmarco-test2019-queries.tsv`` for 2019).
+  split (``msmarco-test2019-queries.tsv`` for 2019). A query may stand in several with one text.
 - ``*top100*``, ``*.trec``, ``*.run``: runs, ``query Q0 document rank score tag``: the candidates of
-  the split that the name names; a run that names none is left aside (``data.candidates_run`` takes
-  any).
+  the split that the name names, which may say more as those of queries. A run that names none is
+  left aside, in a line that says so (``data.candidates_run`` takes any).
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from data_modules.formats.trec_files import (
     judgements_by_split,
     queries,
     query_files,
-    split_of,
+    run_files,
 )
 from data_modules.layout import Document, Layout
 
@@ -46,13 +46,12 @@ def read(path: Path) -> Layout:
 
     Raises:
         FileNotFoundError: one of its files is missing.
-        ValueError: (on reading) a line breaks the format.
+        ValueError: two files are of one split; (on reading) a line breaks the format.
     """
     documents = needed(path, _DOCUMENTS, _PASSAGES)
     judged = judgement_files(path, *_QRELS)
     asked = query_files(path, judged, "*queries*.tsv")
-    runs = {split_of(file): file for file in find_all(path, "*top100*", "*.trec", "*.run")}
-    candidates = {split: runs[split] for split in judged if split in runs}
+    candidates = run_files(path, judged, "*top100*", "*.trec", "*.run")
     return Layout(
         name=path.resolve().name,
         files=(documents, *asked, *judged.values(), *candidates.values()),

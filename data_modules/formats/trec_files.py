@@ -1,7 +1,7 @@
 """Queries and TREC judgements in files of their own, paired by the split that both names name."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -9,9 +9,9 @@ from data_modules.formats.lines import find_all, integer, numbered_lines, plain_
 from data_modules.layout import Judgement, Query
 
 # What a name says beside the split: msmarco-doctrain-qrels.tsv, nq_queries_dev.tsv.gz,
-# qrels.dev.small.tsv, 2019qrels-docs.txt, msmarco-docdev-top100.
+# qrels.dev.small.tsv, 2019qrels-docs.txt, 2019qrels-pass.txt, msmarco-docdev-top100.
 _OTHER_WORDS = re.compile(
-    r"\.(tsv|txt|trec|run)$|msmarco|nq(?=[_-])|doc(?=train|dev|eval|test)|docs|passages?"
+    r"\.(tsv|txt|trec|run)$|msmarco|nq(?=[_-])|doc(?=train|dev|eval|test)|docs|pass(?:ages?)?"
     r"|qrels?|queries|query|top\d+"
 )
 _SEPARATORS = re.compile(r"[-_.]+")
@@ -72,11 +72,46 @@ def _of(split: str, files: dict[str, Path]) -> Path | None:
     return exact or next((file for name, file in files.items() if name.endswith(split)), None)
 
 
+def run_files(folder: Path, splits: Iterable[str], *patterns: str) -> dict[str, Path]:
+    """The runs of the judged splits, whose names may say more; says which runs are of none.
+
+    Raises:
+        ValueError: two runs of one split.
+    """
+    found = find_all(folder, *patterns)
+    runs: dict[str, Path] = {}
+    for split in splits:
+        exact = [file for file in found if split_of(file) == split]
+        chosen = exact or [file for file in found if split_of(file).endswith(split)]
+        if len(chosen) > 1:
+            raise ValueError(
+                f"data.path={folder}: {chosen[0].name} and {chosen[1].name} are both runs of the "
+                f"split {split!r}: keep one (data.candidates_run=FILE takes any)"
+            )
+        if chosen:
+            runs[split] = chosen[0]
+    for file in found:
+        if file not in runs.values():
+            print(f"{file}: is left aside: its name names no split that is judged")
+    return runs
+
+
 def queries(files: tuple[Path, ...]) -> Iterator[Query]:
-    """The queries of some files of lines ``id<TAB>query``."""
+    """The queries of some files of lines ``id<TAB>query``.
+
+    A query that one of the files before holds with the same text is the same query (MS MARCO's dev
+    and dev.small); with another text it comes a second time, which no collection allows.
+    """
+    before: dict[str, str] = {}
     for file in files:
+        here: dict[str, str] = {}
         for where, row in rows(file, ("qid", "query")):
-            yield Query(where, row["qid"], row["query"])
+            id, text = row["qid"], row["query"]
+            if file != files[-1]:
+                here[id] = text
+            if before.get(id) != text:
+                yield Query(where, id, text)
+        before |= here
 
 
 def judgements(file: Path) -> Iterator[Judgement]:

@@ -6,6 +6,9 @@
 - ``*queries*.tsv`` and ``*qrels*.tsv``, a pair for each split: ``msmarco-doctrain-queries.tsv.gz``
   and ``msmarco-doctrain-qrels.tsv.gz`` are "train", ``…docdev…`` is "dev".
 
+Ultron's scripts leave several files of documents in one folder: ``data.path`` may be the one that
+is meant; the others are read from the folder that it lies in.
+
 The documents are a part of MS MARCO's: judgements of others are left out, as in the original, and
 counted; if none is left, they judge another collection. Ids are kept as they are, while the tables
 of docids (``[d123]<TAB>1,2,3``) and of generated queries (``[d123]<TAB>query``) write them in small
@@ -14,11 +17,19 @@ are read by `data_modules.formats.generated`.
 """
 
 from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
 from functools import cache, partial
 from pathlib import Path
 
 from data_modules.formats.known_documents import without_unknown
-from data_modules.formats.lines import find_all, json_object, numbered_lines, string, word
+from data_modules.formats.lines import (
+    find_all,
+    json_object,
+    numbered_lines,
+    plain_name,
+    string,
+    word,
+)
 from data_modules.formats.trec_files import judgement_files, judgements, queries, query_files
 from data_modules.layout import Document, Judgement, Layout
 
@@ -28,33 +39,48 @@ _IDS, _TEXTS = ("docid", "id"), ("body", "contents")
 
 def recognises(path: Path) -> bool:
     """Whether there are documents in Ultron's names."""
-    return bool(find_all(path, _DOCUMENTS))
+    return bool(_documents_files(path))
 
 
 def read(path: Path) -> Layout:
-    """A folder in Ultron's or DDRO's layout.
+    """A folder in Ultron's or DDRO's layout, or its file of documents.
 
     Raises:
         FileNotFoundError: one of its files is missing.
         ValueError: two files of documents; (on reading) a line breaks the format.
     """
-    documents = find_all(path, _DOCUMENTS)
+    documents = _documents_files(path)
     if not documents:
         raise FileNotFoundError(f"data.path={path}: {_DOCUMENTS} is missing")
     if len(documents) > 1:
         names = ", ".join(file.name for file in documents)
-        raise ValueError(f"data.path={path}: expected one file {_DOCUMENTS}, found {names}")
-    judged = judgement_files(path, "*qrels*.tsv")
-    asked = query_files(path, judged, "*queries*.tsv")
+        raise ValueError(
+            f"data.path={path}: expected one file {_DOCUMENTS}, found {names}: name one of them, "
+            f"data.path={documents[0]}"
+        )
+    folder = documents[0].parent
+    judged = judgement_files(folder, "*qrels*.tsv")
+    asked = query_files(folder, judged, "*queries*.tsv")
     known = cache(partial(_document_ids, documents[0]))
     return Layout(
-        name=path.resolve().name,
+        name=(path if path.is_dir() else _without_ending(path)).resolve().name,
         files=(documents[0], *asked, *judged.values()),
         options={"reader": "ultron/1"},
         documents=partial(_documents, documents[0]),
         queries=partial(queries, asked),
         judgements={split: partial(_known, file, known) for split, file in judged.items()},
     )
+
+
+def _without_ending(file: Path) -> Path:
+    return file.with_name(plain_name(file).removesuffix(".json"))
+
+
+def _documents_files(path: Path) -> list[Path]:
+    """Those of a folder, or the file itself if its name is such a one's."""
+    if path.is_file():
+        return [path] if fnmatchcase(plain_name(path), _DOCUMENTS) else []
+    return find_all(path, _DOCUMENTS)
 
 
 def _documents(file: Path) -> Iterator[Document]:

@@ -1,7 +1,7 @@
 """The layout of the scripts of gr_as_mvdr.txt ("Wu").
 
 - ``collection.tsv``: id, text and, if the first line has one, title. Plain columns: a tab within a
-  text is refused.
+  text is refused, and so is a header.
 - ``qrel.<split>.tsv``: TREC judgements, a split each; several documents of a query are all
   relevant.
 - ``queries.all.tsv``, or ``queries.<split>.tsv`` of each split: id, query.
@@ -29,6 +29,7 @@ from data_modules.formats.trec_files import judgements_by_split, queries, query_
 from data_modules.layout import Document, Judgement, Layout
 
 _COLUMNS = ("pid", "text", "title")
+_NAMES = {*_COLUMNS, "id", "docid", "doc_id", "passage", "body"}  # that headers give them
 _LOOKED_AT = 100  # lines, for the order of the columns
 
 
@@ -91,8 +92,16 @@ def _documents(file: Path) -> Iterator[Document]:
 
 
 def _columns(file: Path) -> tuple[str, ...]:
-    """What the first line has: a title or none."""
-    _, first = next(numbered_lines(file), ("", ""))
+    """What the first line has: a title or none.
+
+    Raises:
+        ValueError: it is a header, which would become a document.
+    """
+    where, first = next(numbered_lines(file), ("", ""))
+    if {name.strip(' "').lower() for name in first.split("\t")} <= _NAMES:
+        raise ValueError(
+            f"{where}: expected a document, got the header {first!r}: remove this line"
+        )
     return _COLUMNS if first.count("\t") > 1 else _COLUMNS[:2]
 
 

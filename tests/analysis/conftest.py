@@ -17,6 +17,7 @@ from data_modules.module import RetrievalDataModule
 from gr_mvdr.alignment import MaxSim
 from gr_mvdr.batch import pad
 from gr_mvdr.explanation import DecoderPaths, Explanation
+from gr_mvdr.metrics import METRICS
 from gr_mvdr.ranking import Ranking
 from gr_mvdr.relevance import PairAlignment
 from gr_mvdr.scoring import Scoring
@@ -144,6 +145,7 @@ class StudiedData:
     """One split of queries q0, q1, …; the document d<n> answers the query q<n>."""
 
     test_splits = ("test",)
+    metrics = METRICS
     collection = SimpleNamespace(name="fruit")
 
     def __init__(self, n_queries):

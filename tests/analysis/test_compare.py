@@ -346,13 +346,17 @@ def test_values_for_people(key, value, text):
 
 def test_metrics_are_ordered_as_they_are_read():
     keys = ["cost/query_ms_p50", "rerank/mrr@10", "retrieve/test_unseen/recall@1", CURVE]
-    keys += ["retrieve/mrr@10", "retrieve/recall@10", "retrieve/recall@1"]
+    keys += ["retrieve/success@5", "retrieve/mrr@10", "retrieve/recall@10", "retrieve/recall@1"]
+    keys += ["retrieve/recall@1000", "retrieve/mrr@10_low"]
     keys += ["analysis/exact_match/document_to_query/hard", "something/else"]
     keys += ["analysis/exact_match/query_to_document/soft"]
     assert sorted(keys, key=metric_names.order) == [
         "retrieve/recall@1",
         "retrieve/recall@10",
+        "retrieve/recall@1000",
+        "retrieve/success@5",
         "retrieve/mrr@10",
+        "retrieve/mrr@10_low",
         "retrieve/test_unseen/recall@1",
         "rerank/mrr@10",
         "analysis/exact_match/query_to_document/soft",

@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from analysis.comparisons.paper import read_paper
 from analysis.recipes.recipe import read_recipe
+from analysis.studies.curves import Curves, draw_curves
 from analysis.studies.study import check_study
 from analysis.studies.sweep_study import swept_values
 from analysis.sweep import CompareRuns
@@ -47,7 +49,8 @@ def composed(experiment, *overrides, hydra=False):
 
 def jobs(config):
     """The command lines of a sweep's jobs, in order."""
-    params = OmegaConf.to_container(config.hydra.sweeper.params or OmegaConf.create({}))
+    found = config.hydra.sweeper.params
+    params = OmegaConf.to_container(found, resolve=True) if found else {}
     parsed = OverridesParser.create().parse_overrides([f"{k}={v}" for k, v in params.items()])
     lines = [[f"{o.input_line.split('=')[0]}={value}" for value in o.sweep_string_iterator()]
              if o.is_sweep_override() else [o.input_line] for o in parsed]  # fmt: skip
@@ -88,6 +91,28 @@ def test_every_job_of_a_sweep_composes(experiment):
                                ("model", "multipass")})  # fmt: skip
     run = type("Run", (), {"config": OmegaConf.to_container(config)})
     assert swept_values(run, list(pairs), pairs) == second
+
+
+@pytest.mark.parametrize(
+    ("experiment", "lines"),
+    [
+        # Lines of each figure: all panels', one for each k_train (null: T5-ColBERT), batch or set.
+        ("xtr_k", [5, 5, 5]),
+        ("xtr_table5", [5, 5, 5]),
+        ("xtr_figure7", [3]),
+        ("aligner_figure7", [7]),
+    ],
+)
+def test_the_figures_of_a_sweep_are_drawn_from_its_table(experiment, lines):
+    config = composed(experiment, hydra=True)
+    study = config.study and OmegaConf.to_container(config.study, resolve=True)
+    settings = build(study).settings if study else [{}]
+    chosen = [dict(word.split("=", 1) for word in line) for line in jobs(config)]
+    measures = dict.fromkeys(("recall@100", "mrr@10", "ndcg@10"), 0.5)
+    rows = [job | setting | measures for job, setting in product(chosen, settings)]
+    drawn = instantiate(config.hydra.callbacks.compare).curves
+    figures = [draw_curves(Curves(**curves), rows, "sweep") for curves in drawn]
+    assert [len(figure.legends[0].get_texts()) for figure in figures] == lines
 
 
 def test_a_study_asks_before_training():

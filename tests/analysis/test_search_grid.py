@@ -43,12 +43,24 @@ def test_every_combination_is_a_row_with_its_quality_and_costs(
 def test_queries_are_encoded_once_and_warmed_up(studied_system, studied_data, tmp_path):
     calls = []
     studied_system.encoder.register_forward_hook(lambda *_: calls.append(1))
-    made(tmp_path, studied_system, studied_data(6), depth=5)
+    data = studied_data(6)
+    data.metrics = ["mrr@4"]
+    made(tmp_path, studied_system, data, depth=5, curves=CURVES | {"y": "mrr@4"})
     assert len(calls) == 6
     # The exact search, and of each setting one query that builds what it needs, then all.
     searches = [(queries, k, keep) for queries, k, keep, _ in studied_system.searches]
     assert searches == [(6, 10, 1.0), (1, 5, 0.25), (6, 5, 0.25), (1, 5, 1.0), (6, 5, 1.0)]
     assert studied_system.searches[0][3] == {"mode": "exact"}
+
+
+def test_the_datas_metrics_are_measured_as_deep_as_they_look(
+    studied_system, studied_data, tmp_path
+):
+    data = studied_data(6)
+    data.metrics = ["mrr@10", "recall@1000"]
+    rows = made(tmp_path, studied_system, data, depth=5)
+    assert {"mrr@10", "recall@1000", "recall_of_exact@10"} == {key for key in rows[0] if "@" in key}
+    assert [k for _, k, *_ in studied_system.searches] == [10, 1000, 1000, 1000, 1000]
 
 
 def test_grids_stand_one_after_the_other_and_queries_can_be_fewer(

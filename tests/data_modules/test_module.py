@@ -355,6 +355,31 @@ def test_a_hit_that_is_the_query_itself_is_dropped_where_the_collection_says_so(
     assert ("q10" in data.candidates("test", data.queries("test"))["q10"]) is not dropped
 
 
+def test_a_relevant_document_that_the_collection_lacks_is_judged_and_nothing_else(tmp_path):
+    found = collection()
+    outside = Dataset.from_dict(
+        {"query_id": ["q10", "q1"], "document_id": ["gone", "gone"], "relevance": [1, 1]},
+        features=JUDGEMENTS,
+    )
+    only = found.qrels["test"].filter(lambda row: row["query_id"] != "q10")
+    data, whole = tiny(), tiny()
+    data.collection = replace(
+        found,
+        qrels=found.qrels
+        | {
+            "test": concatenate_datasets([only, outside.select([0])]),
+            "train": concatenate_datasets([found.qrels["train"], outside.select([1])]),
+        },
+    )
+    queries = data.queries("test")
+    assert queries["id"][:] == whole.queries("test")["id"][:], "the mean is over all of them"
+    assert data.judgements("test", queries)["q10"] == {"gone": 1}
+    assert "gone" not in data.candidates("test", queries)["q10"]
+    assert "q10" not in {query for query, _ in data.test_pairs("test", 100)[0]}
+    assert len(data.epoch(0)) == len(whole.epoch(0)), "it makes no training pair"
+    assert data.unjudged == {"test: none relevant": 1}
+
+
 def test_queries_that_nothing_answers_are_counted():
     data = tiny()
     assert data.unjudged == {}

@@ -2,10 +2,11 @@ import json
 import multiprocessing
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
-from data_modules import store
+from data_modules import room, store
 from data_modules.formats.registry import read_layout
 from data_modules.layout import Document, Judgement, Layout, Query, Ranked
 from data_modules.store import collect
@@ -99,7 +100,30 @@ def test_a_file_that_did_not_change_is_hashed_once(layout, tmp_path, monkeypatch
             {"judgements": {"dev": rows(Judgement, [*JUDGED, ("9", "a", 1)], "j")}},
             r"j:4: query '9'",
         ),
-        ({"judgements": {"dev": rows(Judgement, [*JUDGED, ("1", "z", 1)], "j")}}, r"j:4: .* 'z'"),
+        (
+            {"judgements": {"dev": rows(Judgement, [("1", "y", 1), ("2", "z", 1)], "j")}},
+            r"j:1: document 'y' is not in the collection: no document .* judges another collection",
+        ),
+        (
+            {"judgements": {"dev": rows(Judgement, [("1", "z", 1), ("2", "a", 0)], "j")}},
+            r"'dev' is empty: it names no relevant document",
+        ),
+        (
+            {"judgements": {"dev": rows(Judgement, [*JUDGED, ("1", "y z", 1)], "j")}},
+            r"j:4: the document's id is 'y z': must be a word",
+        ),
+        (
+            {"judgements": {"dev": rows(Judgement, [*JUDGED, *[("1", "z", 1)] * 2], "j")}},
+            r"j:5: '1' 'z': the pair is judged already at j:4",
+        ),
+        ({"judgements": {"queries": rows(Judgement, JUDGED)}}, r"three: the split 'queries'"),
+        (
+            {"documents": rows(Document, [("a", "\ud800", "")], "d")},
+            r"d:1: document 'a' .*surrogate",
+        ),
+        ({"documents": rows(Document, [("\ud800", "", "x")], "d")}, r"d:1: .*id .*surrogate"),
+        ({"queries": rows(Query, [("1", "x\udc00")], "q")}, r"q:1: query '1' .*surrogate"),
+        ({"judgements": {"dev": rows(Judgement, [("1", "\ud800", 1)], "j")}}, r"j:1: .*surrogate"),
         ({"judgements": {"dev": rows(Judgement, [*JUDGED, ("1", "a", 2)], "j")}}, r"j:4: .* j:1"),
         (
             {"judgements": {"dev": rows(Judgement, [("7", "x", 1), ("8", "y", 1)], "j")}},
@@ -116,9 +140,33 @@ def test_what_is_wrong_is_named_and_nothing_is_left(layout, tmp_path, change, me
     assert folders(place) == []
 
 
-def test_empty_documents_are_kept_on_request(layout, tmp_path):
+def test_judgements_of_unknown_documents_are_kept_and_counted(layout, tmp_path, capsys):
+    outside = [*JUDGED, ("1", "z", 1), ("2", "z", 1), ("2", "y", 1)]
+    found = collect(replace(layout, judgements={"train": rows(Judgement, outside, "j")}), tmp_path)
+    assert found.judgements("train") == {
+        "1": {"a": 1, "z": 1},
+        "2": {"b": 2, "a": 0, "z": 1, "y": 1},
+    }
+    said = [line for line in capsys.readouterr().out.splitlines() if "not in the" in line]
+    assert len(said) == 1 and said[0].startswith("j:4: document 'z'") and "3 of 6 judg" in said[0]
+
+
+def test_an_empty_split_that_may_lack_is_left_out(layout, tmp_path, capsys):
+    splits = {"part": rows(Judgement, []), **layout.judgements}
+    lacking = replace(layout, judgements=splits, may_lack=frozenset(["part"]))
+    found = collect(lacking, tmp_path)
+    assert list(found.qrels) == ["train"]
+    assert "three: the split 'part' is empty and is left out" in capsys.readouterr().out
+    assert list(collect(lacking, tmp_path).qrels) == ["train"], "opened as it was written"
+    with pytest.raises(ValueError, match=r"expected 4 part, found 0; the files hold none"):
+        collect(replace(lacking, expected={"part": 4}, options={"reader": "test/2"}), tmp_path)
+
+
+def test_empty_documents_are_kept_on_request(layout, tmp_path, capsys):
     empty = replace(layout, documents=rows(Document, [*DOCUMENTS, ("e", "", "")]))
     assert len(collect(empty, tmp_path, empty_documents="keep").documents) == 4
+    said = capsys.readouterr().out
+    assert said.count("three: 1 documents without title and text are kept") == 1
     with pytest.raises(ValueError, match=r"^data\.empty_documents=drop: must be refuse or keep"):
         collect(layout, tmp_path, empty_documents="drop")
 
@@ -128,6 +176,12 @@ def test_too_little_room_is_said_before_anything_is_written(layout, tmp_path):
     with pytest.raises(OSError, match=r"three takes about 1000000000.0 GB, .* GB are free"):
         collect(replace(layout, needed_bytes=10**18), place)
     assert folders(place) == []
+
+
+def test_little_room_is_said_in_a_unit_that_shows_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(room.shutil, "disk_usage", lambda _: SimpleNamespace(free=1_500_000))
+    with pytest.raises(OSError, match=r"^x takes about 48\.2 MB, 1\.5 MB are free$"):
+        room.check_room("x", tmp_path, 48_200_000)
 
 
 def test_an_interrupted_build_leaves_nothing(layout, tmp_path):

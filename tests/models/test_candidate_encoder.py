@@ -39,5 +39,5 @@ def test_retrieval_reranks_the_best_of_bm25(documents, queries, tmp_path):
 
 
 def test_no_token_is_left_out(documents):
-    with pytest.raises(ValueError, match=r"model\.search\.keep_document=0\.5: must be 1 in mode re"):
+    with pytest.raises(ValueError, match=r"keep_document=0\.5: must be 1 in mode rerank"):
         make_multi_vector("mva", search={"mode": "rerank", "keep_document": 0.5})

@@ -6,6 +6,7 @@ import datasets
 import pytest
 from hydra import compose, initialize_config_dir
 
+from conf.resolvers import register_resolvers
 from data_modules.build import build
 from tests.data_modules.builders.conftest import MINIATURES
 
@@ -25,6 +26,7 @@ def cache(tmp_path, monkeypatch):
 
 
 def configuration(*overrides: str):
+    register_resolvers()
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         return compose("build", list(overrides))
 
@@ -43,6 +45,24 @@ def test_every_source_is_built_once_and_says_so(data, tmp_path, capsys):
 def test_the_almanac_is_built_too(capsys):
     build(configuration("data=almanac", "data.n_documents=50"))
     assert "generated" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("overrides", "dropped"),
+    [
+        (["data=public", "data.name=beir/arguana"], True),
+        (["data=public", "data.name=beir/quora"], True),
+        (["data=public", "data.name=beir/quora", "data.drop_identical=false"], False),
+        (["data=public", "data.name=miracl/en"], False),
+        (["data=msmarco_passage"], False),
+        (["data=zero_shot", "+collection=beir/arguana"], True),
+        (["data=zero_shot", "+collection=beir/fiqa"], False),
+    ],
+)
+def test_where_queries_are_documents_a_hit_that_is_the_query_is_dropped(overrides, dropped):
+    config = configuration(*overrides)
+    assert config.data.drop_identical is dropped
+    assert config.data.empty_documents == "keep", "FiQA has some"
 
 
 def run(*overrides: str) -> subprocess.CompletedProcess:

@@ -47,20 +47,6 @@ def test_given_documents_take_the_place_of_the_judged_ones(raw, collected, built
     assert len(built()) == 2
 
 
-def test_the_given_runs_are_the_candidates_of_their_split(raw, collected):
-    collection = collected(msmarco_doc(str(raw)))
-    assert list(collection.candidates) == ["dev"]
-    rows = [line.split() for line in collection.candidates["dev"].read_text().splitlines()]
-    given = gzip.decompress((raw / "msmarco-docdev-top100.gz").read_bytes()).decode().splitlines()
-    kept = judged(raw, "train")
-    asked = set(collection.queries["id"][:])
-    expected = [line.split() for line in given]
-    expected = [(c[0], c[2], float(c[4])) for c in expected if c[0] in asked and c[2] in kept]
-    assert [(row[0], row[2], float(row[4])) for row in rows] == expected
-    (raw / "msmarco-docdev-top100.gz").unlink()
-    assert collected(msmarco_doc(str(raw))).candidates == {}
-
-
 def test_the_manifest_counts_what_was_kept(raw, collected):
     folder = collected(msmarco_doc(str(raw))).folder
     manifest = json.loads((folder / "manifest.json").read_text())
@@ -72,7 +58,7 @@ def test_the_manifest_counts_what_was_kept(raw, collected):
         "dev": 6,
     }
     assert manifest["options"]["document_ids"] is False
-    assert len(manifest["sources"]) == 6
+    assert len(manifest["sources"]) == 5
     assert all(len(value) == 64 for value in manifest["sources"].values())
 
 

@@ -193,6 +193,18 @@ def test_other_counts_are_refused_with_both_numbers_and_the_place(
     assert len(collected(nq320k(str(raw), check_counts=False)).qrels) == 4
 
 
+@pytest.mark.parametrize(("seen", "left_out"), [(True, "dev_unseen"), (False, "dev_seen")])
+def test_dev_questions_of_one_kind_are_built_in_part(raw, collected, capsys, seen, left_out):
+    whole = collected(nq320k(str(raw)))
+    wanted = set(whole.judgements("dev_seen" if seen else "dev_unseen"))
+    write(raw / DEV, [row for row in lines(raw / DEV) if str(row["example_id"]) in wanted])
+    part = collected(nq320k(str(raw), check_counts=False))
+    assert set(whole.qrels) - set(part.qrels) == {left_out}
+    assert f"the split {left_out!r} is empty and is left out" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="data.check_counts=false"):
+        collected(nq320k(str(raw)))
+
+
 def test_a_count_of_seen_questions_is_asserted_too(raw, collected, monkeypatch):
     monkeypatch.setattr(builder, "COUNTS", {**COUNTS, "dev_seen": 7})
     with pytest.raises(ValueError, match="expected 7 dev_seen questions, found 6"):
@@ -235,6 +247,14 @@ def test_an_id_in_two_shards_is_named_with_both_places(raw, collected, built):
     )
     with pytest.raises(ValueError, match=message):
         collected(nq320k(str(raw), check_counts=False))
+    assert built() == []
+
+
+def test_a_title_that_is_no_text_is_named(raw, collected, built):
+    records = lines(raw / DEV)
+    write(raw / DEV, [*records[:2], {**records[2], "document_title": "half \ud800"}, *records[3:]])
+    with pytest.raises(ValueError, match=r"nq-dev-all\.jsonl\.gz:3: the page's title .*surrogate"):
+        collected(nq320k(str(raw)))
     assert built() == []
 
 
@@ -283,7 +303,7 @@ def test_an_interrupted_build_leaves_nothing(raw, collected, built, monkeypatch)
 def test_a_disk_without_room_is_refused_before_anything_is_read(raw, collected, built, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 10})())
     monkeypatch.setattr(nq_records, "numbered_lines", None)
-    with pytest.raises(OSError, match="data.store=.*nq320k takes about .* GB, 0.0 GB are free"):
+    with pytest.raises(OSError, match="data.store=.*nq320k takes about .* MB, 0.0 MB are free"):
         collected(nq320k(str(raw)))
     assert built() == []
 

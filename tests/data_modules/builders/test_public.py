@@ -2,6 +2,7 @@ import gzip
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import datasets
 import pytest
@@ -10,6 +11,7 @@ from datasets import Dataset
 from data_modules.builders import hub
 from data_modules.builders.entity_questions import matched_form
 from data_modules.builders.public import public
+from tests.data_modules.formats.test_lines import encrypted
 
 
 def zipped(folder: Path) -> Path:
@@ -46,6 +48,34 @@ def test_a_damaged_archive_is_named_and_leaves_nothing(damage, miniature):
     assert [path.name for path in archive.parent.iterdir() if path.name[0] != "."] == ["towns.zip"]
 
 
+def test_a_page_and_an_encrypted_archive_are_named(tmp_path):
+    archive = tmp_path / "towns.zip"
+    archive.write_text("<!DOCTYPE html><html>404</html>")
+    with pytest.raises(ValueError, match=r"towns\.zip: .*: it is an HTML page, not the download"):
+        public("beir/towns", str(archive))
+    archive.write_bytes(encrypted(**{"towns/corpus.jsonl": "{}"}))
+    with pytest.raises(ValueError, match=r"towns\.zip: the archive is encrypted, or packed by"):
+        public("beir/towns", str(archive))
+    assert [path.name for path in tmp_path.iterdir() if path.name[0] != "."] == ["towns.zip"]
+
+
+def test_room_is_looked_for_before_an_archive_is_unpacked(miniature, monkeypatch):
+    archive = zipped(miniature("beir") / "towns")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10))
+    with pytest.raises(OSError, match=r"^data\.path=.*towns\.zip: unpacked, it takes about"):
+        public("beir/towns", str(archive))
+    assert not archive.with_suffix("").exists()
+
+
+def test_arguanas_judgements_of_unknown_documents_do_not_stand_in_the_way(miniature, collected):
+    folder = miniature("beir") / "towns"
+    file = folder / "qrels/test.tsv"
+    first = file.read_text().splitlines()[1].split("\t")[0]
+    file.write_text(file.read_text() + f"{first}\tgone-con03b\t1\n")
+    collection = collected(public("beir/towns", str(folder)))
+    assert collection.judgements("test")[first]["gone-con03b"] == 1
+
+
 @pytest.mark.parametrize(
     ("name", "split", "first"),
     [
@@ -64,6 +94,16 @@ def test_lotte_reads_one_kind_of_question_about_one_split(name, split, first, mi
     assert list(collection.qrels) == [split]
     assert collection.queries[0]["text"].startswith(first[:40])
     assert collection.judgements(split)["2"] == {"6": 1, "7": 1}
+
+
+def test_an_answer_that_lotte_names_twice_counts_once(miniature, collected):
+    file = miniature("lotte") / "writing/test/qas.search.jsonl"
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    records[0]["answer_pids"] *= 2
+    file.write_text("\n".join(map(json.dumps, records)))
+    collection = collected(public("lotte/writing/search", str(file.parents[2])))
+    answers = dict.fromkeys(map(str, records[0]["answer_pids"]), 1)
+    assert collection.judgements("test")[str(records[0]["qid"])] == answers
 
 
 def test_kinds_and_splits_of_lotte_are_collections_of_their_own(miniature, collected, built):
@@ -100,10 +140,25 @@ def test_an_id_in_two_shards_of_miracl_is_named_with_both_places(miniature, coll
     folder = miniature("miracl")
     shards = folder / "miracl-corpus-v1.0-sw"
     content = gzip.decompress((shards / "docs-0.jsonl.gz").read_bytes()).splitlines()[3]
+    content = content.replace(b'"text": "', b'"text": "Another. ')
     (shards / "docs-2.jsonl.gz").write_bytes(gzip.compress(content))
     with pytest.raises(ValueError, match=r"docs-2.*:1: the document .* already at .*docs-0.*:4"):
         collected(public("miracl/sw", str(folder)))
     assert built() == []
+
+
+def test_what_miracl_holds_twice_word_for_word_counts_once(miniature, collected, capsys):
+    folder = miniature("miracl")
+    shards = folder / "miracl-corpus-v1.0-sw"
+    content = gzip.decompress((shards / "docs-0.jsonl.gz").read_bytes()).splitlines()[3]
+    (shards / "docs-2.jsonl.gz").write_bytes(gzip.compress(content))
+    qrels = folder / "miracl-v1.0-sw/qrels/qrels.miracl-v1.0-sw-dev.tsv"
+    qrels.write_text(qrels.read_text() * 2)
+    collection = collected(public("miracl/sw", str(folder)))
+    assert len(collection.documents) == 24 and len(collection.qrels["dev"]) == 12
+    said = capsys.readouterr().out
+    assert "docs-2.jsonl.gz:1: 1 documents, from this line on, stand there already" in said
+    assert f"{qrels}:13: 12 judgements, from this line on, stand there already" in said
 
 
 @pytest.mark.parametrize(
@@ -207,8 +262,14 @@ ROWS = {
         {"doc_id": 0, "author": "a", "text": "Write daily."},
         {"doc_id": 1, "author": "b", "text": "Read more."},
     ],
-    "colbertv2/lotte_passages/writing/test/qas.search.jsonl": [
+    "colbertv2/lotte/writing/test_qas.search.jsonl": [
         {"qid": 0, "query": "how to write", "url": "u", "answer_pids": [0, 1]}
+    ],
+    "colbertv2/lotte_passages/lifestyle/dev_collection.jsonl": [
+        {"doc_id": 7, "author": "a", "text": "Sleep well."}
+    ],
+    "colbertv2/lotte/lifestyle/dev_qas.forum.jsonl": [
+        {"qid": 3, "query": "how to sleep", "author": "a", "answers": {"answer_pids": [7]}}
     ],
     "miracl/miracl-corpus/miracl-corpus-v1.0-yo/docs-*.jsonl.gz": [
         {"docid": "1#0", "title": "Ìlú", "text": "Ìlú kan"}
@@ -241,6 +302,7 @@ def on_hub(monkeypatch) -> list:
     [
         ("beir/scifact", (2, 2), {"test": {"2": {"5836": 1}}, "train": {"0": {"4983": 1}}}),
         ("lotte/writing/search", (2, 1), {"test": {"0": {"0": 1, "1": 1}}}),
+        ("lotte/lifestyle/forum/dev", (1, 1), {"dev": {"3": {"7": 1}}}),
         ("miracl/yo", (1, 1), {"dev": {"1": {"1#0": 1}}}),
     ],
 )

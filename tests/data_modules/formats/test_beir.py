@@ -49,10 +49,10 @@ def test_a_changed_file_makes_another_collection(folder):
     assert after.folder != before.folder
 
 
-def test_judgements_of_a_document_that_goes_are_refused(folder):
+def test_a_split_whose_relevant_document_goes_is_refused(folder):
     collection(folder)
     (folder / "corpus.jsonl").write_text('{"_id": "a", "text": "x y"}\n')
-    with pytest.raises(ValueError, match=r"test\.tsv:2: document 'b' is not in the collection"):
+    with pytest.raises(ValueError, match=r"split 'test' is empty: it names no relevant document"):
         collection(folder)
 
 
@@ -103,7 +103,7 @@ QRELS_HEADER = "query-id\tcorpus-id\tscore\n"
         (
             "qrels/test.tsv",
             QRELS_HEADER + "2\tc\t1\n",
-            r":2: document 'c' is not in the collection",
+            r":2: document 'c' is not in the collection: .* judges another collection",
         ),
         (
             "qrels/test.tsv",

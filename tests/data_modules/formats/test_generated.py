@@ -40,6 +40,9 @@ def test_brackets_around_other_ids(tmp_path):
         (json.dumps([["who?", 1], ["who?"]]), r":1, item 1: expected \[query, place\]"),
         ('{"text_id": 1, "text": "a"}\n{"text_id": 1}\n', r':2: expected a string "text"'),
         ('{"document_id": "a", "queries": ["b"]}\n' * 2, r":2: document 'a' stands already at"),
+        ('{"text_id": 5, "text": "a\\ud800"}\n', r":1: document '5' .*surrogate"),
+        ('[["a", 0], ["a\\ud800", 1]]', r":1, item 1: document '1' .*surrogate"),
+        ('{"document_id": "a", "queries": ["b", "\\ud800"]}\n', r":1: document 'a' .*surrogate"),
         ("oldid\tquestion\n", r":1: expected a header .*query is missing"),
     ],
 )

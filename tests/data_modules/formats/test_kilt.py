@@ -86,6 +86,11 @@ def test_provenance_outside_the_table_is_counted(tmp_path, capsys):
         ({"input": "who?"}, r':14: expected a string "id", got null'),
         ({"id": "x", "output": []}, r':14: expected a string "input", got null'),
         ({"id": "x", "input": "?", "output": [3]}, r':14: expected "output": \[{"provenance"'),
+        ({"id": "x", "input": "?", "output": 3}, r':14: expected "output": \[{"provenance"'),
+        (
+            {"id": "x", "input": "?", "output": [{"provenance": ["1"]}]},
+            r':14: expected "output": \[{"provenance"',
+        ),
         (
             {"id": "x", "input": "?", "output": [{"provenance": [{"wikipedia_id": "1"}]}]},
             r':14: expected a string "start_paragraph_id", got null',
@@ -94,6 +99,23 @@ def test_provenance_outside_the_table_is_counted(tmp_path, capsys):
 )
 def test_a_broken_line_is_named(record, message, tmp_path):
     assert_refused(copied("kilt", tmp_path), DEV, lambda t: t + json.dumps(record), message)
+
+
+def test_null_is_no_answer(tmp_path):
+    folder = copied("kilt", tmp_path)
+    records = [
+        {"id": "x", "input": "?", "output": None},
+        {"id": "y", "input": "?", "output": [{"answer": "z", "provenance": None}]},
+    ]
+    rewritten(folder / DEV, lambda text: text + "\n".join(map(json.dumps, records)))
+    layout = read_layout(folder)
+    assert found_pairs(layout, "dev") == pairs("dev")
+    assert {"x", "y"} <= {query.id for query in layout.queries()}
+
+
+def test_a_header_in_capitals_is_no_document(tmp_path):
+    message = r"kilt\.tsv:1: expected a header with the columns id, title, text: .* is missing"
+    assert_refused(copied("kilt", tmp_path), "kilt.tsv", lambda t: "ID\tTITLE\tTEXT\n" + t, message)
 
 
 def test_a_tab_in_a_text_is_named(tmp_path):

@@ -4,6 +4,7 @@ import pytest
 
 from data_modules.formats.registry import read_layout
 from data_modules.formats.trec_files import split_of
+from data_modules.store import collect
 from tests.data_modules.formats.miniature import (
     MINIATURES,
     TEXTS,
@@ -33,6 +34,9 @@ def test_ids_and_candidates():
         ("qrels.dev.small.tsv", "dev_small"),
         ("queries.dev.small.tsv", "dev_small"),
         ("2019qrels-docs.txt", "2019"),
+        ("2019qrels-pass.txt", "2019"),
+        ("msmarco-passagetest2019-top1000.tsv", "test2019"),
+        ("msmarco-doctest2019-top100.gz", "test2019"),
         ("msmarco-test2019-queries.tsv.gz", "test2019"),
         ("nq_qrels_train.tsv.gz", "train"),
         ("qrel.dev.tsv", "dev"),
@@ -63,7 +67,48 @@ def test_passages(tmp_path):
     assert "queries.dev.tsv" not in [file.name for file in layout.files]
 
 
-def test_judgements_of_a_year(tmp_path):
+def test_a_query_in_two_files_with_one_text_is_one(tmp_path):
+    folder = tmp_path / "passages"
+    folder.mkdir()
+    files = {
+        "collection.tsv": "0\tone\n1\ttwo\n",
+        "queries.dev.tsv": "10\ta\n11\tb\n",
+        "queries.dev.small.tsv": "10\ta\n",
+        "qrels.dev.tsv": "10\t0\t0\t1\n11\t0\t1\t1\n",
+        "qrels.dev.small.tsv": "10\t0\t0\t1\n",
+    }
+    for name, content in files.items():
+        (folder / name).write_text(content)
+    found = collect(read_layout(folder, "trec"), tmp_path / "store")
+    assert found.queries["id"][:] == ["10", "11"]
+    assert {split: len(rows) for split, rows in found.qrels.items()} == {"dev_small": 1, "dev": 2}
+    (folder / "queries.dev.tsv").write_text("10\tanother\n11\tb\n")
+    with pytest.raises(ValueError, match=r"queries\.dev\.tsv:1: the query '10' stands already at"):
+        collect(read_layout(folder, "trec"), tmp_path / "store")
+    (folder / "queries.dev.tsv").write_text("10\ta\n11\tb\n11\tb\n")
+    with pytest.raises(ValueError, match=r"queries\.dev\.tsv:3: the query '11' stands already at"):
+        collect(read_layout(folder, "trec"), tmp_path / "store")
+
+
+def test_a_run_may_name_more_than_its_split(tmp_path, capsys):
+    folder = copied("trec", tmp_path)
+    for name in ("queries.tsv", "qrels.tsv"):
+        year = "2019qrels-docs.txt" if name == "qrels.tsv" else f"msmarco-test2019-{name}"
+        (folder / f"msmarco-docdev-{name}.gz").rename(folder / f"{year}.gz")
+    (folder / RUN).rename(folder / "msmarco-doctest2019-top100.gz")
+    (folder / "bm25.run").write_text("5000 Q0 D106 1 2.5 x\n")
+    layout = read_layout(folder)
+    assert list(layout.candidates) == ["2019"] and len(list(layout.candidates["2019"]())) == 52
+    assert "bm25.run: is left aside: its name names no split" in capsys.readouterr().out
+    (folder / "another-test2019.run").write_text("5000 Q0 D106 1 2.5 x\n")
+    with pytest.raises(ValueError, match=r"another-test2019\.run and .* runs of the split '2019'"):
+        read_layout(folder)
+    (folder / "2019.run").write_text("5000 Q0 D106 1 2.5 x\n")
+    layout = read_layout(folder)
+    assert len(list(layout.candidates["2019"]())) == 1, "the one that names just the split"
+
+
+def test_judgements_of_a_year(tmp_path, capsys):
     folder = copied("trec", tmp_path)
     (folder / "msmarco-docdev-queries.tsv.gz").rename(folder / "msmarco-test2019-queries.tsv.gz")
     (folder / "msmarco-docdev-qrels.tsv.gz").unlink()
@@ -74,6 +119,7 @@ def test_judgements_of_a_year(tmp_path):
         ("5000", "D107", 0),
     ]
     assert not layout.candidates, "the run is of another split"
+    assert f"{RUN}: is left aside" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -72,13 +72,24 @@ def test_a_broken_line_is_named(file, content, message, tmp_path):
     assert_refused(copied("ultron", tmp_path), file, content, message)
 
 
+def test_one_of_several_files_of_documents_is_named_by_the_path(tmp_path):
+    folder = copied("ultron", tmp_path)
+    (folder / "msmarco-docs-sents-all.json").write_text('{"docid": "D1", "body": "x"}\n')
+    layout = read_layout(folder / DOCUMENTS)
+    assert layout.name == "msmarco-docs-sents.top.300k"
+    assert found_pairs(layout, "dev") == pairs("dev")
+    (document,) = read_layout(folder / "msmarco-docs-sents-all.json").documents()
+    assert document.id == "D1"
+
+
 def test_missing_and_doubled_files_are_named(tmp_path):
     folder = copied("ultron", tmp_path)
     (folder / "msmarco-docdev-queries.tsv.gz").unlink()
     with pytest.raises(FileNotFoundError, match=r"of the split 'dev', which msmarco-docdev-qrels"):
         read_layout(folder)
     (folder / "msmarco-docs-sents-all.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"expected one file \*docs-sents\*\.json, found"):
+    message = r"expected one file \*docs-sents\*\.json, found .*: name one of them, data.path=.*all"
+    with pytest.raises(ValueError, match=message):
         read_layout(folder)
     for file in folder.glob("*qrels*"):
         file.unlink()

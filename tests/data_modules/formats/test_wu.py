@@ -28,6 +28,13 @@ def test_ids_candidates_and_negatives():
     assert candidates[:2] == [("5000", "9", 0.0), ("5000", "6", -1.0)] and len(candidates) == 52
 
 
+def test_an_id_that_is_no_text_is_an_unknown_one(tmp_path, capsys):
+    folder = copied("wu", tmp_path)
+    rewritten(folder / "candidate.json", lambda text: text.replace("{", '{"\\ud800": ["1"], ', 1))
+    collect(read_layout(folder), tmp_path / "store")
+    assert r'candidate.json: "\ud800": 1 of 53 candidates' in capsys.readouterr().out
+
+
 def test_a_triple_that_returns_is_one_training_pair(tmp_path):
     folder = copied("wu", tmp_path)
     rewritten(folder / TRIPLES, lambda text: text + text)
@@ -65,6 +72,12 @@ def test_each_split_may_have_its_own_queries_but_no_id_twice(tmp_path):
             lambda t: t.replace("is a port", "is\ta port"),
             r":1: expected 3 columns",
         ),
+        (
+            "collection.tsv",
+            lambda t: "pid\ttext\ttitle\n" + t,
+            r":1: expected a document, got the header 'pid\\ttext\\ttitle': remove this line",
+        ),
+        ("collection.tsv", "ID\tPassage\n1\tx\n", r":1: expected a document, got the header"),
         ("queries.all.tsv", "7\n", r":1: expected 2 columns .*\(qid, query\), got 1"),
         ("qrel.dev.tsv", lambda t: t + "5000\t3\n", r":15: expected 'query 0 document grade'"),
         ("qrel.dev.tsv", lambda t: t + "5000\t0\t3\tx\n", r":15: expected an integer grade, got"),
