@@ -194,6 +194,9 @@ def test_candidates_are_the_best_of_bm25_and_every_relevant_document_once():
         data.queries("test")[1]["text"].split(), 4
     )
     assert tiny(candidates=0).candidates("test", queries)["q10"] == ["d10", "d29"]
+    found = tiny(candidates=4, add_relevant=False).candidates("test", queries)
+    assert all(found[query] == lists[query][: len(found[query])] for query in lists)
+    assert max(map(len, found.values())) == 4
 
 
 def test_judgements_are_those_of_the_given_queries():
