@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 
 from analysis.pages import measurement_names
+from gr_mvdr.metrics import METRICS
 
 GROUPS = ("retrieve", "rerank", "analysis", "cost")
 KINDS = {"recall": "R", "success": "Success", "mrr": "MRR", "ndcg": "nDCG"}  # "recall@1": "R@1"
@@ -31,6 +32,7 @@ HEADLINES = (
     "analysis/search/search_error@10",
     "analysis/search/model_error@10",
 )
+HIDDEN = ("recall@100", "ndcg@10")
 COUNTS = (
     *("queries", "documents", "assigned", "min_length", "max_length"),
     *("candidates", "scored_tokens", "document_floats"),
@@ -186,15 +188,24 @@ def heading(key: str, splits: set[str]) -> tuple[str, str]:
 
 
 def headlines(keys: list[str], splits: set[str]) -> list[str]:
-    """The metrics that a summary shows, of those that are there."""
-    return [key for key in keys if _is_headline(key, splits)]
+    """The metrics that a summary shows, of those that are there.
+
+    Of the default metrics of a search all but two; whoever asks for others wants to see them all.
+    """
+    searched = {label for label in map(_last, keys) if _of_ranking(label)}
+    hidden = HIDDEN if searched == set(METRICS) else ()
+    return [key for key in keys if _is_headline(key, splits) and _last(key) not in hidden]
+
+
+def _last(key: str) -> str:
+    return key.split("/")[-1]
 
 
 def _is_headline(key: str, splits: set[str]) -> bool:
-    name = key.split("/")[-1]
+    name = _last(key)
     match group(key):
         case "retrieve":
-            return _of_ranking(name) and name not in ("recall@100", "ndcg@10")
+            return _of_ranking(name)
         case "rerank":
             return name == "mrr@10" and key.split("/")[1] not in splits
         case "analysis":
