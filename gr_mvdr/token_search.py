@@ -79,8 +79,13 @@ class TokenSearch:
         """The same search with other options.
 
         Raises:
-            ValueError: an unknown option.
+            ValueError: an unknown option, or there is no index to search.
         """
+        if self.mode == "rerank":
+            raise ValueError(
+                "model.search.mode=rerank: must be exact, gather or impute to be searched in "
+                "other ways, as it keeps no index"
+            )
         known = {field.name for field in fields(self)}
         for key in options.keys() - known:
             raise ValueError(f"model.search.{key}: must be one of {', '.join(sorted(known))}")

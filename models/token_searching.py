@@ -143,7 +143,7 @@ class TokenSearching(System):
             queries, k: see `System.retrieve`.
             search: options of `TokenSearch` that differ from the system's own.
         """
-        if isinstance(self.searcher, CandidateEncoder):
+        if isinstance(self.searcher, CandidateEncoder) and not search:
             found = self.searcher.candidates(queries, self.search.neighbours)
             return self.rerank(queries, self.searcher.documents, found).top(k)
         return self.retrieve_encoded(self.encoded_queries(queries), k, **search)
@@ -151,8 +151,8 @@ class TokenSearching(System):
     @torch.inference_mode()
     def retrieve_encoded(self, encoded: EncodedQueries, k: int = 100, **search: Any) -> Ranking:
         """`retrieve` of queries that are encoded already."""
-        assert isinstance(self.searcher, TokenIndex), "index the documents first"
         settings = self.search.changed(**search)
+        assert isinstance(self.searcher, TokenIndex), "index the documents first"
         settings.prepare(self.searcher)
         ids, results = self.searcher.document_ids, {}
         starts = range(0, len(encoded), _QUERY_BATCH)

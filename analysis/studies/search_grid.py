@@ -12,7 +12,7 @@ from analysis.gallery import GalleryEntry
 from analysis.rows import Row
 from analysis.studies.curves import Curves, draw_curves
 from analysis.studies.study import Findings, study_table
-from gr_mvdr.metrics import evaluate, rank_of
+from gr_mvdr.metrics import METRICS, evaluate, rank_of
 from gr_mvdr.progress import track
 from gr_mvdr.ranking import Ranking, recall_of_exact
 from gr_mvdr.search_costs import SearchCosts
@@ -93,6 +93,7 @@ class SearchGrid:
             queries = queries.select(range(min(self.max_queries, len(queries))))
         qrels = data.judgements(split, queries)
         encoded = model.encoded_queries(queries)
+        metrics = tuple(dict.fromkeys((*data.metrics, *METRICS)))  # curves may name these
         depth = max(self.depth, *map(rank_of, data.metrics))
         exact = model.retrieve_encoded(encoded, FIRST, mode="exact")
         rows = []
@@ -102,7 +103,7 @@ class SearchGrid:
             except ValueError as error:  # such as more neighbours than the index has tokens
                 warnings.warn(f"study: {setting} left out: {error}", stacklevel=2)
                 continue
-            quality = evaluate(ranking, qrels, data.metrics)
+            quality = evaluate(ranking, qrels, metrics)
             quality[f"recall_of_exact@{FIRST}"] = recall_of_exact(exact, ranking, FIRST)
             rows.append(setting | quality | costs)
         return self._findings(rows, f"{data.collection.name} ({split}), {len(encoded):,} queries")

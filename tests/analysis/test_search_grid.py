@@ -59,7 +59,7 @@ def test_the_datas_metrics_are_measured_as_deep_as_they_look(
     data = studied_data(6)
     data.metrics = ["mrr@10", "recall@1000"]
     rows = made(tmp_path, studied_system, data, depth=5)
-    assert {"mrr@10", "recall@1000", "recall_of_exact@10"} == {key for key in rows[0] if "@" in key}
+    assert {"mrr@10", "recall@1000", "recall_of_exact@10"} <= rows[0].keys()
     assert [k for _, k, *_ in studied_system.searches] == [10, 1000, 1000, 1000, 1000]
 
 

@@ -38,6 +38,14 @@ def test_retrieval_reranks_the_best_of_bm25(documents, queries, tmp_path):
     assert costs["cost/document_floats"] == pytest.approx(floats)
 
 
+def test_it_cannot_be_searched_in_other_ways(documents, queries):
+    model = make_multi_vector("mva", search={"mode": "rerank"})
+    for call in (model.search.changed, lambda **options: model.retrieve(queries, **options)):
+        with pytest.raises(ValueError, match="mode=rerank: must be exact, gather or impute"):
+            model.index(documents)
+            call(mode="exact")
+
+
 def test_no_token_is_left_out(documents):
     with pytest.raises(ValueError, match=r"keep_document=0\.5: must be 1 in mode rerank"):
         make_multi_vector("mva", search={"mode": "rerank", "keep_document": 0.5})
