@@ -28,6 +28,7 @@ from conf.launch import launch, processes_to_start
 from conf.rehearse import rehearsed
 from conf.resolvers import register_resolvers
 from data_modules.module import RetrievalDataModule
+from gr_mvdr.metrics import rank_of
 from gr_mvdr.ranks import first, join, leave, rank
 from models.base import System
 from models.weights import find_weights, take_weights
@@ -138,6 +139,8 @@ def print_losses(record: dict[str, Any], config: DictConfig) -> None:
     for name, limit in (("queries", "query_length"), ("documents", "document_length")):
         if count := record["cut_texts"][name]:
             print(f"{count:,} {name} are cut at {limit}={config[limit]} tokens")
+    if (deepest := max(map(rank_of, config.data.metrics))) > config.retrieval_depth:
+        print(f"retrieval_depth={config.retrieval_depth}: a metric looks at rank {deepest:,}")
     for where, count in record["unjudged_queries"].items():
         print(f"{count:,} queries without a relevant document: {where}")
 

@@ -39,7 +39,9 @@ def evaluate_retrieval(model: Any, data: Any, run: Path, depth: int) -> dict[str
 def evaluate_reranking(
     model: Any, data: Any, run: Path, forms: dict[str, dict[str, Any]]
 ) -> dict[str, float]:
-    """Reranks the BM25 candidates in every form of the system: `rerank*.trec`, `rerank/…`.
+    """Reranks the candidates in every form of the system: `rerank*.trec`, `rerank/…`.
+
+    All forms are judged by `rerank*.qrels`, those of the reranked queries.
 
     Args:
         model, data, run: as `evaluate_retrieval`.
@@ -49,12 +51,13 @@ def evaluate_reranking(
     metrics = {}
     for split in data.test_splits:
         queries = data.rerank_queries(split)
-        candidates = data.candidates(split, queries)
+        candidates, qrels = data.candidates(split, queries), data.judgements(split, queries)
+        write_qrels(qrels, run / f"{_file('rerank', split, data)}.qrels")
         for number, (form, arguments) in enumerate(forms.items()):
             ranking = model.rerank(queries, data.documents, candidates, **arguments)
             name = "rerank" if number == 0 else f"rerank-{form}"
             ranking.write(run / f"{_file(name, split, data)}.trec", model.__class__.__name__)
-            found = evaluate(ranking, data.judgements(split, queries), data.metrics)
+            found = evaluate(ranking, qrels, data.metrics)
             metrics |= _prefixed(found, name.replace("-", "/"), split, data)
     return metrics
 

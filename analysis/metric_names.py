@@ -188,12 +188,9 @@ def heading(key: str, splits: set[str]) -> tuple[str, str]:
 
 
 def headlines(keys: list[str], splits: set[str]) -> list[str]:
-    """The metrics that a summary shows, of those that are there.
-
-    Of the default metrics of a search all but two; whoever asks for others wants to see them all.
-    """
-    searched = {label for label in map(_last, keys) if _of_ranking(label)}
-    hidden = HIDDEN if searched == set(METRICS) else ()
+    """The metrics that a summary shows: of a search's default ones all but two, others always."""
+    searched = {_last(key) for key in keys if group(key) == "retrieve"}
+    hidden = HIDDEN if searched >= set(METRICS) >= set(filter(_of_ranking, searched)) else ()
     return [key for key in keys if _is_headline(key, splits) and _last(key) not in hidden]
 
 

@@ -1,5 +1,6 @@
 """How a command ends where the user's choices, files or disk are at fault: a line, no traceback."""
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,11 +12,15 @@ from hydra.errors import InstantiationException
 def errors_in_a_line() -> Iterator[None]:
     """Ends the program with status 1 and ``error: …`` for what messages of this project explain.
 
-    Other exceptions are faults of the code and keep their traceback.
+    Other exceptions are faults of the code and keep their traceback; so do these two under
+    HYDRA_FULL_ERROR=1, as a library may raise them, too.
 
     Raises:
         SystemExit: in the place of a ValueError or OSError, also of one within Hydra's instantiate.
     """
+    if os.environ.get("HYDRA_FULL_ERROR") == "1":
+        yield
+        return
     try:
         yield
     except InstantiationException as error:

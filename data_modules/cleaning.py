@@ -9,7 +9,8 @@ import ftfy
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 # Elements whose content is no text. Without an end they are a mention ("the <style> tag is …").
-_SILENT = re.compile(r"(?is)<(script|style)\b[^>]*>.*?</\1\s*>")
+_SILENT = [re.compile(rf"(?is)<{tag}(?=[\s>])[^>]*>.*?</{tag}\s*>") for tag in ("script", "style")]
+_ENDS = re.compile(r"(?i)</(?:script|style)\s*>")
 
 
 class _Text(HTMLParser):
@@ -28,9 +29,20 @@ class _Text(HTMLParser):
 
 def _without_tags(text: str) -> str:
     parser = _Text()
-    parser.feed(_SILENT.sub("", text))
+    parser.feed(_without_silent(text))
     parser.close()
     return "".join(parser.parts)
+
+
+def _without_silent(text: str) -> str:
+    # Only up to the last end: behind it every mention would be searched to the end of the text.
+    ends = [found.end() for found in _ENDS.finditer(text)]
+    if not ends:
+        return text
+    head, tail = text[: ends[-1]], text[ends[-1] :]
+    for element in _SILENT:
+        head = element.sub("", head)
+    return head + tail
 
 
 STEPS: dict[str, Callable[[str], str]] = {

@@ -75,7 +75,7 @@ class EvaluationData(CollectionData):
         A relevant document that the collection lacks is none of them.
         """
         grades, given = self.judgements(split, queries), self._given(split)
-        known = set(self._texts["id"][:])
+        known = set(self._texts["id"][:]) if self.add_relevant else set()
         lists = {}
         rows = zip(queries["id"][:], queries["text"][:], strict=True)
         for query, text in track(rows, "candidates", total=len(queries)):
@@ -83,8 +83,7 @@ class EvaluationData(CollectionData):
             if found is None:
                 found = self.bm25.best(words(text), self.candidate_depth + self.drop_identical)
             relevant = [d for d, grade in grades[query].items() if grade > 0 and d in known]
-            added = relevant if self.add_relevant else []
-            lists[query] = list(dict.fromkeys([*self.kept(query, found), *added]))
+            lists[query] = list(dict.fromkeys([*self.kept(query, found), *relevant]))
         return lists
 
     def _given(self, split: str) -> dict[str, list[str]]:
@@ -151,8 +150,8 @@ class EvaluationData(CollectionData):
 
 
 def _known(metrics: Sequence[str]) -> tuple[str, ...]:
-    if not metrics:
-        raise ValueError("data.metrics=[]: must name at least one")
+    if not metrics or isinstance(metrics, str):
+        raise ValueError(f"data.metrics={metrics}: must be a list, such as [recall@1000]")
     try:
         list(map(rank_of, metrics))
     except ValueError as error:

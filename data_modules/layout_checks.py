@@ -13,6 +13,8 @@ from data_modules.layout import Layout, Ranked
 
 EMPTY = ("refuse", "keep")
 _TABLES = ("documents", "queries")
+# So many of a split's judgements, or this share, may be of unknown documents (ArguAna's: 5, 0.4 %).
+_FEW, _SHARE = 10, 0.1
 _DOCUMENTS = 2**32  # more than a collection has: queries and documents make one number
 
 
@@ -120,11 +122,12 @@ class LayoutChecks:
         raise ValueError(f"{where}: query {id!r} is not in the collection{hint}")
 
     def _check_documents(self, split: str, judged: int, outside: int, first: str) -> None:
-        """Refuses judgements of which none is of a known document; says how many are not."""
-        if outside and outside == judged:
+        """Refuses judgements that are hardly of known documents; says how many are not."""
+        if outside and (outside == judged or outside > max(_FEW, _SHARE * judged)):
             raise ValueError(
-                f"{first} is not in the collection: no document that the split {split!r} names is, "
-                "so it judges another collection"
+                f"{first} is not in the collection: {outside:,} of the {judged:,} judgements of "
+                f"the split {split!r} are of such documents, so it judges another collection, or "
+                "documents are missing"
             )
         if outside:
             print(

@@ -3,8 +3,10 @@
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
-from gr_mvdr.ranking import Ranking
+if TYPE_CHECKING:
+    from gr_mvdr.ranking import Ranking
 
 METRICS = ("recall@1", "recall@10", "recall@100", "mrr@10", "ndcg@10")
 # recall: the share of the relevant documents; success: is one of them there; mrr: 1 / rank of the
@@ -25,7 +27,7 @@ def rank_of(metric: str) -> int:
 
 
 def evaluate(
-    ranking: Ranking,
+    ranking: "Ranking",
     qrels: Mapping[str, Mapping[str, int]],
     metrics: Sequence[str] = METRICS,
 ) -> dict[str, float]:
@@ -50,7 +52,7 @@ def evaluate(
 
 
 def evaluate_queries(
-    ranking: Ranking,
+    ranking: "Ranking",
     qrels: Mapping[str, Mapping[str, int]],
     metrics: Sequence[str] = METRICS,
 ) -> dict[str, dict[str, float]]:

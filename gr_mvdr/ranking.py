@@ -8,6 +8,10 @@ from typing import TextIO, TypeVar
 
 import numpy as np
 
+from gr_mvdr.metrics import METRICS, evaluate, evaluate_queries
+
+__all__ = ["METRICS", "Ranking", "evaluate", "evaluate_queries", "read_qrels", "write_qrels"]
+
 Value = TypeVar("Value", int, float)
 Qrels = dict[str, dict[str, int]]  # query id → {document id: grade}
 

@@ -35,7 +35,7 @@ def relevance(similarity: Tensor, alignment: Tensor, normalise: bool = False) ->
         normalise: divide by Z = Σ_ij A_ij; a pair with Z = 0 has relevance 0.
 
     Returns:
-        (...) fp32, the sum over both token axes.
+        (...) fp32 (fp64 stays fp64), the sum over both token axes.
     """
     total = (similarity * alignment).sum((-2, -1), dtype=accumulator(similarity))
     return divided(total, alignment.sum((-2, -1), dtype=total.dtype)) if normalise else total

@@ -63,7 +63,7 @@ class Scoring:
         return divided(relevance(matrix, aligned), z)
 
     def __call__(self, documents: TokenVectors, queries: TokenVectors) -> Tensor:
-        """(…) fp32 relevance of every pair that the leading axes broadcast to."""
+        """(…) relevance, fp32 or fp64, of every pair that the leading axes broadcast to."""
         return self.divide(*self.entries(documents, queries), queries)
 
     def _similarities(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from gr_mvdr.flops import colbert_scoring_flops, xtr_scoring_flops
+from gr_mvdr.flops import colbert_scoring_flops, mva_joint_flops, xtr_scoring_flops
 from gr_mvdr.imputation import Candidates, Retrieved
 from gr_mvdr.token_store import TokenStore
 
@@ -67,10 +67,14 @@ class SearchCosts:
 
 
 def all_tokens_cost(store: TokenStore, query_tokens: int, documents: Tensor) -> tuple[int, float]:
-    """Tokens and operations of scoring documents (C,) with all their tokens (xtr App. B)."""
+    """Tokens and operations of scoring documents (C,) with all their tokens (xtr App. B).
+
+    Where keys make an alignment of their own, the operations of mva §2.1.
+    """
     tokens = int(store.counts[documents].sum())
-    mean = tokens / max(1, len(documents))
-    size = sum(store.sizes.values())  # keys have products of their own
+    mean, size = tokens / max(1, len(documents)), store.sizes["vectors"]
+    if "keys" in store.sizes:
+        return tokens, len(documents) * mva_joint_flops(query_tokens, mean, size)
     return tokens, colbert_scoring_flops(query_tokens, len(documents), mean, size)
 
 

@@ -1,6 +1,7 @@
 """Scoring without an index: candidates are encoded as they come (mva §5 only reranks)."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,9 @@ _BATCH = 128
 class CandidateEncoder:
     """Stands where a `TokenIndex` stands, for `model.search.mode=rerank`; stores no vector.
 
-    A corpus of token vectors takes terabytes where nothing makes them fewer or shorter; encoding
-    1,000 candidates of each of 7,000 queries takes as long as encoding 7,000,000 documents once.
+    A corpus of token vectors takes terabytes where nothing makes them fewer or shorter. Encoding
+    1,000 candidates of each of 7,000 queries takes as long as encoding 7,000,000 documents, once
+    for `retrieve` and once for `rerank`.
     """
 
     bytes_per_token = 0.0
@@ -35,9 +37,15 @@ class CandidateEncoder:
             directory: where BM25's index is kept; None = nowhere.
         """
         self.system, self.documents = system, documents
-        self.candidates = LexicalCandidates(documents, directory)
+        if directory is not None:
+            self.candidates = LexicalCandidates(documents, directory)
         self.rows = {name: row for row, name in enumerate(documents["id"][:])}
         self.costs = SearchCosts()
+
+    @cached_property
+    def candidates(self) -> LexicalCandidates:
+        """BM25, which `retrieve` needs and reranking does not."""
+        return LexicalCandidates(self.documents)
 
     def numbers(self, ids: Sequence[str]) -> Tensor:
         """(C,) int64 numbers of documents by id.

@@ -144,14 +144,14 @@ class EncoderDecoder(System):
         return output, self.head.context(inputs)
 
     def logits(self, queries: Tensor, query_mask: Tensor, rows: Tensor, mask: Tensor) -> Tensor:
-        """(n, R) fp32 logits of the n real target positions, row by row of `mask` (B, M)."""
+        """(n, R) logits, at least fp32, of the n real target positions, row by row of `mask`."""
         output, context = self.decode(queries, query_mask, rows)
         return self._row_logits(output.last_hidden_state, context, _positions(mask), mask)
 
     def _row_logits(
         self, hidden: Tensor, context: Tensor | None, position: Tensor, mask: Tensor
     ) -> Tensor:
-        """(n, R) fp32 logits from the decoder's states (B, M, d) at n real positions."""
+        """(n, R) logits, at least fp32, from the decoder's states (B, M, d) at n real positions."""
         # Only real positions reach the output table, the dearest product of a small model.
         context = None if context is None else context[mask]
         return at_least_float32(self.head.logits(hidden[mask], context, position[mask]))

@@ -145,7 +145,7 @@ class GenerativeSystem(EncoderDecoder):
             repeated = encoded.expand(len(ids), -1, -1), mask.expand(len(ids), -1)
             documents = torch.tensor(index[batch], device=self.device)
             scores.append(self.sequence_log_probs(*repeated, ids, real, documents).cpu())
-        return torch.cat(scores)
+        return torch.cat(scores) if scores else torch.empty(0)
 
     def _encoded_query(self, query: Sequence[int]) -> tuple[Tensor, Tensor]:
         ids, mask = (x.to(self.device) for x in pad([self.prepare_query(query)]))

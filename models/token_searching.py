@@ -49,7 +49,7 @@ class TokenSearching(System):
         super().__init__(optimizer)
         self.search = TokenSearch(**search)
         self.searcher: TokenIndex | CandidateEncoder | None = None
-        self.mean_floats = 0.0  # numbers that stand for a document, after `index`
+        self.mean_floats: float | None = None  # numbers that stand for a document, after `index`
 
     def encode_documents(self, ids: Tensor, mask: Tensor) -> TokenVectors:
         raise NotImplementedError
@@ -199,7 +199,8 @@ class TokenSearching(System):
         """How many of the exact search's best ten an approximate one finds, and what it costs."""
         metrics = self.searcher.costs.metrics()
         metrics["cost/bytes_per_token"] = self.searcher.bytes_per_token
-        metrics["cost/document_floats"] = self.mean_floats
+        if self.mean_floats is not None:
+            metrics["cost/document_floats"] = self.mean_floats
         if self.search.mode in ("gather", "impute"):
             sample = queries.select(range(min(_FIDELITY_QUERIES, len(queries))))
             whole = {"keep_query": 1.0, "keep_document": 1.0}

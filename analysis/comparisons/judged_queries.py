@@ -11,8 +11,8 @@ from analysis.run_folder import Run
 from gr_mvdr.ranking import Qrels, Ranking, read_qrels
 from gr_mvdr.significance import values_by_query
 
-# Of all test queries; a reranking is judged by those of the queries that it reranked.
-JUDGEMENTS = "retrieve.qrels"
+# Of all test queries, and of those that were reranked.
+JUDGEMENTS, RERANKED = "retrieve.qrels", "rerank.qrels"
 
 
 @dataclass
@@ -43,9 +43,13 @@ class JudgedQueries:
         return first if all(other == first for other in others) else None
 
     def _judged(self, folder: Path) -> Qrels:
+        own = folder / RERANKED
+        if self.place != "retrieve" and own.is_file():
+            return read_qrels(own)
         qrels = read_qrels(folder / JUDGEMENTS)
         if self.place == "retrieve":  # a query that found nothing counts, too
             return qrels
+        # An older run has no file of them.
         reranked = set(Ranking.read(folder / self.file).query_ids)
         return {query: grades for query, grades in qrels.items() if query in reranked}
 

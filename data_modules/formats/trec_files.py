@@ -69,7 +69,15 @@ def query_files(folder: Path, splits: dict[str, Path], *patterns: str) -> tuple[
 
 def _of(split: str, files: dict[str, Path]) -> Path | None:
     exact = files.get(split)
-    return exact or next((file for name, file in files.items() if name.endswith(split)), None)
+    return exact or next((file for name, file in files.items() if _ends_with(name, split)), None)
+
+
+def _ends_with(name: str, split: str) -> bool:
+    """Whether a name ends with a split's: "test2019" with "2019", but "latest" not with "test"."""
+    if not name.endswith(split):
+        return False
+    before, first = name.removesuffix(split)[-1:], split[:1]
+    return not ((before.isalpha() and first.isalpha()) or (before.isdigit() and first.isdigit()))
 
 
 def run_files(folder: Path, splits: Iterable[str], *patterns: str) -> dict[str, Path]:
@@ -82,7 +90,7 @@ def run_files(folder: Path, splits: Iterable[str], *patterns: str) -> dict[str, 
     runs: dict[str, Path] = {}
     for split in splits:
         exact = [file for file in found if split_of(file) == split]
-        chosen = exact or [file for file in found if split_of(file).endswith(split)]
+        chosen = exact or [file for file in found if _ends_with(split_of(file), split)]
         if len(chosen) > 1:
             raise ValueError(
                 f"data.path={folder}: {chosen[0].name} and {chosen[1].name} are both runs of the "

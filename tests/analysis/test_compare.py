@@ -14,6 +14,7 @@ from analysis.comparisons.comparison import compare_runs
 from analysis.metric_names import Statistic
 from analysis.sweep import CompareRuns
 from analysis.tables import comparison_tables, summary
+from gr_mvdr.metrics import METRICS
 
 ROOT = Path(__file__).parents[2]
 CURVE = "analysis/exact_match/query_to_document/soft/idf_0_2"
@@ -365,6 +366,17 @@ def test_metrics_are_ordered_as_they_are_read():
         "cost/query_ms_p50",
         "something/else",
     ]
+
+
+def test_a_summary_shows_a_searchs_headlines_or_all_that_was_asked_for():
+    default = [f"retrieve/{name}" for name in METRICS]
+    gold = ["analysis/gold/query_to_document/recall@5"]
+    shown = metric_names.headlines([*default, *gold], set())
+    assert shown == ["retrieve/recall@1", "retrieve/recall@10", "retrieve/mrr@10"]
+    asked = ["retrieve/ndcg@10", "retrieve/success@5"]
+    assert metric_names.headlines(asked, set()) == asked
+    more = [*default, "retrieve/recall@1000"]
+    assert metric_names.headlines(more, set()) == more
 
 
 def test_the_command_prints_the_table(sweep, tmp_path, monkeypatch, capsys):

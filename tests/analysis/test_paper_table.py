@@ -8,9 +8,11 @@ from omegaconf import OmegaConf
 
 from analysis.compare import compare, main
 from analysis.comparisons.comparison import compare_runs
+from analysis.comparisons.judged_queries import JudgedQueries
 from analysis.comparisons.paper import read_paper
 from analysis.comparisons.paper_table import paper_lines, write_paper_table
 from analysis.evaluation import evaluate_retrieval
+from analysis.run_folder import read_run
 from analysis.sweep import CompareRuns
 from gr_mvdr.metrics import evaluate
 from gr_mvdr.ranking import Ranking, read_qrels, write_qrels
@@ -225,6 +227,14 @@ def test_a_row_stands_where_its_numbers_come_from(reranked, tmp_path):
     assert rows["search"][3] == "–"
     assert any(note.startswith("search: judged on other queries") for note in notes)
     assert not any("not tested, a run has no" in note for note in notes)
+
+
+def test_a_query_without_candidates_counts_in_a_reranking(reranked, tmp_path):
+    """The ranking's file has no line of it, the judgements' has."""
+    judged = read_qrels(reranked / "a/retrieve.qrels")
+    write_qrels(dict(list(judged.items())[:9]), reranked / "a/rerank.qrels")
+    queries = JudgedQueries([read_run(reranked / "a")], "rerank")
+    assert sorted(queries.values(["recall@1"])["recall@1"]) == [0] + [1] * 8
 
 
 def test_reranked_rows_are_tested_on_the_reranked_queries(reranked):

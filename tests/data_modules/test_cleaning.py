@@ -29,6 +29,7 @@ def test_steps_in_their_order(steps, expected):
         ("a <script> in the head &amp; more", "html", "a in the head & more"),
         ("a <SCRIPT type='x'>y</b></Script >b <style> c", "html", "a b c"),
         ("a <script>x</style> b", "html", "a x b"),
+        ("<style-guide>a</style-guide>b", "html", "ab"),
         ("e\u0301", "unicode", "é"),
         ("ﬁne", "unicode", "fine"),
         ("U.S.A. co-op's", "punctuation", "USA coops"),

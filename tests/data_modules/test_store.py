@@ -102,7 +102,7 @@ def test_a_file_that_did_not_change_is_hashed_once(layout, tmp_path, monkeypatch
         ),
         (
             {"judgements": {"dev": rows(Judgement, [("1", "y", 1), ("2", "z", 1)], "j")}},
-            r"j:1: document 'y' is not in the collection: no document .* judges another collection",
+            r"j:1: document 'y' is not in the collection: 2 of the 2 .* judges another collection",
         ),
         (
             {"judgements": {"dev": rows(Judgement, [("1", "z", 1), ("2", "a", 0)], "j")}},
@@ -149,6 +149,13 @@ def test_judgements_of_unknown_documents_are_kept_and_counted(layout, tmp_path, 
     }
     said = [line for line in capsys.readouterr().out.splitlines() if "not in the" in line]
     assert len(said) == 1 and said[0].startswith("j:4: document 'z'") and "3 of 6 judg" in said[0]
+
+
+def test_many_judgements_of_unknown_documents_are_refused(layout, tmp_path):
+    """A corpus of which a part is missing looks like this, and would halve every metric."""
+    judged = [*JUDGED, *(("1", f"gone{number}", 1) for number in range(11))]
+    with pytest.raises(ValueError, match=r"j:4: document 'gone0' .*11 of the 14 .*are missing"):
+        collect(replace(layout, judgements={"train": rows(Judgement, judged, "j")}), tmp_path)
 
 
 def test_an_empty_split_that_may_lack_is_left_out(layout, tmp_path, capsys):

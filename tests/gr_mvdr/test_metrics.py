@@ -83,6 +83,12 @@ def test_relevant_documents_that_were_not_retrieved_count_in_the_ideal():
     assert missed["recall@10"] == 0.5
 
 
+def test_the_contract_names_them_with_the_ranking():
+    from gr_mvdr import metrics, ranking
+
+    assert ranking.evaluate is metrics.evaluate and ranking.METRICS is METRICS
+
+
 @pytest.mark.parametrize("name", ["recall", "recall@", "recall@0", "recall@ten", "map@10", "@10"])
 def test_an_unknown_metric_is_named(name):
     with pytest.raises(ValueError, match=f"{name}: must be recall, success, mrr, ndcg and @rank"):

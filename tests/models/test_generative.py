@@ -239,6 +239,11 @@ def test_an_mt5_is_decoded_as_hugging_face_does(tools, tmp_path):
 POOLED = {"sum": sum, "mean": lambda scores: sum(scores) / len(scores), "max": max}
 
 
+def test_no_segments_have_no_scores(tools):
+    """Of a query without candidates."""
+    assert tools.make_seal().segment_scores([5, 6, 1], [], []).shape == (0,)
+
+
 @pytest.mark.parametrize("pool", POOLED)
 @pytest.mark.parametrize("at_once", [1, 4, 512])
 @torch.no_grad()

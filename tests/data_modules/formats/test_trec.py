@@ -108,6 +108,13 @@ def test_a_run_may_name_more_than_its_split(tmp_path, capsys):
     assert len(list(layout.candidates["2019"]())) == 1, "the one that names just the split"
 
 
+def test_a_word_that_ends_like_a_split_is_not_it(tmp_path, capsys):
+    folder = copied("trec", tmp_path)
+    (folder / RUN).rename(folder / "coldev.run")
+    assert not read_layout(folder).candidates
+    assert "coldev.run: is left aside" in capsys.readouterr().out
+
+
 def test_judgements_of_a_year(tmp_path, capsys):
     folder = copied("trec", tmp_path)
     (folder / "msmarco-docdev-queries.tsv.gz").rename(folder / "msmarco-test2019-queries.tsv.gz")
