@@ -329,7 +329,7 @@ def damaged(path: Path, what: str) -> Path:
     if what == "line":
         corpus.write_text(corpus.read_text() + "{broken\n")
     elif what == "unknown":
-        test.write_text(test.read_text() + "b-apple\tdurian\t1\n")
+        test.write_text(test.read_text() + "b-durian\tapple\t1\n")
     elif what == "duplicate":
         corpus.write_text(corpus.read_text() * 2)
     elif what == "empty":
