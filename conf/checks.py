@@ -12,7 +12,9 @@ _SIMPLE = (int, float, bool, str, type(None))
 
 
 def check_values(config: DictConfig) -> None:
-    """Refuses a value whose type its class does not take, before anything is built.
+    """Refuses a value that is missing or whose type its class does not take.
+
+    Called before anything is built.
 
     Args:
         config: the whole configuration; every node with `_target_` is checked.
@@ -20,6 +22,9 @@ def check_values(config: DictConfig) -> None:
     Raises:
         ValueError: names the key as the user typed it, the rule and the value.
     """
+    # As it was written: what is made of a missing value cannot be resolved.
+    for key in _missing(OmegaConf.to_container(config), ""):
+        raise ValueError(f"{key}=…: must be given on the command line")
     for path, node in _targets(OmegaConf.to_container(config, resolve=True), ""):
         types = _declared_types(_target(path, node["_target_"]))
         for key, value in node.items():
@@ -27,6 +32,14 @@ def check_values(config: DictConfig) -> None:
             if allowed and isinstance(value, _SIMPLE) and not _fits(value, allowed):
                 names = " or ".join(kind.__name__.replace("NoneType", "null") for kind in allowed)
                 raise ValueError(f"{path}{key}={value}: must be {names}")
+
+
+def _missing(node: Any, path: str) -> Iterator[str]:
+    if isinstance(node, dict):
+        for key, value in node.items():
+            yield from _missing(value, f"{path}.{key}".strip("."))
+    elif node == "???":
+        yield path
 
 
 def _target(path: str, name: str) -> Any:

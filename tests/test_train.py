@@ -371,6 +371,9 @@ def test_damaged_collections_are_refused_with_file_and_line(what, message, tmp_p
     ("overrides", "message"),
     [
         (["data.n_documents=10"], "data.n_documents=10"),
+        (["data=files"], "data.path=…: must be given on the command line"),
+        (["data=public"], "data.name=…: must be given on the command line"),
+        (["negatives=run"], "data.examples.negatives.path=…: must be given"),
         (["data.test_split=nowhere"], "nowhere"),
         (["model=t5_seal", "data.examples.length=0"], "data.examples.length=0"),
         (["model.loss._target_=gr_mvdr.losses.Triplet"], "gr_mvdr.losses.Triplet"),
