@@ -54,11 +54,11 @@ def compare(
     reproduced = None if paper is None else read_paper(paper)
     comparison = compare_runs([Path(run) for run in runs], mixed)
     folder = Path(out) if out else _common_folder(comparison)
-    files = write_comparison(comparison, folder)
+    papers = [] if reproduced is None else write_paper_table(comparison, reproduced, folder)
+    files = write_comparison(comparison, folder, papers)
     console = Console() if sys.stdout.isatty() else Console(width=PLAIN_WIDTH)
     for section in comparison.sections:
         console.print(_printed_summary(section))
-    papers = [] if reproduced is None else write_paper_table(comparison, reproduced, folder)
     for table, notes in papers:
         console.print(_printed(table))
         console.print(*notes, sep="\n", markup=False, highlight=False)

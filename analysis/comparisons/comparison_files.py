@@ -1,11 +1,13 @@
 """A comparison as files: `comparison.csv`, `comparison.md`, `comparison.html`, and its figures."""
 
 import csv
+from collections.abc import Sequence
 from pathlib import Path
 
 from analysis import metric_names
 from analysis.comparisons.comparison import Comparison
 from analysis.comparisons.comparison_page import Findings, find_out, write_comparison_page
+from analysis.comparisons.paper_table import PaperTable
 from analysis.rows import write_rows
 from analysis.tables import markdown, summary
 
@@ -13,8 +15,13 @@ FIGURES = "comparison_figures"
 IDENTITY = ("setting", "system", "paradigm", "seeds")
 
 
-def write_comparison(comparison: Comparison, directory: Path) -> dict[str, list[Path]]:
+def write_comparison(
+    comparison: Comparison, directory: Path, papers: Sequence[PaperTable] = ()
+) -> dict[str, list[Path]]:
     """Writes all files of a comparison; earlier ones are replaced.
+
+    Args:
+        papers: tables of a paper beside ours, which come first on the page.
 
     Returns:
         {"tables": [csv, those of every two systems, md], "pages": [html], "figures": [png, …]}.
@@ -31,7 +38,7 @@ def write_comparison(comparison: Comparison, directory: Path) -> dict[str, list[
         *_write_tests(found, directory),
         _write_markdown(comparison, directory),
     ]
-    pages = [write_comparison_page(comparison, found, directory)]
+    pages = [write_comparison_page(comparison, found, directory, papers)]
     figures = [path for findings in found for path in findings.gallery.paths]
     return {"tables": tables, "pages": pages, "figures": figures}
 

@@ -12,6 +12,7 @@ from analysis import metric_names
 from analysis.comparisons.agreement_table import agreement_rows, agreement_table
 from analysis.comparisons.comparison import Comparison, Group, Section
 from analysis.comparisons.comparison_figures import draw_comparison
+from analysis.comparisons.paper_table import PaperTable
 from analysis.comparisons.significance_tables import (
     Effectiveness,
     difference_tables,
@@ -94,15 +95,20 @@ class Part:
 
 
 def write_comparison_page(
-    comparison: Comparison, found: Sequence[Findings], directory: Path
+    comparison: Comparison,
+    found: Sequence[Findings],
+    directory: Path,
+    papers: Sequence[PaperTable] = (),
 ) -> Path:
     """Writes the page.
 
     Args:
         found: of each section. directory: where the page goes.
+        papers: tables of a paper beside ours.
     """
     path, parts = directory / "comparison.html", list(map(_part, found))
-    return write_page(path, "comparison.html", comparison=comparison, parts=parts)
+    shown = {"comparison": comparison, "parts": parts, "papers": papers}
+    return write_page(path, "comparison.html", **shown)
 
 
 def _part(found: Findings) -> Part:

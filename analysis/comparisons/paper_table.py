@@ -18,6 +18,9 @@ from analysis.rows import write_rows
 from analysis.tables import Cell, Table, markdown
 from gr_mvdr.significance import PERMUTATIONS, randomisation_test
 
+# A paper's table beside ours, and how to read it.
+PaperTable = tuple[Table, list[str]]
+
 
 @dataclass
 class Line:
@@ -142,15 +145,14 @@ def explanation(paper: Paper, lines: Sequence[Line]) -> list[str]:
     return texts
 
 
-def write_paper_table(
-    comparison: Comparison, paper: Paper, directory: Path
-) -> list[tuple[Table, list[str]]]:
+def write_paper_table(comparison: Comparison, paper: Paper, directory: Path) -> list[PaperTable]:
     """Writes `paper_table.md` and `paper_table.csv`; earlier ones are replaced.
 
     Returns:
         Of each section of the comparison the table and how to read it.
     """
     directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
     shown, records = [], []
     for section in _sections(comparison, paper):
         lines = paper_lines(section, paper)
