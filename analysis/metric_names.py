@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 
 from analysis.pages import measurement_names
-from gr_mvdr.metrics import METRICS
+from gr_mvdr.metrics import KINDS, METRICS, is_metric
 
 GROUPS = ("retrieve", "rerank", "analysis", "cost")
-KINDS = {"recall": "R", "success": "Success", "mrr": "MRR", "ndcg": "nDCG"}  # "recall@1": "R@1"
+KIND_LABELS = dict(zip(KINDS, ("R", "Success", "MRR", "nDCG"), strict=True))  # "recall@1": "R@1"
 LABELS = {
     "train_seconds": "training",
     "index_bytes": "index",
@@ -135,7 +135,7 @@ def _word(part: str) -> str:
 def _name(part: str) -> str:
     """Splits and forms are shown as the user types them."""
     kind, _, rank = part.partition("@")
-    return f"{KINDS[kind]}@{rank}" if _of_ranking(part) else LABELS.get(part, part)
+    return f"{KIND_LABELS[kind]}@{rank}" if is_metric(part) else LABELS.get(part, part)
 
 
 def order(key: str) -> tuple:
@@ -150,16 +150,11 @@ def order(key: str) -> tuple:
     return rank, len(parts), "/".join(parts[:-1]), _place(parts[-1]), key
 
 
-def _of_ranking(part: str) -> bool:
-    kind, _, rank = part.partition("@")
-    return kind in KINDS and rank.isdecimal()
-
-
 def _place(part: str) -> tuple[int, int]:
     """Kinds of metrics in their order, each by rank; then the other names."""
     kind, _, rank = part.partition("@")
-    if _of_ranking(part):
-        return list(KINDS).index(kind), int(rank)
+    if is_metric(part):
+        return KINDS.index(kind), int(rank)
     place = METRIC_ORDER.index(part) if part in METRIC_ORDER else len(METRIC_ORDER)
     return len(KINDS) + place, 0
 
@@ -190,7 +185,7 @@ def heading(key: str, splits: set[str]) -> tuple[str, str]:
 def headlines(keys: list[str], splits: set[str]) -> list[str]:
     """The metrics that a summary shows: of a search's default ones all but two, others always."""
     searched = {_last(key) for key in keys if group(key) == "retrieve"}
-    hidden = HIDDEN if searched >= set(METRICS) >= set(filter(_of_ranking, searched)) else ()
+    hidden = HIDDEN if searched >= set(METRICS) >= set(filter(is_metric, searched)) else ()
     return [key for key in keys if _is_headline(key, splits) and _last(key) not in hidden]
 
 
@@ -202,7 +197,7 @@ def _is_headline(key: str, splits: set[str]) -> bool:
     name = _last(key)
     match group(key):
         case "retrieve":
-            return _of_ranking(name)
+            return is_metric(name)
         case "rerank":
             return name == "mrr@10" and key.split("/")[1] not in splits
         case "analysis":

@@ -1,10 +1,12 @@
 """The one form in which texts reach a model: padded (query, document) pairs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+_PADDED_TOKENS = 16_384  # that are encoded at once, padding included
 
 
 @dataclass
@@ -75,3 +77,21 @@ def cut(tokens: Sequence[int], length: int, end_id: int | None = None) -> list[i
     if end_id is None:
         return list(tokens[:length])
     return [*tokens[: length - 1], end_id]
+
+
+def like_sized(texts: Sequence[Sequence[int]]) -> Iterator[list]:
+    """Consecutive texts in batches of `_PADDED_TOKENS` at most; a longer text is one by itself.
+
+    Args:
+        texts: token lists, best sorted by length.
+    """
+    start = 0
+    while start < len(texts):
+        end, longest = start + 1, len(texts[start])
+        while end < len(texts):
+            longest = max(longest, len(texts[end]))
+            if longest * (end + 1 - start) > _PADDED_TOKENS:
+                break
+            end += 1
+        yield list(texts[start:end])
+        start = end

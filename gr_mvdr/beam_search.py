@@ -113,32 +113,35 @@ def beam_search(
         del log_probs  # the largest tensor: freed before the model makes the next one
         if observer is not None:
             observer(depth, live, successors, scores)
-        begins = _begins(successors.row, len(live))
-        final.append(live[(begins.diff() == 0) & (live.lengths > 0)])
-        counts = begins[_begins(live.query, batch_size)].diff().tolist()
-        chosen = best_of_each(scores, counts, 2 * beam_size)
+        chosen, dead_ends = _best(live, successors, scores, batch_size, 2 * beam_size)
         found, parents = _extend(live, successors, scores, chosen)
         candidates.append(found)
         last = found.tokens[:, -1]
         ended = last == (-1 if end_token is None else end_token)
-        final.append(found[ended])
+        final += [dead_ends, found[ended]]
         going_on = _first_of_each(found.query, ~ended, beam_size)
         live, parents, last = found[going_on], parents[going_on], last[going_on]
         if depth == length or not len(live):
             break
         state = successors.state[chosen[going_on]]
-    final.append(live)
-    return SearchResult(
-        _sorted_by_query(_concatenate(final, length), best_first=True),
-        _sorted_by_query(_concatenate(candidates, length)),
-        first_log_probs,
-    )
+    final = _sorted_by_query(_concatenate([*final, live], length), best_first=True)
+    return SearchResult(final, _sorted_by_query(_concatenate(candidates, length)), first_log_probs)
 
 
 def _check_sizes(**sizes: int) -> None:
     for name, value in sizes.items():
         if value < 1:
             raise ValueError(f"{name}={value}: must be ≥ 1")
+
+
+def _best(
+    live: Hypotheses, successors: Successors, scores: Tensor, batch_size: int, most: int
+) -> tuple[Tensor, Hypotheses]:
+    """The numbers of each query's best successors, and the hypotheses that have no successor."""
+    begins = _begins(successors.row, len(live))
+    counts = begins[_begins(live.query, batch_size)].diff().tolist()
+    dead_ends = live[(begins.diff() == 0) & (live.lengths > 0)]
+    return best_of_each(scores, counts, most), dead_ends
 
 
 def _scores(live: Hypotheses, log_probs: Tensor, successors: Successors) -> Tensor:

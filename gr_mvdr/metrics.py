@@ -20,10 +20,15 @@ def rank_of(metric: str) -> int:
     Raises:
         ValueError: no such metric.
     """
-    kind, _, rank = metric.partition("@")
-    if kind not in KINDS or not rank.isdecimal() or int(rank) < 1:
+    if not is_metric(metric):
         raise ValueError(f"{metric}: must be {', '.join(KINDS)} and @rank, such as {METRICS[0]}")
-    return int(rank)
+    return int(metric.partition("@")[2])
+
+
+def is_metric(name: str) -> bool:
+    """Whether a name is that of a metric: "mrr@10", not "mrr@10_low"."""
+    kind, _, rank = name.partition("@")
+    return kind in KINDS and rank.isdecimal() and int(rank) > 0
 
 
 def evaluate(

@@ -8,15 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gr_mvdr.batch import pad
+from gr_mvdr.batch import like_sized
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.search_costs import SearchCosts
 from gr_mvdr.token_vectors import TokenVectors
 from models.base import Table
 from models.lexical_candidates import LexicalCandidates
-
-# Documents that are encoded at once.
-_BATCH = 128
 
 
 class CandidateEncoder:
@@ -56,31 +53,18 @@ class CandidateEncoder:
         return torch.tensor([self.rows[name] for name in ids], dtype=torch.int64)
 
     def score(self, query: TokenVectors, documents: Tensor, scoring: Scoring) -> Tensor:
-        """Relevance of some documents (Eq. 1); see `TokenIndex.score`.
-
-        Args:
-            query: (N, …) token vectors without padding.
-            documents: (C,) int64 document numbers.
-
-        Returns:
-            (C,) fp32, in the order given.
-        """
+        """(C,) fp32 relevance of documents (C,) to a query (N, …); see `TokenIndex.score`."""
         rows = documents.tolist()
         found = self.documents[rows]["tokens"] if rows else []
         texts = [self.system.cut_document(tokens) for tokens in found]
         order = sorted(range(len(texts)), key=lambda number: len(texts[number]))
-        scores, counts = torch.empty(len(texts)), torch.zeros(len(texts))
+        found, counts, scores = [], [], torch.empty(len(texts))
         with self.costs.timed():
-            for start in range(0, len(order), _BATCH):
-                batch = order[start : start + _BATCH]
-                vectors = self._encoded([texts[number] for number in batch])
-                scores[batch] = scoring(vectors, query[None])
-                counts[batch] = vectors.mask.sum(1).float()
-        flops = sum(self.system.pair_flops(len(query), count) for count in counts.tolist())
-        self.costs.add(len(texts), int(counts.sum()), flops)
+            for batch in like_sized([texts[number] for number in order]):
+                vectors = self.system.encode_texts(batch)
+                found += scoring(vectors, query[None]).tolist()
+                counts += vectors.mask.sum(1).tolist()
+        scores[order] = torch.tensor(found)
+        flops = sum(self.system.pair_flops(len(query), count) for count in counts)
+        self.costs.add(len(texts), sum(counts), flops)
         return scores
-
-    @torch.inference_mode()
-    def _encoded(self, texts: list[list[int]]) -> TokenVectors:
-        ids, mask = (part.to(self.system.device) for part in pad(texts))
-        return self.system.eval().encode_documents(ids, mask).to("cpu").float()

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gr_mvdr.batch import cut, pad
+from gr_mvdr.batch import cut, like_sized, pad
 from gr_mvdr.progress import track
 from gr_mvdr.ranking import Ranking, best_documents, recall_of_exact
 from gr_mvdr.scoring import Scoring
@@ -24,9 +24,7 @@ from gr_mvdr.weights import weights_hash
 from models.base import System, Table
 from models.candidate_encoder import CandidateEncoder
 
-# Padded tokens encoded at once (long documents: fewer of them), and queries at once.
-_ENCODE_TOKENS = 16_384
-_QUERY_BATCH = 32
+_QUERY_BATCH = 32  # queries encoded at once
 # Queries whose approximate search is held against the exact one.
 _FIDELITY_QUERIES = 100
 
@@ -56,6 +54,12 @@ class TokenSearching(System):
 
     def encode_queries(self, ids: Tensor, mask: Tensor) -> TokenVectors:
         raise NotImplementedError
+
+    @torch.inference_mode()
+    def encode_texts(self, documents: list[list[int]]) -> TokenVectors:
+        """Documents' tokens as they are read → their vectors (B, M, …), fp32, on the CPU."""
+        ids, mask = (part.to(self.device) for part in pad(documents))
+        return self.eval().encode_documents(ids, mask).to("cpu").float()
 
     def cut_document(self, tokens: Sequence[int]) -> list[int]:
         """The tokens of a document that are read, the end token included."""
@@ -210,15 +214,13 @@ class TokenSearching(System):
 
     def _packed(self, documents: list[list[int]]) -> Iterator[PackedTokens]:
         """The documents' vectors, in order, on rank 0; all ranks encode."""
-        self.eval()
-        batches = list(_batches(documents))
+        batches = list(like_sized(documents))
         found = spread(batches, self._encoded)
         for parts in track(found, "encoding documents", total=len(batches)):
             yield PackedTokens(*parts)
 
     def _encoded(self, documents: list[list[int]]) -> PackedTokens:
-        ids, mask = (part.to(self.device) for part in pad(documents))
-        found = self.encode_documents(ids, mask).to("cpu").float()
+        found = self.encode_texts(documents)
         real = found.mask
         return PackedTokens(
             vectors=found.vectors[real],
@@ -236,14 +238,3 @@ def _texts_hash(ids: Sequence[str], texts: Sequence[Sequence[int]]) -> str:
         text = hashlib.sha256(f"{name} {list(tokens)}".encode()).digest()
         total += int.from_bytes(text[:16], "big")
     return f"{total % 2**128:032x}"
-
-
-def _batches(documents: list[list[int]]) -> Iterator[list[list[int]]]:
-    """Consecutive documents whose padded size stays near `_ENCODE_TOKENS`."""
-    start = 0
-    while start < len(documents):
-        end = start + 1
-        while end < len(documents) and len(documents[end]) * (end + 1 - start) <= _ENCODE_TOKENS:
-            end += 1
-        yield documents[start:end]
-        start = end

@@ -263,7 +263,7 @@ def test_exact_search_scores_every_pair_as_score_does(system, documents, queries
 
 @pytest.mark.parametrize("size", [1, 20, 100_000])
 def test_chunks_of_encoding_change_nothing(tools, documents, queries, monkeypatch, size):
-    monkeypatch.setattr("models.token_searching._ENCODE_TOKENS", size)
+    monkeypatch.setattr("gr_mvdr.batch._PADDED_TOKENS", size)
     monkeypatch.setattr("models.token_searching._QUERY_BATCH", 2)
     check_search_equals_score(tools.make_multi_vector("aligner"), documents, queries)
 
