@@ -5,11 +5,11 @@ PIP := $(RUN) -m pip install --quiet --no-input --disable-pip-version-check -c c
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint format bench clean
+.PHONY: help venv demo test test-slow test-other-cpu lint format bench clean
 
 help: ## show this list
 	@echo "make TARGET [PYTHON=python3.12]   (any Python from 3.11; every target installs what it needs)"
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F '\t' '{printf "  %-8s %s\n", $$1, $$2}'
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F '\t' '{printf "  %-14s %s\n", $$1, $$2}'
 
 venv: $(INSTALLED) ## create .venv and install the tested versions
 
@@ -28,8 +28,21 @@ $(INSTALLED): pyproject.toml constraints.txt
 demo: $(INSTALLED) ## train, search and compare BM25, T5-ColBERT and T5-SEAL on generated text
 	$(RUN) train.py -m model=bm25,t5_colbert,t5_seal experiment=demo resume=true
 
+PYTEST := $(RUN) -m pytest -q -n auto --dist worksteal
+# The kernels of a CPU without AVX-512 and bf16, sums in another order, tests in another order.
+OTHER_CPU := OMP_NUM_THREADS=2 ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=AVX2 \
+	MKL_CBWR=COMPATIBLE
+NUMERIC := tests/gr_mvdr tests/models tests/analysis tests/data_modules
+SEED ?= 1
+
 test: $(INSTALLED) ## run the tests, a process of one thread on every core
-	OMP_NUM_THREADS=1 $(RUN) -m pytest -q -n auto --dist worksteal
+	OMP_NUM_THREADS=1 $(PYTEST) -m 'not slow'
+
+test-slow: $(INSTALLED) ## run what `make test` leaves out: minutes each
+	OMP_NUM_THREADS=1 $(PYTEST) -m slow
+
+test-other-cpu: $(INSTALLED) ## run what computes as another CPU does, in random order (SEED=1)
+	$(OTHER_CPU) $(PYTEST) -m 'not slow' -p randomly --randomly-seed=$(SEED) $(NUMERIC)
 
 lint: $(INSTALLED) ## check style and format
 	$(RUN) -m ruff check .

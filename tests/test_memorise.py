@@ -42,6 +42,7 @@ def collection(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", SYSTEMS)
 def test_fifty_documents_are_memorised(model, tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
