@@ -161,23 +161,28 @@ class Head(nn.Module):
         """
         return self.backbone.lm_head.weight[rows] * self.scale
 
-    def by_token(self, scores: Tensor) -> Tensor:
-        """Scores of all rows (n, R) → scores of all tokens (n, V), a token's best row each.
+    # What the search sees: tokens. A token's rows are alternatives, of which any may be meant.
 
-        −inf for tokens without a row.
+    def by_token(self, log_probs: Tensor) -> Tensor:
+        """Log-probabilities of all rows (n, R) → of all tokens (n, V), each the sum of its rows'.
+
+        log Σ exp over a token's rows; −inf for tokens without a row.
         """
-        return scores
+        return log_probs
 
-    def best_rows(self, scores: Tensor, parents: Tensor, tokens: Tensor) -> Tensor:
-        """The best row of each token, by the scores from which the token was chosen.
+    def expected_inputs(self, log_probs: Tensor, parents: Tensor, tokens: Tensor) -> Tensor:
+        """What the decoder reads after tokens that a search has chosen: the mean of their rows.
+
+        Weighted by the rows' probabilities, given the token, where the token was chosen.
 
         Args:
-            scores: (n, R); parents: (m,) int64 rows of `scores`; tokens: (m,) int64.
+            log_probs: (n, R), from which tokens were chosen; parents: (m,) int64 rows of
+                `log_probs`; tokens: (m,) int64.
 
         Returns:
-            (m,) int64 row numbers.
+            (m, d).
         """
-        return tokens
+        return self.embed(tokens)
 
 
 class TokenRows:
@@ -197,16 +202,35 @@ class TokenRows:
         shape = (n_tokens, max(1, int(counts.max())))
         self.rows = torch.full(shape, -1, device=row_tokens.device)
         self.rows[row_tokens[order], place] = order
+        # Tokens that have rows, those with the most first; and their first rows, second rows, ….
+        self.tokens = counts.argsort(descending=True, stable=True)[: int((counts > 0).sum())]
+        nth = self.rows[self.tokens].unbind(1)
+        self.nth_rows = [rows[rows >= 0] for rows in nth]
 
-    def by_token(self, scores: Tensor) -> Tensor:
-        """Row scores (n, R) → token scores (n, V): the best row's, −inf without one."""
-        best = scores.new_full((len(scores), self.n_tokens), -torch.inf)
-        index = self.row_tokens.to(scores.device).expand(len(scores), -1)
-        return best.scatter_reduce(1, index, scores, "amax")
+    def by_token(self, log_probs: Tensor) -> Tensor:
+        """Rows (n, R) → tokens (n, V): see `Head.by_token`."""
+        total = log_probs[:, self.nth_rows[0]]
+        # No scatter: its sums would have no order on a GPU.
+        for rows in self.nth_rows[1:]:
+            some = total[:, : len(rows)]
+            some.copy_(torch.logaddexp(some, log_probs[:, rows]))
+        found = log_probs.new_full((len(log_probs), self.n_tokens), -torch.inf)
+        found[:, self.tokens] = total
+        return found
 
-    def best_rows(self, scores: Tensor, parents: Tensor, tokens: Tensor) -> Tensor:
-        """The best row of each token: see `Head.best_rows`."""
-        rows = self.rows.to(scores.device)[tokens]
-        found = scores[parents[:, None], rows.clamp(min=0)].masked_fill(rows < 0, -torch.inf)
-        # Row 0 for a token without any: it stands at padding only.
-        return rows.gather(1, found.argmax(1, keepdim=True)).squeeze(1).clamp(min=0)
+    def weights(self, log_probs: Tensor, parents: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """The rows of chosen tokens, and their probabilities given the token.
+
+        Args:
+            log_probs, parents, tokens: see `Head.expected_inputs`.
+
+        Returns:
+            rows: (m, most rows of a token) int64, any where a token has fewer; probabilities: of
+            the same shape, 0 there. A token without a row, at padding, has row 0.
+        """
+        rows = self.rows[tokens]
+        known, rows = rows >= 0, rows.clamp(min=0)
+        found = log_probs[parents[:, None], rows]
+        # Finite: a softmax over −inf alone would be NaN.
+        least = torch.finfo(found.dtype).min
+        return rows, found.clamp(min=least).masked_fill(~known, least).softmax(1)

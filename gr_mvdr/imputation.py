@@ -39,8 +39,8 @@ class Candidates(NamedTuple):
     Attributes:
         documents: (C,) int64 document numbers, ascending.
         similarity: (C, N) fp32, the best retrieved one of each query token, −inf where none was.
-        salience: (C, N) fp32 of the document token that has it; 0 where none was retrieved. None
-            without saliences.
+        salience: (C, N) fp32 of the document token that has the best one; 0 where none was
+            retrieved. None without saliences.
     """
 
     documents: Tensor
@@ -60,7 +60,7 @@ def candidates_of(retrieved: Retrieved) -> Candidates:
         salience = None if salience is None else salience[real]
     documents, place = _distinct(owners)
     cell, cells = place * n + column, len(documents) * n
-    best = torch.full((cells,), -torch.inf).scatter_reduce_(0, cell, found, "amax")
+    best = found.new_full((cells,), -torch.inf).scatter_reduce_(0, cell, found, "amax")
     if salience is not None:
         is_best = found == best[cell]
         salience = torch.zeros(cells).scatter_reduce_(0, cell[is_best], salience[is_best], "amax")
@@ -80,7 +80,7 @@ def _distinct(numbers: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def missing_similarity(retrieved: Retrieved, imputation: str | float) -> Tensor | None:
-    """m_j of each query token: what a document scores that it retrieved nothing of (xtr §3.2).
+    """m_j of each query token: what a document's token scores that it did not retrieve (xtr §3.2).
 
     A query token that retrieved nothing at all tells nothing about any document: m_j = 0 under
     "last" and "mean".
@@ -101,7 +101,7 @@ def missing_similarity(retrieved: Retrieved, imputation: str | float) -> Tensor 
         return None
     if imputation == "zero" or isinstance(imputation, Real):
         value = 0.0 if imputation == "zero" else float(imputation)
-        return torch.full((len(retrieved.owners),), value)
+        return retrieved.similarities.new_full((len(retrieved.owners),), value)
     real = retrieved.owners >= 0
     if imputation == "mean":
         return _mean(retrieved.similarities, real)
@@ -120,26 +120,56 @@ def check_imputation(imputation: str | float) -> None:
 
 
 def imputed_relevance(
-    candidates: Candidates, missing: Tensor | None, salience: Tensor | None = None
+    retrieved: Retrieved,
+    candidates: Candidates,
+    missing: Tensor | None,
+    lengths: Tensor,
+    salience: Tensor | None = None,
 ) -> Tensor:
-    """1/Z Σ_j u_j s_j of each candidate, s_j the best retrieved similarity, else m_j (xtr Eq. 4).
+    """1/Z Σ_j u_j max_i [Â_ij S_ij + (1 − Â_ij) m_j] of each candidate (xtr Eq. 4).
 
-    Z = Σ_j u_j over all query tokens, n without saliences. Where nothing is imputed, missing
-    query tokens add nothing and Z counts the others (xtr Eq. 2).
+    m_j enters the maximum as soon as one token of the document was not retrieved, and wins there
+    over a smaller retrieved similarity; it does not enter where all were. Z = Σ_j u_j over all
+    query tokens, n without saliences. u_j is the query token's own and weights what the maximum
+    takes, retrieved or imputed; saliences of document tokens take no part, as m_j is the
+    similarity of no particular one.
+
+    Where nothing is imputed, missing query tokens add nothing and Z counts the others (xtr Eq. 2).
 
     Args:
-        candidates: C documents; missing: (N,) m, or None.
+        candidates: C documents, those of `retrieved`; missing: (N,) m, or None.
+        lengths: (C,) int64, the documents' tokens. One that pruning keeps from being found counts:
+            it was not retrieved.
         salience: (N,) u of the query tokens; None = all one.
 
     Returns:
         (C,) fp32.
     """
-    retrieved = candidates.similarity > -torch.inf
-    weights = torch.ones(retrieved.shape) if salience is None else salience.expand(retrieved.shape)
+    seen = candidates.similarity > -torch.inf
+    weights = torch.ones(seen.shape) if salience is None else salience.expand(seen.shape)
     if missing is None:
-        missing, weights = torch.zeros(()), weights * retrieved
-    values = torch.where(retrieved, candidates.similarity, missing)
+        values, weights = candidates.similarity.masked_fill(~seen, 0.0), weights * seen
+    else:
+        values = torch.where(seen, candidates.similarity, missing)
+        if _is_above(missing, retrieved):
+            whole = _retrieved_whole(retrieved, candidates, lengths)
+            values = torch.where(whole, values, values.maximum(missing))
     return divided((values * weights).sum(1), weights.sum(1))
+
+
+def _is_above(missing: Tensor, retrieved: Retrieved) -> bool:
+    """Whether an imputed value exceeds a retrieved one, which under "last" it cannot."""
+    real = retrieved.owners >= 0
+    return bool((real & (retrieved.similarities < missing.unsqueeze(1))).any())
+
+
+def _retrieved_whole(retrieved: Retrieved, candidates: Candidates, lengths: Tensor) -> Tensor:
+    """(C, N) bool: whether a query token retrieved all of the document's tokens."""
+    query_token, place = (retrieved.owners >= 0).nonzero(as_tuple=True)
+    row = torch.searchsorted(candidates.documents, retrieved.owners[query_token, place])
+    cell = row * len(retrieved.owners) + query_token
+    counts = torch.bincount(cell, minlength=candidates.similarity.numel())
+    return counts.view(candidates.similarity.shape) >= lengths.unsqueeze(1)
 
 
 def expected_relevance(

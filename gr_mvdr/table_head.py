@@ -43,8 +43,9 @@ class TableHead(Head):
             self._search_rows = TokenRows(self.row_tokens, self.backbone.shared.num_embeddings)
         return self._search_rows
 
-    def by_token(self, scores: Tensor) -> Tensor:
-        return self.token_rows.by_token(scores)
+    def by_token(self, log_probs: Tensor) -> Tensor:
+        return self.token_rows.by_token(log_probs)
 
-    def best_rows(self, scores: Tensor, parents: Tensor, tokens: Tensor) -> Tensor:
-        return self.token_rows.best_rows(scores, parents, tokens)
+    def expected_inputs(self, log_probs: Tensor, parents: Tensor, tokens: Tensor) -> Tensor:
+        rows, weights = self.token_rows.weights(log_probs, parents, tokens)
+        return (weights.unsqueeze(2) * self.embed(rows)).sum(1)

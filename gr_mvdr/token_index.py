@@ -233,7 +233,8 @@ class TokenIndex:
             found = self.neighbours.retrieve(query, neighbours, probes)
             candidates = candidates_of(found)
             missing = missing_similarity(found, imputation)
-            scores = imputed_relevance(candidates, missing, query.salience)
+            lengths = self.store.counts[candidates.documents]
+            scores = imputed_relevance(found, candidates, missing, lengths, query.salience)
         counts = (len(scores), 0, imputing_flops(found, candidates))
         self.costs.add(*counts)
         return SearchResult(candidates.documents, scores, *counts)

@@ -6,15 +6,17 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, EncoderDecoderCache
 
+from gr_mvdr.precision import at_least_float32
 from gr_mvdr.tokenizers import PAD_ID
 
 
 class DecodingStep:
     """(tokens (R,), parents (R,)) → log-probabilities (R, V) over tokens, with a cache.
 
-    The softmax runs over the head's rows; a token has the log-probability of its best row, and the
-    hypothesis goes on with that row. Different row paths of one token sequence are thereby one
-    hypothesis (facts: NP search).
+    The softmax runs over the head's rows. A token has the probability of all its rows together, and
+    the decoder goes on with their mean, weighted by their probabilities: every row of a token is a
+    candidate, and all row paths of a token sequence are one hypothesis (facts: NP search). So
+    log p(sequence | query) depends on the sequence alone, in a search of any width.
     """
 
     def __init__(self, system: Any, query_ids: Tensor, query_mask: Tensor):
@@ -44,7 +46,7 @@ class DecodingStep:
         context = self.head.context(self.inputs)
         position = torch.full_like(parents, self.inputs.shape[1] - 1)
         logits = self.head.logits(hidden, None if context is None else context[:, -1], position)
-        logits = logits.float()
+        logits = at_least_float32(logits)
         # In place: the largest tensor of the search would otherwise be there twice.
         self.scores = torch.log_softmax(logits, -1, out=logits)
         return self.scores
@@ -56,15 +58,15 @@ class DecodingStep:
             return
         self.cache.reorder_cache(parents)
         self.queries, self.mask = self.queries[parents], self.mask[parents]
-        rows = self.head.best_rows(self.scores, parents, tokens)
+        vectors = self.head.expected_inputs(self.scores, parents, tokens).to(self.inputs)
         self.scores = None  # not kept while the next ones are made
-        self.inputs = torch.cat([self.inputs[parents], self.head.embed(rows)[:, None]], dim=1)
+        self.inputs = torch.cat([self.inputs[parents], vectors[:, None]], dim=1)
 
 
 def sequence_scores(step: DecodingStep, ids: Tensor, mask: Tensor) -> Tensor:
-    """(B,) log p(sequence | query) as a search that finds the sequence would give it.
+    """(B,) log p(sequence | query), the number that a search gives the sequence if it finds it.
 
-    Teacher forcing along the best row of every token, not along given rows.
+    Teacher forcing along tokens, not along given rows.
 
     Args:
         step: a fresh one for B queries; ids, mask: (B, M) a sequence for each.
@@ -73,8 +75,7 @@ def sequence_scores(step: DecodingStep, ids: Tensor, mask: Tensor) -> Tensor:
     pairs = torch.arange(len(ids), device=ids.device)
     total = torch.zeros(len(ids), device=ids.device)
     for token, real in zip(ids.unbind(1), mask.unbind(1), strict=True):
-        scores = step.row_scores(last, pairs)
-        rows = step.head.best_rows(scores, pairs, token)
-        total = total + torch.where(real, scores[pairs, rows], 0.0)
+        log_probs = step(last, pairs)[pairs, token]
+        total = total + log_probs.masked_fill(~real, 0.0)
         last = token
     return total

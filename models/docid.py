@@ -99,14 +99,10 @@ class Docid(IdentifiedSystem):
         return self.searcher.depth
 
     def documents_of(self, found: SearchResult, number: int) -> dict[int, float]:
-        """Every document of a generated identifier; those that share it in their own order."""
+        """Every document of a generated identifier; those that share it have one score."""
         mine = found.final[found.final.query == number]
-        results: dict[int, float] = {}
-        for documents, score in documents_found(self.searcher, mine, self.hparams.length_penalty):
-            for document in documents.tolist():
-                results[document] = score
-                score = float(np.nextafter(score, -np.inf))
-        return results
+        pairs = documents_found(self.searcher, mine, self.hparams.length_penalty)
+        return {document: score for documents, score in pairs for document in documents.tolist()}
 
     def is_identifier(self, tokens: Sequence[int]) -> bool:
         """Whether a sequence is a document's identifier."""
@@ -136,12 +132,12 @@ class Docid(IdentifiedSystem):
         return Ranking(results)
 
     def _identifier_scores(self, query: Sequence[int], rows: list[int]) -> Tensor:
-        """(n,) on the CPU: what `score` gives for one query and some documents.
+        """(n,) fp64 on the CPU: what `score` gives for one query and some documents.
 
         A search that keeps everything: identifiers of one beginning share its decoding.
         """
         source = [self.prepare_query(query)]
-        scores = torch.full((len(rows),), -torch.inf)
+        scores = torch.full((len(rows),), -torch.inf, dtype=torch.float64)
         order = sorted(range(len(rows)), key=lambda number: self.identifiers.of(rows[number]))
         for start in range(0, len(order), _DECODE_BATCH):
             chunk = torch.tensor(order[start : start + _DECODE_BATCH])
@@ -153,14 +149,18 @@ class Docid(IdentifiedSystem):
 
     @torch.inference_mode()
     def score_all(self, queries: Sequence[Sequence[int]]) -> Tensor:
-        """(documents, queries) what `score` gives for every pair; −inf without an identifier."""
+        """(documents, queries) fp64, `score` of every pair; −inf without an identifier.
+
+        Exact: a search that loses no prefix, whose log-probabilities depend on the prefix alone.
+        """
         self.eval()
         rows = [row for row in range(len(self.document_ids)) if self.identifiers.of(row)]
         # Documents that share an identifier are scored once, and tie exactly.
         distinct = {tuple(self.identifiers.of(row)): row for row in rows}
         place = {sequence: number for number, sequence in enumerate(distinct)}
         shared = [place[tuple(self.identifiers.of(row))] for row in rows]
-        scores = torch.full((len(self.document_ids), len(queries)), -torch.inf)
+        shape = len(self.document_ids), len(queries)
+        scores = torch.full(shape, -torch.inf, dtype=torch.float64)
         for number, query in enumerate(track(queries, "scoring all", total=len(queries))):
             found = self._identifier_scores(query, list(distinct.values()))
             scores[rows, number] = found[shared]

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 
@@ -45,31 +47,40 @@ def test_the_plain_head_says_nothing_of_tables_rows_and_state(backbone):
     scores = torch.randn(2, 40)
     assert torch.equal(head.by_token(scores), scores)
     parents, tokens = torch.tensor([0, 1, 1]), torch.tensor([3, 4, 5])
-    assert torch.equal(head.best_rows(scores, parents, tokens), tokens)
+    read = head.expected_inputs(scores, parents, tokens)
+    assert torch.equal(read, backbone.shared.weight[tokens])
     assert head.row_tokens is None and head.context(torch.randn(2, 3, 16)) is None
     assert not list(head.parameters()) and not head.state_dict() and head.table_state() is None
     assert not head.builds_before(0) and not head.is_contrastive(0)
 
 
-def test_a_token_has_the_score_of_its_best_row():
-    rows = TokenRows(torch.tensor([4, 2, 4, 2, 3]), n_tokens=6)
-    scores = torch.tensor([[1.0, 5.0, 3.0, 2.0, 0.5], [7.0, 1.0, 6.0, 4.0, -2.0]])
-    inf = torch.inf
-    expected = [[-inf, -inf, 5.0, 0.5, 3.0, -inf], [-inf, -inf, 4.0, -2.0, 7.0, -inf]]
-    assert rows.by_token(scores).tolist() == expected
+ROWS = TokenRows(torch.tensor([4, 2, 4, 2, 3, 2]), n_tokens=6)
+PROBABILITIES = torch.tensor(
+    [[0.1, 0.2, 0.3, 0.05, 0.15, 0.2], [0.25, 0.05, 0.25, 0.3, 0.1, 0.05]], dtype=torch.float64
+)
 
 
-def test_the_best_row_is_the_one_with_the_tokens_score():
-    rows = TokenRows(torch.tensor([4, 2, 4, 2, 3]), n_tokens=6)
-    scores = torch.tensor([[1.0, 5.0, 3.0, 2.0, 0.5], [7.0, 1.0, 6.0, 4.0, -2.0]])
-    parents, tokens = torch.tensor([0, 1, 0, 1, 0]), torch.tensor([4, 4, 2, 2, 3])
-    best = rows.best_rows(scores, parents, tokens)
-    assert best.tolist() == [2, 0, 1, 3, 4]
-    assert torch.equal(scores[parents, best], rows.by_token(scores)[parents, tokens])
+def test_a_token_has_the_probability_of_all_its_rows():
+    expected = torch.tensor([[0, 0, 0.45, 0.15, 0.4, 0], [0, 0, 0.4, 0.1, 0.5, 0]]).double()
+    found = ROWS.by_token(PROBABILITIES.log())
+    assert torch.allclose(found.exp(), expected, atol=1e-7)
+    far = ROWS.by_token(torch.full((1, 6), -1e4, dtype=torch.float64))  # exp would be 0
+    assert far[0, 2].item() == pytest.approx(-1e4 + math.log(3))
+    assert ROWS.by_token(torch.full((1, 6), -torch.inf)).tolist() == [[-torch.inf] * 6]
+
+
+def test_the_weights_are_the_rows_probabilities_given_the_token():
+    parents, tokens = torch.tensor([0, 1, 0, 1, 0]), torch.tensor([4, 4, 2, 3, 0])
+    rows, weights = ROWS.weights(PROBABILITIES.log(), parents, tokens)
+    assert rows[:4].tolist() == [[0, 2, 0], [0, 2, 0], [1, 3, 5], [4, 0, 0]]
+    expected = [[0.25, 0.75, 0], [0.5, 0.5, 0], [4 / 9, 1 / 9, 4 / 9], [1, 0, 0]]
+    assert torch.allclose(weights[:4], torch.tensor(expected).double())
+    assert weights.isfinite().all(), "a token without a row stands at padding"
 
 
 def test_one_row_a_token_in_token_order_changes_nothing():
     rows, scores = TokenRows(torch.arange(6), n_tokens=6), torch.randn(3, 6)
     assert torch.equal(rows.by_token(scores), scores)
     parents, tokens = torch.tensor([2, 0, 1]), torch.tensor([5, 0, 3])
-    assert torch.equal(rows.best_rows(scores, parents, tokens), tokens)
+    chosen, weights = rows.weights(scores, parents, tokens)
+    assert chosen.flatten().tolist() == [5, 0, 3] and weights.flatten().tolist() == [1, 1, 1]

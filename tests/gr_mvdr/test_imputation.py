@@ -23,10 +23,15 @@ HAND = Retrieved(
 )
 
 
-def relevance(retrieved, imputation, salience=None):
+# The documents' tokens: of document 7 the second query token retrieved both, the first one of two.
+LENGTHS = torch.tensor([0, 0, 0, 0, 5, 0, 0, 2, 0])
+
+
+def relevance(retrieved, imputation, salience=None, lengths=LENGTHS):
     candidates = candidates_of(retrieved)
     missing = missing_similarity(retrieved, imputation)
-    scores = imputed_relevance(candidates, missing, salience)
+    lengths = lengths[candidates.documents]
+    scores = imputed_relevance(retrieved, candidates, missing, lengths, salience)
     return dict(zip(candidates.documents.tolist(), scores.tolist(), strict=True))
 
 
@@ -38,6 +43,8 @@ def relevance(retrieved, imputation, salience=None):
         ("mean", {4: (0.9 + 0.65) / 2, 7: 1.5 / 2}),
         (0.2, {4: (0.9 + 0.2) / 2, 7: 1.5 / 2}),
         (-1, {4: (0.9 - 1) / 2, 7: 1.5 / 2}),
+        # m wins over the retrieved 0.8 and 0.9; not over 0.7, of a document retrieved whole.
+        (0.95, {4: (0.95 + 0.95) / 2, 7: (0.95 + 0.7) / 2}),
         ("none", {4: 0.9, 7: 1.5 / 2}),
     ],
 )
@@ -57,7 +64,7 @@ def test_saliences_weight_the_query_tokens():
 def test_a_query_token_that_retrieved_nothing_counts_with_zero():
     nothing = Retrieved(torch.tensor([[0.9, 0.8], [NONE, NONE]]), torch.tensor([[4, 7], [-1, -1]]))
     assert relevance(nothing, "last") == pytest.approx({4: 0.45, 7: 0.4})
-    assert relevance(nothing, "mean") == pytest.approx({4: 0.45, 7: 0.4})
+    assert relevance(nothing, "mean") == pytest.approx({4: 0.45, 7: 0.425}), "the mean is 0.85"
     assert relevance(nothing, "none") == pytest.approx({4: 0.9, 7: 0.8})
 
 
@@ -66,8 +73,8 @@ def test_nothing_retrieved_at_all_is_no_candidate():
     assert relevance(nothing, "last") == relevance(nothing, "none") == {}
 
 
-def in_loops(retrieved, imputation, salience):
-    """Equation 4, token by token."""
+def in_loops(retrieved, imputation, salience, lengths):
+    """Equation 4 term by term: for a document of m tokens, the maximum is over m values."""
     lists = [
         [(float(s), int(o)) for s, o in zip(*row, strict=True) if o >= 0]
         for row in zip(retrieved.similarities, retrieved.owners, strict=True)
@@ -77,40 +84,60 @@ def in_loops(retrieved, imputation, salience):
         total = weights = 0.0
         for row, u in zip(lists, salience.tolist(), strict=True):
             mine = [s for s, owner in row if owner == document]
-            if not mine and imputation == "none":
-                continue
-            everyone = [s for s, _ in row] or [0.0]
-            guess = {"last": min(everyone), "mean": sum(everyone) / len(everyone), "zero": 0.0}
-            total += u * (max(mine) if mine else guess.get(imputation, imputation))
+            if imputation == "none":
+                if not mine:
+                    continue
+                values = mine
+            else:
+                everyone = [s for s, _ in row] or [0.0]
+                guess = {"last": min(everyone), "mean": sum(everyone) / len(everyone), "zero": 0.0}
+                unretrieved = int(lengths[document]) - len(mine)
+                values = mine + [guess.get(imputation, imputation)] * unretrieved
+            total += u * max(values)
             weights += u
         found[document] = total / weights if weights else 0.0
     return found
 
 
-def random_retrieved(seed, n=5, k=12, documents=9):
+def random_retrieved(seed, n=5, documents=9):
+    """Float64: ragged documents, some of them retrieved whole, and lists that are short."""
     generator = torch.Generator().manual_seed(seed)
-    similarities = torch.randn(n, k, generator=generator).sort(1, descending=True).values
-    owners = torch.randint(documents, (n, k), generator=generator)
+    lengths = torch.randint(1, 4, (documents,), generator=generator)
+    owner = torch.arange(documents).repeat_interleave(lengths)
+    k = len(owner) - 4
+    owners = torch.stack([owner[torch.randperm(len(owner), generator=generator)] for _ in range(n)])
+    similarities = torch.randn(n, k, generator=generator, dtype=torch.float64)
+    similarities = similarities.sort(1, descending=True).values
     missing = torch.arange(k) >= torch.randint(1, k + 1, (n, 1), generator=generator)
-    return Retrieved(
+    retrieved = Retrieved(
         similarities.masked_fill(missing, NONE),
-        owners.masked_fill(missing, -1),
+        owners[:, :k].masked_fill(missing, -1),
         torch.rand(n, k, generator=generator).masked_fill(missing, 9.0),
     )
+    return retrieved, lengths
 
 
 @pytest.mark.parametrize("imputation", ["last", "zero", "mean", "none", 0.3])
 @pytest.mark.parametrize("seed", range(4))
 def test_any_lists_equal_the_formula_in_loops(seed, imputation):
-    retrieved = random_retrieved(seed)
-    salience = torch.rand(5, generator=torch.Generator().manual_seed(seed))
-    found = relevance(retrieved, imputation, salience)
-    assert found == pytest.approx(in_loops(retrieved, imputation, salience), abs=1e-6)
+    retrieved, lengths = random_retrieved(seed)
+    salience = torch.rand(5, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    found = relevance(retrieved, imputation, salience, lengths)
+    assert found == pytest.approx(in_loops(retrieved, imputation, salience, lengths), abs=1e-12)
+
+
+def test_the_last_similarity_never_wins_over_a_retrieved_one():
+    """Under "last" lengths play no part: it is the lowest of what was retrieved."""
+    for seed in range(20):
+        retrieved, lengths = random_retrieved(seed)
+        assert relevance(retrieved, "last", None, lengths) == relevance(
+            retrieved, "last", None, 10**6 + lengths
+        )
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_candidates_in_loops(seed):
-    retrieved = random_retrieved(seed)
+    retrieved, _ = random_retrieved(seed)
     documents, similarity, salience = candidates_of(retrieved)
     assert documents.tolist() == sorted(set(retrieved.owners.flatten().tolist()) - {-1})
     for row, document in enumerate(documents.tolist()):

@@ -48,7 +48,8 @@ def test_one_row_a_token_with_the_decoders_embeddings_is_the_plain_head(backbone
     assert torch.equal(head.vectors(rows, None), plain.vectors(rows, None))
     assert torch.equal(head.by_token(logits), plain.by_token(logits))
     parents, chosen = torch.tensor([2, 5]), torch.tensor([9, 1])
-    assert torch.equal(head.best_rows(logits, parents, chosen), chosen)
+    read = head.expected_inputs(logits, parents, chosen)
+    assert torch.equal(read, plain.expected_inputs(logits, parents, chosen))
 
 
 def test_vectors_times_hidden_are_the_logits(backbone):

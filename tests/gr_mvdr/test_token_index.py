@@ -250,6 +250,32 @@ def test_imputing_nothing_is_the_mean_of_maxima(tmp_path, probes, imputation):
     assert by_document(found) == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.parametrize("imputation", ["last", "zero", "mean", 0.25])
+@pytest.mark.parametrize(("probes", "keep"), [(None, 1.0), (None, 0.6), (2, 1.0)])
+def test_imputing_equals_equation_4_over_every_token(tmp_path, probes, keep, imputation):
+    """Ragged, deleted and pruned documents, short lists; a pruned token was not retrieved."""
+    tokens, queries = random_tokens(MANY, salience=True), some_queries(salience=True)
+    index = build(tmp_path / "index", tokens)
+    index.delete(["d4", "d17"])
+    index.keep_salient(keep)
+    if probes:
+        index.build_neighbours(lists=4)
+    query, owner = as_text(queries, 0), torch.arange(60).repeat_interleave(torch.tensor(MANY))
+    rows = index.tokens(query.vectors, 60, probes)[1]
+    similarity = tokens.vectors.double() @ query.vectors.double().T  # (180, 4)
+    is_retrieved = torch.zeros(180, 4, dtype=torch.bool)
+    for column, found in enumerate(rows):
+        is_retrieved[found[found >= 0], column] = True
+    lists = [similarity[is_retrieved[:, column], column] for column in range(4)]
+    m = {"last": [x.min() for x in lists], "mean": [x.mean() for x in lists], "zero": [0] * 4}
+    filled = is_retrieved * similarity + ~is_retrieved * torch.tensor(m.get(imputation, [0.25] * 4))
+    u, expected = query.salience.double(), {}
+    for document in set(owner[is_retrieved.any(1)].tolist()):
+        expected[document] = float((u * filled[owner == document].amax(0)).sum() / u.sum())
+    found = by_document(index.impute(query, 60, probes, imputation))
+    assert found == pytest.approx(expected, abs=1e-5)
+
+
 def test_missing_similarities_are_bounded_by_the_last(tmp_path):
     tokens, queries = random_tokens(MANY), some_queries(salience=True)
     query = as_text(queries, 0)

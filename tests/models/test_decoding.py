@@ -45,32 +45,27 @@ def test_the_loss_is_that_of_decoding_step_by_step(system, tools):
 
 
 @torch.no_grad()
-def test_cached_decoding_under_any_head_equals_teacher_forcing(system, tools):
-    """Rows that split, die, swap and change in number, each along its token's best row."""
-    batch, head = tools.make_batch(), system.head
-    step = system.decoding_step(batch.query_ids, batch.query_mask)
+def test_cached_decoding_under_any_head_equals_decoding_without_a_cache(system, tools):
+    """Hypotheses that split, die, swap and change in number; the decoder reads tokens."""
+    system, batch = system.double(), tools.make_batch()
+    head, step = system.head, system.decoding_step(batch.query_ids, batch.query_mask)
     scores = step.row_scores(torch.zeros(3, dtype=torch.int64), torch.arange(3))
-    queries, paths = torch.arange(3), torch.empty(3, 0, dtype=torch.int64)
+    queries, inputs = torch.arange(3), head.start_vector.expand(3, 1, -1)
     for parents in ([0, 0, 1, 2, 2], [4, 1, 0], [2, 0, 0, 1]):
         # Any tokens that may stand here, another one for every row.
-        tokens = torch.stack(
-            [
-                step.head.by_token(scores[[p]])[0].topk(3).indices[n % 3]
-                for n, p in enumerate(parents)
-            ]
-        )
+        best = head.by_token(scores).topk(3).indices
+        tokens = torch.stack([best[parent, n % 3] for n, parent in enumerate(parents)])
         parents = torch.tensor(parents)
-        rows = head.best_rows(scores, parents, tokens)
-        assert torch.equal(scores[parents, rows], head.by_token(scores)[parents, tokens]), (
-            "the best row has the token's score"
-        )
-        queries = queries[parents]
-        paths = torch.cat([paths[parents], rows[:, None]], 1)
+        read = head.expected_inputs(scores, parents, tokens)
+        queries, inputs = queries[parents], torch.cat([inputs[parents], read[:, None]], 1)
         scores = step.row_scores(tokens, parents)
-        encoded = system.encode(batch.query_ids[queries], batch.query_mask[queries])
-        longer = torch.cat([paths, paths[:, :1]], 1)  # the last row is predicted, not read
-        output, context = system.decode(encoded, batch.query_mask[queries], longer)
-        at = torch.full((len(paths),), paths.shape[1])
-        context = None if context is None else context[:, -1]
-        logits = head.logits(output.last_hidden_state[:, -1], context, at)
-        assert torch.allclose(scores, logits.log_softmax(-1), atol=1e-4)
+        hidden = system.backbone.decoder(
+            inputs_embeds=inputs,
+            encoder_hidden_states=system.encode(batch.query_ids, batch.query_mask)[queries],
+            encoder_attention_mask=batch.query_mask[queries].long(),
+            use_cache=False,
+        ).last_hidden_state[:, -1]
+        context = head.context(inputs)
+        at = torch.full_like(queries, inputs.shape[1] - 1)
+        logits = head.logits(hidden, None if context is None else context[:, -1], at)
+        assert torch.allclose(scores, logits.log_softmax(-1), atol=1e-10)
