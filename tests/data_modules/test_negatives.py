@@ -1,6 +1,7 @@
 """Given negatives: never relevant, never new, fresh in every epoch, with their teacher's scores."""
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -59,6 +60,17 @@ def test_the_document_that_a_query_is_is_no_negative_where_it_is_no_hit(
         rows = (batch.document_index == number).nonzero().flatten()
         assert not (dropped and batch.is_negative[rows, 0].any())
     assert (own > 0) != dropped
+
+
+def test_bm25_that_finds_nothing_is_said_before_training(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    data = Asked(
+        test_split="test", tokenizer=TOKENIZER, examples=DocumentExamples(Bm25Negatives(2))
+    )
+    wordless = [{**row, "text": "?!"} for row in data.collection.queries]
+    data.collection = replace(data.collection, queries=Dataset.from_list(wordless))
+    with pytest.raises(ValueError, match="negatives=bm25: no training query shares a word"):
+        data.epoch(0)
 
 
 class Tiny(RetrievalDataModule):
