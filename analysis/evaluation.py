@@ -1,10 +1,15 @@
 """Retrieve and rerank the test queries with any system (gr_as_mvdr §6.3)."""
 
+from collections.abc import Iterable, Mapping, Sequence
+from math import fsum
 from pathlib import Path
 from typing import Any
 
-from gr_mvdr.metrics import evaluate
+from gr_mvdr.metrics import evaluate_queries
 from gr_mvdr.ranking import Ranking, write_qrels
+
+# Query id → metric → value.
+QueryMetrics = dict[str, dict[str, float]]
 
 
 def evaluate_retrieval(model: Any, data: Any, run: Path, depth: int) -> dict[str, float]:
@@ -24,15 +29,15 @@ def evaluate_retrieval(model: Any, data: Any, run: Path, depth: int) -> dict[str
     metrics = {}
     for split in data.test_splits:
         queries = data.test_queries(split)
-        ranking = _own_left_out(model.retrieve(queries, depth + data.drop_identical), data, depth)
-        qrels = data.judgements(split, queries)
+        found = model.retrieve(queries, depth + data.drop_identical)
+        ranking = without_own(found, data, depth)
         file = _file("retrieve", split, data)
         ranking.write(run / f"{file}.trec", model.__class__.__name__)
-        write_qrels(qrels, run / f"{file}.qrels")
-        found = evaluate(ranking, qrels, data.metrics)
-        metrics |= _prefixed(found, "retrieve", split, data)
+        write_qrels(data.judgements(split, queries), run / f"{file}.qrels")
+        quality = means(judge(ranking, data, split, queries))
+        metrics |= _prefixed(quality, "retrieve", split, data)
         if split == data.test_splits[0]:
-            metrics |= model.search_fidelity(queries, ranking)
+            metrics |= model.search_fidelity(queries, found)
     return metrics
 
 
@@ -51,26 +56,60 @@ def evaluate_reranking(
     metrics = {}
     for split in data.test_splits:
         queries = data.rerank_queries(split)
-        candidates, qrels = data.candidates(split, queries), data.judgements(split, queries)
-        write_qrels(qrels, run / f"{_file('rerank', split, data)}.qrels")
+        candidates = data.candidates(split, queries)
+        write_qrels(data.judgements(split, queries), run / f"{_file('rerank', split, data)}.qrels")
         for number, (form, arguments) in enumerate(forms.items()):
-            ranking = model.rerank(queries, data.documents, candidates, **arguments)
+            found = model.rerank(queries, data.documents, candidates, **arguments)
+            ranking = without_own(found, data)
             name = "rerank" if number == 0 else f"rerank-{form}"
             ranking.write(run / f"{_file(name, split, data)}.trec", model.__class__.__name__)
-            found = evaluate(ranking, qrels, data.metrics)
-            metrics |= _prefixed(found, name.replace("-", "/"), split, data)
+            quality = means(judge(ranking, data, split, queries))
+            metrics |= _prefixed(quality, name.replace("-", "/"), split, data)
     return metrics
 
 
-def _own_left_out(ranking: Ranking, data: Any, depth: int) -> Ranking:
-    """A ranking without hits that are their own query, where the collection asks for that."""
+def judge(
+    ranking: Ranking, data: Any, split: str, queries: Any, further: Sequence[str] = ()
+) -> QueryMetrics:
+    """The metrics of every query: the one place where a run, a study or an analysis judges.
+
+    A hit that is its own query counts nowhere if the collection says so (`data.drop_identical`);
+    to judge a whole depth, search for one document more, see `without_own`.
+
+    Args:
+        ranking: of any system; queries that it lacks count 0.
+        data: a `RetrievalDataModule`; split, queries: whose judgements count.
+        further: metrics besides `data.metrics`.
+
+    Raises:
+        ValueError: there is no query.
+    """
+    qrels = data.judgements(split, queries)
+    if not qrels:
+        raise ValueError("qrels: there is no query to evaluate")
+    metrics = tuple(dict.fromkeys((*data.metrics, *further)))
+    return evaluate_queries(without_own(ranking, data), qrels, metrics)
+
+
+def means(values: QueryMetrics | Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Metric → its mean over queries, of which there is at least one."""
+    rows = list(values.values() if isinstance(values, Mapping) else values)
+    return {name: fsum(row[name] for row in rows) / len(rows) for name in rows[0]}
+
+
+def without_own(ranking: Ranking, data: Any, depth: int | None = None) -> Ranking:
+    """A ranking without hits that are their own query, where the collection asks for that.
+
+    Args:
+        depth: documents kept of each query; the search was for `depth + data.drop_identical`.
+    """
     if not data.drop_identical:
         return ranking
     kept = {}
     for query in ranking.query_ids:
         scores = ranking.scores(query)
         kept[query] = {document: scores[document] for document in data.kept(query, scores)}
-    return Ranking(kept).top(depth)
+    return Ranking(kept) if depth is None else Ranking(kept).top(depth)
 
 
 def _file(name: str, split: str, data: Any) -> str:

@@ -77,6 +77,8 @@ def collate(examples: list[Example]) -> PairBatch:
     further = {}
     if any(example.negatives for example in examples):
         further = _add_negatives(examples, targets, index)
+    # Always there: the processes of one batch must send the same tensors.
+    further["relevant"] = pad([[1 + row for row in example.relevant] for example in examples])[0]
     sources = pad([example.source for example in examples])
     return PairBatch(*sources, *pad(targets), torch.tensor(index), **further)
 

@@ -49,7 +49,7 @@ class GeneratedQueries(Inputs):
                 named before; named as file:line.
         """
         made_from = (
-            "generated-queries/1",
+            "generated-queries/2",
             *self.sources.values(),
             vocabulary_hash(tables.tokenizer),
             tables.documents._fingerprint,

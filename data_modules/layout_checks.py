@@ -3,12 +3,13 @@
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from data_modules.collection import IDENTIFIER_RULE, is_identifier
-from data_modules.formats.lines import check_characters
+from data_modules.formats.lines import check_characters, opened
 from data_modules.layout import Layout, Ranked
 
 EMPTY = ("refuse", "keep")
@@ -212,6 +213,17 @@ def _check_once(pairs: array, rows: Callable[[], Iterable[tuple]]) -> None:
 
 
 def _check_some(what: str, layout: Layout, found: Mapping[str, int]) -> None:
-    if not found:
-        files = ", ".join(map(str, layout.files[:1])) + (", …" if len(layout.files) > 1 else "")
-        raise ValueError(f"{files}: no {what}: the file is empty")
+    """Refuses a collection without documents or queries: names the file that has no line."""
+    if found:
+        return
+    blank = [file for file in layout.files if _is_blank(file)]
+    blank.sort(key=lambda file: what[:4] not in file.name)  # "quer" of queries.jsonl, qrels last
+    if blank:
+        raise ValueError(f"{blank[0]}:1: no {what}: the file is empty")
+    files = ", ".join(map(str, layout.files[:4])) + (", …" if len(layout.files) > 4 else "")
+    raise ValueError(f"{files}: no {what}: they hold none")
+
+
+def _is_blank(file: Path) -> bool:
+    with opened(file) as lines:
+        return not any(line.strip() for line in lines)

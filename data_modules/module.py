@@ -27,6 +27,7 @@ class RetrievalDataModule(EvaluationData):
         batch_size: int = 64,
         num_workers: int = 0,
         seed: int = 0,
+        mask_relevant: bool = True,
         **options: Any,
     ):
         """
@@ -36,11 +37,14 @@ class RetrievalDataModule(EvaluationData):
             batch_size: training examples a step, of all processes together.
             num_workers: loader processes.
             seed: of the order of the examples and of what they draw.
+            mask_relevant: no document that is known to be relevant to a query is a negative of it
+                within a batch; False = copies of its positive alone are none (the papers).
             options: of `EvaluationData`.
         """
         super().__init__(**options)
         self.examples, self.indexing = examples or DocumentExamples(), indexing
         self.batch_size, self.num_workers, self.seed = batch_size, num_workers, seed
+        self.mask_relevant = mask_relevant
         if self.batch_size < ranks():
             rule = f"must be ≥ {ranks()}, the number of processes" if ranks() > 1 else "must be ≥ 1"
             raise ValueError(f"data.batch_size={self.batch_size}: {rule}")
@@ -97,6 +101,8 @@ class RetrievalDataModule(EvaluationData):
             negatives=self.collection.negatives,
             bm25=self._lazy_bm25,
             training=split == self.options["train_split"],
+            mask_relevant=self.mask_relevant,
+            drop_identical=self.drop_identical,
         )
 
     def _loader(self, epoch: Epoch, shuffle: bool = True) -> DataLoader:

@@ -29,7 +29,7 @@ class NegativeDraws:
         """
         Args:
             tables: whose pairs are numbered.
-            candidates: documents known in training; those that are relevant are left out here.
+            candidates: documents known in training; those in `tables.relevant` are left out here.
             teacher: None = no scores; n: documents that each draw gives.
 
         Raises:
@@ -38,7 +38,7 @@ class NegativeDraws:
         size = len(tables.documents)
         self.query_rows = integers(tables.pairs, "query_row")
         self.document_rows = integers(tables.pairs, "document_row")
-        self.relevant = PairSet(self.query_rows, self.document_rows, size)
+        self.relevant = tables.relevant
         queries, documents = candidates.queries, candidates.documents
         kept = self.relevant.places(queries, documents) < 0
         if teacher is not None:

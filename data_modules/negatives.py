@@ -79,8 +79,16 @@ class Bm25Negatives(Negatives):
         self.depth = depth
 
     def candidates(self, tables: TrainingTables) -> tuple[PairSet, None]:
-        """See `Negatives`; what BM25 finds is kept as a TREC run."""
+        """See `Negatives`; what BM25 finds is kept as a TREC run.
+
+        Raises:
+            ValueError: it finds nothing for any training query.
+        """
         run = stored_run(tables.queries, tables.documents, tables.bm25, self.depth)
+        if tables.training and not run.stat().st_size:
+            raise ValueError(
+                f"{_KEY}=bm25: no training query shares a word with a document: negatives=none"
+            )
         return _best(f"{_KEY}=bm25", run, tables, self.depth), None
 
 

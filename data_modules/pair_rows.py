@@ -4,12 +4,15 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from data_modules.formats.named_pairs import read_pairs
-from data_modules.tasks import TrainingTables
 from gr_mvdr.progress import track
+
+if TYPE_CHECKING:
+    from data_modules.tasks import TrainingTables
 
 
 class PairSet:
@@ -73,7 +76,7 @@ class NamedRows:
 
 
 def read_named_rows(
-    key: str, file: Path, tables: TrainingTables, forms: Sequence[tuple[str, ...]]
+    key: str, file: Path, tables: "TrainingTables", forms: Sequence[tuple[str, ...]]
 ) -> NamedRows:
     """Reads a file of named pairs and says how many of them name what the tables lack.
 

@@ -45,10 +45,10 @@ class _Seal(SpanTask):
     def draw(self, number: int, rng: np.random.Generator) -> Example:
         n_pairs = len(self.document_rows)
         pair = number if number < n_pairs else self.titled[number - n_pairs]
-        row, source = self.document_rows[pair], self.query(pair)
-        if number < n_pairs:
-            return Example(self.marked.source(source, "body"), self.targets(pair, rng), row)
-        return Example(self.marked.source(source, "title"), [self.marked.title(row)], row)
+        row, mark = self.document_rows[pair], "body" if number < n_pairs else "title"
+        targets = self.targets(pair, rng) if mark == "body" else [self.marked.title(row)]
+        source = self.marked.source(self.query(pair), mark)
+        return Example(source, targets, row, relevant=self.relevant(pair))
 
     def example(self, source: list[int], row: int, rng: np.random.Generator) -> Example:
         return super().example(self.marked.source(source, "body"), row, rng)

@@ -1,6 +1,6 @@
 """What training is made of: examples, and the tasks that draw them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +11,7 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from data_modules.columns import TokenColumn, integers
+from data_modules.pair_rows import PairSet
 from gr_mvdr.batch import cut
 from gr_mvdr.bm25 import BM25Index
 from gr_mvdr.tokenizers import EOS_ID
@@ -39,12 +40,14 @@ class Example(NamedTuple):
             document's identifier.
         document: row of the corpus.
         negatives: None where the batch's other documents are all there is.
+        relevant: rows of further documents that are known to answer the source.
     """
 
     source: list[int]
     targets: list[list[int]]
     document: int
     negatives: GivenNegatives | None = None
+    relevant: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,8 @@ class TrainingTables:
         bm25: gives BM25 over the documents, which is built when it is first asked for.
         training: False for validation, whose queries a file made for training may lack.
         negatives: TREC runs of given negatives that came with the collection, by name.
+        mask_relevant: whether examples name all that is relevant, to be told apart from nothing.
+        drop_identical: whether the document that a query is itself is no negative of it either.
     """
 
     pairs: Dataset
@@ -75,6 +80,19 @@ class TrainingTables:
     bm25: Callable[[], BM25Index] | None = None
     training: bool = True
     negatives: dict[str, Path] = field(default_factory=dict)
+    mask_relevant: bool = False
+    drop_identical: bool = False
+
+    @cached_property
+    def relevant(self) -> PairSet:
+        """The pairs of which the document is no negative of the query."""
+        queries, documents = integers(self.pairs, "query_row"), integers(self.pairs, "document_row")
+        if self.drop_identical:
+            row_of = {name: row for row, name in enumerate(self.documents["id"][:])}
+            ids = enumerate(self.queries["id"][:])
+            own = np.array([(row, row_of[name]) for row, name in ids if name in row_of], np.int64)
+            queries, documents = np.concatenate([[queries, documents], own.reshape(-1, 2).T], 1)
+        return PairSet(queries, documents, len(self.documents))
 
     @cached_property
     def known_rows(self) -> np.ndarray:
@@ -161,12 +179,19 @@ class RetrievalTask:
         tokens = self.tables.query_tokens[self.query_rows[pair]]
         return cut(tokens, self.tables.query_length, EOS_ID)
 
+    def relevant(self, pair: int) -> list[int]:
+        """What else is relevant to the query of a pair; nothing without `mask_relevant`."""
+        if not self.tables.mask_relevant:
+            return []
+        found = self.tables.relevant.of(int(self.query_rows[pair]))
+        return found[found != self.document_rows[pair]].tolist()
+
     def numbers(self, rng: np.random.Generator) -> np.ndarray:
         return np.arange(len(self.document_rows))
 
     def draw(self, number: int, rng: np.random.Generator) -> Example:
-        row = int(self.document_rows[number])
-        return Example(self.query(number), self.targets(number, rng), row)
+        row, targets = int(self.document_rows[number]), self.targets(number, rng)
+        return Example(self.query(number), targets, row, relevant=self.relevant(number))
 
     @cached_property
     def lengths(self) -> np.ndarray:

@@ -157,7 +157,7 @@ def add_tokens(table: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
             columns.append(tokenizer(rows["title"], add_special_tokens=False)["input_ids"])
         return dict(zip(names, columns, strict=True))
 
-    key = _key("tokens/3", table._fingerprint, vocabulary_hash(tokenizer))
+    key = _key("tokens/4", table._fingerprint, vocabulary_hash(tokenizer))
     return _map(table, tokenise, key, "tokenising", **{name: _INTEGERS for name in names})
 
 
@@ -172,7 +172,9 @@ def mark_tokens(
     """
     found = {}
     for name, text in marks.items():
-        found[name] = tokenizer(text, add_special_tokens=False)["input_ids"]
+        # What the model itself adds may name a special token (T5's "<extra_id_1>").
+        encoded = tokenizer(text, add_special_tokens=False, split_special_tokens=False)
+        found[name] = encoded["input_ids"]
         if not found[name] or UNK_ID in found[name]:
             raise ValueError(f"tokenizer.marks.{name}={text}: unknown to the tokeniser")
     return found

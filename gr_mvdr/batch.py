@@ -25,6 +25,8 @@ class PairBatch:
         negatives: (B, G) int64, rows of the batch's documents: query b's given negatives.
         teacher: (B, 1 + G) fp32, a teacher's scores of the positive and of the given negatives;
             NaN where it gave none.
+        relevant: (B, R) int64, 1 + the numbers of further documents that are known to be relevant
+            to each query, filled up with 0; None = nothing is known.
     """
 
     query_ids: Tensor
@@ -34,6 +36,7 @@ class PairBatch:
     document_index: Tensor
     negatives: Tensor | None = None
     teacher: Tensor | None = None
+    relevant: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.query_ids)
@@ -42,6 +45,19 @@ class PairBatch:
         """The same pairs on another device."""
         tensors = {name: value for name, value in vars(self).items() if value is not None}
         return PairBatch(**{name: value.to(device) for name, value in tensors.items()})
+
+    @property
+    def is_negative(self) -> Tensor:
+        """(D, B) bool: which of the batch's documents each query is to be told apart from.
+
+        All but its positive, copies of that, and what else is known to be relevant to it.
+        """
+        number = self.document_index.unsqueeze(1)
+        negative = number != self.document_index[: len(self)]
+        if self.relevant is not None:
+            for others in self.relevant.unbind(1):
+                negative &= number + 1 != others
+        return negative
 
     @property
     def sides(self) -> dict[str, Tensor]:

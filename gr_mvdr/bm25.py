@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import warnings
 from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 
@@ -38,6 +39,9 @@ class BM25Index:
             ids: of D documents; documents: the terms of each (words, or token ids).
             k1: saturation of the term frequency.
             b: strength of the length normalisation.
+
+        Warns:
+            UserWarning: no document has a term; then nothing is found for any query.
         """
         import bm25s
 
@@ -49,6 +53,13 @@ class BM25Index:
             for document in documents
         ]
         self.scorer = bm25s.BM25(k1=k1, b=b, method="lucene")
+        if not self.vocabulary:
+            warnings.warn(
+                f"BM25: none of the {len(self.ids):,} documents has a word (letters or digits): "
+                "it finds nothing",
+                stacklevel=2,
+            )
+            return
         # bm25s wants words as keys; ours are numbers already.
         self.scorer.index(
             (numbers, {str(n): n for n in range(len(self.vocabulary))}), show_progress=False
@@ -70,7 +81,9 @@ class BM25Index:
         """Writes bm25s's own files and the document ids, for later use outside this run."""
         target = Path(directory)
         unfinished = target.with_name(f"{target.name}.unfinished")
-        self.scorer.save(str(unfinished), show_progress=False)
+        unfinished.mkdir(parents=True, exist_ok=True)
+        if self.vocabulary:
+            self.scorer.save(str(unfinished), show_progress=False)
         (unfinished / "documents.json").write_text(json.dumps(self.ids))
         shutil.rmtree(target, ignore_errors=True)
         unfinished.rename(target)

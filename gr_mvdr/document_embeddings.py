@@ -14,7 +14,7 @@ from gr_mvdr.batch import cut, pad
 from gr_mvdr.bm25 import words
 from gr_mvdr.identifiers import Encode, Table, check_at_least
 from gr_mvdr.progress import track
-from gr_mvdr.tokenizers import EOS_ID
+from gr_mvdr.tokenizers import EOS_ID, text_tokenizer
 
 T5_FAMILY = ("t5", "mt5", "umt5")
 
@@ -169,9 +169,7 @@ class HuggingFaceEncoder(_Stateless):
     @torch.inference_mode()
     def transform(self, documents: Table, encode: Encode | None = None) -> np.ndarray:
         """(n, d) float32."""
-        from transformers import AutoTokenizer
-
-        tokenizer, model = AutoTokenizer.from_pretrained(self.name), self._model()
+        tokenizer, model = text_tokenizer(self.name), self._model()
         options = {"truncation": True, "max_length": self.length}
         tokens = tokenizer(documents["text"][:], **options)["input_ids"]
         # Texts of like length together: less padding.

@@ -78,6 +78,17 @@ class Head(nn.Module):
         """Does the encoder learn its own vectors in this epoch, with a table a batch?"""
         return False
 
+    def relevant_rows(self, relevant: Tensor | None) -> Tensor | None:
+        """Rows that are no negatives of a query, as they are of documents relevant to it.
+
+        Args:
+            relevant: (B, R) int64, see `PairBatch.relevant`.
+
+        Returns:
+            (B, rows) bool; None where rows are not of documents.
+        """
+        return None
+
     def extend(self, tokens: Iterable[int]) -> None:
         """Rows for tokens of identifiers that arrived after training, where they have none."""
 

@@ -3,6 +3,10 @@
 A loss of relevance is called as `loss(relevance, batch)`. `relevance` is (D documents, B queries)
 float, all pairs of the batch; document b < B is the positive of query b. The result is () fp32. A
 batch brings given negatives and a teacher's scores if `data.examples` names where they come from.
+
+What is known to be relevant to a query is no negative of it (`PairBatch.is_negative`): a loss that
+contrasts leaves it out. A teacher's scores say themselves how relevant a document is: losses that
+follow them use all that it scored.
 """
 
 from collections.abc import Sequence
@@ -37,16 +41,16 @@ class _Softened:
 class InBatchCrossEntropy(_Softened):
     """Contrastive loss over all documents of the batch (gr_as_mvdr Eq. 2, Appendix D).
 
-    The positives and the given negatives of the other queries are negatives too. Further copies of
-    a query's positive are masked out.
+    The positives and the given negatives of the other queries are negatives too, where
+    `PairBatch.is_negative` does not say otherwise.
     """
 
     def __call__(self, relevance: Tensor, batch: PairBatch) -> Tensor:
         own = torch.arange(len(batch), device=relevance.device)
-        copies = batch.document_index[:, None] == batch.document_index[None, : len(batch)]
-        copies[own, own] = False
+        masked = ~batch.is_negative
+        masked[own, own] = False
         # Queries as rows, because cross_entropy wants one row a decision.
-        logits = (at_least_float32(relevance) / self.temperature).masked_fill(copies, -torch.inf).T
+        logits = (at_least_float32(relevance) / self.temperature).masked_fill(masked, -torch.inf).T
         return F.cross_entropy(logits, own)
 
 
@@ -55,30 +59,24 @@ class PairwiseCrossEntropy(_Softened):
     """The official ColBERTv1 loss: positive against one negative (gr_as_mvdr Table 7, "ib neg. ×").
 
     That is the query's first given negative; without given ones, the next document of the batch
-    that is not its positive. A query without any does not count.
+    that is one (`PairBatch.is_negative`). A query without any does not count.
     """
 
     def __call__(self, relevance: Tensor, batch: PairBatch) -> Tensor:
-        if batch.negatives is None:
-            negative, usable = _next_documents(batch.document_index[: len(batch)])
-        else:
-            negative = batch.negatives[:, 0]
-            usable = torch.ones_like(negative, dtype=torch.bool)
         queries = torch.arange(len(batch), device=relevance.device)
+        rows = in_circle(batch).T if batch.negatives is None else batch.negatives
+        usable = batch.is_negative[rows, queries[:, None]]
+        first = usable.int().argmax(1)
+        negative, usable = rows[queries, first], usable.any(1)
         relevance = at_least_float32(relevance)
         margin = relevance[queries, queries] - relevance[negative, queries]
         return _mean(-F.logsigmoid(margin / self.temperature), usable)
 
 
-def _next_documents(document_index: Tensor) -> tuple[Tensor, Tensor]:
-    """(B,) the next row in the circle that is another document, and (B,) whether there is one."""
-    size = len(document_index)
-    steps = torch.arange(size, device=document_index.device)
-    # Rotate so that row b starts at b: the first difference after b is the negative.
-    order = (steps[:, None] + steps) % size
-    differs = document_index[order] != document_index[:, None]
-    first = differs.int().argmax(1)
-    return order.gather(1, first[:, None]).squeeze(1), differs.any(1)
+def in_circle(batch: PairBatch) -> Tensor:
+    """(steps, B) int64: the positive's row so many steps after each query's own, in a circle."""
+    steps = torch.arange(len(batch), device=batch.document_index.device)
+    return (steps[:, None] + steps) % len(batch)
 
 
 @dataclass(frozen=True)
@@ -87,6 +85,9 @@ class GivenNegativesCrossEntropy(_Softened):
 
     def __call__(self, relevance: Tensor, batch: PairBatch) -> Tensor:
         logits = _own_scores(relevance, batch, self) / self.temperature
+        queries = torch.arange(len(batch), device=relevance.device)[:, None]
+        masked = ~batch.is_negative[batch.negatives, queries]
+        logits = logits.masked_fill(F.pad(masked, (1, 0)), -torch.inf)
         return F.cross_entropy(logits, logits.new_zeros(len(logits), dtype=torch.long))
 
 
@@ -173,6 +174,22 @@ def _log_softmax(logits: Tensor, masked: Tensor) -> Tensor:
 def _mean(values: Tensor, usable: Tensor) -> Tensor:
     """() over the usable entries; 0 without any."""
     return values.where(usable, 0.0).sum() / usable.sum().clamp(min=1)
+
+
+def target_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+    """() sum of the cross-entropies of n predictions, label smoothing over the rows that are there.
+
+    Args:
+        logits: (n, R), −inf for rows that are masked out; labels: (n,) int64.
+        smoothing: share of the target's probability that is spread evenly.
+    """
+    if not smoothing:
+        return F.cross_entropy(logits, labels, reduction="sum")
+    masked = logits == -torch.inf
+    log_probs = _log_softmax(logits, masked)
+    hit = log_probs.gather(1, labels.unsqueeze(1)).squeeze(1)
+    even = log_probs.sum(1) / (~masked).sum(1)
+    return -((1 - smoothing) * hit + smoothing * even).sum()
 
 
 def symmetric_divergence(first: Tensor, second: Tensor) -> Tensor:

@@ -63,6 +63,8 @@ class NonParametricHead(TableHead):
         self.rebuild_every, self.contrastive_epochs = rebuild_every, contrastive_epochs
         self.needed = [EOS_ID] if vocabulary is None else [EOS_ID, *vocabulary.tokens.tolist()]
         self.occurrences: Occurrences | None = None
+        # (n,) int64, in `live`: the document of each of the first n rows.
+        self.row_documents: Tensor | None = None
         self.collection: str | None = None
 
     @property
@@ -146,7 +148,8 @@ class NonParametricHead(TableHead):
         """For one loss, the given vectors are the table, and gradients flow into them.
 
         One row an occurrence: the tokens of the batch's other documents are the negatives of a
-        document's own. A document must not be there twice, or its copy would be one of them.
+        document's own. A document must not be there twice, or its copy would be one of them; of
+        which queries a row is no negative either, `relevant_rows` says.
 
         Args:
             sequences: the tokens of the batch's distinct documents.
@@ -158,10 +161,19 @@ class NonParametricHead(TableHead):
         try:
             occurrences = Occurrences.of(sequences, rows, documents)
             self._set(vectors, occurrences.tokens, occurrences)
+            counts = occurrences.starts.diff()
+            self.row_documents = occurrences.documents.repeat_interleave(counts)
             self.extend([EOS_ID])
             yield
         finally:
+            self.row_documents = None
             self._set(*before)
+
+    def relevant_rows(self, relevant: Tensor | None) -> Tensor | None:
+        if relevant is None or self.row_documents is None:
+            return None
+        found = (self.row_documents + 1 == relevant.unsqueeze(-1)).any(1)  # (B, R, n) → (B, n)
+        return F.pad(found, (0, self.n_rows - found.shape[1]))  # later rows are of no document
 
     def table_state(self) -> dict[str, Any]:
         """The table and its documents, for a checkpoint."""

@@ -1,4 +1,8 @@
-"""Tokenisers: a pretrained one by name, a vocabulary file, or a Unigram model trained here."""
+"""Tokenisers: a pretrained one by name, a vocabulary file, or a Unigram model trained here.
+
+A text is text: the characters "</s>" within it become ordinary pieces, never the end token. What a
+model puts around texts (end tokens, sentinels, docids) it adds as ids.
+"""
 
 import json
 import os
@@ -6,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -31,13 +36,45 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
             raise FileNotFoundError(f"tokenizer.path={source}: no such file")
         tokenizer = _wrap(tokenizers.Tokenizer.from_file(str(source)))
     else:
-        tokenizer = AutoTokenizer.from_pretrained(source)
+        tokenizer = text_tokenizer(str(source))
     ids = (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id)
     if ids != (PAD_ID, EOS_ID, UNK_ID):
         raise ValueError(
             f"tokenizer.path={source}: pad, eos and unk must have T5's ids 0, 1, 2, got {ids}"
         )
     return tokenizer
+
+
+def text_tokenizer(name: str, **options: Any) -> PreTrainedTokenizerBase:
+    """A pretrained tokeniser to which special tokens within a text are text.
+
+    Args:
+        name: on the Hugging Face hub, or a folder; options: of `AutoTokenizer.from_pretrained`.
+    """
+    tokenizer = AutoTokenizer.from_pretrained(name, split_special_tokens=True, **options)
+    _split_special_pieces(tokenizer)
+    return tokenizer
+
+
+def _split_special_pieces(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Cuts special tokens that occur in texts behind their first character.
+
+    `split_special_tokens` alone is not enough: T5's vocabulary holds "</s>" and "<extra_id_0>" as
+    pieces like any other, which Unigram would choose.
+    """
+    model = tokenizer.backend_tokenizer
+    added = model.get_added_tokens_decoder().values()
+    rests: dict[str, list[str]] = {}  # first character → what follows it
+    for token in sorted(token.content for token in added if token.special):
+        if len(token) > 1:
+            rests.setdefault(token[0], []).append(re.escape(token[1:]))
+    found = "|".join(f"{re.escape(start)}(?={'|'.join(rest)})" for start, rest in rests.items())
+    cut = tokenizers.pre_tokenizers.Split(tokenizers.Regex(found), behavior="isolated")
+    before = model.pre_tokenizer
+    if before is None:
+        model.pre_tokenizer = cut
+    elif cut.__getstate__() not in before.__getstate__():  # a saved tokeniser has it already
+        model.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([before, cut])
 
 
 def train_tokenizer(
@@ -129,13 +166,16 @@ def word_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
 
 
 def _wrap(model: tokenizers.Tokenizer) -> PreTrainedTokenizerFast:
-    return PreTrainedTokenizerFast(
+    tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=model,
         pad_token="<pad>",
         eos_token="</s>",
         unk_token="<unk>",
         extra_special_tokens=["<extra_id_0>"],
+        split_special_tokens=True,
     )
+    _split_special_pieces(tokenizer)
+    return tokenizer
 
 
 @contextmanager

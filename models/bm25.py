@@ -34,8 +34,17 @@ class BM25(System):
         self.searcher: BM25Index | None = None
 
     def index(self, documents: Table, directory: str | Path | None = None) -> BM25Index:
-        """Counts terms; `align` needs their document frequencies too."""
+        """Counts terms; `align` needs their document frequencies too.
+
+        Raises:
+            ValueError: no document has a term.
+        """
         terms = [_terms(tokens) for tokens in documents["tokens"]]
+        if not any(terms):
+            raise ValueError(
+                f"system=BM25: none of the {len(terms):,} documents has a word (letters or "
+                "digits), there is nothing to find"
+            )
         self.searcher = BM25Index(documents["id"][:], terms, self.hparams.k1, self.hparams.b)
         if directory is not None:
             self.searcher.save(directory)

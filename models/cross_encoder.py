@@ -12,6 +12,7 @@ from gr_mvdr.batch import PairBatch, cut, pad
 from gr_mvdr.configured import build
 from gr_mvdr.flops import transformer_flops
 from gr_mvdr.gradient_cache import check_gradient_cache, encode_share
+from gr_mvdr.losses import in_circle
 from gr_mvdr.precision import at_least_float32
 from gr_mvdr.progress import track
 from gr_mvdr.ranking import Ranking
@@ -178,7 +179,7 @@ def scored_pairs(batch: PairBatch, negatives_per_query: int) -> Tensor:
     """(D documents, B queries) bool: which pairs of a batch a cross-encoder scores.
 
     The positives, and the given negatives; without given ones, the next documents of the batch, in
-    a circle, that are not the query's positive.
+    a circle, that are negatives of the query.
     """
     size, device = len(batch), batch.query_ids.device
     queries = torch.arange(size, device=device)
@@ -186,10 +187,9 @@ def scored_pairs(batch: PairBatch, negatives_per_query: int) -> Tensor:
     if batch.negatives is not None:
         scored[batch.negatives, queries[:, None]] = True
     else:
-        circle = (queries[:, None] + queries) % size  # (steps, queries): the row so many steps on
-        index = batch.document_index[:size]
-        differs = index[circle] != index
-        scored.scatter_(0, circle, differs & (differs.cumsum(0) <= negatives_per_query))
+        circle = in_circle(batch)
+        negative = batch.is_negative[circle, queries]
+        scored.scatter_(0, circle, negative & (negative.cumsum(0) <= negatives_per_query))
     scored[queries, queries] = True
     return scored
 

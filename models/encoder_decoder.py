@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from gr_mvdr.backbones import load_encoder_decoder
@@ -14,7 +13,7 @@ from gr_mvdr.batch import PairBatch
 from gr_mvdr.configured import build
 from gr_mvdr.heads import Head, Vocabulary
 from gr_mvdr.identifiers import collection_hash
-from gr_mvdr.losses import symmetric_divergence
+from gr_mvdr.losses import symmetric_divergence, target_cross_entropy
 from gr_mvdr.precision import at_least_float32
 from gr_mvdr.ranks import mean_over_ranks, ranks
 from gr_mvdr.spread import of_first
@@ -190,14 +189,28 @@ class EncoderDecoder(System):
         rows = self.head.labels(batch.document_ids, index)
         labels, sides = rows[batch.document_mask], (query_mask, rows, batch.document_mask)
         smoothing, weight = self.hparams.label_smoothing, self.hparams.get("consistency", 0.0)
-        logits = self.logits(queries, *sides)
-        total = F.cross_entropy(logits, labels, label_smoothing=smoothing, reduction="sum")
+        masked = self._masked_rows(batch, labels)
+        logits = _without(self.logits(queries, *sides), masked)
+        total = target_cross_entropy(logits, labels, smoothing)
         if weight and self.training:
             # A second pass with dropout of its own.
             again = self.encode(batch.query_ids, batch.query_mask).repeat_interleave(per_query, 0)
-            divergence = symmetric_divergence(logits, self.logits(again, *sides))
+            second = _without(self.logits(again, *sides), masked)
+            divergence = symmetric_divergence(logits, second)
             total = total + weight * divergence * len(labels)
         return mean_over_ranks(total, len(labels))
+
+    def _masked_rows(self, batch: PairBatch, labels: Tensor) -> Tensor | None:
+        """(n, R) bool: rows that the n target positions are not told apart from; None = all are.
+
+        They are of other documents that are relevant to the query; a target itself never is one.
+        """
+        found = self.head.relevant_rows(batch.relevant)
+        if found is None:
+            return None
+        per_query = len(batch.document_ids) // len(batch)
+        lengths = batch.document_mask.sum(1).view(len(batch), per_query).sum(1)
+        return found.repeat_interleave(lengths, 0).scatter(1, labels.unsqueeze(1), False)
 
     def token_log_probs(
         self, queries: Tensor, query_mask: Tensor, ids: Tensor, mask: Tensor, index: Tensor
@@ -220,6 +233,10 @@ class EncoderDecoder(System):
         """(B,) mean of `token_log_probs` over the real tokens of each sequence."""
         scores = self.token_log_probs(queries, query_mask, ids, mask, index)
         return scores.sum(1) / mask.sum(1).clamp(min=1)
+
+
+def _without(logits: Tensor, masked: Tensor | None) -> Tensor:
+    return logits if masked is None else logits.masked_fill(masked, -torch.inf)
 
 
 def _positions(mask: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,7 @@ class IdentifiedSystem(GenerativeSystem):
             name = self.identifiers.document_ids[row]
             raise ValueError(f"document {name!r} has no identifier: it came after training")
         ids, mask = (x.to(self.device) for x in pad(sequences))
-        return PairBatch(batch.query_ids, batch.query_mask, ids, mask, batch.document_index)
+        return replace(batch, document_ids=ids, document_mask=mask)
 
     def assign_new(self, documents: Table) -> None:
         """Identifiers for the documents of a corpus that have none yet; the others keep theirs."""

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from analysis.bootstrap import interval
 from analysis.correlation import pearson, spearman
+from analysis.evaluation import QueryMetrics, judge, means
 from analysis.experiments.framework_ranking_figure import CAPTION, ranking_bars
 from analysis.gallery import GalleryEntry
 from analysis.measurement import Measured
@@ -20,7 +21,6 @@ from analysis.rows import Row
 from analysis.sampling import spread
 from gr_mvdr.batch import PairBatch, cut, pad
 from gr_mvdr.explanation import Explanation
-from gr_mvdr.metrics import evaluate, evaluate_queries
 from gr_mvdr.progress import track
 from gr_mvdr.ranking import Ranking
 from gr_mvdr.tokenizers import EOS_ID
@@ -66,8 +66,10 @@ def measure_framework_ranking(model: Any, data: Any, queries: int) -> Measured:
     if not pairs:
         return Measured()
     scores = _scores(model, data, chosen, pairs)
-    grades = data.judgements(split, chosen)
-    rows = [_row(name, form, scores, grades) for name, form in scores]
+    rows = []
+    for name, form in scores:
+        ranking = Ranking(scores[name, form])
+        rows.append(_row(name, form, scores, judge(ranking, data, split, chosen, QUALITY)))
     entry = GalleryEntry("framework_ranking", "Ranking by parts of the logit", CAPTION)
     return Measured(
         metrics=_metrics(rows),
@@ -131,7 +133,7 @@ def _values(explanation: Explanation) -> dict[tuple[str, str], list[float]]:
 
 
 def _row(
-    name: str, form: str, scores: Mapping[tuple[str, str], Scores], grades: Mapping[str, dict]
+    name: str, form: str, scores: Mapping[tuple[str, str], Scores], found: QueryMetrics
 ) -> Row:
     """A row of the table; correlations are with log p of the same form, the score's with means."""
     own = scores[name, form]
@@ -139,8 +141,7 @@ def _row(
     columns = [_aligned(own[query], truth[query]) for query in own]
     by_query = [spearman(*pair) for pair in columns]
     numbers = [value for value in by_query if isfinite(value)]
-    quality = evaluate(Ranking(own), grades)
-    found = evaluate_queries(Ranking(own), grades)
+    quality = means(found)
     mrr = torch.tensor([[values["mrr@10"]] for values in found.values()])
     low, high = interval(mrr, torch.ones_like(mrr))
     return {
@@ -150,7 +151,7 @@ def _row(
         **{"mrr@10_low": float(low[0]), "mrr@10_high": float(high[0])},
         "correlation": pearson(*(torch.cat(part) for part in zip(*columns, strict=True))),
         "rank_correlation": sum(numbers) / len(numbers) if numbers else float("nan"),
-        "queries": len(grades),
+        "queries": len(found),
         "pairs": sum(map(len, own.values())),
     }
 

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from analysis.correlation import spearman
+from analysis.evaluation import judge, means
 from analysis.experiments.kernel_figure import caption, kernel_curves
-from analysis.experiments.kernel_search import kernel_rankings
+from analysis.experiments.kernel_search import DEPTH, kernel_rankings
 from analysis.gallery import GalleryEntry
 from analysis.kernel import (
     LogFeatures,
@@ -27,7 +28,6 @@ from analysis.measurement import Measured
 from analysis.rows import Row
 from analysis.sampling import spread
 from gr_mvdr.explanation import Factors
-from gr_mvdr.metrics import evaluate
 from gr_mvdr.progress import track
 
 QUALITY = ("mrr@10", "recall@10")
@@ -137,11 +137,12 @@ def _retrieval(
     split = data.test_splits[0]
     chosen = spread(data.test_queries(split), queries)
     sample = spread(data.queries(data.options["train_split"]), _SAMPLE)
-    rankings = kernel_rankings(model, data.documents, chosen, sample, features)
-    grades, found = data.judgements(split, chosen), {}
+    depth = DEPTH + data.drop_identical
+    rankings = kernel_rankings(model, data.documents, chosen, sample, features, depth)
+    found = {}
     for name, ranking in rankings.items():
-        quality = evaluate(ranking, grades)
-        found[name] = {key: quality[key] for key in QUALITY} | {"queries": len(grades)}
+        quality = means(judge(ranking, data, split, chosen, QUALITY))
+        found[name] = {key: quality[key] for key in QUALITY} | {"queries": len(chosen)}
     return found
 
 

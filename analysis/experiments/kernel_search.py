@@ -30,7 +30,12 @@ _SOFTMAX = Scoring(Softmax("document_to_query"))
 
 @torch.inference_mode()
 def kernel_rankings(
-    model: Any, documents: Any, queries: Any, sample: Any, features: Sequence[int]
+    model: Any,
+    documents: Any,
+    queries: Any,
+    sample: Any,
+    features: Sequence[int],
+    depth: int = DEPTH,
 ) -> dict[str, Ranking]:
     """The best documents of each query by every feature map, and by the softmax itself ("exact").
 
@@ -42,6 +47,7 @@ def kernel_rankings(
         documents, queries: column tables with `id` and `tokens`.
         sample: queries, whose mean normaliser stands in for each query's own.
         features: numbers of random features.
+        depth: documents a query.
     """
     (texts, names), (sampled, _) = (_encoded(model, table) for table in (queries, sample))
     maps = feature_maps(keys_of(texts).shape[-1], features)
@@ -49,7 +55,7 @@ def kernel_rankings(
         name: _kernel(log_features, sampled, texts) for name, log_features in maps.items()
     }
     searches[EXACT] = lambda found: all_pairs_relevance(found, texts, _SOFTMAX)
-    best = {name: Best(DEPTH) for name in searches}
+    best = {name: Best(depth) for name in searches}
     for rows, found in _encoded_documents(model, documents):
         for name, search in searches.items():
             best[name].add(search(found).cpu(), rows)

@@ -85,14 +85,17 @@ def diagnose_search(model: Any, data: Any, queries: int) -> Measured:
 def _diagnoses(system: Any, data: Any, limit: int) -> list[QueryDiagnosis]:
     system.eval()
     sample, document_ids = _sample(data, limit), data.documents["id"][:]
-    scores = system.score_all([query["tokens"] for query, _ in sample])
+    scores = system.score_all([query["tokens"] for query, *_ in sample])
     columns = [None] * len(sample) if scores is None else scores.double().cpu().numpy().T
     rows = track(zip(sample, columns, strict=True), "diagnosing", total=len(sample))
     return [_diagnose(system, *row, column, document_ids) for row, column in rows]
 
 
-def _sample(data: Any, limit: int) -> list[tuple[dict[str, Any], list[int | None]]]:
-    """Queries with their relevant documents' numbers; None for one that is not there."""
+def _sample(data: Any, limit: int) -> list[tuple[dict[str, Any], list[int | None], int | None]]:
+    """Queries with their relevant documents' numbers (None for one that is not there).
+
+    Last, the number of the document that the query itself is, if that is no hit.
+    """
     split = data.test_splits[0]
     table = data.test_queries(split)
     qrels = data.judgements(split, table)
@@ -102,7 +105,8 @@ def _sample(data: Any, limit: int) -> list[tuple[dict[str, Any], list[int | None
     for query in (table[number] for number in numbers):
         grades = qrels[query["id"]].items()
         relevant = [row.get(document) for document, grade in grades if grade > 0]
-        sample += [(query, relevant)] if relevant else []
+        own = row.get(query["id"]) if data.drop_identical else None
+        sample += [(query, relevant, own)] if relevant else []
     return sample
 
 
@@ -110,6 +114,7 @@ def _diagnose(
     system: Any,
     query: dict[str, Any],
     relevant: Sequence[int | None],
+    own: int | None,
     scores: np.ndarray | None,
     document_ids: Sequence[str],
 ) -> QueryDiagnosis:
@@ -117,7 +122,13 @@ def _diagnose(
     trace = SearchTrace(set().union(*(system.gold_prefixes(number) for number in known)))
     result = system.search([query["tokens"]], observer=trace.observe, wrap=trace.timed)
     trace.end(result)
-    errors = search_errors(relevant, system.documents_of(result, 0), scores, document_ids)
+    found = system.documents_of(result, 0)
+    if own is not None:
+        found.pop(own, None)
+        scores = (
+            None if scores is None else np.where(np.arange(len(scores)) == own, -np.inf, scores)
+        )
+    errors = search_errors(relevant, found, scores, document_ids)
     outputs = [tuple(tokens) for tokens, _ in result.final.of(0)]
     invalid = sum(not system.is_identifier(tokens) for tokens in outputs)
     total = max(1, len(outputs))

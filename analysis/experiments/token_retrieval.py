@@ -92,7 +92,8 @@ def measure_token_retrieval(model: Any, data: Any, queries: int, neighbours: int
 
 
 def _rows(found: Found) -> list[Row]:
-    curves = [by_rank(getattr(found, name), found.real).tolist() for name in LABELS]
+    size = int(found.real.any(0).sum())  # ranks at which anything was retrieved
+    curves = [by_rank(getattr(found, name), found.real)[:size].tolist() for name in LABELS]
     columns = zip(*curves, strict=True)
     return [
         {"rank": rank} | dict(zip(LABELS, values, strict=True))
@@ -115,20 +116,30 @@ def _found(model: Any, data: Any, queries: int, neighbours: int) -> Iterator[Fou
             judged = grades[name].items()
             relevant = [d for d, grade in judged if grade > 0 and d in known]
             words = query[~torch.isin(query.ids, special)]
+            own = [name] if data.drop_identical and name in known else []
             if relevant and len(words):
-                chosen.append((words, index.numbers(relevant)))
+                chosen.append((words, index.numbers(relevant), index.numbers(own)))
         yield from _retrieved(tokens, chosen, neighbours)
 
 
 def _retrieved(tokens: TokenNeighbours, chosen: list, neighbours: int) -> Iterator[Found]:
-    """Of queries (words, relevant documents), searched together."""
+    """Of queries (words, relevant documents, documents that are no hits), searched together."""
     if not chosen:
         return
-    vectors = [words.vectors if words.keys is None else words.keys for words, _ in chosen]
-    _, rows = tokens.search(torch.cat(vectors), neighbours, probes=None)
-    for (words, relevant), mine in zip(chosen, rows.split([*map(len, vectors)]), strict=True):
-        ids = tokens.store.ids(mine.flatten()).view_as(mine)
+    vectors = [words.vectors if words.keys is None else words.keys for words, *_ in chosen]
+    most = max(int(tokens.store.counts[own].sum()) for *_, own in chosen)
+    searched = min(neighbours + most, len(tokens.rows))
+    _, rows = tokens.search(torch.cat(vectors), searched, probes=None)
+    for (words, relevant, own), mine in zip(chosen, rows.split([*map(len, vectors)]), strict=True):
+        mine = _without(mine, torch.isin(tokens.store.owners(mine), own))[:, :neighbours]
+        ids = tokens.store.ids(mine.flatten().clamp(min=0)).view_as(mine)
         yield hits(tokens.store.owners(mine), ids, words.ids, relevant)
+
+
+def _without(rows: Tensor, gone: Tensor) -> Tensor:
+    """(T, K) rows in their order, those that are gone (T, K) last and −1."""
+    order = gone.int().argsort(dim=1, stable=True)
+    return rows.masked_fill(gone, -1).gather(1, order)
 
 
 @matplotlib.rc_context(STYLE)

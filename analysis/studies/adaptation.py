@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from analysis.evaluation import judge, means, without_own
 from analysis.gallery import GalleryEntry
 from analysis.metric_names import MISSING, Statistic
 from analysis.rows import Row
@@ -21,7 +22,6 @@ from analysis.studies.adaptation_figure import CAPTION, adaptation_figure
 from analysis.studies.study import Findings
 from analysis.tables import Cell, Table
 from gr_mvdr.alignment import TopK, TopP
-from gr_mvdr.metrics import METRICS, evaluate_queries
 from gr_mvdr.progress import track
 from gr_mvdr.scoring import Scoring
 
@@ -112,14 +112,16 @@ class Adaptation:
         queries = data.test_queries(split)
         qrels = data.judgements(split, queries)
         encoded = model.encoded_queries(queries)
-        ranking = model.retrieve_encoded(encoded, self.depth, **self.search)
+        ranking = model.retrieve_encoded(encoded, self.depth + data.drop_identical, **self.search)
+        ranking = without_own(ranking, data, self.depth)
         candidates = {query: ranking.documents(query) for query in qrels}
         scores, calls = {}, {}
         for strategy in track(self.strategies, "scoring every strategy"):
             scoring = Scoring(strategy.alignment, model.scoring.normaliser)
             with counted_calls(model.encoder) as counter:
                 found = model.rerank_encoded(encoded, candidates, scoring)
-            scores[strategy], calls[strategy] = evaluate_queries(found, qrels), counter[0]
+            scores[strategy] = judge(found, data, split, queries, [CHOSEN_BY])
+            calls[strategy] = counter[0]
         folds = self._folds(list(qrels), scores)
         return _findings(scores, calls, folds, f"{data.collection.name} ({split})")
 
@@ -143,17 +145,13 @@ class Adaptation:
 
 def _fold(size: int, number: int, own: set[str], scores: dict) -> Fold:
     """What a fold's queries choose, and its metrics on the queries outside."""
-    means = {
+    worth = {
         strategy: fmean(values[query][CHOSEN_BY] for query in sorted(own))
         for strategy, values in scores.items()
     }
-    best = max(means, key=means.get)  # the first of equally good ones
+    best = max(worth, key=worth.get)  # the first of equally good ones
     others = [values for query, values in scores[best].items() if query not in own]
-    return Fold(size, number, best, means[best], _means(others))
-
-
-def _means(values: Sequence[dict[str, float]]) -> dict[str, float]:
-    return {metric: fmean(value[metric] for value in values) for metric in METRICS}
+    return Fold(size, number, best, worth[best], means(others))
 
 
 @contextmanager
@@ -172,7 +170,7 @@ def counted_calls(module: Any):
 
 
 def _findings(scores: dict, calls: dict, folds: Sequence[Fold], setting: str) -> Findings:
-    grid = {s: _means(list(values.values())) for s, values in scores.items()}
+    grid = {strategy: means(values) for strategy, values in scores.items()}
     few = {size: _spread([f for f in folds if f.size == size]) for size in _sizes(folds)}
     rows: list[Row] = [
         _identity(strategy) | grid[strategy] | {"cost/encoder_calls": calls[strategy]}
@@ -207,7 +205,7 @@ def _sizes(folds: Sequence[Fold]) -> list[int]:
 
 def _spread(folds: Sequence[Fold]) -> dict[str, Statistic]:
     """Mean and sample standard deviation over folds of the queries outside of each."""
-    values = {metric: [fold.rest[metric] for fold in folds] for metric in METRICS}
+    values = {metric: [fold.rest[metric] for fold in folds] for metric in folds[0].rest}
     return {
         metric: Statistic(fmean(found), stdev(found) if len(found) > 1 else None)
         for metric, found in values.items()

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from analysis.costs import index_bytes
+from analysis.evaluation import judge, means
 from analysis.gallery import GalleryEntry
 from analysis.rows import Row
 from analysis.studies.curves import Curves, draw_curves
 from analysis.studies.study import Findings, study_table
-from gr_mvdr.metrics import METRICS, evaluate, rank_of
+from gr_mvdr.metrics import METRICS, rank_of
 from gr_mvdr.progress import track
 from gr_mvdr.ranking import Ranking, recall_of_exact
 from gr_mvdr.search_costs import SearchCosts
@@ -91,10 +92,8 @@ class SearchGrid:
         queries = data.test_queries(split)
         if self.max_queries is not None:
             queries = queries.select(range(min(self.max_queries, len(queries))))
-        qrels = data.judgements(split, queries)
         encoded = model.encoded_queries(queries)
-        metrics = tuple(dict.fromkeys((*data.metrics, *METRICS)))  # curves may name these
-        depth = max(self.depth, *map(rank_of, data.metrics))
+        depth = max(self.depth, *map(rank_of, data.metrics)) + data.drop_identical
         exact = model.retrieve_encoded(encoded, FIRST, mode="exact")
         rows = []
         for setting in track(self.settings, "searching under every setting"):
@@ -103,7 +102,7 @@ class SearchGrid:
             except ValueError as error:  # such as more neighbours than the index has tokens
                 warnings.warn(f"study: {setting} left out: {error}", stacklevel=2)
                 continue
-            quality = evaluate(ranking, qrels, metrics)
+            quality = means(judge(ranking, data, split, queries, METRICS))  # curves may name these
             quality[f"recall_of_exact@{FIRST}"] = recall_of_exact(exact, ranking, FIRST)
             rows.append(setting | quality | costs)
         return self._findings(rows, f"{data.collection.name} ({split}), {len(encoded):,} queries")

@@ -146,6 +146,7 @@ class StudiedData:
 
     test_splits = ("test",)
     metrics = METRICS
+    drop_identical = False
     collection = SimpleNamespace(name="fruit")
 
     def __init__(self, n_queries):

@@ -108,6 +108,7 @@ def dataset(n_documents, gold, judged_0=()):
         judgements=lambda split, table: {query: qrels[query] for query in table["id"]},
         documents=Table({"id": f"d{n}"} for n in range(n_documents)),
         collection=SimpleNamespace(name="almanac"),
+        drop_identical=False,
     )
 
 
@@ -161,6 +162,19 @@ def test_a_garden_path_worked_out_by_hand(garden):
     assert found == pytest.approx(expected)
     assert metrics["score_difference"] < 1e-6
     assert metrics["model_ms_per_step"] > 0 and metrics["constraint_ms_per_step"] > 0
+
+
+def test_the_query_itself_competes_with_no_document(tmp_path):
+    """Asked what d2 is: d3's 0.04 comes after 0.36 and 0.30 and 0.24; its own 0.36 is no hit."""
+    data = dataset(4, [["d3"]])
+    data.test_queries("test")[0]["id"] = "d2"
+    data.judgements = lambda split, table: {"d2": {"d3": 1}}
+    for dropped, rank in ((False, 4), (True, 3)):
+        data.drop_identical = dropped
+        diagnosed(Chain(DOCIDS, GARDEN, 40), data, tmp_path, 5)
+        with (tmp_path / "search_diagnostics.csv").open() as file:
+            (row,) = csv.DictReader(file)
+        assert int(row["rank_beam"]) == int(row["rank_exhaustive"]) == rank
 
 
 def test_each_query_has_a_line(garden):

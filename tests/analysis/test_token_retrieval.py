@@ -77,6 +77,7 @@ def data(queries=QUERIES, qrels=QRELS):
         judgements=lambda split, chosen: {q: qrels[q] for q in chosen["id"]},
         tokenizer=SimpleNamespace(all_special_ids=[0, END, 2]),
         collection=SimpleNamespace(name="circle"),
+        drop_identical=False,
     )
 
 
@@ -140,3 +141,16 @@ def test_the_figure_has_logarithmic_ranks(tmp_path):
     ((figure, entry),) = measure_token_retrieval(Model(tmp_path), data(), 10).figures
     assert [axes.get_xscale() for axes in figure.axes] == ["log", "log"]
     assert entry.name == "token_retrieval"
+
+
+def test_tokens_of_the_query_itself_are_no_hits(tmp_path):
+    """The query "a" is the document a: its 10 and 11 find b12, b10 and b's end, in that order."""
+    asked = {"a": ([10, 11, END], [0.0, 1.0, 3.0])}
+    found = data(asked, {"a": {"b": 1}})
+    found.drop_identical = True
+    (rows,) = measure_token_retrieval(
+        Model(tmp_path, asked), found, 10, neighbours=6
+    ).tables.values()
+    assert [row["gold"] for row in rows] == [1.0] * 3
+    # 10 at 0.0: b10 at 0.1 first; 11 at 1.0: b10 at 0.1 before b12 at 2.0, both no 11.
+    assert [row["lexical"] for row in rows] == [0.5, 0.0, 0.0]

@@ -82,7 +82,7 @@ def test_span_targets_are_contiguous_pieces_of_the_pairs_document(tables):
     pairs, documents, queries = tables.pairs, tables.documents, tables.queries["tokens"][:]
     task = SpanExamples(n_spans=7, length=2).prepare(tables)
     for pair, row in enumerate(pairs["document_row"]):
-        source, spans, document, _ = task.draw(pair, np.random.default_rng(pair))
+        source, spans, document, *_ = task.draw(pair, np.random.default_rng(pair))
         assert source == ended(queries[pairs[pair]["query_row"]], 3) and document == row
         assert len(spans) == 7
         for *span, end in spans:

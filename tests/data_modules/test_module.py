@@ -92,7 +92,7 @@ def test_training_examples_are_the_relevant_judgements():
     names = {row["id"]: (*row["tokens"][:3], EOS_ID) for row in rows}
     expected = {(names[f"q{n}"], 2 * n) for n in range(10)} | {(names["q0"], 7)}
     assert found == expected and len(epoch) == 11
-    for _, targets, document, negatives in epoch:
+    for _, targets, document, negatives, _ in epoch:
         assert negatives is None
         assert targets == [[*data.documents[document]["tokens"][:8], EOS_ID]]
 
@@ -326,6 +326,35 @@ def test_candidates_come_from_a_file_the_collection_or_bm25(tmp_path, capsys):
         tiny(candidates_run=str(run)).candidates("test", queries)
     with pytest.raises(FileNotFoundError, match=r"^data\.candidates_run=/no: no such file"):
         tiny(candidates_run="/no")
+
+
+class Several(Tiny):
+    """Every training query has three relevant documents, one of them its own where names allow."""
+
+    def read(self):
+        found = collection()
+        pairs = [(f"q{n}", f"d{(n + step) % 30}", 1) for n in range(10) for step in (0, 1, 2)]
+        columns = zip(*pairs, strict=True)
+        rows = dict(zip(("query_id", "document_id", "relevance"), columns, strict=True))
+        train = Dataset.from_dict(rows, features=JUDGEMENTS)
+        return replace(found, qrels=found.qrels | {"train": train})
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_no_document_of_a_batch_that_is_relevant_to_a_query_is_its_negative(masked):
+    data = Several(test_split="test", tokenizer=TOKENIZER, mask_relevant=masked)
+    epoch, false = data.epoch(0), 0
+    for places in epoch.batches(8, shuffle=True):
+        batch = collate([epoch[place] for place in places])
+        for column, place in enumerate(places):
+            query = int(data.training_tasks[0].query_rows[epoch.numbers[place]])
+            own = {query, query + 1, query + 2}
+            for row, document in enumerate(batch.document_index.tolist()):
+                negative = bool(batch.is_negative[row, column])
+                positive = int(batch.document_index[column])
+                assert negative == (document not in (own if masked else {positive}))
+                false += negative and document in own
+    assert (false > 0) != masked
 
 
 class Copies(Tiny):

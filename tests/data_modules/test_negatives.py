@@ -1,6 +1,7 @@
 """Given negatives: never relevant, never new, fresh in every epoch, with their teacher's scores."""
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -28,6 +29,48 @@ ROOT = Path(__file__).parents[2]
 COLOURS = "red blue green black white grey brown pink gold plum".split()
 TOKENIZER = dict(backbone=None, path=None, unit="word", vocab_size=500, lowercase=True)
 N_DOCUMENTS, NEW, QUERIES = 14, 13, 6
+
+
+class Asked(RetrievalDataModule):
+    """Eight documents, all of them queries: d<n + 1> answers d<n>."""
+
+    def read(self):
+        ids, texts = [f"d{n}" for n in range(8)], [" ".join(COLOURS[n : n + 3]) for n in range(8)]
+        documents = Dataset.from_dict({"id": ids, "title": [""] * 8, "text": texts})
+        columns = {"query_id": ids[:7], "document_id": ids[1:], "relevance": [1] * 7}
+        qrels = Dataset.from_dict(columns, features=JUDGEMENTS)
+        queries = Dataset.from_dict({"id": ids, "text": texts})
+        return Collection("asked", documents, queries, {"train": qrels, "test": qrels}, {})
+
+
+@pytest.mark.parametrize("dropped", [True, False])
+def test_the_document_that_a_query_is_is_no_negative_where_it_is_no_hit(
+    dropped, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    examples, own = DocumentExamples(Bm25Negatives(n=2, depth=3)), 0
+    options = dict(examples=examples, drop_identical=dropped)
+    data = Asked(test_split="test", tokenizer=TOKENIZER, **options)
+    epoch = data.epoch(0)
+    for place, number in enumerate(epoch.numbers):
+        given = epoch[place].negatives.documents
+        assert number + 1 not in given
+        own += number in given  # of the query's row it is the number
+        batch = collate([epoch[place], epoch[(place + 1) % 7]])
+        rows = (batch.document_index == number).nonzero().flatten()
+        assert not (dropped and batch.is_negative[rows, 0].any())
+    assert (own > 0) != dropped
+
+
+def test_bm25_that_finds_nothing_is_said_before_training(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    data = Asked(
+        test_split="test", tokenizer=TOKENIZER, examples=DocumentExamples(Bm25Negatives(2))
+    )
+    wordless = [{**row, "text": "?!"} for row in data.collection.queries]
+    data.collection = replace(data.collection, queries=Dataset.from_list(wordless))
+    with pytest.raises(ValueError, match="negatives=bm25: no training query shares a word"):
+        data.epoch(0)
 
 
 class Tiny(RetrievalDataModule):

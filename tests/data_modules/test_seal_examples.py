@@ -61,7 +61,7 @@ def test_parts_of_a_document_answer_each_other_equally_often(tables):
     spans = [tokens[start : start + 2] for start in range(5)]
     title_key = [*title[:3], 904, 904, EOS_ID]
     counts = Counter()
-    for source, (target,), row, _ in unsupervised(tables, 0):
+    for source, (target,), row, *_ in unsupervised(tables, 0):
         *text, one, two, end = source
         assert (row, one, end) == (0, 901, EOS_ID)
         if two == 903:

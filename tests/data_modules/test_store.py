@@ -91,9 +91,9 @@ def test_a_file_that_did_not_change_is_hashed_once(layout, tmp_path, monkeypatch
         ({"documents": rows(Document, [*DOCUMENTS, ("a", "", "y")], "d")}, r"d:4: .*'a' .* d:1"),
         ({"documents": rows(Document, [("a", " ", "\n")], "d")}, r"d:1: document 'a' is empty"),
         ({"documents": rows(Document, [("b c", "", "y")], "d")}, r"d:1: .*'b c': must be a word"),
-        ({"documents": rows(Document, [])}, r"source.txt: no documents: the file is empty"),
+        ({"documents": rows(Document, [])}, r"source.txt: no documents: they hold none"),
         ({"queries": rows(Query, [("1", "")], "q")}, r"q:1: query '1' is empty"),
-        ({"queries": rows(Query, [])}, r"source.txt: no queries: the file is empty"),
+        ({"queries": rows(Query, [])}, r"source.txt: no queries: they hold none"),
         ({"judgements": {"dev": rows(Judgement, [])}}, r"'dev' is empty"),
         ({"judgements": {"dev": rows(Judgement, [("1", "a", 0)])}}, r"'dev' is empty"),
         (

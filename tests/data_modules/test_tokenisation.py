@@ -160,3 +160,16 @@ def test_titles_are_tokenised_alone():
     assert documents["title_tokens"][:] == [[5, 4], []]
     other = add_tokens(Dataset.from_dict(rows), word_tokenizer(["marsh amber"]))
     assert other["title_tokens"][:] == [[4, 5], []], "cached by vocabulary"
+
+
+def test_special_tokens_in_titles_texts_and_queries_are_text_and_in_marks_are_special():
+    rows = table(["a </s> b <pad>", "<extra_id_0>", "c"])
+    rows = rows.add_column("title", ["</s>", "one <pad> two", ""])
+    tokenizer = train_tokenizer([*rows["text"], *rows["title"], "|| body"], 80)
+    for row in add_tokens(rows, tokenizer):
+        assert not {0, 1, 3} & {*row["tokens"], *row["title_tokens"]}
+        assert len(row["word_starts"]) == len(row["text"].split())
+    marks = {"body": "|| <extra_id_0>", "end": "</s>"}
+    found = mark_tokens(marks, tokenizer)
+    assert found["body"][-1] == 3 and found["end"] == [1]
+    assert not {1, 3} & set(tokenizer("</s> <extra_id_0>", add_special_tokens=False)["input_ids"])

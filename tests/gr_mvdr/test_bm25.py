@@ -70,3 +70,14 @@ def test_saves_what_it_needs_without_pickles(tmp_path):
     index().save(tmp_path / "bm25")
     suffixes = {path.suffix for path in (tmp_path / "bm25").iterdir()}
     assert suffixes <= {".npy", ".json"} and (tmp_path / "bm25" / "documents.json").is_file()
+
+
+def test_without_a_word_nothing_is_found_and_that_is_said(tmp_path):
+    with pytest.warns(UserWarning, match="BM25: none of the 2 documents has a word"):
+        empty = BM25Index(["a", "b"], [words("?!"), words("")])
+    assert empty.best(words("the cat"), 5) == {} and empty.best([], 5) == {}
+    assert empty.scores(words("the cat")).tolist() == [0.0, 0.0]
+    empty.save(tmp_path / "bm25")
+    assert (tmp_path / "bm25/documents.json").is_file()
+    some = BM25Index(["a", "b"], [words("?!"), words("cat")])
+    assert list(some.best(words("the cat"), 5)) == ["b"] and some.best(words("?"), 5) == {}

@@ -14,6 +14,7 @@ from gr_mvdr.losses import (
     PairwiseCrossEntropy,
     WeightedSum,
     symmetric_divergence,
+    target_cross_entropy,
 )
 
 NAN = math.nan
@@ -26,7 +27,7 @@ LOSSES = [
 ]
 
 
-def in_batch(index, queries=None, negatives=None, teacher=None):
+def in_batch(index, queries=None, negatives=None, teacher=None, relevant=None):
     """A batch of which a loss sees everything but the texts."""
     queries = len(index) if queries is None else queries
     ids, mask = torch.ones(queries, 1, dtype=torch.long), torch.ones(queries, 1, dtype=torch.bool)
@@ -35,6 +36,8 @@ def in_batch(index, queries=None, negatives=None, teacher=None):
         further["negatives"] = torch.tensor(negatives)
     if teacher is not None:
         further["teacher"] = torch.tensor(teacher)
+    if relevant is not None:
+        further["relevant"] = 1 + torch.tensor(relevant)
     return PairBatch(ids, mask, ids, mask, torch.tensor(index), **further)
 
 
@@ -122,6 +125,68 @@ def test_without_another_document_nothing_is_learnt_and_nothing_breaks(loss, ind
     value = loss(scores, in_batch(index))
     value.backward()
     assert value.item() == 0 and not scores.grad.any()
+
+
+# What is relevant is no negative
+
+
+def test_orthogonal_documents_that_are_relevant_are_left_out_by_hand():
+    """Documents 4, 5, 6 score ln 3, ln 2, 0 with query 0 and so on; all similarities are 0 or 1.
+
+    Document 6 answers query 0 too, 4 answers query 2, and 9, a given negative, answers query 1.
+    """
+    one = torch.eye(4)
+    documents = math.log(2) * one  # orthogonal: a query scores ln 2 with its own, 0 with others
+    scores = documents @ one[:, :3]
+    relevant, negatives = [[6, -1], [9, 12], [4, 6]], [[3], [3], [3]]
+    batch = in_batch([4, 5, 6, 9], 3, negatives, relevant=relevant)
+    # 2 against documents 5 and 9; against 4 and 6; against 5 and 9: 2 / (2 + 1 + 1) each.
+    assert math.isclose(InBatchCrossEntropy()(scores, batch).item(), math.log(2), rel_tol=1e-6)
+    # Without the qrels 2 / (2 + 3), as in the papers.
+    plain = in_batch([4, 5, 6, 9], 3, negatives)
+    assert math.isclose(InBatchCrossEntropy()(scores, plain).item(), math.log(2.5), rel_tol=1e-6)
+    # Against the one given negative: 2 / 3, nothing for query 1, 2 / 3.
+    found = GivenNegativesCrossEntropy()(scores, batch).item()
+    assert math.isclose(found, 2 / 3 * math.log(3 / 2), rel_tol=1e-6)
+    # −log σ(ln 2 − 0) = log(3 / 2), a mean over the two queries that have a negative.
+    found = PairwiseCrossEntropy()(scores, batch).item()
+    assert math.isclose(found, math.log(3 / 2), rel_tol=1e-6)
+
+
+def test_the_next_document_that_is_none_of_the_relevant_is_compared():
+    scores = drawn(4, 4)
+    batch = in_batch([4, 5, 6, 7], relevant=[[5, 6], [-1, -1], [7, 4], [4, 9]])
+    # Query 0 passes over 1 and 2, query 2 over 3 and 0, query 3 over 0.
+    pairs = [(0, 3), (1, 2), (2, 1), (3, 1)]
+    margins = torch.stack([scores[q, q] - scores[d, q] for q, d in pairs])
+    assert torch.isclose(PairwiseCrossEntropy()(scores, batch), F.softplus(-margins).mean())
+
+
+@pytest.mark.parametrize("loss", LOSSES[:3])
+def test_a_query_to_which_all_is_relevant_learns_nothing(loss):
+    scores = drawn(3, 1).requires_grad_()
+    value = loss(scores, in_batch([4, 5, 6], 1, [[1, 2]], relevant=[[5, 6]]))
+    value.backward()
+    assert value.item() == 0 and not scores.grad.any()
+
+
+def test_a_teacher_knows_what_is_relevant():
+    scores, further = drawn(3, 1), dict(negatives=[[1, 2]], teacher=[[2.0, 1.5, 0.0]])
+    for loss in LOSSES[3:]:
+        masked = in_batch([4, 5, 6], 1, **further, relevant=[[5]])
+        assert loss(scores, masked) == loss(scores, in_batch([4, 5, 6], 1, **further))
+
+
+def test_label_smoothing_spreads_over_the_rows_that_are_there():
+    logits, labels = drawn(4, 6), torch.tensor([0, 1, 2, 0])
+    for smoothing in (0.0, 0.1):
+        expected = F.cross_entropy(logits, labels, label_smoothing=smoothing, reduction="sum")
+        assert torch.isclose(target_cross_entropy(logits, labels, smoothing), expected)
+        wider = F.pad(logits, (0, 2), value=-torch.inf).requires_grad_()
+        found = target_cross_entropy(wider, labels, smoothing)
+        assert torch.isclose(found, expected)
+        found.backward()
+        assert wider.grad.isfinite().all() and not wider.grad[:, 6:].any()
 
 
 # Given negatives and teachers

@@ -232,6 +232,18 @@ def test_the_live_table_has_one_row_an_occurrence_and_gradients(backbone):
     assert after["collection"] == "abc" and not head.table.requires_grad
 
 
+def test_rows_of_relevant_documents_are_known_while_the_table_is_live(backbone):
+    head = built(backbone)
+    relevant = torch.tensor([[4, 0], [2, 9], [0, 0]])  # documents 3; 1 and 8; none
+    assert head.relevant_rows(relevant) is None
+    with head.live([[7, 7, 8], [9, 7]], random(5, 16), torch.tensor([1, 3])):
+        assert head.relevant_rows(None) is None
+        found = head.relevant_rows(relevant).int().tolist()
+        # Documents 1, 1, 1, 3, 3, and the end token's own row.
+        assert found == [[0, 0, 0, 1, 1, 0], [1, 1, 1, 0, 0, 0], [0] * 6]
+    assert head.relevant_rows(relevant) is None
+
+
 def test_the_live_table_goes_when_the_loss_fails(backbone):
     head = built(backbone)
     table = head.table

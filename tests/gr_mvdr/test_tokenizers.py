@@ -2,6 +2,7 @@ import random
 from pathlib import Path
 
 import pytest
+from transformers import AutoTokenizer
 
 from gr_mvdr.bm25 import words
 from gr_mvdr.tokenizers import (
@@ -111,3 +112,49 @@ def test_t5s_vocabulary_gives_t5s_ids():
     assert ids(tokenizer, text) == expected
     assert tokenizer(text)["input_ids"] == [*expected, EOS_ID]
     assert tokenizer.convert_tokens_to_ids("<extra_id_0>") == 32099
+
+
+# What a text must not become
+
+
+SPECIAL_TEXTS = [
+    "a </s> b",
+    "<pad>",
+    "end</s>",
+    "x<extra_id_0>y <extra_id_7> <unk>",
+    "<<pad> </s></s>",
+    "＜pad＞ and <PAD>",
+]
+
+
+def kinds():
+    seen = [*texts(), "</s> <pad> pad > / unk extra_id_0 a b x y"]
+    yield "trained", lambda: train_tokenizer(iter(seen), 120)
+    yield "cased", lambda: train_tokenizer(iter(texts()), 60, lowercase=False)
+    yield "words", lambda: word_tokenizer(seen)
+    if T5_VOCABULARY.is_file():
+        yield "t5", lambda: load_tokenizer(T5_VOCABULARY)
+
+
+@pytest.mark.parametrize("make", [pytest.param(make, id=name) for name, make in kinds()])
+def test_special_tokens_within_a_text_are_text(make, tmp_path):
+    tokenizer = make()
+    special = set(tokenizer.convert_tokens_to_ids(SPECIAL_TOKENS)) - {UNK_ID}
+    for text in SPECIAL_TEXTS:
+        found = ids(tokenizer, text)
+        assert found and not special & set(found), text
+        assert not [t for t in tokenizer.convert_ids_to_tokens(found) if t.startswith("<extra_id_")]
+        assert tokenizer([text], add_special_tokens=False)["input_ids"] == [found]
+    tokenizer.save_pretrained(tmp_path / "run")
+    again = load_tokenizer(tmp_path / "run")
+    assert again.backend_tokenizer.to_str() == tokenizer.backend_tokenizer.to_str()
+    # As an exported folder is opened by others, beside the T5's own configuration.
+    (tmp_path / "run" / "config.json").write_text('{"model_type": "t5"}')
+    for other in (again, AutoTokenizer.from_pretrained(tmp_path / "run")):
+        assert all(ids(other, text) == ids(tokenizer, text) for text in SPECIAL_TEXTS)
+
+
+def test_pieces_that_are_known_spell_the_special_token():
+    tokenizer = train_tokenizer(["</s> <pad> s pad < > /"] * 3, 60)
+    spelled = tokenizer.convert_ids_to_tokens(ids(tokenizer, "</s>"))
+    assert "".join(spelled).replace("▁", "") == "</s>"

@@ -85,3 +85,9 @@ def test_retrieve_and_rerank_give_the_same_scores(indexed, documents, overlappin
         found = {name: s for name, s in reranked.scores(query).items() if s > 0}
         assert ranking.scores(query) == pytest.approx(found)
     assert ranking.documents("q2") == []
+
+
+def test_documents_without_a_word_are_refused_in_a_line(tools):
+    documents = tools.Texts([[], [2, 2], [0, 1]], "d")  # nothing, unknown words, special tokens
+    with pytest.raises(ValueError, match="none of the 3 documents has a word"):
+        BM25().index(documents)

@@ -111,6 +111,38 @@ def test_in_contrastive_epochs_the_table_is_the_batchs_own_and_learns(tools):
     assert torch.allclose(table[3:7], vectors, atol=1e-5)
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_rows_of_other_relevant_documents_are_no_negatives_in_contrastive_epochs(tools, smoothing):
+    """Query 0 asks for document 4, query 1 for 1, and 1 is relevant to query 0 as well."""
+    head = tools.NP | {"form": "contrastive", "contrastive_epochs": 1}
+    system = tools.make_docid("titles", head=head, label_smoothing=smoothing).double()
+    batch = tools.make_batch((3, 6), (2, 2))
+    batch.document_index = torch.tensor([4, 1])
+    plain = system.loss(batch)
+    batch.relevant = torch.tensor([[2], [0]])
+    found = system.loss(batch)
+    batch = system.targets(batch)
+    with system._live_table(batch):
+        queries = system.encode(batch.query_ids, batch.query_mask)
+        rows = system.head.labels(batch.document_ids, batch.document_index)
+        logits = system.logits(queries, batch.query_mask, rows, batch.document_mask)
+    # Rows 0 to 2 are document 1's title 9 8 7, 3 to 6 are 4's 7 7 7 8, the last is the end.
+    of_query = [0] * 5 + [1] * 4
+    labels = rows[batch.document_mask].tolist()
+    assert labels == [3, 4, 5, 6, 7, 0, 1, 2, 7]
+    losses = []
+    for logit, query, label in zip(logits, of_query, labels, strict=True):
+        seen = logit[3:] if query == 0 else logit
+        log_probs = seen.log_softmax(0)
+        hit = log_probs[label - 3 if query == 0 else label]
+        losses.append(-(1 - smoothing) * hit - smoothing * log_probs.mean())
+    assert torch.isclose(found, torch.stack(losses).mean(), rtol=1e-9)
+    assert not torch.isclose(found, plain, rtol=1e-6)
+    found.backward()
+    weight = system.backbone.encoder.block[0].layer[0].SelfAttention.q.weight
+    assert weight.grad.isfinite().all() and weight.grad.any()
+
+
 def test_the_table_is_made_without_dropout_and_training_goes_on(tools):
     backbone = dict(name=None, dropout_rate=0.5, attention="eager", shape=tools.SHAPE)
     system = tools.make_docid("titles-np", backbone=backbone).train()

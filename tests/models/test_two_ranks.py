@@ -1,7 +1,7 @@
 """Two processes equal one: every system's loss and gradients on the parts of one batch.
 
 Five pairs on two ranks: 3 and 2. A document is there twice, on both ranks; given negatives are
-positives of the other rank, or given there too.
+positives of the other rank, or given there too; what is relevant to a query is there on either.
 """
 
 import numpy as np
@@ -21,6 +21,8 @@ from tests.two_processes import in_two_processes
 
 DOCUMENTS = [3, 7, 3, 1, 5]
 NEGATIVES = [[7, 0], [6, 0], [2, 1], [3, 6], [0, 7]]
+# What else is relevant to each query: positives and given negatives of either rank, or nowhere.
+RELEVANT = [[7, 1], [0, 5], [], [7, 3], [4]]
 TEACHER = np.linspace(-1, 2, 15).reshape(5, 3).tolist()
 LOSSES = ["PairwiseCrossEntropy", "GivenNegativesCrossEntropy", "KLDistillation", "MarginMSE"]
 KINDS = "t5_colbert me_bert coil aligner aligner-soft idf xtr mva-learned mva-temporal wu".split()
@@ -41,7 +43,8 @@ def examples(given: bool, targets: int = 1) -> list[Example]:
         rows = NEGATIVES[place]
         negatives = GivenNegatives([texts[row] for row in rows], rows, TEACHER[place])
         spans = [texts[document][number:] for number in range(targets)]
-        found.append(Example(query, spans, document, negatives if given else None))
+        given_ones = negatives if given else None
+        found.append(Example(query, spans, document, given_ones, RELEVANT[place]))
     return found
 
 
@@ -156,7 +159,7 @@ def test_the_parts_of_a_batch_make_the_batch_that_the_data_would_have_made(given
 
 def same_lengths(parts):
     """Parts padded as `gather` pads them."""
-    for name in ("query_ids", "query_mask", "document_ids", "document_mask"):
+    for name in ("query_ids", "query_mask", "document_ids", "document_mask", "relevant"):
         length = max(part[name].shape[1] for part in parts)
         for part in parts:
             room = length - part[name].shape[1]

@@ -119,8 +119,8 @@ def test_a_broken_line_is_named_with_its_file_and_number(folder, name, content, 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("corpus.jsonl", "", r"corpus\.jsonl.*: no documents: the file is empty"),
-        ("queries.jsonl", "\n", r"corpus\.jsonl.*: no queries: the file is empty"),
+        ("corpus.jsonl", "", r"corpus\.jsonl:1: no documents: the file is empty"),
+        ("queries.jsonl", "\n", r"queries\.jsonl:1: no queries: the file is empty"),
         ("qrels/test.tsv", QRELS_HEADER, r"split 'test' is empty: it names no relevant document"),
         ("qrels/test.tsv", QRELS_HEADER + "2\tb\t0\n", r"split 'test' is empty"),
     ],

@@ -1,0 +1,132 @@
+"""Queries that are documents: whoever judges a ranking leaves the query's own document out."""
+
+import ast
+import csv
+from pathlib import Path
+
+import datasets
+import pytest
+import torch
+from datasets import Dataset
+
+from analysis.evaluation import evaluate_reranking, evaluate_retrieval, judge, means
+from analysis.experiments.kernel_report import measure_kernel
+from analysis.experiments.kernel_search import kernel_rankings
+from analysis.studies.study import run_study
+from data_modules.collection import JUDGEMENTS, Collection
+from data_modules.module import RetrievalDataModule
+from gr_mvdr.ranking import Ranking
+from models.multi_vector import MultiVector
+
+METRICS = ["recall@1", "mrr@5", "ndcg@5", "success@3"]
+SHAPE = dict(vocab_size=500, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)
+LEXICON = "river stone amber castle hollow marsh bright winter copper lantern north harbour".split()
+
+
+class Arguments(RetrievalDataModule):
+    """Twelve of twenty documents are queries; the three that follow each are relevant to it."""
+
+    def read(self):
+        draw = torch.Generator().manual_seed(0)
+        texts = [
+            " ".join(LEXICON[int(n)] for n in torch.randint(12, (7,), generator=draw))
+            for _ in range(20)
+        ]
+        ids = [f"d{n}" for n in range(20)]
+        documents = Dataset.from_dict(dict(id=ids, title=[""] * 20, text=texts))
+        pairs = [(f"d{n}", f"d{(n + step) % 20}", 1) for n in range(12) for step in (1, 2, 3)]
+        columns = dict(zip(JUDGEMENTS, map(list, zip(*pairs, strict=True)), strict=True))
+        qrels = Dataset.from_dict(columns, features=JUDGEMENTS)
+        queries = Dataset.from_dict(dict(id=ids[:12], text=texts[:12]))
+        return Collection("arguments", documents, queries, {"train": qrels, "test": qrels}, {})
+
+
+@pytest.fixture(params=[True, False], ids=["dropped", "kept"])
+def data(request, tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    tokenizer = dict(backbone=None, path=None, unit="word", vocab_size=500, lowercase=True)
+    options = dict(drop_identical=request.param, metrics=METRICS, candidates=4)
+    lengths = dict(query_length=9, document_length=9)
+    return Arguments(test_split="test", tokenizer=tokenizer, **options, **lengths)
+
+
+@pytest.fixture
+def system(data, tmp_path):
+    torch.manual_seed(0)
+    part = lambda module, name, **options: {"_target_": f"gr_mvdr.{module}.{name}", **options}  # noqa: E731
+    model = MultiVector(
+        dict(name=None, dropout_rate=0.0, attention="eager", shape=SHAPE),
+        dimension=8,
+        query_length=9,
+        document_length=9,
+        alignment=part("alignment", "MaxSim"),
+        loss=part("losses", "InBatchCrossEntropy"),
+        search={"mode": "exact"},
+        optimizer={"learning_rate": 1e-3, "weight_decay": 0.0, "schedule": "constant"},
+    ).eval()
+    model.index(data.documents, tmp_path / "index")
+    return model
+
+
+def rows(run, settings, system, data):
+    run_study(settings, system, data, run)
+    with (run / "study.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def by_definition(ranking, data, metrics):
+    """Recall@1, MRR@5 and success@3 by their definitions, the query's own document taken out."""
+    found = dict.fromkeys(metrics, 0.0)
+    for query, grades in data.judgements("test", data.test_queries("test")).items():
+        documents = [d for d in ranking.documents(query) if not data.drop_identical or d != query]
+        places = [place for place, d in enumerate(documents, start=1) if grades.get(d, 0) > 0]
+        found["recall@1"] += (1 in places) / len(grades) / 12
+        found["mrr@5"] += (1 / places[0] if places and places[0] <= 5 else 0) / 12
+        found["success@3"] += (bool(places) and places[0] <= 3) / 12
+    return found
+
+
+def test_a_run_and_its_studies_have_the_same_numbers(system, data, tmp_path):
+    run = evaluate_retrieval(system, data, tmp_path, 5)
+    whole = system.retrieve(data.test_queries("test"), 20)
+    for metric, value in by_definition(whole, data, ["recall@1", "mrr@5", "success@3"]).items():
+        assert run[f"retrieve/{metric}"] == pytest.approx(value), metric
+    first = {query: Ranking.read(tmp_path / "retrieve.trec").documents(query) for query in ["d3"]}
+    assert (first["d3"][0] == "d3") == (not data.drop_identical) and len(first["d3"]) == 5
+    grid = {"_target_": "analysis.studies.search_grid.SearchGrid", "depth": 5}
+    grid |= {"settings": {"mode": ["exact"]}, "curves": {"x": "mode", "title": "t"}}
+    adaptation = {"_target_": "analysis.studies.adaptation.Adaptation", "depth": 5}
+    adaptation |= {"k": [1], "p": [], "folds_of": [2]}
+    for settings in (grid, adaptation):
+        (row, *_) = rows(tmp_path, settings, system, data)
+        for metric in METRICS:
+            found = float(row[metric])
+            assert found == pytest.approx(run[f"retrieve/{metric}"]), (settings, metric)
+
+
+def test_kernels_and_reranking_leave_it_out_too(system, data, tmp_path):
+    queries = data.test_queries("test")
+    (table,) = measure_kernel(system, data, 4, (4,), 12, (4,)).tables.values()
+    ranking = kernel_rankings(system, data.documents, queries, queries, [4], 20)["exact"]
+    (exact,) = (row for row in table if row["features"] == "exact")
+    deep = means(judge(ranking, data, "test", queries, ["mrr@10"]))
+    assert exact["mrr@10"] == pytest.approx(deep["mrr@10"])
+    reranked = evaluate_reranking(system, data, tmp_path, {"maxsim": {}})
+    written, lists = Ranking.read(tmp_path / "rerank.trec"), data.candidates("test", queries)
+    assert all(set(written.documents(query)) == set(lists[query]) for query in queries["id"])
+    assert ("d3" in lists["d3"]) == (not data.drop_identical)
+    for metric, value in by_definition(written, data, ["recall@1", "mrr@5", "success@3"]).items():
+        assert reranked[f"rerank/{metric}"] == pytest.approx(value), metric
+
+
+def test_nothing_else_in_analysis_judges_a_ranking():
+    """Written rankings (`gr_mvdr.significance`) have left it out already."""
+    judging = {
+        str(file)
+        for file in Path("analysis").rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("gr_mvdr.")
+        for name in node.names
+        if name.name in ("evaluate", "evaluate_queries")
+    }
+    assert judging == {"analysis/evaluation.py"}
