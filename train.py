@@ -29,6 +29,7 @@ from conf.rehearse import rehearsed
 from conf.resolvers import register_resolvers
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.metrics import rank_of
+from gr_mvdr.parts import admitting, build
 from gr_mvdr.ranks import first, join, leave, rank
 from models.base import System
 from models.weights import find_weights, take_weights
@@ -120,9 +121,11 @@ def prepared_model(config: DictConfig, data: RetrievalDataModule, run: Path) -> 
     settings.tokenizer.vocab_size = len(data.tokenizer)  # a small model's table wastes no row
     settings.tokenizer.marks = data.marks  # a model knows tokens, not texts
     # Parts within a model (its head, its identifiers) stay dicts: a checkpoint can hold them.
-    model = instantiate(settings.model, _convert_="all", _recursive_=False)
-    check_study(config.study, model)
-    model.prepare(data.documents, data.known_documents, run / "identifiers")
+    typed = OmegaConf.to_container(settings.model, resolve=True)
+    with admitting(typed):
+        model = build("model", typed)
+        check_study(config.study, model)
+        model.prepare(data.documents, data.known_documents, run / "identifiers")
     return model
 
 

@@ -22,7 +22,7 @@ from analysis.store.extract import extract_alignments
 from analysis.store.vocabulary import write_vocabulary
 from analysis.token_kinds import TokenKinds
 from data_modules.gold import gold_tokens
-from gr_mvdr.configured import build
+from gr_mvdr.parts import TARGET, admitting, build
 from gr_mvdr.progress import track
 from gr_mvdr.weights import weights_hash
 
@@ -52,7 +52,8 @@ def analyse_run(
     if settings["pairs"] and model.alignable:
         found += _analyse_alignments(model, data, run, system, settings)
     experiments = (settings["experiments"] or {}).values()
-    found += [build(dict(experiment), model, data) for experiment in experiments if experiment]
+    with admitting(settings):
+        found += [build("experiment", asked, model, data) for asked in experiments if asked]
     return write_findings(found, run)
 
 
@@ -125,7 +126,9 @@ def measure_store(store: AlignmentStore, texts: Texts, names: Iterable[str]) -> 
     Args:
         names: dotted paths of classes, see `analysis.measurement.Measurement`.
     """
-    measurements = [build({"_target_": name}, store, texts) for name in names]
+    asked = [{TARGET: name} for name in names]
+    with admitting(asked):
+        measurements = [build("measurement", one, store, texts) for one in asked]
     size, first = store.batch_size(BATCH_VALUES, BATCH), 0
     batches = track(store.explanations(size), "measuring alignments", -(-len(store) // size))
     for batch in batches:

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import hydra
-from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from analysis.export_check import check_library
@@ -13,15 +12,19 @@ from analysis.run_folder import asked_run, read_run
 from conf.errors import errors_in_a_line
 from conf.resolvers import register_resolvers
 from gr_mvdr.array_folder import new_folder
-from gr_mvdr.configured import target
 from gr_mvdr.tokenizers import load_tokenizer
-from models.export import check_exportable, write_system
+from models.export import write_system
 from models.identified import IdentifiedSystem
 
 CONFIGURATIONS = Path(__file__).parents[1] / "conf"
 
 
-def export_run(run: Path | str, out: Path | str | None = None, check: bool = False) -> Path:
+def export_run(
+    run: Path | str,
+    out: Path | str | None = None,
+    check: bool = False,
+    trust: bool = False,
+) -> Path:
     """Writes the model of a run, as it was searched, and its model card.
 
     Documents that arrived after training have their identifiers, too.
@@ -30,6 +33,7 @@ def export_run(run: Path | str, out: Path | str | None = None, check: bool = Fal
         run: the folder of a run of `train.py`.
         out: the folder to make; None = `export` in the run's.
         check: score pairs of the run with sentence-transformers; another score stops the export.
+        trust: whether the run may name classes that are not this library's (docs/security.md).
 
     Returns:
         The folder.
@@ -44,8 +48,7 @@ def export_run(run: Path | str, out: Path | str | None = None, check: bool = Fal
     out = Path(out or read.path / "export")
     if out.exists():
         raise FileExistsError(f"out={out}: exists, must be a new folder")
-    check_exportable(target(read.config["model"]["_target_"]))
-    system, data = restored(read.path, read.provenance.get("version", "0.1"), instantiate)
+    system, data = restored(read.path, read.provenance.get("version", "0.1"), trust)
     if isinstance(system, IdentifiedSystem):
         system.assign_new(data.documents)
     tokenizer = load_tokenizer(read.path / "tokenizer")
@@ -63,7 +66,7 @@ def export_run(run: Path | str, out: Path | str | None = None, check: bool = Fal
 def main(config: DictConfig) -> None:
     register_resolvers()
     with errors_in_a_line():
-        export_run(asked_run(config.run), config.out, config.check)
+        export_run(asked_run(config.run), config.out, config.check, config.trust)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """Analyses a finished run again, without training: ``python -m analysis.run run=outputs/…``."""
 
-import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,9 +13,10 @@ from analysis.analyse import analyse_run
 from analysis.pages.report import write_report
 from analysis.publish import publish_run
 from analysis.restore import restored
-from analysis.run_folder import PARTS, asked_run, read_run, write_json
+from analysis.run_folder import asked_run, read_run, write_json
 from conf.errors import errors_in_a_line
 from conf.resolvers import register_resolvers
+from gr_mvdr.run_files import read_metrics
 
 CONFIGURATIONS = Path(__file__).parents[1] / "conf"
 
@@ -26,6 +26,7 @@ def analyse_again(
     settings: Mapping[str, Any],
     peers: Sequence[Path | str] = (),
     logger: Any = None,
+    trust: bool = False,
 ) -> dict[str, float]:
     """Measures a run anew: metrics, tables and figures of what is asked, and the report.
 
@@ -36,6 +37,7 @@ def analyse_again(
         settings: a file of `conf/analysis`, resolved.
         peers: other runs over the same data, shown beside it in the report's cases.
         logger: a Lightning logger, or None.
+        trust: whether the run may name classes that are not this library's (docs/security.md).
 
     Returns:
         All metrics of the run.
@@ -47,21 +49,17 @@ def analyse_again(
     """
     read = read_run(Path(run))
     version = read.provenance.get("version", "0.1")
-    model, data = restored(read.path, version, instantiate)
+    model, data = restored(read.path, version, trust)
     # An index in a folder of its own: the run's stays as it was searched.
     with tempfile.TemporaryDirectory(prefix="index-") as folder:
         model.index(data.documents, Path(folder))
         found = analyse_run(model, data, read.path, read.system, settings) | model.statistics()
-    metrics = _metrics(read.path) | found
+    metrics = read_metrics(read.path) | found
     write_json(read.path / "metrics.json", metrics)
     report = write_report(read.path, peers)
     publish_run(logger, read_run(read.path))
     print(f"{read.path}: analysed, {report}")
     return metrics
-
-
-def _metrics(path: Path) -> dict[str, float]:
-    return json.loads((path / PARTS[-1]).read_text())
 
 
 @hydra.main(version_base="1.3", config_path=str(CONFIGURATIONS), config_name="analyse")
@@ -71,7 +69,7 @@ def main(config: DictConfig) -> None:
     with errors_in_a_line():
         run = asked_run(config.run)
         logger = instantiate(config.logger) if config.get("logger") else None
-        analyse_again(run, settings, list(config.peers), logger)
+        analyse_again(run, settings, list(config.peers), logger, config.trust)
 
 
 if __name__ == "__main__":

@@ -3,13 +3,12 @@
 import hashlib
 import json
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-PARTS = ("config.yaml", "provenance.json", "metrics.json")
+from gr_mvdr.run_files import PARTS, read_config, read_metrics, read_provenance
 
 # Keys of the configuration that say where or how a run was made, not what was run. The data's
 # contents are compared by their hashes.
@@ -161,20 +160,7 @@ def read_run(path: Path) -> Run:
     for part in PARTS:
         if not (path / part).is_file():
             raise UnfinishedRun(f"{path} is unfinished: it has no {part}")
-    config = OmegaConf.to_container(OmegaConf.load(path / "config.yaml"))
-    provenance, metrics = (_read_json(path / part) for part in PARTS[1:])
-    for key in ("system", "collection"):
-        if key not in provenance:
-            raise ValueError(f"{path / 'provenance.json'}: no {key!r}")
-    numbers = {k: v for k, v in metrics.items() if isinstance(v, int | float) and isfinite(v)}
-    return Run(path, config, provenance, numbers)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        return json.loads(path.read_text())
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path}:{error.lineno}: not valid JSON ({error.msg})") from None
+    return Run(path, read_config(path), read_provenance(path), read_metrics(path))
 
 
 def find_runs(folder: Path) -> list[Path]:

@@ -1,14 +1,14 @@
 """Checks the user's values against the types that the configured classes declare."""
 
-import inspect
 from collections.abc import Iterator
-from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
 from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
-_SIMPLE = (int, float, bool, str, type(None))
+from gr_mvdr.signature import check_arguments
+
+_HYDRA = ("_target_", "_args_", "_partial_", "_recursive_", "_convert_")
 
 
 def check_values(config: DictConfig) -> None:
@@ -26,12 +26,8 @@ def check_values(config: DictConfig) -> None:
     for key in _missing(OmegaConf.to_container(config), ""):
         raise ValueError(f"{key}=…: must be given on the command line")
     for path, node in _targets(OmegaConf.to_container(config, resolve=True), ""):
-        types = _declared_types(_target(path, node["_target_"]))
-        for key, value in node.items():
-            allowed = types.get(key, ())
-            if allowed and isinstance(value, _SIMPLE) and not _fits(value, allowed):
-                names = " or ".join(kind.__name__.replace("NoneType", "null") for kind in allowed)
-                raise ValueError(f"{path}{key}={value}: must be {names}")
+        options = {key: value for key, value in node.items() if key not in _HYDRA}
+        check_arguments(path.removesuffix("."), _target(path, node["_target_"]), options)
 
 
 def _missing(node: Any, path: str) -> Iterator[str]:
@@ -55,27 +51,3 @@ def _targets(node: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
             yield path, node
         for key, value in node.items():
             yield from _targets(value, f"{path}{key}.")
-
-
-def _declared_types(target: Any) -> dict[str, tuple[type, ...]]:
-    """Argument → the plain types it takes; arguments that take anything else are left out."""
-    types: dict[str, tuple[type, ...]] = {}
-    # A subclass that passes **options on takes its parents' arguments too.
-    bases = [base.__init__ for base in target.__mro__] if inspect.isclass(target) else [target]
-    for function in bases:
-        try:
-            hints = get_type_hints(function)
-        except (NameError, TypeError):
-            continue
-        for name, hint in hints.items():
-            kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-            if name not in types:
-                plain = all(kind in _SIMPLE for kind in kinds) and get_origin(hint) is not Literal
-                types[name] = tuple(kinds) if plain else ()
-    return types
-
-
-def _fits(value: Any, allowed: tuple[type, ...]) -> bool:
-    if isinstance(value, bool):
-        return bool in allowed
-    return isinstance(value, allowed) or (float in allowed and isinstance(value, int))

@@ -12,12 +12,14 @@ from data_modules.segments import token_spans
 from data_modules.spans import sample_starts, span_weights
 from data_modules.tasks import Example, Examples, GivenNegatives, RetrievalTask, TrainingTables
 from gr_mvdr.batch import cut
+from gr_mvdr.parts import part
 from gr_mvdr.progress import track
 from gr_mvdr.tokenizers import EOS_ID
 
 _WEIGHTS = Features({"weights": List(Value("float32"))})
 
 
+@part("examples", negatives="negatives")
 class DocumentExamples(Examples):
     """Query → the document's own tokens, and those of its negatives. For multi-vector systems."""
 
@@ -71,6 +73,7 @@ class _Documents(RetrievalTask):
         return self.document_lengths(self.tables.document_length)
 
 
+@part("examples")
 class IdentifierExamples(Examples):
     """Query → an identifier that the model looks up by the document's row (DSI, GENRE, NP)."""
 
@@ -84,6 +87,7 @@ class _Identifiers(RetrievalTask):
         return [[]]
 
 
+@part("examples")
 class QueryExamples(Examples):
     """Document → query: what a query generator learns (doc2query, DSI-QG)."""
 
@@ -119,6 +123,7 @@ class _Queries(RetrievalTask):
         return self.document_lengths(self.length)
 
 
+@part("examples")
 class SpanExamples(Examples):
     """Query → spans of the document that resemble it: SEAL's targets.
 

@@ -14,11 +14,13 @@ from data_modules.indexing import DocumentTask, Inputs, Source
 from data_modules.tasks import RetrievalTask, TrainingTables
 from data_modules.tokenisation import vocabulary_hash
 from gr_mvdr.batch import cut
+from gr_mvdr.parts import part
 from gr_mvdr.tokenizers import EOS_ID
 
 _QUERIES = Features({"document_row": Value("int64"), "tokens": List(List(Value("int32")))})
 
 
+@part("inputs")
 class GeneratedQueries(Inputs):
     """One of the document's generated queries; a document without any is left out."""
 

@@ -10,6 +10,7 @@ from data_modules.columns import TokenColumn
 from data_modules.segments import token_spans
 from data_modules.tasks import Example, RetrievalTask, TrainingTables
 from gr_mvdr.batch import cut
+from gr_mvdr.parts import part
 from gr_mvdr.tokenizers import EOS_ID
 
 
@@ -40,6 +41,7 @@ class Inputs(Protocol):
         """The indexing examples of a collection; `retrieval` gives their targets."""
 
 
+@part("indexing", inputs="inputs")
 class Indexing:
     """Indexing examples, mixed with the retrieval pairs by a ratio."""
 
@@ -102,6 +104,7 @@ class Source:
         return self.retrieval.example(self.read(row, rng), row, rng)
 
 
+@part("inputs")
 class FirstTokens(Inputs):
     """The document's first tokens (DSI)."""
 
@@ -132,6 +135,7 @@ class _FirstTokens(Source):
         return (self.tables.document_tokens.lengths + 1).clip(max=self.length)
 
 
+@part("inputs")
 class RandomSpans(Inputs):
     """A span of the document that starts anywhere (NCI: 64 words)."""
 
@@ -178,6 +182,7 @@ class _RandomSpans(Source):
         return tokens * words.clip(max=self.length) // words.clip(min=1)
 
 
+@part("inputs", inputs="inputs")
 class Mixed(Inputs):
     """Several inputs: each example takes one of those that the document has."""
 

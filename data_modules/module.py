@@ -13,10 +13,12 @@ from data_modules.examples import DocumentExamples
 from data_modules.indexing import Indexing
 from data_modules.tasks import Example, Examples, Task, TrainingTables
 from gr_mvdr.batch import PairBatch, cut
+from gr_mvdr.parts import part
 from gr_mvdr.ranks import rank, ranks
 from gr_mvdr.tokenizers import EOS_ID
 
 
+@part("data", examples="examples", indexing="indexing")
 class RetrievalDataModule(EvaluationData):
     """Everything that a run reads, from one collection."""
 

@@ -11,6 +11,7 @@ from data_modules.lexical import stored_run
 from data_modules.negative_draws import NegativeDraws, Teacher
 from data_modules.pair_rows import NamedRows, PairSet, read_named_rows
 from data_modules.tasks import TrainingTables
+from gr_mvdr.parts import part
 
 _KEY = "data.examples.negatives"
 
@@ -65,6 +66,7 @@ class Negatives:
         return NegativeDraws(tables, found, teacher, self.n)
 
 
+@part("negatives")
 class Bm25Negatives(Negatives):
     """Random ones of the documents that BM25 finds and that are not relevant."""
 
@@ -92,6 +94,7 @@ class Bm25Negatives(Negatives):
         return _best(f"{_KEY}=bm25", run, tables, self.depth), None
 
 
+@part("negatives")
 class RunNegatives(Negatives):
     """Random ones of the documents that a run ranks and that are not relevant."""
 
@@ -117,6 +120,7 @@ class RunNegatives(Negatives):
         return _best(f"{_KEY}.path", self.path, tables, self.depth), None
 
 
+@part("negatives")
 class OwnNegatives(Negatives):
     """Random ones of the negatives that came with the collection (DPR's, Wu's triples)."""
 
@@ -152,6 +156,7 @@ def _best(key: str, file: Path, tables: TrainingTables, depth: int) -> PairSet:
     return PairSet(queries[best], documents[best], len(tables.documents))
 
 
+@part("negatives")
 class TripleNegatives(Negatives):
     """Random ones of the negatives that triples give a query (MS MARCO; mva §2.3).
 

@@ -9,6 +9,7 @@ from data_modules.indexing import DocumentTask, Inputs
 from data_modules.segments import token_spans
 from data_modules.tasks import Example, RetrievalTask, TrainingTables
 from gr_mvdr.batch import cut
+from gr_mvdr.parts import part
 from gr_mvdr.tokenizers import EOS_ID
 
 # What `tokenizer.marks` must name: the texts that ask for a span and for a title, and the text
@@ -16,6 +17,7 @@ from gr_mvdr.tokenizers import EOS_ID
 MARKS = ("body", "title", "title_end")
 
 
+@part("examples")
 class SealExamples(SpanExamples):
     """Query || body → spans that resemble it, query || title → the title, an example each.
 
@@ -59,6 +61,7 @@ class _Seal(SpanTask):
         return np.concatenate([pairs, pairs[self.titled]])
 
 
+@part("inputs")
 class UnsupervisedParts(Inputs):
     """Parts of a document that answer each other, for `Indexing`.
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from data_modules.spans import fixed_windows, sample_starts, span_weights
+from gr_mvdr.parts import part
 
 
 def token_spans(document: dict, starts: Sequence[int], length: int) -> list[list[int]]:
@@ -22,6 +23,7 @@ def token_spans(document: dict, starts: Sequence[int], length: int) -> list[list
     return [tokens[bounds[start] : bounds[min(start + length, last)]] for start in starts]
 
 
+@part("segments")
 class Windows:
     """Consecutive windows over the document's first tokens: they do not look at the query."""
 
@@ -39,6 +41,7 @@ class Windows:
         return fixed_windows(document["tokens"][: self.document_length - 1], self.length)
 
 
+@part("segments")
 class SampledSpans:
     """Spans drawn by similarity to the query, as in training: the paper's rerank setting.
 

@@ -9,8 +9,10 @@ from data_modules.builders.public import public
 from data_modules.collection import Collection
 from data_modules.formats.registry import read_layout
 from data_modules.module import RetrievalDataModule
+from gr_mvdr.parts import part
 
 
+@part("data")
 class AlmanacDataModule(RetrievalDataModule):
     """The generated collection."""
 
@@ -29,6 +31,7 @@ class AlmanacDataModule(RetrievalDataModule):
         return almanac(**self.arguments)
 
 
+@part("data")
 class FilesDataModule(RetrievalDataModule):
     """Files in one of the formats of `data_modules.formats`."""
 
@@ -46,6 +49,7 @@ class FilesDataModule(RetrievalDataModule):
         return self.collect(read_layout(self.path, self.format))
 
 
+@part("data")
 class Nq320kDataModule(RetrievalDataModule):
     """NQ320k from the raw Natural Questions."""
 
@@ -76,6 +80,7 @@ class Nq320kDataModule(RetrievalDataModule):
         return self.collect(nq320k(**self.arguments))
 
 
+@part("data")
 class MsmarcoDocDataModule(RetrievalDataModule):
     """MS MARCO documents that have a training judgement, or are listed."""
 
@@ -92,6 +97,7 @@ class MsmarcoDocDataModule(RetrievalDataModule):
         return self.collect(msmarco_doc(self.path, self.document_ids))
 
 
+@part("data")
 class PublicDataModule(RetrievalDataModule):
     """A public collection by name."""
 

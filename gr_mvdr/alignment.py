@@ -12,6 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from gr_mvdr.parts import part
 from gr_mvdr.relaxed_top_k import Solver, check_solver, relaxed_top_k
 from gr_mvdr.selection import (
     FirstK,
@@ -55,6 +56,7 @@ def other_side(direction: Direction) -> int:
     return _OTHER_SIDE[direction]
 
 
+@part("alignment")
 def MaxSim(direction: Direction = "query_to_document") -> "MaxOverDocument | MaxOverQuery":
     """A_ij = 1 at the most similar token of the other side, else 0 (gr_as_mvdr Eq. 21).
 
@@ -81,6 +83,7 @@ class MaxOverQuery:
         return "MaxSim(direction='document_to_query')"
 
 
+@part("alignment")
 @dataclass(frozen=True)
 class Softmax:
     """A = softmax of S over the other side: rows as in Eq. 16 ("document_to_query"), or columns."""
@@ -100,6 +103,7 @@ class Softmax:
         return weights * real
 
 
+@part("alignment")
 @dataclass(frozen=True)
 class SoftTopK:
     """Differentiable alignment: every query token's weights sum to min(k, m) (aligner Eq. 9).

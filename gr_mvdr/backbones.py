@@ -1,6 +1,7 @@
 """T5 backbones: a pretrained checkpoint by name or folder, or a small one from a config."""
 
 import copy
+from typing import Any
 
 import torch
 from torch import nn
@@ -8,11 +9,15 @@ from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
     AutoModelForTextEncoding,
+    PretrainedConfig,
     PreTrainedModel,
     T5Config,
     T5EncoderModel,
     T5ForConditionalGeneration,
 )
+
+T5_FAMILY = ("t5", "mt5", "umt5")
+ATTENTIONS = ("sdpa", "eager")
 
 
 def load_encoder(
@@ -35,13 +40,15 @@ def load_encoder(
             again on the way back: a third more time, a fraction of the memory.
 
     Raises:
-        ValueError: the encoder does not read the shared embedding table after loading.
+        ValueError: the folder holds no T5; another attention; the encoder does not read the shared
+            embedding table after loading.
     """
+    _check_attention(attention)
     if name is None:
         model = T5EncoderModel(_small_config(dropout_rate, shape or {}))
     else:
-        config = AutoConfig.from_pretrained(name, dropout_rate=dropout_rate)
-        model = AutoModelForTextEncoding.from_pretrained(name, config=config)
+        config = _t5_config(name, dropout_rate)
+        model = AutoModelForTextEncoding.from_pretrained(name, config=config, **_weights(attention))
     return _prepared(model, attention, gradient_checkpointing)
 
 
@@ -65,17 +72,44 @@ def load_encoder_decoder(
     """
     if decoder_layers is not None and decoder_layers < 1:
         raise ValueError(f"model.decoder_layers={decoder_layers}: must be ≥ 1")
+    _check_attention(attention)
     if name is None:
         depth = {"num_decoder_layers": decoder_layers} if decoder_layers else {}
         model = T5ForConditionalGeneration(_small_config(dropout_rate, {**(shape or {}), **depth}))
     else:
-        config = AutoConfig.from_pretrained(name, dropout_rate=dropout_rate)
+        config = _t5_config(name, dropout_rate)
         if not config.is_encoder_decoder:  # transformers would draw a decoder, with a warning
             raise ValueError(f"backbone.name={name}: holds an encoder alone, must have a decoder")
-        model = AutoModelForSeq2SeqLM.from_pretrained(name, config=config)
+        model = AutoModelForSeq2SeqLM.from_pretrained(name, config=config, **_weights(attention))
         if decoder_layers:
             model = _with_new_decoder(model, decoder_layers)
     return _prepared(model, attention, gradient_checkpointing)
+
+
+def _check_attention(attention: str) -> None:
+    """Any other name may be a kernel on the hub, which transformers would fetch and run."""
+    if attention not in ATTENTIONS:
+        raise ValueError(f"backbone.attention={attention}: must be {' or '.join(ATTENTIONS)}")
+
+
+def _t5_config(name: str, dropout_rate: float) -> PretrainedConfig:
+    """The configuration of a pretrained T5; code that its folder may bring along is never run."""
+    config = AutoConfig.from_pretrained(name, dropout_rate=dropout_rate, trust_remote_code=False)
+    if config.model_type not in T5_FAMILY:
+        rule = f"must be one of {', '.join(T5_FAMILY)}"
+        raise ValueError(f"backbone.name={name}: holds a {config.model_type}, {rule}")
+    if getattr(config, "quantization_config", None) is not None:
+        raise ValueError(f"backbone.name={name}: must not be quantised")
+    return config
+
+
+def _weights(attention: str) -> dict[str, Any]:
+    """How pretrained weights are loaded: as tensors alone, under the attention asked for here."""
+    return {
+        "attn_implementation": attention,
+        "trust_remote_code": False,
+        "weights_only": True,
+    }
 
 
 def _prepared(

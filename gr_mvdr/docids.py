@@ -6,14 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from gr_mvdr.array_folder import new_folder
-from gr_mvdr.configured import build
 from gr_mvdr.hierarchical_clusters import ClusterTree
 from gr_mvdr.identifiers import Encode, Scheme, Table, check_at_least, check_choice
+from gr_mvdr.parts import build, part
 from gr_mvdr.tokenizers import EOS_ID
 
 TFIDF = {"_target_": "gr_mvdr.document_embeddings.TfidfSvd"}
 
 
+@part("identifiers")
 class AtomicDocids(Scheme):
     """One new token a document (DSI's atomic docids).
 
@@ -57,6 +58,7 @@ class AtomicDocids(Scheme):
         return [[] if number is None else [self.first_token + number] for number in numbers]
 
 
+@part("identifiers")
 class NaiveDocids(Scheme):
     """The decimal digits of the document's number, then </s> (DSI's naive string docids).
 
@@ -76,6 +78,7 @@ class NaiveDocids(Scheme):
         return found
 
 
+@part("identifiers")
 class SemanticDocids(Scheme):
     """The path through a tree of clusters, then a number in the leaf (DSI's semantic docids).
 
@@ -117,7 +120,7 @@ class SemanticDocids(Scheme):
         self.k, self.leaf_size, self.balanced, self.seed = k, leaf_size, balanced, seed
         self.positional, self.new_documents = positional, new_documents
         self.embedding_settings = dict(embeddings or TFIDF)
-        self.embeddings = build(self.embedding_settings)
+        self.embeddings = build("embeddings", self.embedding_settings)
         self.encode: Encode | None = None
         self.tree: ClusterTree | None = None
 

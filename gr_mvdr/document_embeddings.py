@@ -9,14 +9,13 @@ import torch
 from torch import Tensor
 
 from gr_mvdr.array_folder import read_arrays, write_arrays
-from gr_mvdr.backbones import load_encoder
+from gr_mvdr.backbones import T5_FAMILY, load_encoder
 from gr_mvdr.batch import cut, pad
 from gr_mvdr.bm25 import words
 from gr_mvdr.identifiers import Encode, Table, check_at_least
+from gr_mvdr.parts import part
 from gr_mvdr.progress import track
 from gr_mvdr.tokenizers import EOS_ID, text_tokenizer
-
-T5_FAMILY = ("t5", "mt5", "umt5")
 
 
 class DocumentEmbeddings(Protocol):
@@ -39,6 +38,7 @@ class DocumentEmbeddings(Protocol):
         """Reads it back."""
 
 
+@part("embeddings")
 class TfidfSvd:
     """TF-IDF of the documents' words, reduced by a truncated SVD (latent semantic analysis).
 
@@ -119,6 +119,7 @@ class _Stateless:
         """Nothing to read."""
 
 
+@part("embeddings")
 class OwnEncoder(_Stateless):
     """The encoder of the model itself, as it is when it is asked.
 
@@ -149,6 +150,7 @@ class OwnEncoder(_Stateless):
         return normalised(np.asarray(encode([cut(t, self.length, EOS_ID) for t in tokens])))
 
 
+@part("embeddings")
 class HuggingFaceEncoder(_Stateless):
     """A pretrained encoder with its own tokeniser; the mean of its token vectors.
 
@@ -185,10 +187,10 @@ class HuggingFaceEncoder(_Stateless):
         from transformers import AutoConfig, AutoModel
 
         # By its type: a saved T5 encoder does not call itself an encoder-decoder.
-        if AutoConfig.from_pretrained(self.name).model_type in T5_FAMILY:
+        if AutoConfig.from_pretrained(self.name, trust_remote_code=False).model_type in T5_FAMILY:
             model = load_encoder(self.name)
         else:
-            model = AutoModel.from_pretrained(self.name)
+            model = AutoModel.from_pretrained(self.name, trust_remote_code=False)
         return model.float().eval().to("cuda" if torch.cuda.is_available() else "cpu")
 
 

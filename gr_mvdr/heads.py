@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gr_mvdr.parts import part
 from gr_mvdr.tokenizers import PAD_ID
 
 
@@ -33,6 +34,7 @@ class Vocabulary:
     width: int | None = None
 
 
+@part("head")
 class Head(nn.Module):
     """The plain head: the backbone's own table, row v for token v (gr_as_mvdr Eq. 10)."""
 

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gr_mvdr.batch import PairBatch
-from gr_mvdr.configured import build
+from gr_mvdr.parts import build, part
 from gr_mvdr.precision import at_least_float32
 
 
@@ -37,6 +37,7 @@ class _Softened:
             raise ValueError(f"model.loss.temperature={self.temperature}: must be > 0")
 
 
+@part("loss")
 @dataclass(frozen=True)
 class InBatchCrossEntropy(_Softened):
     """Contrastive loss over all documents of the batch (gr_as_mvdr Eq. 2, Appendix D).
@@ -54,6 +55,7 @@ class InBatchCrossEntropy(_Softened):
         return F.cross_entropy(logits, own)
 
 
+@part("loss")
 @dataclass(frozen=True)
 class PairwiseCrossEntropy(_Softened):
     """The official ColBERTv1 loss: positive against one negative (gr_as_mvdr Table 7, "ib neg. ×").
@@ -79,6 +81,7 @@ def in_circle(batch: PairBatch) -> Tensor:
     return (steps[:, None] + steps) % len(batch)
 
 
+@part("loss")
 @dataclass(frozen=True)
 class GivenNegativesCrossEntropy(_Softened):
     """Softmax over the positive and the query's own given negatives (mva §2.3: triples)."""
@@ -91,6 +94,7 @@ class GivenNegativesCrossEntropy(_Softened):
         return F.cross_entropy(logits, logits.new_zeros(len(logits), dtype=torch.long))
 
 
+@part("loss")
 @dataclass(frozen=True)
 class KLDistillation(_Softened):
     """KL(teacher ‖ student) over the positive and the given negatives of each query.
@@ -109,6 +113,7 @@ class KLDistillation(_Softened):
         return _mean((expected.exp() * (expected - found)).sum(1), usable)
 
 
+@part("loss")
 @dataclass(frozen=True)
 class MarginMSE:
     """Mean squared difference of the student's and the teacher's margins.
@@ -125,6 +130,7 @@ class MarginMSE:
         return _mean((margins - expected.where(usable, 0.0)).square(), usable)
 
 
+@part("loss")
 class WeightedSum:
     """Several losses at once, such as a contrastive and a distilled one."""
 
@@ -139,7 +145,7 @@ class WeightedSum:
             raise ValueError(f"model.loss.weights={list(weights)}: {rule}")
         if not all(weight >= 0 for weight in weights):
             raise ValueError(f"model.loss.weights={list(weights)}: must be ≥ 0")
-        self.losses, self.weights = [build(loss) for loss in losses], list(weights)
+        self.losses, self.weights = [build("loss", loss) for loss in losses], list(weights)
 
     def __call__(self, relevance: Tensor, batch: PairBatch) -> Tensor:
         parts = zip(self.losses, self.weights, strict=True)

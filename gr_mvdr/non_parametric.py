@@ -14,6 +14,7 @@ from torch import Tensor
 
 from gr_mvdr.heads import Vocabulary
 from gr_mvdr.occurrences import Occurrences, flat
+from gr_mvdr.parts import part
 from gr_mvdr.table_head import TableHead
 from gr_mvdr.token_clusters import cluster_rows
 from gr_mvdr.tokenizers import EOS_ID
@@ -21,6 +22,7 @@ from gr_mvdr.tokenizers import EOS_ID
 FORMS = ("base", "async", "contrastive")
 
 
+@part("head")
 class NonParametricHead(TableHead):
     """A table of contextual token vectors, at most `clusters` a surface token (Eq. 20).
 

@@ -8,11 +8,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gr_mvdr.heads import Vocabulary
+from gr_mvdr.parts import part
 from gr_mvdr.table_head import TableHead
 
 FORMS = ("paper", "nci")
 
 
+@part("head")
 class PawaHead(TableHead):
     """The logit of token v at position i is h_iᵀ e_{i,v} with e_{i,v} = E_v d′_i (Eq. 17).
 

@@ -8,7 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gr_mvdr.parts import part
 
+
+@part("pooling")
 class AllTokens(nn.Module):
     """Every token's own state: no pooling. Also the base of the other forms."""
 
@@ -42,6 +45,7 @@ class AllTokens(nn.Module):
         return tokens
 
 
+@part("pooling")
 class FirstTokens(AllTokens):
     """The first k states: the text is read whole, the rest is dropped (First-K)."""
 
@@ -56,6 +60,7 @@ class FirstTokens(AllTokens):
         return min(tokens, self.k)
 
 
+@part("pooling")
 class LearnedTokens(AllTokens):
     """The states of k learned tokens that are read before the text (Multiple [CLS])."""
 
@@ -77,6 +82,7 @@ class LearnedTokens(AllTokens):
         return self.k
 
 
+@part("pooling")
 class Temporal(AllTokens):
     """ρ neighbouring states concatenated into one: a vector for every ρ tokens."""
 

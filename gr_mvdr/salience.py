@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gr_mvdr.configured import build
+from gr_mvdr.parts import build, part
 from gr_mvdr.relaxed_top_k import Solver, check_solver, relaxed_top_k, residual
 from gr_mvdr.tokenizers import UNK_ID
 
@@ -51,6 +51,7 @@ def _share_of(mask: Tensor, share: float) -> Tensor:
     return (share * mask.sum(-1).double()).ceil().long()
 
 
+@part("salience")
 class LearnedSalience(nn.Module):
     """u = λ · ReLU(w·x + b) with a gate λ in [0, 1] (aligner Eq. 3; the gates of its Figure 6).
 
@@ -94,7 +95,7 @@ class LearnedSalience(nn.Module):
         self.solver = {"epsilon": epsilon, "solver": solver, "iterations": iterations}
         self.weight = nn.Parameter(torch.zeros(size))
         self.bias = nn.Parameter(torch.ones(()))
-        self.prior = build(prior, size) if prior else None
+        self.prior = build("salience", prior, size) if prior else None
 
     def forward(self, vectors: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
         # Outside autocast: in bf16 scores around 1 lie further apart than ε.
@@ -122,6 +123,7 @@ class LearnedSalience(nn.Module):
         return self.l1 * salience.sum() / mask.sum().clamp(min=1)
 
 
+@part("salience")
 class IdfSalience(nn.Module):
     """u = the token's inverse document frequency: not learned, what learned ones must beat.
 
@@ -172,6 +174,7 @@ class IdfSalience(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *others)
 
 
+@part("salience")
 class FrequencySalience(nn.Module):
     """u = BM25's saturated term frequency of the token in its own text: not learned.
 

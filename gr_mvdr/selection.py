@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gr_mvdr.parts import part
+
 
 def pair_mask(document_mask: Tensor, query_mask: Tensor) -> Tensor:
     """(..., M, N) bool, True where both tokens are real."""
@@ -76,6 +78,7 @@ class MaxOverDocument(Selection):
         return "MaxSim(direction='query_to_document')"
 
 
+@part("alignment")
 @dataclass(frozen=True)
 class FirstToken(Selection):
     """A = 1 at the first token of either side: a dual encoder such as DPR (gr_as_mvdr §3)."""
@@ -84,6 +87,7 @@ class FirstToken(Selection):
         return pair_mask(_first(document_mask, 1), _first(query_mask, 1))
 
 
+@part("alignment")
 @dataclass(frozen=True)
 class FirstK(Selection):
     """The first query token chooses among the first k document tokens: ME-BERT (aligner §2)."""
@@ -97,6 +101,7 @@ class FirstK(Selection):
         return pair_mask(_first(document_mask, self.k), _first(query_mask, 1))
 
 
+@part("alignment")
 @dataclass(frozen=True)
 class LexicalMaxSim(Selection):
     """MaxSim among document tokens of the query token's own id: COIL (aligner §2).
@@ -111,6 +116,7 @@ class LexicalMaxSim(Selection):
         return pair_mask(document_mask, query_mask) & equal
 
 
+@part("alignment")
 @dataclass(frozen=True)
 class TopK(Selection):
     """Every query token takes its k most similar document tokens (aligner §3.1)."""
@@ -124,6 +130,7 @@ class TopK(Selection):
         return self.k
 
 
+@part("alignment")
 @dataclass(frozen=True)
 class TopP(Selection):
     """`TopK` with k = max(⌊p·m⌋, 1), m the document's real tokens (aligner §3.1)."""
@@ -146,6 +153,7 @@ class TopP(Selection):
         return chosen, kept & (rank < k.unsqueeze(-1)).unsqueeze(-1)
 
 
+@part("alignment")
 @dataclass(frozen=True)
 class InBatchTopK(Selection):
     """MaxSim of which only entries count that a token search would retrieve (xtr Eq. 2).

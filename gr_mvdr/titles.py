@@ -4,9 +4,11 @@ from typing import Any
 
 from gr_mvdr.batch import cut
 from gr_mvdr.identifiers import Encode, Scheme, Table, check_at_least, check_choice
+from gr_mvdr.parts import part
 from gr_mvdr.tokenizers import EOS_ID
 
 
+@part("identifiers")
 class Titles(Scheme):
     """A document's identifier is its title, then </s>. Documents of one title share it."""
 

@@ -16,6 +16,7 @@ import tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from gr_mvdr.bm25 import words
+from gr_mvdr.plain_files import reason
 
 # T5's own order of special ids, which every system here relies on.
 PAD_ID, EOS_ID, UNK_ID = 0, 1, 2
@@ -28,15 +29,26 @@ SPECIAL_TOKENS = ["<pad>", "</s>", "<unk>", "<extra_id_0>"]
 def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
     """A tokeniser with T5's special ids from a `tokenizer.json`, a folder or a hub name.
 
+    Args:
+        source: a Path is on this machine; a text may be a name on the hub.
+
     Raises:
-        ValueError: its pad, end or unknown ids are not T5's 0, 1, 2.
+        FileNotFoundError: there is none.
+        ValueError: it is broken; its pad, end or unknown ids are not T5's 0, 1, 2.
     """
-    if str(source).endswith(".json"):
-        if not Path(source).is_file():
-            raise FileNotFoundError(f"tokenizer.path={source}: no such file")
-        tokenizer = _wrap(tokenizers.Tokenizer.from_file(str(source)))
-    else:
-        tokenizer = text_tokenizer(str(source))
+    local = isinstance(source, Path) or str(source).endswith(".json")
+    if local and not Path(source).exists():
+        raise FileNotFoundError(f"tokenizer.path={source}: no such file")
+    try:
+        if str(source).endswith(".json"):
+            tokenizer = _wrap(tokenizers.Tokenizer.from_file(str(source)))
+        else:
+            # A folder's name could be read as one of the hub.
+            tokenizer = text_tokenizer(str(source), local_files_only=local)
+    except OSError:
+        raise
+    except Exception as error:  # `tokenizers` raises nothing more special
+        raise ValueError(f"tokenizer.path={source}: is broken ({reason(error)})") from error
     ids = (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id)
     if ids != (PAD_ID, EOS_ID, UNK_ID):
         raise ValueError(
@@ -51,7 +63,8 @@ def text_tokenizer(name: str, **options: Any) -> PreTrainedTokenizerBase:
     Args:
         name: on the Hugging Face hub, or a folder; options: of `AutoTokenizer.from_pretrained`.
     """
-    tokenizer = AutoTokenizer.from_pretrained(name, split_special_tokens=True, **options)
+    options |= {"split_special_tokens": True, "trust_remote_code": False}
+    tokenizer = AutoTokenizer.from_pretrained(name, **options)
     _split_special_pieces(tokenizer)
     return tokenizer
 

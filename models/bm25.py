@@ -10,6 +10,7 @@ from torch import Tensor
 from gr_mvdr.alignment import pair_mask
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.bm25 import BM25Index
+from gr_mvdr.parts import part
 from gr_mvdr.progress import track
 from gr_mvdr.ranking import Ranking
 from gr_mvdr.relevance import PairAlignment, relevance
@@ -17,6 +18,7 @@ from gr_mvdr.tokenizers import UNK_ID
 from models.base import System, Table
 
 
+@part("model")
 class BM25(System):
     """Terms are the run's tokens; the config chooses a tokeniser of whole words."""
 

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from gr_mvdr.backbones import load_encoder
 from gr_mvdr.batch import PairBatch, cut, pad
-from gr_mvdr.configured import build
 from gr_mvdr.flops import transformer_flops
 from gr_mvdr.gradient_cache import check_gradient_cache, encode_share
 from gr_mvdr.losses import in_circle
+from gr_mvdr.parts import build, part
 from gr_mvdr.precision import at_least_float32
 from gr_mvdr.progress import track
 from gr_mvdr.ranking import Ranking
@@ -28,6 +28,7 @@ POOLINGS = ("mean", "first")
 _BATCH = 64
 
 
+@part("model")
 class CrossEncoder(System):
     """The query's tokens, its end token, then the document's: one sequence, one score.
 
@@ -71,7 +72,7 @@ class CrossEncoder(System):
         if pooling not in POOLINGS:
             raise ValueError(f"model.pooling={pooling}: must be {' or '.join(POOLINGS)}")
         check_gradient_cache(gradient_cache)
-        self.loss_function = build(loss)
+        self.loss_function = build("loss", loss)
         self.encoder = load_encoder(**backbone)
         self.head = nn.Linear(self.encoder.config.d_model, 1)
 

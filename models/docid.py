@@ -15,8 +15,8 @@ from torch import Tensor
 
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.beam_search import Hypotheses, SearchResult
-from gr_mvdr.configured import build
 from gr_mvdr.identifiers import collection_hash
+from gr_mvdr.parts import build, part
 from gr_mvdr.progress import track
 from gr_mvdr.ranking import Ranking
 from gr_mvdr.trie import Trie
@@ -29,6 +29,7 @@ from models.identified import IdentifiedSystem
 _DECODE_BATCH = 512
 
 
+@part("model")
 class Docid(IdentifiedSystem):
     """Generates the document's identifier token by token (DSI, GENRE; gr_as_mvdr §5.1, §7.3)."""
 
@@ -71,7 +72,7 @@ class Docid(IdentifiedSystem):
             raise ValueError(f"model.trained_rows={trained_rows}: must be all or new")
         super().__init__(backbone, optimizer, head, decoder_layers)
         self.save_hyperparameters()
-        self.scheme = build(identifiers)
+        self.scheme = build("identifiers", identifiers)
 
     @torch.no_grad()
     def score(self, batch: PairBatch) -> Tensor:

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from gr_mvdr.backbones import load_encoder_decoder
 from gr_mvdr.batch import PairBatch
-from gr_mvdr.configured import build
 from gr_mvdr.heads import Head, Vocabulary
 from gr_mvdr.identifiers import collection_hash
 from gr_mvdr.losses import symmetric_divergence, target_cross_entropy
+from gr_mvdr.parts import build
 from gr_mvdr.precision import at_least_float32
 from gr_mvdr.ranks import mean_over_ranks, ranks
 from gr_mvdr.spread import of_first
@@ -42,7 +42,7 @@ class EncoderDecoder(System):
         """
         super().__init__(optimizer)
         self.backbone = load_encoder_decoder(**backbone, decoder_layers=decoder_layers)
-        self.head: Head = build(PLAIN, self.backbone)  # until `set_head`
+        self.head: Head = build("head", PLAIN, self.backbone)  # until `set_head`
         self.document_ids: list[str] = []
 
     @property
@@ -75,7 +75,7 @@ class EncoderDecoder(System):
             ValueError: an option of the head is impossible, or label smoothing under it.
         """
         head = self.hparams.head or PLAIN
-        self.head = build(head, self.backbone, vocabulary=vocabulary).to(self.device)
+        self.head = build("head", head, self.backbone, vocabulary=vocabulary).to(self.device)
         smoothing = self.hparams.label_smoothing
         if smoothing and self.head.masks_rows:
             raise ValueError(

@@ -1,88 +1,83 @@
 """A system from the folder that `models.export` wrote, without the run that it came from."""
 
-import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file
 from torch import Tensor
 
-from gr_mvdr.configured import target
+from gr_mvdr.parts import TARGET, admitting, build, check_parts, find_part
+from gr_mvdr.plain_files import read_json, read_tensors, reading
+from gr_mvdr.signature import shown
 from models.base import System
-from models.export import FORMAT, IDENTIFIERS, PARTS, ROWS, SETTINGS, t5_of
+from models.export import (
+    FORMAT,
+    IDENTIFIERS,
+    PARTS,
+    ROWS,
+    SETTINGS,
+    check_exportable,
+    t5_of,
+)
 from models.exported_head import make_head
 from models.identified import IdentifiedSystem
 
 
-def load_exported(folder: str | Path) -> System:
+def load_exported(folder: str | Path, trust: bool = False) -> System:
     """The system in a folder, with the scores that it had when it was exported.
 
     It scores, aligns and, once it has indexed documents, searches. To train on from its T5, name
-    the folder as a backbone (`backbone.name`).
+    the folder as a backbone (`backbone.name`). Nothing that the folder names runs besides this
+    library's parts (docs/security.md).
 
     Args:
         folder: written by `python -m analysis.export`.
+        trust: whether it may name classes that are not this library's: they run.
 
     Raises:
         FileNotFoundError: the folder, or a file in it, is missing.
-        ValueError: another format, a class that is no system or no part of one, or files that do
-            not belong together.
+        ValueError: another format, a broken file, files that do not belong together, or a class
+            that is no part of this library.
     """
     folder = Path(folder)
     settings = _read(folder / SETTINGS)
-    system = _new_system(settings, folder)
-    make_head(system, settings["head"], _tensors(folder / ROWS))
-    _load_parts(system, folder / PARTS)
-    if isinstance(system, IdentifiedSystem):
-        named = settings["identifiers"]
-        system.load_identifiers(folder / IDENTIFIERS, named["collection"], named["first_token"])
+    admitted = admitting(settings) if trust else nullcontext()
+    with admitted, reading(f"{folder}: cannot be loaded"):
+        system = _new_system(settings, folder)
+        make_head(system, settings["head"], _tensors(folder / ROWS))
+        _load_parts(system, folder / PARTS)
+        if isinstance(system, IdentifiedSystem):
+            named = settings["identifiers"]
+            system.load_identifiers(folder / IDENTIFIERS, named["collection"], named["first_token"])
     return system.eval()
 
 
 def _read(file: Path) -> dict[str, Any]:
     if not file.is_file():
         raise FileNotFoundError(f"{file}: no such file, python -m analysis.export writes it")
-    try:
-        settings = json.loads(file.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{file}:{error.lineno}: not valid JSON ({error.msg})") from None
+    settings = read_json(file)
     if settings.get("format") != FORMAT:
-        raise ValueError(f"{file}: format={settings.get('format')}: must be {FORMAT}")
-    return settings
+        raise ValueError(f"{file}: format={shown(settings.get('format'))}: must be {FORMAT}")
+    if not isinstance(settings.get("hyper_parameters"), dict):
+        raise ValueError(f"{file}: hyper_parameters: must be a group of keys")
+    return {**settings, TARGET: settings.get("system")}
 
 
 def _new_system(settings: dict[str, Any], folder: Path) -> System:
     """The system on the exported T5, its other parts still untrained."""
-    kind, options = settings["system"], dict(settings["hyper_parameters"])
-    _check_targets(options, folder / SETTINGS)
-    made = target(kind) if kind.startswith("models.") else None
-    if not (isinstance(made, type) and issubclass(made, System)):
-        raise ValueError(f"{folder / SETTINGS}: system={kind}: must be a system of models/")
-    options["backbone"] = {**options["backbone"], "name": str(folder), "shape": None}
+    check_parts("model", settings)
+    check_exportable(find_part("model", settings[TARGET]))
+    options = dict(settings["hyper_parameters"])
+    options["backbone"] = {**options["backbone"], "name": str(folder.resolve()), "shape": None}
     if "tokenizer" in options:
         options["tokenizer"] = str(folder)
     if "decoder_layers" in options:  # they are trained now, a new decoder would not be
         options["decoder_layers"] = None
-    return made(**options)
-
-
-def _check_targets(value: Any, file: Path) -> None:
-    """Refuses classes that are not this library's: a file from elsewhere could name any."""
-    if isinstance(value, dict):
-        path = value.get("_target_")
-        if path is not None and not _is_own(path):
-            raise ValueError(f"{file}: _target_={path}: must be a part of gr_mvdr/")
-        value = list(value.values())
-    for item in value if isinstance(value, list) else []:
-        _check_targets(item, file)
-
-
-def _is_own(path: str) -> bool:
-    return path.startswith("gr_mvdr.") and target(path).__module__.startswith("gr_mvdr.")
+    return build("model", {TARGET: settings[TARGET], **options})
 
 
 def _tensors(file: Path) -> dict[str, Tensor]:
-    return load_file(file) if file.is_file() else {}
+    return read_tensors(file) if file.is_file() else {}
 
 
 def _load_parts(system: System, file: Path) -> None:

@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gr_mvdr.configured import build
 from gr_mvdr.heads import Vocabulary
 from gr_mvdr.non_parametric import NonParametricHead
+from gr_mvdr.parts import build
 from gr_mvdr.pawa import PawaHead
 from models.encoder_decoder import EncoderDecoder
 
@@ -39,7 +39,7 @@ def make_head(system: EncoderDecoder, settings: dict[str, Any], rows: dict[str, 
     trained = tokens[: settings.get("trained")]
     known = {name: settings[name] for name in ("first_token", "width") if name in settings}
     vocabulary = Vocabulary(trained, **known)
-    system.head = build(system.hparams.head, system.backbone, vocabulary=vocabulary)
+    system.head = build("head", system.hparams.head, system.backbone, vocabulary=vocabulary)
     if isinstance(system.head, NonParametricHead):
         system.head.load_table_state({**rows, "collection": settings["collection"]})
     else:

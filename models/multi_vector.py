@@ -14,10 +14,10 @@ from torch import Tensor
 from gr_mvdr.alignment import InBatchTopK
 from gr_mvdr.all_pairs import all_pairs_relevance
 from gr_mvdr.batch import PairBatch
-from gr_mvdr.configured import build
 from gr_mvdr.explanation import Explanation, Factors
 from gr_mvdr.flops import multi_vector_joint_flops, mva_joint_flops
 from gr_mvdr.gradient_cache import check_gradient_cache, encode_share
+from gr_mvdr.parts import build, part
 from gr_mvdr.relevance import PairAlignment, normaliser
 from gr_mvdr.salience import IdfSalience
 from gr_mvdr.scoring import Scoring
@@ -28,6 +28,7 @@ from models.token_encoder import SIDES, TokenEncoder
 from models.token_searching import TokenSearching
 
 
+@part("model")
 class MultiVector(TokenSearching):
     """Token vectors of a shared T5 encoder under one form of Eq. 1 (gr_as_mvdr §3, aligner §2)."""
 
@@ -68,9 +69,10 @@ class MultiVector(TokenSearching):
         """
         super().__init__(search, optimizer)
         self.save_hyperparameters()
-        self.scoring = Scoring(build(alignment), normaliser)
-        self.training_scoring = Scoring(build(training_alignment or alignment), normaliser)
-        self.loss_function = build(loss)
+        self.scoring = Scoring(build("alignment", alignment), normaliser)
+        trained = build("alignment", training_alignment or alignment)
+        self.training_scoring = Scoring(trained, normaliser)
+        self.loss_function = build("loss", loss)
         self.encoder = TokenEncoder(backbone, dimension, projections, pooling, salience)
         self._check(salience)
         check_gradient_cache(gradient_cache)

@@ -1,20 +1,20 @@
 """One stage of a rerank pipeline: the model of a finished run, and what it reads of a table."""
 
-import json
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-import yaml
-
-from gr_mvdr.configured import build
+from gr_mvdr.parts import TARGET, admitting, build, check_parts
+from gr_mvdr.plain_files import read_checkpoint, reading
 from gr_mvdr.ranking import Ranking
+from gr_mvdr.run_files import PARTS, read_config, read_provenance
 from gr_mvdr.tokenizers import load_tokenizer, word_tokenizer
 from models.base import System, Table
+from models.identified import IdentifiedSystem
 
-PARTS = ("config.yaml", "provenance.json", "metrics.json")
+IDENTIFIERS = "identifiers"
 # Documents whose tokens are compared with those that a stage was trained on.
 _SAMPLE = 50
 
@@ -26,19 +26,21 @@ class FinishedRun:
     Attributes:
         key: the user's, "model.stages.0.run=outputs/…", which errors name.
         path: the run's folder; config, provenance: its files.
+        trust: whether classes may be built that are not this library's, as the folder names them.
     """
 
     key: str
     path: Path
     config: dict[str, Any]
     provenance: dict[str, Any]
+    trust: bool = False
 
     @staticmethod
-    def read(key: str, path: str | Path) -> "FinishedRun":
+    def read(key: str, path: str | Path, trust: bool = False) -> "FinishedRun":
         """Reads a run's folder.
 
         Raises:
-            FileNotFoundError: no such folder; ValueError: the run in it is unfinished.
+            FileNotFoundError: no such folder; ValueError: the run in it is unfinished, or broken.
         """
         path, key = Path(path), f"{key}={path}"
         if not path.is_dir():
@@ -46,12 +48,12 @@ class FinishedRun:
         for part in PARTS:
             if not (path / part).is_file():
                 raise ValueError(f"{key}: must be a finished run, it has no {part}")
-        config = yaml.safe_load((path / "config.yaml").read_text())
-        return FinishedRun(key, path, config, json.loads((path / "provenance.json").read_text()))
+        return FinishedRun(key, path, read_config(path), read_provenance(path), trust)
 
     def check_collection(self, record: dict[str, Any], name: str) -> None:
         """Raises ValueError if the run's texts are not those of another provenance."""
-        own, other = _texts(self.provenance), _texts(record)
+        with reading(self.key):
+            own, other = _texts(self.provenance), _texts(record)
         for part in sorted(own.keys() | other.keys()):
             if own.get(part) != other.get(part):
                 raise ValueError(
@@ -61,9 +63,9 @@ class FinishedRun:
 
     def check_documents(self, documents: Table) -> None:
         """Raises ValueError if the run had another number of documents."""
-        if self.provenance["documents"] != len(documents):
+        if self.provenance.get("documents") != len(documents):
             raise ValueError(
-                f"{self.key}: was made of {self.provenance['documents']:,} documents of "
+                f"{self.key}: was made of {self.provenance.get('documents', 0):,} documents of "
                 f"{self.provenance['collection']}, must be of this run's {len(documents):,}"
             )
 
@@ -82,22 +84,51 @@ class FinishedRun:
     def load_model(self, documents: Table, known: Sequence[int]) -> System:
         """The run's model as its last checkpoint left it, prepared on the documents.
 
+        Nothing is written into the folder, and nothing runs that it names besides this library's
+        parts (`gr_mvdr.parts`), unless it is trusted.
+
         Raises:
-            ValueError: a trained system has no checkpoint.
+            ValueError: a trained system has no checkpoint, a part of the folder is broken, or it
+                names a class that is not this library's.
         """
-        path, settings, state = self.path / "checkpoints/last.ckpt", self.config["model"], None
+        path, state = self.path / "checkpoints/last.ckpt", None
+        settings = self.config.get("model", {})
         if path.is_file():
-            state = torch.load(path, map_location="cpu", weights_only=True)
+            state = read_checkpoint(path)
             # Those of the configuration ask for a vocabulary's size, these have the real one.
-            settings = {"_target_": settings["_target_"], **state["hyper_parameters"]}
-        model = build(settings)
-        model.prepare(documents, known, self.path / "identifiers")
+            settings = {TARGET: settings.get(TARGET), **state["hyper_parameters"]}
+        with self.trusting(settings):
+            check_parts("model", settings)
+            model = build("model", self._at_home(settings))
+            self._check_complete(model, state)
+            model.prepare(documents, known, self.path / IDENTIFIERS)
         if state is not None:
             model.on_load_checkpoint(state)
             model.load_state_dict(state["state_dict"])
-        elif model.trainable:
-            raise ValueError(f"{self.key}: must be a finished run, it has no checkpoints/last.ckpt")
         return model.eval()
+
+    def trusting(self, settings: Any) -> AbstractContextManager[None]:
+        """Where what these settings of the folder name may be built, if it is trusted."""
+        return admitting(settings) if self.trust else nullcontext()
+
+    def _at_home(self, settings: dict[str, Any]) -> dict[str, Any]:
+        """A model's settings, less what a folder has no say in: places, and trust in others."""
+        settings = dict(settings)
+        if "tokenizer" in settings:
+            settings["tokenizer"] = str(self.path / "tokenizer")
+        if isinstance(stages := settings.get("stages"), list) and not self.trust:
+            settings["stages"] = [
+                {k: v for k, v in s.items() if k != "trust"} if isinstance(s, dict) else s
+                for s in stages
+            ]
+        return settings
+
+    def _check_complete(self, model: System, state: dict[str, Any] | None) -> None:
+        if model.trainable and state is None:
+            raise ValueError(f"{self.key}: must be a finished run, it has no checkpoints/last.ckpt")
+        # It would get identifiers of its own, written into the folder.
+        if isinstance(model, IdentifiedSystem) and not (self.path / IDENTIFIERS).is_dir():
+            raise ValueError(f"{self.key}: must be a finished run, it has no {IDENTIFIERS}")
 
 
 def _texts(record: dict[str, Any]) -> dict[str, str]:
@@ -139,12 +170,14 @@ class Stage:
         self.run, self.name, self.words = run, name, None
         if (run.path / "tokenizer").is_dir():
             run.check_tokenizer(documents)
-        elif run.config["tokenizer"]["unit"] == "word":
+        elif run.config.get("tokenizer", {}).get("unit") == "word":
             # Words that no document has match nothing, so that these make the run's own terms.
             self.words = word_tokenizer(documents["text"])
-        self.model = run.load_model(documents, known)
-        form = next(iter((run.config.get("rerank") or {}).values()), {})
-        self.form = {key: _built(value) for key, value in form.items()}
+        with reading(run.key):
+            self.model = run.load_model(documents, known)
+            form = next(iter((run.config.get("rerank") or {}).values()), {})
+            with run.trusting(form):
+                self.form = {key: _built(key, value) for key, value in form.items()}
 
     def index(self, documents: Table, directory: Path) -> None:
         """Opens the run's own index where that is possible, else makes one in `directory`."""
@@ -170,5 +203,5 @@ class Stage:
         return table if self.words is None else WordTable(table, self.words)
 
 
-def _built(value: Any) -> Any:
-    return build(value) if isinstance(value, dict) and "_target_" in value else value
+def _built(kind: str, value: Any) -> Any:
+    return build(kind, value) if isinstance(value, dict) and TARGET in value else value

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from gr_mvdr.batch import PairBatch, cut, pad
 from gr_mvdr.bm25 import BM25Index, words
+from gr_mvdr.parts import part
 from gr_mvdr.progress import track
 from gr_mvdr.ranking import Ranking
 from gr_mvdr.relevance import PairAlignment
@@ -29,6 +30,7 @@ PSEUDO_QUERIES = "pseudo_queries.jsonl"
 _BATCH = 32
 
 
+@part("model")
 class QueryGenerator(GenerativeSystem):
     """Document → query; in training a batch's query side is the document, its targets queries."""
 

@@ -14,14 +14,16 @@ import torch
 from torch import Tensor, nn
 
 from gr_mvdr.batch import PairBatch
+from gr_mvdr.parts import part
 from gr_mvdr.ranking import Ranking
 from gr_mvdr.relevance import PairAlignment
 from models.base import System, Table
 from models.pipeline_stage import FinishedRun, Stage
 
-STAGE_KEYS = {"run", "depth"}
+STAGE_KEYS = {"run", "depth", "trust"}
 
 
+@part("model")
 class RerankPipeline(System):
     """The first stage retrieves, each further one reranks the best of what came before.
 
@@ -37,7 +39,8 @@ class RerankPipeline(System):
         """
         Args:
             stages: `run`, the folder of a finished run, and `depth`, documents a query for the
-                next stage (the last one has none).
+                next stage (the last one has none). `trust: true` where the run was made with a
+                class of your own (docs/security.md).
 
         Raises:
             FileNotFoundError: a run's folder is not there.
@@ -52,7 +55,9 @@ class RerankPipeline(System):
             _check(f"model.stages.{number}", settings, last=number == len(stages) - 1)
         self.depths = [settings.get("depth") for settings in stages]
         self.runs = [
-            FinishedRun.read(f"model.stages.{number}.run", settings["run"])
+            FinishedRun.read(
+                f"model.stages.{number}.run", settings["run"], settings.get("trust", False)
+            )
             for number, settings in enumerate(stages)
         ]
         for run in self.runs[1:]:
@@ -209,7 +214,7 @@ def above(best: Ranking, earlier: Ranking) -> Ranking:
 def _check(key: str, settings: dict[str, Any], last: bool) -> None:
     """Raises ValueError if the settings of a stage are none."""
     if unknown := set(settings) - STAGE_KEYS:
-        raise ValueError(f"{key}.{min(unknown)}: must be run or depth")
+        raise ValueError(f"{key}.{min(unknown)}: must be run, depth or trust")
     if "run" not in settings:
         raise ValueError(f"{key}={settings}: must have a run, the folder of a finished one")
     depth = settings.get("depth")

@@ -14,6 +14,7 @@ from gr_mvdr.evidence import score_documents
 from gr_mvdr.heads import Vocabulary
 from gr_mvdr.identifiers import collection_hash
 from gr_mvdr.ngram_index import NgramIndex
+from gr_mvdr.parts import part
 from gr_mvdr.tokenizers import EOS_ID
 from gr_mvdr.trie import Trie
 from models.base import Table
@@ -28,6 +29,7 @@ class Keys(SearchResult):
     further: list[list[Key]]
 
 
+@part("model")
 class T5SEAL(GenerativeSystem):
     """The identifier is any n-gram of the document; the search is constrained to the corpus.
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gr_mvdr.backbones import load_encoder
-from gr_mvdr.configured import build
+from gr_mvdr.parts import build
 from gr_mvdr.pooling import AllTokens
 from gr_mvdr.precision import at_least_float32
 from gr_mvdr.salience import FrequencySalience
@@ -74,7 +74,7 @@ class TokenEncoder(nn.Module):
             )
         chosen = {side: (salience or {}).get(side) for side in SIDES}
         self.salience = nn.ModuleDict(
-            {side: build(part, dimension) for side, part in chosen.items() if part}
+            {side: build("salience", part, dimension) for side, part in chosen.items() if part}
         )
         self._check_pooled()
 
@@ -130,7 +130,7 @@ class TokenEncoder(nn.Module):
 
     def _pooling(self, settings: dict[str, Any] | None) -> nn.Module:
         settings = settings or {"_target_": "gr_mvdr.pooling.AllTokens"}
-        return build(settings, self.backbone.config.d_model, self.vocabulary_size)
+        return build("pooling", settings, self.backbone.config.d_model, self.vocabulary_size)
 
 
 def _linear(shapes: dict[str, tuple[int, int]]) -> nn.ModuleDict:

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-import torch
-
+from gr_mvdr.plain_files import read_checkpoint, reading
 from gr_mvdr.tokenizers import load_tokenizer
 from models.base import System
 from models.pipeline_stage import FinishedRun
@@ -47,7 +46,7 @@ def take_weights(model: System, tokenizer: Any, run: FinishedRun) -> None:
             "(see backbone.name and tokenizer in both configurations)"
         )
     path = run.path / "checkpoints/last.ckpt"
-    found = torch.load(path, map_location="cpu", weights_only=True)["state_dict"]
+    found = read_checkpoint(path)["state_dict"]
     ours, theirs = _sizes(model.state_dict()), _sizes(found)
     for name in sorted(ours.keys() | theirs.keys()):
         if ours.get(name) != theirs.get(name):
@@ -55,7 +54,8 @@ def take_weights(model: System, tokenizer: Any, run: FinishedRun) -> None:
                 f"{run.key}: {name} is {theirs.get(name)} there, must be {ours.get(name)}: "
                 "its model, size and groups must be this run's"
             )
-    model.load_state_dict(found)
+    with reading(run.key):
+        model.load_state_dict(found)
 
 
 def _sizes(state: dict[str, Any]) -> dict[str, tuple[int, ...]]:

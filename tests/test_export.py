@@ -11,7 +11,6 @@ import datasets
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
-from hydra.utils import instantiate
 from safetensors.torch import load_file
 
 from analysis.export import export_run
@@ -64,7 +63,7 @@ def run_card(folder: Path) -> dict:
 @pytest.mark.parametrize("model", [name for name in MODELS if name != "bm25"])
 def test_a_run_loads_back_without_its_folder(runs, tmp_path, model):
     folder = export_run(runs / model, tmp_path / "exported")
-    system, data = restored(runs / model, "", instantiate)
+    system, data = restored(runs / model, "")
     if model.startswith("dsi"):
         system.assign_new(data.documents)
     loaded = load_exported(folder)

@@ -9,7 +9,6 @@ import datasets
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
-from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from analysis.comparisons.paper import PAPERS, read_paper
@@ -277,7 +276,7 @@ def test_weights_of_a_finished_run_search_without_training(tmp_path):
     assert first.read_text() == second.read_text()
     assert not (tmp_path / "taken/checkpoints").exists()
     with pytest.raises(FileNotFoundError, match=rf"weights={tmp_path}/trained: name that run"):
-        restored(tmp_path / "taken", "0", instantiate)
+        restored(tmp_path / "taken", "0")
     with pytest.raises(ValueError, match=r"weights=.*another tokeniser"):
         train(small(tmp_path, "words", f"weights={tmp_path}/trained", "data.n_documents=50"))
     with pytest.raises(ValueError, match=r"weights=.*must be \(64, 128\)"):

@@ -16,6 +16,7 @@ from analysis.rows import Row
 from analysis.sampling import spread
 from data_modules.gold import gold_tokens
 from gr_mvdr.batch import cut
+from gr_mvdr.parts import part
 from gr_mvdr.progress import track
 from gr_mvdr.tokenizers import EOS_ID
 
@@ -63,6 +64,7 @@ def overlap(covered: Tensor, answer: Tensor, evidence: Tensor) -> Overlap | None
     return Overlap(sure / total, possible / total, sure / int(answer.sum()))
 
 
+@part("experiment")
 def measure_decoded_identifiers(model: Any, data: Any, queries: int) -> Measured:
     """Searches with test queries and looks for what was generated in the relevant documents.
 

@@ -20,6 +20,7 @@ from analysis.gallery import GalleryEntry
 from analysis.measurement import Measured
 from analysis.rows import Row
 from gr_mvdr.batch import PairBatch
+from gr_mvdr.parts import part
 from gr_mvdr.progress import track
 
 PREFIX = "analysis/deletion/"
@@ -76,6 +77,7 @@ class Deletion:
         }
 
 
+@part("experiment")
 @torch.inference_mode()
 def measure_deletion(
     model: Any,

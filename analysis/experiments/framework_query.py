@@ -18,6 +18,7 @@ from analysis.measurements.framework_report import TokenAndPairShares, path_rows
 from analysis.rows import Row
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.explanation import DecoderPaths
+from gr_mvdr.parts import part
 from gr_mvdr.progress import track
 
 CAPTION = (
@@ -30,6 +31,7 @@ CAPTION = (
 _BATCH = 16
 
 
+@part("experiment")
 def measure_query_paths(model: Any, data: Any, pairs: int) -> Measured:
     """Shares of the paths in what the query changes; generative systems only.
 

@@ -21,6 +21,7 @@ from analysis.rows import Row
 from analysis.sampling import spread
 from gr_mvdr.batch import PairBatch, cut, pad
 from gr_mvdr.explanation import Explanation
+from gr_mvdr.parts import part
 from gr_mvdr.progress import track
 from gr_mvdr.ranking import Ranking
 from gr_mvdr.tokenizers import EOS_ID
@@ -47,6 +48,7 @@ def relevances(explanation: Explanation) -> dict[str, Tensor]:
     return dict(zip(NAMES, sums, strict=True))
 
 
+@part("experiment")
 def measure_framework_ranking(model: Any, data: Any, queries: int) -> Measured:
     """Reranks by Eq. 14, Eq. 11 and log p(d | q), and correlates them; generative systems only.
 

@@ -28,6 +28,7 @@ from analysis.measurement import Measured
 from analysis.rows import Row
 from analysis.sampling import spread
 from gr_mvdr.explanation import Factors
+from gr_mvdr.parts import part
 from gr_mvdr.progress import track
 
 QUALITY = ("mrr@10", "recall@10")
@@ -36,6 +37,7 @@ RETRIEVING, PARADIGMS = "multi_vector", ("multi_vector", "generative")
 _BATCH, _SAMPLE = 8, 256
 
 
+@part("experiment")
 def measure_kernel(
     model: Any,
     data: Any,

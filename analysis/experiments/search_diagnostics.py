@@ -20,6 +20,7 @@ from analysis.experiments.search_trace import SearchTrace
 from analysis.gallery import GalleryEntry
 from analysis.measurement import Measured
 from analysis.sampling import spread_numbers
+from gr_mvdr.parts import part
 from gr_mvdr.progress import track
 
 PREFIX = "analysis/search/"
@@ -47,6 +48,7 @@ class QueryDiagnosis:
     duplicates: float
 
 
+@part("experiment")
 def diagnose_search(model: Any, data: Any, queries: int) -> Measured:
     """Diagnoses the search of a generative system; nothing for others, or if `queries` is 0.
 

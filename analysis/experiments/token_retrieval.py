@@ -13,6 +13,7 @@ from analysis.measurement import Measured
 from analysis.rows import Row
 from analysis.sampling import spread
 from analysis.style import COLOURS, PAGE_WIDTH, PANEL_HEIGHT, STYLE
+from gr_mvdr.parts import part
 from gr_mvdr.progress import track
 from gr_mvdr.token_index import TokenIndex
 from gr_mvdr.token_neighbours import TokenNeighbours
@@ -63,6 +64,7 @@ def by_rank(hit: Tensor, real: Tensor) -> Tensor:
     return hit.sum(0).double() / real.sum(0)
 
 
+@part("experiment")
 def measure_token_retrieval(model: Any, data: Any, queries: int, neighbours: int = 100) -> Measured:
     """Gold and lexical token retrieval by rank, over the words of test queries.
 

@@ -11,6 +11,7 @@ from analysis.inverse_document_frequency import BIN_NAMES, idf_bin
 from analysis.measurement import Measured, Texts
 from analysis.rows import Row
 from gr_mvdr.explanation import Explanation
+from gr_mvdr.parts import part
 
 PREFIX = "analysis/contribution/"
 SIDES = ("document", "query")
@@ -20,6 +21,7 @@ KINDS = ("special", "punctuation", "stopword", "content")
 GROUPS = {"top": DEPTHS, "kind": KINDS, "idf": BIN_NAMES}
 
 
+@part("measurement")
 class Contribution:
     """Shares of a pair's total absolute contribution, means over pairs (gr_as_mvdr Eq. 1, 14).
 
@@ -71,6 +73,6 @@ class Contribution:
             if not self._n_pairs[side]:
                 continue
             shares, tokens = (sums / self._n_pairs[side]).tolist()
-            for value, share, part in zip(GROUPS[group], shares, tokens, strict=True):
+            for value, share, count in zip(GROUPS[group], shares, tokens, strict=True):
                 row = {"side": side, "group": group, "value": value}
-                yield row | {"share": share, "tokens": part, "pairs": self._n_pairs[side]}
+                yield row | {"share": share, "tokens": count, "pairs": self._n_pairs[side]}

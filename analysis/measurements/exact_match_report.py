@@ -20,6 +20,7 @@ from analysis.measurements.exact_match_heads import HeadRates
 from analysis.measurements.exact_match_table import ExactMatchTable, flat_metrics
 from analysis.token_types import HAS_MATCH, TokenTypeRates
 from gr_mvdr.explanation import Explanation
+from gr_mvdr.parts import part
 from gr_mvdr.relevance import PairAlignment
 
 PAPERS_FIGURE = {"query_to_document": "Figure 2", "document_to_query": "Figure 3"}
@@ -41,6 +42,7 @@ HEADS = (
 )
 
 
+@part("measurement")
 class ExactMatch:
     """How often do tokens align to themselves? (gr_as_mvdr §7.2)
 

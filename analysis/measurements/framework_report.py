@@ -17,6 +17,7 @@ from analysis.measurements.framework_figure import CAPTION, share_bars
 from analysis.rows import Row
 from analysis.store.alignment_store import AlignmentStore
 from gr_mvdr.explanation import DecoderPaths, Explanation
+from gr_mvdr.parts import part
 
 # Of path kinds with one path a layer, the sum over layers has a row of its own.
 SUMMED = ("self_attention", "cross_attention", "feed_forward")
@@ -71,6 +72,7 @@ def path_rows(names: Sequence[str], values: Mapping[str, Tensor]) -> Iterator[Ro
         yield {"path": name} | {key: float(part[numbers].sum()) for key, part in values.items()}
 
 
+@part("measurement")
 class Framework:
     """Measures what each path of the decoder adds to the target tokens' logits (§8)."""
 

@@ -20,6 +20,7 @@ from analysis.measurement import GoldTokens, Measured, Texts
 from analysis.measurements.gold_alignment_figure import CAPTION, gold_figure
 from analysis.rows import Row
 from gr_mvdr.explanation import Explanation
+from gr_mvdr.parts import part
 from gr_mvdr.relevance import PairAlignment
 
 # A softmax over a long text spreads thin, cross-attention does not: from one end to the other.
@@ -33,6 +34,7 @@ Key = tuple[str, str, int]  # alignment ("own", "softmax", "random"), direction,
 CONSTANT: Key = ("random", "", 0)
 
 
+@part("measurement")
 class GoldAlignment:
     """Precision, recall and alignment error rate (Och and Ney 2003), means over pairs with gold.
 

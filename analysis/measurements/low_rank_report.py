@@ -20,6 +20,7 @@ from analysis.measurement import Measured, Texts
 from analysis.measurements.low_rank_figure import ERRORS, NORMS, RANKS, norm_figure, rank_figure
 from analysis.rows import Row
 from gr_mvdr.explanation import Explanation
+from gr_mvdr.parts import part
 from gr_mvdr.relevance import PairAlignment
 
 PREFIX = "analysis/low_rank/"
@@ -29,6 +30,7 @@ MEANS = ("relative_error", "relative_error_rank_one", "effective_rank")
 SMALLEST = {"float32": torch.finfo(torch.float32).tiny, "float16": 2.0**-24}
 
 
+@part("measurement")
 class LowRank:
     """How close are alignments to rank one, and what does Lemma 5.1 promise?
 

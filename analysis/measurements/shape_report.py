@@ -15,6 +15,7 @@ from analysis.measurements.shape_figure import CAPTION, shape_figure
 from analysis.rows import Row
 from analysis.shape import entropy, largest_entropy, links_returned, support, top_mass
 from gr_mvdr.explanation import Explanation
+from gr_mvdr.parts import part
 from gr_mvdr.relevance import PairAlignment
 
 PREFIX = "analysis/shape/"
@@ -26,6 +27,7 @@ DIRECTED, OWN = "directed", "own"
 Key = tuple[str, int, str]  # "directed" or "own", layer, direction
 
 
+@part("measurement")
 class Shape:
     """How sharp are alignments, and do both directions agree?
 

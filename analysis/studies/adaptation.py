@@ -22,6 +22,7 @@ from analysis.studies.adaptation_figure import CAPTION, adaptation_figure
 from analysis.studies.study import Findings
 from analysis.tables import Cell, Table
 from gr_mvdr.alignment import TopK, TopP
+from gr_mvdr.parts import part
 from gr_mvdr.progress import track
 from gr_mvdr.scoring import Scoring
 
@@ -55,6 +56,7 @@ class Fold:
     rest: dict[str, float]
 
 
+@part("study")
 class Adaptation:
     """A study: the k × p grid of aligner Table 3, and folds of a few queries that choose in it."""
 

@@ -14,6 +14,7 @@ from analysis.rows import Row
 from analysis.studies.curves import Curves, draw_curves
 from analysis.studies.study import Findings, study_table
 from gr_mvdr.metrics import METRICS, rank_of
+from gr_mvdr.parts import part
 from gr_mvdr.progress import track
 from gr_mvdr.ranking import Ranking, recall_of_exact
 from gr_mvdr.search_costs import SearchCosts
@@ -22,6 +23,7 @@ from gr_mvdr.search_costs import SearchCosts
 FIRST = 10
 
 
+@part("study")
 class SearchGrid:
     """A study: `retrieve` under every combination of search options, queries encoded once."""
 

@@ -21,7 +21,7 @@ from analysis.gallery import Gallery, GalleryEntry
 from analysis.metric_names import Statistic
 from analysis.rows import Row, write_rows
 from analysis.tables import Cell, Table, markdown
-from gr_mvdr.configured import build
+from gr_mvdr.parts import admitting, build
 
 NAME = "study"
 TABLE = f"{NAME}.csv"
@@ -105,7 +105,8 @@ def run_study(
 def _study(settings: Mapping[str, Any]) -> Study:
     if isinstance(settings, DictConfig):
         settings = OmegaConf.to_container(settings, resolve=True)
-    return build(dict(settings))
+    with admitting(settings):
+        return build("study", settings)
 
 
 def is_measure(column: str) -> bool:

@@ -16,7 +16,7 @@ from analysis.studies.study import check_study
 from analysis.studies.sweep_study import swept_values
 from analysis.sweep import CompareRuns
 from conf.resolvers import register_resolvers
-from gr_mvdr.configured import build
+from gr_mvdr.parts import build
 
 CONFIGURATIONS = Path(__file__).parents[2] / "conf"
 EXPERIMENTS = sorted(path.stem for path in (CONFIGURATIONS / "experiment").glob("*.yaml"))
@@ -61,11 +61,11 @@ def jobs(config):
 def test_parts_of_an_experiment_can_be_built(experiment):
     config = composed(experiment, hydra=True)
     if config.get("study"):
-        build(OmegaConf.to_container(config.study, resolve=True))
+        build("study", OmegaConf.to_container(config.study, resolve=True))
     callback = OmegaConf.to_container(config.hydra.callbacks.compare)
     drawn = CompareRuns(**{k: v for k, v in callback.items() if k != "_target_"})
     for curves in drawn.curves:
-        build({"_target_": "analysis.studies.curves.Curves"} | curves)
+        Curves(**curves)
     if drawn.paper:
         assert read_paper(drawn.paper).rows
 
@@ -106,7 +106,7 @@ def test_every_job_of_a_sweep_composes(experiment):
 def test_the_figures_of_a_sweep_are_drawn_from_its_table(experiment, lines):
     config = composed(experiment, hydra=True)
     study = config.study and OmegaConf.to_container(config.study, resolve=True)
-    settings = build(study).settings if study else [{}]
+    settings = build("study", study).settings if study else [{}]
     chosen = [dict(word.split("=", 1) for word in line) for line in jobs(config)]
     measures = dict.fromkeys(("recall@100", "mrr@10", "ndcg@10"), 0.5)
     rows = [job | setting | measures for job, setting in product(chosen, settings)]

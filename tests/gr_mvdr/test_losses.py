@@ -5,7 +5,6 @@ import torch
 import torch.nn.functional as F
 
 from gr_mvdr.batch import PairBatch
-from gr_mvdr.configured import build
 from gr_mvdr.losses import (
     GivenNegativesCrossEntropy,
     InBatchCrossEntropy,
@@ -16,6 +15,7 @@ from gr_mvdr.losses import (
     symmetric_divergence,
     target_cross_entropy,
 )
+from gr_mvdr.parts import build
 
 NAN = math.nan
 LOSSES = [
@@ -323,7 +323,7 @@ def test_a_weighted_sum_is_built_from_what_a_checkpoint_holds():
     }
     scores, batch = drawn(4, 2), in_batch(range(4), 2, [[2], [3]], [[1.0, 0.0], [0.0, 1.0]])
     expected = InBatchCrossEntropy(0.5)(scores, batch) + 0.25 * MarginMSE()(scores, batch)
-    assert torch.isclose(build(settings)(scores, batch), expected)
+    assert torch.isclose(build("loss", settings)(scores, batch), expected)
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,8 @@ def trained_run(folder, system, tools, **settings):
 def pipeline(*runs, documents, directory):
     """A pipeline of (folder, depth), prepared and indexed."""
     stages = [
-        {"run": str(run)} | ({} if depth is None else {"depth": depth}) for run, depth in runs
+        {"run": str(run), "trust": True} | ({} if depth is None else {"depth": depth})
+        for run, depth in runs
     ]
     model = RerankPipeline(stages).eval()
     model.prepare(documents, range(len(documents)), directory / "identifiers")
@@ -375,7 +376,10 @@ def test_an_index_is_made_only_if_the_runs_own_does_not_fit(
         ([{"run": "A"}, {"run": "A"}], "model.stages.0.depth=None: must be ≥ 1"),
         ([{"run": "A", "depth": 0}, {"run": "A"}], "model.stages.0.depth=0: must be ≥ 1"),
         ([{"run": "A", "depth": 2.5}, {"run": "A"}], "model.stages.0.depth=2.5: must be ≥ 1"),
-        ([{"run": "A", "deep": 3}, {"run": "A"}], "model.stages.0.deep: must be run or depth"),
+        (
+            [{"run": "A", "deep": 3}, {"run": "A"}],
+            "model.stages.0.deep: must be run, depth or",
+        ),
         ([{"run": "A", "depth": 3}], "model.stages.0.depth=3: must be absent"),
         ([{"run": "A", "depth": 3}, {"run": "B"}], "model.stages.1.run=B: no such run folder"),
     ],

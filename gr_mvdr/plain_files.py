@@ -1,0 +1,185 @@
+"""Files that may come from anyone, read as nothing but data: YAML, JSON, checkpoints, tensors.
+
+Each reader gives plain values or ends in a ValueError that names the file, the line where there is
+one, and what was expected (docs/security.md).
+"""
+
+import json
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+# Far above any configuration of this library; a file beyond them is made to exhaust a reader.
+_BYTES, _DEPTH, _VALUES = 2**23, 40, 200_000
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML's plain types: no key twice, no merged keys, which could double from line to line."""
+
+    depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        self.depth += 1
+        if self.depth > 2 * _DEPTH:
+            raise _problem("must not be nested so deep", self.peek_event())
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self.depth -= 1
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen = {"<<"}
+        for key, _ in getattr(node, "value", []):
+            if not isinstance(key, yaml.ScalarNode) or key.value in seen:
+                raise _problem(f"must have each key once, in words, found {key.value!r}", key)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def _problem(text: str, place: Any) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=text, problem_mark=place.start_mark)
+
+
+def read_yaml(file: Path) -> dict[str, Any]:
+    """The keys of a YAML file; interpolations such as ``${oc.env:HOME}`` stay text.
+
+    Raises:
+        FileNotFoundError, ValueError: there is none; it is no group of keys.
+    """
+    try:
+        found = yaml.load(_text(file), _Loader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "broken"
+        raise ValueError(f"{file}{line}: must be valid YAML, keys and values ({problem})") from None
+    except (RecursionError, ValueError, OverflowError) as error:  # a date or number that is none
+        raise ValueError(f"{file}: must be valid YAML, keys and values ({error})") from None
+    return _checked(file, found)
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """The keys of a JSON file.
+
+    Raises:
+        FileNotFoundError, ValueError: there is none; it is no group of keys.
+    """
+    try:
+        found = json.loads(_text(file))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{file}:{error.lineno}: not valid JSON ({error.msg})") from None
+    except (RecursionError, ValueError) as error:
+        raise ValueError(f"{file}: not valid JSON ({error})") from None
+    return _checked(file, found)
+
+
+def read_checkpoint(file: Path) -> dict[str, Any]:
+    """A checkpoint of Lightning: tensors under "state_dict", plain values as "hyper_parameters".
+
+    Raises:
+        FileNotFoundError, ValueError: there is none; it is damaged, or holds anything else.
+    """
+    if not file.is_file():
+        raise FileNotFoundError(f"{file}: no such file")
+    if not zipfile.is_zipfile(file):
+        raise ValueError(f"{file}: is cut short or damaged, must be a whole checkpoint")
+    try:
+        found = torch.load(file, map_location="cpu", weights_only=True)
+    except OSError:
+        raise
+    # What torch raises depends on the byte that is wrong.
+    except Exception as error:
+        unsafe = type(error).__name__ == "UnpicklingError"
+        cause = "it holds more than weights" if unsafe else reason(error)
+        raise ValueError(f"{file}: is damaged, must be a whole checkpoint ({cause})") from None
+    if not isinstance(found, dict) or not isinstance(found.get("state_dict"), Mapping):
+        raise ValueError(f"{file}: must be a checkpoint with a state_dict")
+    for name, value in found["state_dict"].items():
+        if isinstance(value, Tensor) and value.layout is not torch.strided:
+            raise ValueError(f"{file}: {name}: must be a plain tensor")
+    _checked(f"{file}: hyper_parameters", found.setdefault("hyper_parameters", {}))
+    return found
+
+
+def read_tensors(file: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file.
+
+    Raises:
+        FileNotFoundError, ValueError: there is none; it is damaged.
+    """
+    if not file.is_file():
+        raise FileNotFoundError(f"{file}: no such file")
+    try:
+        return load_file(file)
+    except (SafetensorError, ValueError, KeyError, RuntimeError, TypeError) as error:
+        raise ValueError(f"{file}: is cut short or damaged ({reason(error)})") from None
+
+
+@contextmanager
+def reading(what: str) -> Iterator[None]:
+    """Says of every fault that it is the fault of what is read here: a foreign folder, mostly.
+
+    Args:
+        what: begins the message, "run=outputs/a".
+
+    Raises:
+        OSError: as it came. ValueError: in the place of anything else.
+    """
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        text = reason(error)
+        raise ValueError(text if text.startswith(what) else f"{what}: {text}") from error
+
+
+def reason(error: BaseException) -> str:
+    """What an exception says, in one line that is never empty."""
+    text = " ".join(str(error).split())[:500]
+    if isinstance(error, KeyError):
+        return f"{text} is missing"
+    if text and isinstance(error, ValueError | OSError | NotImplementedError):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _text(file: Path) -> str:
+    if not file.is_file():
+        raise FileNotFoundError(f"{file}: no such file")
+    if file.stat().st_size > _BYTES:
+        raise ValueError(f"{file}: must be ≤ {_BYTES:,} bytes")
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file}: must be text in UTF-8 ({error.reason})") from None
+
+
+def _checked(file: Path | str, value: Any) -> dict[str, Any]:
+    """A group of keys whose values are plain ones, not too many and not too deep."""
+    if not isinstance(value, dict):
+        kind = {list: "a list", type(None): "nothing", str: "a text"}.get(type(value), "a value")
+        raise ValueError(f"{file}: must be a group of keys, found {kind}")
+    waiting, count = [(value, 1)], 0
+    while waiting:
+        node, depth = waiting.pop()
+        count += 1
+        if count > _VALUES or depth > _DEPTH:
+            raise ValueError(f"{file}: must be ≤ {_DEPTH} levels deep, ≤ {_VALUES:,} values")
+        if isinstance(node, dict):
+            if wrong := [key for key in node if not isinstance(key, str)]:
+                raise ValueError(f"{file}: {wrong[0]!r}: a key must be text")
+            waiting += [(item, depth + 1) for item in node.values()]
+        elif isinstance(node, list | tuple):
+            waiting += [(item, depth + 1) for item in node]
+        elif not isinstance(node, str | int | float | bool | type(None)):
+            raise ValueError(f"{file}: must hold plain values, found {type(node).__name__}")
+    return value
