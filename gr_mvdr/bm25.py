@@ -2,12 +2,12 @@
 
 import json
 import re
-import shutil
 from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from gr_mvdr.files import new_folder
 from gr_mvdr.ranking import best_documents
 
 _WORD = re.compile(r"\w+")
@@ -68,9 +68,6 @@ class BM25Index:
 
     def save(self, directory: str | Path) -> None:
         """Writes bm25s's own files and the document ids, for later use outside this run."""
-        target = Path(directory)
-        unfinished = target.with_name(f"{target.name}.unfinished")
-        self.scorer.save(str(unfinished), show_progress=False)
-        (unfinished / "documents.json").write_text(json.dumps(self.ids))
-        shutil.rmtree(target, ignore_errors=True)
-        unfinished.rename(target)
+        with new_folder(directory, replace=True) as folder:
+            self.scorer.save(str(folder), show_progress=False)
+            (folder / "documents.json").write_text(json.dumps(self.ids))

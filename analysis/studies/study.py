@@ -22,6 +22,7 @@ from analysis.metric_names import Statistic
 from analysis.rows import Row, write_rows
 from analysis.tables import Cell, Table, markdown
 from gr_mvdr.configured import build
+from gr_mvdr.files import write_text
 
 NAME = "study"
 TABLE = f"{NAME}.csv"
@@ -181,6 +182,4 @@ def _text(setting: Row, column: str) -> str:
 
 def write_table(table: Table, folder: Path) -> None:
     """Writes `study.md` into a folder."""
-    partial = folder / f"{NAME}.md.partial"
-    partial.write_text("\n".join(markdown(table)) + "\n", encoding="utf-8")
-    partial.rename(folder / f"{NAME}.md")
+    write_text(folder / f"{NAME}.md", "\n".join(markdown(table)) + "\n")
