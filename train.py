@@ -1,6 +1,5 @@
 """Train, search, rerank, analyse and log one system on one collection: `python train.py --help`."""
 
-import json
 import logging
 import sys
 import time
@@ -20,7 +19,7 @@ from analysis.evaluation import evaluate_reranking, evaluate_retrieval
 from analysis.pages.report import write_report
 from analysis.provenance import provenance
 from analysis.publish import publish_run
-from analysis.run_folder import find_run, read_run, start_run, write_json
+from analysis.run_folder import CHECKPOINT, finite, opened_run, read_run, start_run
 from analysis.studies.study import check_study, run_study
 from conf.checks import check_values
 from conf.errors import errors_in_a_line
@@ -28,6 +27,7 @@ from conf.launch import launch, processes_to_start
 from conf.rehearse import rehearsed
 from conf.resolvers import register_resolvers
 from data_modules.module import RetrievalDataModule
+from gr_mvdr.files import new_folder, write_json
 from gr_mvdr.metrics import rank_of
 from gr_mvdr.parts import admitting, build
 from gr_mvdr.ranks import first, join, leave, rank
@@ -57,22 +57,27 @@ def train(config: DictConfig) -> dict[str, float]:
     join()
     with first():
         check_values(config)
-        run, finished = find_run(config)
-    if finished:
-        if rank() == 0:
-            print(f"{run}: finished before, kept")
-        return json.loads((run / "metrics.json").read_text())
-    model, data, logger = trained(config, run)
-    if rank() > 0:
-        model.help_index(data.documents)
-        leave()
-        return {}
-    metrics = measured(config, run, model, data)
-    write_json(run / "metrics.json", metrics)
-    report = write_report(run)
-    publish_run(logger, read_run(run))
-    print(f"{run}: finished, {report}")
-    return metrics
+    with opened_run(config) as (run, missing):
+        if missing in ([], ["report.html"]):
+            return kept(run, missing)
+        model, data, logger = trained(config, run)
+        if rank() > 0:
+            model.help_index(data.documents)
+            leave()
+            return {}
+        metrics = finite(measured(config, run, model, data), run / "metrics.json")
+        report = write_report(run, metrics=metrics)
+        publish_run(logger, read_run(run, metrics))
+        write_json(run / "metrics.json", metrics)  # last: from here on the run is finished
+        print(f"{run}: finished, {report}")
+        return metrics
+
+
+def kept(run: Path, missing: list[str]) -> dict[str, float]:
+    """The metrics of a run that was finished before; its page is made again if it was lost."""
+    if rank() == 0:
+        print(f"{run}: finished before, kept", *map(str, missing and [write_report(run)]))
+    return read_run(run).metrics
 
 
 def trained(config: DictConfig, run: Path) -> tuple[System, RetrievalDataModule, Any]:
@@ -84,7 +89,7 @@ def trained(config: DictConfig, run: Path) -> tuple[System, RetrievalDataModule,
         data = instantiate(config.data)
         model = prepared_model(config, data, run)
         record = provenance(config.system, model, data, config.seed)
-    logger = opened_run(config, run, record) if rank() == 0 else None
+    logger = announced(config, run, record) if rank() == 0 else None
     if weights is None:
         return fit(model, data, config, logger), data, logger
     take_weights(model.eval(), data.tokenizer, weights)
@@ -129,7 +134,7 @@ def prepared_model(config: DictConfig, data: RetrievalDataModule, run: Path) -> 
     return model
 
 
-def opened_run(config: DictConfig, run: Path, record: dict[str, Any]) -> Any:
+def announced(config: DictConfig, run: Path, record: dict[str, Any]) -> Any:
     """Makes the run's folder and says so; answers its logger, or None."""
     start_run(config, record)
     print(f"{config.system} on {record['collection']}: {record['documents']:,} documents → {run}")
@@ -156,9 +161,10 @@ def fit(model: System, data: RetrievalDataModule, config: DictConfig, logger: An
         data.epoch(0)
         data.val_dataloader()
     if rank() == 0:
-        data.tokenizer.save_pretrained(Path(config.run) / "tokenizer")
+        with new_folder(Path(config.run) / "tokenizer", replace=True) as folder:
+            data.tokenizer.save_pretrained(folder)
     trainer = instantiate(config.trainer, logger=logger or False)
-    checkpoint = Path(config.run) / "checkpoints" / "last.ckpt"
+    checkpoint = Path(config.run) / CHECKPOINT
     resumed = str(checkpoint) if checkpoint.is_file() else None
     try:
         trainer.fit(model, data, ckpt_path=resumed, weights_only=True)

@@ -11,7 +11,7 @@ from analysis.restore import restored
 from analysis.run_folder import asked_run, read_run
 from conf.errors import errors_in_a_line
 from conf.resolvers import register_resolvers
-from gr_mvdr.array_folder import new_folder
+from gr_mvdr.files import new_folder
 from gr_mvdr.tokenizers import load_tokenizer
 from models.export import write_system
 from models.identified import IdentifiedSystem

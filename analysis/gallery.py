@@ -7,7 +7,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from analysis.run_folder import write_json
+from gr_mvdr.files import new_file, write_json
 
 LIST = "figures.json"
 DOTS = 200  # an inch in a PNG: sharp on screens of high resolution
@@ -34,14 +34,12 @@ def save_figure(figure: Figure, directory: Path, name: str) -> Path:
     """Writes `name`.png and `name`.pdf (temporary name, then renamed); answers the PNG's path."""
     directory.mkdir(parents=True, exist_ok=True)
     for kind in ("pdf", "png"):
-        partial = directory / f"{name}.{kind}.partial"
         # Without a date equal figures are equal files.
         metadata = {"CreationDate": None} if kind == "pdf" else None
-        with warnings.catch_warnings():
+        with new_file(directory / f"{name}.{kind}") as partial, warnings.catch_warnings():
             # Scripts that the font lacks show as boxes; a warning a character helps nobody.
             warnings.filterwarnings("ignore", "Glyph .* missing from font")
             figure.savefig(partial, format=kind, dpi=DOTS, bbox_inches="tight", metadata=metadata)
-        partial.rename(directory / f"{name}.{kind}")
     return directory / f"{name}.png"
 
 

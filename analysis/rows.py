@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from gr_mvdr.files import new_file
+
 Row = dict[str, Any]
 
 
@@ -18,13 +20,11 @@ def write_rows(
         none: what stands for None.
     """
     columns = columns or list(dict.fromkeys(name for row in rows for name in row))
-    partial = path.with_name(f"{path.name}.partial")
-    with partial.open("w", newline="", encoding="utf-8") as file:
+    with new_file(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, columns)
         writer.writeheader()
         for row in rows:
             writer.writerow({name: _cell(value, none) for name, value in row.items()})
-    partial.rename(path)
 
 
 def _cell(value: Any, none: str) -> Any:

@@ -1,6 +1,6 @@
 """Analyses a finished run again, without training: ``python -m analysis.run run=outputs/…``."""
 
-import tempfile
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,13 +10,14 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from analysis.analyse import analyse_run
+from analysis.claim import claimed
 from analysis.pages.report import write_report
 from analysis.publish import publish_run
 from analysis.restore import restored
-from analysis.run_folder import asked_run, read_run, write_json
+from analysis.run_folder import asked_run, finite, read_run
 from conf.errors import errors_in_a_line
 from conf.resolvers import register_resolvers
-from gr_mvdr.run_files import read_metrics
+from gr_mvdr.files import sweep, temporary_folder, write_json
 
 CONFIGURATIONS = Path(__file__).parents[1] / "conf"
 
@@ -51,13 +52,16 @@ def analyse_again(
     version = read.provenance.get("version", "0.1")
     model, data = restored(read.path, version, trust)
     # An index in a folder of its own: the run's stays as it was searched.
-    with tempfile.TemporaryDirectory(prefix="index-") as folder:
-        model.index(data.documents, Path(folder))
+    with claimed(read.path):
+        sweep(read.path, claimed=True)
+        folder = temporary_folder("index")
+        model.index(data.documents, folder)
         found = analyse_run(model, data, read.path, read.system, settings) | model.statistics()
-    metrics = read_metrics(read.path) | found
-    write_json(read.path / "metrics.json", metrics)
-    report = write_report(read.path, peers)
-    publish_run(logger, read_run(read.path))
+        shutil.rmtree(folder)
+        metrics = finite(read.metrics | found, read.path / "metrics.json")
+        report = write_report(read.path, peers, metrics)
+        publish_run(logger, read_run(read.path, metrics))
+        write_json(read.path / "metrics.json", metrics)
     print(f"{read.path}: analysed, {report}")
     return metrics
 

@@ -2,13 +2,21 @@
 
 import hashlib
 import json
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from gr_mvdr.run_files import PARTS, read_config, read_metrics, read_provenance
+from analysis.claim import claimed
+from gr_mvdr.files import sweep, write_json, write_text
+from gr_mvdr.ranks import first, rank
+from gr_mvdr.run_files import PARTS, finite, read_config, read_metrics, read_provenance
+
+CHECKPOINT = "checkpoints/last.ckpt"
 
 # Keys of the configuration that say where or how a run was made, not what was run. The data's
 # contents are compared by their hashes.
@@ -76,27 +84,55 @@ class Run:
         }
 
 
-def find_run(config: DictConfig) -> tuple[Path, bool]:
-    """Where a run's folder is, and whether it holds this very run, finished.
+@contextmanager
+def opened_run(config: DictConfig) -> Iterator[tuple[Path, list[str]]]:
+    """`find_run`; where something is missing, the folder is this command's until the block ends.
+
+    Of several ranks the first claims it, and sweeps away what a killed process left in it.
+
+    Raises: as `find_run`, and ValueError where another command works in the folder.
+    """
+    with ExitStack() as held:
+        with first():
+            run, missing = find_run(config)
+            if missing and rank() == 0:
+                held.enter_context(claimed(run))
+                run, missing = find_run(config)  # as the command before this one left it
+                sweep(run, claimed=True)
+        yield run, missing
+
+
+def find_run(config: DictConfig) -> tuple[Path, list[str]]:
+    """Where a run's folder is, and which of its parts are missing: none of a finished run.
+
+    A run is finished when `metrics.json` is there, which is written last; a part that was lost
+    afterwards is made again.
 
     Args:
         config: with `run`, the folder, and `resume`.
 
     Raises:
         FileExistsError: the folder holds a run and `resume` is false.
-        ValueError: it holds a run of another configuration.
+        ValueError: it holds a run of another configuration, or one that cannot be told.
     """
     run = Path(config.run)
     path = run / "config.yaml"
-    if path.is_file():
-        if not config.resume:
-            raise FileExistsError(
-                f"run={run}: the folder exists; pass resume=true to continue or keep it, "
-                "or another name=…"
-            )
-        if _choices(path.read_text()) != _choices(OmegaConf.to_yaml(config, resolve=True)):
-            raise ValueError(f"run={run}: cannot resume, it was made with another config.yaml")
-    return run, (run / "metrics.json").is_file()
+    if not path.is_file():
+        return run, [path.name]
+    if not config.resume:
+        raise FileExistsError(
+            f"run={run}: the folder exists; pass resume=true to continue or keep it, "
+            "or another name=…"
+        )
+    found = _choices(path)
+    if found is None and any((run / part).exists() for part in (CHECKPOINT, "metrics.json")):
+        raise ValueError(
+            f"{path}: is damaged, so that it cannot be told which run this is: name=… makes "
+            "another one"
+        )
+    if found not in (None, _choices(config)):
+        raise ValueError(f"run={run}: cannot resume, it was made with another config.yaml")
+    return run, missing_parts(run)
 
 
 def start_run(config: DictConfig, record: dict[str, Any]) -> None:
@@ -106,22 +142,52 @@ def start_run(config: DictConfig, record: dict[str, Any]) -> None:
     """
     run = Path(config.run)
     run.mkdir(parents=True, exist_ok=True)
-    (run / "config.yaml").write_text(OmegaConf.to_yaml(config, resolve=True))
     write_json(run / "provenance.json", record)
+    write_text(run / "config.yaml", OmegaConf.to_yaml(config, resolve=True))
 
 
-def _choices(text: str) -> dict[str, Any]:
-    """A configuration without what may differ in a resumed run; what sweeps go through, too."""
-    config = OmegaConf.to_container(OmegaConf.create(text))
+def missing_parts(run: Path) -> list[str]:
+    """The parts of a run's folder that it lacks or that cannot be read, by what its metrics say.
+
+    Not `checkpoints/`: a finished run may do without.
+    """
+    found = {part: _object(run / part) for part in ("provenance.json", "metrics.json")}
+    missing = [part for part, content in found.items() if content is None]
+    metrics = found["metrics.json"] or {}
+    # "rerank/xtr/test_unseen/mrr@10" was measured on rerank-xtr-test_unseen.trec
+    searched = [key.split("/")[:-1] for key in metrics if "@" in key]
+    names = {"-".join(parts) for parts in searched if parts and parts[0] in ("retrieve", "rerank")}
+    wanted = {f"{name}.trec" for name in names} | {"report.html"}
+    wanted |= {"index"} if metrics.get("cost/index_bytes") else set()
+    entries = _object(run / "figures/figures.json", list) or []
+    wanted |= {f"figures/{entry['name']}.{kind}" for entry in entries for kind in ("png", "pdf")}
+    return missing + sorted(name for name in wanted if not (run / name).exists())
+
+
+def _object(path: Path, kind: type = dict) -> Any:
+    """What a JSON file holds; None where it is missing, cut or of another kind."""
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, kind) else None
+
+
+def _choices(config: Path | DictConfig) -> dict[str, Any] | None:
+    """A configuration without what may differ in a resumed run; what sweeps go through, too.
+
+    None for a file that holds none: an earlier version wrote it in place, and was killed.
+    """
+    try:
+        text = config.read_text() if isinstance(config, Path) else None
+        text = OmegaConf.to_yaml(config, resolve=True) if text is None else text
+        content = yaml.safe_load(text)
+    except (yaml.YAMLError, UnicodeDecodeError):
+        return None
+    if not isinstance(content, dict) or "seed" not in content:
+        return None
     left_out = ("resume", "logger", "collections", "batches", "k_trains")
-    return {key: value for key, value in config.items() if key not in left_out}
-
-
-def write_json(path: Path, content: Any, indent: int | None = 2) -> None:
-    """Writes JSON under a temporary name first: nothing half-written remains."""
-    unfinished = path.with_suffix(".unfinished")
-    unfinished.write_text(json.dumps(content, indent=indent, ensure_ascii=False) + "\n")
-    unfinished.rename(path)
+    return {key: value for key, value in content.items() if key not in left_out}
 
 
 def flatten(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -146,21 +212,26 @@ def asked_run(path: str | None) -> Path:
     return Path(path)
 
 
-def read_run(path: Path) -> Run:
+def read_run(path: Path, metrics: Mapping[str, float] | None = None) -> Run:
     """Reads a run's folder.
+
+    Args:
+        metrics: of a run that is about to be finished; None = its `metrics.json`.
 
     Raises:
         FileNotFoundError: no such folder.
         UnfinishedRun: a part is missing.
-        ValueError: a part is broken, or the provenance names no system or collection.
+        ValueError: a part is broken, the provenance names no system or collection, or a metric is
+            not finite.
     """
     path = Path(path)
     if not path.is_dir():
         raise FileNotFoundError(f"{path}: no such run folder")
-    for part in PARTS:
+    for part in PARTS if metrics is None else PARTS[:-1]:
         if not (path / part).is_file():
             raise UnfinishedRun(f"{path} is unfinished: it has no {part}")
-    return Run(path, read_config(path), read_provenance(path), read_metrics(path))
+    found = read_metrics(path) if metrics is None else finite(metrics, path / "metrics.json")
+    return Run(path, read_config(path), read_provenance(path), found)
 
 
 def find_runs(folder: Path) -> list[Path]:

@@ -24,6 +24,13 @@ def errors_in_a_line() -> Iterator[None]:
     try:
         yield
     except InstantiationException as error:
-        sys.exit(f"error: {error.__cause__ or error}")
+        sys.exit(f"error: {_said(error.__cause__ or error)}")
     except (ValueError, OSError) as error:
-        sys.exit(f"error: {error}")
+        sys.exit(f"error: {_said(error)}")
+
+
+def _said(error: BaseException) -> str:
+    """The system's errors by the name of the file: "outputs/…: No space left on device"."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset, Features, Value
-from datasets.exceptions import DatasetGenerationError
 from datasets.table import InMemoryTable
 
+from data_modules.arrow_file import kept_table, write_table
 from data_modules.columns import arrow_column
 
 DOCUMENTS = Features({"id": Value("string"), "title": Value("string"), "text": Value("string")})
@@ -129,7 +129,7 @@ def is_identifier(id: object) -> bool:
 def cached_table(
     rows: Callable[[], Iterator[dict]], features: Features, *made_from: str
 ) -> Dataset:
-    """Write rows once to the Arrow cache of ``datasets`` and memory-map them from then on.
+    """Write rows once beside the cache of ``datasets`` and memory-map them from then on.
 
     Args:
         rows: makes the iterator over the rows; called only if the cache lacks the table.
@@ -141,13 +141,8 @@ def cached_table(
         Exception: whatever ``rows`` raised, as it was raised; the cache then keeps nothing.
     """
     key = hashlib.sha256(json.dumps([str(features), *made_from]).encode()).hexdigest()[:32]
-    try:
-        with no_bars():
-            return Dataset.from_generator(rows, features=features, fingerprint=key)
-    except DatasetGenerationError as error:
-        if error.__cause__ is None:
-            raise
-        raise error.__cause__ from None
+    folder = Path(datasets.config.HF_DATASETS_CACHE) / "tables" / key
+    return kept_table(folder, features, key, lambda file: write_table(file, features, rows()))
 
 
 @contextmanager

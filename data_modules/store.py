@@ -1,5 +1,6 @@
 """Collections on disk: written once as Arrow tables with a manifest, memory-mapped from then on."""
 
+import errno
 import hashlib
 import json
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ from data_modules.layout_checks import LayoutChecks
 from data_modules.ranked_runs import write_run
 from data_modules.room import check_room
 from data_modules.written_once import written_once
+from gr_mvdr.checksums import checksum, read_sealed, verify, write_sealed
 from gr_mvdr.progress import track
 
 VERSION = 1  # of what is written: raise it when the same layout should give other tables
@@ -43,7 +45,6 @@ def collect(
         OSError: the disk has too little room.
     """
     place = Path(store).expanduser() if store else _default_store()
-    place.mkdir(parents=True, exist_ok=True)
     sources = source_hashes(layout, place)
     options = {**layout.options, "empty_documents": empty_documents}
     key = _key(sources, options)
@@ -78,11 +79,20 @@ def source_hashes(layout: Layout, store: Path) -> dict[str, str]:
         state = file.stat()
         stamp = f"{file.resolve()} {state.st_size} {state.st_mtime_ns}"
         name = hashlib.sha256(stamp.encode()).hexdigest()[:32]
-        with written_once(store / ".hashes" / name) as partial:
+        hashes[str(file)] = _kept_hash(store / ".hashes" / name, file)
+    return hashes
+
+
+def _kept_hash(kept: Path, file: Path) -> str:
+    try:
+        with written_once(kept) as partial:
             if partial is not None:
                 partial.write_text(sha256(file))
-        hashes[str(file)] = (store / ".hashes" / name).read_text()
-    return hashes
+        return kept.read_text()
+    except OSError as error:
+        if error.errno not in (errno.EROFS, errno.EACCES):
+            raise
+        return sha256(file)  # a store that only others fill
 
 
 def _needed_bytes(layout: Layout) -> int:
@@ -135,8 +145,13 @@ def _write_manifest(
         "splits": [split for split in layout.judgements if split in counts],
         "counts": dict(counts),
         "text_fields": ["title", "text"],
+        "files": {
+            str(file.relative_to(folder)): checksum(file)
+            for file in sorted(folder.rglob("*"))
+            if file.is_file()
+        },
     }
-    (folder / MANIFEST).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    write_sealed(folder / MANIFEST, content, indent=2)
 
 
 def open_collection(folder: Path) -> Collection:
@@ -155,9 +170,11 @@ def open_collection(folder: Path) -> Collection:
 
 
 def _opened(folder: Path) -> Collection:
-    manifest = json.loads((folder / MANIFEST).read_text())
+    manifest = read_sealed(folder / MANIFEST)
     if manifest["format"] != VERSION:
         raise ValueError(f"of format {manifest['format']}, not {VERSION}")
+    for name, expected in manifest.get("files", {}).items():
+        verify(folder / name, expected)
 
     def table(name: str, features: datasets.Features, rows: int) -> Dataset:
         found = open_table(folder / f"{name}.arrow", features, f"{folder.name}-{name}")

@@ -14,6 +14,7 @@ import numpy as np
 from datasets import Dataset, Features, List, Value
 from transformers import PreTrainedTokenizerBase
 
+from data_modules.arrow_file import TABLE, kept_table
 from data_modules.cleaning import cleaned
 from data_modules.collection import no_bars
 from data_modules.written_once import written_once
@@ -206,14 +207,33 @@ def word_starts(text: str, offsets: list[tuple[int, int]]) -> list[int]:
 
 
 def _map(table: Dataset, function: Callable, key: str, description: str, **new: List) -> Dataset:
-    """The table with further columns `new`, or with others in place of its own; cached."""
-    # The explicit fingerprint names all that the column depends on; a pickled closure would not
-    # stay the same from one run to the next.
-    with no_bars() if not sys.stderr.isatty() else nullcontext():
-        features = Features({**table.features, **new})
-        return table.map(
-            function, batched=True, features=features, new_fingerprint=key, desc=description
-        )
+    """The table with further columns `new`, or with others in place of its own.
+
+    Made once, in a folder beside the table's own file; in memory where it has none.
+
+    Args:
+        key: names all that the columns depend on.
+    """
+    features = Features({**table.features, **new})
+
+    def mapped(file: Path | None) -> Dataset:
+        with no_bars() if not sys.stderr.isatty() else nullcontext():
+            return table.map(
+                function,
+                batched=True,
+                features=features,
+                new_fingerprint=key,
+                desc=description,
+                keep_in_memory=file is None,
+                cache_file_name=file and str(file),
+                load_from_cache_file=False,
+            )
+
+    if not table.cache_files:
+        return mapped(None)
+    source = Path(table.cache_files[0]["filename"])
+    tables = source.parents[1] if source.name == TABLE else source.parent / "tables"
+    return kept_table(tables / key, features, key, mapped)
 
 
 def _key(*causes) -> str:

@@ -1,11 +1,12 @@
 """Files that several processes may make at the same time: one does, the others wait."""
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock
+
+from gr_mvdr.files import new_file, sweep
 
 
 @contextmanager
@@ -13,27 +14,20 @@ def written_once(path: Path) -> Iterator[Path | None]:
     """Gives a temporary name for what is to be made, or None if it is there.
 
     What was made takes its name at the end of the block; after an error or an interruption nothing
-    is left.
+    is left, after a kill what the next call sweeps away. What is there is not touched: a cache that
+    is filled may be on a disk that cannot be written to.
 
     Args:
         path: of a file or folder that is whole if it is there.
     """
+    if path.exists():
+        yield None
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_name(f".{path.name}.lock")):
         if path.exists():
             yield None
             return
-        partial = path.with_name(f".{path.name}.partial")
-        _remove(partial)  # of a process that was killed
-        try:
+        sweep(path.parent)
+        with new_file(path) as partial:
             yield partial
-            partial.rename(path)
-        finally:
-            _remove(partial)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

@@ -4,38 +4,15 @@ One `.npy` file an array and one `arrays.json` with every file's size and checks
 that was cut short or damaged is refused instead of giving wrong results. Nothing is pickled.
 """
 
-import json
-import shutil
-import tempfile
-import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
+from gr_mvdr.checksums import checksum, read_sealed, verify, write_sealed
+from gr_mvdr.files import naming, new_folder
+
 CONTENTS = "arrays.json"
-
-
-@contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
-    """A folder to write into, which becomes `path` when all is written, and else disappears.
-
-    Raises:
-        ValueError: `path` exists already.
-    """
-    if path.exists():
-        raise ValueError(f"{path}: exists already, an index is never overwritten")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    try:
-        yield folder
-        folder.chmod(0o755)  # mkdtemp's folders are closed to everyone else
-        folder.rename(path)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
 
 
 def write_arrays(path: Path, arrays: dict[str, np.ndarray], settings: dict[str, Any]) -> None:
@@ -46,10 +23,37 @@ def write_arrays(path: Path, arrays: dict[str, np.ndarray], settings: dict[str, 
     """
     with new_folder(path) as folder:
         for name, array in arrays.items():
-            np.save(folder / f"{name}.npy", array, allow_pickle=False)
-        files = {f"{name}.npy": _checksum(folder / f"{name}.npy") for name in arrays}
-        contents = json.dumps({"settings": settings, "files": files}, indent=1)
-        (folder / CONTENTS).write_text(contents + "\n", encoding="utf-8")
+            write_array(folder / f"{name}.npy", array)
+        files = {f"{name}.npy": checksum(folder / f"{name}.npy") for name in arrays}
+        write_sealed(folder / CONTENTS, {"settings": settings, "files": files}, indent=1)
+
+
+def write_array(file: Path, array: np.ndarray) -> None:
+    """Writes a `.npy` file in place: for folders that take their name when they are whole."""
+    with naming(file), file.open("wb") as stream:
+        np.lib.format.write_array(_Stream(stream), np.asanyarray(array), allow_pickle=False)
+
+
+class _Stream:
+    """A file that numpy does not take for one: what it writes to files by itself fails without
+    saying why, and here the system's error passes."""
+
+    def __init__(self, file: BinaryIO):
+        self.write = file.write
+
+
+def check(holds: bool | np.bool_, path: str | Path, rule: str) -> None:
+    """Raises ValueError, which names the file or folder, unless what was read from it holds."""
+    if not holds:
+        raise ValueError(f"{path}: is damaged, {rule}")
+
+
+def check_offsets(offsets: np.ndarray, first: int, last: int, count: int, path: str | Path) -> None:
+    """Raises ValueError unless `count` + 1 integers go from `first` to `last` without falling."""
+    fits = offsets.shape == (count + 1,) and offsets.dtype == np.int64
+    fits = fits and offsets[0] == first and offsets[-1] == last
+    rule = f"must hold {count + 1:,} ascending int64 from {first} to {last:,}"
+    check(fits and bool((offsets[1:] >= offsets[:-1]).all()), path, rule)
 
 
 def read_arrays(path: Path, names: tuple[str, ...]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -62,27 +66,16 @@ def read_arrays(path: Path, names: tuple[str, ...]) -> tuple[dict[str, np.ndarra
     if not path.is_dir():
         raise FileNotFoundError(f"{path}: no such folder")
     try:
-        contents = json.loads((path / CONTENTS).read_text(encoding="utf-8"))
+        contents = read_sealed(path / CONTENTS)
         files, settings = dict(contents["files"]), dict(contents["settings"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, KeyError, TypeError) as error:
         raise ValueError(f"{path / CONTENTS}: must list the folder's files ({error})") from error
     arrays = {}
     for name in names:
         file = path / f"{name}.npy"
         if file.name not in files or not file.is_file():
             raise ValueError(f"{file}: is missing, the folder must hold {', '.join(names)}")
-        found = _checksum(file)
-        if found != files[file.name]:
-            raise ValueError(f"{file}: is damaged, expected {files[file.name]}, found {found}")
+        verify(file, files[file.name])
         # A plain array over the map: np.memmap's own indexing is slow.
         arrays[name] = np.asarray(np.load(file, mmap_mode="r", allow_pickle=False))
     return arrays, settings
-
-
-def _checksum(file: Path) -> dict[str, int]:
-    """The file's size in bytes and its CRC-32."""
-    crc = 0
-    with file.open("rb") as stream:
-        while block := stream.read(1 << 22):
-            crc = zlib.crc32(block, crc)
-    return {"bytes": file.stat().st_size, "crc32": crc}

@@ -2,13 +2,13 @@
 
 import json
 import re
-import shutil
 import warnings
 from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from gr_mvdr.files import new_folder
 from gr_mvdr.ranking import best_documents
 
 _WORD = re.compile(r"\w+")
@@ -79,11 +79,7 @@ class BM25Index:
 
     def save(self, directory: str | Path) -> None:
         """Writes bm25s's own files and the document ids, for later use outside this run."""
-        target = Path(directory)
-        unfinished = target.with_name(f"{target.name}.unfinished")
-        unfinished.mkdir(parents=True, exist_ok=True)
-        if self.vocabulary:
-            self.scorer.save(str(unfinished), show_progress=False)
-        (unfinished / "documents.json").write_text(json.dumps(self.ids))
-        shutil.rmtree(target, ignore_errors=True)
-        unfinished.rename(target)
+        with new_folder(directory, replace=True) as folder:
+            if self.vocabulary:
+                self.scorer.save(str(folder), show_progress=False)
+            (folder / "documents.json").write_text(json.dumps(self.ids))

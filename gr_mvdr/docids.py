@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gr_mvdr.array_folder import new_folder
+from gr_mvdr.files import new_folder
 from gr_mvdr.hierarchical_clusters import ClusterTree
 from gr_mvdr.identifiers import Encode, Scheme, Table, check_at_least, check_choice
 from gr_mvdr.parts import build, part

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gr_mvdr.array_folder import read_arrays, write_arrays
+from gr_mvdr.array_folder import check, check_offsets, read_arrays, write_arrays
 from gr_mvdr.progress import track
 
 _ARRAYS = ("first_child", "centroids", "members", "first_member", "points")
@@ -74,7 +74,9 @@ class ClusterTree:
     @classmethod
     def load(cls, folder: Path) -> "ClusterTree":
         """Opens a saved tree by memory map."""
-        return cls(**read_arrays(folder, _ARRAYS)[0])
+        arrays = read_arrays(folder, _ARRAYS)[0]
+        _check_arrays(folder, **arrays)
+        return cls(**arrays)
 
     def __len__(self) -> int:
         """The number of nodes."""
@@ -197,3 +199,28 @@ def _seat(costs: np.ndarray, labels: np.ndarray, room: np.ndarray) -> None:
 def _means(points: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """(parts, d) float32, the mean of each part."""
     return np.stack([points[labels == part].mean(0) for part in range(labels.max() + 1)])
+
+
+def _check_arrays(
+    path: Path,
+    first_child: np.ndarray,
+    centroids: np.ndarray,
+    members: np.ndarray,
+    first_member: np.ndarray,
+    points: np.ndarray,
+) -> None:
+    """Refuses arrays that are no tree of clusters of the points."""
+    nodes, count = len(centroids), len(points)
+    fits = centroids.ndim == 2 and nodes and centroids.shape[1:] == points.shape[1:]
+    check(fits and np.isfinite(centroids).all(), path / "centroids.npy", "must hold vectors")
+    check(np.isfinite(points).all(), path / "points.npy", "must hold vectors")
+    check_offsets(first_child, 1, nodes, nodes, path / "first_child.npy")
+    # Breadth first, all children come later.
+    later = (first_child[:-1] > np.arange(nodes)).all()
+    check(later, path / "first_child.npy", "a node is its own ancestor")
+    check_offsets(first_member, 0, count, nodes, path / "first_member.npy")
+    is_leaf = first_child[1:] == first_child[:-1]
+    filled = (np.diff(first_member) > 0) == is_leaf
+    check(filled.all(), path / "first_member.npy", "leaves alone must have members")
+    fits = members.dtype == np.int64 and np.array_equal(np.sort(members), np.arange(count))
+    check(fits, path / "members.npy", "must hold every point once")

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gr_mvdr.array_folder import read_arrays, write_arrays
+from gr_mvdr.array_folder import check, check_offsets, read_arrays, write_arrays
 
 # table["id"], len(table), table.select(rows) -> a table; a `datasets.Dataset` is one.
 Table = Any
@@ -178,7 +178,11 @@ class Identifiers:
                 f"{folder}: holds the identifiers of collection {found}, "
                 f"must be of collection {collection}"
             )
-        tokens, starts = arrays["tokens"].tolist(), arrays["starts"].tolist()
+        tokens, starts = arrays["tokens"], arrays["starts"]
+        check_offsets(starts, 0, len(tokens), len(document_ids), Path(folder) / "starts.npy")
+        fits = tokens.dtype == np.int64 and tokens.min(initial=0) >= 0
+        check(fits, Path(folder) / "tokens.npy", "must hold tokens ≥ 0, int64")
+        tokens, starts = tokens.tolist(), starts.tolist()
         return cls(document_ids, [tokens[start:end] for start, end in pairwise(starts)])
 
 

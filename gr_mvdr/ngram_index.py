@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gr_mvdr.array_folder import read_arrays, write_arrays
+from gr_mvdr.array_folder import check, check_offsets, read_arrays, write_arrays
 from gr_mvdr.constraint import Successors, ragged_range
 from gr_mvdr.suffix_array import common_prefixes, join, sort_suffixes
 
@@ -109,6 +109,7 @@ class NgramIndex:
         depth = settings.get("depth")
         if not isinstance(depth, int) or not 1 <= depth <= 255:
             raise ValueError(f"{path}: depth={depth!r}: must be a number between 1 and 255")
+        _check_arrays(Path(path), **arrays, depth=depth)
         return cls(**arrays, depth=depth)
 
     def __len__(self) -> int:
@@ -237,3 +238,27 @@ class NgramIndex:
         stop = np.append(start, 0)[1:]
         is_last = np.append(row, -1)[1:] != row
         return row, start, np.where(is_last, state.high[row], stop)
+
+
+def _check_arrays(
+    path: Path,
+    text: np.ndarray,
+    starts: np.ndarray,
+    suffixes: np.ndarray,
+    shared: np.ndarray,
+    depth: int,
+) -> None:
+    """Refuses arrays that point outside the text, or across a document's end."""
+    fits = text.dtype in (np.uint16, np.uint32) and text.ndim == 1
+    check(fits, path / "text.npy", "must hold tokens, uint16 or uint32")
+    check_offsets(starts, 0, len(text), len(starts) - 1, path / "starts.npy")
+    terminator, documents = np.iinfo(text.dtype).max, len(starts) - 1
+    ended = (starts[1:] > starts[:-1]).all() and (text[starts[1:] - 1] == terminator).all()
+    ended = ended and np.count_nonzero(text == terminator) == documents
+    check(ended, path / "text.npy", "every document must end, once")
+    fits = suffixes.dtype == np.int32 and suffixes.shape == (len(text) - documents,)
+    fits = fits and len(suffixes) and suffixes.min() >= 0 and suffixes.max() < len(text)
+    check(fits, path / "suffixes.npy", "must hold a place in the text for every token")
+    check((text[suffixes] != terminator).all(), path / "suffixes.npy", "points at an end")
+    fits = shared.dtype == np.uint8 and shared.shape == suffixes.shape and shared.max() <= depth
+    check(fits, path / "shared.npy", f"must hold a length ≤ {depth} for every token")

@@ -61,9 +61,6 @@ class ProductQuantiser:
         faiss.copy_array_to_vector(self.codebooks.flatten().numpy(), quantiser.centroids)
         return quantiser
 
-    def save(self, path: Path) -> None:
-        np.save(path, self.codebooks.numpy(), allow_pickle=False)
-
     @classmethod
     def load(cls, path: Path) -> "ProductQuantiser":
         return cls(torch.from_numpy(np.load(path, allow_pickle=False)))

@@ -1,13 +1,13 @@
 """Rankings and relevance judgements, in memory and as TREC files."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TextIO, TypeVar
 
 import numpy as np
 
+from gr_mvdr.files import new_file
 from gr_mvdr.metrics import METRICS, evaluate, evaluate_queries
 
 __all__ = ["METRICS", "Ranking", "evaluate", "evaluate_queries", "read_qrels", "write_qrels"]
@@ -72,7 +72,7 @@ class Ranking:
         Raises:
             ValueError: an id or the tag is empty or holds white space.
         """
-        with _replacing(path) as file:
+        with new_file(path) as partial, partial.open("w", encoding="utf-8") as file:
             for query, scores in self._results.items():
                 for rank, (document, score) in enumerate(scores.items(), start=1):
                     _write_columns(file, query, "Q0", document, str(rank), repr(score), tag)
@@ -141,7 +141,7 @@ def read_qrels(path: str | Path) -> Qrels:
 
 def write_qrels(qrels: Mapping[str, Mapping[str, int]], path: str | Path) -> None:
     """Write TREC judgements: ``query 0 document grade``."""
-    with _replacing(path) as file:
+    with new_file(path) as partial, partial.open("w", encoding="utf-8") as file:
         for query, grades in qrels.items():
             for document, grade in grades.items():
                 _write_columns(file, query, "0", document, str(int(grade)))
@@ -176,16 +176,3 @@ def _write_columns(file: TextIO, *columns: str) -> None:
         if column.split() != [column]:
             raise ValueError(f"{column!r}: a TREC column must be one word without white space")
     file.write(" ".join(columns) + "\n")
-
-
-@contextmanager
-def _replacing(path: str | Path) -> Iterator[TextIO]:
-    """A file that takes its name only when it is whole."""
-    path = Path(path)
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        with partial.open("w", encoding="utf-8") as file:
-            yield file
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)

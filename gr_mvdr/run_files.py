@@ -1,5 +1,6 @@
 """The files that say what a finished run is: `config.yaml`, `provenance.json`, `metrics.json`."""
 
+from collections.abc import Mapping
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -54,13 +55,24 @@ def read_provenance(run: Path) -> dict[str, Any]:
 
 
 def read_metrics(run: Path) -> dict[str, float]:
-    """A run's flat metrics, those that are finite numbers.
+    """A run's flat metrics.
 
     Raises:
-        FileNotFoundError, ValueError: they are missing; broken.
+        FileNotFoundError, ValueError: they are missing; broken, or one is not finite.
     """
-    found = read_json(run / METRICS)
-    return {name: value for name, value in found.items() if _is_number(value)}
+    return finite(read_json(run / METRICS), run / METRICS)
+
+
+def finite(metrics: Mapping[str, Any], file: Path) -> dict[str, float]:
+    """The metrics, if all of them are finite numbers.
+
+    Raises:
+        ValueError: names the file, and a metric that is not.
+    """
+    for key, value in metrics.items():
+        if not _is_number(value):
+            raise ValueError(f"{file}: {shown(key)}={shown(value)}: must be a finite number")
+    return dict(metrics)
 
 
 def _is_number(value: Any) -> bool:

@@ -1,7 +1,5 @@
 """The nearest document tokens of query tokens: among all, or in the lists of an inverted file."""
 
-import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +8,14 @@ import torch
 from torch import Tensor
 
 from gr_mvdr.batch import length_mask
+from gr_mvdr.checksums import checksum, read_sealed, verify, write_sealed
+from gr_mvdr.files import new_folder
 from gr_mvdr.imputation import Retrieved
 from gr_mvdr.salience import top_share
 from gr_mvdr.token_store import TokenStore
 from gr_mvdr.token_vectors import TokenVectors
 
-FOLDER = "neighbours"
+FOLDER, LISTS, SETTINGS = "neighbours", "lists.faiss", "settings.json"
 # k-means: faiss's defaults take ten times as long and find no better lists.
 _ITERATIONS, _SAMPLE_PER_LIST = 10, 64
 # The codes of the inverted file: bits of a sub-vector, and tokens they are learned from.
@@ -219,26 +219,25 @@ def _save(folder: Path, index: Any, settings: dict[str, Any]) -> None:
     """Writes the inverted file whole, in the place of an old one."""
     import faiss
 
-    unfinished = folder.with_name(folder.name + ".unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir()
-    try:
-        faiss.write_index(index, str(unfinished / "lists.faiss"))
-        (unfinished / "settings.json").write_text(json.dumps(settings))
-    except BaseException:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        raise
-    shutil.rmtree(folder, ignore_errors=True)
-    unfinished.rename(folder)
+    with new_folder(folder, replace=True) as partial:
+        lists = partial / LISTS
+        faiss.write_index(index, str(lists))
+        write_sealed(partial / SETTINGS, {**settings, "file": checksum(lists)})
 
 
 def saved_settings(directory: Path) -> dict[str, Any] | None:
     """What the inverted file in an index's directory was built with; None where there is none."""
-    path = directory / FOLDER / "settings.json"
-    return json.loads(path.read_text()) if path.is_file() else None
+    path = directory / FOLDER / SETTINGS
+    if not path.is_file():
+        return None
+    settings = read_sealed(path)
+    settings.pop("file", None)
+    return settings
 
 
 def _open(folder: Path) -> Any:
     import faiss
 
-    return faiss.read_index(str(folder / "lists.faiss"))
+    if expected := read_sealed(folder / SETTINGS).get("file"):
+        verify(folder / LISTS, expected)
+    return faiss.read_index(str(folder / LISTS))

@@ -1,6 +1,5 @@
 """Every document token's vector on disk, a file a column, memory-mapped; documents come and go."""
 
-import json
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -10,9 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gr_mvdr.array_folder import check
+from gr_mvdr.checksums import read_sealed, verify
 from gr_mvdr.product_quantiser import ProductQuantiser
 
 HEADER = "index.json"
+_KEYS = {"document_ids", "deleted", "tokens", "revision", "dtype", "pq_bytes", "sizes", "salience"}
 # Stored types of vectors and keys; "pq" stores codes.
 DTYPES = {"float32": np.float32, "float16": np.float16, "pq": np.uint8}
 # Of the other columns: an id fits into 4 bytes, as vocabularies do.
@@ -99,6 +101,19 @@ class TokenStore:
             name: ProductQuantiser.load(self.directory / f"{name}.codebook.npy")
             for name in (self.sizes if is_pq else ())
         }
+        self._check()
+
+    def _check(self) -> None:
+        """Refuses files that are not as they were written; an old index has no checksums."""
+        for name, expected in self.header.get("files", {}).items():
+            verify(self.directory / name, expected)
+        counted = (self.counts > 0).all() and int(self.counts.sum()) == self.n_tokens
+        rule = f"must hold counts ≥ 1 of {self.n_tokens:,} tokens"
+        check(bool(counted), self.directory / "counts.bin", rule)
+        for name, quantiser in self.quantisers.items():
+            parts = self.header["pq_bytes"]
+            fits = quantiser.codebooks.shape == (parts, 256, self.sizes[name] // parts)
+            check(fits, self.directory / f"{name}.codebook.npy", "must fit the vectors")
 
     def __len__(self) -> int:
         return len(self.document_ids)
@@ -197,7 +212,12 @@ def _read_header(directory: Path) -> dict[str, Any]:
     path = directory / HEADER
     if not path.is_file():
         raise FileNotFoundError(f"index={directory}: no token index there ({HEADER} missing)")
-    return json.loads(path.read_text(encoding="utf-8"))
+    header = read_sealed(path)
+    missing = _KEYS - header.keys()
+    check(not missing, path, f"must name {', '.join(sorted(missing))}")
+    numbers, count = header["deleted"], len(header["document_ids"])
+    check(all(0 <= number < count for number in numbers), path, "a deleted document is unknown")
+    return header
 
 
 def _check_fingerprint(directory: Path, found: dict[str, str], expected: dict[str, str]) -> None:

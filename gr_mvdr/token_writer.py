@@ -4,9 +4,9 @@ Data files only grow, and the header, replaced as a whole, says how much of them
 """
 
 import errno
-import json
 import os
 import shutil
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -15,6 +15,9 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
+from gr_mvdr.array_folder import write_array
+from gr_mvdr.checksums import Checksum, checksum, with_samples, write_sealed
+from gr_mvdr.files import new_folder
 from gr_mvdr.product_quantiser import ProductQuantiser
 from gr_mvdr.token_store import DTYPES, HEADER, PackedTokens, TokenStore, columns_of, rows_in
 
@@ -39,21 +42,15 @@ def create(
     """
     if dtype not in DTYPES:
         raise ValueError(f"model.search.dtype={dtype}: must be one of {', '.join(DTYPES)}")
-    unfinished = directory.with_name(directory.name + ".unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    try:
-        with _disk_full(directory, len(document_ids)) as written:
-            unfinished.mkdir(parents=True)
-            header = _empty_header("float16" if dtype == "pq" else dtype, fingerprint)
-            header = _append(unfinished, header, document_ids, encoded, written, {})
-            _write_header(unfinished, header)
-            if dtype == "pq":
-                _quantise(TokenStore(unfinished), pq_bytes, seed, written)
-    except BaseException:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        raise
-    shutil.rmtree(directory, ignore_errors=True)
-    unfinished.rename(directory)
+    with (
+        _disk_full(directory, len(document_ids)) as written,
+        new_folder(directory, replace=True) as folder,
+    ):
+        header = _empty_header("float16" if dtype == "pq" else dtype, fingerprint)
+        header = _append(folder, header, document_ids, encoded, written, {})
+        write_sealed(folder / HEADER, header)
+        if dtype == "pq":
+            _quantise(TokenStore(folder), pq_bytes, seed, written)
 
 
 def append(store: TokenStore, document_ids: Sequence[str], encoded: Iterable[PackedTokens]) -> None:
@@ -70,7 +67,7 @@ def append(store: TokenStore, document_ids: Sequence[str], encoded: Iterable[Pac
         with _disk_full(store.directory, len(document_ids)) as written:
             header, quantisers = store.header, store.quantisers
             header = _append(store.directory, header, document_ids, encoded, written, quantisers)
-            _write_header(store.directory, header)
+            write_sealed(store.directory / HEADER, header)
     except BaseException:
         _cut(store.directory, store.header)
         raise
@@ -84,7 +81,8 @@ def delete(store: TokenStore, document_ids: Sequence[str]) -> None:
     """
     numbers = sorted({*store.header["deleted"], *store.numbers(document_ids).tolist()})
     revision = store.header["revision"] + 1
-    _write_header(store.directory, {**store.header, "deleted": numbers, "revision": revision})
+    header = {**store.header, "deleted": numbers, "revision": revision}
+    write_sealed(store.directory / HEADER, header)
 
 
 class _Written:
@@ -108,7 +106,7 @@ def _disk_full(directory: Path, documents: int) -> Iterator[_Written]:
         raise OSError(
             error.errno,
             f"index={directory}: the disk is full: {documents:,} documents need about "
-            f"{needed:,} bytes, {free:,} are free beside what was written of them",
+            f"{needed:,} bytes, {free:,} are free",
         ) from error
 
 
@@ -131,7 +129,8 @@ def _append(
             f"index={directory}: {len(document_ids)} ids, {len(set(document_ids))} of them "
             "different: must be at least one, and all different"
         )
-    tokens = header["tokens"]
+    tokens, sums = header["tokens"], dict(header.get("files", {}))
+    summed = "files" in header  # an index of an earlier version has no checksums
     with ExitStack() as files:
         opened: dict[str, BinaryIO] = {}
         for batch in encoded:
@@ -145,14 +144,26 @@ def _append(
                     # Unbuffered, so that closing it cannot fail.
                     opened[name] = files.enter_context(open(path, "ab", buffering=0))
                 _write(opened[name], array)
+                sums[f"{name}.bin"] = _continued(sums.get(f"{name}.bin"), array)
             tokens += len(batch.vectors)
+        for file in opened.values():  # before the header that counts these rows
+            os.fsync(file.fileno())
     if written.documents != len(document_ids):
         raise ValueError(
             f"index={directory}: {len(document_ids)} ids but {written.documents} documents"
         )
     names = [*header["document_ids"], *document_ids]
     revision = header["revision"] + 1
+    if summed:
+        header["files"] = {name: with_samples(directory / name, sums[name]) for name in sums}
     return {**header, "document_ids": names, "tokens": tokens, "revision": revision}
+
+
+def _continued(known: Checksum | None, array: np.ndarray) -> Checksum:
+    """The checksum of a file to which these rows were added."""
+    known = known or {"bytes": 0, "crc32": 0}
+    crc = zlib.crc32(memoryview(array.reshape(-1)).cast("B"), known["crc32"])
+    return {"bytes": known["bytes"] + array.nbytes, "crc32": crc}
 
 
 def _empty_header(dtype: str, fingerprint: dict[str, str]) -> dict[str, Any]:
@@ -166,6 +177,7 @@ def _empty_header(dtype: str, fingerprint: dict[str, str]) -> dict[str, Any]:
         "sizes": {},
         "salience": False,
         "fingerprint": fingerprint,
+        "files": {},
     }
 
 
@@ -204,7 +216,7 @@ def _quantise(store: TokenStore, n_bytes: int, seed: int, written: _Written) -> 
     sample = torch.randperm(store.n_tokens, generator=generator)[: ProductQuantiser.sample_size()]
     for name in store.sizes:
         quantiser = ProductQuantiser.train(store.vectors(name, sample.sort().values), n_bytes, seed)
-        quantiser.save(store.directory / f"{name}.codebook.npy")
+        write_array(store.directory / f"{name}.codebook.npy", quantiser.codebooks.numpy())
         codes = store.directory / f"{name}.codes"
         with open(codes, "wb", buffering=0) as file:
             for start in range(0, store.n_tokens, _BLOCK):
@@ -213,7 +225,10 @@ def _quantise(store: TokenStore, n_bytes: int, seed: int, written: _Written) -> 
                 written.bytes += array.nbytes
                 _write(file, array)
         codes.replace(store.directory / f"{name}.bin")
-    _write_header(store.directory, {**store.header, "dtype": "pq", "pq_bytes": n_bytes})
+    header = {**store.header, "dtype": "pq", "pq_bytes": n_bytes}
+    quantised = [f"{name}.{part}" for name in store.sizes for part in ("bin", "codebook.npy")]
+    header["files"] |= {name: checksum(store.directory / name) for name in quantised}
+    write_sealed(store.directory / HEADER, header)
 
 
 def _write(file: BinaryIO, array: np.ndarray) -> None:
@@ -226,13 +241,3 @@ def _cut(directory: Path, header: dict[str, Any]) -> None:
     """Removes the rows behind those that the header counts."""
     for name, column in columns_of(header).items():
         os.truncate(directory / f"{name}.bin", rows_in(name, header) * column.row_bytes)
-
-
-def _write_header(directory: Path, header: dict[str, Any]) -> None:
-    unfinished = directory / f"{HEADER}.unfinished"
-    try:
-        unfinished.write_text(json.dumps(header), encoding="utf-8")
-        unfinished.replace(directory / HEADER)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise

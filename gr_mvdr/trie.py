@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gr_mvdr.array_folder import read_arrays, write_arrays
+from gr_mvdr.array_folder import check, check_offsets, read_arrays, write_arrays
 from gr_mvdr.constraint import Successors
 
 _ARRAYS = ("first_child", "token", "documents", "first_document")
@@ -108,6 +108,7 @@ class Trie:
                 f"{path}: is a trie of the collection {settings.get('collection')}, must be of "
                 f"{collection}, the collection in use"
             )
+        _check_arrays(Path(path), **arrays)
         return cls(**arrays)
 
     def __len__(self) -> int:
@@ -191,6 +192,30 @@ def _check(flat: np.ndarray, lengths: np.ndarray) -> None:
             f"the identifier of document {document} has the token {flat[wrong[0]]}: must be ≥ 0 "
             f"and < {_MOST_TOKENS}"
         )
+
+
+def _check_arrays(
+    path: Path,
+    first_child: np.ndarray,
+    token: np.ndarray,
+    documents: np.ndarray,
+    first_document: np.ndarray,
+) -> None:
+    """Refuses arrays that are no trie: in these nothing leads back, and nothing outside."""
+    nodes = len(token)
+    check(nodes > 1 and token.dtype == np.int64, path / "token.npy", "must hold nodes, int64")
+    check_offsets(first_child, 1, nodes, nodes, path / "first_child.npy")
+    # Breadth first, all children come later.
+    later = (first_child[:-1] > np.arange(nodes)).all()
+    check(later, path / "first_child.npy", "a node is its own ancestor")
+    fits = token[0] == -1 and token[1:].min() >= 0 and token.max() < _MOST_TOKENS
+    parent = np.repeat(np.arange(nodes), np.diff(first_child))
+    siblings = parent[1:] == parent[:-1]
+    fits = fits and (token[2:][siblings] > token[1:-1][siblings]).all()
+    check(fits, path / "token.npy", "children must ascend by token")
+    check_offsets(first_document, 0, len(documents), nodes, path / "first_document.npy")
+    fits = documents.dtype == np.int64 and len(documents) and documents.min() >= 0
+    check(fits, path / "documents.npy", "must hold document numbers, int64")
 
 
 def _depth(first_child: np.ndarray) -> int:

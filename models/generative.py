@@ -1,7 +1,6 @@
 """What all generative systems can do: score, align, rerank, and search within a constraint."""
 
 import shutil
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from gr_mvdr.batch import PairBatch, cut, pad
 from gr_mvdr.beam_search import Observer, SearchResult, Step, beam_search
 from gr_mvdr.constraint import Constraint
 from gr_mvdr.explanation import Explanation, Factors
+from gr_mvdr.files import temporary_folder
 from gr_mvdr.progress import track
 from gr_mvdr.ranking import Ranking
 from gr_mvdr.relevance import PairAlignment
@@ -45,7 +45,7 @@ def index_folder(directory: str | Path | None, *parts: str) -> Path:
 
     A run that was interrupted after indexing indexes once more.
     """
-    directory = Path(directory or tempfile.mkdtemp(prefix="index-"))
+    directory = Path(directory or temporary_folder("index"))
     for part in parts:
         shutil.rmtree(directory / part, ignore_errors=True)
     return directory

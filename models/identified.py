@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gr_mvdr.array_folder import new_folder
 from gr_mvdr.backbones import add_tokens
 from gr_mvdr.batch import PairBatch, pad
+from gr_mvdr.files import new_folder
 from gr_mvdr.heads import Vocabulary
 from gr_mvdr.identifiers import Identifiers, Scheme, collection_hash
 from gr_mvdr.tokenizers import EOS_ID

@@ -5,7 +5,6 @@ appended. Its file of pseudo-queries can be the indexing inputs of any other sys
 """
 
 import json
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from gr_mvdr.batch import PairBatch, cut, pad
 from gr_mvdr.bm25 import BM25Index, words
+from gr_mvdr.files import new_file, temporary_folder
 from gr_mvdr.parts import part
 from gr_mvdr.progress import track
 from gr_mvdr.ranking import Ranking
@@ -79,7 +79,7 @@ class QueryGenerator(GenerativeSystem):
 
     def index(self, documents: Table, directory: str | Path | None = None) -> BM25Index:
         """Writes every document's pseudo-queries, and indexes the documents with them."""
-        directory = Path(directory or tempfile.mkdtemp(prefix="doc2query-"))
+        directory = Path(directory or temporary_folder("doc2query"))
         directory.mkdir(parents=True, exist_ok=True)
         queries = list(self.generate(documents))
         write_pseudo_queries(directory / PSEUDO_QUERIES, documents["id"][:], queries)
@@ -148,9 +148,7 @@ def _swapped(batch: PairBatch) -> PairBatch:
 
 def write_pseudo_queries(path: Path, ids: Sequence[str], queries: Sequence[Sequence[str]]) -> None:
     """One JSON line a document: {"document_id": …, "queries": […]}."""
-    unfinished = path.with_suffix(".unfinished")
-    with unfinished.open("w", encoding="utf-8") as file:
+    with new_file(path) as partial, partial.open("w", encoding="utf-8") as file:
         for identifier, found in zip(ids, queries, strict=True):
             row = {"document_id": identifier, "queries": list(found)}
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
-    unfinished.rename(path)

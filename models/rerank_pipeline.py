@@ -1,7 +1,6 @@
 """Any chain of finished systems with a depth each, and its joint compute (mva.txt Table 6)."""
 
 import json
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gr_mvdr.batch import PairBatch
+from gr_mvdr.files import temporary_folder
 from gr_mvdr.parts import part
 from gr_mvdr.ranking import Ranking
 from gr_mvdr.relevance import PairAlignment
@@ -82,7 +82,7 @@ class RerankPipeline(System):
         Raises:
             ValueError: the stages are of another collection than the run in `directory`'s parent.
         """
-        directory = Path(directory or tempfile.mkdtemp(prefix="pipeline-"))
+        directory = Path(directory or temporary_folder("pipeline"))
         own = directory.with_name("provenance.json")
         if own.is_file():
             self.runs[0].check_collection(json.loads(own.read_text()), "this run")

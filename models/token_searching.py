@@ -1,7 +1,6 @@
 """The verbs of search that all multi-vector systems share: index, retrieve, rerank."""
 
 import hashlib
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gr_mvdr.batch import cut, like_sized, pad
+from gr_mvdr.files import temporary_folder
 from gr_mvdr.progress import track
 from gr_mvdr.ranking import Ranking, best_documents, recall_of_exact
 from gr_mvdr.scoring import Scoring
@@ -78,7 +78,7 @@ class TokenSearching(System):
         if self.search.mode == "rerank":
             self.searcher = CandidateEncoder(self, documents, directory)
             return self.searcher
-        directory = directory or tempfile.mkdtemp(prefix="token-index-")
+        directory = directory or temporary_folder("token-index")
         ids = documents["id"]
         self.searcher = TokenIndex.build(
             directory,

@@ -10,6 +10,7 @@ from analysis.comparisons.comparison_page import Findings, find_out, write_compa
 from analysis.comparisons.paper_table import PaperTable
 from analysis.rows import write_rows
 from analysis.tables import markdown, summary
+from gr_mvdr.files import new_file, write_text
 
 FIGURES = "comparison_figures"
 IDENTITY = ("setting", "system", "paradigm", "seeds")
@@ -60,11 +61,10 @@ def numbers(comparison: Comparison) -> tuple[list[str], list[list]]:
 
 
 def _write_csv(comparison: Comparison, directory: Path) -> Path:
-    partial = directory / "comparison.csv.partial"
-    columns, rows = numbers(comparison)
-    with partial.open("w", newline="", encoding="utf-8") as file:
+    path, (columns, rows) = directory / "comparison.csv", numbers(comparison)
+    with new_file(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([columns, *rows])
-    return partial.rename(directory / "comparison.csv")
+    return path
 
 
 def _write_tests(found: list[Findings], directory: Path) -> list[Path]:
@@ -88,6 +88,5 @@ def _write_markdown(comparison: Comparison, directory: Path) -> Path:
         lines += markdown(summary(section))
         lines += ["", "Mean ± sample standard deviation over seeds.", ""]
     lines += [f"- {note}" for note in comparison.notes]
-    partial = directory / "comparison.md.partial"
-    partial.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
-    return partial.rename(directory / "comparison.md")
+    write_text(directory / "comparison.md", "\n".join(lines).rstrip() + "\n")
+    return directory / "comparison.md"

@@ -16,6 +16,7 @@ from analysis.comparisons.paper_rows import is_of, measured
 from analysis.metric_names import MISSING, Statistic
 from analysis.rows import write_rows
 from analysis.tables import Cell, Table, markdown
+from gr_mvdr.files import write_text
 from gr_mvdr.significance import PERMUTATIONS, randomisation_test
 
 # A paper's table beside ours, and how to read it.
@@ -159,9 +160,7 @@ def write_paper_table(comparison: Comparison, paper: Paper, directory: Path) -> 
         shown.append((paper_table(section, paper, lines), explanation(paper, lines)))
         records += [_record(section, line) for line in lines]
     texts = [text for table, notes in shown for text in (*markdown(table), "", *notes, "")]
-    partial = directory / "paper_table.md.partial"
-    partial.write_text("\n".join(texts).rstrip() + "\n", encoding="utf-8")
-    partial.rename(directory / "paper_table.md")
+    write_text(directory / "paper_table.md", "\n".join(texts).rstrip() + "\n")
     write_rows(records, directory / "paper_table.csv")
     return shown
 

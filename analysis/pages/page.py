@@ -6,6 +6,8 @@ from typing import Any
 
 import jinja2
 
+from gr_mvdr.files import write_text
+
 TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -29,7 +31,5 @@ def write_page(path: Path, template: str, **values: Any) -> Path:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(environment.get_template(template).render(**values), encoding="utf-8")
-    partial.rename(path)
+    write_text(path, environment.get_template(template).render(**values))
     return path

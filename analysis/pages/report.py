@@ -1,7 +1,7 @@
 """`report.html` of a run: metrics, figures, cases and provenance in one file that opens offline."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,9 @@ from analysis.tables import headline_cells, run_tables
 Picture = tuple[GalleryEntry, str]
 
 
-def write_report(run: Path, peers: Sequence[Path | str] = ()) -> Path:
+def write_report(
+    run: Path, peers: Sequence[Path | str] = (), metrics: Mapping[str, float] | None = None
+) -> Path:
     """Writes `report.html` into a run's folder, from what already lies there.
 
     Args:
@@ -24,6 +26,7 @@ def write_report(run: Path, peers: Sequence[Path | str] = ()) -> Path:
             were analysed, `figures/` and `alignments/`.
         peers: folders of other runs over the same data: the cases show their alignments, too, and
             where generative and multi-vector systems disagree.
+        metrics: see `read_run`.
 
     Returns:
         The report's path.
@@ -32,7 +35,7 @@ def write_report(run: Path, peers: Sequence[Path | str] = ()) -> Path:
         FileNotFoundError, UnfinishedRun, ValueError: as `read_run`, also for a peer, and where a
             peer was measured on something else.
     """
-    read = read_run(run)
+    read = read_run(run, metrics)
     others = [_peer(read, Path(peer)) for peer in peers]
     labelled = zip([read, *others], _labels([read, *others]), strict=True)
     aligned, notes = open_runs(list(labelled))

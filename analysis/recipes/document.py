@@ -18,6 +18,7 @@ from analysis.recipes.recipe import CONFIGURATIONS, Recipe, makers, read_recipes
 from analysis.recipes.rehearse import read_record
 from analysis.recipes.work import CORPORA, work
 from conf.resolvers import register_resolvers
+from gr_mvdr.files import write_text
 
 DOCUMENT = CONFIGURATIONS.parent / "docs" / "reproduce.md"
 PAPERS = {
@@ -137,9 +138,7 @@ def _row(cells: list[str]) -> str:
 def write(path: Path = DOCUMENT) -> None:
     """Makes the document's generated parts anew."""
     text = documented(path.read_text(encoding="utf-8"))
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.rename(path)
+    write_text(path, text)
     print(path)
 
 

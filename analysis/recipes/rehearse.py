@@ -15,8 +15,9 @@ from typing import Any
 
 from analysis.provenance import git_revision, processor
 from analysis.recipes.recipe import Recipe, makers, read_recipes
-from analysis.run_folder import find_runs, write_json
+from analysis.run_folder import find_runs
 from conf.errors import errors_in_a_line
+from gr_mvdr.files import write_json
 
 ROOT = Path(__file__).parents[2]
 RECORD = ROOT / "docs" / "rehearsals.json"

@@ -11,10 +11,10 @@ import torch
 from safetensors.torch import save
 
 from analysis.provenance import VERSION
-from analysis.run_folder import write_json
 from analysis.store.alignment_fields import MATRICES, Fields, cut
 from analysis.store.alignment_store import CODEC, PRECISIONS, StoreDescription, describe, lengths
 from gr_mvdr.explanation import Explanation
+from gr_mvdr.files import write_json
 
 SHARD_VALUES = 2**23  # similarity values in a shard: 32 MB of fp32
 PROGRESS = "progress.json"

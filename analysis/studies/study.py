@@ -21,6 +21,7 @@ from analysis.gallery import Gallery, GalleryEntry
 from analysis.metric_names import Statistic
 from analysis.rows import Row, write_rows
 from analysis.tables import Cell, Table, markdown
+from gr_mvdr.files import write_text
 from gr_mvdr.parts import admitting, build
 
 NAME = "study"
@@ -182,6 +183,4 @@ def _text(setting: Row, column: str) -> str:
 
 def write_table(table: Table, folder: Path) -> None:
     """Writes `study.md` into a folder."""
-    partial = folder / f"{NAME}.md.partial"
-    partial.write_text("\n".join(markdown(table)) + "\n", encoding="utf-8")
-    partial.rename(folder / f"{NAME}.md")
+    write_text(folder / f"{NAME}.md", "\n".join(markdown(table)) + "\n")

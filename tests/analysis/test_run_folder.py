@@ -12,9 +12,10 @@ def configuration(folder, **changed):
 
 
 def test_what_a_sweep_goes_through_does_not_make_another_run(tmp_path):
-    assert find_run(configuration(tmp_path)) == (tmp_path / "run", False)
+    assert find_run(configuration(tmp_path)) == (tmp_path / "run", ["config.yaml"])
     start_run(configuration(tmp_path), {})
-    assert find_run(configuration(tmp_path, collections="a")) == (tmp_path / "run", False)
+    missing = ["metrics.json", "report.html"]
+    assert find_run(configuration(tmp_path, collections="a")) == (tmp_path / "run", missing)
     with pytest.raises(ValueError, match="cannot resume, it was made with another config"):
         find_run(configuration(tmp_path, seed=1))
     with pytest.raises(FileExistsError, match=r"pass resume=true"):

@@ -1,0 +1,237 @@
+"""Files and folders that are whole or not there: written next to their place, flushed, renamed.
+
+A temporary name says whose it is, `.NAME.MACHINE-PROCESS-START-RANDOM.partial`, so that `sweep` can
+remove what a process left behind that was killed, and nothing else.
+"""
+
+import atexit
+import json
+import os
+import re
+import secrets
+import shutil
+import socket
+import tempfile
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+_NAME = re.compile(r"\..+\.(?P<where>[0-9a-f]{8})-(?P<pid>\d+)-(?P<start>\d+)-\w+\.partial")
+# Another machine's processes cannot be seen from here: what is so old is taken for left behind.
+_ABANDONED_SECONDS = 7 * 24 * 3600
+# How libraries written in Rust (safetensors, tokenizers) name an error of the system.
+_OS_ERROR = re.compile(r"\(os error (\d+)\)")
+
+
+@contextmanager
+def new_file(path: str | Path) -> Iterator[Path]:
+    """A temporary name for a file (or a folder); it takes its own when the block has ended well.
+
+    It replaces one of that name, which is whole until then. After an error nothing is left.
+
+    Raises:
+        OSError: it cannot be written; names `path`, whatever library wrote.
+    """
+    path = Path(path)
+    partial, old = _partial(path), _partial(path)
+    with _removed(partial, old), naming(path, partial):
+        yield partial
+        for place in partial.rglob("*") if partial.is_dir() else ():
+            _flush(place)
+        _flush(partial)
+        if path.is_dir():
+            path.rename(old)  # a folder that holds something cannot be replaced at one stroke
+        os.replace(partial, path)
+        _flush(path.parent)
+
+
+@contextmanager
+def new_folder(path: str | Path, replace: bool = False) -> Iterator[Path]:
+    """A temporary folder to write into, which becomes `path` when all is written.
+
+    Args:
+        replace: take the place of what is there, at the end.
+
+    Raises:
+        ValueError: `path` exists and is not to be replaced.
+        OSError: as `new_file`.
+    """
+    if Path(path).exists() and not replace:
+        raise ValueError(f"{path}: exists already, an index is never overwritten")
+    with new_file(path) as partial:
+        partial.mkdir(parents=True)
+        yield partial
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Writes a text in UTF-8; see `new_file`."""
+    with new_file(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+def write_json(path: str | Path, content: Any, indent: int | None = 2) -> None:
+    """Writes JSON; see `new_file`.
+
+    Raises:
+        ValueError: a number in it is not finite, which JSON cannot hold.
+    """
+    try:
+        text = json.dumps(content, indent=indent, ensure_ascii=False, allow_nan=False)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    write_text(path, text + "\n")
+
+
+def temporary_folder(name: str) -> Path:
+    """A new folder among the system's temporary ones, removed when this process ends.
+
+    Those that killed processes left are removed first.
+    """
+    place = Path(tempfile.gettempdir())
+    sweep(place)
+    folder = _partial(place / f"gr-mvdr-{name}")
+    folder.mkdir(mode=0o700)
+    atexit.register(_remove_own, folder, os.getpid())
+    return folder
+
+
+def sweep(folder: Path, claimed: bool = False) -> None:
+    """Removes what processes left in a folder that were killed while they wrote.
+
+    Args:
+        claimed: nobody else writes in this folder or in those below it: all temporary names go.
+    """
+    with suppress(FileNotFoundError, PermissionError):
+        for path in list(folder.rglob(".*.partial") if claimed else folder.iterdir()):
+            found = _NAME.fullmatch(path.name)
+            if found and (claimed or _is_abandoned(path, **found.groupdict())):
+                with suppress(OSError):
+                    _remove(path)
+
+
+def process_identity() -> str:
+    """This process's machine, number and start: "MACHINE-PROCESS-START", equal for no other."""
+    return f"{machine()}-{os.getpid()}-{start_of(os.getpid())}"
+
+
+@cache
+def machine() -> str:
+    """8 hexadecimal digits of this machine since its start; of its name where that is unknown."""
+    try:
+        text = Path("/proc/sys/kernel/random/boot_id").read_text()
+    except OSError:
+        text = socket.gethostname()
+    return f"{zlib.crc32(text.encode()):08x}"
+
+
+def start_of(pid: int) -> int:
+    """When a process began, in ticks of the system; 0 where that is unknown."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def _is_abandoned(path: Path, where: str, pid: str, start: str) -> bool:
+    if where != machine():
+        return time.time() - path.lstat().st_mtime > _ABANDONED_SECONDS
+    return not is_running(int(pid), int(start))
+
+
+def is_running(pid: int, start: int) -> bool:
+    """Whether the process of this machine that began then (`start_of`) is alive."""
+    if pid < 1:
+        return False
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # it lives, and is another user's
+        pass
+    return start_of(pid) == start  # a number is given again
+
+
+def _partial(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{process_identity()}-{secrets.token_hex(3)}.partial")
+
+
+def _flush(path: Path) -> None:
+    """Onto the disk, so that a name never outlives its content when the power fails."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if not (path.is_dir() and error.errno):  # not every file system flushes a folder
+            raise
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def _removed(*paths: Path) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for path in paths:
+            with suppress(OSError):
+                _remove(path)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _remove_own(folder: Path, pid: int) -> None:
+    if os.getpid() == pid:  # a forked child ends, too
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def naming(path: Path, partial: Path | None = None) -> Iterator[None]:
+    """Gives the errors of writing a file its name, which most libraries leave out.
+
+    Args:
+        path: the name for people; partial: the one that is written to.
+
+    Raises:
+        OSError: with `filename`, in the place of one without, and of errors of libraries that
+            only quote the system's.
+    """
+    try:
+        yield
+    except Exception as error:
+        named = _named(error, path, str(partial or path))
+        if named is None:
+            raise
+        raise named from error
+
+
+def _named(error: Exception, path: Path, written: str) -> OSError | None:
+    """The error with a name; None for one that has its own, or is not of the system."""
+    if isinstance(error, OSError):
+        number, name = error.errno, error.filename
+        if name is not None and not str(name).startswith(written):
+            return None  # of another file, such as one that is read
+        if name is None and str(path) in str(error):
+            return None
+        if number is None:  # numpy counts items: "100 requested and 8 written"
+            free = shutil.disk_usage(_existing(path)).free
+            return OSError(f"{path}: could not be written ({error}), {free:,} bytes are free")
+    else:
+        found, name = _OS_ERROR.search(str(error)), None
+        if not found:
+            return None
+        number = int(found[1])
+    inner = str(name)[len(written) :] if name is not None else ""
+    return OSError(number, os.strerror(number), f"{path}{inner}")
+
+
+def _existing(path: Path) -> Path:
+    return next(place for place in [path, *path.absolute().parents] if place.exists())
