@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_modules.formats.named_pairs import RANKING, RUN, read_pairs
+from gr_mvdr.ranking import Ranking
 
 
 def read_candidates(
     file: Path, query_ids: Sequence[str], document_ids: Sequence[str]
 ) -> dict[str, list[str]]:
-    """Query id → the documents of the corpus that the file names for it, best first.
+    """Query id → the documents of the corpus that the file names for it, as `Ranking` orders them.
 
     Args:
         file: a TREC run, or what `read_pairs` reads beside it.
@@ -30,13 +31,11 @@ def read_candidates(
             continue
         if pair.document in known:
             scores = found.setdefault(pair.query, {})
-            # Without scores the file's order stands.
+            # Without scores the file's order counts.
             scores.setdefault(pair.document, -len(scores) if math.isnan(pair.score) else pair.score)
         else:
             unknown += 1
     if unknown:
         print(f"{file}: {unknown:,} candidates are not in the collection and are left out")
-    return {
-        query: sorted(scores, key=lambda document: -scores[document])
-        for query, scores in found.items()
-    }
+    ranking = Ranking(found)
+    return {query: ranking.documents(query) for query in found}

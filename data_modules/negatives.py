@@ -12,6 +12,7 @@ from data_modules.negative_draws import NegativeDraws, Teacher
 from data_modules.pair_rows import NamedRows, PairSet, read_named_rows
 from data_modules.tasks import TrainingTables
 from gr_mvdr.parts import part
+from gr_mvdr.ranking import tie_order
 
 _KEY = "data.examples.negatives"
 
@@ -116,7 +117,7 @@ class RunNegatives(Negatives):
         return [self.path, *super().files]
 
     def candidates(self, tables: TrainingTables) -> tuple[PairSet, None]:
-        """See `Negatives`; equal scores rank as in the file."""
+        """See `Negatives`; without scores the file's order counts."""
         return _best(f"{_KEY}.path", self.path, tables, self.depth), None
 
 
@@ -147,13 +148,23 @@ class OwnNegatives(Negatives):
 
 
 def _best(key: str, file: Path, tables: TrainingTables, depth: int) -> PairSet:
-    """The `depth` best documents of each query in a TREC run."""
+    """The `depth` best documents of each query in a TREC run; ties as in `Ranking`."""
     run = read_named_rows(key, file, tables, (RUN, RANKING))
-    order = np.lexsort((-run.scores, run.queries))
+    # Without scores nothing ties: the file's order counts.
+    ties = np.where(np.isnan(run.scores), 0, _places_in_ties(run.documents, tables))
+    order = np.lexsort((ties, -run.scores, run.queries))
     queries, documents = run.queries[order], run.documents[order]
     rank = np.arange(len(queries)) - np.searchsorted(queries, queries)
     best = rank < depth
     return PairSet(queries[best], documents[best], len(tables.documents))
+
+
+def _places_in_ties(documents: np.ndarray, tables: TrainingTables) -> np.ndarray:
+    """(n,) int64: the place of each of these rows among documents of equal scores."""
+    distinct, which = np.unique(documents, return_inverse=True)
+    ids = tables.documents["id"][:]
+    order = tie_order([ids[row] for row in distinct.tolist()])
+    return np.argsort(order)[which]
 
 
 @part("negatives")

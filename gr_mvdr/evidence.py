@@ -10,7 +10,8 @@ overlapping (`key_matches`). It is found in two stages:
 Both work on all documents at once; Python loops over the keys alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from gr_mvdr.constraint import ragged_range
 from gr_mvdr.key_matches import Evidence, Matches, gather_evidence
 from gr_mvdr.key_weights import Keys, merge_keys, rank_keys, unigram_weights
 from gr_mvdr.ngram_index import NgramIndex
+from gr_mvdr.ranking import best_places
 
 
 def score_documents(
@@ -33,6 +35,7 @@ def score_documents(
     use_top_k_unigrams: int = 5000,
     add_best_unigrams_to_ngrams: bool = False,
     special_ids: Sequence[int] = (0, 1, 2),
+    document_ids: Sequence[str] | None = None,
 ) -> dict[int, float]:
     """Scores the documents that hold a query's n-grams (SEAL's intersective score).
 
@@ -49,8 +52,10 @@ def score_documents(
         use_top_k_unigrams: only so many of the most probable unigrams count.
         add_best_unigrams_to_ngrams: makes the best unigrams, as many as there are keys, keys too.
         special_ids: ids that never score as unigrams.
+        document_ids: of the corpus's documents. They choose among equal scores in stage 1, as in
+            `gr_mvdr.ranking.Ranking`; None: the document numbers do, the first first.
     Returns:
-        {document number: score}, the best first; equal scores by document number.
+        {document number: score}, the best first.
     Raises:
         ValueError: a key is longer than the index is deep.
     """
@@ -70,9 +75,11 @@ def score_documents(
     ranked = rank_keys(index, log_probs, added, alpha, smoothing)
     is_rare = ranked.high - ranked.low <= max_occurrences_1
     rare = _rare_matches(index, ranked, np.flatnonzero(is_rare))
-    chosen = _best_documents(ranked, rare, n_docs_complete_score, beta)
+    # Without ids, names that fall as the numbers rise.
+    id_of = (lambda number: -number) if document_ids is None else document_ids.__getitem__
+    chosen = _best_documents(ranked, rare, n_docs_complete_score, beta, id_of)
     scores = _complete_scores(index, ranked, is_rare, rare, chosen, unigrams, beta)
-    order = np.lexsort((chosen, -scores))
+    order = np.argsort(-scores, kind="stable")
     return dict(zip(chosen[order].tolist(), scores[order].tolist(), strict=True))
 
 
@@ -87,12 +94,14 @@ def _rare_matches(index: NgramIndex, keys: Keys, rare: np.ndarray) -> Matches:
     return Matches(key, place, index.documents_at(place), index.n_documents, len(index.text))
 
 
-def _best_documents(keys: Keys, rare: Matches, n_best: int, beta: float) -> np.ndarray:
+def _best_documents(
+    keys: Keys, rare: Matches, n_best: int, beta: float, id_of: Callable[[int], Any]
+) -> np.ndarray:
     """The numbers of the documents that the rare keys score best, ascending."""
     reached, document = _renumber(rare.document, rare.n_documents)
     matches = Matches(rare.key, rare.place, document, len(reached), rare.n_places)
-    best = np.argsort(-gather_evidence(keys, matches, beta).scores, kind="stable")[:n_best]
-    return np.sort(reached[best])
+    scores = gather_evidence(keys, matches, beta).scores
+    return np.sort(reached[best_places(scores, n_best, lambda place: id_of(reached[place]))])
 
 
 def _renumber(numbers: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:

@@ -103,14 +103,32 @@ def best_documents(ids: Sequence[str], scores: np.ndarray, k: int) -> dict[str, 
         ids: of D documents; scores: (D,) float, −inf for what must not be found.
         k: at most so many.
     """
+    return {ids[n]: float(scores[n]) for n in best_places(scores, k, ids.__getitem__).tolist()}
+
+
+def best_places(scores: np.ndarray, k: int, id_of: Callable[[int], str]) -> np.ndarray:
+    """The places of the k best of many scored documents, best first; ties as in `Ranking`.
+
+    Args:
+        scores: (D,) float, −inf for what must not be found; k: at most so many.
+        id_of: place → document id; asked only of those that may be among the best.
+
+    Returns:
+        (≤ k,) int64.
+    """
     k = min(k, len(scores))
     if k < 1:
-        return {}
-    # Everything that ties with the k-th best enters, and the Ranking decides.
+        return np.empty(0, np.int64)
+    # Everything that ties with the k-th best enters, and the ids decide.
     threshold = np.partition(scores, len(scores) - k)[len(scores) - k]
     chosen = np.flatnonzero((scores >= threshold) & (scores > -np.inf))
-    found = {ids[number]: float(scores[number]) for number in chosen}
-    return Ranking({"": found}).top(k).scores("")
+    chosen = chosen[tie_order([id_of(place) for place in chosen.tolist()])]
+    return chosen[np.argsort(-scores[chosen], kind="stable")][:k]
+
+
+def tie_order(ids: Sequence[str]) -> np.ndarray:
+    """(D,) int64 places of documents of equal scores, in the order of `Ranking`: last id first."""
+    return np.array(sorted(range(len(ids)), key=ids.__getitem__, reverse=True), np.int64)
 
 
 def recall_of_exact(exact: Ranking, found: Ranking, first: int = 10) -> float:

@@ -7,6 +7,7 @@ their tokens; `impute` scores from the retrieved tokens alone. Documents can be 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from gr_mvdr import token_writer
@@ -16,6 +17,7 @@ from gr_mvdr.imputation import (
     imputed_relevance,
     missing_similarity,
 )
+from gr_mvdr.ranking import best_places
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.search_costs import SearchCosts, SearchResult, all_tokens_cost, imputing_flops
 from gr_mvdr.store_scoring import score_all, score_some
@@ -204,13 +206,20 @@ class TokenIndex:
             documents, flops = candidates.documents, 0.0
             if refine is not None and refine < len(documents):
                 expected = expected_relevance(found, candidates, searched, scoring)
-                documents = documents[expected.topk(refine).indices.sort().values]
+                documents = self._best(documents, expected, refine)
                 flops = imputing_flops(found, candidates)
             scores = score_some(self.store, query, documents, scoring)
         tokens, scoring_flops = all_tokens_cost(self.store, len(query), documents)
         counts = (len(candidates.documents), tokens, flops + scoring_flops)
         self.costs.add(*counts)
         return SearchResult(documents, scores, *counts)
+
+    def _best(self, documents: Tensor, scores: Tensor, count: int) -> Tensor:
+        """The `count` best of some documents (C,), in their order; ties as in `Ranking`."""
+        best = best_places(
+            scores.numpy(), count, lambda place: self.document_ids[int(documents[place])]
+        )
+        return documents[torch.from_numpy(best).sort().values]
 
     def impute(
         self,

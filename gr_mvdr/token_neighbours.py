@@ -11,6 +11,7 @@ from gr_mvdr.batch import length_mask
 from gr_mvdr.checksums import checksum, read_sealed, verify, write_sealed
 from gr_mvdr.files import new_folder
 from gr_mvdr.imputation import Retrieved
+from gr_mvdr.ranking import tie_order
 from gr_mvdr.salience import top_share
 from gr_mvdr.token_store import TokenStore
 from gr_mvdr.token_vectors import TokenVectors
@@ -96,8 +97,9 @@ class TokenNeighbours:
 
         Returns:
             similarities (T, k') fp32, −inf where there is none, and token rows (T, k') int64, −1
-            where there is none: the lists visited have fewer tokens. Which of several equally
-            similar tokens is the k'-th is not promised.
+            where there is none: the lists visited have fewer tokens. Of several tokens as similar
+            as the k'-th those are taken whose documents `Ranking` puts first; with `probes` that is
+            the inverted file's choice.
 
         Raises:
             ValueError: k' or the probes are out of range, or there is no inverted file.
@@ -149,12 +151,32 @@ class TokenNeighbours:
         tokens = torch.empty(len(queries), 0, dtype=torch.int64)
         for rows in self.rows.split(_BLOCK):
             product = queries @ self._vectors(rows).T
-            found = product.topk(min(neighbours, len(rows)), dim=1)
-            best = torch.cat([best, found.values], 1)
-            tokens = torch.cat([tokens, rows[found.indices]], 1)
-            kept = best.topk(min(neighbours, best.shape[1]), dim=1)
-            best, tokens = kept.values, tokens.gather(1, kept.indices)
+            found = self._nearest(product, rows.expand(len(queries), -1), neighbours)
+            best, tokens = (torch.cat(pair, 1) for pair in zip((best, tokens), found, strict=True))
+            best, tokens = self._nearest(best, tokens, neighbours)
         return best, tokens
+
+    def _nearest(self, similarities: Tensor, tokens: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """The `count` nearest of some tokens (T, n), best first; see `search` for equal ones."""
+        found = similarities.topk(min(count + 1, similarities.shape[1]), dim=1)
+        best, places = found.values[:, :count], found.indices[:, :count]
+        if found.values.shape[1] > count:
+            # topk takes any of several equal ones.
+            cut = found.values[:, count]
+            for row in (best[:, -1] == cut).nonzero()[:, 0].tolist():
+                equal = (similarities[row] == cut[row]).nonzero()[:, 0]
+                room = int((best[row] == cut[row]).sum())
+                places[row, count - room :] = equal[self._tie_order(tokens[row, equal])[:room]]
+        return best, tokens.gather(1, places)
+
+    def _tie_order(self, tokens: Tensor) -> Tensor:
+        """The places of token rows (t,) by document as in `Ranking`, then as in the document."""
+        owners, place = self.store.owners(tokens).unique(return_inverse=True)
+        order = torch.from_numpy(tie_order([self.store.document_ids[n] for n in owners.tolist()]))
+        rank = torch.empty_like(order)
+        rank[order] = torch.arange(len(order))
+        by_token = tokens.argsort()
+        return by_token[rank[place[by_token]].argsort(stable=True)]
 
     def _vectors(self, rows: Tensor) -> Tensor:
         """(t, d) fp32 of ascending rows; neighbours in memory are not copied one by one."""

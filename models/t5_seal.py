@@ -174,6 +174,7 @@ class T5SEAL(GenerativeSystem):
             self.searcher,
             list(keys.items()),
             found.first_log_probs[number].cpu().numpy(),
+            document_ids=self.document_ids,
             **self.hparams.evidence,
         )
 

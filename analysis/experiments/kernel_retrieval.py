@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from analysis.kernel import LogFeatures, row_features
+from gr_mvdr.ranking import tie_order
 from gr_mvdr.token_vectors import TokenVectors
 
 
@@ -59,25 +60,32 @@ def keys_of(texts: TokenVectors) -> Tensor:
 
 
 class Best:
-    """The k best documents of each query, of documents that come in groups."""
+    """The k best documents of each query, of documents that come in groups; ties as in `Ranking`.
 
-    def __init__(self, k: int):
-        self.k, self._scores, self._rows = k, [], []
+    Args:
+        k: documents a query; document_ids: of the whole corpus.
+    """
+
+    def __init__(self, k: int, document_ids: Sequence[str]):
+        self.k, self._ids, self._scores, self._rows = k, document_ids, [], []
+        order = torch.from_numpy(tie_order(document_ids))
+        self._place = torch.empty_like(order)
+        self._place[order] = torch.arange(len(order))
 
     def add(self, scores: Tensor, rows: Sequence[int]) -> None:
         """Takes in scores (documents, queries) of the documents `rows`."""
         self._scores.append(scores.T)
         self._rows.append(torch.tensor(rows).expand(scores.shape[1], -1))
         scores, rows = torch.cat(self._scores, 1), torch.cat(self._rows, 1)
-        best = scores.topk(min(self.k, scores.shape[1]), dim=1)
-        self._scores, self._rows = [best.values], [rows.gather(1, best.indices)]
+        by_id = self._place[rows].argsort(1)
+        scores, rows = scores.gather(1, by_id), rows.gather(1, by_id)
+        best = scores.argsort(dim=1, descending=True, stable=True)[:, : self.k]
+        self._scores, self._rows = [scores.gather(1, best)], [rows.gather(1, best)]
 
-    def results(
-        self, query_ids: Sequence[str], document_ids: Sequence[str]
-    ) -> dict[str, dict[str, float]]:
+    def results(self, query_ids: Sequence[str]) -> dict[str, dict[str, float]]:
         """Query id → {document id: score}."""
         rows, scores = (torch.cat(parts, 1).tolist() for parts in (self._rows, self._scores))
         return {
-            query: {document_ids[row]: score for row, score in zip(*found, strict=True)}
+            query: {self._ids[row]: score for row, score in zip(*found, strict=True)}
             for query, *found in zip(query_ids, rows, scores, strict=True)
         }

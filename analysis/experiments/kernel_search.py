@@ -55,12 +55,11 @@ def kernel_rankings(
         name: _kernel(log_features, sampled, texts) for name, log_features in maps.items()
     }
     searches[EXACT] = lambda found: all_pairs_relevance(found, texts, _SOFTMAX)
-    best = {name: Best(depth) for name in searches}
+    best = {name: Best(depth, documents["id"][:]) for name in searches}
     for rows, found in _encoded_documents(model, documents):
         for name, search in searches.items():
             best[name].add(search(found).cpu(), rows)
-    ids = documents["id"][:]
-    return {name: Ranking(kept.results(names, ids)) for name, kept in best.items()}
+    return {name: Ranking(kept.results(names)) for name, kept in best.items()}
 
 
 def _kernel(log_features: LogFeatures, sample: TokenVectors, queries: TokenVectors) -> Search:

@@ -58,21 +58,24 @@ def search_errors(
         relevant: document numbers; None for one that the collection lacks.
         found: document number → score, the search's result.
         scores: (D,) of all documents, −inf for those without an identifier; None where they cannot
-            be had. Equal scores are ordered by document number.
-        document_ids: of all D documents.
+            be had.
+        document_ids: of all D documents; they order equal scores, as in `Ranking`.
     """
     ranking = Ranking({"": {document_ids[number]: score for number, score in found.items()}})
     place = {document: rank for rank, document in enumerate(ranking.documents(""), start=1)}
     beam = [None if number is None else place.get(document_ids[number]) for number in relevant]
     if scores is None:
         return SearchErrors(beam, None, None)
-    exhaustive = [None if number is None else _rank(scores, number) for number in relevant]
+    exhaustive = [
+        None if number is None else _rank(scores, number, document_ids) for number in relevant
+    ]
     differences = [abs(score - float(scores[number])) for number, score in found.items()]
     return SearchErrors(beam, exhaustive, max(differences, default=0.0))
 
 
-def _rank(scores: np.ndarray, number: int) -> int | None:
+def _rank(scores: np.ndarray, number: int, document_ids: Sequence[str]) -> int | None:
     if scores[number] == -np.inf:
         return None
-    score = scores[number]
-    return 1 + int((scores > score).sum()) + int((scores[:number] == score).sum())
+    equal = np.flatnonzero(scores == scores[number])
+    before = sum(document_ids[other] > document_ids[number] for other in equal.tolist())
+    return 1 + int((scores > scores[number]).sum()) + before

@@ -17,6 +17,7 @@ from analysis.kernel import (
     squared_key_norm,
 )
 from gr_mvdr.explanation import Factors
+from gr_mvdr.ranking import Ranking
 from gr_mvdr.token_vectors import TokenVectors
 
 
@@ -280,18 +281,16 @@ def test_the_normaliser_is_the_mean_over_the_sampled_queries(name):
 
 
 def test_the_best_documents_are_kept_over_groups():
-    scores = torch.randn(9, 4, generator=torch.Generator().manual_seed(0))
-    best = Best(3)
-    for rows in ([4, 0], [8], [1, 2, 3, 5], [7, 6]):
+    """Scores of few values: ties, at the cut too, are decided as in `Ranking`."""
+    scores = torch.randint(4, (12, 4), generator=torch.Generator().manual_seed(0)).float()
+    ids = [f"d{n}" for n in range(12)]
+    best = Best(3, ids)
+    for rows in ([4, 0, 11], [8], [1, 2, 3, 5, 10], [7, 6, 9]):
         best.add(scores[rows], rows)
-    ids = [f"d{n}" for n in range(9)]
-    found = best.results(["a", "b", "c", "d"], ids)
+    found = best.results("abcd")
     for column, query in enumerate("abcd"):
-        top = scores[:, column].topk(3)
-        expected = {
-            ids[row]: value for row, value in zip(top.indices, top.values.tolist(), strict=True)
-        }
-        assert found[query] == expected
-    few = Best(10)
+        everything = Ranking({query: dict(zip(ids, scores[:, column].tolist(), strict=True))})
+        assert found[query] == everything.top(3).scores(query)
+    few = Best(10, ids)
     few.add(scores[:2], [0, 1])
-    assert set(few.results("abcd", ids)["a"]) == {"d0", "d1"}
+    assert set(few.results("abcd")["a"]) == {"d0", "d1"}

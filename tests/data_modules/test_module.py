@@ -314,6 +314,9 @@ def test_candidates_come_from_a_file_the_collection_or_bm25(tmp_path, capsys):
     data = tiny()
     data.collection = own
     assert data.candidates("test", queries) == given
+    run.write_text("\n".join(line.replace("1 25 x", "1 1 x") for line in lines))
+    tied = tiny(candidates_run=str(run)).candidates("test", queries)
+    assert tied["q12"] == ["d25", "d1", "d12"], "equal scores: the last id first"
     run.write_text("\n".join(lines[2:]))
     with pytest.raises(ValueError, match=r"1 of 10 queries have no candidate .* first is 'q10'"):
         tiny(candidates_run=str(run)).candidates_from  # noqa: B018, before training

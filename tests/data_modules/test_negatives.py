@@ -219,6 +219,17 @@ def test_a_run_gives_its_best_documents_by_score_to_a_depth(tmp_path):
     }
 
 
+def test_equal_scores_are_cut_by_document_id_and_a_list_without_scores_as_it_is(tmp_path):
+    tied = [f"q0 Q0 d{n} 1 0.5 x" for n in (4, 12, 5, 9)]  # d9 comes first, then d5
+    found = drawn(tiny(RunNegatives(written(tmp_path / "run.trec", *tied), n=1, depth=2)))
+    assert set().union(*found[0]) == {9, 5}
+    listed = written(
+        tmp_path / "run.tsv", *(f"q0 d{n} {rank}" for rank, n in enumerate((4, 12, 9)))
+    )
+    found = drawn(tiny(RunNegatives(listed, n=1, depth=2)))
+    assert set().union(*found[0]) == {4, 12}
+
+
 def test_triples_give_each_query_its_negatives(tmp_path):
     lines = ["q0 d0 d4", "q0 d10 d5", "q0 d8 d9", "q0 d4 d8", "q1 d1 d12", "q1 d1 d12"]
     found = drawn(tiny(TripleNegatives(written(tmp_path / "triples.tsv", *lines))))
