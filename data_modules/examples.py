@@ -7,6 +7,7 @@ import numpy as np
 from datasets import Features, List, Value
 
 from data_modules.collection import cached_table
+from data_modules.columns import TokenColumn
 from data_modules.negatives import Negatives
 from data_modules.segments import token_spans
 from data_modules.spans import sample_starts, span_weights
@@ -166,8 +167,14 @@ class SpanTask(RetrievalTask):
         made = (tables.pairs, tables.queries, tables.documents)
         fingerprints = [table._fingerprint for table in made]
         weights = partial(_start_weights, tables, examples.temperature)
-        made_from = ("span-weights/1", str(examples.temperature), *fingerprints)
+        made_from = ("span-weights/2", str(examples.temperature), *fingerprints)
         self.weights = cached_table(weights, _WEIGHTS, *made_from)
+
+    @property
+    def answerable(self) -> np.ndarray:
+        # A text may be all characters that the tokeniser drops.
+        words = TokenColumn(self.tables.documents, "word_starts").lengths
+        return (words > 0) & (self.tables.document_tokens.lengths > 0)
 
     def targets(self, pair: int, rng: np.random.Generator) -> list[list[int]]:
         weights = np.asarray(self.weights[pair]["weights"])

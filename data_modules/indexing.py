@@ -11,6 +11,7 @@ from data_modules.segments import token_spans
 from data_modules.tasks import Example, RetrievalTask, TrainingTables
 from gr_mvdr.batch import cut
 from gr_mvdr.parts import part
+from gr_mvdr.ranks import rank
 from gr_mvdr.tokenizers import EOS_ID
 
 
@@ -60,11 +61,17 @@ class Indexing:
     ) -> "IndexingTask":
         """The indexing examples of the documents known in training.
 
+        One without an input, or without an answer, is left out; says how many have no text.
+
         Raises:
             ValueError: none of them has an input, or the retrieval task has no answer to one.
         """
         examples = self.inputs.prepare(tables, retrieval)
         rows = np.intersect1d(known, examples.rows)
+        rows = rows[retrieval.answerable[rows]]
+        empty = known[tables.document_tokens.lengths[known] == 0]
+        if (left_out := len(np.setdiff1d(empty, rows))) and rank() == 0:
+            print(f"{left_out:,} of {len(known):,} documents have no text to be indexed by")
         if not len(rows):
             raise ValueError("data.indexing.inputs: no document known in training has an input")
         examples.draw(int(rows[0]), np.random.default_rng(0))  # fails here or never
@@ -94,7 +101,8 @@ class Source:
 
     def __init__(self, tables: TrainingTables, retrieval: RetrievalTask):
         self.tables, self.retrieval = tables, retrieval
-        self.rows = np.arange(len(tables.documents))
+        # A document without text cannot stand for a query.
+        self.rows = np.flatnonzero(tables.document_tokens.lengths)
 
     def read(self, row: int, rng: np.random.Generator) -> list[int]:
         """The source of a document's example: token ids, the end token included."""

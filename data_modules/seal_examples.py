@@ -42,7 +42,7 @@ class _Seal(SpanTask):
         self.titled = np.flatnonzero(self.marked.has_title[self.document_rows])
 
     def numbers(self, rng: np.random.Generator) -> np.ndarray:
-        return np.arange(len(self.document_rows) + len(self.titled))
+        return np.concatenate([self.pairs, len(self.document_rows) + np.arange(len(self.titled))])
 
     def draw(self, number: int, rng: np.random.Generator) -> Example:
         n_pairs = len(self.document_rows)
@@ -88,7 +88,7 @@ class UnsupervisedParts(Inputs):
 class _Parts:
     def __init__(self, tables: TrainingTables, inputs: UnsupervisedParts):
         self.tables, self.inputs, self.marked = tables, inputs, _Marked(tables)
-        self.rows = np.arange(len(tables.documents))
+        self.rows = np.flatnonzero(tables.document_tokens.lengths)
 
     def draw(self, row: int, rng: np.random.Generator) -> Example:
         document = self.tables.documents[row]

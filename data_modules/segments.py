@@ -45,6 +45,8 @@ class Windows:
 class SampledSpans:
     """Spans drawn by similarity to the query, as in training: the paper's rerank setting.
 
+    A document without text has none, nor has a span of words without a token.
+
     Lexical overlap leaks into the score this way (facts: reranking by a generative model).
     """
 
@@ -64,4 +66,4 @@ class SampledSpans:
         pair = zlib.crc32(f"{query}\n{document['id']}".encode())
         weights = span_weights(query, document["text"], self.temperature)
         starts = sample_starts(weights, self.n_spans, np.random.default_rng((self.seed, pair)))
-        return token_spans(document, starts, self.length)
+        return [span for span in token_spans(document, starts, self.length) if span]

@@ -28,20 +28,18 @@ def span_weights(query: str, passage: str, temperature: float = 1.0, window: int
     Args:
         query, passage: split at white space; compared in lower case.
     Returns:
-        (passage words,) float64, summing to 1.
+        (passage words,) float64, summing to 1; (0,) of a passage without words.
     Raises:
-        ValueError: the passage has no words, or the temperature is not positive.
+        ValueError: the temperature is not positive.
     """
     from rapidfuzz import fuzz, process
 
     if not temperature > 0:
         raise ValueError(f"temperature={temperature}: must be > 0")
     words = passage.lower().split()
-    if not words:
-        raise ValueError(f"passage={passage!r}: must have at least one word")
     starts = np.flatnonzero([word not in STOPWORDS for word in words])
     if not len(starts):
-        return np.full(len(words), 1 / len(words))
+        return np.full(len(words), 1 / max(1, len(words)))
     query_windows = _windows(query.lower().split(), window)
     passage_windows = _windows(words, window)
     percents = process.cdist(
@@ -54,7 +52,12 @@ def span_weights(query: str, passage: str, temperature: float = 1.0, window: int
 
 
 def sample_starts(weights: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
-    """Draws n start words with replacement: (n,) int64, from weights as `span_weights` gives."""
+    """Draws n start words with replacement: (n,) int64, from weights as `span_weights` gives.
+
+    Where there is no word, there is none to draw: (0,).
+    """
+    if not len(weights):
+        return np.empty(0, dtype=np.int64)
     cumulative = np.cumsum(weights)
     return np.searchsorted(cumulative / cumulative[-1], rng.random(n), side="right")
 
@@ -72,7 +75,8 @@ def sample_spans(
     To draw afresh in each epoch, keep `span_weights` and call `sample_starts` and `spans_at`.
 
     Returns:
-        n_spans strings in the passage's own case; one that starts near the end is shorter.
+        n_spans strings in the passage's own case; one that starts near the end is shorter. A
+        passage without words has none.
     Raises:
         ValueError: as `span_weights`, or a length below 1.
     """

@@ -14,6 +14,7 @@ from data_modules.columns import TokenColumn, integers
 from data_modules.pair_rows import PairSet
 from gr_mvdr.batch import cut
 from gr_mvdr.bm25 import BM25Index
+from gr_mvdr.ranks import rank
 from gr_mvdr.tokenizers import EOS_ID
 
 
@@ -148,6 +149,28 @@ class RetrievalTask:
         self.query_rows = integers(tables.pairs, "query_row")
         self.document_rows = integers(tables.pairs, "document_row")
 
+    @property
+    def answerable(self) -> np.ndarray:
+        """(documents,) bool: those that have an answer. Pairs of others are no examples."""
+        return np.ones(len(self.tables.documents), dtype=bool)
+
+    @cached_property
+    def pairs(self) -> np.ndarray:
+        """(examples,) int64, the pairs that are examples; says how many are not.
+
+        Raises:
+            ValueError: no pair is one.
+        """
+        has = self.answerable[self.document_rows]
+        if not has.all():
+            split = "training" if self.tables.training else "validation"
+            counted = f"{int((~has).sum()):,} of {len(has):,} {split} pairs"
+            if not has.any():
+                raise ValueError(f"data.examples: {counted} have a document without text")
+            if rank() == 0:
+                print(f"{counted} are left out: their documents have no text, so no spans")
+        return np.flatnonzero(has)
+
     def targets(self, pair: int, rng: np.random.Generator) -> list[list[int]]:
         """The token sequences that answer the query of a pair."""
         return self.answers(int(self.document_rows[pair]), self.query(pair), rng)
@@ -187,7 +210,7 @@ class RetrievalTask:
         return found[found != self.document_rows[pair]].tolist()
 
     def numbers(self, rng: np.random.Generator) -> np.ndarray:
-        return np.arange(len(self.document_rows))
+        return self.pairs
 
     def draw(self, number: int, rng: np.random.Generator) -> Example:
         row, targets = int(self.document_rows[number]), self.targets(number, rng)

@@ -22,7 +22,7 @@ class Titles(Scheme):
         """
         Args:
             missing: what to do where there is no title: "refuse", or "first_tokens": the text's
-                first tokens name the document.
+                first tokens name the document, and where there is no text, the end token alone.
             first_tokens: how many tokens of the text.
             max_length: tokens of an identifier, </s> included.
             long: what to do with longer ones: "refuse" or "cut".
@@ -58,7 +58,8 @@ class Titles(Scheme):
         if self.missing == "first_tokens":
             texts = documents["tokens"]
             names = [name or texts[row][: self.first_tokens] for row, name in enumerate(names)]
-        self._check_present(ids, names)
+        else:
+            self._check_present(ids, names)
         if self.long == "refuse":
             self._check_lengths(ids, names)
         return [cut(name, self.max_length, EOS_ID) for name in names]
@@ -66,13 +67,10 @@ class Titles(Scheme):
     def _check_present(self, ids: list[str], names: list[list[int]]) -> None:
         nameless = [document for document, name in zip(ids, names, strict=True) if not name]
         if nameless:
-            lacking = "title"
-            advice = "; model.identifiers.missing=first_tokens names them by their text"
-            if self.missing == "first_tokens":
-                lacking, advice = "title and no text", ""
             raise ValueError(
-                f"model.identifiers.missing={self.missing}: {len(nameless)} documents have no "
-                f"{lacking}, the first is {nameless[0]!r}{advice}"
+                f"model.identifiers.missing=refuse: {len(nameless)} documents have no title, the "
+                f"first is {nameless[0]!r}; model.identifiers.missing=first_tokens names them by "
+                "their text"
             )
 
     def _check_lengths(self, ids: list[str], names: list[list[int]]) -> None:

@@ -106,6 +106,8 @@ class GenerativeSystem(EncoderDecoder):
     ) -> Ranking:
         """Pools log p(segment | query) over segments of each candidate (facts: reranking by GR).
 
+        A candidate without segments, a document without text, is left out.
+
         Args:
             queries, documents, candidates: see `System.rerank`.
             segments: (query text, document row) → token lists of the document.
@@ -126,6 +128,7 @@ class GenerativeSystem(EncoderDecoder):
             results[query["id"]] = {
                 identifier: POOLS[pool](group).item()
                 for identifier, group in zip(chosen, groups, strict=True)
+                if len(group)
             }
         return Ranking(results)
 

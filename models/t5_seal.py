@@ -73,6 +73,7 @@ class T5SEAL(GenerativeSystem):
         super().__init__(backbone, optimizer, head)
         self.save_hyperparameters()
         self.titles: Trie | None = None
+        self.textless: set[int] = set()  # documents
 
     def prepare(self, documents: Table, known: Sequence[int], directory: str | Path) -> None:
         """A head other than the plain one is made for the documents' tokens."""
@@ -102,7 +103,7 @@ class T5SEAL(GenerativeSystem):
         """(B,) leak-free relevance: mean over windows of the mean token log-probability.
 
         The windows are `key_length` tokens long, the length of a key in search, do not overlap and
-        do not look at the query.
+        do not look at the query. A document without tokens has no n-gram: −inf.
         """
         batch = self.forced(batch)
         queries = self.encode(batch.query_ids, batch.query_mask)
@@ -115,7 +116,12 @@ class T5SEAL(GenerativeSystem):
             for i, m in zip(ids, masks, strict=True)
         ]
         counts = torch.stack([mask.any(1) for mask in masks], 1).sum(1)
-        return torch.stack(windows, 1).sum(1) / counts.clamp(min=1)
+        means = torch.stack(windows, 1).sum(1) / counts.clamp(min=1)
+        return means.masked_fill(counts == 0, -torch.inf)
+
+    def covers(self, document: int) -> bool:
+        """Whether the document has an n-gram: one without text has none."""
+        return document not in self.textless
 
     def forced(self, batch: PairBatch) -> PairBatch:
         """The documents themselves; in full SEAL the queries ask for the body by its mark."""
@@ -131,6 +137,7 @@ class T5SEAL(GenerativeSystem):
         directory = index_folder(directory, "titles", "ngrams")
         self.document_ids = documents["id"][:]
         texts, end = documents["tokens"][:], self.marks.get("title_end")
+        self.textless = {row for row, tokens in enumerate(texts) if not tokens}
         if end is not None:
             titles = [[*title, *end] if title else [] for title in documents["title_tokens"]]
             texts = [[*title, *text] for title, text in zip(titles, texts, strict=True)]

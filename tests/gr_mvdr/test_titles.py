@@ -44,10 +44,9 @@ def test_or_the_first_tokens_of_the_text_are_its_name():
     assert found == [[7, EOS_ID], [21, 22, 23, EOS_ID], [31, EOS_ID]]
 
 
-def test_neither_title_nor_text_is_refused():
-    message = "missing=first_tokens: 1 documents have no title and no text, the first is 'd1'"
-    with pytest.raises(ValueError, match=message):
-        Titles(missing="first_tokens").assign(documents([[7], []], [[1], []]))
+def test_the_end_token_names_what_has_neither_title_nor_text():
+    found = Titles(missing="first_tokens").assign(documents([[7], [], []], [[1], [], []]))
+    assert found == [[7, EOS_ID], [EOS_ID], [EOS_ID]]
 
 
 def test_a_long_title_is_refused_with_the_longest():
