@@ -19,13 +19,16 @@ from analysis.comparisons.comparison_files import write_comparison
 from analysis.comparisons.paper import read_paper
 from analysis.comparisons.paper_table import write_paper_table
 from analysis.metric_names import group
+from analysis.own_folder import check_links
 from analysis.publish import publish_comparison
 from analysis.tables import Cell, Table, summary
 from conf.errors import errors_in_a_line
 from conf.resolvers import register_resolvers
+from gr_mvdr.printable import printable
 
 CONFIGURATIONS = Path(__file__).parents[1] / "conf"
 COLUMNS_AT_MOST = 6  # systems side by side; more stand one below the other
+WRITTEN = ("comparison*", "paper_table*")  # files in the comparison's folder
 PLAIN_WIDTH = 200  # where no terminal says how wide it is
 
 
@@ -54,6 +57,7 @@ def compare(
     reproduced = None if paper is None else read_paper(paper)
     comparison = compare_runs([Path(run) for run in runs], mixed)
     folder = Path(out) if out else _common_folder(comparison)
+    check_links(folder, WRITTEN)
     papers = [] if reproduced is None else write_paper_table(comparison, reproduced, folder)
     files = write_comparison(comparison, folder, papers)
     console = Console() if sys.stdout.isatty() else Console(width=PLAIN_WIDTH)
@@ -61,9 +65,9 @@ def compare(
         console.print(_printed_summary(section))
     for table, notes in papers:
         console.print(_printed(table))
-        console.print(*notes, sep="\n", markup=False, highlight=False)
+        console.print(*map(printable, notes), sep="\n", markup=False, highlight=False)
     for note in comparison.notes:
-        console.print(note, style="yellow", markup=False, highlight=False)
+        console.print(printable(note), style="yellow", markup=False, highlight=False)
     for path in [*files["pages"], *files["figures"]]:
         console.print(path, soft_wrap=True, markup=False, highlight=False)
     publish_comparison(logger, comparison, [table for table, _ in papers], files["figures"], folder)
@@ -92,7 +96,7 @@ def _printed(table: Table, upright: bool = False, ends: Collection[int] = ()) ->
     grid = [list(map(Cell, ["", *table.columns]))]
     grid += [[Cell(name), *cells] for name, cells in table.rows]
     header, *rows = zip(*grid, strict=True) if upright else grid
-    printed = rich.table.Table(title=table.heading, title_justify="left")
+    printed = rich.table.Table(title=Text(printable(table.heading)), title_justify="left")
     for number, cell in enumerate(header):
         printed.add_column(_styled(cell), justify="right" if number else "left")
     for number, row in enumerate(rows):
@@ -106,7 +110,7 @@ def _ends(keys: Sequence[str]) -> set[int]:
 
 
 def _styled(cell: Cell) -> Text:
-    return Text(cell.text, style="bold green" if cell.best else "")
+    return Text(printable(cell.text), style="bold green" if cell.best else "")
 
 
 @contextmanager

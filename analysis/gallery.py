@@ -1,6 +1,7 @@
 """The figures of a run: files for people, and a list that says how to read each."""
 
 import json
+import re
 import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -8,8 +9,10 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from gr_mvdr.files import new_file, write_json
+from gr_mvdr.plain_files import reading
 
 LIST = "figures.json"
+_NAME = re.compile(r"[\w-][\w.=+ -]*")
 DOTS = 200  # an inch in a PNG: sharp on screens of high resolution
 
 
@@ -68,8 +71,17 @@ class Gallery:
 
 
 def read_gallery(directory: Path) -> list[GalleryEntry]:
-    """The figures of a run in their order; none if nothing was drawn."""
+    """The figures of a run in their order; none if nothing was drawn.
+
+    Raises:
+        ValueError: the list is broken, or names a file outside its folder.
+    """
     path = Path(directory) / LIST
     if not path.is_file():
         return []
-    return [GalleryEntry(**entry) for entry in json.loads(path.read_text())]
+    with reading(f"{path}: must be a list of figures"):
+        entries = [GalleryEntry(**entry) for entry in json.loads(path.read_text())]
+        for entry in entries:
+            if not (isinstance(entry.name, str) and _NAME.fullmatch(entry.name)):
+                raise ValueError(f"name={entry.name!r}: must be a file's name")
+    return entries

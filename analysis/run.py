@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from analysis.analyse import analyse_run
 from analysis.claim import claimed
+from analysis.own_folder import check_links
 from analysis.pages.report import write_report
 from analysis.publish import publish_run
 from analysis.restore import restored
@@ -46,9 +47,11 @@ def analyse_again(
     Raises:
         FileNotFoundError: there is no such folder, or no checkpoint in it.
         UnfinishedRun: a part of the run is missing.
-        ValueError: the run is of a version that this one cannot read, or a setting is at fault.
+        ValueError: the run is of a version that this one cannot read, a setting is at fault, or
+            the folder holds a link (`check_links`).
     """
     read = read_run(Path(run))
+    check_links(read.path)
     version = read.provenance.get("version", "0.1")
     model, data = restored(read.path, version, trust)
     # An index in a folder of its own: the run's stays as it was searched.

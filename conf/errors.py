@@ -7,6 +7,8 @@ from contextlib import contextmanager
 
 from hydra.errors import InstantiationException
 
+from gr_mvdr.printable import printable
+
 
 @contextmanager
 def errors_in_a_line() -> Iterator[None]:
@@ -24,9 +26,9 @@ def errors_in_a_line() -> Iterator[None]:
     try:
         yield
     except InstantiationException as error:
-        sys.exit(f"error: {_said(error.__cause__ or error)}")
+        sys.exit(f"error: {printable(_said(error.__cause__ or error))}")
     except (ValueError, OSError) as error:
-        sys.exit(f"error: {_said(error)}")
+        sys.exit(f"error: {printable(_said(error))}")
 
 
 def _said(error: BaseException) -> str:

@@ -17,7 +17,8 @@ from inspect import isclass, isfunction
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gr_mvdr.signature import check_arguments, positional, shown
+from gr_mvdr.printable import shown
+from gr_mvdr.signature import check_arguments, positional
 
 TARGET = "_target_"
 _HOUSE = Path(__file__).parents[1]

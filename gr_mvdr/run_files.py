@@ -6,14 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from gr_mvdr.plain_files import read_json, read_yaml
-from gr_mvdr.signature import described, fits, shown
+from gr_mvdr.printable import shown
+from gr_mvdr.signature import described, fits
 
 PARTS = CONFIG, PROVENANCE, METRICS = "config.yaml", "provenance.json", "metrics.json"
 
+_SEED = int | float | str | None
 # What others rely on, where it is there.
 _CONFIG = {
     "model": dict[str, Any],
     "data": dict[str, Any],
+    "seed": _SEED,
     "tokenizer": dict[str, Any],
     "rerank": dict[str, Any] | None,
     "analysis": dict[str, Any] | None,
@@ -22,6 +25,8 @@ _PROVENANCE = {
     "system": str,
     "collection": str,
     "version": str,
+    "paradigm": str,
+    "seed": _SEED,
     "documents": int,
     "sources": dict[str, Any],
     "text_fields": list[str],

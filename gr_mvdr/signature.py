@@ -5,8 +5,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from gr_mvdr.printable import shown
+
 _SIMPLE = (int, float, bool, str, type(None))
-_SHOWN = 80  # characters of a value in an error
 _CONTAINERS = {dict: dict, list: (list, tuple), tuple: (list, tuple), Sequence: (list, tuple)}
 
 
@@ -55,7 +56,8 @@ def parameters(target: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter]
                 found.setdefault(parameter.name, parameter)
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in own):
             return found, False
-    return found, bool(_functions(target))
+    parents = target.__mro__[:-1] if inspect.isclass(target) else ()
+    return found, bool(_functions(target)) or any("__new__" in vars(base) for base in parents)
 
 
 def _functions(target: Callable[..., Any]) -> list[Callable[..., Any]]:
@@ -108,9 +110,3 @@ def described(hint: Any) -> str:
         return "null"
     container = _CONTAINERS.get(get_origin(hint) or hint)
     return {None: "", dict: "a group of keys"}.get(container, "a list") or hint.__name__
-
-
-def shown(value: Any) -> str:
-    """A value in an error, not longer than a line."""
-    text = str(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

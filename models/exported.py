@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gr_mvdr.parts import TARGET, admitting, build, check_parts, find_part
 from gr_mvdr.plain_files import read_json, read_tensors, reading
-from gr_mvdr.signature import shown
+from gr_mvdr.printable import shown
 from models.base import System
 from models.export import (
     FORMAT,

@@ -1,5 +1,6 @@
 """One stage of a rerank pipeline: the model of a finished run, and what it reads of a table."""
 
+import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from typing import Any
 
 from gr_mvdr.parts import TARGET, admitting, build, check_parts
 from gr_mvdr.plain_files import read_checkpoint, reading
+from gr_mvdr.printable import printable
 from gr_mvdr.ranking import Ranking
 from gr_mvdr.run_files import PARTS, read_config, read_provenance
 from gr_mvdr.tokenizers import load_tokenizer, word_tokenizer
@@ -183,11 +185,27 @@ class Stage:
         """Opens the run's own index where that is possible, else makes one in `directory`."""
         if hasattr(self.model, "open_index"):
             try:
-                self.model.open_index(documents, self.run.path / "index")
+                with reading(f"{self.run.path / 'index'}"):
+                    self.model.open_index(documents, self._vectors(directory))
                 return
             except (OSError, ValueError) as error:
-                print(f"{self.name}: indexing anew, as {error}")
+                print(f"{self.name}: indexing anew, as {printable(error)}")
         self.model.index(self._table(documents), directory)
+
+    def _vectors(self, directory: Path) -> Path:
+        """Where the run's token vectors can be opened without writing into its folder.
+
+        What search needs besides them (faiss's inverted file, which no reader checks) is made here
+        and not taken over, unless the run is trusted.
+        """
+        found = self.run.path / "index"
+        if self.run.trust or not found.is_dir():
+            return found
+        directory.mkdir(parents=True, exist_ok=True)
+        for file in found.iterdir():
+            if file.is_file() and not os.path.lexists(directory / file.name):
+                (directory / file.name).symlink_to(file.resolve())
+        return directory
 
     def retrieve(self, queries: Table, k: int) -> Ranking:
         """See `System.retrieve`."""

@@ -1,6 +1,7 @@
 """Any chain of finished systems with a depth each, and its joint compute (mva.txt Table 6)."""
 
 import json
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -71,7 +72,7 @@ class RerankPipeline(System):
             ValueError: a run is of other documents, had another tokeniser or has no checkpoint.
         """
         self.stages = [
-            Stage(run, f"{number}-{run.provenance['system']}", documents, known)
+            Stage(run, f"{number}-{_file_name(run.provenance['system'])}", documents, known)
             for number, run in enumerate(self.runs, start=1)
         ]
         self.models = nn.ModuleList(stage.model for stage in self.stages)
@@ -209,6 +210,11 @@ def above(best: Ranking, earlier: Ranking) -> Ranking:
         ]
         results[query] |= {d: lowest - place for place, d in enumerate(others, start=1)}
     return Ranking(results)
+
+
+def _file_name(system: str) -> str:
+    """A system's name as a part of a folder's: it may come from anyone, "../.." too."""
+    return re.sub(r"[^\w +-]", "_", system)
 
 
 def _check(key: str, settings: dict[str, Any], last: bool) -> None:

@@ -24,11 +24,13 @@ from torch import Tensor
 from analysis.directed_alignment import own_direction
 from analysis.store.alignment_fields import FIELDS, Fields, padded
 from gr_mvdr.explanation import Explanation
+from gr_mvdr.plain_files import reading
 from gr_mvdr.relevance import PairAlignment
 
 FORMAT = 2
 PRECISIONS = {"float32": torch.float32, "float16": torch.float16}
 CODEC = "zstd"
+MANIFEST = "manifest.json"
 
 
 @dataclass(frozen=True)
@@ -75,18 +77,19 @@ class AlignmentStore:
 
     def __init__(self, directory: Path):
         self.directory = Path(directory)
-        manifest = _read_manifest(self.directory)
-        names = StoreDescription.__dataclass_fields__
-        self.description = StoreDescription(**{name: manifest[name] for name in names})
-        self.pairs = [(query, document) for query, document in manifest["pairs"]]
-        self.layers: int = manifest["layers"]
-        self.heads: int = manifest["heads"]
-        self.path_names = tuple(manifest["path_names"])
-        self._largest: int = max(1, manifest["largest"])
-        self._projection_norms = torch.tensor(manifest["projection_norms"])
-        self._files = [self.directory / shard["file"] for shard in manifest["shards"]]
-        sizes = [shard["pairs"] for shard in manifest["shards"]]
-        self._starts = [0, *accumulate(sizes)]  # the number of each shard's first pair
+        with reading(f"{self.directory / MANIFEST}"):
+            manifest = _read_manifest(self.directory)
+            names = StoreDescription.__dataclass_fields__
+            self.description = StoreDescription(**{name: manifest[name] for name in names})
+            self.pairs = [(str(query), str(document)) for query, document in manifest["pairs"]]
+            self.layers: int = manifest["layers"]
+            self.heads: int = manifest["heads"]
+            self.path_names = tuple(manifest["path_names"])
+            self._largest: int = max(1, manifest["largest"])
+            self._projection_norms = torch.tensor(manifest["projection_norms"])
+            self._files = [self.directory / shard["file"] for shard in manifest["shards"]]
+            sizes = [shard["pairs"] for shard in manifest["shards"]]
+            self._starts = [0, *accumulate(sizes)]  # the number of each shard's first pair
         self._loaded: tuple[int, list[Fields]] | None = None
 
     def __len__(self) -> int:
@@ -138,12 +141,14 @@ class AlignmentStore:
         if self._loaded is None or self._loaded[0] != shard:
             self._loaded = None  # one shard at a time, also while the next is read
             sizes = {"l": self.layers, "h": self.heads, "p": len(self.path_names)}
-            self._loaded = shard, _split(_read_shard(self._files[shard]), sizes)
-        return self._loaded[1][number - self._starts[shard]]
+            with reading(f"{self.directory}: a shard is damaged"):
+                self._loaded = shard, _split(_read_shard(self._files[shard]), sizes)
+        with reading(f"{self.directory}: a shard is damaged"):
+            return self._loaded[1][number - self._starts[shard]]
 
 
 def _read_manifest(directory: Path) -> dict[str, Any]:
-    path = directory / "manifest.json"
+    path = directory / MANIFEST
     if not path.is_file():
         raise FileNotFoundError(
             f"{path} is missing: no alignments, or their writing was interrupted"
@@ -159,7 +164,8 @@ def _read_manifest(directory: Path) -> dict[str, Any]:
             "python -m analysis.run run=… writes the alignments anew"
         )
     for shard in manifest["shards"]:
-        file = directory / shard["file"]
+        file = directory / Path(shard["file"]).name  # of this folder, whatever it says
+        shard["file"] = file.name
         if not file.is_file():
             raise FileNotFoundError(f"{file} is missing: the alignment store is incomplete")
         if file.stat().st_size != shard["bytes"]:

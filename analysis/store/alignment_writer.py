@@ -1,6 +1,5 @@
 """Writes the alignment store: a stream of explanations in, a folder of shards out."""
 
-import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from analysis.store.alignment_fields import MATRICES, Fields, cut
 from analysis.store.alignment_store import CODEC, PRECISIONS, StoreDescription, describe, lengths
 from gr_mvdr.explanation import Explanation
 from gr_mvdr.files import write_json
+from gr_mvdr.plain_files import read_json
 
 SHARD_VALUES = 2**23  # similarity values in a shard: 32 MB of fp32
 PROGRESS = "progress.json"
@@ -47,13 +47,16 @@ class AlignmentWriter:
 
     def __enter__(self) -> "AlignmentWriter":
         progress = self.partial / PROGRESS
-        known = json.loads(progress.read_text()) if progress.is_file() else {}
-        header = describe(self.description)
-        if {key: known.get(key) for key in header} == header:
+        try:
+            known = read_json(progress) if progress.is_file() else {}
+            header = describe(self.description)
+            if {key: known.get(key) for key in header} != header:
+                self.restart()
+                return self
             self.pairs, self.shards = known["pairs"], known["shards"]
             self.shape = {key: known[key] for key in SHAPE}
             self.largest = known["largest"]
-        else:
+        except (KeyError, ValueError):  # it was cut short, or is of another version
             self.restart()
         return self
 

@@ -1,0 +1,35 @@
+"""Folders that results are written into, though somebody else may have made them."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+# Of a run: only read once it is finished, so that they may lie on another disk.
+READ_ONLY = ("checkpoints", "index", "identifiers", "tokenizer")
+
+
+def check_links(folder: Path, names: Sequence[str] = ("*",)) -> None:
+    """Refuses a folder in which writing a file would write another one, elsewhere.
+
+    A symbolic link leads out of the folder; a hard link is another name of a file that may lie
+    outside of it.
+
+    Args:
+        folder: that is about to be written into.
+        names: patterns of what will be written; by default everything but `READ_ONLY`.
+
+    Raises:
+        ValueError: names the link.
+    """
+    for pattern in names:
+        for path in sorted(Path(folder).glob(pattern)):
+            if path.name not in READ_ONLY:
+                _check(path)
+                for below, folders, files in os.walk(path):
+                    for name in (*folders, *files):
+                        _check(Path(below, name))
+
+
+def _check(path: Path) -> None:
+    if path.is_symlink() or (path.is_file() and path.stat().st_nlink > 1):
+        raise ValueError(f"{path}: must be no link, what is written there would go elsewhere")

@@ -1,0 +1,46 @@
+"""Finished runs and an exported folder, made once, copied for each attack."""
+
+import shutil
+from pathlib import Path
+
+import datasets
+import pytest
+from hydra import compose, initialize_config_dir
+
+from analysis.export import export_run
+from train import train
+
+ROOT = Path(__file__).parents[2]
+TINY = [
+    *("experiment=smoke", "analysis=none", "analysis.pairs=0", "analysis.curve_pairs=0"),
+    *("logger=none", "data.n_documents=50", "trainer.max_steps=1", "data.max_test_queries=4"),
+    *("backbone.shape.d_model=32", "backbone.shape.d_kv=8", "backbone.shape.d_ff=64"),
+]
+MODELS = ("t5_colbert", "dsi_semantic")
+
+
+def composed(*overrides: str):
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        return compose("train", [*TINY, *overrides])
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory):
+    """`<model>` and `<model>-export` for each of MODELS; caches in a folder beside them."""
+    folder = tmp_path_factory.mktemp("made")
+    cache, datasets.config.HF_DATASETS_CACHE = datasets.config.HF_DATASETS_CACHE, folder / "cache"
+    for model in MODELS:
+        train(composed(f"model={model}", f"name={model}", f"output={folder}"))
+        export_run(folder / model, folder / f"{model}-export")
+    yield folder
+    datasets.config.HF_DATASETS_CACHE = cache
+
+
+@pytest.fixture
+def foreign(made, tmp_path):
+    """A function: a copy of one of the folders, as if it had come from somebody else."""
+
+    def copied(name: str) -> Path:
+        return Path(shutil.copytree(made / name, tmp_path / "foreign" / name))
+
+    return copied

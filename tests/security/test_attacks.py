@@ -1,0 +1,495 @@
+"""Somebody else's folder names code, places and links: nothing of it runs, nothing is written.
+
+Every payload would leave a marker file. That it would is part of the test: the old way, any dotted
+path called with the folder's arguments, leaves it.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from analysis.compare import compare
+from analysis.pages.case_browser import as_script
+from analysis.restore import restored
+from analysis.run import analyse_again
+from analysis.run_folder import read_run
+from conf.errors import errors_in_a_line
+from gr_mvdr.parts import admitting, build, find_part
+from gr_mvdr.plain_files import read_checkpoint, read_yaml
+from gr_mvdr.run_files import read_provenance
+from gr_mvdr.tokenizers import load_tokenizer
+from models.exported import load_exported
+from models.rerank_pipeline import RerankPipeline
+from tests.security.conftest import ROOT, TINY
+
+NOTHING = {"pairs": 0, "cases": 0, "measurements": [], "experiments": {}, "precision": "float32"}
+
+
+def old_way(settings: dict):
+    """What once built a part: any callable by its path."""
+    module, _, name = settings["_target_"].rpartition(".")
+    options = {key: value for key, value in settings.items() if key != "_target_"}
+    return getattr(import_module(module), name)(**options)
+
+
+def payload(marker: Path, kind: str) -> dict:
+    """A configuration of a "part" that touches a file."""
+    touch = f"touch {marker}"
+    return {
+        "system": {"_target_": "os.system", "command": touch},
+        "popen": {"_target_": "subprocess.Popen", "args": ["touch", str(marker)]},
+        "writer": {"_target_": "gr_mvdr.ranking.write_qrels", "qrels": {}, "path": str(marker)},
+        "partial": {"_target_": "subprocess.check_call", "args": ["touch", str(marker)]},
+    }[kind]
+
+
+KINDS = ("system", "popen", "writer", "partial")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_payloads_would_have_run_the_old_way(kind, tmp_path):
+    settings = payload(tmp_path / "marker", kind)
+    if kind == "writer":
+        settings["path"] = Path(settings["path"])
+    process = old_way(settings)
+    if kind == "popen":
+        process.wait()
+    assert (tmp_path / "marker").exists()
+
+
+def change_yaml(file: Path, *keys: str, value: object) -> None:
+    config = node = yaml.safe_load(file.read_text())
+    for key in keys[:-1]:
+        node = node[key]
+    node[keys[-1]] = value
+    file.write_text(yaml.safe_dump(config))
+
+
+def change_checkpoint(run: Path, **options: object) -> None:
+    file = run / "checkpoints/last.ckpt"
+    state = torch.load(file, weights_only=True)
+    state["hyper_parameters"] |= options
+    torch.save(state, file)
+
+
+PLACES = {
+    "the data": ("data",),
+    "a part of the data": ("data", "examples"),
+    "the system": ("model",),
+    "the form of reranking": ("rerank", "form", "alignment"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("place", PLACES)
+def test_a_configuration_runs_no_code(place, kind, foreign, made, tmp_path):
+    run, marker = foreign("t5_colbert"), tmp_path / "marker"
+    attack, keys = payload(marker, kind), PLACES[place]
+    if place == "the form of reranking":
+        change_yaml(run / "config.yaml", "rerank", value={"form": {"alignment": attack}})
+        data = restored(made / "t5_colbert", "")[1]
+        model = RerankPipeline([{"run": str(run)}])
+        with pytest.raises(ValueError, match="is no part of this library.*trust=true"):
+            model.prepare(data.documents, data.known_documents, tmp_path / "identifiers")
+    else:
+        change_yaml(run / "config.yaml", *keys, value=attack)
+        with pytest.raises(ValueError, match=r"_target_=.* is no part of .*trust=true"):
+            restored(run, "")
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("part", ["loss", "alignment", "pooling", "salience"])
+def test_hyper_parameters_of_a_checkpoint_run_no_code(part, kind, foreign, tmp_path):
+    run, marker = foreign("t5_colbert"), tmp_path / "marker"
+    attack = payload(marker, kind)
+    change_checkpoint(
+        run, **{part: {"query": attack} if part in ("pooling", "salience") else attack}
+    )
+    with pytest.raises(ValueError, match=r"run=.*_target_=.* is no part of this library"):
+        restored(run, "")
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_exported_folder_runs_no_code(kind, foreign, tmp_path):
+    folder, marker = foreign("dsi_semantic-export"), tmp_path / "marker"
+    for where in ("system", "head", "identifiers"):
+        settings = json.loads((folder / "gr_mvdr.json").read_text())
+        changed = json.loads(json.dumps(settings))
+        if where == "system":
+            attack = payload(marker, kind)
+            changed["system"] = attack.pop("_target_")
+            changed["hyper_parameters"] = attack
+        else:
+            changed["hyper_parameters"][where] = payload(marker, kind)
+        (folder / "gr_mvdr.json").write_text(json.dumps(changed))
+        with pytest.raises(ValueError, match=r"_target_=.* is no part of this library"):
+            load_exported(folder)
+        (folder / "gr_mvdr.json").write_text(json.dumps(settings))
+    assert not marker.exists()
+    load_exported(folder)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "message"),
+    [
+        ("loss", {"_target_": "gr_mvdr.alignment.MaxSim"}, "must be of the kind loss"),
+        ("loss", {"_target_": "gr_mvdr.losses.torch.load", "f": "x"}, "is no part"),
+        ("loss", {"_target_": "gr_mvdr.losses.F"}, "is no part"),
+        ("loss", {"_target_": ["os.system"]}, "is no part"),
+        ("loss", {"_target_": "gr_mvdr...losses.MarginMSE"}, "is no part"),
+        ("loss", {"_target_": "gr_mvdr/../x.losses.MarginMSE"}, "is no part"),
+        ("loss", "os.system", "must be a group of keys"),
+        ("alignment", {"_target_": "gr_mvdr.alignment.TopK", "k": "a"}, "alignment.k=a: must be int"),
+        ("alignment", {"_target_": "gr_mvdr.alignment.TopK"}, "alignment.k=…: must be given"),
+        ("alignment", {"_target_": "gr_mvdr.alignment.TopK", "k": 1, "l": 2}, "alignment.l=2: must"),
+        ("alignment", {"_target_": "gr_mvdr.alignment.TopK", "k": 1, "_partial_": True}, "_partial_"),
+        ("data", {"_target_": "data_modules.sources.FilesDataModule", "path": "x", "tokenizer": {},
+                  "test_split": "dev", "indexing": {"_target_": "gr_mvdr.alignment.FirstToken"}},
+         "must be of the kind indexing"),
+    ],
+)  # fmt: skip
+def test_only_parts_of_the_expected_kind_and_their_arguments(kind, settings, message):
+    with pytest.raises(ValueError, match=message):
+        build(kind, settings)
+
+
+def test_a_name_in_a_folder_imports_nothing(foreign, tmp_path, monkeypatch):
+    """A module on the path that a folder names stays unread, though it lies in a room's folder."""
+    (tmp_path / "planted.py").write_text(f"open({str(tmp_path / 'marker')!r}, 'w')")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("planted.Part", "models.planted.Part", "planted.planted.Part", "antigravity.x"):
+        with pytest.raises(ValueError, match="is no part of this library"):
+            find_part("loss", name)
+    assert not (tmp_path / "marker").exists() and "antigravity" not in sys.modules
+    import_module("planted")
+    assert (tmp_path / "marker").exists()
+
+
+MINE = """
+from gr_mvdr.losses import InBatchCrossEntropy
+from pathlib import Path
+Path({marker!r}).touch()
+class Mine(InBatchCrossEntropy):
+    pass
+"""
+
+
+def test_a_users_own_class_trains_and_its_folder_asks_for_trust(tmp_path):
+    """From the command line anything goes; whoever gets the folder is asked first."""
+    (tmp_path / "my_part.py").write_text(MINE.format(marker=str(tmp_path / "marker")))
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{tmp_path}"}
+    environment["HF_DATASETS_CACHE"] = str(tmp_path / "cache")
+
+    def command(*words: str) -> subprocess.CompletedProcess:
+        (tmp_path / "marker").unlink(missing_ok=True)
+        return subprocess.run(
+            [sys.executable, *words], cwd=ROOT, env=environment, capture_output=True, text=True
+        )
+
+    run = tmp_path / "run"
+    own = "model.loss._target_=my_part.Mine"
+    done = command("train.py", *TINY, own, f"output={tmp_path}", "name=run")
+    assert done.returncode == 0, done.stderr
+    asked = ["-m", "analysis.run", f"run={run}", "analysis=none"]
+    refused = command(*asked)
+    assert refused.returncode == 1 and not (tmp_path / "marker").exists()
+    assert "my_part.Mine" in refused.stderr and "trust=true" in refused.stderr
+    assert command(*asked, "trust=true").returncode == 0 and (tmp_path / "marker").exists()
+    exported = command("-m", "analysis.export", f"run={run}", "trust=true")
+    assert exported.returncode == 0, exported.stderr
+    load = "from models.exported import load_exported; load_exported({!r}{})"
+    refused = command("-c", load.format(str(run / "export"), ""))
+    assert refused.returncode == 1 and not (tmp_path / "marker").exists()
+    assert command("-c", load.format(str(run / "export"), ", trust=True")).returncode == 0
+
+
+def test_trust_is_not_inherited_from_a_folder(foreign, made, tmp_path):
+    """A pipeline's configuration says `trust: true` of its stage: the folder has no say in that."""
+    stage, pipeline = foreign("t5_colbert"), foreign("dsi_semantic")
+    change_checkpoint(stage, loss=payload(tmp_path / "marker", "system"))
+    config = yaml.safe_load((pipeline / "config.yaml").read_text())
+    config["model"] = {"_target_": "models.rerank_pipeline.RerankPipeline",
+                       "stages": [{"run": str(stage), "trust": True}]}  # fmt: skip
+    (pipeline / "config.yaml").write_text(yaml.safe_dump(config))
+    (pipeline / "checkpoints/last.ckpt").unlink()
+    with pytest.raises(ValueError, match="os.system.*is no part of this library"):
+        restored(pipeline, "")
+    assert not (tmp_path / "marker").exists()
+
+
+def test_what_was_typed_is_admitted_no_longer_than_needed():
+    typed = {"deep": [{"_target_": "os.getpid"}]}
+    with admitting(typed):
+        assert build("loss", {"_target_": "os.getpid"}) == os.getpid()
+    with pytest.raises(ValueError, match="is no part"):
+        build("loss", {"_target_": "os.getpid"})
+
+
+class Reduced:
+    """Pickled, it touches a file when it is read."""
+
+    def __init__(self, marker: Path):
+        self.marker = marker
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.marker}",)
+
+
+def test_pickles_in_checkpoints_and_backbones_stay_unread(foreign, tmp_path):
+    marker = tmp_path / "marker"
+    torch.save({"state_dict": {}, "hyper_parameters": {"loss": Reduced(marker)}}, tmp_path / "x")
+    with pytest.raises(ValueError, match="it holds more than weights"):
+        read_checkpoint(tmp_path / "x")
+    folder = foreign("t5_colbert-export")
+    (folder / "model.safetensors").unlink()
+    torch.save({"shared.weight": Reduced(marker)}, folder / "pytorch_model.bin")
+    with pytest.raises(ValueError, match="cannot be loaded"):
+        load_exported(folder)
+    assert not marker.exists()
+    torch.load(tmp_path / "x", weights_only=False)
+    assert marker.exists()
+
+
+CODE = "import os; os.system('touch {marker}')\nclass Evil: pass\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "changes"),
+    [
+        ("config.json", {"auto_map": {"AutoConfig": "evil.Evil"}, "model_type": "evil"}),
+        ("config.json", {"auto_map": {"AutoConfig": "evil.Evil", "AutoModel": "evil.Evil"}}),
+        ("config.json", {"model_type": "bert"}),
+        ("config.json", {"quantization_config": {"quant_method": "gptq", "bits": 4}}),
+        ("tokenizer_config.json", {"auto_map": {"AutoTokenizer": ["evil.Evil", "evil.Evil"]},
+                                   "tokenizer_class": "Evil"}),
+    ],
+)  # fmt: skip
+def test_code_beside_a_backbone_stays_unread(file, changes, foreign, tmp_path):
+    folder, marker = foreign("t5_colbert-export"), tmp_path / "marker"
+    (folder / "evil.py").write_text(CODE.format(marker=marker))
+    config = json.loads((folder / file).read_text())
+    (folder / file).write_text(json.dumps(config | changes))
+    try:
+        load_exported(folder)
+        load_tokenizer(folder)
+    except (ValueError, OSError):
+        pass
+    assert not marker.exists()
+    exec((folder / "evil.py").read_text())
+    assert marker.exists()
+
+
+def test_an_attention_of_the_hub_is_refused(foreign):
+    """transformers fetches "owner/kernel" from the hub and runs it."""
+    run = foreign("t5_colbert")
+    backbone = torch.load(run / "checkpoints/last.ckpt", weights_only=True)["hyper_parameters"]
+    change_checkpoint(run, backbone={**backbone["backbone"], "attention": "evil/kernel"})
+    with pytest.raises(ValueError, match="backbone.attention=evil/kernel: must be sdpa or eager"):
+        restored(run, "")
+
+
+def test_interpolations_stay_text(foreign, monkeypatch):
+    monkeypatch.setenv("MY_SECRET", "s3cret")
+    run = foreign("t5_colbert")
+    change_yaml(run / "config.yaml", "data", "test_split", value="${oc.env:MY_SECRET}")
+    with pytest.raises(ValueError, match=r"data.test_split=\$\{oc.env:MY_SECRET\}: must be one of"):
+        restored(run, "")[1].test_splits  # noqa: B018
+    assert "s3cret" not in json.dumps(read_run(run).config)
+
+
+def test_nothing_is_written_where_a_folder_says(foreign, tmp_path):
+    """Built collections go to the user's own place."""
+    run, place = foreign("t5_colbert"), tmp_path / "elsewhere"
+    from tests.test_train import beir
+
+    change_yaml(run / "config.yaml", "data", value={
+        "_target_": "data_modules.sources.FilesDataModule", "path": str(beir(tmp_path / "beir")),
+        "test_split": "test", "store": str(place),
+        "tokenizer": {"backbone": None, "path": None, "unit": "word", "vocab_size": 100,
+                      "lowercase": True}})  # fmt: skip
+    with pytest.raises(ValueError, match="cannot be restored"):  # another vocabulary's sizes
+        before = sorted(run.rglob("*"))
+        restored(run, "")
+    assert not place.exists() and sorted(run.rglob("*")) == before
+
+
+def test_identifiers_that_are_missing_are_not_made(foreign):
+    import shutil
+
+    run = foreign("dsi_semantic")
+    shutil.rmtree(run / "identifiers")
+    with pytest.raises(ValueError, match="must be a finished run, it has no identifiers"):
+        restored(run, "")
+    assert not (run / "identifiers").exists()
+
+
+LINKED = ("report.html.partial", "metrics.unfinished", "figures", "alignments.partial")
+
+
+@pytest.mark.parametrize("name", LINKED)
+@pytest.mark.parametrize("hard", [False, True])
+def test_results_do_not_follow_links(name, hard, foreign, tmp_path):
+    run, target = foreign("t5_colbert"), tmp_path / "bashrc"
+    target.write_text("mine")
+    if hard:
+        os.link(target, run / name)
+    else:
+        (run / name).symlink_to(target)
+    with pytest.raises(ValueError, match=rf"{name}: must be no link"):
+        analyse_again(run, NOTHING)
+    assert target.read_text() == "mine"
+    (run / name).write_text("the old way")  # what a writer without the check does
+    assert target.read_text() == "the old way"
+
+
+def test_a_comparison_does_not_follow_links(foreign, tmp_path):
+    run, target = foreign("t5_colbert"), tmp_path / "bashrc"
+    target.write_text("mine")
+    (run.parent / "comparison.html.partial").symlink_to(target)
+    with pytest.raises(ValueError, match="comparison.html.partial: must be no link"):
+        compare([run])
+    assert target.read_text() == "mine"
+
+
+def test_a_stages_name_is_no_path_and_its_folder_stays_as_it_was(foreign, made, tmp_path):
+    run, out = foreign("t5_colbert"), tmp_path / "out"
+    record = json.loads((run / "provenance.json").read_text())
+    (run / "provenance.json").write_text(json.dumps(record | {"system": "../../../precious"}))
+    change_checkpoint(run, search={"mode": "gather", "neighbours": 10, "probes": 4})
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "file").write_text("mine")
+    data = restored(made / "t5_colbert", "")[1]
+    model = RerankPipeline([{"run": str(run)}])
+    model.prepare(data.documents, data.known_documents, out / "identifiers")
+    before = {file: file.stat().st_mtime_ns for file in run.rglob("*")}
+    model.index(data.documents, out / "a" / "index")
+    assert (tmp_path / "precious/file").read_text() == "mine"
+    assert {file: file.stat().st_mtime_ns for file in run.rglob("*")} == before
+
+
+def test_pages_and_the_terminal_show_texts_as_texts(foreign, capsys):
+    run = foreign("t5_colbert")
+    evil = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
+    record = json.loads((run / "provenance.json").read_text())
+    (run / "provenance.json").write_text(json.dumps(record | {"system": evil, "git": evil}))
+    metrics = json.loads((run / "metrics.json").read_text())
+    (run / "metrics.json").write_text(json.dumps(metrics | {f"retrieve/{evil}": 1.0}))
+    change_yaml(run / "config.yaml", "data", "name", value=evil + "\x1b[2J")
+    page = (run / "report.html").with_name("report.html")
+    analyse_again(run, NOTHING)
+    compare([run, run.parent], run / "out")
+    for page in (run / "report.html", run / "out/comparison.html"):
+        assert "<script>alert" not in page.read_text() and "<img src=x" not in page.read_text()
+    assert "</script" not in as_script({"token": "</script><!--"})
+    assert "\x1b" not in capsys.readouterr().out
+    (run / "provenance.json").write_text(json.dumps(record | {"system": "\x1b]0;evil\x07"}))
+    with pytest.raises(ValueError, match="must be printable"):
+        read_provenance(run)
+    with pytest.raises(SystemExit) as ended, errors_in_a_line():
+        raise ValueError("named \x1b[2J\u202e")
+    assert str(ended.value) == "error: named \\x1b[2J\\u202e"
+
+
+def test_a_gallery_shows_no_files_from_elsewhere(foreign, tmp_path):
+    run = foreign("t5_colbert")
+    (tmp_path / "secret.png").write_bytes(b"mine")
+    (run / "figures").mkdir(exist_ok=True)
+    entry = {"name": "../../../secret", "title": "", "caption": ""}
+    (run / "figures/figures.json").write_text(json.dumps([entry]))
+    with pytest.raises(ValueError, match="figures.json: must be a list of figures.*file's name"):
+        analyse_again(run, NOTHING)
+
+
+BOMB = "a: &a [x, x]\n" + "".join(
+    f"{chr(98 + n)}: &{chr(98 + n)} [*{chr(97 + n)}, *{chr(97 + n)}]\n" for n in range(24)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (BOMB, "must be ≤ 40 levels deep"),
+        ("a: " + "[" * 5000, "nested so deep"),
+        ("a: &a [*a]", "must be ≤ 40 levels deep"),
+        ("a: 1\nb: 2\na: 3", r":3: must be valid YAML.*each key once"),
+        ("a: &a {b: 1}\nc: {<<: *a}", r":2: .*found '<<'"),
+        ("a: !!python/object/apply:os.system [touch x]", r":1: must be valid YAML"),
+        ("a: [1", r"config.yaml:1: must be valid YAML, keys and values"),
+        ("a: !!binary aGk=", "must hold plain values, found bytes"),
+        ("[]", "must be a group of keys, found a list"),
+        ("", "must be a group of keys, found nothing"),
+        ("1: x", "1: a key must be text"),
+        ("a: 2020-13-45", "must be valid YAML"),
+    ],
+)
+def test_yaml_is_keys_and_plain_values(text, message, tmp_path):
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        read_yaml(tmp_path / "config.yaml")
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("config.yaml", "model: [", r"config.yaml:1: must be valid YAML, keys and values \("),
+        ("config.yaml", "model: 3", "config.yaml: model=3: must be a group of keys"),
+        ("metrics.json", "[]", "metrics.json: must be a group of keys, found a list"),
+        ("provenance.json", "{}", "provenance.json: no 'system'"),
+        ("provenance.json", '{"system": 3, "collection": "x"}', "system=3: must be str"),
+        ("provenance.json", "[" * 100_000, "provenance.json: not valid JSON"),
+        ("provenance.json", b"\xff\xfe", "provenance.json: must be text in UTF-8"),
+    ],
+)
+def test_a_broken_part_of_a_run_is_named(file, content, message, foreign):
+    run = foreign("t5_colbert")
+    (run / file).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(ValueError, match=message):
+        read_run(run)
+
+
+def test_what_is_cut_short_is_named(foreign):
+    run, folder = foreign("t5_colbert"), foreign("t5_colbert-export")
+    for file in (run / "checkpoints/last.ckpt", folder / "gr_mvdr.safetensors"):
+        file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(ValueError, match=r"last.ckpt: is cut short or damaged"):
+        restored(run, "")
+    with pytest.raises(ValueError, match=r"gr_mvdr.safetensors: is cut short or damaged \(.+\)"):
+        load_exported(folder)
+
+
+def test_the_reason_is_always_said(foreign):
+    run = foreign("t5_colbert")
+    version = read_run(run).provenance["version"]
+    change_checkpoint(run, dimension=64)
+    with pytest.raises(
+        ValueError, match=rf"run={run}: cannot be restored: RuntimeError: \w+"
+    ) as found:
+        restored(run, version)
+    assert version not in str(found.value).split("restored")[0]
+    with pytest.raises(
+        ValueError, match=rf"made by gr-mvdr 0.1, which {version} cannot restore: R"
+    ):
+        restored(run, "0.1")
+
+
+def test_every_class_that_a_configuration_names_is_a_part():
+    """A new part needs its decorator and its YAML: this finds one that lacks the first."""
+    named = set()
+    for file in (ROOT / "conf").rglob("*.yaml"):
+        found = __import__("re").findall(r"_target_: ?([\w.]+)", file.read_text())
+        named |= {
+            name for name in found if name.startswith(("gr_mvdr.", "models.", "data_modules."))
+        }
+    assert len(named) > 40
+    for name in named:
+        with pytest.raises(ValueError, match="must be of the kind nothing"):
+            find_part("nothing", name)
