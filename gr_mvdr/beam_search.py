@@ -97,7 +97,8 @@ def beam_search(
             makes (1, 2, …), those it extends, all their successors, and the log-probability of each
             successor's hypothesis, (n,).
     Raises:
-        ValueError: a size below 1; what the constraint raises for a `length` it cannot check.
+        ValueError: a size below 1; a log-probability that is not a number; what the constraint
+            raises for a `length` it cannot check.
     """
     _check_sizes(batch_size=batch_size, beam_size=beam_size, length=length)
     parents = torch.arange(batch_size, device=device)
@@ -148,6 +149,8 @@ def _scores(live: Hypotheses, log_probs: Tensor, successors: Successors) -> Tens
     """(n,) the log-probability of each successor's hypothesis."""
     index = successors.row * log_probs.shape[1] + successors.token
     scores = log_probs.flatten().index_select(0, index)
+    if scores.isnan().any():  # it would never be chosen, and a search find nothing
+        raise ValueError("the model's log-probabilities are nan: its weights or inputs are broken")
     return live.log_probs.index_select(0, successors.row) + scores
 
 

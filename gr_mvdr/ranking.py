@@ -26,7 +26,7 @@ class Ranking:
         results: query id → {document id: score}; scores may be numpy or torch scalars.
 
     Raises:
-        ValueError: a score is not a number.
+        ValueError: a score is nan or inf; −inf is the score of what cannot be found.
     """
 
     def __init__(self, results: Mapping[str, Mapping[str, float]]) -> None:
@@ -91,8 +91,8 @@ class Ranking:
 def _ordered(query: str, scores: Mapping[str, float]) -> dict[str, float]:
     plain = [(document, float(score)) for document, score in scores.items()]
     for document, score in plain:
-        if math.isnan(score):
-            raise ValueError(f"query {query!r}, document {document!r}: the score is not a number")
+        if math.isnan(score) or score == math.inf:
+            raise ValueError(f"query {query!r}, document {document!r}: the score is {score}")
     return dict(sorted(plain, key=lambda result: (result[1], result[0]), reverse=True))
 
 
@@ -102,6 +102,9 @@ def best_documents(ids: Sequence[str], scores: np.ndarray, k: int) -> dict[str, 
     Args:
         ids: of D documents; scores: (D,) float, −inf for what must not be found.
         k: at most so many.
+
+    Raises:
+        ValueError: a score is not a number.
     """
     return {ids[n]: float(scores[n]) for n in best_places(scores, k, ids.__getitem__).tolist()}
 
@@ -115,7 +118,13 @@ def best_places(scores: np.ndarray, k: int, id_of: Callable[[int], str]) -> np.n
 
     Returns:
         (≤ k,) int64.
+
+    Raises:
+        ValueError: a score is not a number.
     """
+    if np.isnan(scores).any():
+        document = id_of(int(np.isnan(scores).argmax()))
+        raise ValueError(f"document {document!r}: the score is nan")
     k = min(k, len(scores))
     if k < 1:
         return np.empty(0, np.int64)

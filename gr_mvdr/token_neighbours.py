@@ -109,6 +109,8 @@ class TokenNeighbours:
                 f"model.search.neighbours={neighbours}: must be ≥ 1 and ≤ the {len(self.rows)} "
                 "tokens that can be retrieved"
             )
+        if not queries.isfinite().all():
+            raise ValueError("a query's vectors are not finite: the model's weights are broken")
         if probes is None:
             return self._every_token(queries, neighbours)
         if probes < 1:

@@ -194,6 +194,11 @@ def _fitting(header: dict[str, Any], batch: PackedTokens, names: Sequence[str]) 
     if (batch.counts < 1).any():
         name = names[int((batch.counts < 1).nonzero()[0])]
         raise ValueError(f"token index: document {name!r} has no token vector, must have one")
+    for part in (batch.vectors, batch.keys, batch.salience):
+        if part is not None and not part.isfinite().all():
+            row = int((~part.isfinite()).nonzero()[0, 0])
+            name = names[int(torch.searchsorted(batch.counts.cumsum(0), row, right=True))]
+            raise ValueError(f"token index: document {name!r} has a vector that is not finite")
     return {**header, "sizes": sizes, "salience": has_salience}
 
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.plugins import Precision
 from torch import Tensor
 
 from gr_mvdr.batch import PairBatch
@@ -15,6 +16,7 @@ from gr_mvdr.explanation import Explanation, Factors
 from gr_mvdr.ranking import Ranking
 from gr_mvdr.ranks import rank, ranks, sum_over_ranks
 from gr_mvdr.relevance import PairAlignment
+from models.divergence import check_loss, check_norm, check_weights
 
 Paradigm = Literal["multi_vector", "generative", "lexical", "cross_encoder", "pipeline"]
 
@@ -169,17 +171,34 @@ class System(pl.LightningModule):
 
     def training_step(self, batch: PairBatch) -> Tensor:
         loss = self.loss(batch)
-        self._log_loss("train/loss", loss, batch)
+        check_loss(self, self._log_loss("train/loss", loss, batch))
         return loss
 
     def validation_step(self, batch: PairBatch) -> None:
         self._log_loss("validation/loss", self.loss(batch), batch)
 
-    def _log_loss(self, name: str, loss: Tensor, batch: PairBatch) -> None:
-        """Logs the mean over ranks, which weighs as much as the batches of all ranks."""
+    def configure_gradient_clipping(
+        self,
+        optimizer: torch.optim.Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Lightning's clipping, which does not tell the norm that it finds."""
+        plugin = self.trainer.precision_plugin
+        own_way = type(plugin).clip_grad_by_norm is not Precision.clip_grad_by_norm
+        if not gradient_clip_val or gradient_clip_algorithm == "value" or own_way:
+            self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
+            return
+        parameters = list(plugin.main_params(optimizer))
+        norm = torch.nn.utils.clip_grad_norm_(parameters, gradient_clip_val)
+        check_norm(self, norm, getattr(plugin, "scaler", None))
+
+    def _log_loss(self, name: str, loss: Tensor, batch: PairBatch) -> Tensor:
+        """Logs and returns the mean over ranks, which weighs as much as all ranks' batches."""
         size = sum_over_ranks(torch.tensor(len(batch), device=self.device))
         value = sum_over_ranks(loss) / ranks()
         self.log(name, value, prog_bar=True, batch_size=int(size), sync_dist=True)
+        return value
 
     def loss(self, batch: PairBatch) -> Tensor:
         """() the system's own training loss on this rank's part of a batch.
@@ -201,6 +220,7 @@ class System(pl.LightningModule):
         self.train_seconds = time.perf_counter() - self._started
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        check_weights(self, checkpoint["state_dict"])
         # A resumed run reports what all of its parts took.
         checkpoint["train_seconds"] = time.perf_counter() - self._started
 
