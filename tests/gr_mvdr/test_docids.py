@@ -208,7 +208,7 @@ def test_a_document_with_a_new_text_keeps_its_identifier():
         ({"leaf_size": 0}, "model.identifiers.leaf_size=0: must be ≥ 1"),
         ({"new_documents": "skip"}, "new_documents=skip: must be number or nearest"),
         ({"k": 121}, "model.identifiers.k=121: must be ≤ the 120 documents"),
-        ({"embeddings": {"_target_": "no.Class"}}, "no.Class: no such class"),
+        ({"embeddings": {"_target_": "no.Class"}}, "no.Class: is no part"),
     ],
 )
 def test_wrong_options_are_named(options, message):
