@@ -60,11 +60,12 @@ def candidates_of(retrieved: Retrieved) -> Candidates:
         salience = None if salience is None else salience[real]
     documents, place = _distinct(owners)
     cell, cells = place * n + column, len(documents) * n
-    best = torch.full((cells,), -torch.inf).scatter_reduce_(0, cell, found, "amax")
+    best = found.new_full((cells,), -torch.inf).scatter_reduce_(0, cell, found, "amax")
     if salience is not None:
         is_best = found == best[cell]
-        salience = torch.zeros(cells).scatter_reduce_(0, cell[is_best], salience[is_best], "amax")
-        salience = salience.view(-1, n)
+        of_best = salience.new_zeros(cells)
+        of_best.scatter_reduce_(0, cell[is_best], salience[is_best], "amax")
+        salience = of_best.view(-1, n)
     return Candidates(documents, best.view(-1, n), salience)
 
 
@@ -101,7 +102,7 @@ def missing_similarity(retrieved: Retrieved, imputation: str | float) -> Tensor 
         return None
     if imputation == "zero" or isinstance(imputation, Real):
         value = 0.0 if imputation == "zero" else float(imputation)
-        return torch.full((len(retrieved.owners),), value)
+        return retrieved.similarities.new_full((len(retrieved.owners),), value)
     real = retrieved.owners >= 0
     if imputation == "mean":
         return _mean(retrieved.similarities, real)

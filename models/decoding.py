@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, EncoderDecoderCache
 
+from gr_mvdr.precision import at_least_float32
 from gr_mvdr.tokenizers import PAD_ID
 
 
@@ -44,7 +45,7 @@ class DecodingStep:
         context = self.head.context(self.inputs)
         position = torch.full_like(parents, self.inputs.shape[1] - 1)
         logits = self.head.logits(hidden, None if context is None else context[:, -1], position)
-        logits = logits.float()
+        logits = at_least_float32(logits)
         # In place: the largest tensor of the search would otherwise be there twice.
         self.scores = torch.log_softmax(logits, -1, out=logits)
         return self.scores
