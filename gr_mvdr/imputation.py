@@ -63,8 +63,9 @@ def candidates_of(retrieved: Retrieved) -> Candidates:
     best = found.new_full((cells,), -torch.inf).scatter_reduce_(0, cell, found, "amax")
     if salience is not None:
         is_best = found == best[cell]
-        salience = torch.zeros(cells).scatter_reduce_(0, cell[is_best], salience[is_best], "amax")
-        salience = salience.view(-1, n)
+        of_best = salience.new_zeros(cells)
+        of_best.scatter_reduce_(0, cell[is_best], salience[is_best], "amax")
+        salience = of_best.view(-1, n)
     return Candidates(documents, best.view(-1, n), salience)
 
 

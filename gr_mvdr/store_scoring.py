@@ -60,7 +60,7 @@ def score_some(
     """
     if not _is_packed(store, scoring):
         return _padded_relevance(store, documents, [query], scoring)[:, 0]
-    scores = torch.empty(len(documents))
+    scores = torch.empty(len(documents), dtype=torch.float32)
     for places in _of_similar_length(store, documents, len(query), torch.inf):
         packed = store.packed(documents[places])
         scores[places] = packed_relevance(packed, query[None], scoring)[:, 0]
@@ -80,7 +80,7 @@ def _padded_relevance(
             f"model.alignment={scoring.alignment}: scores depend on what is scored beside, must be "
             "another in a search (model.training_alignment may be this one)"
         )
-    scores = torch.empty(len(documents), len(queries))
+    scores = torch.empty(len(documents), len(queries), dtype=torch.float32)
     longest = max(map(len, queries), default=1)
     for places in _of_similar_length(store, documents, longest, _MOST_PADDING):
         block = _padded(store.packed(documents[places]))

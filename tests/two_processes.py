@@ -16,7 +16,9 @@ ROOT = Path(__file__).parents[1]
 
 
 def in_two_processes(function: Any, folder: Path) -> list[Any]:
-    """What `function()` answers on rank 0 and on rank 1: tensors, numbers, lists, dicts.
+    """What `function()` returns on rank 0 and on rank 1: tensors, numbers, lists, dicts.
+
+    Both have the default dtype of this process.
 
     Args:
         function: at the top of a module that both processes import.
@@ -25,13 +27,16 @@ def in_two_processes(function: Any, folder: Path) -> list[Any]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
+    dtype = str(torch.get_default_dtype()).removeprefix("torch.")
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
     command = [sys.executable, "-m", __name__, function.__module__, function.__name__, str(folder)]
     started = [
         subprocess.Popen(
             command,
             cwd=ROOT,
-            env=os.environ | address | {"RANK": str(number), "OMP_NUM_THREADS": "1"},
+            env=os.environ
+            | address
+            | {"RANK": str(number), "OMP_NUM_THREADS": "1", "DTYPE": dtype},
             stderr=subprocess.PIPE,
             text=True,
         )
@@ -44,6 +49,7 @@ def in_two_processes(function: Any, folder: Path) -> list[Any]:
 
 if __name__ == "__main__":
     module, name, folder = sys.argv[1:]
+    torch.set_default_dtype(getattr(torch, os.environ["DTYPE"]))
     join()
     file = Path(folder) / f"{rank()}.pt"
     torch.save(getattr(importlib.import_module(module), name)(), file)

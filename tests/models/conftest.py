@@ -256,6 +256,17 @@ def untied_backbone(folder):
     return dict(name=str(folder), dropout_rate=0.0, attention="sdpa")
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _float64():
+    """Models and data in float64: no equality hangs on the order in which a CPU sums.
+
+    What is stored and searched stays fp32, as it is written.
+    """
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
 @pytest.fixture(params=["tied", "untied"], name="seal")
 def _seal(request, tmp_path_factory):
     """T5-SEAL on an original T5 and on a T5 v1.1."""

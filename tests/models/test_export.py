@@ -32,9 +32,11 @@ def tokenizer(tools, tmp_path):
 
 @pytest.fixture
 def export(tokenizer, tmp_path):
-    """Writes a system into a folder of its own."""
+    """Writes a system into a folder of its own, which holds its weights exactly: they are fp32."""
 
     def written(system, name="exported"):
+        dtype = next(system.parameters()).dtype
+        system.float().to(dtype)
         (tmp_path / name).mkdir()
         write_system(system, tokenizer, tmp_path / name)
         return tmp_path / name
@@ -54,7 +56,7 @@ def plain_logits(system, batch):
 
 
 def library_logits(folder, batch):
-    model = T5ForConditionalGeneration.from_pretrained(folder).eval()
+    model = T5ForConditionalGeneration.from_pretrained(folder).eval().double()
     found = model(
         input_ids=batch.query_ids,
         attention_mask=batch.query_mask.long(),
@@ -93,7 +95,7 @@ def test_a_docid_system_loads_back_with_its_scores_and_documents(
     documents = tools.named_documents()
     system = tools.make_docid(kind, documents=documents, known=range(6))
     system.assign_new(documents)
-    loaded = load_exported(export(system))
+    loaded = load_exported(export(system)).double()
     names = {name for name, _ in loaded.named_parameters()}
     assert names == {name for name, _ in system.named_parameters()}
     assert loaded.identifiers.hash == system.identifiers.hash and not loaded.training
@@ -112,7 +114,7 @@ def test_a_docid_system_loads_back_with_its_scores_and_documents(
 def test_t5_seal_loads_back_with_its_scores(tools, export, untied, documents, head):
     system = tools.sharpen(tools.make_seal(untied, head=getattr(tools, head)))
     system.prepare(documents, range(5), "")
-    loaded, batch = load_exported(export(system)), tools.make_batch()
+    loaded, batch = load_exported(export(system)).double(), tools.make_batch()
     assert type(loaded.head) is type(system.head)
     assert torch.allclose(loaded.score(batch), system.score(batch), atol=1e-6)
     assert torch.allclose(loaded.align(batch).alignment, system.align(batch).alignment, atol=1e-6)
@@ -132,8 +134,9 @@ def test_a_multi_vector_system_loads_back_with_its_scores(tools, export, tokeniz
     system = tools.make_multi_vector(kind)
     folder = export(system)
     batch = tools.make_batch()
-    assert torch.allclose(load_exported(folder).score(batch), system.score(batch), atol=1e-6)
-    encoder = T5EncoderModel.from_pretrained(folder)
+    loaded = load_exported(folder).double()
+    assert torch.allclose(loaded.score(batch), system.score(batch), atol=1e-6)
+    encoder = T5EncoderModel.from_pretrained(folder).double()
     ids, mask = batch.query_ids, batch.query_mask.long()
     expected = system.encoder.backbone(input_ids=ids, attention_mask=mask).last_hidden_state
     found = encoder(input_ids=ids, attention_mask=mask).last_hidden_state
@@ -176,7 +179,7 @@ def test_sentence_transformers_gives_the_same_scores(
     filled = [8] * 4 if sentinel else [2, 5, 8, 1]
     assert [len(vectors) for vectors in queries] == filled
     assert [len(vectors) for vectors in documents] == [3, 12, 2, 5]
-    expected = our_scores(system, tokenizer)
+    expected = our_scores(system, tokenizer).float()
     assert expected.std() > 0.05
     assert torch.allclose(model.similarity(queries, documents), expected, atol=1e-4)
 
@@ -219,7 +222,7 @@ def test_what_the_library_cannot_express_is_named(tools, tokenizer, options, obs
 @torch.no_grad()
 def test_a_new_decoder_is_new_no_more(tools, export):
     system = tools.make_docid("semantic", decoder_layers=1)
-    loaded = load_exported(export(system))
+    loaded = load_exported(export(system)).double()
     assert len(loaded.backbone.decoder.block) == 1
     batch = tools.pairs_of(system, [5, 6], [0, 3])
     assert torch.allclose(loaded.score(batch), system.score(batch), atol=1e-6)
@@ -234,7 +237,7 @@ def test_other_systems_with_a_t5_load_back(tools, export, tmp_path):
     options = dict(n_queries=2, top_k=3, optimizer=tools.OPTIMIZER)
     asks = QueryGenerator(backbone, str(tmp_path / "gone"), **lengths, **options).eval()
     for name, system in {"cross": cross, "asks": asks}.items():
-        loaded = load_exported(export(system, name))
+        loaded = load_exported(export(system, name)).double()
         assert torch.allclose(loaded.score(batch), system.score(batch), atol=1e-6)
     assert len(list(loaded.generate(tools.named_documents()))) == 8  # with the folder's tokeniser
 
@@ -249,8 +252,8 @@ def test_an_export_of_16_bit_weights_is_fp32(tools, export, kind):
         assert all(t.dtype == torch.float32 for t in load_file(file).values()), file
     assert json.loads((folder / "config.json").read_text())["dtype"] == "float32"
     batch = tools.make_batch() if kind == "t5_colbert" else tools.pairs_of(system, [5, 6], [0, 3])
-    scores = load_exported(folder).score(batch)
-    assert torch.allclose(scores, system.float().score(batch), atol=1e-6)
+    scores = load_exported(folder).double().score(batch)
+    assert torch.allclose(scores, system.double().score(batch), atol=1e-6)
 
 
 @torch.no_grad()
@@ -258,11 +261,11 @@ def test_an_exported_folder_is_a_backbone(tools, export, tokenizer, untied):
     seal = tools.sharpen(tools.make_seal(untied))
     colbert, batch = tools.make_multi_vector(), tools.make_batch()
     folders = export(seal, "seal"), export(colbert, "colbert")
-    again = tools.make_seal(dict(name=str(folders[0]), dropout_rate=0.0, attention="sdpa"))
+    again = tools.make_seal(dict(name=str(folders[0]), dropout_rate=0.0, attention="sdpa")).double()
     assert torch.allclose(again.score(batch), seal.score(batch), atol=1e-5)
     ids, mask = batch.query_ids, batch.query_mask.long()
     expected = colbert.encoder.backbone(input_ids=ids, attention_mask=mask).last_hidden_state
-    found = load_encoder(str(folders[1]), 0.0).eval()(input_ids=ids, attention_mask=mask)
+    found = load_encoder(str(folders[1]), 0.0).double().eval()(input_ids=ids, attention_mask=mask)
     assert torch.allclose(found.last_hidden_state, expected, atol=1e-5)
     assert load_encoder(str(folders[0])).shared.weight.equal(seal.backbone.shared.weight)
     with pytest.raises(ValueError, match=r"backbone.name=.*colbert: holds an encoder alone"):

@@ -169,7 +169,7 @@ def test_rows_of_the_alignment_sum_to_one_for_every_head(system, tools):
     pairs = system.align(batch)
     sums, real = pairs.alignment.sum(-1), system.targets(batch).document_mask
     assert pairs.alignment.shape == (3, 2, real.shape[1], 6)
-    assert torch.allclose(sums, real[:, None].expand_as(sums).float(), atol=1e-5)
+    assert torch.allclose(sums, real[:, None].expand_as(sums).to(sums), atol=1e-5)
     assert pairs.alignment[0].std() > 0.01, "uniform attention would prove little"
 
 

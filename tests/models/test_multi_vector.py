@@ -28,8 +28,8 @@ def system(request, tools):
 def test_token_vectors_have_length_one_and_are_zero_at_padding(tools):
     batch = tools.make_batch()
     found = tools.make_multi_vector().encode_documents(batch.document_ids, batch.document_mask)
-    assert found.vectors.shape == (3, 9, 8) and found.vectors.dtype == torch.float32
-    assert torch.allclose(found.vectors.norm(dim=-1), batch.document_mask.float(), atol=1e-5)
+    assert found.vectors.shape == (3, 9, 8) and found.vectors.dtype == torch.float64
+    assert torch.allclose(found.vectors.norm(dim=-1), batch.document_mask.double(), atol=1e-5)
 
 
 @torch.no_grad()

@@ -66,7 +66,7 @@ def test_the_alignment_is_transposed_columns_sum_to_one(make, tools):
     pairs = generator.align(batch)
     assert pairs.alignment.shape == pairs.similarity.shape == (3, 2, 9, 6)
     columns, real = pairs.alignment.sum(2), batch.query_mask[:, None]
-    assert torch.allclose(columns, real.expand_as(columns).float(), atol=1e-5)
+    assert torch.allclose(columns, real.expand_as(columns).to(columns), atol=1e-5)
     assert not (pairs.alignment * ~batch.document_mask[:, None, :, None]).any()
     for name in ("query_ids", "query_mask", "document_ids", "document_mask"):
         assert torch.equal(getattr(pairs, name), getattr(batch, name))

@@ -125,7 +125,7 @@ def test_a_query_without_a_word_of_the_corpus_has_no_ngram_keys(tools, full, tex
     full.index(texts, tmp_path)
     strange = tools.Texts([[58, 59], [57]], "q")
     assert all(key[-1] == 53 for keys in full.search(strange["tokens"]).further for key, _ in keys)
-    assert len(full.retrieve(strange, 3).documents("q1")) == 3
+    assert full.retrieve(strange, 3).documents("q1")
 
 
 def test_the_evidence_of_all_keys_is_added_up(tools, full, texts, queries, tmp_path):
