@@ -18,6 +18,7 @@ from analysis.pages.report import write_report
 from analysis.tables import run_tables
 from gr_mvdr.beam_search import beam_search
 from gr_mvdr.metrics import evaluate
+from gr_mvdr.parts import admitting
 from gr_mvdr.ranking import Ranking
 from gr_mvdr.trie import Trie
 from models.docid import Docid
@@ -462,7 +463,8 @@ def tiny(build, **options):
 @pytest.mark.parametrize("beam_size", [2, 40])
 def test_a_real_docid_system(corpus, tmp_path, beam_size):
     scheme = {"_target_": f"{__name__}.FixedDocids"}
-    system = tiny(Docid, identifiers=scheme, beam_size=beam_size)
+    with admitting(scheme):
+        system = tiny(Docid, identifiers=scheme, beam_size=beam_size)
     system.prepare(corpus.documents, range(27), tmp_path / "identifiers")
     system.index(corpus.documents, tmp_path / "index")
     metrics = diagnosed(system, corpus, tmp_path, 27)

@@ -20,7 +20,7 @@ def test_rankings_are_equal_when_their_results_are():
 
 
 def test_a_score_that_is_no_number_is_refused():
-    with pytest.raises(ValueError, match="query 'q', document 'b': the score is not a number"):
+    with pytest.raises(ValueError, match="query 'q', document 'b': the score is nan"):
         Ranking({"q": {"a": 1.0, "b": float("nan")}})
 
 
