@@ -65,7 +65,8 @@ def text_tokenizer(name: str, **options: Any) -> PreTrainedTokenizerBase:
     """
     options |= {"split_special_tokens": True, "trust_remote_code": False}
     tokenizer = AutoTokenizer.from_pretrained(name, **options)
-    _split_special_pieces(tokenizer)
+    if isinstance(tokenizer, PreTrainedTokenizerFast):  # one in Python has no pieces to choose from
+        _split_special_pieces(tokenizer)
     return tokenizer
 
 
@@ -81,6 +82,8 @@ def _split_special_pieces(tokenizer: PreTrainedTokenizerBase) -> None:
     for token in sorted(token.content for token in added if token.special):
         if len(token) > 1:
             rests.setdefault(token[0], []).append(re.escape(token[1:]))
+    if not rests:
+        return
     found = "|".join(f"{re.escape(start)}(?={'|'.join(rest)})" for start, rest in rests.items())
     cut = tokenizers.pre_tokenizers.Split(tokenizers.Regex(found), behavior="isolated")
     before = model.pre_tokenizer

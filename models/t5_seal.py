@@ -77,9 +77,10 @@ class T5SEAL(GenerativeSystem):
 
     def prepare(self, documents: Table, known: Sequence[int], directory: str | Path) -> None:
         """A head other than the plain one is made for the documents' tokens."""
+        texts = documents["tokens"][:]
+        self.textless = _without_tokens(texts)
         if not self.hparams.head:
             return
-        texts = documents["tokens"][:]
         sequences: list[list[int]] = [[] for _ in texts]
         for row in known:
             sequences[row] = texts[row][: self.hparams.document_length - 1]
@@ -137,7 +138,7 @@ class T5SEAL(GenerativeSystem):
         directory = index_folder(directory, "titles", "ngrams")
         self.document_ids = documents["id"][:]
         texts, end = documents["tokens"][:], self.marks.get("title_end")
-        self.textless = {row for row, tokens in enumerate(texts) if not tokens}
+        self.textless = _without_tokens(texts)
         if end is not None:
             titles = [[*title, *end] if title else [] for title in documents["title_tokens"]]
             texts = [[*title, *text] for title, text in zip(titles, texts, strict=True)]
@@ -198,3 +199,8 @@ class T5SEAL(GenerativeSystem):
             for start in range(len(tokens) - 1)
             for length in range(1, self.hparams.key_length + 1)
         }
+
+
+def _without_tokens(texts: Sequence[Sequence[int]]) -> set[int]:
+    """The numbers of the documents that have none."""
+    return {number for number, tokens in enumerate(texts) if not tokens}
