@@ -1,7 +1,7 @@
-"""Runs of `train.py` in forked processes: one process imports once, the children run and are killed.
+"""Runs of `train.py` in forked processes: one process imports, its children run and are killed.
 
-A file event is what changes the disk: opening to write, a folder made or removed, a rename,
-a removal, a flush. Python tells of them before they happen (audit hooks), so that killing at event n
+A file event is what changes the disk: opening to write, a folder made or removed, a rename, a
+removal, a flush. Python tells of them before they happen (audit hooks), so that killing at event n
 leaves what the events before n have made.
 """
 
@@ -66,6 +66,7 @@ class Child:
                 self.files["seen"].write_text(json.dumps([counted[0], sorted(sys.modules)]))
                 status = 0
             except BaseException:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
                 traceback.print_exc()
             os._exit(status)
         self.process = process
