@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -13,6 +14,7 @@ from typing import Any
 from gr_mvdr.files import is_running, machine, naming, start_of
 
 LOCK = ".lock"
+_PATIENCE = 5.0  # seconds
 _held: set[int] = set()  # handles, which end with this process: no child keeps them
 
 
@@ -64,7 +66,11 @@ def _opened(path: Path) -> int:
 
 def _take(handle: int, path: Path) -> None:
     """Writes this process into the file, or refuses."""
-    owner = _owner(handle)
+    deadline = time.monotonic() + _PATIENCE
+    while (owner := _owner(handle)) is None and not _is_free(handle):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.01)  # it is about to write its name
     host, now = socket.gethostname(), datetime.now().astimezone().isoformat(timespec="seconds")
     if owner is not None or not _is_free(handle):
         owner = owner or {"pid": "?", "host": host, "since": now}

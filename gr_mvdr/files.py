@@ -37,16 +37,16 @@ def new_file(path: str | Path) -> Iterator[Path]:
         OSError: it cannot be written; names `path`, whatever library wrote.
     """
     path = Path(path)
-    partial, old = _partial(path), _partial(path)
-    with _removed(partial, old), naming(path, partial):
-        yield partial
-        for place in partial.rglob("*") if partial.is_dir() else ():
-            _flush(place)
-        _flush(partial)
-        if path.is_dir():
-            path.rename(old)  # a folder that holds something cannot be replaced at one stroke
-        os.replace(partial, path)
-        _flush(path.parent)
+    partial = _partial(path)
+    try:
+        with naming(path, partial):
+            yield partial
+            for place in [*partial.rglob("*"), partial] if partial.is_dir() else [partial]:
+                _flush(place)
+            _put(partial, path)
+    except BaseException:
+        _remove(partial)
+        raise
 
 
 @contextmanager
@@ -109,8 +109,7 @@ def sweep(folder: Path, claimed: bool = False) -> None:
         for path in list(folder.rglob(".*.partial") if claimed else folder.iterdir()):
             found = _NAME.fullmatch(path.name)
             if found and (claimed or _is_abandoned(path, **found.groupdict())):
-                with suppress(OSError):
-                    _remove(path)
+                _remove(path)
 
 
 def process_identity() -> str:
@@ -171,21 +170,24 @@ def _flush(path: Path) -> None:
         os.close(handle)
 
 
-@contextmanager
-def _removed(*paths: Path) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        for path in paths:
-            with suppress(OSError):
-                _remove(path)
+def _put(partial: Path, path: Path) -> None:
+    """Gives what is whole its name, and removes what had it."""
+    old = _partial(path) if path.is_dir() else None
+    if old:  # a folder that holds something cannot be replaced at one stroke
+        path.rename(old)
+    os.replace(partial, path)
+    _flush(path.parent)
+    if old:
+        _remove(old)
 
 
 def _remove(path: Path) -> None:
+    """Removes a file or folder as far as that is possible."""
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
+        shutil.rmtree(path, ignore_errors=True)
     else:
-        path.unlink(missing_ok=True)
+        with suppress(OSError):
+            path.unlink()
 
 
 def _remove_own(folder: Path, pid: int) -> None:

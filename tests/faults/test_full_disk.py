@@ -1,0 +1,75 @@
+"""A run that finds no room says which file had none, and is resumed when there is some."""
+
+import os
+import subprocess
+
+import pytest
+
+import train  # noqa: F401  (imported once, before children are forked)
+from tests.faults.forked import Child, imported, metrics, run
+
+MODEL = "model=t5_colbert"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("room")
+
+
+@pytest.fixture(scope="module")
+def whole(folder):
+    """A run that has room, its caches filled."""
+    child = Child(run(folder, MODEL, "name=whole"), folder / "cache")
+    assert child.status() == 0, child.said
+    imported(child.seen[1])
+    return folder / "whole"
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A tmpfs, and what gives it so many kilobytes."""
+    place = tmp_path / "disk"
+    place.mkdir()
+
+    def resized(kilobytes, *options):
+        command = ["mount", "-t", "tmpfs", "-o", ",".join([f"size={kilobytes}k", *options])]
+        return subprocess.run([*command, "tmpfs", str(place)], capture_output=True).returncode
+
+    if os.geteuid() or resized(4):
+        pytest.skip("a tmpfs can be mounted by root alone")
+    yield place, lambda kilobytes: resized(kilobytes, "remount")
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def check_said(child, said, place):
+    assert child.status() == 1
+    last = child.said.strip().splitlines()[-1]
+    assert said in last and str(place) in last, last
+
+
+def test_a_file_that_may_not_grow_is_named_and_the_run_resumed(folder, whole):
+    largest = (whole / "checkpoints/last.ckpt").stat().st_size
+    for number, longest in enumerate((largest - 1, 2000)):
+        keys = MODEL, f"name=limited-{number}"
+        place = folder / f"limited-{number}"
+        child = Child(run(folder, *keys), folder / "cache", longest=longest)
+        check_said(child, "File too large", place)
+        child = Child(run(folder, *keys, "resume=true"), folder / "cache")
+        assert child.status() == 0, child.said
+        assert metrics(place) == pytest.approx(metrics(whole), abs=1e-6)
+
+
+@pytest.mark.slow
+def test_a_full_disk_names_the_file_and_the_run_is_resumed(folder, whole, disk):
+    place, resize = disk
+    size = sum(path.stat().st_size for path in whole.rglob("*")) // 1000
+    for number, share in enumerate((0.05, 0.3, 0.6, 0.9)):
+        keys = MODEL, f"name=run-{number}"
+        assert resize(max(4, int(size * share))) == 0
+        child = Child(run(place, *keys), folder / "cache")
+        check_said(child, "No space left on device", place)
+        assert resize(100_000) == 0
+        child = Child(run(place, *keys, "resume=true"), folder / "cache")
+        assert child.status() == 0, child.said
+        assert metrics(place / f"run-{number}") == pytest.approx(metrics(whole), abs=1e-6)
+        subprocess.run(["rm", "-r", str(place / f"run-{number}")], check=True)

@@ -1,0 +1,99 @@
+"""A run that is killed at any file event, or at any moment, is resumed to equal metrics."""
+
+import os
+import random
+import shutil
+from functools import cache
+from types import SimpleNamespace
+
+import pytest
+
+import train  # noqa: F401  (imported once, before children are forked)
+from analysis.run_folder import missing_parts
+from tests.faults.forked import Child, imported, metrics, run
+
+MODELS = ["bm25", "t5_colbert", "t5_seal", "dsi_naive"]
+# All of them take a quarter of an hour: FAULTS_EVERY=1 FAULTS_MOMENTS=50 (of each of the models).
+EVERY, MOMENTS = (
+    int(os.environ.get(f"FAULTS_{name}", n)) for name, n in (("EVERY", 9), ("MOMENTS", 5))
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("kills")
+
+
+@pytest.fixture(scope="module")
+def unbroken(folder):
+    """By model: what a run that nobody disturbs leaves, its metrics and file events."""
+
+    @cache
+    def of(model):
+        for name in ("cold", "warm"):  # the second one finds all caches
+            child = Child(run(folder, f"model={model}", f"name={model}-{name}"), folder / "cache")
+            assert child.status() == 0, child.said
+            imported(child.seen[1])
+        whole = folder / f"{model}-warm"
+        assert metrics(whole) == pytest.approx(metrics(folder / f"{model}-cold"), abs=1e-6)
+        return SimpleNamespace(metrics=metrics(whole), files=files(whole), events=child.seen[0])
+
+    return of
+
+
+def files(run):
+    return sorted(str(path.relative_to(run)) for path in run.rglob("*"))
+
+
+def check_resumed(folder, model, expected, keys=(), cache="cache"):
+    """Resumes what was killed, and compares it with the run that was not."""
+    job = run(folder, f"model={model}", "name=killed", "resume=true", *keys)
+    child = Child(job, folder / cache)
+    assert child.status() == 0, child.said
+    assert metrics(folder / "killed") == pytest.approx(expected.metrics, abs=1e-6)
+    assert files(folder / "killed") == expected.files and not missing_parts(folder / "killed")
+    shutil.rmtree(folder / "killed")
+
+
+def check_event(folder, model, event, expected, cache="cache"):
+    job = run(folder, f"model={model}", "name=killed")
+    assert Child(job, folder / cache, at_event=event).status() == -9, event
+    check_resumed(folder, model, expected, cache=cache)
+
+
+@pytest.mark.parametrize("model", ["bm25", "t5_colbert"])
+def test_a_run_that_is_killed_at_a_file_event_is_resumed(model, folder, unbroken):
+    expected = unbroken(model)
+    for share in (0.3, 0.8):
+        check_event(folder, model, int(expected.events * share), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", MODELS)
+def test_runs_killed_at_file_events_are_resumed(model, folder, unbroken):
+    expected = unbroken(model)
+    for event in range(1, expected.events + 1, EVERY):
+        check_event(folder, model, event, expected)
+
+
+@pytest.mark.slow
+def test_runs_killed_while_they_fill_a_cache_are_resumed(folder, unbroken):
+    expected = unbroken("bm25")
+    child = Child(run(folder, "model=bm25", "name=new"), folder / "new")
+    assert child.status() == 0, child.said
+    for event in range(1, child.seen[0] - expected.events, EVERY):
+        shutil.rmtree(folder / "new")
+        check_event(folder, "bm25", event, expected, cache="new")
+        left = [path for path in (folder / "new").rglob(".*.partial")]
+        assert not left, "the next one that makes something there sweeps"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", MODELS)
+def test_runs_killed_at_any_moment_are_resumed(model, folder, unbroken):
+    expected, moments = unbroken(model), random.Random(0)
+    for _ in range(MOMENTS):
+        job = run(folder, f"model={model}", "name=killed")
+        child = Child(job, folder / "cache", after=moments.uniform(0.05, 3.0))
+        assert child.status() in (-9, 0), child.said
+        check_resumed(folder, model, expected)
