@@ -14,6 +14,7 @@ import signal
 import sys
 import tempfile
 import traceback
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import datasets
@@ -81,7 +82,9 @@ class Watch:
         text = os.fsdecode(path)
         if not os.path.isabs(text):
             return "/" not in text  # relative to a folder that is open: rmtree's way
-        return any(os.path.realpath(text).startswith(allowed + "/") for allowed in self.allowed)
+        return any(
+            f"{os.path.realpath(text)}/".startswith(f"{allowed}/") for allowed in self.allowed
+        )
 
 
 def run_doors(folder: Path, out: Path, system, data) -> dict:
@@ -177,7 +180,12 @@ def main(made: Path, area: Path, first: int, last: int) -> None:
             with contextlib.suppress(ValueError), contextlib.redirect_stdout(io.StringIO()):
                 door()
         load_exported(made / f"{name}-export")
-    known = {*sys.stdlib_module_names, *(name.split(".")[0] for name in sys.modules)}
+    known = {
+        *sys.stdlib_module_names,
+        *packages_distributions(),
+        "google",
+    }  # protobuf, if it is there
+    known |= {name.split(".")[0] for name in sys.modules}
     watch = Watch([made / "cache"], known - {"antigravity", "this"})
     sys.addaudithook(watch)
     for number in range(first, last):
