@@ -104,7 +104,7 @@ def change_bytes(file: Path, rng: random.Random, marker: Path) -> None:
     elif kind == "cut":
         del content[rng.randrange(len(content) + 1) :]
     elif kind == "double":
-        content += content
+        content = content * 2
     else:
         content = bytearray(rng.randbytes(rng.choice((0, 7, 300))))
     file.write_bytes(content)
