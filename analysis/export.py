@@ -13,7 +13,7 @@ from conf.errors import errors_in_a_line
 from conf.resolvers import register_resolvers
 from gr_mvdr.files import new_folder
 from gr_mvdr.tokenizers import load_tokenizer
-from models.export import write_system
+from models.export import check_exportable, write_system
 from models.identified import IdentifiedSystem
 
 CONFIGURATIONS = Path(__file__).parents[1] / "conf"
@@ -49,6 +49,7 @@ def export_run(
     if out.exists():
         raise FileExistsError(f"out={out}: exists, must be a new folder")
     system, data = restored(read.path, read.provenance.get("version", "0.1"), trust)
+    check_exportable(type(system))
     if isinstance(system, IdentifiedSystem):
         system.assign_new(data.documents)
     tokenizer = load_tokenizer(read.path / "tokenizer")

@@ -11,8 +11,8 @@ READ_ONLY = ("checkpoints", "index", "identifiers", "tokenizer")
 def check_links(folder: Path, names: Sequence[str] = ("*",)) -> None:
     """Refuses a folder in which writing a file would write another one, elsewhere.
 
-    A symbolic link leads out of the folder; a hard link is another name of a file that may lie
-    outside of it.
+    A symbolic link may lead out of the folder (wandb's own lead within it); a hard link is another
+    name of a file that may lie outside of it.
 
     Args:
         folder: that is about to be written into.
@@ -24,12 +24,13 @@ def check_links(folder: Path, names: Sequence[str] = ("*",)) -> None:
     for pattern in names:
         for path in sorted(Path(folder).glob(pattern)):
             if path.name not in READ_ONLY:
-                _check(path)
+                _check(path, folder)
                 for below, folders, files in os.walk(path):
                     for name in (*folders, *files):
-                        _check(Path(below, name))
+                        _check(Path(below, name), folder)
 
 
-def _check(path: Path) -> None:
-    if path.is_symlink() or (path.is_file() and path.stat().st_nlink > 1):
+def _check(path: Path, folder: Path) -> None:
+    leads_out = path.is_symlink() and not path.resolve().is_relative_to(folder.resolve())
+    if leads_out or (path.is_file() and path.stat().st_nlink > 1):
         raise ValueError(f"{path}: must be no link, what is written there would go elsewhere")

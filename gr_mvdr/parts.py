@@ -84,17 +84,17 @@ def find_part(kind: str, path: Any) -> Callable[..., Any]:
     Raises:
         ValueError: there is no such part of this kind, and the user has not named it himself.
     """
+    found = _of_the_house(path) if isinstance(path, str) else None
+    if found in _parts:
+        if _parts[found].kind != kind:
+            raise ValueError(f"{kind}.{TARGET}={path}: must be of the kind {kind}")
+        return found
     if isinstance(path, str) and path in _admitted.get():
         return _imported(kind, path)
-    found = _of_the_house(path) if isinstance(path, str) else None
-    if found not in _parts:
-        raise ValueError(
-            f"{kind}.{TARGET}={shown(path)}: is no part of this library, and opening a folder runs "
-            "no other code: trust=true runs it, for a folder of your own"
-        )
-    if _parts[found].kind != kind:
-        raise ValueError(f"{kind}.{TARGET}={path}: must be of the kind {kind}")
-    return found
+    raise ValueError(
+        f"{kind}.{TARGET}={shown(path)}: is no part of this library, and opening a folder runs "
+        "no other code: trust=true runs it, for a folder of your own"
+    )
 
 
 def check_parts(kind: str, configuration: Any) -> None:

@@ -50,7 +50,11 @@ def parameters(target: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter]
     """
     found: dict[str, inspect.Parameter] = {}
     for function in _functions(target):
-        own = list(inspect.signature(function).parameters.values())[inspect.isclass(target) :]
+        try:
+            own = list(inspect.signature(function).parameters.values())
+        except ValueError:  # some of C's functions have none
+            return found, True
+        own = own[inspect.isclass(target) :]
         for parameter in own:
             if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
                 found.setdefault(parameter.name, parameter)
@@ -70,8 +74,7 @@ def _functions(target: Callable[..., Any]) -> list[Callable[..., Any]]:
 
 def positional(target: Callable[..., Any], count: int) -> list[str]:
     """The names of the first arguments."""
-    own = list(inspect.signature(target).parameters)
-    return own[:count]
+    return list(parameters(target)[0])[:count]
 
 
 def _hints(target: Callable[..., Any]) -> dict[str, Any]:

@@ -203,7 +203,8 @@ class Stage:
             return found
         directory.mkdir(parents=True, exist_ok=True)
         for file in found.iterdir():
-            if file.is_file() and not os.path.lexists(directory / file.name):
+            own = file.is_file() and not file.is_symlink()
+            if own and not os.path.lexists(directory / file.name):
                 (directory / file.name).symlink_to(file.resolve())
         return directory
 

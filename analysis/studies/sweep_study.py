@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from analysis.comparisons.comparison import Comparison
 from analysis.gallery import Gallery, GalleryEntry
 from analysis.rows import Row
@@ -94,11 +92,11 @@ def swept_values(run: Run, swept: Sequence[str], choices: Mapping[str, str]) -> 
         swept: keys such as "model.dimension", or groups such as "salience".
         choices: of the run's command line, key → value.
     """
-    config, row = OmegaConf.create(run.config), {}
+    row = {}
     for key in (key for key in swept if key not in _OWN_COLUMNS):
-        value = None if "@" in key else OmegaConf.select(config, key)
-        if OmegaConf.is_config(value):
-            value = OmegaConf.to_container(value)
+        value: Any = None if "@" in key else run.config
+        for word in key.split("."):
+            value = value.get(word) if isinstance(value, dict) else None
         # A group's content may be anything; its option's name says it in a word.
         if (isinstance(value, dict) and "_target_" not in value) or value is None:
             value = choices.get(key, value)

@@ -6,6 +6,8 @@ path called with the folder's arguments, leaves it.
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from importlib import import_module
@@ -28,6 +30,7 @@ from gr_mvdr.tokenizers import load_tokenizer
 from models.exported import load_exported
 from models.rerank_pipeline import RerankPipeline
 from tests.security.conftest import ROOT, TINY
+from tests.test_train import beir
 
 NOTHING = {"pairs": 0, "cases": 0, "measurements": [], "experiments": {}, "precision": "float32"}
 
@@ -138,6 +141,9 @@ def test_an_exported_folder_runs_no_code(kind, foreign, tmp_path):
     load_exported(folder)
 
 
+TOP_K = {"_target_": "gr_mvdr.alignment.TopK"}
+
+
 @pytest.mark.parametrize(
     ("kind", "settings", "message"),
     [
@@ -148,10 +154,10 @@ def test_an_exported_folder_runs_no_code(kind, foreign, tmp_path):
         ("loss", {"_target_": "gr_mvdr...losses.MarginMSE"}, "is no part"),
         ("loss", {"_target_": "gr_mvdr/../x.losses.MarginMSE"}, "is no part"),
         ("loss", "os.system", "must be a group of keys"),
-        ("alignment", {"_target_": "gr_mvdr.alignment.TopK", "k": "a"}, "alignment.k=a: must be int"),
-        ("alignment", {"_target_": "gr_mvdr.alignment.TopK"}, "alignment.k=…: must be given"),
-        ("alignment", {"_target_": "gr_mvdr.alignment.TopK", "k": 1, "l": 2}, "alignment.l=2: must"),
-        ("alignment", {"_target_": "gr_mvdr.alignment.TopK", "k": 1, "_partial_": True}, "_partial_"),
+        ("alignment", TOP_K | {"k": "a"}, "alignment.k=a: must be int"),
+        ("alignment", TOP_K, "alignment.k=…: must be given"),
+        ("alignment", TOP_K | {"k": 1, "l": 2}, "alignment.l=2: must be one of k"),
+        ("alignment", TOP_K | {"k": 1, "_partial_": True}, "alignment._partial_=True: must be"),
         ("data", {"_target_": "data_modules.sources.FilesDataModule", "path": "x", "tokenizer": {},
                   "test_split": "dev", "indexing": {"_target_": "gr_mvdr.alignment.FirstToken"}},
          "must be of the kind indexing"),
@@ -309,22 +315,17 @@ def test_interpolations_stay_text(foreign, monkeypatch):
 def test_nothing_is_written_where_a_folder_says(foreign, tmp_path):
     """Built collections go to the user's own place."""
     run, place = foreign("t5_colbert"), tmp_path / "elsewhere"
-    from tests.test_train import beir
-
     change_yaml(run / "config.yaml", "data", value={
         "_target_": "data_modules.sources.FilesDataModule", "path": str(beir(tmp_path / "beir")),
         "test_split": "test", "store": str(place),
         "tokenizer": {"backbone": None, "path": None, "unit": "word", "vocab_size": 100,
                       "lowercase": True}})  # fmt: skip
-    with pytest.raises(ValueError, match="cannot be restored"):  # another vocabulary's sizes
-        before = sorted(run.rglob("*"))
-        restored(run, "")
+    before = sorted(run.rglob("*"))
+    assert len(restored(run, "")[1].documents) == 12
     assert not place.exists() and sorted(run.rglob("*")) == before
 
 
 def test_identifiers_that_are_missing_are_not_made(foreign):
-    import shutil
-
     run = foreign("dsi_semantic")
     shutil.rmtree(run / "identifiers")
     with pytest.raises(ValueError, match="must be a finished run, it has no identifiers"):
@@ -383,8 +384,7 @@ def test_pages_and_the_terminal_show_texts_as_texts(foreign, capsys):
     (run / "provenance.json").write_text(json.dumps(record | {"system": evil, "git": evil}))
     metrics = json.loads((run / "metrics.json").read_text())
     (run / "metrics.json").write_text(json.dumps(metrics | {f"retrieve/{evil}": 1.0}))
-    change_yaml(run / "config.yaml", "data", "name", value=evil + "\x1b[2J")
-    page = (run / "report.html").with_name("report.html")
+    change_yaml(run / "config.yaml", "collection", value=evil + "\x1b[2J")
     analyse_again(run, NOTHING)
     compare([run, run.parent], run / "out")
     for page in (run / "report.html", run / "out/comparison.html"):
@@ -470,14 +470,9 @@ def test_the_reason_is_always_said(foreign):
     run = foreign("t5_colbert")
     version = read_run(run).provenance["version"]
     change_checkpoint(run, dimension=64)
-    with pytest.raises(
-        ValueError, match=rf"run={run}: cannot be restored: RuntimeError: \w+"
-    ) as found:
+    with pytest.raises(ValueError, match=r"t5_colbert: cannot be restored: RuntimeError: \w+"):
         restored(run, version)
-    assert version not in str(found.value).split("restored")[0]
-    with pytest.raises(
-        ValueError, match=rf"made by gr-mvdr 0.1, which {version} cannot restore: R"
-    ):
+    with pytest.raises(ValueError, match=rf"by gr-mvdr 0.1, which {version} cannot restore: \w+"):
         restored(run, "0.1")
 
 
@@ -485,10 +480,8 @@ def test_every_class_that_a_configuration_names_is_a_part():
     """A new part needs its decorator and its YAML: this finds one that lacks the first."""
     named = set()
     for file in (ROOT / "conf").rglob("*.yaml"):
-        found = __import__("re").findall(r"_target_: ?([\w.]+)", file.read_text())
-        named |= {
-            name for name in found if name.startswith(("gr_mvdr.", "models.", "data_modules."))
-        }
+        found = re.findall(r"_target_: ?([\w.]+)", file.read_text())
+        named |= {n for n in found if n.startswith(("gr_mvdr.", "models.", "data_modules."))}
     assert len(named) > 40
     for name in named:
         with pytest.raises(ValueError, match="must be of the kind nothing"):

@@ -1,0 +1,151 @@
+"""Changes to a folder that its maker could make: bytes, values, names, links."""
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+SIZES = ("num_layers", "num_decoder_layers", "num_heads")  # more of them is only slower
+
+
+def payloads(marker: Path) -> list[dict[str, Any]]:
+    """What would leave a marker if it ran."""
+    touch = f"touch {marker}"
+    return [
+        {"_target_": "os.system", "command": touch},
+        {"_target_": "subprocess.Popen", "args": ["touch", str(marker)]},
+        {"_target_": "builtins.exec", "source": f"open({str(marker)!r}, 'w')"},
+        {"_target_": "payload_module.Part"},
+        {"_target_": "gr_mvdr.ranking.write_qrels", "qrels": {}, "path": str(marker)},
+        {"_target_": "pytorch_lightning.Trainer", "default_root_dir": str(marker)},
+        {"_target_": "hydra.utils.instantiate", "config": {"_target_": "os.system"}},
+        {"_target_": "data_modules.build.build", "config": {}},
+    ]
+
+
+def values(rng: random.Random, marker: Path) -> Any:
+    """A value of another type, another place, or a payload."""
+    deep: Any = "x"
+    for _ in range(rng.choice((2, 60, 3000))):
+        deep = [deep]
+    plain = [
+        None,
+        True,
+        -1,
+        0,
+        3,
+        2.5,
+        float("nan"),
+        "",
+        "x" * 5000,
+        [],
+        {},
+        [{}],
+        [None],
+        {"a": 1},
+    ]
+    places = [str(marker), f"../../../{marker.name}", "~/.bashrc", "/dev/null", "..", "a\0b"]
+    texts = ["${oc.env:HOME}", "\x1b[2J", "</script><script>", "null", "évil/kernel", "os.system"]
+    return rng.choice([rng.choice(plain), rng.choice(places), rng.choice(texts), deep,
+                       rng.choice(payloads(marker)), rng.choice(payloads(marker))])  # fmt: skip
+
+
+def change_value(node: Any, rng: random.Random, marker: Path) -> None:
+    """One value below a dict or list is changed, removed, or joined by another."""
+    while True:
+        keys = [k for k in (node if isinstance(node, dict) else range(len(node))) if k not in SIZES]
+        below = [k for k in keys if isinstance(node[k], dict | list) and node[k]]
+        if not below or rng.random() < 0.35:
+            break
+        node = node[rng.choice(below)]
+    action = rng.random()
+    if not keys or action < 0.15:
+        key = rng.choice(["_target_", "_partial_", "extra", "store", "backbone", "path"])
+        if isinstance(node, dict):
+            node[key] = values(rng, marker)
+    elif action < 0.3:
+        del node[rng.choice(keys)]
+    else:
+        node[rng.choice(keys)] = values(rng, marker)
+
+
+def change_data(file: Path, rng: random.Random, marker: Path) -> None:
+    """A value of a YAML or JSON file, or of a checkpoint."""
+    if file.suffix == ".ckpt":
+        state = torch.load(file, weights_only=True)
+        if rng.random() < 0.8:
+            change_value(state["hyper_parameters"], rng, marker)
+        else:
+            name = rng.choice(list(state["state_dict"]))
+            changed = rng.choice([torch.zeros(3), torch.full((2, 2), float("nan")), "x", None])
+            state["state_dict"][name] = changed
+        torch.save(state, file)
+        return
+    text = file.read_text()
+    found = yaml.safe_load(text) if file.suffix == ".yaml" else json.loads(text)
+    change_value(found, rng, marker)
+    try:
+        file.write_text(yaml.safe_dump(found) if file.suffix == ".yaml" else json.dumps(found))
+    except RecursionError:
+        file.write_text("a: " + "[" * 3000 if file.suffix == ".yaml" else "[" * 100_000)
+
+
+def change_bytes(file: Path, rng: random.Random, marker: Path) -> None:
+    """Bytes flipped, cut off, doubled, or all replaced."""
+    content = bytearray(file.read_bytes())
+    kind = rng.choice(["flip", "cut", "double", "replace"])
+    if kind == "flip" and content:
+        for _ in range(rng.randint(1, 8)):
+            content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+    elif kind == "cut":
+        del content[rng.randrange(len(content) + 1) :]
+    elif kind == "double":
+        content = content * 2
+    else:
+        content = bytearray(rng.randbytes(rng.choice((0, 7, 300))))
+    file.write_bytes(content)
+
+
+def change_entry(file: Path, rng: random.Random, marker: Path) -> None:
+    """The file is gone, a link out of the folder, or a folder."""
+    file.unlink()
+    kind = rng.choice(["gone", "link", "dangling", "folder"])
+    if kind == "link":
+        file.symlink_to(marker.with_name("precious"))
+    elif kind == "dangling":
+        file.symlink_to(marker)
+    elif kind == "folder":
+        file.mkdir()
+
+
+def plant_link(file: Path, rng: random.Random, marker: Path) -> None:
+    """A link where a result will be written."""
+    names = ("report.html.partial", "metrics.unfinished", "figures", "alignments", "report.html")
+    place = file.parent / rng.choice(names)
+    if not place.exists():
+        place.symlink_to(rng.choice([marker, marker.with_name("precious")]))
+
+
+DATA = (".yaml", ".json", ".ckpt")
+
+
+def mutate(folder: Path, rng: random.Random, marker: Path) -> list[str]:
+    """Changes a folder in one to three places; says which."""
+    done = []
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        files = sorted(file for file in folder.rglob("*") if file.is_file() and file.suffix)
+        described = [file for file in files if file.suffix in DATA]
+        kind: Callable = rng.choice([change_data] * 5 + [change_bytes] * 3 + [change_entry])
+        if rng.random() < 0.05:
+            kind = plant_link
+        file = rng.choice(described if kind is change_data else files)
+        try:
+            kind(file, rng, marker)
+        except (ValueError, yaml.YAMLError, RuntimeError, OSError, AttributeError, TypeError):
+            change_bytes(file, rng, marker) if file.is_file() else None  # it was broken already
+        done.append(f"{kind.__name__} {file.relative_to(folder)}")
+    return done
