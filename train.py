@@ -7,7 +7,6 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import hydra
 import pytorch_lightning as pl
 import torch
 from hydra.utils import instantiate
@@ -21,11 +20,10 @@ from analysis.provenance import provenance
 from analysis.publish import publish_run
 from analysis.run_folder import CHECKPOINT, finite, opened_run, read_run, start_run
 from analysis.studies.study import check_study, run_study
-from conf.checks import check_values
+from conf.command import command
 from conf.errors import errors_in_a_line
 from conf.launch import launch, processes_to_start
 from conf.rehearse import rehearsed
-from conf.resolvers import register_resolvers
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.files import new_folder, write_json
 from gr_mvdr.metrics import rank_of
@@ -34,7 +32,6 @@ from gr_mvdr.ranks import first, join, leave, rank
 from models.base import System
 from models.weights import find_weights, take_weights
 
-register_resolvers()
 logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
 NOISE = ("LeafSpec", "Total length of `list`", "The number of training batches", "FSDP2-wrapped")
 for message in (f".*{words}.*" for words in NOISE):
@@ -55,8 +52,6 @@ def train(config: DictConfig) -> dict[str, float]:
         ValueError, FileNotFoundError: the user's choices or files are at fault.
     """
     join()
-    with first():
-        check_values(config)
     with opened_run(config) as (run, missing):
         if missing in ([], ["report.html"]):
             return kept(run, missing)
@@ -179,14 +174,13 @@ def fit(model: System, data: RetrievalDataModule, config: DictConfig, logger: An
     return model.eval().float().to(trainer.strategy.root_device)
 
 
-@hydra.main(version_base="1.3", config_path="conf", config_name="train")
+@command("train")
 def main(config: DictConfig) -> None:
     try:
-        with errors_in_a_line():
-            if (processes := processes_to_start(config)) > 1:
-                launch(processes)
-            else:
-                train(config)
+        if (processes := processes_to_start(config)) > 1:
+            launch(processes)
+        else:
+            train(config)
     except KeyboardInterrupt:
         said = "interrupted: the same command with resume=true goes on from the last epoch"
         sys.exit(said if rank() == 0 else 1)

@@ -8,8 +8,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import hydra
 import rich.table
+from hydra.utils import instantiate
 from omegaconf import DictConfig
 from rich.console import Console
 from rich.text import Text
@@ -22,11 +22,9 @@ from analysis.metric_names import group
 from analysis.own_folder import check_links
 from analysis.publish import publish_comparison
 from analysis.tables import Cell, Table, summary
-from conf.errors import errors_in_a_line
-from conf.resolvers import register_resolvers
+from conf.command import command
 from gr_mvdr.printable import printable
 
-CONFIGURATIONS = Path(__file__).parents[1] / "conf"
 COLUMNS_AT_MOST = 6  # systems side by side; more stand one below the other
 WRITTEN = ("comparison*", "paper_table*")  # files in the comparison's folder
 PLAIN_WIDTH = 200  # where no terminal says how wide it is
@@ -119,17 +117,16 @@ def comparison_logger(config: DictConfig, folder: Path | str = ".") -> Iterator[
     if not config.get("logger"):
         yield None
         return
-    logger = hydra.utils.instantiate(config.logger, name="comparison", save_dir=str(folder))
+    logger = instantiate(config.logger, name="comparison", save_dir=str(folder))
     yield logger
     if hasattr(logger.experiment, "finish"):  # wandb uploads at the end of a run
         logger.experiment.finish()
 
 
-@hydra.main(version_base="1.3", config_path=str(CONFIGURATIONS), config_name="compare")
+@command("compare")
 def main(config: DictConfig) -> None:
-    register_resolvers()
     runs = [config.runs] if isinstance(config.runs, str) else list(config.runs)
-    with errors_in_a_line(), comparison_logger(config, config.out or ".") as logger:
+    with comparison_logger(config, config.out or ".") as logger:
         compare(runs, config.out, config.mixed, logger, config.get("paper"))
 
 

@@ -2,21 +2,17 @@
 
 from pathlib import Path
 
-import hydra
 from omegaconf import DictConfig
 
 from analysis.export_check import check_library
 from analysis.model_card import model_card
 from analysis.restore import restored
 from analysis.run_folder import asked_run, read_run
-from conf.errors import errors_in_a_line
-from conf.resolvers import register_resolvers
+from conf.command import command
 from gr_mvdr.files import new_folder
 from gr_mvdr.tokenizers import load_tokenizer
 from models.export import check_exportable, write_system
 from models.identified import IdentifiedSystem
-
-CONFIGURATIONS = Path(__file__).parents[1] / "conf"
 
 
 def export_run(
@@ -63,11 +59,9 @@ def export_run(
     return out
 
 
-@hydra.main(version_base="1.3", config_path=str(CONFIGURATIONS), config_name="export")
+@command("export")
 def main(config: DictConfig) -> None:
-    register_resolvers()
-    with errors_in_a_line():
-        export_run(asked_run(config.run), config.out, config.check, config.trust)
+    export_run(asked_run(config.run), config.out, config.check, config.trust)
 
 
 if __name__ == "__main__":

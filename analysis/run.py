@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import hydra
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
@@ -16,11 +15,8 @@ from analysis.pages.report import write_report
 from analysis.publish import publish_run
 from analysis.restore import restored
 from analysis.run_folder import asked_run, finite, read_run
-from conf.errors import errors_in_a_line
-from conf.resolvers import register_resolvers
+from conf.command import command
 from gr_mvdr.files import sweep, temporary_folder, write_json
-
-CONFIGURATIONS = Path(__file__).parents[1] / "conf"
 
 
 def analyse_again(
@@ -69,14 +65,12 @@ def analyse_again(
     return metrics
 
 
-@hydra.main(version_base="1.3", config_path=str(CONFIGURATIONS), config_name="analyse")
+@command("analyse")
 def main(config: DictConfig) -> None:
-    register_resolvers()
     settings = OmegaConf.to_container(config.analysis, resolve=True)
-    with errors_in_a_line():
-        run = asked_run(config.run)
-        logger = instantiate(config.logger) if config.get("logger") else None
-        analyse_again(run, settings, list(config.peers), logger, config.trust)
+    run = asked_run(config.run)
+    logger = instantiate(config.logger) if config.get("logger") else None
+    analyse_again(run, settings, list(config.peers), logger, config.trust)
 
 
 if __name__ == "__main__":

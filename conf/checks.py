@@ -1,53 +1,200 @@
-"""Checks the user's values against the types that the configured classes declare."""
+"""Checks the user's values before anything is built: by `conf/rules.py`, then by their classes."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from conf.rules import RULES
 from gr_mvdr.signature import check_arguments
 
 _HYDRA = ("_target_", "_args_", "_partial_", "_recursive_", "_convert_")
+_STRICT = ConfigDict(strict=True, allow_inf_nan=False)
+_REFERENCE = re.compile(r"\$\{([\w.]+)\}")
+_BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+_KINDS = {
+    "integer": "a whole number",
+    "number": "a number",
+    "string": "text",
+    "boolean": "true or false",
+    "object": "a group of keys",
+    "null": "null",
+}
 
 
 def check_values(config: DictConfig) -> None:
-    """Refuses a value that is missing or whose type its class does not take.
-
-    Called before anything is built.
+    """Refuses a value that is missing, or that its key's rule or its class does not take.
 
     Args:
-        config: the whole configuration; every node with `_target_` is checked.
+        config: the whole configuration of a command.
 
     Raises:
         ValueError: names the key as the user typed it, the rule and the value.
     """
-    # As it was written: what is made of a missing value cannot be resolved.
-    for key in _missing(OmegaConf.to_container(config), ""):
-        raise ValueError(f"{key}=…: must be given on the command line")
-    for path, node in _targets(OmegaConf.to_container(config, resolve=True), ""):
-        options = {key: value for key, value in node.items() if key not in _HYDRA}
-        check_arguments(path.removesuffix("."), _target(path, node["_target_"]), options)
+    # As it was written: what is made of a missing value cannot be resolved, and a value that
+    # others are made of is named by its own key.
+    written = dict(_nodes(OmegaConf.to_container(config)))
+    for key, value in written.items():
+        if value == "???":
+            raise ValueError(f"{key}=…: must be given on the command line")
+    for key, value in written.items():
+        if not any(map(_is_made, _parts(value))):
+            _check_rule(key, value)
+    resolved = OmegaConf.to_container(config, resolve=True)
+    nodes = list(_nodes(resolved))
+    for key, value in nodes:
+        _check_rule(key, value, _origin(key, written))
+    _check_together(resolved)
+    for key, value in nodes:
+        if isinstance(value, dict) and "_target_" in value:
+            _check_target(key, value)
 
 
-def _missing(node: Any, path: str) -> Iterator[str]:
-    if isinstance(node, dict):
-        for key, value in node.items():
-            yield from _missing(value, f"{path}.{key}".strip("."))
-    elif node == "???":
-        yield path
+def rule_of(key: str) -> Any:
+    """The type of a key's values in `conf/rules.py`; None: the table does not know the key."""
+    if key.rpartition(".")[2].startswith("_"):  # Hydra's own, such as _target_
+        return None
+    return next((RULES[pattern] for pattern in RULES if fnmatchcase(key, pattern)), None)
 
 
-def _target(path: str, name: str) -> Any:
+def _nodes(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Every key below a node with its value; of a list, the places: `model.stages.0.depth`."""
+    if key:
+        yield key, node
+    children = node.items() if isinstance(node, dict) else ()
+    if isinstance(node, list):
+        children = ((n, child) for n, child in enumerate(node) if isinstance(child, dict | list))
+    for name, child in children:
+        yield from _nodes(child, f"{key}.{name}".strip("."))
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else (value,)
+
+
+def _is_made(value: Any) -> bool:
+    """Whether a value is made of others, such as `${seed}`."""
+    return isinstance(value, str) and "${" in value
+
+
+def _origin(key: str, written: dict[str, Any]) -> str:
+    """The key that a value was taken from, which the user may have typed."""
+    while found := _REFERENCE.fullmatch(str(written.get(key))):
+        key = found[1]
+    return key
+
+
+def _check_rule(key: str, value: Any, typed: str | None = None) -> None:
+    if rule_of(key) is None:
+        return
     try:
-        return get_object(name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"{path}_target_={name}: no such class") from error
+        _adapter(key).validate_python(value)
+    except ValidationError:
+        said = words(_adapter(key).json_schema())
+        raise ValueError(f"{typed or key}={shown(value)}: must be {said}") from None
 
 
-def _targets(node: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    if isinstance(node, dict):
-        if "_target_" in node:
-            yield path, node
-        for key, value in node.items():
-            yield from _targets(value, f"{path}{key}.")
+@cache
+def _adapter(key: str) -> TypeAdapter:
+    return TypeAdapter(rule_of(key), config=_STRICT)
+
+
+def shown(value: Any) -> str:
+    """A value as the command line has it: null, true, [a, b]."""
+    if value is None or isinstance(value, bool):
+        return str(value).lower().replace("none", "null")
+    if isinstance(value, list):
+        return f"[{', '.join(map(shown, value))}]"
+    return str(value) if value != "" else "''"
+
+
+def words(schema: dict[str, Any]) -> str:
+    """A rule as errors say it, from the JSON schema of its type: "a whole number ≥ 1, or null"."""
+    if "description" in schema:
+        return schema["description"]
+    if "anyOf" in schema:
+        *first, last = map(words, schema["anyOf"])
+        return f"{', '.join(first)}{',' if len(first) > 1 or '≥' in first[0] else ''} or {last}"
+    if "const" in schema or "enum" in schema:
+        options = schema.get("enum") or [schema["const"]]
+        names = f"{', '.join(map(str, options))}"
+        return f"one of {names}" if len(options) > 2 else " or ".join(map(str, options))
+    if schema.get("type") == "array":
+        some = " with at least one value" if schema.get("minItems") else ""
+        return f"a list{some}, each {words(schema['items'])}"
+    bounds = [f"{sign} {schema[name]}" for name, sign in _BOUNDS.items() if name in schema]
+    filled = " that is not empty" if schema.get("minLength") else ""
+    return f"{_KINDS[schema['type']]}{filled} {' and '.join(bounds)}".strip()
+
+
+def _check_target(key: str, node: dict[str, Any]) -> None:
+    """A class must be there, and take what it is given."""
+    name = node["_target_"]
+    try:
+        target = get_object(name)
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        raise ValueError(f"{key}._target_={name}: no such class") from error
+    options = {option: value for option, value in node.items() if option not in _HYDRA}
+    check_arguments(key, target, options)
+
+
+def _check_together(config: dict[str, Any]) -> None:
+    """What single values cannot show: keys that contradict each other, or this machine."""
+    model, trainer = config.get("model") or {}, config.get("trainer")
+    if trainer:
+        _check_trainer(trainer)
+    search, size = model.get("search") or {}, model.get("dimension")
+    if search.get("dtype") == "pq" and size % search["pq_bytes"]:
+        raise ValueError(
+            f"model.search.pq_bytes={search['pq_bytes']}: must divide model.dimension={size}"
+        )
+    length = model.get("key_length")
+    if length and length > model["document_length"]:
+        raise ValueError(
+            f"model.key_length={length}: must be ≤ document_length={model['document_length']}"
+        )
+    if "output" in config:
+        _check_place(config["output"], config["name"], config["run"])
+
+
+def _check_place(output: str, name: Any, run: str) -> None:
+    parts = Path(str(name)).parts
+    if name is None or not parts or ".." in parts or Path(str(name)).is_absolute():
+        raise ValueError(f"name={shown(name)}: must be a folder's name within output={output}")
+    for key, path in (("output", Path(output)), ("run", Path(run))):
+        for place in (path, *path.parents):
+            if place.exists() and not place.is_dir():
+                raise ValueError(f"{key}={path}: must be a folder, {place} is a file")
+
+
+def _check_trainer(trainer: dict[str, Any]) -> None:
+    endless = (None, -1)
+    if (
+        trainer["max_epochs"] in endless
+        and trainer["max_steps"] == -1
+        and not trainer.get("max_time")
+    ):
+        raise ValueError(
+            f"trainer.max_epochs={shown(trainer['max_epochs'])}: must be ≥ 1 "
+            "without trainer.max_steps, or training would not end"
+        )
+    if (kind := trainer["accelerator"]) in ("gpu", "cuda", "mps"):
+        import torch
+
+        mps = kind == "mps" or (kind == "gpu" and torch.backends.mps.is_available())
+        there = int(torch.backends.mps.is_available()) if mps else torch.cuda.device_count()
+        if not there:
+            raise ValueError(f"trainer.accelerator={kind}: must be auto or cpu, there is no GPU")
+        devices = trainer["devices"]
+        if isinstance(devices, int) and devices > there:
+            raise ValueError(
+                f"trainer.devices={devices}: must be ≤ {there}, the GPUs of this machine"
+            )

@@ -7,19 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import hydra
 import rich.table
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 from rich.console import Console
 
-from conf.checks import check_values
-from conf.errors import errors_in_a_line
-from conf.resolvers import register_resolvers
+from conf.command import command
 from data_modules.collection import Collection
 from data_modules.store import MANIFEST
 
-CONFIGURATIONS = Path(__file__).parents[1] / "conf"
 PLAIN_WIDTH = 200  # where no terminal says how wide it is
 
 
@@ -32,7 +28,6 @@ def build(config: DictConfig) -> Collection:
     Raises:
         ValueError, OSError: the user's choices, files or disk are at fault; nothing is left behind.
     """
-    check_values(config)
     started = time.time()
     collection = instantiate(config.data).read()
     console = Console() if sys.stdout.isatty() else Console(width=PLAIN_WIDTH)
@@ -72,12 +67,10 @@ def _state(collection: Collection, started: float) -> str:
     return f"{'built' if made >= started else 'reused, built before'}: {collection.folder}"
 
 
-@hydra.main(version_base="1.3", config_path=str(CONFIGURATIONS), config_name="build")
+@command("build")
 def main(config: DictConfig) -> None:
-    register_resolvers()
     try:
-        with errors_in_a_line():
-            build(config)
+        build(config)
     except KeyboardInterrupt:
         sys.exit("interrupted: nothing is left behind")
 

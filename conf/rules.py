@@ -1,0 +1,344 @@
+"""What the value of each key may be: the one table that `conf/checks.py` reads.
+
+A key is written as the user types it; `*` is any part of it, dots included. The first line that
+fits a key counts. A new key needs a line here, or a test says which one is missing.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field
+
+
+def _at_least(number: int) -> Any:
+    return Annotated[int, Field(ge=number)]
+
+
+def _described(kind: Any, accepts: Any, words: str) -> Any:
+    """A type with a test of its own, and what errors call it."""
+
+    def check(value: Any) -> Any:
+        assert accepts(value)
+        return value
+
+    return Annotated[kind, AfterValidator(check), Field(description=words)]
+
+
+def _is_metric(name: str) -> bool:
+    kind, _, rank = name.partition("@")
+    known = ("recall", "success", "mrr", "ndcg")
+    return kind in known and rank.isdecimal() and int(rank) > 0
+
+
+def _counts_devices(text: str) -> bool:
+    return all(part.strip().isdecimal() for part in text.strip(",").split(",")) and "," in text
+
+
+Count, Size, Length = _at_least(0), _at_least(1), _at_least(2)
+Positive = Annotated[float, Field(gt=0)]
+Weight = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(gt=0, le=1)]
+Part = Annotated[float, Field(ge=0, le=1)]
+Rate = Annotated[float, Field(ge=0, lt=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+Text = Annotated[str, Field(min_length=1)]
+Texts = Annotated[list[Text], Field(min_length=1)]
+Splits = Text | list[Text]
+Group = dict
+Metric = _described(str, _is_metric, "recall, success, mrr, ndcg @ a rank, such as recall@10")
+Devices = _described(str, _counts_devices, "numbers of devices such as 0,1")
+Direction = Literal["query_to_document", "document_to_query"]
+Precision = Literal[
+    *("32-true", "16-mixed", "bf16-mixed", "16-true", "bf16-true", "64-true"),
+    *("32", "16", "bf16", "64", 32, 16, 64),
+]
+Imputation = Literal["last", "zero", "mean", "none"] | float
+Mode = Literal["exact", "gather", "impute", "rerank"]
+
+# A search option, as `model.search` has one value of it and `study.settings` a list.
+_SEARCH: dict[str, Any] = {
+    "mode": Mode,
+    "dtype": Literal["float32", "float16", "pq"],
+    "pq_bytes": Size,
+    "neighbours": Size,
+    "probes": Size | None,
+    "lists": Size | None,
+    "refine": Size | None,
+    "imputation": Imputation,
+    "keep_query": Share,
+    "keep_document": Share,
+    "seed": Seed,
+}
+
+RULES: dict[str, Any] = {
+    "seed": Seed,
+    "query_length": Length,
+    "document_length": Length,
+    "retrieval_depth": Size,
+    "resume": bool,
+    "output": Text,
+    "recipes": Text,
+    "name": Text | int | None,
+    "run": Text | None,
+    "system": Text,
+    "weights": Text | None,
+    "collection": Text | None,
+    "neighbours": Size,
+    "beam_size": Size,
+    "docid_beam": Size,
+    # What recipes name and sweeps go through.
+    "size": Text,
+    "trained": Text,
+    "collections": Text,
+    "batches": Text,
+    "k_trains": Text,
+    "multipass": Group,
+    "multipass.depth": Size,
+    "multipass.reranker": Text,
+    # The other commands.
+    "runs": Splits,
+    "peers": list[Text],
+    "out": Text | None,
+    "mixed": bool,
+    "check": bool,
+    "paper": Text | Group | None,
+    #
+    "tokenizer": Group,
+    "tokenizer.vocab_size": _at_least(7),  # six are special tokens
+    "tokenizer.unit": Literal["piece", "word"],
+    "tokenizer.path": Text | None,
+    "tokenizer.lowercase": bool,
+    "tokenizer.marks": Group,
+    "tokenizer.marks.*": Text,
+    #
+    "backbone": Group,
+    "backbone.name": Text | None,
+    "backbone.dropout_rate": Rate,
+    "backbone.attention": Literal["eager", "sdpa"],
+    "backbone.gradient_checkpointing": bool,
+    "backbone.shape": Group | None,
+    "backbone.shape.feed_forward_proj": Text,
+    "backbone.shape.num_*": Size,
+    "backbone.shape.d_*": Size,
+    "backbone.shape.vocab_size": _at_least(7),
+    "spans": Group,
+    #
+    "trainer": Group,
+    "trainer.max_epochs": Size | Literal[-1] | None,
+    "trainer.max_steps": Size | Literal[-1],
+    "trainer.accelerator": Literal["auto", "cpu", "gpu", "cuda", "mps"],
+    "trainer.devices": Size
+    | Literal["auto", -1]
+    | Annotated[list[Count], Field(min_length=1)]
+    | Devices,
+    "trainer.num_nodes": Size,
+    "trainer.precision": Precision,
+    "trainer.gradient_clip_val": Weight | None,
+    "trainer.accumulate_grad_batches": Size,
+    "trainer.reload_dataloaders_every_n_epochs": Count,
+    "trainer.log_every_n_steps": Count,
+    "trainer.check_val_every_n_epoch": Size | None,
+    "trainer.limit_*_batches": Count | Part | None,
+    "trainer.use_distributed_sampler": bool,
+    "trainer.enable_*": bool,
+    "trainer.default_root_dir": Text,
+    "trainer.callbacks": list[Group],
+    "trainer.callbacks.*.dirpath": Text,
+    "trainer.callbacks.*.filename": Text,
+    "trainer.callbacks.*.directory": Text,
+    "trainer.callbacks.*.pairs": Count,
+    "trainer.callbacks.*.*": bool,
+    "trainer.strategy": Group | Literal["auto", "ddp", "ddp_find_unused_parameters_true"],
+    "trainer.strategy.*_size": Size,
+    "trainer.strategy.save_distributed_checkpoint": bool,
+    #
+    "data": Group,
+    "data.batch_size": Size,
+    "data.num_workers": Count,
+    "data.seed": Seed,
+    "data.query_length": Length,
+    "data.document_length": Length,
+    "data.candidates": Size,
+    "data.candidates_run": Text | None,
+    "data.add_relevant": bool,
+    "data.drop_identical": bool,
+    "data.metrics": Annotated[list[Metric], Field(min_length=1)],
+    "data.max_*_queries": Size | None,
+    "data.test_split": Splits | None,
+    "data.train_split": Text | None,
+    "data.validation_split": Text | None,
+    "data.new_documents": Splits,
+    "data.text_fields": Texts,
+    "data.cleaning": list[Literal["html", "unicode", "punctuation"]],
+    "data.empty_documents": Literal["refuse", "keep"],
+    "data.store": Text | None,
+    "data.path": Text | None,
+    "data.name": Text,
+    "data.format": Text | None,
+    "data.text": Text | Texts,
+    "data.first_tokens": Size | None,
+    "data.title_vocabulary": Text | None,
+    "data.document_ids": Text | None,
+    "data.check_counts": bool,
+    "data.n_documents": Size,
+    "data.train_questions": Size,
+    "data.collection_seed": Count,
+    "data.tokenizer.backbone": Text | None,
+    "data.tokenizer.vocab_size": _at_least(7),
+    "data.tokenizer.unit": Literal["piece", "word"],
+    "data.tokenizer.path": Text | None,
+    "data.tokenizer.lowercase": bool,
+    "data.tokenizer": Group,
+    "data.tokenizer.marks": Group,
+    "data.examples": Group,
+    "data.examples.length": Size | None,
+    "data.examples.negatives": Group | None,
+    "*.negatives.n": Size,
+    "*.negatives.depth": Size,
+    "*.negatives.path": Text,
+    "*.negatives.name": Text,
+    "*.negatives.teacher": Text | None,
+    "data.indexing": Group | None,
+    "data.indexing.ratio": Weight,
+    "data.indexing.inputs": Group,
+    "data.indexing.inputs.inputs": list[Group],
+    "data.indexing*.path": Text,
+    "data.indexing*.unit": Literal["words", "tokens"],
+    #
+    "model": Group,
+    "model.backbone": Group,
+    "model.tokenizer": Text,
+    "model.query_length": Length,
+    "model.document_length": Length,
+    "model.seed": Seed,
+    "model.optimizer": Group,
+    "model.optimizer.learning_rate": Positive,
+    "model.optimizer.weight_decay": Weight,
+    "model.optimizer.schedule": Literal["constant", "one_cycle"],
+    "model.k1": Weight,
+    "model.b": Part,
+    "model.dimension": Size,
+    "model.projections": Literal["shared", "attention"],
+    "model.normaliser": Literal["none", "alignment", "query_tokens", "non_zero"],
+    "model.gradient_cache": Size | None,
+    "model.sentinel_id": Count | None,
+    "model.loss": Group,
+    "model.loss.temperature": Positive,
+    "model.search": Group,
+    **{f"model.search.{key}": rule for key, rule in _SEARCH.items()},
+    "model.beam_size": Size,
+    "model.length_penalty": Weight,
+    "model.label_smoothing": Rate,
+    "model.consistency": Weight,
+    "model.decoder_layers": Size | None,
+    "model.trained_rows": Literal["all", "new"],
+    "model.key_length": Size,
+    "model.query_ngrams": Count,
+    "model.marks": Group,
+    "model.n_queries": Size,
+    "model.top_k": Size,
+    "model.negatives_per_query": Size,
+    "model.depth": Size,
+    "model.stages": list[Group],
+    "model.stages.*.run": Text,
+    "model.stages.*.depth": Size | None,
+    "model.evidence": Group,
+    "model.evidence.alpha": Positive,
+    "model.evidence.beta": Part,
+    "model.evidence.smoothing": Weight,
+    "model.evidence.add_best_unigrams_to_ngrams": bool,
+    "model.evidence.*": Count,
+    "model.pooling": Group | Literal["mean", "first"],
+    "model.alignment": Group,
+    "model.training_alignment": Group | None,
+    "*alignment.direction": Direction,
+    "*alignment.k": Size,
+    "*alignment.p": Share,
+    "*alignment.epsilon": Positive,
+    "*pooling.*.k": Size,
+    "*pooling.*.factor": Size,
+    "*pooling.*": Group,
+    "model.salience": Group | None,
+    "model.salience.*.gate": Literal["lp", "relu", "hard", "l1"],
+    "model.salience.*.sparsity": Share,
+    "model.salience.*.epsilon": Positive,
+    "model.salience.*.solver": Literal["exact", "iterative"],
+    "model.salience.*.l1": Positive,
+    "model.salience.*.k1": Weight,
+    "model.salience.*.b": Part,
+    "model.salience.*": Group | None,
+    "model.head": Group | None,
+    "model.head.form": Literal["paper", "nci", "base", "async", "contrastive"],
+    "model.head.clusters": Size,
+    "model.head.rebuild_every": Size,
+    "model.head.contrastive_epochs": Size,
+    "model.head.layers": Size,
+    "model.head.heads": Size,
+    "model.head.dropout": Rate,
+    "model.head.seed": Seed,
+    "model.identifiers": Group,
+    "model.identifiers.k": Length,
+    "model.identifiers.leaf_size": Size,
+    "model.identifiers.balanced": bool,
+    "model.identifiers.positional": bool,
+    "model.identifiers.new_documents": Literal["number", "nearest", "skip"],
+    "model.identifiers.missing": Literal["refuse", "first_tokens"],
+    "model.identifiers.long": Literal["refuse", "cut"],
+    "model.identifiers.first_tokens": Size,
+    "model.identifiers.max_length": Length,
+    "model.identifiers.embeddings": Group,
+    "model.identifiers.embeddings.dimension": Size,
+    "model.identifiers.seed": Seed,
+    #
+    "rerank": dict[str, Group],
+    "rerank.*.pool": Literal["sum", "mean", "max"],
+    "rerank.*.document_length": Length,
+    "rerank.*.seed": Seed,
+    "rerank.*.length": Size,
+    "rerank.*.n_spans": Size,
+    "rerank.*.temperature": Positive,
+    "rerank.*.*": Group,
+    #
+    "analysis": Group,
+    "analysis.precision": Literal["float32", "float16"],
+    "analysis.measurements": list[Text],
+    "analysis.experiments": Group | None,
+    "analysis.experiments.*.features": Annotated[list[Size], Field(min_length=1)],
+    "analysis.experiments.*.pairs": Count,
+    "analysis.experiments.*queries": Count,
+    "analysis.experiments.*": Group | None,
+    "analysis.*": Count,
+    #
+    "study": Group | None,
+    "study.k": list[Size],
+    "study.p": list[Share],
+    "study.folds_of": Annotated[list[Size], Field(min_length=1)],
+    "study.depth": Size,
+    "study.max_queries": Size | None,
+    "study.settings": Group | Annotated[list[Group], Field(min_length=1)],
+    **{
+        f"study.settings.{place}{key}": Annotated[list[rule], Field(min_length=1)]
+        for key, rule in _SEARCH.items()
+        for place in ("", "*.")
+    },
+    "study.curves": Group,
+    "study.curves.x": Text,
+    "study.curves.y": Text,
+    "study.curves.hue": Splits | None,
+    "study.curves.title": Text,
+    "study.curves.log": bool,
+    "study.curves.labels": Group,
+    "study.curves.labels.*": Text,
+    #
+    "logger": Group | None,
+    "logger.offline": bool,
+    "logger.settings": Group,
+    "logger.settings.silent": bool,
+    "logger.name": Text | int | None,
+    "logger.project": Text,
+    "logger.save_dir": Text,
+    # Of spans and windows, wherever they are drawn.
+    "*.n_spans": Size,
+    "*.length": Size,
+    "*.max_tokens": Size | None,
+    "*.temperature": Positive,
+}
