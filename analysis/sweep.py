@@ -37,7 +37,7 @@ class CompareRuns(Callback):
 
     def on_job_end(self, config: DictConfig, job_return: Any, **kwargs: Any) -> None:
         pairs = (line.lstrip("+").split("=", 1) for line in _overrides(config) if "=" in line)
-        self.choices[Path(config.hydra.runtime.output_dir)] = dict(pairs)
+        self.choices[Path(config.run).absolute()] = dict(pairs)
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         sweep = Path(config.hydra.sweep.dir)

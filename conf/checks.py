@@ -39,7 +39,7 @@ def check_values(config: DictConfig) -> None:
     """
     # As it was written: what is made of a missing value cannot be resolved, and a value that
     # others are made of is named by its own key.
-    written = dict(_nodes(OmegaConf.to_container(config)))
+    written = dict(nodes(OmegaConf.to_container(config)))
     for key, value in written.items():
         if value == "???":
             raise ValueError(f"{key}=…: must be given on the command line")
@@ -47,11 +47,11 @@ def check_values(config: DictConfig) -> None:
         if not any(map(_is_made, _parts(value))):
             _check_rule(key, value)
     resolved = OmegaConf.to_container(config, resolve=True)
-    nodes = list(_nodes(resolved))
-    for key, value in nodes:
+    found = list(nodes(resolved))
+    for key, value in found:
         _check_rule(key, value, _origin(key, written))
     _check_together(resolved)
-    for key, value in nodes:
+    for key, value in found:
         if isinstance(value, dict) and "_target_" in value:
             _check_target(key, value)
 
@@ -63,7 +63,7 @@ def rule_of(key: str) -> Any:
     return next((RULES[pattern] for pattern in RULES if fnmatchcase(key, pattern)), None)
 
 
-def _nodes(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+def nodes(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
     """Every key below a node with its value; of a list, the places: `model.stages.0.depth`."""
     if key:
         yield key, node
@@ -71,7 +71,7 @@ def _nodes(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(node, list):
         children = ((n, child) for n, child in enumerate(node) if isinstance(child, dict | list))
     for name, child in children:
-        yield from _nodes(child, f"{key}.{name}".strip("."))
+        yield from nodes(child, f"{key}.{name}".strip("."))
 
 
 def _parts(value: Any) -> Iterable[Any]:

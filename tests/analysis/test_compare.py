@@ -292,10 +292,7 @@ def test_a_logger_gets_the_table_and_the_figures(sweep):
 
 
 def sweep_config(folder, run=None, **others):
-    runtime = {"output_dir": str(run)}
-    return OmegaConf.create(
-        {"hydra": {"sweep": {"dir": str(folder)}, "runtime": runtime}, **others}
-    )
+    return OmegaConf.create({"hydra": {"sweep": {"dir": str(folder)}}, "run": str(run), **others})
 
 
 def test_a_sweep_compares_its_own_runs_only(sweep, tmp_path, capsys):

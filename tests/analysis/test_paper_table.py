@@ -320,8 +320,7 @@ def test_a_comparison_prints_the_paper_beside_ours(sweep, tmp_path, monkeypatch,
 
 @pytest.mark.parametrize("paper", ["table6", PAPER])
 def test_a_sweep_ends_with_the_papers_table(sweep, paper, capsys):
-    runtime = {"output_dir": "None"}
-    config = OmegaConf.create({"hydra": {"sweep": {"dir": str(sweep)}, "runtime": runtime}})
+    config = OmegaConf.create({"hydra": {"sweep": {"dir": str(sweep)}}})
     CompareRuns(paper=paper).on_multirun_end(config)
     assert "37.5 ± 17.7" in capsys.readouterr().out
     assert (sweep / "paper_table.csv").is_file()

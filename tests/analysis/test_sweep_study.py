@@ -149,8 +149,8 @@ def finish(sweep, choices, **callback):
     compare = CompareRuns(**callback)
     for folder, chosen in choices.items():
         task = [f"+{key}={value}" for key, value in chosen.items()]
-        job = {"runtime": {"output_dir": str(folder)}, "overrides": {"task": task}}
-        compare.on_job_end(OmegaConf.create({"hydra": job}), None)
+        job = {"overrides": {"task": task}}
+        compare.on_job_end(OmegaConf.create({"hydra": job, "run": str(folder)}), None)
     hydra = {"sweep": {"dir": str(sweep)}, "sweeper": {"params": {"salience": "lp,hard"}}}
     compare.on_multirun_end(OmegaConf.create({"hydra": hydra}))
 
