@@ -1,5 +1,7 @@
 """What the entry points share: `python train.py …`, `python -m analysis.run …` and others."""
 
+import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -15,6 +17,7 @@ from conf.errors import errors_in_a_line
 from conf.resolvers import register_resolvers
 
 CONFIGURATIONS = Path(__file__).parent
+_NO_NAME = re.compile(r"null|true|false|[-+]?[\d.]+", re.IGNORECASE)
 
 
 def command(name: str) -> Callable[[Callable[[DictConfig], None]], Callable[[], None]]:
@@ -38,11 +41,22 @@ def command(name: str) -> Callable[[Callable[[DictConfig], None]], Callable[[], 
         @wraps(function)
         def main() -> None:
             with errors_in_a_line(), _raised_by_hydra():
+                _check_options(sys.argv[1:])
                 job()
 
         return main
 
     return decorate
+
+
+def _check_options(arguments: list[str]) -> None:
+    """Refuses a group's option that is no name: Hydra would not say which group it was."""
+    for argument in arguments:
+        group, _, option = argument.partition("=")
+        folder = CONFIGURATIONS / group.partition("@")[0]
+        if _NO_NAME.fullmatch(option) and folder.is_dir() and folder != CONFIGURATIONS:
+            names = ", ".join(sorted(path.stem for path in folder.glob("*.yaml")))
+            raise ValueError(f"{argument}: must be one of {names}; ~{group} leaves the group out")
 
 
 @contextmanager

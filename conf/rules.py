@@ -100,6 +100,7 @@ RULES: dict[str, Any] = {
     "out": Text | None,
     "mixed": bool,
     "check": bool,
+    "trust": bool,
     "paper": Text | Group | None,
     #
     "tokenizer": Group,
@@ -153,6 +154,7 @@ RULES: dict[str, Any] = {
     #
     "data": Group,
     "data.batch_size": Size,
+    "data.mask_relevant": bool,
     "data.num_workers": Count,
     "data.seed": Seed,
     "data.query_length": Length,

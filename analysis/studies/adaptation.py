@@ -100,7 +100,7 @@ class Adaptation:
         if not hasattr(model, "rerank_encoded"):
             raise ValueError(
                 f"study: {type(model).__name__} has no token vectors whose alignment could be "
-                "changed; choose a multi-vector model, or study=null"
+                "changed; choose a multi-vector model, or ~study"
             )
         model.search.changed(**self.search)
 

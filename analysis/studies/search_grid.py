@@ -75,7 +75,7 @@ class SearchGrid:
         if not hasattr(model, "retrieve_encoded"):
             raise ValueError(
                 f"study: {type(model).__name__} has no token index whose search could be varied; "
-                "choose a multi-vector model, or study=null"
+                "choose a multi-vector model, or ~study"
             )
         for setting in self.settings:
             model.search.changed(**setting)
