@@ -33,7 +33,7 @@ class CollectionData(pl.LightningDataModule):
         self,
         test_split: str | list[str] | None,
         tokenizer: dict[str, Any],
-        new_documents: Sequence[str] = (),
+        new_documents: str | Sequence[str] = (),
         train_split: str | None = "train",
         validation_split: str | None = None,
         text_fields: tuple[str, ...] = ("title", "text"),

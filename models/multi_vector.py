@@ -4,6 +4,7 @@ DPR, ME-BERT, COIL, ColBERT, ALIGNER, XTR and MVA are this one class; `conf/mode
 choices each of them makes (facts: "which alignment is which system").
 """
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -99,10 +100,29 @@ class MultiVector(TokenSearching):
             )
 
     def prepare(self, documents: Table, known: Sequence[int], directory: str | Path) -> None:
-        """Lets a salience count the collection's tokens (IDF); see `System.prepare`."""
+        """Lets a salience count the collection's tokens (IDF); see `System.prepare`.
+
+        Raises:
+            ValueError: a query token is to retrieve more tokens than the index will hold.
+        """
+        self._check_neighbours(documents)
         if self.encoder.salience:
             tokens = documents["tokens"]
             self.encoder.fit([self.cut_document(tokens[row]) for row in known])
+
+    def _check_neighbours(self, documents: Table) -> None:
+        asked, held = self.search.neighbours, 0
+        if self.search.mode not in ("gather", "impute"):
+            return
+        for tokens in documents["tokens"]:
+            read = len(self.cut_document(tokens))
+            vectors = self.encoder.vectors_of(read, "document")
+            held += math.ceil(self.search.keep_document * vectors)
+            if held >= asked:
+                return
+        raise ValueError(
+            f"model.search.neighbours={asked}: must be ≤ the {held} tokens that can be retrieved"
+        )
 
     def encode_documents(self, ids: Tensor, mask: Tensor) -> TokenVectors:
         """Document tokens (B, M) int64 and mask (B, M) bool → their vectors."""

@@ -1,17 +1,15 @@
 """The whole run: configurations, what a run leaves behind, bad input, resuming."""
 
-import inspect
 import json
 import subprocess
 import sys
-from itertools import product
 from pathlib import Path
 
 import datasets
 import pytest
 import pytorch_lightning as pl
 from hydra import compose, initialize_config_dir
-from hydra.utils import get_object, instantiate
+from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 import train as train_module
@@ -68,50 +66,6 @@ def beir(folder: Path) -> Path:
         lines = ["query-id\tcorpus-id\tscore", *(f"{kind}-{f}\t{f}\t1" for f in fruits)]
         (folder / "qrels" / f"{split}.tsv").write_text("\n".join(lines) + "\n")
     return folder
-
-
-def targets(node):
-    """Every node of a configuration that names what it builds."""
-    if OmegaConf.is_dict(node):
-        if "_target_" in node:
-            yield node
-        for key in node:
-            yield from targets(OmegaConf.select(node, f"[{key}]", throw_on_missing=False))
-    elif OmegaConf.is_list(node):
-        for item in node:
-            yield from targets(item)
-
-
-def parameters(target) -> set[str] | None:
-    """The names that a class or function takes; None if it takes any."""
-    if not inspect.isclass(target):
-        return set(inspect.signature(target).parameters)
-    names = set()
-    for base in target.__mro__[:-1]:
-        found = inspect.signature(base.__init__).parameters if "__init__" in vars(base) else {}
-        names |= set(found) - {"self"}
-        if not any(p.kind is p.VAR_KEYWORD for p in found.values()) and found:
-            break
-    return names
-
-
-@pytest.mark.parametrize(("model", "data"), list(product(MODELS, ["almanac", "beir"])))
-def test_configurations_compose_and_their_keys_fit_their_targets(model, data, tmp_path):
-    config = configuration(
-        f"model={model}",
-        f"data={data}",
-        "name=x",
-        "logger=none",
-        *(["data.path=x"] if data == "beir" else []),
-    )
-    checked = 0
-    for node in targets(config):
-        target = get_object(node._target_)
-        if not target.__module__.startswith("pytorch_lightning"):
-            unknown = {key for key in node if not key.startswith("_")} - parameters(target)
-            assert not unknown, (node._target_, unknown)
-            checked += 1
-    assert checked >= 2
 
 
 @pytest.mark.parametrize(
@@ -371,31 +325,13 @@ def test_damaged_collections_are_refused_with_file_and_line(what, message, tmp_p
     ("overrides", "message"),
     [
         (["data.n_documents=10"], "data.n_documents=10"),
-        (["data=files"], "data.path=…: must be given on the command line"),
         (["data=public"], "data.name=…: must be given on the command line"),
         (["negatives=run"], "data.examples.negatives.path=…: must be given"),
         (["data.test_split=nowhere"], "nowhere"),
-        (["model=t5_seal", "data.examples.length=0"], "data.examples.length=0"),
-        (["model.loss._target_=gr_mvdr.losses.Triplet"], "gr_mvdr.losses.Triplet"),
-        (["model.search.mode=quick"], "model.search.mode=quick"),
-        (["model.optimizer.schedule=cosine"], "model.optimizer.schedule=cosine"),
-        (["data.batch_size=0"], "data.batch_size=0"),
-        (["document_length=1"], "document_length=1"),
         (["tokenizer.path=/nowhere.json"], "tokenizer.path=/nowhere.json"),
-        (["tokenizer.unit=letter"], "tokenizer.unit=letter"),
-        (["trainer.max_epochs=some"], "max_epochs"),
-        (
-            ["model=dsi_semantic", "model.identifiers.k=1", "data.n_documents=50"],
-            "model.identifiers.k=1: must be ≥ 2",
-        ),
         (
             ["model=dsi_semantic", "model.identifiers.k=60", "data.n_documents=50"],
             "model.identifiers.k=60: must be ≤ the 45 documents",
-        ),
-        (["model=dsi_semantic", "model.identifiers.k=two"], "model.identifiers.k=two: must be int"),
-        (
-            ["model=dsi_semantic", "model.trained_rows=old", "data.n_documents=50"],
-            "model.trained_rows=old: must be all or new",
         ),
         (
             ["model=dsi_pawa", "model.head.form=round", "data.n_documents=50"],
@@ -406,29 +342,17 @@ def test_damaged_collections_are_refused_with_file_and_line(what, message, tmp_p
             "model.label_smoothing=0.1: must be 0",
         ),
         (
-            ["model=genre_np_async", "model.head.rebuild_every=0", "data.n_documents=50"],
-            "model.head.rebuild_every=0: must be ≥ 1",
-        ),
-        (
             ["model=genre", "model.identifiers.max_length=2", "data.n_documents=50"],
             "model.identifiers.max_length=2: ",
         ),
-        (["model=genre", "data.indexing.ratio=-1"], "data.indexing.ratio=-1: must be ≥ 0"),
-        (["model=genre", "model.beam_size=0", "data.n_documents=50"], "model.beam_size=0: must be"),
         (
-            ["model=genre", "model.decoder_layers=0", "data.n_documents=50"],
-            "model.decoder_layers=0: must be ≥ 1",
+            ["model.search={mode:gather,neighbours:9999}", "data.n_documents=50"],
+            "model.search.neighbours=9999: must be ≤ the",
         ),
         (["data.validation_split=test_unseen"], "data.validation_split=test_unseen: must not be"),
         (["data.new_documents=nowhere"], "data.new_documents=nowhere: must be one of"),
         (["data.new_documents=[nowhere]"], "data.new_documents=nowhere: must be one of"),
-        (
-            ["model=query_generator", "model.top_k=0", "data.n_documents=50"],
-            "model.top_k=0: must be ≥ 1",
-        ),
-        (["modell=t5_seal"], "modell"),
         (["data=beir", "data.path=/nowhere"], "/nowhere"),
-        (["model=t6"], "t6"),
     ],
 )
 def test_bad_choices_exit_with_one_clear_line(overrides, message, tmp_path, capsys, monkeypatch):
@@ -437,7 +361,7 @@ def test_bad_choices_exit_with_one_clear_line(overrides, message, tmp_path, caps
     )
     assert message in error and "Traceback" not in error, error
     assert len(error.partition("error: ")[2].splitlines()) <= 1, error
-    assert not list(tmp_path.glob("run/*"))
+    assert not (tmp_path / "run").exists()
 
 
 def test_titles_are_asked_for_where_documents_have_none(tmp_path, capsys, monkeypatch):

@@ -604,7 +604,7 @@ def test_a_command_ends_with_status_one_and_leaves_nothing(line, tmp_path):
     command, _, said = line.partition(" → ")
     words = command.split()
     if words[0] == "train.py":
-        words = [str(ROOT / "train.py"), *words[1:], "logger=none"]
+        words = [str(ROOT / "train.py"), *words[1:], f"output={tmp_path}/o", "logger=none"]
     done = subprocess.run(
         [sys.executable, *words],
         cwd=tmp_path,
