@@ -39,14 +39,9 @@ class AlignmentCurve(pl.Callback):
     Args:
         pairs: (test query, relevant document) pairs; 0 = nothing is measured.
         directory: the run's folder; `alignment_curve.csv` grows there.
-
-    Raises:
-        ValueError: a negative number of pairs.
     """
 
     def __init__(self, pairs: int, directory: str):
-        if pairs < 0:
-            raise ValueError(f"analysis.curve_pairs={pairs}: must be ≥ 0")
         self.pairs, self.directory = pairs, Path(directory)
         self.rows: list[Row] = []
 

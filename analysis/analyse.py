@@ -45,22 +45,15 @@ def analyse_run(
         Flat metrics, "analysis/…".
 
     Raises:
-        ValueError: a negative size, or a measurement that does not exist.
+        ValueError: a measurement that does not exist.
     """
     run, found = Path(run), []
-    _check(settings)
     if settings["pairs"] and model.alignable:
         found += _analyse_alignments(model, data, run, system, settings)
     experiments = (settings["experiments"] or {}).values()
     with admitting(settings):
         found += [build("experiment", asked, model, data) for asked in experiments if asked]
     return write_findings(found, run)
-
-
-def _check(settings: Mapping[str, Any]) -> None:
-    for key, value in settings.items():
-        if isinstance(value, int) and value < 0:
-            raise ValueError(f"analysis.{key}={value}: must be ≥ 0")
 
 
 def _analyse_alignments(

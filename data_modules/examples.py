@@ -147,9 +147,6 @@ class SpanExamples(Examples):
             max_tokens: cut a span's tokens. Keys in search are 10 tokens long, spans 10 words:
                 what lies behind costs time and is never generated. None = the paper's form.
         """
-        for key, value in (("n_spans", n_spans), ("length", length), ("max_tokens", max_tokens)):
-            if value is not None and value < 1:
-                raise ValueError(f"data.examples.{key}={value}: must be ≥ 1")
         self.n_spans, self.length = n_spans, length
         self.temperature, self.max_tokens = temperature, max_tokens
 

@@ -52,8 +52,6 @@ class Indexing:
             ratio: indexing examples a retrieval pair (up to 32 in DSI, often 1); 0 = none.
             inputs: what the document is replaced by.
         """
-        if not ratio >= 0:
-            raise ValueError(f"data.indexing.ratio={ratio}: must be ≥ 0")
         self.ratio, self.inputs = ratio, inputs
 
     def prepare(
@@ -153,10 +151,6 @@ class RandomSpans(Inputs):
             length: of a span; a shorter document is taken whole.
             unit: "words" or "tokens". A span of words is cut at document_length tokens.
         """
-        if length < 1:
-            raise ValueError(f"data.indexing.inputs.length={length}: must be ≥ 1")
-        if unit not in ("words", "tokens"):
-            raise ValueError(f"data.indexing.inputs.unit={unit}: must be words or tokens")
         self.length, self.unit = length, unit
 
     def prepare(self, tables: TrainingTables, retrieval: RetrievalTask) -> DocumentTask:

@@ -36,7 +36,6 @@ class Negatives:
         Raises:
             FileNotFoundError: there is no such file.
         """
-        _check_positive("n", n)
         self.n = n
         self.teacher = None if teacher is None else _file("teacher", teacher)
 
@@ -78,7 +77,6 @@ class Bm25Negatives(Negatives):
             depth: best documents that BM25 finds for a query.
         """
         super().__init__(n, teacher)
-        _check_positive("depth", depth)
         self.depth = depth
 
     def candidates(self, tables: TrainingTables) -> tuple[PairSet, None]:
@@ -108,7 +106,6 @@ class RunNegatives(Negatives):
             depth: the run's best documents of a query, by score.
         """
         super().__init__(n, teacher)
-        _check_positive("depth", depth)
         self.path, self.depth = _file("path", path), depth
 
     @property
@@ -132,7 +129,6 @@ class OwnNegatives(Negatives):
             n, depth, teacher: see `RunNegatives`.
         """
         super().__init__(n, teacher)
-        _check_positive("depth", depth)
         self.name, self.depth = name, depth
 
     def candidates(self, tables: TrainingTables) -> tuple[PairSet, None]:
@@ -206,8 +202,3 @@ def _file(key: str, path: str) -> Path:
     if not file.is_file():
         raise FileNotFoundError(f"{_KEY}.{key}={path}: no such file")
     return file
-
-
-def _check_positive(key: str, value: int) -> None:
-    if value < 1:
-        raise ValueError(f"{_KEY}.{key}={value}: must be ≥ 1")

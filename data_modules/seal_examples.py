@@ -75,9 +75,6 @@ class UnsupervisedParts(Inputs):
             length: words of a span.
             max_tokens: cut the tokens of a span that is a target.
         """
-        for key, value in (("length", length), ("max_tokens", max_tokens)):
-            if value is not None and value < 1:
-                raise ValueError(f"data.indexing.inputs.{key}={value}: must be ≥ 1")
         self.length, self.max_tokens = length, max_tokens
 
     def prepare(self, tables: TrainingTables, retrieval: RetrievalTask) -> DocumentTask:

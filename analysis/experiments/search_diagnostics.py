@@ -58,12 +58,7 @@ def diagnose_search(model: Any, data: Any, queries: int) -> Measured:
 
     Returns:
         Metrics "analysis/search/…", the table `search_diagnostics` and a figure.
-
-    Raises:
-        ValueError: a negative number of queries.
     """
-    if queries < 0:
-        raise ValueError(f"analysis.search_queries={queries}: must be ≥ 0")
     if not queries or getattr(model, "searcher", None) is None or model.paradigm != "generative":
         return Measured()
     found = _diagnoses(model, data, queries)

@@ -78,12 +78,6 @@ def test_batches_change_nothing(tmp_path, make_explanation, monkeypatch):
         assert value == pytest.approx(parts[key], rel=1e-4, abs=1e-5), key
 
 
-def test_wrong_settings_are_named(tmp_path):
-    model = SimpleNamespace(alignable=False)
-    with pytest.raises(ValueError, match=r"analysis\.pairs=-1: must be ≥ 0"):
-        analyse_run(model, None, tmp_path, "x", {"pairs": -1, "experiments": None})
-
-
 def test_metrics_tables_and_figures_are_written_together(tmp_path):
     rows = [{"a": 1, "b": float("nan")}, {"a": 2, "b": None}]
     metrics = write_findings(

@@ -265,17 +265,9 @@ def test_mixed_inputs_draw_one_of_those_that_a_document_has(generated):
         Mixed([])
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: FirstTokens(1), "inputs.length=1: must be ≥ 2"),
-        (lambda: RandomSpans(0), "inputs.length=0: must be ≥ 1"),
-        (lambda: RandomSpans(unit="lines"), "inputs.unit=lines: must be words or tokens"),
-    ],
-)
-def test_impossible_inputs_are_refused(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
+def test_first_tokens_are_more_than_the_end_token():
+    with pytest.raises(ValueError, match="inputs.length=1: must be ≥ 2"):
+        FirstTokens(1)
 
 
 # What answers

@@ -342,19 +342,6 @@ def test_validation_queries_may_lack_negatives(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Bm25Negatives(0), "data.examples.negatives.n=0: must be ≥ 1"),
-        (lambda: Bm25Negatives(1, depth=0), "data.examples.negatives.depth=0: must be ≥ 1"),
-        (lambda: RunNegatives(__file__, 1, depth=0), "negatives.depth=0: must be ≥ 1"),
-    ],
-)
-def test_impossible_numbers_are_refused(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
-@pytest.mark.parametrize(
     ("make", "key"),
     [
         (lambda path: RunNegatives(path, 1), "path"),
