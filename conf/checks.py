@@ -152,16 +152,13 @@ def _check_together(config: dict[str, Any]) -> None:
     if trainer:
         _check_trainer(trainer)
     search, size = model.get("search") or {}, model.get("dimension")
-    if search.get("dtype") == "pq" and size % search["pq_bytes"]:
-        raise ValueError(
-            f"model.search.pq_bytes={search['pq_bytes']}: must divide model.dimension={size}"
-        )
-    length = model.get("key_length")
-    if length and length > model["document_length"]:
-        raise ValueError(
-            f"model.key_length={length}: must be ≤ document_length={model['document_length']}"
-        )
-    if "output" in config:
+    codes = search.get("pq_bytes")
+    if search.get("dtype") == "pq" and codes and size and size % codes:
+        raise ValueError(f"model.search.pq_bytes={codes}: must divide model.dimension={size}")
+    key, longest = model.get("key_length"), model.get("document_length")
+    if key and longest and key > longest:
+        raise ValueError(f"model.key_length={key}: must be ≤ document_length={longest}")
+    if {"output", "name", "run"} <= config.keys():
         _check_place(config["output"], config["name"], config["run"])
 
 
@@ -176,25 +173,28 @@ def _check_place(output: str, name: Any, run: str) -> None:
 
 
 def _check_trainer(trainer: dict[str, Any]) -> None:
-    endless = (None, -1)
-    if (
-        trainer["max_epochs"] in endless
-        and trainer["max_steps"] == -1
-        and not trainer.get("max_time")
-    ):
+    epochs, ends = trainer.get("max_epochs"), trainer.get("max_steps", -1) != -1
+    if epochs in (None, -1) and not ends and not trainer.get("max_time"):
         raise ValueError(
-            f"trainer.max_epochs={shown(trainer['max_epochs'])}: must be ≥ 1 "
-            "without trainer.max_steps, or training would not end"
+            f"trainer.max_epochs={shown(epochs)}: must be ≥ 1 without trainer.max_steps, or "
+            "training would not end"
         )
-    if (kind := trainer["accelerator"]) in ("gpu", "cuda", "mps"):
-        import torch
+    kind, devices = trainer.get("accelerator", "auto"), trainer.get("devices", "auto")
+    if kind in ("gpu", "cuda", "mps") or (kind == "auto" and devices not in ("auto", -1, 1)):
+        _check_gpus(kind, devices)
 
-        mps = kind == "mps" or (kind == "gpu" and torch.backends.mps.is_available())
-        there = int(torch.backends.mps.is_available()) if mps else torch.cuda.device_count()
-        if not there:
-            raise ValueError(f"trainer.accelerator={kind}: must be auto or cpu, there is no GPU")
-        devices = trainer["devices"]
-        if isinstance(devices, int) and devices > there:
-            raise ValueError(
-                f"trainer.devices={devices}: must be ≤ {there}, the GPUs of this machine"
-            )
+
+def _check_gpus(kind: str, devices: int | str | list[int]) -> None:
+    import torch
+
+    mps = kind == "mps" or (kind == "gpu" and torch.backends.mps.is_available())
+    there = int(torch.backends.mps.is_available()) if mps else torch.cuda.device_count()
+    if kind == "auto" and not there:  # processes on the CPU
+        return
+    if not there:
+        raise ValueError(f"trainer.accelerator={kind}: must be auto or cpu, there is no such GPU")
+    needed = max(devices) + 1 if isinstance(devices, list) else devices
+    if isinstance(needed, int) and needed > there:
+        raise ValueError(
+            f"trainer.devices={shown(devices)}: this machine has no more than {there} GPUs"
+        )

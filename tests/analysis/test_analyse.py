@@ -1,12 +1,11 @@
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 from omegaconf import OmegaConf
 
-from analysis.analyse import analyse_run, measure_store, write_findings
+from analysis.analyse import measure_store, write_findings
 from analysis.gallery import read_gallery
 from analysis.measurement import GoldTokens, Measured, Texts
 from analysis.measurements.alignment_cases import draw_cases
