@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from gr_mvdr.ranks import join, rank
+from tests.float64 import compute_in
 
 ROOT = Path(__file__).parents[1]
 
@@ -49,7 +50,7 @@ def in_two_processes(function: Any, folder: Path) -> list[Any]:
 
 if __name__ == "__main__":
     module, name, folder = sys.argv[1:]
-    torch.set_default_dtype(getattr(torch, os.environ["DTYPE"]))
+    compute_in(getattr(torch, os.environ["DTYPE"]))
     join()
     file = Path(folder) / f"{rank()}.pt"
     torch.save(getattr(importlib.import_module(module), name)(), file)

@@ -10,6 +10,8 @@ from analysis.token_kinds import TokenKinds
 from gr_mvdr.explanation import Explanation
 from gr_mvdr.relevance import PairAlignment
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 VOCABULARY = 30
 
 

@@ -8,6 +8,8 @@ from analysis.framework import PathShares, head_contributions, path_kind, path_s
 from analysis.measurements.framework_report import Framework
 from gr_mvdr.explanation import DecoderPaths, Explanation
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 PARTS = ("self_attention", "cross_attention", "feed_forward")
 NAMES = ("embedding", *(f"{part}_{layer}" for layer in (1, 2) for part in PARTS))
 

@@ -10,13 +10,16 @@ from ir_measures import RR, R, Success, nDCG
 from gr_mvdr.metrics import METRICS, evaluate, evaluate_queries, rank_of
 from gr_mvdr.ranking import Ranking
 
+# torchmetrics takes differences of fp32 sums over all ranks. A document more or less is worth more.
+FP32 = 1e-4
+
 
 def test_metrics_worked_out_by_hand():
     ranking = Ranking({"q": {"a": 3.0, "b": 2.0, "c": 1.0}})
     values = evaluate(ranking, {"q": {"b": 1, "z": 1}, "unanswered": {"a": 1}})
     ideal = 1 + 1 / np.log2(3)
     expected = {"recall@1": 0, "recall@10": 1 / 4, "recall@100": 1 / 4, "mrr@10": 1 / 4}
-    assert values == pytest.approx({**expected, "ndcg@10": 1 / np.log2(3) / ideal / 2})
+    assert values == pytest.approx({**expected, "ndcg@10": 1 / np.log2(3) / ideal / 2}, rel=FP32)
     assert list(values) == list(METRICS)
     with pytest.raises(ValueError, match="no query"):
         evaluate(ranking, {})
@@ -56,7 +59,7 @@ def test_every_metric_of_every_query_equals_trec_eval(ties):
         value = reference.value
         if name == "mrr@10" and value < 0.0999:
             value = 0.0
-        assert values[reference.query_id][name] == pytest.approx(value, abs=1e-6), reference
+        assert values[reference.query_id][name] == pytest.approx(value, abs=FP32), reference
         compared += 1
     assert compared == 200 * len(references)
 
@@ -71,7 +74,7 @@ def test_means_equal_ir_measures_when_queries_have_no_results_or_no_judgements()
     expected = ir_measures.calc_aggregate(list(measures.values()), qrels, run)
     values = evaluate(Ranking(run), qrels)
     for name, measure in measures.items():
-        assert values[name] == pytest.approx(expected[measure], abs=1e-6), name
+        assert values[name] == pytest.approx(expected[measure], abs=FP32), name
 
 
 def test_relevant_documents_that_were_not_retrieved_count_in_the_ideal():
@@ -79,7 +82,7 @@ def test_relevant_documents_that_were_not_retrieved_count_in_the_ideal():
     complete = evaluate(found, {"q": {"a": 1}})
     missed = evaluate(found, {"q": {"a": 1, "b": 3}})
     assert complete["ndcg@10"] == pytest.approx(1)
-    assert missed["ndcg@10"] == pytest.approx(1 / (3 + 1 / np.log2(3)))
+    assert missed["ndcg@10"] == pytest.approx(1 / (3 + 1 / np.log2(3)), rel=FP32)
     assert missed["recall@10"] == 0.5
 
 

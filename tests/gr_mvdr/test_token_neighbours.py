@@ -7,7 +7,7 @@ from gr_mvdr import token_neighbours, token_writer
 from gr_mvdr.salience import top_share
 from gr_mvdr.token_neighbours import TokenNeighbours
 from gr_mvdr.token_store import TokenStore
-from tests.gr_mvdr.test_token_store import contents, create, random_tokens
+from tests.gr_mvdr.test_token_store import contents, create, multiples, random_tokens
 
 MANY = [1 + n % 5 for n in range(60)]  # 180 tokens
 
@@ -42,7 +42,7 @@ def test_exact_retrieval_whatever_the_blocks(tmp_path, queries, monkeypatch, blo
 
 def test_keys_are_searched_where_there_are_any(tmp_path):
     tokens = random_tokens(MANY, keys=6)
-    queries = torch.randn(3, 6, generator=torch.Generator().manual_seed(0))
+    queries = multiples(torch.randn(3, 6, generator=torch.Generator().manual_seed(0)), 2**8)
     neighbours = TokenNeighbours(create(tmp_path / "index", tokens))
     neighbours.build_lists(2, 0)
     expected = nearest(tokens.keys, queries, 180)

@@ -15,17 +15,26 @@ LENGTHS = [4, 1, 6, 6, 2, 5, 1, 3]  # out of order, neighbours equal
 
 
 def random_tokens(lengths=LENGTHS, size=8, seed=0, salience=False, keys=0, vocabulary=9):
-    """Documents of unit vectors, and whatever else is asked for."""
+    """Documents of vectors of about unit length, and whatever else is asked for.
+
+    Vectors and keys are multiples of 2⁻⁹ and 2⁻⁸: sums of their products are exact in fp32, in
+    whatever order a CPU takes them.
+    """
     generator = torch.Generator().manual_seed(seed)
     total = sum(lengths)
     vectors = torch.randn(total, size, generator=generator)
     return PackedTokens(
-        vectors=torch.nn.functional.normalize(vectors, dim=-1),
+        vectors=multiples(torch.nn.functional.normalize(vectors, dim=-1), 2**9),
         counts=torch.tensor(lengths),
         ids=torch.randint(1, vocabulary, (total,), generator=generator),
         salience=torch.rand(total, generator=generator) if salience else None,
-        keys=torch.randn(total, keys, generator=generator) if keys else None,
+        keys=multiples(torch.randn(total, keys, generator=generator), 2**8) if keys else None,
     )
+
+
+def multiples(values, parts):
+    """Values rounded to multiples of 1/parts."""
+    return (values * parts).round() / parts
 
 
 def part_of(tokens, documents):

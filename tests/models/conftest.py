@@ -257,14 +257,8 @@ def untied_backbone(folder):
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _float64():
-    """Models and data in float64: no equality hangs on the order in which a CPU sums.
-
-    What is stored and searched stays fp32, as it is written.
-    """
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+def _float64(float64):
+    """Models and data are float64. What is stored and searched stays fp32."""
 
 
 @pytest.fixture(params=["tied", "untied"], name="seal")
