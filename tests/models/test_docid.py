@@ -34,7 +34,7 @@ def test_every_verb_gives_a_pair_the_same_score(tools, queries, kind, penalty, t
         assert scores.std() > 0.01 and scores.isfinite().all()
         assert found.scores(query) == pytest.approx(expected, abs=1e-4)
         assert reranked.scores(query) == pytest.approx(expected, abs=1e-4)
-        assert torch.allclose(matrix[:, number].float(), scores, atol=1e-4)
+        assert torch.allclose(matrix[:, number].to(scores), scores, atol=1e-4)
         assert torch.allclose(system.align(batch).score, scores, atol=1e-5)
 
 
