@@ -19,6 +19,7 @@ from analysis.run_folder import asked_run, finite, read_run
 from conf.errors import errors_in_a_line
 from conf.resolvers import register_resolvers
 from gr_mvdr.files import sweep, temporary_folder, write_json
+from gr_mvdr.plain_files import reading
 
 CONFIGURATIONS = Path(__file__).parents[1] / "conf"
 
@@ -58,7 +59,8 @@ def analyse_again(
     with claimed(read.path):
         sweep(read.path, claimed=True)
         folder = temporary_folder("index")
-        model.index(data.documents, folder)
+        with reading(f"run={run}: cannot be indexed"):  # a part of it may be broken
+            model.index(data.documents, folder)
         found = analyse_run(model, data, read.path, read.system, settings) | model.statistics()
         shutil.rmtree(folder)
         metrics = finite(read.metrics | found, read.path / "metrics.json")
