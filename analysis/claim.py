@@ -111,7 +111,7 @@ def _owner(handle: int) -> dict[str, Any] | None:
     """What the file says; None where it is empty, as a killed process may leave it."""
     try:
         found = json.loads(os.pread(handle, 4096, 0))
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     fits = isinstance(found, dict) and all(isinstance(found.get(k), int) for k in ("pid", "start"))
     return found if fits else None

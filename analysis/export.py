@@ -10,6 +10,7 @@ from analysis.restore import restored
 from analysis.run_folder import asked_run, read_run
 from conf.command import command
 from gr_mvdr.files import new_folder
+from gr_mvdr.plain_files import reading
 from gr_mvdr.tokenizers import load_tokenizer
 from models.export import check_exportable, write_system
 from models.identified import IdentifiedSystem
@@ -47,7 +48,8 @@ def export_run(
     system, data = restored(read.path, read.provenance.get("version", "0.1"), trust)
     check_exportable(type(system))
     if isinstance(system, IdentifiedSystem):
-        system.assign_new(data.documents)
+        with reading(f"run={run}: cannot be exported"):  # its scheme may be broken
+            system.assign_new(data.documents)
     tokenizer = load_tokenizer(read.path / "tokenizer")
     with new_folder(out) as folder:
         write_system(system, tokenizer, folder)

@@ -44,4 +44,13 @@ def _check_weights(run: FinishedRun) -> None:
 
 def _at_home(settings: dict[str, Any], trust: bool) -> dict[str, Any]:
     """The data's settings; what is built of them goes where the user's own caches are."""
-    return settings if trust else {**settings, "store": None}
+    if trust:
+        return settings
+    settings = {**settings, "store": None}
+    path = settings.get("path")
+    if isinstance(path, str) and path.endswith(".zip"):  # it would be unpacked next to itself
+        folder = Path(path).expanduser().with_suffix("")
+        if not folder.is_dir():
+            raise ValueError(f"data.path={path}: must be unpacked first, as {folder}")
+        settings["path"] = str(folder)
+    return settings

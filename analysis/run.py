@@ -17,6 +17,7 @@ from analysis.restore import restored
 from analysis.run_folder import asked_run, finite, read_run
 from conf.command import command
 from gr_mvdr.files import sweep, temporary_folder, write_json
+from gr_mvdr.plain_files import reading
 
 
 def analyse_again(
@@ -54,7 +55,8 @@ def analyse_again(
     with claimed(read.path):
         sweep(read.path, claimed=True)
         folder = temporary_folder("index")
-        model.index(data.documents, folder)
+        with reading(f"run={run}: cannot be indexed"):  # a part of it may be broken
+            model.index(data.documents, folder)
         found = analyse_run(model, data, read.path, read.system, settings) | model.statistics()
         shutil.rmtree(folder)
         metrics = finite(read.metrics | found, read.path / "metrics.json")

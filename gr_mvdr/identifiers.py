@@ -97,7 +97,12 @@ class Scheme:
                     f"model.identifiers.{key}={value}: the identifiers saved in {folder} were "
                     f"made with {key}={saved.get(key)}"
                 )
-        self.document_ids, self.first_token = saved["document_ids"], saved["first_token"]
+        names, first = saved.get("document_ids"), saved.get("first_token")
+        if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+            raise ValueError(f"{folder}: document_ids: must be a list of names")
+        if not isinstance(first, int):
+            raise ValueError(f"{folder}: first_token={first}: must be a number")
+        self.document_ids, self.first_token = names, first
 
 
 @dataclass(frozen=True)

@@ -33,8 +33,13 @@ def check_arguments(
     hints = _hints(target)
     for name, value in options.items():
         if (name not in known and not open_ended) or name in (given or ()):
-            others = ", ".join(sorted(known.keys() - set(given or ()))) or "no key"
-            raise ValueError(f"{key}.{name}={shown(value)}: must be one of {others}")
+            others = ", ".join(sorted(known.keys() - set(given or ())))
+            rule = (
+                f"must be one of {others}"
+                if others
+                else f"must be absent, as {target.__name__} has no keys"
+            )
+            raise ValueError(f"{key}.{name}={shown(value)}: {rule}")
         if not fits(value, hints.get(name, Any)):
             raise ValueError(f"{key}.{name}={shown(value)}: must be {described(hints[name])}")
     if given is not None:

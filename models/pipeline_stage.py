@@ -190,7 +190,8 @@ class Stage:
                 return
             except (OSError, ValueError) as error:
                 print(f"{self.name}: indexing anew, as {printable(error)}")
-        self.model.index(self._table(documents), directory)
+        with reading(self.run.key):
+            self.model.index(self._table(documents), directory)
 
     def _vectors(self, directory: Path) -> Path:
         """Where the run's token vectors can be opened without writing into its folder.

@@ -114,9 +114,12 @@ def state(folder: Path) -> dict[str, tuple[int, int]]:
     return {str(file): (of.st_mtime_ns, of.st_size) for file, of in found.items()}
 
 
-def opened(doors: dict, folder: Path, watch: Watch) -> list[str]:
-    """Faults: a traceback that is no ValueError or OSError, a message without words, a write."""
-    faults, before = [], state(folder)
+def opened(doors: dict, folder: Path, watch: Watch) -> tuple[list[str], list[str]]:
+    """Faults: a traceback that is no ValueError or OSError, a message without words, a write.
+
+    And the doors that refused the folder.
+    """
+    faults, refused, before = [], [], state(folder)
     for name, door in doors.items():
         if name == "analyse" and state(folder) != before:
             faults.append("something was written into the folder")
@@ -125,13 +128,14 @@ def opened(doors: dict, folder: Path, watch: Watch) -> list[str]:
             with contextlib.redirect_stdout(io.StringIO()):
                 door()
         except (ValueError, OSError) as error:
+            refused.append(name)
             if not str(error).strip() or str(error).rstrip().endswith(": "):
                 faults.append(f"{name}: no reason is said: {error!r}")
         except Exception:
             faults.append(f"{name}: {traceback.format_exc()[-1500:]}")
         finally:
             watch.active = False
-    return faults + watch.violations
+    return faults + watch.violations, refused
 
 
 def one(made: Path, area: Path, number: int, system, data, watch: Watch) -> dict:
@@ -152,19 +156,20 @@ def one(made: Path, area: Path, number: int, system, data, watch: Watch) -> dict
             doors = {"load_exported": lambda: load_exported(folder)}
         else:
             doors = run_doors(folder, out, system, data)
-        faults = opened(doors, folder, watch)
-        os.write(writer, json.dumps(faults).encode()[:60_000])
+        faults, refused = opened(doors, folder, watch)
+        found = {"faults": [fault[-2000:] for fault in faults[:20]], "refused": refused}
+        os.write(writer, json.dumps(found).encode())
         os._exit(0)
     os.close(writer)
     with os.fdopen(reader, "rb") as stream:
         found = stream.read()
     _, status = os.waitpid(child, 0)
-    faults = json.loads(found) if found else [f"ended with status {status}"]
+    result = json.loads(found) if found else {"faults": [f"ended with status {status}"]}
     if marker.exists():
-        faults.append("the marker was written")
+        result["faults"].append("the marker was written")
         marker.unlink()
     shutil.rmtree(room)
-    return {"number": number, "folder": name, "changes": done, "faults": faults}
+    return {"number": number, "folder": name, "changes": done, **result}
 
 
 def main(made: Path, area: Path, first: int, last: int) -> None:

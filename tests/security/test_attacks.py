@@ -23,6 +23,7 @@ from analysis.restore import restored
 from analysis.run import analyse_again
 from analysis.run_folder import read_run
 from conf.errors import errors_in_a_line
+from data_modules.builders.public import public
 from gr_mvdr.parts import admitting, build, find_part
 from gr_mvdr.plain_files import read_checkpoint, read_yaml
 from gr_mvdr.run_files import read_provenance
@@ -325,6 +326,21 @@ def test_nothing_is_written_where_a_folder_says(foreign, tmp_path):
     assert not place.exists() and sorted(run.rglob("*")) == before
 
 
+def test_an_archive_is_not_unpacked_where_a_folder_says(foreign, tmp_path):
+    run, archive = foreign("t5_colbert"), tmp_path / "precious" / "scifact.zip"
+    archive.parent.mkdir()
+    shutil.make_archive(str(archive.with_suffix("")), "zip", beir(tmp_path / "beir"))
+    source = {"name": "beir/scifact", "path": str(archive)}
+    settings = {"_target_": "data_modules.sources.PublicDataModule", **source, "test_split": "test",
+                "tokenizer": {"unit": "word"}}  # fmt: skip
+    change_yaml(run / "config.yaml", "data", value=settings)
+    with pytest.raises(ValueError, match=r"data.path=.*scifact.zip: must be unpacked first"):
+        restored(run, "")
+    assert [file.name for file in archive.parent.iterdir()] == ["scifact.zip"]
+    public(**source)  # the old way
+    assert (archive.parent / "scifact").is_dir()
+
+
 def test_identifiers_that_are_missing_are_not_made(foreign):
     run = foreign("dsi_semantic")
     shutil.rmtree(run / "identifiers")
@@ -482,7 +498,7 @@ def test_every_class_that_a_configuration_names_is_a_part():
     for file in (ROOT / "conf").rglob("*.yaml"):
         found = re.findall(r"_target_: ?([\w.]+)", file.read_text())
         named |= {n for n in found if n.startswith(("gr_mvdr.", "models.", "data_modules."))}
-    assert len(named) > 40
+    assert len(named) > 30
     for name in named:
         with pytest.raises(ValueError, match="must be of the kind nothing"):
             find_part("nothing", name)
