@@ -94,6 +94,8 @@ class TokenStore:
             name: _open(self.directory / f"{name}.bin", column, rows_in(name, self.header))
             for name, column in columns_of(self.header).items()
         }
+        for name, expected in self.header.get("files", {}).items():  # an old index has none
+            verify(self.directory / name, expected)
         self.counts = self._maps["counts"]
         self.offsets = torch.cat([self.counts.new_zeros(1), self.counts.cumsum(0)])
         is_pq = self.header["dtype"] == "pq"
@@ -104,9 +106,7 @@ class TokenStore:
         self._check()
 
     def _check(self) -> None:
-        """Refuses files that are not as they were written; an old index has no checksums."""
-        for name, expected in self.header.get("files", {}).items():
-            verify(self.directory / name, expected)
+        """Refuses columns and codebooks that do not fit each other."""
         counted = (self.counts > 0).all() and int(self.counts.sum()) == self.n_tokens
         rule = f"must hold counts ≥ 1 of {self.n_tokens:,} tokens"
         check(bool(counted), self.directory / "counts.bin", rule)

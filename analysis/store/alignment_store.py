@@ -7,7 +7,6 @@ tokens; lengths say where a pair ends. Neither writer nor reader holds more than
     alignments/shard-00000.safetensors.zst  safetensors under Zstandard (`zstd -d` unpacks it)
 """
 
-import json
 import math
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from torch import Tensor
 
 from analysis.directed_alignment import own_direction
 from analysis.store.alignment_fields import FIELDS, Fields, padded
+from gr_mvdr.checksums import read_sealed, verify
 from gr_mvdr.explanation import Explanation
 from gr_mvdr.plain_files import reading
 from gr_mvdr.relevance import PairAlignment
@@ -87,8 +87,8 @@ class AlignmentStore:
             self.path_names = tuple(manifest["path_names"])
             self._largest: int = max(1, manifest["largest"])
             self._projection_norms = torch.tensor(manifest["projection_norms"])
-            self._files = [self.directory / shard["file"] for shard in manifest["shards"]]
-            sizes = [shard["pairs"] for shard in manifest["shards"]]
+            self._shards = manifest["shards"]
+            sizes = [shard["pairs"] for shard in self._shards]
             self._starts = [0, *accumulate(sizes)]  # the number of each shard's first pair
         self._loaded: tuple[int, list[Fields]] | None = None
 
@@ -142,7 +142,10 @@ class AlignmentStore:
             self._loaded = None  # one shard at a time, also while the next is read
             sizes = {"l": self.layers, "h": self.heads, "p": len(self.path_names)}
             with reading(f"{self.directory}: a shard is damaged"):
-                self._loaded = shard, _split(_read_shard(self._files[shard]), sizes)
+                self._loaded = (
+                    shard,
+                    _split(_read_shard(self.directory, self._shards[shard]), sizes),
+                )
         with reading(f"{self.directory}: a shard is damaged"):
             return self._loaded[1][number - self._starts[shard]]
 
@@ -153,10 +156,7 @@ def _read_manifest(directory: Path) -> dict[str, Any]:
         raise FileNotFoundError(
             f"{path} is missing: no alignments, or their writing was interrupted"
         )
-    try:
-        manifest = json.loads(path.read_text())
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path}:{error.lineno}: not valid JSON ({error.msg})") from None
+    manifest = read_sealed(path)
     if manifest.get("format") != FORMAT:
         raise ValueError(
             f"{path}: format {manifest.get('format')}, written by gr-mvdr "
@@ -180,7 +180,10 @@ def describe(description: StoreDescription) -> dict[str, Any]:
     return {"format": FORMAT, **asdict(description)}
 
 
-def _read_shard(path: Path) -> Fields:
+def _read_shard(directory: Path, shard: dict[str, Any]) -> Fields:
+    path = directory / shard["file"]
+    if "crc32" in shard:  # which stores of earlier versions lack
+        verify(path, shard)
     with pyarrow.input_stream(str(path), compression=CODEC) as stream:
         return load(stream.read())
 

@@ -12,8 +12,9 @@ from safetensors.torch import save
 from analysis.provenance import VERSION
 from analysis.store.alignment_fields import MATRICES, Fields, cut
 from analysis.store.alignment_store import CODEC, PRECISIONS, StoreDescription, describe, lengths
+from gr_mvdr.checksums import checksum, write_sealed
 from gr_mvdr.explanation import Explanation
-from gr_mvdr.files import write_json
+from gr_mvdr.files import new_file, write_json
 from gr_mvdr.plain_files import read_json
 
 SHARD_VALUES = 2**23  # similarity values in a shard: 32 MB of fp32
@@ -126,10 +127,13 @@ class AlignmentWriter:
             name: torch.cat([pair[name].flatten() for pair in self._open]) for name in self._open[0]
         }
         path = self.partial / f"shard-{len(self.shards):05d}.safetensors.zst"
-        with pyarrow.output_stream(str(path), compression=CODEC) as stream:
+        with (
+            new_file(path) as partial,
+            pyarrow.output_stream(str(partial), compression=CODEC) as stream,
+        ):
             stream.write(save(tensors | lengths(self._open)))
-        size = {"file": path.name, "pairs": len(self._open), "bytes": path.stat().st_size}
-        self.shards.append(size)
+        shard = {"file": path.name, "pairs": len(self._open), **checksum(path)}
+        self.shards.append(shard)
         self._open, self._values = [], 0
         write_json(self.partial / PROGRESS, self._manifest(), indent=None)
 
@@ -141,6 +145,6 @@ class AlignmentWriter:
     def _finish(self) -> None:
         self._write_shard()
         (self.partial / PROGRESS).unlink(missing_ok=True)
-        write_json(self.partial / "manifest.json", self._manifest(), indent=None)
+        write_sealed(self.partial / "manifest.json", self._manifest())
         shutil.rmtree(self.directory, ignore_errors=True)
         self.partial.rename(self.directory)

@@ -1,9 +1,12 @@
 """A run's folder is found again by its own configuration, and by no other."""
 
+import os
+
 import pytest
 from omegaconf import OmegaConf
 
-from analysis.run_folder import asked_run, find_run, start_run
+from analysis.run_folder import asked_run, find_run, opened_run, read_run, start_run
+from gr_mvdr.files import process_identity, write_json
 
 
 def configuration(folder, **changed):
@@ -26,3 +29,64 @@ def test_a_command_for_a_run_asks_for_one(tmp_path):
     assert asked_run(str(tmp_path)) == tmp_path
     with pytest.raises(ValueError, match="run=null: must be the folder of a finished run"):
         asked_run(None)
+
+
+def finished(folder, **changed):
+    """A folder with all that a finished run of retrieval has."""
+    config = configuration(folder, **changed)
+    start_run(config, {"system": "a", "collection": "b"})
+    for name in ("retrieve.trec", "rerank-xtr-dev.trec", "report.html"):
+        (folder / "run" / name).touch()
+    (folder / "run/index").mkdir()
+    metrics = {"retrieve/mrr@10": 1.0, "rerank/xtr/dev/mrr@10": 1.0, "cost/index_bytes": 1}
+    write_json(folder / "run/metrics.json", metrics)
+    return config
+
+
+@pytest.mark.parametrize(
+    "lost", ["report.html", "retrieve.trec", "rerank-xtr-dev.trec", "index", "provenance.json"]
+)
+def test_a_part_that_a_finished_run_lost_is_named(lost, tmp_path):
+    config = finished(tmp_path)
+    assert find_run(config)[1] == []
+    path = tmp_path / "run" / lost
+    path.rmdir() if path.is_dir() else path.unlink()
+    assert find_run(config)[1] == [lost]
+
+
+@pytest.mark.parametrize("content", ["", "seed", '{"retrieve/mrr@10": 1.0', "[]"])
+def test_what_an_earlier_version_left_half_written_is_made_again(content, tmp_path):
+    config = finished(tmp_path)
+    (tmp_path / "run/metrics.json").write_text(content)
+    assert "metrics.json" in find_run(config)[1]
+    with pytest.raises(ValueError, match=r"metrics.json"):
+        read_run(tmp_path / "run")
+    (tmp_path / "run/config.yaml").write_text(content)
+    with pytest.raises(ValueError, match=r"config.yaml: is damaged, .* which run this is"):
+        find_run(config)
+    (tmp_path / "run/metrics.json").unlink()  # nothing was trained or measured yet
+    assert "metrics.json" in find_run(config)[1]
+
+
+def test_metrics_that_are_not_finite_are_refused(tmp_path):
+    finished(tmp_path)
+    (tmp_path / "run/metrics.json").write_text('{"retrieve/mrr@10": NaN}')
+    with pytest.raises(ValueError, match=r"metrics.json: retrieve/mrr@10=nan: must be a finite"):
+        read_run(tmp_path / "run")
+
+
+def test_a_claimed_folder_is_swept_and_finished_ones_are_not_touched(tmp_path):
+    config = finished(tmp_path)
+    os.chmod(tmp_path / "run", 0o555)
+    with opened_run(config) as (_, missing):
+        assert not missing and not (tmp_path / "run/.lock").exists()
+    os.chmod(tmp_path / "run", 0o755)
+    (tmp_path / "run/report.html").unlink()
+    left = tmp_path / "run/figures" / f".a.png.{process_identity()}-abc.partial"
+    left.parent.mkdir()
+    left.touch()
+    with opened_run(config) as (_, missing):
+        assert missing == ["report.html"] and (tmp_path / "run/.lock").exists()
+        assert not left.exists()
+        with pytest.raises(ValueError, match="works in it since"), opened_run(config):
+            pass

@@ -1,5 +1,6 @@
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import datasets
 import pytest
@@ -74,3 +75,16 @@ def test_an_error_in_the_rows_arrives_as_raised_and_leaves_no_table(cache, capfd
     assert not list(cache.rglob("*.arrow"))
     assert "examples" not in capfd.readouterr().err
     assert not datasets.are_progress_bars_disabled()
+
+
+def test_a_kept_table_that_is_damaged_is_named_with_what_to_do(cache, tmp_path):
+    def kept(name):
+        table = cached_table(lambda: iter([{"id": "q1", "text": "a" * 500}]), QUERIES, name)
+        return Path(table.cache_files[0]["filename"])
+
+    file = kept("a")
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"{file}: is damaged, .*: remove {file.parent}"):
+        kept("a")

@@ -215,6 +215,13 @@ def test_candidates_and_negatives_become_runs(layout, tmp_path, capsys):
         collect(replace(layout, negatives={"given": others}), tmp_path / "other")
 
 
+def flip(file):
+    """Changes a bit in the middle of a file."""
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -224,6 +231,9 @@ def test_candidates_and_negatives_become_runs(layout, tmp_path, capsys):
         lambda folder: (folder / "documents.arrow").write_bytes(b""),
         lambda folder: (folder / "qrels/train.arrow").unlink(),
         lambda folder: shutil.copy(folder / "queries.arrow", folder / "documents.arrow"),
+        lambda folder: flip(folder / "documents.arrow"),
+        lambda folder: flip(folder / "qrels/train.arrow"),
+        lambda folder: flip(folder / "manifest.json"),
     ],
 )
 def test_a_damaged_collection_is_named_with_what_to_do(layout, tmp_path, damage):

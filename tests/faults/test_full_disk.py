@@ -7,6 +7,7 @@ import pytest
 
 import train  # noqa: F401  (imported once, before children are forked)
 from tests.faults.forked import Child, imported, metrics, run
+from tests.test_train import beir
 
 MODEL = "model=t5_colbert"
 
@@ -37,7 +38,7 @@ def disk(tmp_path):
 
     if os.geteuid() or resized(4):
         pytest.skip("a tmpfs can be mounted by root alone")
-    yield place, lambda kilobytes: resized(kilobytes, "remount")
+    yield place, lambda kilobytes, *options: resized(kilobytes, "remount", *options)
     subprocess.run(["umount", str(place)], check=True)
 
 
@@ -73,3 +74,14 @@ def test_a_full_disk_names_the_file_and_the_run_is_resumed(folder, whole, disk):
         assert child.status() == 0, child.said
         assert metrics(place / f"run-{number}") == pytest.approx(metrics(whole), abs=1e-6)
         subprocess.run(["rm", "-r", str(place / f"run-{number}")], check=True)
+
+
+def test_a_filled_cache_is_read_from_a_disk_that_cannot_be_written_to(tmp_path, folder, disk):
+    place, resize = disk
+    assert resize(100_000) == 0
+    data = ["data=beir", f"data.path={beir(tmp_path / 'beir')}", f"data.store={place}/store"]
+    for name in ("fills", "reads"):
+        child = Child(run(folder, MODEL, *data, f"name={name}"), place / "cache")
+        assert child.status() == 0, child.said
+        assert resize(100_000, "ro") == 0
+    assert metrics(folder / "reads") == pytest.approx(metrics(folder / "fills"), abs=1e-6)

@@ -1,0 +1,71 @@
+"""A training that diverges stops at once, by name; nan is never ranked, indexed or written."""
+
+import datasets
+import pytest
+import torch
+
+from gr_mvdr.beam_search import beam_search
+from gr_mvdr.ranking import Ranking, best_documents
+from gr_mvdr.trie import Trie
+from models.divergence import check_norm
+from tests.faults.forked import configuration
+from train import train
+
+
+@pytest.fixture(autouse=True)
+def caches(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+@pytest.mark.parametrize("model", ["genre", "t5_colbert"])
+def test_a_learning_rate_that_is_too_high_is_named(model, tmp_path):
+    keys = ["model.optimizer.learning_rate=1e30", "trainer.precision=32-true", "name=run"]
+    said = r"model.optimizer.learning_rate=1e\+30: .* is (nan|inf|not finite) at step \d"
+    with pytest.raises(ValueError, match=said):
+        train(configuration(tmp_path, f"model={model}", *keys))
+    assert not (tmp_path / "run/metrics.json").exists() and not (tmp_path / "run/.lock").exists()
+
+
+def test_weights_that_are_not_finite_do_not_replace_a_checkpoint(tmp_path, monkeypatch):
+    """The last step alone breaks them, after its loss and its norm were looked at."""
+    from models.docid import Docid
+
+    def broken(self):
+        if self.current_epoch == 1:
+            next(self.parameters()).data[0, 0] = torch.nan
+
+    monkeypatch.setattr(Docid, "on_train_epoch_end", broken, raising=False)
+    with pytest.raises(ValueError, match=r"learning_rate=.*weight is not finite at step "):
+        train(configuration(tmp_path, "model=dsi_naive", "name=run"))
+    kept = torch.load(tmp_path / "run/checkpoints/last.ckpt", weights_only=True)
+    assert kept["epoch"] == 0 and all(
+        value.isfinite().all() for value in kept["state_dict"].values()
+    )
+
+
+def test_an_overflow_that_the_scaler_of_fp16_skips_is_normal(tmp_path):
+    class Scaler:
+        def __init__(self, scale):
+            self.get_scale = lambda: scale
+
+    class Model:
+        global_step, trainer = 6, type("Trainer", (), {"precision": "16-mixed"})
+        hparams = type("Settings", (), {"optimizer": {"learning_rate": 0.1}})
+
+    check_norm(Model, torch.tensor(torch.inf), Scaler(1024.0))
+    with pytest.raises(ValueError, match=r"norm is inf at step 7: .*\(it is 16-mixed\)"):
+        check_norm(Model, torch.tensor(torch.inf), Scaler(0.5))  # it will never go on
+    with pytest.raises(ValueError, match=r"learning_rate=0.1: the gradient's norm is nan"):
+        check_norm(Model, torch.tensor(torch.nan))
+
+
+def test_nan_is_refused_where_something_is_chosen():
+    scores = torch.tensor([1.0, torch.nan, 0.5])
+    with pytest.raises(ValueError, match="document 'b': the score is nan"):
+        best_documents(["a", "b", "c"], scores.numpy(), 2)
+    for value in (float("nan"), float("inf")):
+        with pytest.raises(ValueError, match=f"document 'a': the score is {value}"):
+            Ranking({"q": {"a": value}})
+    trie = Trie.build([[2], [3]])
+    with pytest.raises(ValueError, match="log-probabilities are nan"):
+        beam_search(lambda last, _: torch.full((len(last), 5), torch.nan), trie, 1, 2, 2, None)
