@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -69,6 +70,7 @@ def test_everything_that_is_configured_measures_every_paradigm(
 
 def test_batches_change_nothing(tmp_path, make_explanation, monkeypatch):
     store = stored(tmp_path, make_explanation(9), "generative")
+    monkeypatch.setattr("analysis.analyse.Gallery", Mock())  # drawing takes most of the time
     whole = write_findings(measure_store(store, texts_of(store), CONFIGURED), tmp_path)
     monkeypatch.setattr("analysis.analyse.BATCH", 2)
     parts = write_findings(measure_store(store, texts_of(store), CONFIGURED), tmp_path)
