@@ -36,6 +36,7 @@ def test_the_readme_shows_commands():
     assert len(TRAIN) >= 4 and any("-m" in arguments for arguments in TRAIN)
 
 
+@pytest.mark.slow  # some of them index a real collection
 @pytest.mark.parametrize("arguments", list(filter(is_run, TRAIN)), ids=" ".join)
 def test_a_train_command_of_the_readme_runs(arguments, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
