@@ -22,7 +22,7 @@ from hydra import compose, initialize_config_dir
 
 ROOT = Path(__file__).parents[2]
 SMALL = [
-    *("experiment=smoke", "logger=none", "data.n_documents=50", "data.train_questions=1"),
+    *("experiment=smoke", "logger=none"),
     *("data.max_test_queries=4", "data.max_rerank_queries=2", "data.candidates=5"),
     *("data.test_split=[test]", "trainer.max_steps=-1", "trainer.max_epochs=2"),
     *("analysis=none", "analysis.pairs=2", "analysis.cases=0", "analysis.measurements=[]"),
@@ -32,6 +32,7 @@ SMALL = [
     "backbone.shape.num_heads=2",
 ]
 _numbers = count()
+ALMANAC = ["data.n_documents=50", "data.train_questions=1"]
 _WRITES = os.O_WRONLY | os.O_RDWR
 _EVENTS = {"os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.truncate", "os.link"}
 
@@ -44,11 +45,13 @@ class Child:
         at_event: kill it before the file event of this number; 0 = at none.
         after: kill it after so many seconds; 0 = never.
         longest: bytes that a file may have; None = as many as it likes.
+        notes: where its own files go; None = beside the cache.
         gate: a pipe's end; the job begins when something can be read from it.
     """
 
-    def __init__(self, job, cache, at_event=0, after=0.0, longest=None, gate=None):
-        self.files = {name: cache.parent / f"{name}-{next(_numbers)}" for name in ("said", "seen")}
+    def __init__(self, job, cache, at_event=0, after=0.0, longest=None, gate=None, notes=None):
+        notes = notes or cache.parent
+        self.files = {name: notes / f"{name}-{next(_numbers)}" for name in ("said", "seen")}
         if not (process := os.fork()):
             status = 1
             try:
@@ -118,7 +121,8 @@ def _counting(at_event: int) -> list[int]:
 
 def configuration(folder: Path, *keys: str):
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        return compose("train", [*SMALL, f"output={folder}", *keys])
+        almanac = [] if any(key.startswith("data=") for key in keys) else ALMANAC
+        return compose("train", [*SMALL, *almanac, f"output={folder}", *keys])
 
 
 def run(folder: Path, *keys: str):

@@ -81,7 +81,8 @@ def test_a_filled_cache_is_read_from_a_disk_that_cannot_be_written_to(tmp_path, 
     assert resize(100_000) == 0
     data = ["data=beir", f"data.path={beir(tmp_path / 'beir')}", f"data.store={place}/store"]
     for name in ("fills", "reads"):
-        child = Child(run(folder, MODEL, *data, f"name={name}"), place / "cache")
+        job = run(folder, MODEL, *data, f"name={name}")
+        child = Child(job, place / "cache", notes=tmp_path)
         assert child.status() == 0, child.said
         assert resize(100_000, "ro") == 0
     assert metrics(folder / "reads") == pytest.approx(metrics(folder / "fills"), abs=1e-6)
