@@ -54,6 +54,26 @@ def values(rng: random.Random, marker: Path) -> Any:
                        rng.choice(payloads(marker)), rng.choice(payloads(marker))])  # fmt: skip
 
 
+def change_target(node: Any, rng: random.Random, marker: Path) -> None:
+    """A part that is named somewhere is another class, or a payload."""
+    found, waiting = [], [node]
+    while waiting:
+        one = waiting.pop()
+        below = list(one.values() if isinstance(one, dict) else one)
+        waiting += [part for part in below if isinstance(part, dict | list)]
+        if isinstance(one, dict) and ("_target_" in one or "system" in one):
+            found.append(one)
+    if not found:
+        return change_value(node, rng, marker)
+    one, attack = rng.choice(found), rng.choice(payloads(marker))
+    name = "_target_" if "_target_" in one else "system"
+    if rng.random() < 0.7 and name == "_target_":
+        one.clear()
+        one.update(attack)
+    else:
+        one[name] = attack["_target_"]
+
+
 def change_value(node: Any, rng: random.Random, marker: Path) -> None:
     """One value below a dict or list is changed, removed, or joined by another."""
     while True:
@@ -78,7 +98,8 @@ def change_data(file: Path, rng: random.Random, marker: Path) -> None:
     if file.suffix == ".ckpt":
         state = torch.load(file, weights_only=True)
         if rng.random() < 0.8:
-            change_value(state["hyper_parameters"], rng, marker)
+            change = rng.choice([change_value, change_target])
+            change(state["hyper_parameters"], rng, marker)
         else:
             name = rng.choice(list(state["state_dict"]))
             changed = rng.choice([torch.zeros(3), torch.full((2, 2), float("nan")), "x", None])
@@ -87,7 +108,7 @@ def change_data(file: Path, rng: random.Random, marker: Path) -> None:
         return
     text = file.read_text()
     found = yaml.safe_load(text) if file.suffix == ".yaml" else json.loads(text)
-    change_value(found, rng, marker)
+    rng.choice([change_value, change_target])(found, rng, marker)
     try:
         file.write_text(yaml.safe_dump(found) if file.suffix == ".yaml" else json.dumps(found))
     except RecursionError:
@@ -131,6 +152,7 @@ def plant_link(file: Path, rng: random.Random, marker: Path) -> None:
 
 
 DATA = (".yaml", ".json", ".ckpt")
+TELLING = ("config.yaml", "last.ckpt", "gr_mvdr.json", "provenance.json")  # most depends on them
 
 
 def mutate(folder: Path, rng: random.Random, marker: Path) -> list[str]:
@@ -139,6 +161,7 @@ def mutate(folder: Path, rng: random.Random, marker: Path) -> list[str]:
     for _ in range(rng.choice((1, 1, 2, 3))):
         files = sorted(file for file in folder.rglob("*") if file.is_file() and file.suffix)
         described = [file for file in files if file.suffix in DATA]
+        described += [file for file in described if file.name in TELLING] * 8
         kind: Callable = rng.choice([change_data] * 5 + [change_bytes] * 3 + [change_entry])
         if rng.random() < 0.05:
             kind = plant_link
