@@ -143,6 +143,7 @@ RULES: dict[str, Any] = {
     "trainer.enable_*": bool,
     "trainer.default_root_dir": Text,
     "trainer.callbacks": list[Group],
+    "trainer.plugins": list[Group] | None,
     "trainer.callbacks.*.dirpath": Text,
     "trainer.callbacks.*.filename": Text,
     "trainer.callbacks.*.directory": Text,

@@ -127,6 +127,7 @@ trainer.gradient_clip_val=high
 trainer.log_every_n_steps=-1
 trainer.callbacks=null
 trainer.callbacks=[5]
+trainer.plugins=5
 trainer=5
 data.batch_size=0
 data.batch_size=-4

@@ -161,12 +161,6 @@ def test_examples_of_both_tasks_share_batches_of_like_length():
     assert any(min(batch) < N_PAIRS <= max(batch) for batch in found)
 
 
-def test_a_negative_ratio_is_refused():
-    for ratio in (-1.0, float("nan")):
-        with pytest.raises(ValueError, match=rf"data.indexing.ratio={ratio}: must be ≥ 0"):
-            Indexing(ratio, FirstTokens())
-
-
 # Inputs
 
 
