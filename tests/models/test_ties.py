@@ -18,7 +18,7 @@ SEARCHES = {
     "exact": dict(mode="exact"),
     # The cut at k' tokens is one among documents too: five tokens each make four documents.
     "gather": dict(mode="gather", probes=None, neighbours=20),
-    "refine": dict(mode="gather", probes=None, neighbours=40, refine=4),
+    "refine": dict(mode="gather", probes=None, neighbours=20, refine=4),
     "impute": dict(mode="impute", probes=None, neighbours=20, imputation="last"),
     "impute-mean": dict(mode="impute", probes=None, neighbours=20, imputation="mean"),
     "rerank": dict(mode="rerank", neighbours=4),
