@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
+from gr_mvdr.metrics import KINDS, is_metric
+
 
 def _at_least(number: int) -> Any:
     return Annotated[int, Field(ge=number)]
@@ -21,12 +23,6 @@ def _described(kind: Any, accepts: Any, words: str) -> Any:
         return value
 
     return Annotated[kind, AfterValidator(check), Field(description=words)]
-
-
-def _is_metric(name: str) -> bool:
-    kind, _, rank = name.partition("@")
-    known = ("recall", "success", "mrr", "ndcg")
-    return kind in known and rank.isdecimal() and int(rank) > 0
 
 
 def _counts_devices(text: str) -> bool:
@@ -44,7 +40,7 @@ Text = Annotated[str, Field(min_length=1)]
 Texts = Annotated[list[Text], Field(min_length=1)]
 Splits = Text | list[Text]
 Group = dict
-Metric = _described(str, _is_metric, "recall, success, mrr, ndcg @ a rank, such as recall@10")
+Metric = _described(str, is_metric, f"{', '.join(KINDS)} @ a rank, such as recall@10")
 Devices = _described(str, _counts_devices, "numbers of devices such as 0,1")
 Direction = Literal["query_to_document", "document_to_query"]
 Precision = Literal[
