@@ -89,7 +89,7 @@ def browse(page, script, tmp_path):
 def write_run(folder, system, paradigm, explanation, ranks):
     """A run's folder: alignments of (q<n>, d<n>), and a ranking with d<n> at the given rank."""
     folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text(f"seed: 1\nmodel: {system}\n")
+    (folder / "config.yaml").write_text(f"seed: 1\nmodel: {{name: {system}}}\n")
     record = {"system": system, "paradigm": paradigm, "collection": "fruit", "seed": 1}
     (folder / "provenance.json").write_text(json.dumps(record | {"splits": ["test"]}))
     (folder / "metrics.json").write_text(json.dumps({"retrieve/mrr@10": 0.5}))

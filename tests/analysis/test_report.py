@@ -51,7 +51,6 @@ def run(tmp_path):
         "analysis/exact_match/query_to_document/soft/idf_2_4": 0.5,
         "cost/index_bytes": 12_345_678,
         "cost/train_seconds": 61.3,
-        "cost/peak_memory_bytes": None,
     }
     (folder / "metrics.json").write_text(json.dumps(metrics))
     return folder

@@ -90,7 +90,7 @@ def test_holms_correction():
 def test_the_page_and_a_file_hold_the_tests(tmp_path):
     for name, ranks in (("good", [1] * 40), ("bad", [3] * 40)):
         folder = run_of(tmp_path / name, ranks).path
-        (folder / "config.yaml").write_text(f"seed: 1\nmodel: {name}\n")
+        (folder / "config.yaml").write_text(f"seed: 1\nmodel: {{name: {name}}}\n")
         (folder / "provenance.json").write_text(f'{{"system": "{name}", "collection": "fruit"}}')
         (folder / "metrics.json").write_text('{"retrieve/mrr@10": 0.5, "cost/train_seconds": 3}')
     compare([tmp_path / "good", tmp_path / "bad"], tmp_path / "out")

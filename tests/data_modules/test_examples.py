@@ -126,9 +126,3 @@ def test_spans_may_be_cut_to_the_length_of_a_key(tables):
     tasks = [SpanExamples(**options, max_tokens=n).prepare(tables) for n in (None, 2)]
     whole, cut = (task.draw(1, np.random.default_rng(0)).targets for task in tasks)
     assert max(map(len, whole)) == 5 and cut == [ended(span[:-1], 3) for span in whole]
-
-
-@pytest.mark.parametrize("key", ["n_spans", "length", "max_tokens"])
-def test_sizes_below_one_are_refused(key):
-    with pytest.raises(ValueError, match=rf"data.examples.{key}=0: must be ≥ 1"):
-        SpanExamples(**{key: 0})

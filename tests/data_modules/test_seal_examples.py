@@ -105,9 +105,3 @@ def test_missing_marks_are_named(tables):
     marks = {"body": [5]}
     with pytest.raises(ValueError, match="tokenizer.marks: title, title_end missing"):
         SealExamples().prepare(replace(tables, marks=marks))
-
-
-@pytest.mark.parametrize("key", ["length", "max_tokens"])
-def test_sizes_below_one_are_refused(key):
-    with pytest.raises(ValueError, match=rf"data.indexing.inputs.{key}=0: must be ≥ 1"):
-        UnsupervisedParts(**{key: 0})
