@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
-import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
@@ -28,6 +27,7 @@ from data_modules.module import RetrievalDataModule
 from gr_mvdr.files import new_folder, write_json
 from gr_mvdr.metrics import rank_of
 from gr_mvdr.parts import admitting, build
+from gr_mvdr.plain_files import read_checkpoint
 from gr_mvdr.ranks import first, join, leave, rank
 from models.base import System
 from models.weights import find_weights, take_weights
@@ -71,7 +71,8 @@ def train(config: DictConfig) -> dict[str, float]:
 def kept(run: Path, missing: list[str]) -> dict[str, float]:
     """The metrics of a run that was finished before; its page is made again if it was lost."""
     if rank() == 0:
-        print(f"{run}: finished before, kept", *map(str, missing and [write_report(run)]))
+        report = [write_report(run)] if missing else []
+        print(f"{run}: finished before, kept", *report)
     return read_run(run).metrics
 
 
@@ -130,7 +131,7 @@ def prepared_model(config: DictConfig, data: RetrievalDataModule, run: Path) -> 
 
 
 def announced(config: DictConfig, run: Path, record: dict[str, Any]) -> Any:
-    """Makes the run's folder and says so; answers its logger, or None."""
+    """Makes the run's folder and says so; returns its logger, or None."""
     start_run(config, record)
     print(f"{config.system} on {record['collection']}: {record['documents']:,} documents → {run}")
     print_losses(record, config)
@@ -167,7 +168,7 @@ def fit(model: System, data: RetrievalDataModule, config: DictConfig, logger: An
         raise KeyboardInterrupt from None
     if model.device_mesh is not None:  # it is in shards, its checkpoint is whole
         model = prepared_model(config, data, Path(config.run))
-        found = torch.load(checkpoint, map_location="cpu", weights_only=True)
+        found = read_checkpoint(checkpoint)
         model.load_state_dict(found["state_dict"])
         model.on_load_checkpoint(found)
     # Lightning has put it onto the CPU. Search and analysis are in fp32, as of a restored run.

@@ -36,7 +36,11 @@ def claimed(folder: Path) -> Iterator[None]:
         handle = _opened(path)
     _held.add(handle)
     try:
-        _take(handle, path)
+        try:
+            _take(handle, path)
+        except OSError:  # a full disk
+            path.unlink(missing_ok=True)
+            raise
         try:
             yield
         finally:
@@ -55,13 +59,19 @@ def _opened(path: Path) -> int:
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):  # its folder has just been removed
-            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
             with suppress(OSError):  # held, or a file system without locks
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            with suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(handle), path.stat()):
-                    return handle
+            if _is_there(handle, path):
+                return handle
             os.close(handle)
+
+
+def _is_there(handle: int, path: Path) -> bool:
+    """Whether the open file still has its name: its owner removes it in the end."""
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(handle), path.stat())
+    return False
 
 
 def _take(handle: int, path: Path) -> None:
@@ -73,16 +83,19 @@ def _take(handle: int, path: Path) -> None:
         time.sleep(0.01)  # it is about to write its name
     host, now = socket.gethostname(), datetime.now().astimezone().isoformat(timespec="seconds")
     if owner is not None or not _is_free(handle):
-        owner = owner or {"pid": "?", "host": host, "since": now}
-        is_here = machine() == owner.get("machine") or host == owner.get("host")
+        owner = owner or {"pid": "?", "host": host, "since": now, "machine": machine()}
+        is_here = machine() == owner["machine"] or _installation() == owner.get("installation")
         if not (is_here and _is_free(handle) and not _is_alive(owner)):
             hint = "" if is_here else f"; if it has ended, remove {path}"
             raise ValueError(
                 f"run={path.parent}: process {owner.get('pid')} on {owner.get('host')} works in "
                 f"it since {owner.get('since')}{hint}"
             )
+    if not _is_there(handle, path):
+        raise ValueError(f"run={path.parent}: another command has just left it, try again")
     own = {"pid": os.getpid(), "start": start_of(os.getpid()), "machine": machine()}
-    text = json.dumps(own | {"host": host, "since": now}) + "\n"
+    own |= {"installation": _installation(), "host": host, "since": now}
+    text = json.dumps(own) + "\n"
     with naming(path):
         os.ftruncate(handle, 0)
         os.pwrite(handle, text.encode(), 0)
@@ -102,8 +115,8 @@ def _is_free(handle: int) -> bool:
 
 def _is_alive(owner: dict[str, Any]) -> bool:
     """Whether an owner of this machine still runs, as far as its file can tell."""
-    if owner.get("machine") != machine():
-        return False  # of before this machine's start
+    if owner["machine"] != machine():
+        return False  # from before this machine started
     return is_running(owner["pid"], owner["start"])
 
 
@@ -113,8 +126,16 @@ def _owner(handle: int) -> dict[str, Any] | None:
         found = json.loads(os.pread(handle, 4096, 0))
     except (ValueError, RecursionError):
         return None
-    fits = isinstance(found, dict) and all(isinstance(found.get(k), int) for k in ("pid", "start"))
+    kinds = {"pid": int, "start": int, "machine": str}
+    fits = isinstance(found, dict) and all(isinstance(found.get(k), t) for k, t in kinds.items())
     return found if fits else None
+
+
+def _installation() -> str:
+    """This machine before and after a restart; equal host names may be of different machines."""
+    with suppress(OSError):
+        return f"{socket.gethostname()} {Path('/etc/machine-id').read_text().strip()}"
+    return f"{socket.gethostname()} {machine()}"
 
 
 def _let_go() -> None:

@@ -13,10 +13,10 @@ QueryMetrics = dict[str, dict[str, float]]
 
 
 def evaluate_retrieval(model: Any, data: Any, run: Path, depth: int) -> dict[str, float]:
-    """End-to-end search (gr_as_mvdr §6.3): writes `retrieve*.trec`, answers `retrieve/…`.
+    """End-to-end search (gr_as_mvdr §6.3): writes `retrieve*.trec`, returns `retrieve/…`.
 
-    The judgements lie beside the ranking, `retrieve*.qrels`: a later comparison of runs, or
-    trec_eval, needs nothing else.
+    The judgements are written next to the ranking, `retrieve*.qrels`: a later comparison of runs,
+    or trec_eval, needs nothing else.
 
     Args:
         model: a `models.base.System` whose index is built; data: a `RetrievalDataModule`.

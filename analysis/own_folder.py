@@ -6,13 +6,15 @@ from pathlib import Path
 
 # Of a run: only read once it is finished, so that they may lie on another disk.
 READ_ONLY = ("checkpoints", "index", "identifiers", "tokenizer")
+# wandb writes into a new folder there each time; in those of before its own links lead to its logs.
+LOGS = "wandb"
 
 
 def check_links(folder: Path, names: Sequence[str] = ("*",)) -> None:
     """Refuses a folder in which writing a file would write another one, elsewhere.
 
-    A symbolic link may lead out of the folder (wandb's own lead within it); a hard link is another
-    name of a file that may lie outside of it.
+    A symbolic link may lead out of the folder; a hard link is another name of a file that may lie
+    outside of it.
 
     Args:
         folder: that is about to be written into.
@@ -25,7 +27,7 @@ def check_links(folder: Path, names: Sequence[str] = ("*",)) -> None:
         for path in sorted(Path(folder).glob(pattern)):
             if path.name not in READ_ONLY:
                 _check(path, folder)
-                for below, folders, files in os.walk(path):
+                for below, folders, files in os.walk(path) if path.name != LOGS else ():
                     for name in (*folders, *files):
                         _check(Path(below, name), folder)
 

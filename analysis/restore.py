@@ -48,7 +48,7 @@ def _at_home(settings: dict[str, Any], trust: bool) -> dict[str, Any]:
         return settings
     settings = {**settings, "store": None}
     path = settings.get("path")
-    if isinstance(path, str) and path.endswith(".zip"):  # it would be unpacked next to itself
+    if isinstance(path, str) and Path(path).suffix == ".zip":  # it would be unpacked next to itself
         folder = Path(path).expanduser().with_suffix("")
         if not folder.is_dir():
             raise ValueError(f"data.path={path}: must be unpacked first, as {folder}")

@@ -18,6 +18,7 @@ from analysis.run_folder import asked_run, finite, read_run
 from conf.command import command
 from gr_mvdr.files import sweep, temporary_folder, write_json
 from gr_mvdr.plain_files import reading
+from gr_mvdr.run_files import read_metrics
 
 
 def analyse_again(
@@ -27,7 +28,7 @@ def analyse_again(
     logger: Any = None,
     trust: bool = False,
 ) -> dict[str, float]:
-    """Measures a run anew: metrics, tables and figures of what is asked, and the report.
+    """Measures a run again: metrics, tables and figures of what is asked, and the report.
 
     What is not asked for stays as it was.
 
@@ -59,7 +60,7 @@ def analyse_again(
             model.index(data.documents, folder)
         found = analyse_run(model, data, read.path, read.system, settings) | model.statistics()
         shutil.rmtree(folder)
-        metrics = finite(read.metrics | found, read.path / "metrics.json")
+        metrics = finite(read_metrics(read.path) | found, read.path / "metrics.json")
         report = write_report(read.path, peers, metrics)
         publish_run(logger, read_run(read.path, metrics))
         write_json(read.path / "metrics.json", metrics)

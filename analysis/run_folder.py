@@ -12,11 +12,13 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from analysis.claim import claimed
+from analysis.own_folder import check_links
 from gr_mvdr.files import sweep, write_json, write_text
+from gr_mvdr.plain_files import read_yaml
 from gr_mvdr.ranks import first, rank
 from gr_mvdr.run_files import PARTS, finite, read_config, read_metrics, read_provenance
 
-CHECKPOINT = "checkpoints/last.ckpt"
+CHECKPOINT, FIGURES = "checkpoints/last.ckpt", "figures/figures.json"
 
 # Keys of the configuration that say where or how a run was made, not what was run. The data's
 # contents are compared by their hashes.
@@ -96,6 +98,7 @@ def opened_run(config: DictConfig) -> Iterator[tuple[Path, list[str]]]:
         with first():
             run, missing = find_run(config)
             if missing and rank() == 0:
+                check_links(run)
                 held.enter_context(claimed(run))
                 run, missing = find_run(config)  # as the command before this one left it
                 sweep(run, claimed=True)
@@ -117,7 +120,8 @@ def find_run(config: DictConfig) -> tuple[Path, list[str]]:
     """
     run = Path(config.run)
     path = run / "config.yaml"
-    if not path.is_file():
+    has_more = any((run / part).exists() for part in (CHECKPOINT, "metrics.json"))
+    if not path.is_file() and not has_more:
         return run, [path.name]
     if not config.resume:
         raise FileExistsError(
@@ -125,10 +129,10 @@ def find_run(config: DictConfig) -> tuple[Path, list[str]]:
             "or another name=…"
         )
     found = _choices(path)
-    if found is None and any((run / part).exists() for part in (CHECKPOINT, "metrics.json")):
+    if found is None and has_more:
         raise ValueError(
-            f"{path}: is damaged, so that it cannot be told which run this is: name=… makes "
-            "another one"
+            f"{path}: is missing or damaged, so that it cannot be told which run this is: name=… "
+            "makes another one"
         )
     if found not in (None, _choices(config)):
         raise ValueError(f"run={run}: cannot resume, it was made with another config.yaml")
@@ -159,7 +163,7 @@ def missing_parts(run: Path) -> list[str]:
     names = {"-".join(parts) for parts in searched if parts and parts[0] in ("retrieve", "rerank")}
     wanted = {f"{name}.trec" for name in names} | {"report.html"}
     wanted |= {"index"} if metrics.get("cost/index_bytes") else set()
-    entries = _object(run / "figures/figures.json", list) or []
+    entries = [e for e in _object(run / FIGURES, list) or [] if isinstance(e, dict) and "name" in e]
     wanted |= {f"figures/{entry['name']}.{kind}" for entry in entries for kind in ("png", "pdf")}
     return missing + sorted(name for name in wanted if not (run / name).exists())
 
@@ -168,7 +172,7 @@ def _object(path: Path, kind: type = dict) -> Any:
     """What a JSON file holds; None where it is missing, cut or of another kind."""
     try:
         content = json.loads(path.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return content if isinstance(content, kind) else None
 
@@ -176,15 +180,16 @@ def _object(path: Path, kind: type = dict) -> Any:
 def _choices(config: Path | DictConfig) -> dict[str, Any] | None:
     """A configuration without what may differ in a resumed run; what sweeps go through, too.
 
-    None for a file that holds none: an earlier version wrote it in place, and was killed.
+    None for a file that is cut or damaged.
     """
     try:
-        text = config.read_text() if isinstance(config, Path) else None
-        text = OmegaConf.to_yaml(config, resolve=True) if text is None else text
-        content = yaml.safe_load(text)
-    except (yaml.YAMLError, UnicodeDecodeError):
+        if isinstance(config, Path):
+            content = read_yaml(config)
+        else:  # by way of YAML, as the file was made
+            content = yaml.safe_load(OmegaConf.to_yaml(config, resolve=True))
+    except (ValueError, FileNotFoundError):
         return None
-    if not isinstance(content, dict) or "seed" not in content:
+    if "seed" not in content:
         return None
     left_out = ("resume", "logger", "collections", "batches", "k_trains")
     return {key: value for key, value in content.items() if key not in left_out}

@@ -162,7 +162,9 @@ def _check_together(config: dict[str, Any]) -> None:
         _check_place(config["output"], config["name"], config["run"])
 
 
-def _check_place(output: str, name: Any, run: str) -> None:
+def _check_place(output: str, name: Any, run: str | None) -> None:
+    if not run:
+        raise ValueError(f"run={shown(run)}: must be a folder")
     parts = Path(str(name)).parts
     if name is None or not parts or ".." in parts or Path(str(name)).is_absolute():
         raise ValueError(f"name={shown(name)}: must be a folder's name within output={output}")

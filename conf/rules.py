@@ -19,7 +19,8 @@ def _described(kind: Any, accepts: Any, words: str) -> Any:
     """A type with a test of its own, and what errors call it."""
 
     def check(value: Any) -> Any:
-        assert accepts(value)
+        if not accepts(value):
+            raise ValueError(words)
         return value
 
     return Annotated[kind, AfterValidator(check), Field(description=words)]
@@ -144,7 +145,8 @@ RULES: dict[str, Any] = {
     "trainer.callbacks.*.filename": Text,
     "trainer.callbacks.*.directory": Text,
     "trainer.callbacks.*.pairs": Count,
-    "trainer.callbacks.*.*": bool,
+    "trainer.callbacks.*.save_on_train_epoch_end": bool,
+    "trainer.callbacks.*.enable_version_counter": bool,
     "trainer.strategy": Group | Literal["auto", "ddp", "ddp_find_unused_parameters_true"],
     "trainer.strategy.*_size": Size,
     "trainer.strategy.save_distributed_checkpoint": bool,
@@ -245,6 +247,7 @@ RULES: dict[str, Any] = {
     "model.evidence.beta": Part,
     "model.evidence.smoothing": Weight,
     "model.evidence.add_best_unigrams_to_ngrams": bool,
+    "model.evidence.special_ids": list[Count],
     "model.evidence.*": Count,
     "model.pooling": Group | Literal["mean", "first"],
     "model.alignment": Group,
@@ -264,6 +267,7 @@ RULES: dict[str, Any] = {
     "model.salience.*.l1": Positive,
     "model.salience.*.k1": Weight,
     "model.salience.*.b": Part,
+    "model.salience.*.iterations": Size,
     "model.salience.*": Group | None,
     "model.head": Group | None,
     "model.head.form": Literal["paper", "nci", "base", "async", "contrastive"],
@@ -301,7 +305,12 @@ RULES: dict[str, Any] = {
     "analysis.precision": Literal["float32", "float16"],
     "analysis.measurements": list[Text],
     "analysis.experiments": Group | None,
-    "analysis.experiments.*.features": Annotated[list[Size], Field(min_length=1)],
+    "analysis.experiments.*features": Annotated[list[Size], Field(min_length=1)],
+    "analysis.experiments.*.neighbours": Size,
+    "analysis.experiments.*.draws": Size,
+    "analysis.experiments.*.removed": list[Size],
+    "analysis.experiments.*.most_documents": Count,
+    "analysis.experiments.*.seed": Seed,
     "analysis.experiments.*.pairs": Count,
     "analysis.experiments.*queries": Count,
     "analysis.experiments.*": Group | None,

@@ -129,7 +129,7 @@ def is_identifier(id: object) -> bool:
 def cached_table(
     rows: Callable[[], Iterator[dict]], features: Features, *made_from: str
 ) -> Dataset:
-    """Write rows once beside the cache of ``datasets`` and memory-map them from then on.
+    """Write rows once next to the cache of ``datasets`` and memory-map them from then on.
 
     Args:
         rows: makes the iterator over the rows; called only if the cache lacks the table.

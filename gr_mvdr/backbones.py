@@ -48,7 +48,9 @@ def load_encoder(
         model = T5EncoderModel(_small_config(dropout_rate, shape or {}))
     else:
         config = _t5_config(name, dropout_rate)
-        model = AutoModelForTextEncoding.from_pretrained(name, config=config, **_weights(attention))
+        model = AutoModelForTextEncoding.from_pretrained(
+            name, config=config, **weight_options(attention)
+        )
     return _prepared(model, attention, gradient_checkpointing)
 
 
@@ -80,7 +82,9 @@ def load_encoder_decoder(
         config = _t5_config(name, dropout_rate)
         if not config.is_encoder_decoder:  # transformers would draw a decoder, with a warning
             raise ValueError(f"backbone.name={name}: holds an encoder alone, must have a decoder")
-        model = AutoModelForSeq2SeqLM.from_pretrained(name, config=config, **_weights(attention))
+        model = AutoModelForSeq2SeqLM.from_pretrained(
+            name, config=config, **weight_options(attention)
+        )
         if decoder_layers:
             model = _with_new_decoder(model, decoder_layers)
     return _prepared(model, attention, gradient_checkpointing)
@@ -98,12 +102,17 @@ def _t5_config(name: str, dropout_rate: float) -> PretrainedConfig:
     if config.model_type not in T5_FAMILY:
         rule = f"must be one of {', '.join(T5_FAMILY)}"
         raise ValueError(f"backbone.name={name}: holds a {config.model_type}, {rule}")
-    if getattr(config, "quantization_config", None) is not None:
-        raise ValueError(f"backbone.name={name}: must not be quantised")
+    refuse_quantised(name, config)
     return config
 
 
-def _weights(attention: str) -> dict[str, Any]:
+def refuse_quantised(name: str, config: PretrainedConfig) -> None:
+    """Raises ValueError: reading such weights runs kernels that the folder chooses."""
+    if getattr(config, "quantization_config", None) is not None:
+        raise ValueError(f"backbone.name={name}: must not be quantised")
+
+
+def weight_options(attention: str) -> dict[str, Any]:
     """How pretrained weights are loaded: as tensors alone, under the attention asked for here."""
     return {
         "attn_implementation": attention,

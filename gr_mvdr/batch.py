@@ -55,8 +55,10 @@ class PairBatch:
         number = self.document_index.unsqueeze(1)
         negative = number != self.document_index[: len(self)]
         if self.relevant is not None:
-            for others in self.relevant.unbind(1):
-                negative &= number + 1 != others
+            known = self.relevant.sort(1).values
+            wanted = (self.document_index + 1).expand(len(self), -1).contiguous()
+            place = torch.searchsorted(known, wanted).clamp(max=known.shape[1] - 1)
+            negative &= (known.gather(1, place) != wanted).T
         return negative
 
     @property

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gr_mvdr.array_folder import read_arrays, write_arrays
-from gr_mvdr.backbones import T5_FAMILY, load_encoder
+from gr_mvdr.backbones import T5_FAMILY, load_encoder, refuse_quantised, weight_options
 from gr_mvdr.batch import cut, pad
 from gr_mvdr.bm25 import words
 from gr_mvdr.identifiers import Encode, Table, check_at_least
@@ -186,11 +186,13 @@ class HuggingFaceEncoder(_Stateless):
     def _model(self) -> torch.nn.Module:
         from transformers import AutoConfig, AutoModel
 
+        config = AutoConfig.from_pretrained(self.name, trust_remote_code=False)
+        refuse_quantised(self.name, config)
         # By its type: a saved T5 encoder does not call itself an encoder-decoder.
-        if AutoConfig.from_pretrained(self.name, trust_remote_code=False).model_type in T5_FAMILY:
+        if config.model_type in T5_FAMILY:
             model = load_encoder(self.name)
         else:
-            model = AutoModel.from_pretrained(self.name, trust_remote_code=False)
+            model = AutoModel.from_pretrained(self.name, **weight_options("eager"))
         return model.float().eval().to("cuda" if torch.cuda.is_available() else "cpu")
 
 

@@ -1,7 +1,8 @@
 """Files and folders that are whole or not there: written next to their place, flushed, renamed.
 
 A temporary name says whose it is, `.NAME.MACHINE-PROCESS-START-RANDOM.partial`, so that `sweep` can
-remove what a process left behind that was killed, and nothing else.
+remove what a process left behind that was killed, and nothing else. A folder that is about to be
+replaced is called `.….old` for a moment, and gets its name back if the process is killed in it.
 """
 
 import atexit
@@ -20,7 +21,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-_NAME = re.compile(r"\..+\.(?P<where>[0-9a-f]{8})-(?P<pid>\d+)-(?P<start>\d+)-\w+\.partial")
+_NAME = re.compile(
+    r"\.(?P<name>.+)\.(?P<where>[0-9a-f]{8})-(?P<pid>\d+)-(?P<start>\d+)-\w+\.(?P<kind>partial|old)"
+)
 # Another machine's processes cannot be seen from here: what is so old is taken for left behind.
 _ABANDONED_SECONDS = 7 * 24 * 3600
 # How libraries written in Rust (safetensors, tokenizers) name an error of the system.
@@ -43,7 +46,7 @@ def new_file(path: str | Path) -> Iterator[Path]:
             yield partial
             for place in [*partial.rglob("*"), partial] if partial.is_dir() else [partial]:
                 _flush(place)
-            _put(partial, path)
+            put(partial, path)
     except BaseException:
         _remove(partial)
         raise
@@ -103,13 +106,18 @@ def sweep(folder: Path, claimed: bool = False) -> None:
     """Removes what processes left in a folder that were killed while they wrote.
 
     Args:
-        claimed: nobody else writes in this folder or in those below it: all temporary names go.
+        claimed: this process has the folder and those below it for itself: names of other machines
+            go at once. Those of living processes of this machine stay, such as an export's.
     """
     with suppress(FileNotFoundError, PermissionError):
-        for path in list(folder.rglob(".*.partial") if claimed else folder.iterdir()):
+        for path in list(folder.rglob(".*") if claimed else folder.iterdir()):
             found = _NAME.fullmatch(path.name)
-            if found and (claimed or _is_abandoned(path, **found.groupdict())):
-                _remove(path)
+            if found and _is_abandoned(path, claimed, found["where"], found["pid"], found["start"]):
+                place = path.with_name(found["name"])
+                if found["kind"] == "old" and not place.exists():
+                    path.rename(place)
+                else:
+                    _remove(path)
 
 
 def process_identity() -> str:
@@ -119,9 +127,13 @@ def process_identity() -> str:
 
 @cache
 def machine() -> str:
-    """8 hexadecimal digits of this machine since its start; of its name where that is unknown."""
+    """8 hexadecimal digits of this machine since its start; of its name where that is unknown.
+
+    A container counts as a machine: its process numbers are its own.
+    """
     try:
         text = Path("/proc/sys/kernel/random/boot_id").read_text()
+        text += os.readlink("/proc/self/ns/pid")
     except OSError:
         text = socket.gethostname()
     return f"{zlib.crc32(text.encode()):08x}"
@@ -135,9 +147,9 @@ def start_of(pid: int) -> int:
         return 0
 
 
-def _is_abandoned(path: Path, where: str, pid: str, start: str) -> bool:
+def _is_abandoned(path: Path, claimed: bool, where: str, pid: str, start: str) -> bool:
     if where != machine():
-        return time.time() - path.lstat().st_mtime > _ABANDONED_SECONDS
+        return claimed or time.time() - path.lstat().st_mtime > _ABANDONED_SECONDS
     return not is_running(int(pid), int(start))
 
 
@@ -151,11 +163,11 @@ def is_running(pid: int, start: int) -> bool:
         return False
     except PermissionError:  # it lives, and is another user's
         pass
-    return start_of(pid) == start  # a number is given again
+    return start_of(pid) in (0, start)  # a number is given again; 0: it is hidden from here
 
 
-def _partial(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{process_identity()}-{secrets.token_hex(3)}.partial")
+def _partial(path: Path, kind: str = "partial") -> Path:
+    return path.with_name(f".{path.name}.{process_identity()}-{secrets.token_hex(3)}.{kind}")
 
 
 def _flush(path: Path) -> None:
@@ -170,9 +182,9 @@ def _flush(path: Path) -> None:
         os.close(handle)
 
 
-def _put(partial: Path, path: Path) -> None:
+def put(partial: Path, path: Path) -> None:
     """Gives what is whole its name, and removes what had it."""
-    old = _partial(path) if path.is_dir() else None
+    old = _partial(path, "old") if path.is_dir() else None
     if old:  # a folder that holds something cannot be replaced at one stroke
         path.rename(old)
     os.replace(partial, path)

@@ -73,7 +73,7 @@ class Head(nn.Module):
         return True
 
     def builds_before(self, epoch: int) -> bool:
-        """Is a table to be built (anew) before this epoch, counted from 0?"""
+        """Is a table to be built before this epoch, counted from 0?"""
         return False
 
     def is_contrastive(self, epoch: int) -> bool:

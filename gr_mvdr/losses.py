@@ -84,14 +84,20 @@ def in_circle(batch: PairBatch) -> Tensor:
 @part("loss")
 @dataclass(frozen=True)
 class GivenNegativesCrossEntropy(_Softened):
-    """Softmax over the positive and the query's own given negatives (mva §2.3: triples)."""
+    """Softmax over the positive and the query's own given negatives (mva §2.3: triples).
+
+    A query whose given negatives are all relevant to it does not count.
+    """
 
     def __call__(self, relevance: Tensor, batch: PairBatch) -> Tensor:
         logits = _own_scores(relevance, batch, self) / self.temperature
         queries = torch.arange(len(batch), device=relevance.device)[:, None]
         masked = ~batch.is_negative[batch.negatives, queries]
         logits = logits.masked_fill(F.pad(masked, (1, 0)), -torch.inf)
-        return F.cross_entropy(logits, logits.new_zeros(len(logits), dtype=torch.long))
+        loss = F.cross_entropy(
+            logits, logits.new_zeros(len(logits), dtype=torch.long), reduction="none"
+        )
+        return _mean(loss, (~masked).any(1))
 
 
 @part("loss")

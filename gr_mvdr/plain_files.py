@@ -19,6 +19,7 @@ from torch import Tensor
 
 # Far above any configuration of this library; a file beyond them is made to exhaust a reader.
 _BYTES, _DEPTH, _VALUES = 2**23, 40, 200_000
+_NUMBER_TAGS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
 class _Loader(yaml.SafeLoader):
@@ -42,6 +43,18 @@ class _Loader(yaml.SafeLoader):
                 raise _problem(f"must have each key once, in words, found {key.value!r}", key)
             seen.add(key.value)
         return super().construct_mapping(node, deep)
+
+
+def _number(loader: _Loader, node: Any) -> Any:
+    """A number that is not so long that reading it takes minutes (base 60: "1:59:59…")."""
+    if len(node.value) > 100:
+        raise _problem("must not have so many digits", node)
+    return _NUMBERS[node.tag](loader, node)
+
+
+_NUMBERS = {tag: yaml.SafeLoader.yaml_constructors[tag] for tag in _NUMBER_TAGS}
+for _tag in _NUMBER_TAGS:
+    _Loader.add_constructor(_tag, _number)
 
 
 def _problem(text: str, place: Any) -> yaml.MarkedYAMLError:

@@ -38,7 +38,7 @@ class TableHead(Head):
 
     @property
     def token_rows(self) -> TokenRows:
-        """Rows and tokens both ways for the search; made anew when rows or device change."""
+        """Rows and tokens both ways for the search; made again when rows or device change."""
         if self._search_rows is None or self._search_rows.row_tokens is not self.row_tokens:
             self._search_rows = TokenRows(self.row_tokens, self.backbone.shared.num_embeddings)
         return self._search_rows

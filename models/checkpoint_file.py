@@ -40,12 +40,17 @@ class CheckpointFile(TorchCheckpointIO):
             ValueError: the file is no whole checkpoint.
         """
         try:
-            return super().load_checkpoint(path, *arguments, **options)
+            found = super().load_checkpoint(path, *arguments, **options)
         except (RuntimeError, EOFError) as error:
             reason = (str(error).splitlines() or ["it is empty"])[0][:100]
             raise ValueError(
                 f"{path}: is damaged ({reason}): remove it, and training begins again"
             ) from error
+        # Lightning removes the checkpoint that a checkpoint names, wherever that is.
+        for state in found.get("callbacks", {}).values():
+            state |= {key: "" for key in state if key.endswith("_model_path")}
+            state |= {"best_k_models": {}} if "best_k_models" in state else {}
+        return found
 
 
 class _Written:

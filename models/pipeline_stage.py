@@ -189,7 +189,7 @@ class Stage:
                     self.model.open_index(documents, self._vectors(directory))
                 return
             except (OSError, ValueError) as error:
-                print(f"{self.name}: indexing anew, as {printable(error)}")
+                print(f"{self.name}: makes an index of its own: {printable(error)}")
         with reading(self.run.key):
             self.model.index(self._table(documents), directory)
 

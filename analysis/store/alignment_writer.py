@@ -14,7 +14,7 @@ from analysis.store.alignment_fields import MATRICES, Fields, cut
 from analysis.store.alignment_store import CODEC, PRECISIONS, StoreDescription, describe, lengths
 from gr_mvdr.checksums import checksum, write_sealed
 from gr_mvdr.explanation import Explanation
-from gr_mvdr.files import new_file, write_json
+from gr_mvdr.files import new_file, put, write_json
 from gr_mvdr.plain_files import read_json
 
 SHARD_VALUES = 2**23  # similarity values in a shard: 32 MB of fp32
@@ -146,5 +146,4 @@ class AlignmentWriter:
         self._write_shard()
         (self.partial / PROGRESS).unlink(missing_ok=True)
         write_sealed(self.partial / "manifest.json", self._manifest())
-        shutil.rmtree(self.directory, ignore_errors=True)
-        self.partial.rename(self.directory)
+        put(self.partial, self.directory)

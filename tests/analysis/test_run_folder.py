@@ -6,7 +6,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from analysis.run_folder import asked_run, find_run, opened_run, read_run, start_run
-from gr_mvdr.files import process_identity, write_json
+from gr_mvdr.files import write_json
 
 
 def configuration(folder, **changed):
@@ -62,8 +62,14 @@ def test_what_an_earlier_version_left_half_written_is_made_again(content, tmp_pa
     with pytest.raises(ValueError, match=r"metrics.json"):
         read_run(tmp_path / "run")
     (tmp_path / "run/config.yaml").write_text(content)
-    with pytest.raises(ValueError, match=r"config.yaml: is damaged, .* which run this is"):
+    with pytest.raises(
+        ValueError, match=r"config.yaml: is missing or damaged, .* which run this is"
+    ):
         find_run(config)
+    (tmp_path / "run/config.yaml").unlink()
+    with pytest.raises(ValueError, match=r"config.yaml: is missing or damaged"):
+        find_run(config)
+    (tmp_path / "run/config.yaml").write_text(content)
     (tmp_path / "run/metrics.json").unlink()  # nothing was trained or measured yet
     assert "metrics.json" in find_run(config)[1]
 
@@ -82,7 +88,7 @@ def test_a_claimed_folder_is_swept_and_finished_ones_are_not_touched(tmp_path):
         assert not missing and not (tmp_path / "run/.lock").exists()
     os.chmod(tmp_path / "run", 0o755)
     (tmp_path / "run/report.html").unlink()
-    left = tmp_path / "run/figures" / f".a.png.{process_identity()}-abc.partial"
+    left = tmp_path / "run/figures" / f".a.png.{'0' * 8}-1-1-abc.partial"
     left.parent.mkdir()
     left.touch()
     with opened_run(config) as (_, missing):

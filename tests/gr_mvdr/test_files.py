@@ -113,8 +113,26 @@ def test_what_killed_processes_left_is_swept_and_nothing_else(tmp_path, monkeypa
         os.utime(foreign, (0, time.time() - 8 * 24 * 3600))  # abandoned on another machine
         sweep(tmp_path)
         assert not foreign.exists() and mine.exists()
+        foreign.touch()
+        sweep(tmp_path, claimed=True)  # another process of this machine may write here: an export
+        assert not foreign.exists() and mine.exists()
     sweep(tmp_path, claimed=True)
     assert sorted(os.listdir(tmp_path)) == [".not.ours.partial", "file"]
+
+
+def test_a_folder_that_was_about_to_be_replaced_gets_its_name_back(tmp_path, monkeypatch):
+    with new_folder(tmp_path / "index") as folder:
+        (folder / "x").write_text("old")
+
+    def replaced_half():
+        monkeypatch.setattr(os, "replace", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        with new_folder(tmp_path / "index", replace=True) as folder:
+            (folder / "x").write_text("new")
+
+    killed(replaced_half)
+    assert not (tmp_path / "index").exists() and len(os.listdir(tmp_path)) == 2
+    sweep(tmp_path)
+    assert os.listdir(tmp_path) == ["index"] and (tmp_path / "index/x").read_text() == "old"
 
 
 def test_temporary_folders_end_with_their_process(tmp_path, monkeypatch):

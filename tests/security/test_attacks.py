@@ -18,6 +18,7 @@ import torch
 import yaml
 
 from analysis.compare import compare
+from analysis.own_folder import check_links
 from analysis.pages.case_browser import as_script
 from analysis.restore import restored
 from analysis.run import analyse_again
@@ -28,6 +29,7 @@ from gr_mvdr.parts import admitting, build, find_part
 from gr_mvdr.plain_files import read_checkpoint, read_yaml
 from gr_mvdr.run_files import read_provenance
 from gr_mvdr.tokenizers import load_tokenizer
+from models.checkpoint_file import CheckpointFile
 from models.exported import load_exported
 from models.rerank_pipeline import RerankPipeline
 from tests.security.conftest import ROOT, TINY
@@ -333,9 +335,11 @@ def test_an_archive_is_not_unpacked_where_a_folder_says(foreign, tmp_path):
     source = {"name": "beir/scifact", "path": str(archive)}
     settings = {"_target_": "data_modules.sources.PublicDataModule", **source, "test_split": "test",
                 "tokenizer": {"unit": "word"}}  # fmt: skip
-    change_yaml(run / "config.yaml", "data", value=settings)
-    with pytest.raises(ValueError, match=r"data.path=.*scifact.zip: must be unpacked first"):
-        restored(run, "")
+    for written in (str(archive), f"{archive}/"):
+        settings["path"] = written
+        change_yaml(run / "config.yaml", "data", value=settings)
+        with pytest.raises(ValueError, match=r"data.path=.*scifact.zip/?: must be unpacked first"):
+            restored(run, "")
     assert [file.name for file in archive.parent.iterdir()] == ["scifact.zip"]
     public(**source)  # the old way
     assert (archive.parent / "scifact").is_dir()
@@ -366,6 +370,30 @@ def test_results_do_not_follow_links(name, hard, foreign, tmp_path):
     assert target.read_text() == "mine"
     (run / name).write_text("the old way")  # what a writer without the check does
     assert target.read_text() == "the old way"
+
+
+def test_wandbs_own_links_to_its_logs_are_no_harm(foreign, tmp_path):
+    run, logs = foreign("t5_colbert"), tmp_path / "log"
+    logs.touch()
+    (run / "wandb/offline-run-1").mkdir(parents=True)
+    (run / "wandb/offline-run-1/debug-core.log").symlink_to(logs)
+    check_links(run)
+    (run / "wandb").rename(tmp_path / "wandb")
+    (run / "wandb").symlink_to(tmp_path / "wandb")
+    with pytest.raises(ValueError, match="wandb: must be no link"):
+        check_links(run)
+
+
+def test_a_checkpoint_removes_no_folder_that_it_names(foreign, tmp_path):
+    """Lightning's callback removes the checkpoint before, recursively, by the name in this one."""
+    file, victim = foreign("t5_colbert") / "checkpoints/last.ckpt", tmp_path / "precious"
+    state = torch.load(file, weights_only=True)
+    path = f"{file.parent}/../../{victim.name}"
+    (callback,) = (s for s in state["callbacks"].values() if "best_model_path" in s)
+    callback |= {"best_model_path": path, "best_k_models": {path: torch.zeros(())}}
+    torch.save(state, file)
+    read = CheckpointFile().load_checkpoint(file, weights_only=True)
+    assert victim.name not in str(read["callbacks"]) and victim.name in str(state["callbacks"])
 
 
 def test_a_comparison_does_not_follow_links(foreign, tmp_path):
@@ -445,6 +473,7 @@ BOMB = "a: &a [x, x]\n" + "".join(
         ("", "must be a group of keys, found nothing"),
         ("1: x", "1: a key must be text"),
         ("a: 2020-13-45", "must be valid YAML"),
+        (f"a: 1{':59' * 10_000}", "must not have so many digits"),
     ],
 )
 def test_yaml_is_keys_and_plain_values(text, message, tmp_path):
