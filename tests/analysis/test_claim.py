@@ -68,8 +68,8 @@ def test_a_child_does_not_keep_what_its_parent_claimed(tmp_path):
 @pytest.mark.parametrize(
     ("changed", "is_free"),
     [
-        ({"host": "elsewhere", "machine": "0" * 8}, False),  # its process cannot be seen
-        ({"machine": "0" * 8}, True),  # this host, before it was started again
+        ({"installation": "elsewhere", "machine": "0" * 8}, False),  # its process cannot be seen
+        ({"machine": "0" * 8}, True),  # this machine, before it was started again
         ({"pid": 2**22 + 1}, True),
         ({"start": 1}, True),  # the number was given again
         ({}, False),  # it lives; a file system without locks
