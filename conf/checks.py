@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from conf.rules import RULES
+from gr_mvdr.printable import shown
 from gr_mvdr.signature import check_arguments
 
 _HYDRA = ("_target_", "_args_", "_partial_", "_recursive_", "_convert_")
@@ -105,15 +106,6 @@ def _check_rule(key: str, value: Any, typed: str | None = None) -> None:
 @cache
 def _adapter(key: str) -> TypeAdapter:
     return TypeAdapter(rule_of(key), config=_STRICT)
-
-
-def shown(value: Any) -> str:
-    """A value as the command line has it: null, true, [a, b]."""
-    if value is None or isinstance(value, bool):
-        return str(value).lower().replace("none", "null")
-    if isinstance(value, list):
-        return f"[{', '.join(map(shown, value))}]"
-    return str(value) if value != "" else "''"
 
 
 def words(schema: dict[str, Any]) -> str:

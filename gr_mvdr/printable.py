@@ -12,6 +12,11 @@ def printable(text: object) -> str:
 
 
 def shown(value: object) -> str:
-    """A value in an error, not longer than a line."""
-    text = str(value)
+    """A value in an error as the command line has it: null, true, [a, b]; cut to a line."""
+    if value is None or isinstance(value, bool):
+        text = {None: "null", True: "true", False: "false"}[value]
+    elif isinstance(value, list):
+        text = f"[{', '.join(map(shown, value))}]"
+    else:
+        text = str(value) if value != "" else "''"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -160,7 +160,7 @@ TOP_K = {"_target_": "gr_mvdr.alignment.TopK"}
         ("alignment", TOP_K | {"k": "a"}, "alignment.k=a: must be int"),
         ("alignment", TOP_K, "alignment.k=…: must be given"),
         ("alignment", TOP_K | {"k": 1, "l": 2}, "alignment.l=2: must be one of k"),
-        ("alignment", TOP_K | {"k": 1, "_partial_": True}, "alignment._partial_=True: must be"),
+        ("alignment", TOP_K | {"k": 1, "_partial_": True}, "alignment._partial_=true: must be"),
         ("data", {"_target_": "data_modules.sources.FilesDataModule", "path": "x", "tokenizer": {},
                   "test_split": "dev", "indexing": {"_target_": "gr_mvdr.alignment.FirstToken"}},
          "must be of the kind indexing"),
