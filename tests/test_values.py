@@ -486,6 +486,10 @@ analysis.experiments=null
 analysis.experiments.kernel=null
 study=pruning study.settings=[{mode:[gather],neighbours:[10]}]
 +data.examples.negatives=null
+model=t5_seal +model.evidence.special_ids=[0,1,2]
+model=aligner +model.salience.document.iterations=5
++analysis.experiments.deletion.draws=5
++analysis.experiments.token_retrieval.neighbours=50
 """
 
 
