@@ -159,9 +159,10 @@ class InBatchTopK(Selection):
     """MaxSim of which only entries count that a token search would retrieve (xtr Eq. 2).
 
     An entry counts if it is among the k best of its query token over all document tokens of the
-    pool; those equal to the k-th all count. The pool is the first axis of S, if there is one before
-    (M, N): S (D, …, M, N) of all pairs (documents, queries), or (D, M, N) of D documents and one
-    query. So this alignment, and no other, depends on batch mates.
+    pool; those equal to the k-th all count (copies of a document are equal up to rounding only).
+    The pool is the first axis of S, if there is one before (M, N): S (D, …, M, N) of all pairs
+    (documents, queries), or (D, M, N) of D documents and one query. So this alignment, and no
+    other, depends on batch mates.
     """
 
     k: int
