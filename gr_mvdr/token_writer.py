@@ -118,17 +118,13 @@ def _append(
     written: _Written,
     quantisers: dict[str, ProductQuantiser],
 ) -> dict[str, Any]:
-    """Writes a stream behind the rows that the header counts; answers the new header.
+    """Writes a stream behind the rows that the header counts; returns the new header.
 
     Raises:
         ValueError: the documents are not as many as the ids, an id comes twice, a document has no
             token, or the vectors do not fit those in the store.
     """
-    if len(set(document_ids)) != len(document_ids) or not len(document_ids):
-        raise ValueError(
-            f"index={directory}: {len(document_ids)} ids, {len(set(document_ids))} of them "
-            "different: must be at least one, and all different"
-        )
+    _check_ids(directory, document_ids)
     tokens, sums = header["tokens"], dict(header.get("files", {}))
     summed = "files" in header  # an index of an earlier version has no checksums
     with ExitStack() as files:
@@ -157,6 +153,14 @@ def _append(
     if summed:
         header["files"] = {name: with_samples(directory / name, sums[name]) for name in sums}
     return {**header, "document_ids": names, "tokens": tokens, "revision": revision}
+
+
+def _check_ids(directory: Path, document_ids: Sequence[str]) -> None:
+    if len(set(document_ids)) != len(document_ids) or not len(document_ids):
+        raise ValueError(
+            f"index={directory}: {len(document_ids)} ids, {len(set(document_ids))} of them "
+            "different: must be at least one, and all different"
+        )
 
 
 def _continued(known: Checksum | None, array: np.ndarray) -> Checksum:
