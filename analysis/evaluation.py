@@ -85,8 +85,6 @@ def judge(
         ValueError: there is no query.
     """
     qrels = data.judgements(split, queries)
-    if not qrels:
-        raise ValueError("qrels: there is no query to evaluate")
     metrics = tuple(dict.fromkeys((*data.metrics, *further)))
     return evaluate_queries(without_own(ranking, data), qrels, metrics)
 

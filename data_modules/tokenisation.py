@@ -209,7 +209,7 @@ def word_starts(text: str, offsets: list[tuple[int, int]]) -> list[int]:
 def _map(table: Dataset, function: Callable, key: str, description: str, **new: List) -> Dataset:
     """The table with further columns `new`, or with others in place of its own.
 
-    Made once, in a folder beside the table's own file; in memory where it has none.
+    Made once, in a folder next to the table's own file; in memory where it has none.
 
     Args:
         key: names all that the columns depend on.

@@ -50,8 +50,6 @@ def evaluate(
     Raises:
         ValueError: ``qrels`` has no query, or there is no such metric.
     """
-    if not qrels:
-        raise ValueError("qrels: there is no query to evaluate")
     by_query = evaluate_queries(ranking, qrels, metrics).values()
     return {name: math.fsum(values[name] for values in by_query) / len(qrels) for name in metrics}
 
@@ -61,7 +59,9 @@ def evaluate_queries(
     qrels: Mapping[str, Mapping[str, int]],
     metrics: Sequence[str] = METRICS,
 ) -> dict[str, dict[str, float]]:
-    """The metrics of :func:`evaluate` for each query of ``qrels``."""
+    """The metrics of :func:`evaluate` for each query of ``qrels``, which must hold one."""
+    if not qrels:
+        raise ValueError("qrels: there is no query to evaluate")
     depth = max(map(rank_of, metrics))
     found = {}
     for query, grades in qrels.items():

@@ -72,9 +72,9 @@ class TokenEncoder(nn.Module):
                 "model.projections=shared: both sides must be pooled to states of one width; "
                 "temporal pooling of one side needs projections=attention"
             )
-        chosen = {side: (salience or {}).get(side) for side in SIDES}
+        given = salience or {}
         self.salience = nn.ModuleDict(
-            {side: build("salience", part, dimension) for side, part in chosen.items() if part}
+            {s: build("salience", given[s], dimension) for s in SIDES if given.get(s)}
         )
         self._check_pooled()
 
