@@ -41,7 +41,7 @@ class Example(NamedTuple):
             document's identifier.
         document: row of the corpus.
         negatives: None where the batch's other documents are all there is.
-        relevant: rows of further documents that are known to answer the source.
+        relevant: rows of further documents that are known to be relevant to the source.
     """
 
     source: list[int]
