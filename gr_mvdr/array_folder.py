@@ -51,7 +51,7 @@ def check(holds: bool | np.bool_, path: str | Path, rule: str) -> None:
 def check_offsets(offsets: np.ndarray, first: int, last: int, count: int, path: str | Path) -> None:
     """Raises ValueError unless `count` + 1 integers go from `first` to `last` without falling."""
     fits = offsets.shape == (count + 1,) and offsets.dtype == np.int64
-    fits = fits and offsets[0] == first and offsets[-1] == last
+    fits = fits and count >= 0 and offsets[0] == first and offsets[-1] == last
     rule = f"must hold {count + 1:,} ascending int64 from {first} to {last:,}"
     check(fits and bool((offsets[1:] >= offsets[:-1]).all()), path, rule)
 

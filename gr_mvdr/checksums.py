@@ -90,7 +90,7 @@ def read_sealed(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         seal = content.pop(_SEAL, None)
-    except (ValueError, AttributeError, TypeError) as error:
+    except (ValueError, AttributeError, TypeError, RecursionError) as error:
         raise ValueError(f"{path}: is damaged, must be a JSON object ({error})") from None
     if seal is not None and seal != _seal(content):
         raise ValueError(f"{path}: is damaged, its content does not fit its checksum")
