@@ -24,11 +24,11 @@ from conf.errors import errors_in_a_line
 from conf.launch import launch, processes_to_start
 from conf.rehearse import rehearsed
 from data_modules.module import RetrievalDataModule
-from gr_mvdr.files import new_folder, write_json
-from gr_mvdr.metrics import rank_of
+from gr_mvdr.distributed.ranks import first, join, leave, rank
+from gr_mvdr.evaluation.metrics import rank_of
+from gr_mvdr.files.reading import read_checkpoint
+from gr_mvdr.files.writing import new_folder, write_json
 from gr_mvdr.parts import admitting, build
-from gr_mvdr.plain_files import read_checkpoint
-from gr_mvdr.ranks import first, join, leave, rank
 from models.base import System
 from models.weights import find_weights, take_weights
 

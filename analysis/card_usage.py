@@ -2,13 +2,13 @@
 
 from transformers import PreTrainedTokenizerBase
 
-from gr_mvdr.heads import Head
+from gr_mvdr.heads.plain import Head
 from models.base import System
 from models.encoder_decoder import EncoderDecoder
-from models.export import t5_of
+from models.export.sentence_transformers import SIMILARITIES, obstacles
+from models.export.write import t5_of
 from models.identified import IdentifiedSystem
 from models.multi_vector import MultiVector
-from models.sentence_transformers_folder import SIMILARITIES, obstacles
 
 _FOLDER = 'folder = "…"  # where this file lies'
 
@@ -123,7 +123,7 @@ def _here(system: System) -> list[str]:
     found = _code(
         "from datasets import Dataset",
         "",
-        "from models.exported import load_exported",
+        "from models.export.read import load_exported",
         "",
         *table,
         "system = load_exported(folder)",

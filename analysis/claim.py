@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from gr_mvdr.files import is_running, machine, naming, start_of
+from gr_mvdr.files.writing import is_running, machine, naming, start_of
 
 LOCK = ".lock"
 _PATIENCE = 5.0  # seconds

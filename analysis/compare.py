@@ -23,7 +23,7 @@ from analysis.own_folder import check_links
 from analysis.publish import publish_comparison
 from analysis.tables import Cell, Table, summary
 from conf.command import command
-from gr_mvdr.printable import printable
+from gr_mvdr.files.printable import printable
 
 COLUMNS_AT_MOST = 6  # systems side by side; more stand one below the other
 WRITTEN = ("comparison*", "paper_table*")  # files in the comparison's folder

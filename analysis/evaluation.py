@@ -5,8 +5,8 @@ from math import fsum
 from pathlib import Path
 from typing import Any
 
-from gr_mvdr.metrics import evaluate_queries
-from gr_mvdr.ranking import Ranking, write_qrels
+from gr_mvdr.evaluation.metrics import evaluate_queries
+from gr_mvdr.evaluation.ranking import Ranking, write_qrels
 
 # Query id → metric → value.
 QueryMetrics = dict[str, dict[str, float]]

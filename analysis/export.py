@@ -9,10 +9,10 @@ from analysis.model_card import model_card
 from analysis.restore import restored
 from analysis.run_folder import asked_run, read_run
 from conf.command import command
-from gr_mvdr.files import new_folder
-from gr_mvdr.plain_files import reading
+from gr_mvdr.files.reading import reading
+from gr_mvdr.files.writing import new_folder
 from gr_mvdr.tokenizers import load_tokenizer
-from models.export import check_exportable, write_system
+from models.export.write import check_exportable, write_system
 from models.identified import IdentifiedSystem
 
 

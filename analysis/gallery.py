@@ -8,8 +8,8 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from gr_mvdr.files import new_file, write_json
-from gr_mvdr.plain_files import reading
+from gr_mvdr.files.reading import reading
+from gr_mvdr.files.writing import new_file, write_json
 
 LIST = "figures.json"
 _NAME = re.compile(r"[\w-][\w.=+ -]*")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 
 from analysis.pages import measurement_names
-from gr_mvdr.metrics import KINDS, METRICS, is_metric
+from gr_mvdr.evaluation.metrics import KINDS, METRICS, is_metric
 
 GROUPS = ("retrieve", "rerank", "analysis", "cost")
 KIND_LABELS = dict(zip(KINDS, ("R", "Success", "MRR", "nDCG"), strict=True))  # "recall@1": "R@1"

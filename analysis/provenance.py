@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from gr_mvdr.ranks import ranks
+from gr_mvdr.distributed.ranks import ranks
 
 PACKAGES = (
     *("torch", "transformers", "pytorch-lightning"),

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from analysis.provenance import VERSION
+from gr_mvdr.files.reading import reading
 from gr_mvdr.parts import TARGET, build, find_part
-from gr_mvdr.plain_files import reading
 from models.pipeline_stage import FinishedRun
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gr_mvdr.files import new_file
+from gr_mvdr.files.writing import new_file
 
 Row = dict[str, Any]
 

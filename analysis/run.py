@@ -16,9 +16,9 @@ from analysis.publish import publish_run
 from analysis.restore import restored
 from analysis.run_folder import asked_run, finite, read_run
 from conf.command import command
-from gr_mvdr.files import sweep, temporary_folder, write_json
-from gr_mvdr.plain_files import reading
-from gr_mvdr.run_files import read_metrics
+from gr_mvdr.files.reading import reading
+from gr_mvdr.files.run_files import read_metrics
+from gr_mvdr.files.writing import sweep, temporary_folder, write_json
 
 
 def analyse_again(

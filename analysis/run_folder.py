@@ -13,10 +13,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from analysis.claim import claimed
 from analysis.own_folder import check_links
-from gr_mvdr.files import sweep, write_json, write_text
-from gr_mvdr.plain_files import read_yaml
-from gr_mvdr.ranks import first, rank
-from gr_mvdr.run_files import PARTS, finite, read_config, read_metrics, read_provenance
+from gr_mvdr.distributed.ranks import first, rank
+from gr_mvdr.files.reading import read_yaml
+from gr_mvdr.files.run_files import PARTS, finite, read_config, read_metrics, read_provenance
+from gr_mvdr.files.writing import sweep, write_json, write_text
 
 CHECKPOINT, FIGURES = "checkpoints/last.ckpt", "figures/figures.json"
 

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from conf.rules import RULES
-from gr_mvdr.printable import shown
+from gr_mvdr.files.printable import shown
 from gr_mvdr.signature import check_arguments
 
 _HYDRA = ("_target_", "_args_", "_partial_", "_recursive_", "_convert_")

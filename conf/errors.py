@@ -12,7 +12,7 @@ from hydra.errors import (
     OverrideParseException,
 )
 
-from gr_mvdr.printable import printable
+from gr_mvdr.files.printable import printable
 
 # Of Hydra's and OmegaConf's messages, what tells the user nothing.
 _NOISE = ("See https://hydra.cc", "Config search path:", "provider=", "full_key:", "object_type=")

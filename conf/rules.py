@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from gr_mvdr.metrics import KINDS, is_metric
+from gr_mvdr.evaluation.metrics import KINDS, is_metric
 
 
 def _at_least(number: int) -> Any:

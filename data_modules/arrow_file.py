@@ -11,8 +11,8 @@ from datasets import Dataset, DatasetInfo, Features
 from datasets.table import MemoryMappedTable
 
 from data_modules.written_once import written_once
-from gr_mvdr.checksums import checksum, read_sealed, verify, write_sealed
-from gr_mvdr.files import naming
+from gr_mvdr.files.checksums import checksum, read_sealed, verify, write_sealed
+from gr_mvdr.files.writing import naming
 
 TABLE, _CONTENTS = "table.arrow", "table.json"
 _ROWS = 1000  # that are held in memory before they are written

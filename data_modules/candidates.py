@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_modules.formats.named_pairs import RANKING, RUN, read_pairs
-from gr_mvdr.ranking import Ranking
+from gr_mvdr.evaluation.ranking import Ranking
 
 
 def read_candidates(

@@ -20,7 +20,7 @@ from data_modules.tokenisation import (
     join_fields,
     mark_tokens,
 )
-from gr_mvdr.bm25 import BM25Index
+from gr_mvdr.evaluation.bm25 import BM25Index
 
 
 class CollectionData(pl.LightningDataModule):

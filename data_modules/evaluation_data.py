@@ -12,8 +12,8 @@ from datasets import Dataset
 from data_modules.candidates import read_candidates
 from data_modules.collection_data import CollectionData
 from data_modules.columns import arrow_column
-from gr_mvdr.bm25 import words
-from gr_mvdr.metrics import METRICS, rank_of
+from gr_mvdr.evaluation.bm25 import words
+from gr_mvdr.evaluation.metrics import METRICS, rank_of
 from gr_mvdr.progress import track
 
 
@@ -39,7 +39,7 @@ class EvaluationData(CollectionData):
             add_relevant: the relevant documents are candidates, found or not (gr_as_mvdr §6.3);
                 False = a reranking finds only what the candidates hold (mva §5).
             drop_identical: a hit whose id is the query's own is none (ArguAna, Quora).
-            metrics: of the rankings, such as recall@1000; see `gr_mvdr.metrics.KINDS`.
+            metrics: of the rankings, such as recall@1000; see `gr_mvdr.evaluation.metrics.KINDS`.
             max_test_queries, max_rerank_queries: random samples of the test queries; None = all.
             options: of `CollectionData`.
 

@@ -10,8 +10,8 @@ from data_modules.columns import TokenColumn
 from data_modules.segments import token_spans
 from data_modules.tasks import Example, RetrievalTask, TrainingTables
 from gr_mvdr.batch import cut
+from gr_mvdr.distributed.ranks import rank
 from gr_mvdr.parts import part
-from gr_mvdr.ranks import rank
 from gr_mvdr.tokenizers import EOS_ID
 
 

@@ -13,8 +13,8 @@ from data_modules.examples import DocumentExamples
 from data_modules.indexing import Indexing
 from data_modules.tasks import Example, Examples, Task, TrainingTables
 from gr_mvdr.batch import PairBatch, cut
+from gr_mvdr.distributed.ranks import rank, ranks
 from gr_mvdr.parts import part
-from gr_mvdr.ranks import rank, ranks
 from gr_mvdr.tokenizers import EOS_ID
 
 

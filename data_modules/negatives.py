@@ -11,8 +11,8 @@ from data_modules.lexical import stored_run
 from data_modules.negative_draws import NegativeDraws, Teacher
 from data_modules.pair_rows import NamedRows, PairSet, read_named_rows
 from data_modules.tasks import TrainingTables
+from gr_mvdr.evaluation.ranking import tie_order
 from gr_mvdr.parts import part
-from gr_mvdr.ranking import tie_order
 
 _KEY = "data.examples.negatives"
 

@@ -20,7 +20,7 @@ from data_modules.layout_checks import LayoutChecks
 from data_modules.ranked_runs import write_run
 from data_modules.room import check_room
 from data_modules.written_once import written_once
-from gr_mvdr.checksums import checksum, read_sealed, verify, write_sealed
+from gr_mvdr.files.checksums import checksum, read_sealed, verify, write_sealed
 from gr_mvdr.progress import track
 
 VERSION = 1  # of what is written: raise it when the same layout should give other tables

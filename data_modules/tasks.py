@@ -13,8 +13,8 @@ from transformers import PreTrainedTokenizerBase
 from data_modules.columns import TokenColumn, integers
 from data_modules.pair_rows import PairSet
 from gr_mvdr.batch import cut
-from gr_mvdr.bm25 import BM25Index
-from gr_mvdr.ranks import rank
+from gr_mvdr.distributed.ranks import rank
+from gr_mvdr.evaluation.bm25 import BM25Index
 from gr_mvdr.tokenizers import EOS_ID
 
 

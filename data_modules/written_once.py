@@ -6,7 +6,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from gr_mvdr.files import new_file, sweep
+from gr_mvdr.files.writing import new_file, sweep
 
 
 @contextmanager

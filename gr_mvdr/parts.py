@@ -17,7 +17,7 @@ from inspect import isclass, isfunction
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gr_mvdr.printable import shown
+from gr_mvdr.files.printable import shown
 from gr_mvdr.signature import check_arguments, positional
 
 TARGET = "_target_"

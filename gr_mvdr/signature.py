@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from gr_mvdr.printable import shown
+from gr_mvdr.files.printable import shown
 
 _SIMPLE = (int, float, bool, str, type(None))
 _CONTAINERS = {dict: dict, list: (list, tuple), tuple: (list, tuple), Sequence: (list, tuple)}

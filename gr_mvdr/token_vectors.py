@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from gr_mvdr.ranks import gathered
+from gr_mvdr.distributed.ranks import gathered
 
 
 @dataclass

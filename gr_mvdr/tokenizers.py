@@ -15,8 +15,8 @@ from typing import Any
 import tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from gr_mvdr.bm25 import words
-from gr_mvdr.plain_files import reason
+from gr_mvdr.evaluation.bm25 import words
+from gr_mvdr.files.reading import reason
 
 # T5's own order of special ids, which every system here relies on.
 PAD_ID, EOS_ID, UNK_ID = 0, 1, 2
@@ -161,7 +161,8 @@ def _settled_vocabulary(model: tokenizers.Tokenizer) -> list[tuple[str, float]]:
 
 
 def word_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
-    """A tokeniser of whole words, those of `gr_mvdr.bm25.words`: the terms of lexical systems.
+    """A tokeniser of whole words, those of `gr_mvdr.evaluation.bm25.words`: the terms of lexical
+    systems.
 
     Args:
         texts: every word of theirs gets an id; other words become the unknown token.

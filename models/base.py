@@ -12,9 +12,9 @@ from pytorch_lightning.plugins import Precision
 from torch import Tensor
 
 from gr_mvdr.batch import PairBatch
+from gr_mvdr.distributed.ranks import rank, ranks, sum_over_ranks
+from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.explanation import Explanation, Factors
-from gr_mvdr.ranking import Ranking
-from gr_mvdr.ranks import rank, ranks, sum_over_ranks
 from gr_mvdr.relevance import PairAlignment
 from models.divergence import check_loss, check_norm, check_weights
 
@@ -130,7 +130,7 @@ class System(pl.LightningModule):
                 reads as many of them as its limits allow.
 
         Returns:
-            As counted in `gr_mvdr.flops`; None where nobody has counted them.
+            As counted in `gr_mvdr.token_index.flops`; None where nobody has counted them.
         """
         return None
 
@@ -203,7 +203,8 @@ class System(pl.LightningModule):
     def loss(self, batch: PairBatch) -> Tensor:
         """() the system's own training loss on this rank's part of a batch.
 
-        Its mean over ranks, gradients included, is the loss of the whole batch (`gr_mvdr.ranks`).
+        Its mean over ranks, gradients included, is the loss of the whole batch
+        (`gr_mvdr.distributed.ranks`).
         """
         raise NotImplementedError
 

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from gr_mvdr.alignment import pair_mask
 from gr_mvdr.batch import PairBatch
-from gr_mvdr.bm25 import BM25Index
+from gr_mvdr.evaluation.bm25 import BM25Index
+from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.parts import part
 from gr_mvdr.progress import track
-from gr_mvdr.ranking import Ranking
 from gr_mvdr.relevance import PairAlignment, relevance
 from gr_mvdr.tokenizers import UNK_ID
 from models.base import System, Table

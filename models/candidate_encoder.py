@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gr_mvdr.batch import like_sized
 from gr_mvdr.scoring import Scoring
-from gr_mvdr.search_costs import SearchCosts
+from gr_mvdr.token_index.costs import SearchCosts
 from gr_mvdr.token_vectors import TokenVectors
 from models.base import Table
 from models.lexical_candidates import LexicalCandidates

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 
-from gr_mvdr.files import new_file
+from gr_mvdr.files.writing import new_file
 
 
 class CheckpointFile(TorchCheckpointIO):

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from gr_mvdr.batch import PairBatch, cut, pad
-from gr_mvdr.identifiers import collection_hash
+from gr_mvdr.distributed.ranks import gathered, share
+from gr_mvdr.identifiers.scheme import collection_hash
 from gr_mvdr.progress import track
-from gr_mvdr.ranks import gathered, share
 from gr_mvdr.tokenizers import EOS_ID
 from models.base import Table
 

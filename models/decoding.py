@@ -1,4 +1,5 @@
-"""One decoder position a call: the `step` of `gr_mvdr.beam_search` for a generative system."""
+"""One decoder position a call: the `step` of `gr_mvdr.decoding.beam_search` for a generative
+system."""
 
 from typing import Any
 

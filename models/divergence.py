@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from gr_mvdr.ranks import rank
+from gr_mvdr.distributed.ranks import rank
 
 # With an fp16 scaler gradients that overflow are normal: it takes a smaller scale and goes on.
 _LEAST_SCALE = 1.0

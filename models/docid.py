@@ -1,8 +1,9 @@
 """DSI, DSI-PAWA, GENRE and GENRE-NP: one identifier a document, generated within a trie.
 
 What the identifier is (a new token, digits, the path through a cluster tree, the title) is the
-scheme's choice (`gr_mvdr.docids`, `gr_mvdr.titles`), what the output table is is the head's
-(`gr_mvdr.heads`): the systems of gr_as_mvdr Table 6 differ by their YAML only.
+scheme's choice (`gr_mvdr.identifiers.docids`, `gr_mvdr.identifiers.titles`), what the output table
+is is the head's
+(`gr_mvdr.heads.plain`): the systems of gr_as_mvdr Table 6 differ by their YAML only.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,12 +15,12 @@ import torch
 from torch import Tensor
 
 from gr_mvdr.batch import PairBatch
-from gr_mvdr.beam_search import Hypotheses, SearchResult
-from gr_mvdr.identifiers import collection_hash
+from gr_mvdr.decoding.beam_search import Hypotheses, SearchResult
+from gr_mvdr.decoding.trie import Trie
+from gr_mvdr.evaluation.ranking import Ranking
+from gr_mvdr.identifiers.scheme import collection_hash
 from gr_mvdr.parts import build, part
 from gr_mvdr.progress import track
-from gr_mvdr.ranking import Ranking
-from gr_mvdr.trie import Trie
 from models.base import Table
 from models.decoding import sequence_scores
 from models.generative import check_least, index_folder

@@ -10,17 +10,17 @@ from torch import Tensor
 
 from gr_mvdr.backbones import load_encoder_decoder
 from gr_mvdr.batch import PairBatch
-from gr_mvdr.heads import Head, Vocabulary
-from gr_mvdr.identifiers import collection_hash
+from gr_mvdr.distributed.ranks import mean_over_ranks, ranks
+from gr_mvdr.distributed.spread import of_first
+from gr_mvdr.heads.plain import Head, Vocabulary
+from gr_mvdr.identifiers.scheme import collection_hash
 from gr_mvdr.losses import symmetric_divergence, target_cross_entropy
 from gr_mvdr.parts import build
 from gr_mvdr.precision import at_least_float32
-from gr_mvdr.ranks import mean_over_ranks, ranks
-from gr_mvdr.spread import of_first
 from models.base import System, Table
 from models.contextual import build_table, encode_texts, live_table
 
-PLAIN = {"_target_": "gr_mvdr.heads.Head"}
+PLAIN = {"_target_": "gr_mvdr.heads.plain.Head"}
 
 
 class EncoderDecoder(System):

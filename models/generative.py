@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from gr_mvdr.batch import PairBatch, cut, pad
-from gr_mvdr.beam_search import Observer, SearchResult, Step, beam_search
-from gr_mvdr.constraint import Constraint
+from gr_mvdr.decoding.beam_search import Observer, SearchResult, Step, beam_search
+from gr_mvdr.decoding.constraint import Constraint
+from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.explanation import Explanation, Factors
-from gr_mvdr.files import temporary_folder
+from gr_mvdr.files.writing import temporary_folder
 from gr_mvdr.progress import track
-from gr_mvdr.ranking import Ranking
 from gr_mvdr.relevance import PairAlignment
 from gr_mvdr.tokenizers import EOS_ID
 from models.base import Table
@@ -197,7 +197,7 @@ class GenerativeSystem(EncoderDecoder):
         observer: Observer | None = None,
         wrap: Callable[[Step], Step] = lambda step: step,
     ) -> SearchResult:
-        """Beam search within a constraint; see `gr_mvdr.beam_search`.
+        """Beam search within a constraint; see `gr_mvdr.decoding.beam_search`.
 
         Args:
             sources: token ids as the encoder reads them; length: tokens a hypothesis at most.

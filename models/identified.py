@@ -11,9 +11,9 @@ from torch import Tensor
 
 from gr_mvdr.backbones import add_tokens
 from gr_mvdr.batch import PairBatch, pad
-from gr_mvdr.files import new_folder
-from gr_mvdr.heads import Vocabulary
-from gr_mvdr.identifiers import Identifiers, Scheme, collection_hash
+from gr_mvdr.files.writing import new_folder
+from gr_mvdr.heads.plain import Vocabulary
+from gr_mvdr.identifiers.scheme import Identifiers, Scheme, collection_hash
 from gr_mvdr.tokenizers import EOS_ID
 from models.base import Table
 from models.generative import GenerativeSystem

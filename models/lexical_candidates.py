@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from gr_mvdr.bm25 import BM25Index, words
+from gr_mvdr.evaluation.bm25 import BM25Index, words
 from gr_mvdr.progress import track
 from models.base import Table
 

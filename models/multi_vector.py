@@ -15,15 +15,15 @@ from torch import Tensor
 from gr_mvdr.alignment import InBatchTopK
 from gr_mvdr.all_pairs import all_pairs_relevance
 from gr_mvdr.batch import PairBatch
+from gr_mvdr.distributed.gradient_cache import check_gradient_cache, encode_share
+from gr_mvdr.distributed.whole_batch import whole_batch
 from gr_mvdr.explanation import Explanation, Factors
-from gr_mvdr.flops import multi_vector_joint_flops, mva_joint_flops
-from gr_mvdr.gradient_cache import check_gradient_cache, encode_share
 from gr_mvdr.parts import build, part
 from gr_mvdr.relevance import PairAlignment, normaliser
 from gr_mvdr.salience import IdfSalience
 from gr_mvdr.scoring import Scoring
+from gr_mvdr.token_index.flops import multi_vector_joint_flops, mva_joint_flops
 from gr_mvdr.token_vectors import TokenVectors, concatenated
-from gr_mvdr.whole_batch import whole_batch
 from models.base import Table
 from models.token_encoder import SIDES, TokenEncoder
 from models.token_searching import TokenSearching

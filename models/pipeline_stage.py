@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gr_mvdr.evaluation.ranking import Ranking
+from gr_mvdr.files.printable import printable
+from gr_mvdr.files.reading import read_checkpoint, reading
+from gr_mvdr.files.run_files import PARTS, read_config, read_provenance
 from gr_mvdr.parts import TARGET, admitting, build, check_parts
-from gr_mvdr.plain_files import read_checkpoint, reading
-from gr_mvdr.printable import printable
-from gr_mvdr.ranking import Ranking
-from gr_mvdr.run_files import PARTS, read_config, read_provenance
 from gr_mvdr.tokenizers import load_tokenizer, word_tokenizer
 from models.base import System, Table
 from models.identified import IdentifiedSystem

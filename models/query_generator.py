@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from gr_mvdr.batch import PairBatch, cut, pad
-from gr_mvdr.bm25 import BM25Index, words
-from gr_mvdr.files import new_file, temporary_folder
+from gr_mvdr.evaluation.bm25 import BM25Index, words
+from gr_mvdr.evaluation.ranking import Ranking
+from gr_mvdr.files.writing import new_file, temporary_folder
 from gr_mvdr.parts import part
 from gr_mvdr.progress import track
-from gr_mvdr.ranking import Ranking
 from gr_mvdr.relevance import PairAlignment
 from gr_mvdr.tokenizers import EOS_ID, load_tokenizer
 from models.base import Table

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from gr_mvdr.batch import PairBatch
-from gr_mvdr.files import temporary_folder
+from gr_mvdr.evaluation.ranking import Ranking
+from gr_mvdr.files.writing import temporary_folder
 from gr_mvdr.parts import part
-from gr_mvdr.ranking import Ranking
 from gr_mvdr.relevance import PairAlignment
 from models.base import System, Table
 from models.pipeline_stage import FinishedRun, Stage

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from gr_mvdr.batch import pad
-from gr_mvdr.ngram_index import NgramIndex
+from gr_mvdr.decoding.ngram_index import NgramIndex
+from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.tokenizers import EOS_ID
-from gr_mvdr.trie import Trie
 from models.decoding import sequence_scores
 
 # A key: an n-gram of the index and its log-probability given the query.

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from gr_mvdr.batch import PairBatch, cut, pad
-from gr_mvdr.beam_search import SearchResult
-from gr_mvdr.evidence import score_documents
-from gr_mvdr.heads import Vocabulary
-from gr_mvdr.identifiers import collection_hash
-from gr_mvdr.ngram_index import NgramIndex
+from gr_mvdr.decoding.beam_search import SearchResult
+from gr_mvdr.decoding.evidence import score_documents
+from gr_mvdr.decoding.ngram_index import NgramIndex
+from gr_mvdr.decoding.trie import Trie
+from gr_mvdr.heads.plain import Vocabulary
+from gr_mvdr.identifiers.scheme import collection_hash
 from gr_mvdr.parts import part
 from gr_mvdr.tokenizers import EOS_ID
-from gr_mvdr.trie import Trie
 from models.base import Table
 from models.generative import GenerativeSystem, check_least, index_folder
 from models.seal_keys import Key, query_keys, title_keys

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from gr_mvdr.batch import cut, like_sized, pad
-from gr_mvdr.files import temporary_folder
+from gr_mvdr.distributed.spread import spread
+from gr_mvdr.evaluation.ranking import Ranking, best_documents, recall_of_exact
+from gr_mvdr.files.writing import temporary_folder
 from gr_mvdr.progress import track
-from gr_mvdr.ranking import Ranking, best_documents, recall_of_exact
 from gr_mvdr.scoring import Scoring
-from gr_mvdr.spread import spread
-from gr_mvdr.token_index import TokenIndex
-from gr_mvdr.token_search import TokenSearch
-from gr_mvdr.token_store import PackedTokens
+from gr_mvdr.token_index.index import TokenIndex
+from gr_mvdr.token_index.search import TokenSearch
+from gr_mvdr.token_index.store import PackedTokens
 from gr_mvdr.token_vectors import TokenVectors
 from gr_mvdr.tokenizers import EOS_ID
 from gr_mvdr.weights import weights_hash

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gr_mvdr.plain_files import read_checkpoint, reading
+from gr_mvdr.files.reading import read_checkpoint, reading
 from gr_mvdr.tokenizers import load_tokenizer
 from models.base import System
 from models.pipeline_stage import FinishedRun

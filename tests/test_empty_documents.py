@@ -8,8 +8,8 @@ import datasets
 import pytest
 from hydra import compose, initialize_config_dir
 
-from gr_mvdr.ngram_index import NgramIndex
-from gr_mvdr.ranking import Ranking
+from gr_mvdr.decoding.ngram_index import NgramIndex
+from gr_mvdr.evaluation.ranking import Ranking
 from train import train
 
 ROOT = Path(__file__).parents[1]

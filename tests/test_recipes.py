@@ -22,7 +22,7 @@ from analysis.restore import restored
 from analysis.run_folder import find_runs
 from conf.checks import check_values
 from conf.rehearse import rehearsal_of, rehearsed
-from gr_mvdr.token_index import PackedTokens, TokenIndex
+from gr_mvdr.token_index.index import PackedTokens, TokenIndex
 from train import train
 
 ROOT = Path(__file__).parents[1]

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 import train as train_module
 from analysis.recipes.recipe import read_recipes
 from analysis.run_folder import read_run
-from gr_mvdr.ranking import Ranking
+from gr_mvdr.evaluation.ranking import Ranking
 from train import train
 
 ROOT = Path(__file__).parents[1]

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from gr_mvdr.ranks import join, rank
+from gr_mvdr.distributed.ranks import join, rank
 from tests.float64 import compute_in
 
 ROOT = Path(__file__).parents[1]

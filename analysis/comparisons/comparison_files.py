@@ -10,7 +10,7 @@ from analysis.comparisons.comparison_page import Findings, find_out, write_compa
 from analysis.comparisons.paper_table import PaperTable
 from analysis.rows import write_rows
 from analysis.tables import markdown, summary
-from gr_mvdr.files import new_file, write_text
+from gr_mvdr.files.writing import new_file, write_text
 
 FIGURES = "comparison_figures"
 IDENTITY = ("setting", "system", "paradigm", "seeds")

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from analysis.run_folder import Run
-from gr_mvdr.ranking import Qrels, Ranking, read_qrels
-from gr_mvdr.significance import values_by_query
+from gr_mvdr.evaluation.ranking import Qrels, Ranking, read_qrels
+from gr_mvdr.evaluation.significance import values_by_query
 
 # Of all test queries, and of those that were reranked.
 JUDGEMENTS, RERANKED = "retrieve.qrels", "rerank.qrels"

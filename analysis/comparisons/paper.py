@@ -7,7 +7,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from gr_mvdr.metrics import rank_of
+from gr_mvdr.evaluation.metrics import rank_of
 
 # Where a row's numbers come from: the search, a form of reranking ("rerank/FORM"), or what was
 # measured of the alignments ("analysis/…", whose metrics have names of their own).

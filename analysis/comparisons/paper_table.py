@@ -16,8 +16,8 @@ from analysis.comparisons.paper_rows import is_of, measured
 from analysis.metric_names import MISSING, Statistic
 from analysis.rows import write_rows
 from analysis.tables import Cell, Table, markdown
-from gr_mvdr.files import write_text
-from gr_mvdr.significance import PERMUTATIONS, randomisation_test
+from gr_mvdr.evaluation.significance import PERMUTATIONS, randomisation_test
+from gr_mvdr.files.writing import write_text
 
 # A paper's table beside ours, and how to read it.
 PaperTable = tuple[Table, list[str]]

@@ -14,8 +14,8 @@ from analysis.comparisons.judged_queries import JUDGEMENTS, JudgedQueries
 from analysis.metric_names import Statistic
 from analysis.rows import Row
 from analysis.tables import Cell, Table
+from gr_mvdr.evaluation.significance import holm, randomisation_test
 from gr_mvdr.progress import track
-from gr_mvdr.significance import holm, randomisation_test
 
 METRICS = ("mrr@10", "recall@10")
 LEVEL = 0.05  # a corrected p-value below it is marked

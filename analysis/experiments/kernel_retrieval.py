@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from analysis.kernel import LogFeatures, row_features
-from gr_mvdr.ranking import tie_order
+from gr_mvdr.evaluation.ranking import tie_order
 from gr_mvdr.token_vectors import TokenVectors
 
 

@@ -12,8 +12,8 @@ from analysis.kernel import LogFeatures, feature_maps
 from gr_mvdr.alignment import Softmax
 from gr_mvdr.all_pairs import all_pairs_relevance
 from gr_mvdr.batch import pad
+from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.progress import track
-from gr_mvdr.ranking import Ranking
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_vectors import TokenVectors, stack
 

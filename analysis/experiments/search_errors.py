@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gr_mvdr.ranking import Ranking
+from gr_mvdr.evaluation.ranking import Ranking
 
 DEPTHS = (1, 10)
 

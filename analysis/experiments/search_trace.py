@@ -7,8 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from gr_mvdr.beam_search import Hypotheses, SearchResult, Step
-from gr_mvdr.constraint import Successors
+from gr_mvdr.decoding.beam_search import Hypotheses, SearchResult, Step
+from gr_mvdr.decoding.constraint import Successors
 
 
 class SearchTrace:

@@ -15,8 +15,8 @@ from analysis.sampling import spread
 from analysis.style import COLOURS, PAGE_WIDTH, PANEL_HEIGHT, STYLE
 from gr_mvdr.parts import part
 from gr_mvdr.progress import track
-from gr_mvdr.token_index import TokenIndex
-from gr_mvdr.token_neighbours import TokenNeighbours
+from gr_mvdr.token_index.index import TokenIndex
+from gr_mvdr.token_index.neighbours import TokenNeighbours
 
 PREFIX = "analysis/token_retrieval/"
 RANKS = (1, 10, 100)  # of the metrics

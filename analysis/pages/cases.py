@@ -21,7 +21,7 @@ from analysis.pages.case_selection import Candidate, Pair, choose_cases
 from analysis.run_folder import Run
 from analysis.store.alignment_store import AlignmentStore
 from analysis.store.vocabulary import Vocabulary, read_vocabulary
-from gr_mvdr.ranking import Ranking
+from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.relevance import PairAlignment
 
 RANKING = "retrieve.trec"

@@ -6,7 +6,7 @@ from typing import Any
 
 import jinja2
 
-from gr_mvdr.files import write_text
+from gr_mvdr.files.writing import write_text
 
 TEMPLATES = Path(__file__).parent / "templates"
 

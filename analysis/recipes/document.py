@@ -18,7 +18,7 @@ from analysis.recipes.recipe import CONFIGURATIONS, Recipe, makers, read_recipes
 from analysis.recipes.rehearse import read_record
 from analysis.recipes.work import CORPORA, work
 from conf.resolvers import register_resolvers
-from gr_mvdr.files import write_text
+from gr_mvdr.files.writing import write_text
 
 DOCUMENT = CONFIGURATIONS.parent / "docs" / "reproduce.md"
 PAPERS = {

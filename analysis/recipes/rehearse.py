@@ -17,7 +17,7 @@ from analysis.provenance import git_revision, processor
 from analysis.recipes.recipe import Recipe, makers, read_recipes
 from analysis.run_folder import find_runs
 from conf.errors import errors_in_a_line
-from gr_mvdr.files import write_json
+from gr_mvdr.files.writing import write_json
 
 ROOT = Path(__file__).parents[2]
 RECORD = ROOT / "docs" / "rehearsals.json"

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from analysis.recipes.cost import SIZES, Work
-from gr_mvdr.token_store import columns_of
+from gr_mvdr.token_index.store import columns_of
 
 WORD_TOKENS = 1.4  # T5's tokens an English word, assumed
 IDENTIFIER_TOKENS = 6  # of a docid or a title, assumed
-# gr_mvdr.token_neighbours holds of a token 4 bits for every two dimensions, and faiss's 64-bit id.
+# gr_mvdr.token_index.neighbours holds of a token 4 bits for every two dimensions, and faiss's
+# 64-bit id.
 CODE_BYTES_A_DIMENSION, LIST_ID_BYTES = 1 / 4, 8
 
 

@@ -22,9 +22,9 @@ from torch import Tensor
 
 from analysis.directed_alignment import own_direction
 from analysis.store.alignment_fields import FIELDS, Fields, padded
-from gr_mvdr.checksums import read_sealed, verify
 from gr_mvdr.explanation import Explanation
-from gr_mvdr.plain_files import reading
+from gr_mvdr.files.checksums import read_sealed, verify
+from gr_mvdr.files.reading import reading
 from gr_mvdr.relevance import PairAlignment
 
 FORMAT = 2

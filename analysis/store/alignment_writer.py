@@ -12,10 +12,10 @@ from safetensors.torch import save
 from analysis.provenance import VERSION
 from analysis.store.alignment_fields import MATRICES, Fields, cut
 from analysis.store.alignment_store import CODEC, PRECISIONS, StoreDescription, describe, lengths
-from gr_mvdr.checksums import checksum, write_sealed
 from gr_mvdr.explanation import Explanation
-from gr_mvdr.files import new_file, put, write_json
-from gr_mvdr.plain_files import read_json
+from gr_mvdr.files.checksums import checksum, write_sealed
+from gr_mvdr.files.reading import read_json
+from gr_mvdr.files.writing import new_file, put, write_json
 
 SHARD_VALUES = 2**23  # similarity values in a shard: 32 MB of fp32
 PROGRESS = "progress.json"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gr_mvdr.files import write_json
+from gr_mvdr.files.writing import write_json
 
 FILE = "vocabulary.json"
 # How tokenisers mark a piece that begins a word, and one that goes on with it.

@@ -13,11 +13,11 @@ from analysis.gallery import GalleryEntry
 from analysis.rows import Row
 from analysis.studies.curves import Curves, draw_curves
 from analysis.studies.study import Findings, study_table
-from gr_mvdr.metrics import METRICS, rank_of
+from gr_mvdr.evaluation.metrics import METRICS, rank_of
+from gr_mvdr.evaluation.ranking import Ranking, recall_of_exact
 from gr_mvdr.parts import part
 from gr_mvdr.progress import track
-from gr_mvdr.ranking import Ranking, recall_of_exact
-from gr_mvdr.search_costs import SearchCosts
+from gr_mvdr.token_index.costs import SearchCosts
 
 # Places of a ranking that are held against the exact search's.
 FIRST = 10

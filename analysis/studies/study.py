@@ -21,7 +21,7 @@ from analysis.gallery import Gallery, GalleryEntry
 from analysis.metric_names import Statistic
 from analysis.rows import Row, write_rows
 from analysis.tables import Cell, Table, markdown
-from gr_mvdr.files import write_text
+from gr_mvdr.files.writing import write_text
 from gr_mvdr.parts import admitting, build
 
 NAME = "study"

@@ -16,12 +16,12 @@ from data_modules.collection import JUDGEMENTS, Collection
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.alignment import MaxSim
 from gr_mvdr.batch import pad
+from gr_mvdr.evaluation.metrics import METRICS
+from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.explanation import DecoderPaths, Explanation
-from gr_mvdr.metrics import METRICS
-from gr_mvdr.ranking import Ranking
 from gr_mvdr.relevance import PairAlignment
 from gr_mvdr.scoring import Scoring
-from gr_mvdr.search_costs import SearchCosts
+from gr_mvdr.token_index.costs import SearchCosts
 from gr_mvdr.token_vectors import TokenVectors
 
 PARTS = ("self_attention", "cross_attention", "feed_forward")

@@ -11,8 +11,8 @@ from analysis.studies.adaptation import Adaptation, Strategy
 from analysis.studies.adaptation_figure import adaptation_figure
 from analysis.studies.study import check_study, run_study
 from gr_mvdr.alignment import TopK, TopP
-from gr_mvdr.metrics import evaluate
-from gr_mvdr.ranking import Ranking
+from gr_mvdr.evaluation.metrics import evaluate
+from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.scoring import Scoring
 
 ADAPTATION = {"_target_": "analysis.studies.adaptation.Adaptation", "k": [1, 2], "p": [0.2, 0.5]}

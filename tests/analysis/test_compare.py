@@ -14,7 +14,7 @@ from analysis.comparisons.comparison import compare_runs
 from analysis.metric_names import Statistic
 from analysis.sweep import CompareRuns
 from analysis.tables import comparison_tables, summary
-from gr_mvdr.metrics import METRICS
+from gr_mvdr.evaluation.metrics import METRICS
 
 ROOT = Path(__file__).parents[2]
 CURVE = "analysis/exact_match/query_to_document/soft/idf_0_2"

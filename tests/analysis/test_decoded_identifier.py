@@ -11,7 +11,7 @@ from analysis.experiments.decoded_identifier import (
 )
 from data_modules.gold import gold_tokens
 from data_modules.sources import AlmanacDataModule
-from gr_mvdr.beam_search import Hypotheses
+from gr_mvdr.decoding.beam_search import Hypotheses
 from gr_mvdr.tokenizers import EOS_ID
 
 WORDS = dict(backbone=None, path=None, unit="word", vocab_size=500, lowercase=True)

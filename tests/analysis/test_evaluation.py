@@ -15,7 +15,7 @@ from analysis.experiments.kernel_search import kernel_rankings
 from analysis.studies.study import run_study
 from data_modules.collection import JUDGEMENTS, Collection
 from data_modules.module import RetrievalDataModule
-from gr_mvdr.ranking import Ranking
+from gr_mvdr.evaluation.ranking import Ranking
 from models.multi_vector import MultiVector
 
 METRICS = ["recall@1", "mrr@5", "ndcg@5", "success@3"]
@@ -120,7 +120,7 @@ def test_kernels_and_reranking_leave_it_out_too(system, data, tmp_path):
 
 
 def test_nothing_else_in_analysis_judges_a_ranking():
-    """Written rankings (`gr_mvdr.significance`) have left it out already."""
+    """Written rankings (`gr_mvdr.evaluation.significance`) have left it out already."""
     judging = {
         str(file)
         for file in Path("analysis").rglob("*.py")

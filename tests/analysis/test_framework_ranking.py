@@ -3,8 +3,8 @@ import torch
 
 from analysis.experiments.framework_ranking import NAMES, measure_framework_ranking, relevances
 from gr_mvdr.batch import PairBatch, cut, pad
-from gr_mvdr.metrics import evaluate
-from gr_mvdr.ranking import Ranking
+from gr_mvdr.evaluation.metrics import evaluate
+from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.tokenizers import EOS_ID
 from models.docid import Docid
 from models.multi_vector import MultiVector
@@ -34,8 +34,8 @@ def sharpened(model):
 
 def docid(data, directory, known):
     torch.manual_seed(0)
-    identifiers = {"_target_": "gr_mvdr.docids.NaiveDocids"}
-    head = {"_target_": "gr_mvdr.heads.Head"}
+    identifiers = {"_target_": "gr_mvdr.identifiers.docids.NaiveDocids"}
+    head = {"_target_": "gr_mvdr.heads.plain.Head"}
     system = Docid(identifiers=identifiers, head=head, backbone=BACKBONE, beam_size=3, **SIZES)
     system.prepare(data.documents, known, directory)
     return sharpened(system)

@@ -16,8 +16,8 @@ from analysis.kernel import (
     softmax_relevance,
     squared_key_norm,
 )
+from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.explanation import Factors
-from gr_mvdr.ranking import Ranking
 from gr_mvdr.token_vectors import TokenVectors
 
 

@@ -9,8 +9,8 @@ from analysis.kernel import feature_maps, kernel_relevance, softmax_relevance, s
 from analysis.rows import write_rows
 from gr_mvdr.alignment import Softmax
 from gr_mvdr.batch import cut, pad
-from gr_mvdr.metrics import evaluate
-from gr_mvdr.ranking import Ranking
+from gr_mvdr.evaluation.metrics import evaluate
+from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.relevance import relevance, similarity
 from gr_mvdr.tokenizers import EOS_ID
 from models.bm25 import BM25

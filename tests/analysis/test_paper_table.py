@@ -14,9 +14,9 @@ from analysis.comparisons.paper_table import paper_lines, write_paper_table
 from analysis.evaluation import evaluate_retrieval
 from analysis.run_folder import read_run
 from analysis.sweep import CompareRuns
-from gr_mvdr.metrics import evaluate
-from gr_mvdr.ranking import Ranking, read_qrels, write_qrels
-from gr_mvdr.significance import randomisation_test
+from gr_mvdr.evaluation.metrics import evaluate
+from gr_mvdr.evaluation.ranking import Ranking, read_qrels, write_qrels
+from gr_mvdr.evaluation.significance import randomisation_test
 
 QUERIES = 12
 PAPER = {

@@ -6,7 +6,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from analysis.run_folder import asked_run, find_run, opened_run, read_run, start_run
-from gr_mvdr.files import write_json
+from gr_mvdr.files.writing import write_json
 
 
 def configuration(folder, **changed):

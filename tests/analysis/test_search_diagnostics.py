@@ -16,11 +16,11 @@ from analysis.experiments.search_trace import SearchTrace
 from analysis.gallery import Gallery, GalleryEntry, read_gallery
 from analysis.pages.report import write_report
 from analysis.tables import run_tables
-from gr_mvdr.beam_search import beam_search
-from gr_mvdr.metrics import evaluate
+from gr_mvdr.decoding.beam_search import beam_search
+from gr_mvdr.decoding.trie import Trie
+from gr_mvdr.evaluation.metrics import evaluate
+from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.parts import admitting
-from gr_mvdr.ranking import Ranking
-from gr_mvdr.trie import Trie
 from models.docid import Docid
 from models.t5_seal import T5SEAL
 
@@ -418,7 +418,7 @@ def test_names_of_the_metrics():
 
 
 class FixedDocids:
-    """A scheme of given docids (`gr_mvdr.identifiers.Scheme`); two documents share one."""
+    """A scheme of given docids (`gr_mvdr.identifiers.scheme.Scheme`); two documents share one."""
 
     n_tokens, width = 0, None
 

@@ -4,7 +4,7 @@ import pytest
 
 from analysis.studies.search_grid import SearchGrid
 from analysis.studies.study import check_study, run_study
-from gr_mvdr.ranking import Ranking, recall_of_exact
+from gr_mvdr.evaluation.ranking import Ranking, recall_of_exact
 
 GRID = {"mode": ["gather"], "keep_document": [0.25, 1.0]}
 CURVES = {"x": "keep_document", "title": "Pruning"}

@@ -10,8 +10,8 @@ from analysis.comparisons.significance_tables import (
     interval_table,
 )
 from analysis.run_folder import Run
-from gr_mvdr.ranking import Ranking, write_qrels
-from gr_mvdr.significance import holm
+from gr_mvdr.evaluation.ranking import Ranking, write_qrels
+from gr_mvdr.evaluation.significance import holm
 
 QUERIES = [f"q{n}" for n in range(40)]
 

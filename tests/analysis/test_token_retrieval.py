@@ -5,8 +5,8 @@ import torch
 from datasets import Dataset
 
 from analysis.experiments.token_retrieval import by_rank, hits, measure_token_retrieval
-from gr_mvdr.token_index import TokenIndex
-from gr_mvdr.token_store import PackedTokens
+from gr_mvdr.token_index.index import TokenIndex
+from gr_mvdr.token_index.store import PackedTokens
 from gr_mvdr.token_vectors import TokenVectors
 
 END = 1

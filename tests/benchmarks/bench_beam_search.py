@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from transformers import T5Config, T5ForConditionalGeneration
 
-from gr_mvdr.beam_search import beam_search
-from gr_mvdr.ngram_index import NgramIndex
+from gr_mvdr.decoding.beam_search import beam_search
+from gr_mvdr.decoding.ngram_index import NgramIndex
 from tests.benchmarks.bench_ngram_index import zipf_corpus
 
 QUERIES, BEAMS, STEPS, QUERY_LENGTH = 16, 15, 10, 32

@@ -5,8 +5,8 @@ import time
 
 import numpy as np
 
-from gr_mvdr.evidence import score_documents
-from gr_mvdr.ngram_index import NgramIndex
+from gr_mvdr.decoding.evidence import score_documents
+from gr_mvdr.decoding.ngram_index import NgramIndex
 from tests.benchmarks.bench_ngram_index import zipf_corpus
 
 QUERIES, KEYS, LONGEST_KEY, VOCABULARY = 20, 300, 10, 32_128

@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from gr_mvdr.alignment import MaxSim
 from gr_mvdr.scoring import Scoring
-from gr_mvdr.token_index import PackedTokens, TokenIndex
+from gr_mvdr.token_index.index import PackedTokens, TokenIndex
 from gr_mvdr.token_vectors import TokenVectors
 
 DOCUMENTS, MEAN_LENGTH, LONGEST, DIMENSION = 8_700, 104, 200, 128

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gr_mvdr.ngram_index import NgramIndex
+from gr_mvdr.decoding.ngram_index import NgramIndex
 
 N_TOKENS = 5_000_000
 DOCUMENT_LENGTH = 250

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from gr_mvdr.batch import PairBatch
-from gr_mvdr.flops import hours, training_flops
+from gr_mvdr.token_index.flops import hours, training_flops
 from models.docid import Docid
 from models.multi_vector import MultiVector
 from models.t5_seal import T5SEAL
@@ -109,7 +109,7 @@ def seal(backbone: dict[str, Any], batch: int, cache: int | None) -> Case:
 def dsi(backbone: dict[str, Any], batch: int, cache: int | None) -> Case:
     system = Docid(
         backbone,
-        identifiers={"_target_": "gr_mvdr.docids.NaiveDocids"},
+        identifiers={"_target_": "gr_mvdr.identifiers.docids.NaiveDocids"},
         query_length=DSI_QUERY,
         document_length=DSI_QUERY,
         beam_size=20,

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 from transformers import T5ForConditionalGeneration
 
-from gr_mvdr.beam_search import beam_search
-from gr_mvdr.heads import Head
-from gr_mvdr.trie import Trie
+from gr_mvdr.decoding.beam_search import beam_search
+from gr_mvdr.decoding.trie import Trie
+from gr_mvdr.heads.plain import Head
 from models.decoding import DecodingStep
 from tests.benchmarks.bench_beam_search import small_t5
 
@@ -109,7 +109,8 @@ def search_by_trie(
     beam_size: int,
     length: int,
 ) -> Found:
-    """The same search by `gr_mvdr.beam_search`, with the step of the generative systems."""
+    """The same search by `gr_mvdr.decoding.beam_search`, with the step of the generative
+    systems."""
 
     def encode(ids: Tensor, mask: Tensor) -> Tensor:
         return model.encoder(ids, attention_mask=mask.long()).last_hidden_state

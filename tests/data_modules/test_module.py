@@ -14,7 +14,7 @@ from data_modules.epoch import Epoch, collate
 from data_modules.examples import SpanExamples
 from data_modules.module import RetrievalDataModule
 from data_modules.tasks import Example
-from gr_mvdr.ranking import Ranking
+from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.tokenizers import EOS_ID, UNK_ID
 
 LEXICON = "river stone amber castle hollow marsh bright winter copper lantern north harbour".split()

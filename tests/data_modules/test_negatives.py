@@ -20,9 +20,9 @@ from data_modules.indexing import FirstTokens, Indexing
 from data_modules.module import RetrievalDataModule
 from data_modules.negatives import Bm25Negatives, OwnNegatives, RunNegatives, TripleNegatives
 from data_modules.tasks import Example, GivenNegatives
-from gr_mvdr.bm25 import words
+from gr_mvdr.evaluation.bm25 import words
+from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.losses import GivenNegativesCrossEntropy
-from gr_mvdr.ranking import Ranking
 from gr_mvdr.tokenizers import EOS_ID
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ from data_modules import room, store
 from data_modules.formats.registry import read_layout
 from data_modules.layout import Document, Judgement, Layout, Query, Ranked
 from data_modules.store import collect
-from gr_mvdr.ranking import Ranking
+from gr_mvdr.evaluation.ranking import Ranking
 
 DOCUMENTS = [("a", "", "x"), ("b", "B", "y z"), ("c", "C", "")]
 QUERIES = [("1", "x?"), ("2", "y?")]

@@ -4,9 +4,9 @@ import datasets
 import pytest
 import torch
 
-from gr_mvdr.beam_search import beam_search
-from gr_mvdr.ranking import Ranking, best_documents
-from gr_mvdr.trie import Trie
+from gr_mvdr.decoding.beam_search import beam_search
+from gr_mvdr.decoding.trie import Trie
+from gr_mvdr.evaluation.ranking import Ranking, best_documents
 from models.divergence import check_norm
 from tests.faults.forked import configuration
 from train import train

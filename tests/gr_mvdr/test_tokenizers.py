@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from gr_mvdr.bm25 import words
+from gr_mvdr.evaluation.bm25 import words
 from gr_mvdr.tokenizers import (
     EOS_ID,
     PAD_ID,

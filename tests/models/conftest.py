@@ -18,13 +18,13 @@ OPTIMIZER = {"learning_rate": 1e-3, "weight_decay": 0.01, "schedule": "constant"
 SEARCH = dict(mode="exact")
 EVIDENCE = dict(alpha=2.0, beta=0.8, smoothing=0.1, max_occurrences_1=1500)
 
-ATOMIC = {"_target_": "gr_mvdr.docids.AtomicDocids"}
-NAIVE = {"_target_": "gr_mvdr.docids.NaiveDocids"}
-SEMANTIC = {"_target_": "gr_mvdr.docids.SemanticDocids", "k": 2, "leaf_size": 2}
-TITLES = {"_target_": "gr_mvdr.titles.Titles"}
-PLAIN = {"_target_": "gr_mvdr.heads.Head"}
-PAWA = {"_target_": "gr_mvdr.pawa.PawaHead", "layers": 1, "heads": 2}
-NP = {"_target_": "gr_mvdr.non_parametric.NonParametricHead", "clusters": 2}
+ATOMIC = {"_target_": "gr_mvdr.identifiers.docids.AtomicDocids"}
+NAIVE = {"_target_": "gr_mvdr.identifiers.docids.NaiveDocids"}
+SEMANTIC = {"_target_": "gr_mvdr.identifiers.docids.SemanticDocids", "k": 2, "leaf_size": 2}
+TITLES = {"_target_": "gr_mvdr.identifiers.titles.Titles"}
+PLAIN = {"_target_": "gr_mvdr.heads.plain.Head"}
+PAWA = {"_target_": "gr_mvdr.heads.pawa.PawaHead", "layers": 1, "heads": 2}
+NP = {"_target_": "gr_mvdr.heads.non_parametric.NonParametricHead", "clusters": 2}
 # Every kind of docid system: identifiers and head. A token of the titles has several NP rows.
 DOCIDS = {
     "atomic": (ATOMIC, PLAIN),

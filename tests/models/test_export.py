@@ -12,11 +12,11 @@ from gr_mvdr.batch import cut, pad
 from gr_mvdr.tokenizers import EOS_ID, load_tokenizer
 from models.bm25 import BM25
 from models.cross_encoder import CrossEncoder
-from models.export import write_system
-from models.exported import load_exported
+from models.export.read import load_exported
+from models.export.sentence_transformers import obstacles
+from models.export.write import write_system
 from models.query_generator import QueryGenerator
 from models.rerank_pipeline import RerankPipeline
-from models.sentence_transformers_folder import obstacles
 
 DOCIDS = "atomic naive semantic titles semantic-pawa shared-pawa titles-nci titles-np".split()
 EXPRESSIBLE = ["t5_colbert", "xtr"]
@@ -295,7 +295,7 @@ def test_systems_without_weights_of_their_own_are_refused(tmp_path, tokenizer, k
     [
         ({"format": 2}, r"gr_mvdr.json: format=2: must be 1"),
         ({"system": "os.system"}, r"model._target_=os.system: is no part of this library"),
-        ({"system": "models.export.write_t5"}, r"is no part of this library"),
+        ({"system": "models.export.write.write_t5"}, r"is no part of this library"),
         ({"system": "analysis.run.analyse_again"}, r"is no part of this library"),
         ({"head": {"_target_": "os.system"}}, r"_target_=os.system: is no part of this library"),
         ({"head": {"_target_": "gr_mvdr.backbones.T5Config"}}, r"is no part of this library"),

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from data_modules.epoch import collate
-from gr_mvdr import gradient_cache
+from gr_mvdr.distributed import gradient_cache
 from tests.models.test_two_ranks import DISTINCT, examples, make_cross_encoder
 
 BACKBONE = dict(name=None, attention="eager")

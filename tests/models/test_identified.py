@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gr_mvdr.identifiers import collection_hash
+from gr_mvdr.identifiers.scheme import collection_hash
 from gr_mvdr.tokenizers import EOS_ID
 
 pytest.importorskip("sklearn")
@@ -234,7 +234,7 @@ def test_label_smoothing_is_refused_where_rows_are_masked(tools, tmp_path):
 
 def test_the_models_own_encoder_makes_the_tree(tools):
     """A document's vector is the mean of the encoder's over its tokens and one end token."""
-    own = {"_target_": "gr_mvdr.document_embeddings.OwnEncoder", "length": 6}
+    own = {"_target_": "gr_mvdr.identifiers.document_embeddings.OwnEncoder", "length": 6}
     documents = tools.named_documents()
     system = tools.make_docid("semantic", identifiers=tools.SEMANTIC | {"embeddings": own})
     points = torch.tensor(system.scheme.tree.points).double()  # kept as fp32

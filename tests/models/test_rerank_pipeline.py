@@ -8,7 +8,7 @@ import pytest
 import torch
 import yaml
 
-from gr_mvdr.ranking import Ranking
+from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.tokenizers import load_tokenizer, word_tokenizer
 from models.base import System
 from models.bm25 import BM25

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gr_mvdr.batch import cut, pad
-from gr_mvdr.evidence import score_documents
+from gr_mvdr.decoding.evidence import score_documents
 from gr_mvdr.tokenizers import EOS_ID
 
 BODY, TITLE, END = [50], [51, 52], [53]

@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from gr_mvdr.beam_search import beam_search
-from gr_mvdr.evidence import score_documents
-from gr_mvdr.ngram_index import NgramIndex
+from gr_mvdr.decoding.beam_search import beam_search
+from gr_mvdr.decoding.evidence import score_documents
+from gr_mvdr.decoding.ngram_index import NgramIndex
 from gr_mvdr.tokenizers import EOS_ID
 
 

@@ -6,7 +6,7 @@ Every system's weights are zero, so that all documents of equal length tie exact
 import pytest
 import torch
 
-from gr_mvdr.beam_search import Hypotheses
+from gr_mvdr.decoding.beam_search import Hypotheses
 from models.bm25 import BM25
 from models.cross_encoder import CrossEncoder
 from models.t5_seal import Keys

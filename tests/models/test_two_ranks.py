@@ -13,9 +13,9 @@ from torch.nn.parallel import DistributedDataParallel
 from data_modules.epoch import collate
 from data_modules.tasks import Example, GivenNegatives
 from gr_mvdr.batch import cut
-from gr_mvdr.ranks import rank, ranks
+from gr_mvdr.distributed.ranks import rank, ranks
+from gr_mvdr.distributed.whole_batch import assembled, whole_batch
 from gr_mvdr.tokenizers import EOS_ID
-from gr_mvdr.whole_batch import assembled, whole_batch
 from models.cross_encoder import CrossEncoder
 from tests.two_processes import in_two_processes
 

@@ -24,7 +24,7 @@ from analysis.pages.report import write_report
 from analysis.restore import restored
 from analysis.run import analyse_again
 from analysis.run_folder import read_run
-from models.exported import load_exported
+from models.export.read import load_exported
 from models.rerank_pipeline import RerankPipeline
 from models.weights import find_weights, take_weights
 from tests.security.conftest import MODELS

@@ -20,7 +20,7 @@ def payloads(marker: Path) -> list[dict[str, Any]]:
         {"_target_": "subprocess.Popen", "args": ["touch", str(marker)]},
         {"_target_": "builtins.exec", "source": f"open({str(marker)!r}, 'w')"},
         {"_target_": "payload_module.Part"},
-        {"_target_": "gr_mvdr.ranking.write_qrels", "qrels": {}, "path": str(marker)},
+        {"_target_": "gr_mvdr.evaluation.ranking.write_qrels", "qrels": {}, "path": str(marker)},
         {"_target_": "pytorch_lightning.Trainer", "default_root_dir": str(marker)},
         {"_target_": "hydra.utils.instantiate", "config": {"_target_": "os.system"}},
         {"_target_": "data_modules.build.build", "config": {}},

@@ -25,12 +25,12 @@ from analysis.run import analyse_again
 from analysis.run_folder import read_run
 from conf.errors import errors_in_a_line
 from data_modules.builders.public import public
+from gr_mvdr.files.reading import read_checkpoint, read_yaml
+from gr_mvdr.files.run_files import read_provenance
 from gr_mvdr.parts import admitting, build, find_part
-from gr_mvdr.plain_files import read_checkpoint, read_yaml
-from gr_mvdr.run_files import read_provenance
 from gr_mvdr.tokenizers import load_tokenizer
 from models.checkpoint_file import CheckpointFile
-from models.exported import load_exported
+from models.export.read import load_exported
 from models.rerank_pipeline import RerankPipeline
 from tests.security.conftest import ROOT, TINY
 from tests.test_train import beir
@@ -51,7 +51,11 @@ def payload(marker: Path, kind: str) -> dict:
     return {
         "system": {"_target_": "os.system", "command": touch},
         "popen": {"_target_": "subprocess.Popen", "args": ["touch", str(marker)]},
-        "writer": {"_target_": "gr_mvdr.ranking.write_qrels", "qrels": {}, "path": str(marker)},
+        "writer": {
+            "_target_": "gr_mvdr.evaluation.ranking.write_qrels",
+            "qrels": {},
+            "path": str(marker),
+        },
         "partial": {"_target_": "subprocess.check_call", "args": ["touch", str(marker)]},
     }[kind]
 
@@ -215,7 +219,7 @@ def test_a_users_own_class_trains_and_its_folder_asks_for_trust(tmp_path):
     assert command(*asked, "trust=true").returncode == 0 and (tmp_path / "marker").exists()
     exported = command("-m", "analysis.export", f"run={run}", "trust=true")
     assert exported.returncode == 0, exported.stderr
-    load = "from models.exported import load_exported; load_exported({!r}{})"
+    load = "from models.export.read import load_exported; load_exported({!r}{})"
     refused = command("-c", load.format(str(run / "export"), ""))
     assert refused.returncode == 1 and not (tmp_path / "marker").exists()
     assert command("-c", load.format(str(run / "export"), ", trust=True")).returncode == 0

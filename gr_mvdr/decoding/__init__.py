@@ -1,0 +1,1 @@
+"""From query to identifiers to documents: constraints, beam search, evidence."""

@@ -1,0 +1,264 @@
+"""An index of every n-gram of a corpus: a suffix array, which does the work of SEAL's FM-index.
+
+A prefix of t tokens is an interval [low, high) of the sorted suffixes: its length is the prefix's
+count, its entries are the prefix's places. The prefix's successors begin at `low` and wherever two
+neighbours share exactly t tokens, so the array of shared prefix lengths lists them.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gr_mvdr.decoding.constraint import Successors, ragged_range
+from gr_mvdr.decoding.suffix_array import common_prefixes, join, sort_suffixes
+from gr_mvdr.files.arrays import check, check_offsets, read_arrays, write_arrays
+
+# Branches of so many depths are held in memory; deeper intervals are short enough to scan.
+LISTED_DEPTHS = 2
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """Prefixes of `depth` tokens each: their intervals [low, high) of the index, (H,) int64.
+
+    The intervals stay in numpy, beside the index; `device` is where the search runs.
+    """
+
+    low: np.ndarray
+    high: np.ndarray
+    depth: int
+    device: torch.device | str = "cpu"
+
+    def __len__(self) -> int:
+        return len(self.low)
+
+    def __getitem__(self, index: Tensor) -> "Intervals":
+        rows = index.cpu().numpy()
+        return Intervals(self.low[rows], self.high[rows], self.depth, self.device)
+
+
+class NgramIndex:
+    """Counts, places and continuations of the n-grams of a corpus; a `Constraint` for the search.
+
+    An n-gram lies within one document: it never crosses a document's end. Attributes:
+        text: (T,) uint16 or uint32, each document followed by the terminator (the type's maximum);
+        starts: (documents + 1,) int64, where each document begins in `text`;
+        suffixes: (tokens,) int32, places in `text` ordered by `depth` tokens and then by place;
+        shared: (tokens,) uint8, how many tokens each suffix shares with the one sorted before it;
+        tokens, token_counts: (distinct tokens,) int64, the tokens that occur and how often.
+    """
+
+    def __init__(
+        self,
+        text: np.ndarray,
+        starts: np.ndarray,
+        suffixes: np.ndarray,
+        shared: np.ndarray,
+        depth: int,
+    ):
+        self.text, self.starts, self.suffixes, self.shared = text, starts, suffixes, shared
+        self.depth = depth
+        self.terminator = int(np.iinfo(text.dtype).max)
+        # Branches of depth t: where suffixes begin that share at most t tokens with the one before.
+        self._branches = [
+            np.append(np.flatnonzero(shared <= t), len(suffixes)).astype(np.int32)
+            for t in range(LISTED_DEPTHS)
+        ]
+        self.tokens = text[suffixes[self._branches[0][:-1]]].astype(np.int64)
+        self.token_counts = np.diff(self._branches[0])
+
+    @classmethod
+    def build(cls, sequences: Iterable[Sequence[int]], depth: int = 16) -> "NgramIndex":
+        """Indexes the documents' token ids; an end-of-sequence token is the caller's to append.
+
+        Args:
+            sequences: token ids ≥ 0, document by document in the order of their numbers.
+            depth: the search's longest n-gram; longer ones are still counted, but more slowly.
+        Raises:
+            ValueError: no tokens, an id out of range, more tokens than int32 can number, or a
+                depth that is not between 1 and 255.
+        """
+        if not 1 <= depth <= 255:
+            raise ValueError(f"depth={depth}: must be between 1 and 255")
+        text, starts = join([np.asarray(sequence, dtype=np.int64) for sequence in sequences])
+        suffixes = sort_suffixes(text, starts, depth)
+        return cls(text, starts, suffixes, common_prefixes(text, suffixes, depth), depth)
+
+    def save(self, path: str | Path) -> None:
+        """Writes the index as the new folder `path`.
+
+        Raises:
+            ValueError: `path` exists.
+        """
+        arrays = {name: getattr(self, name) for name in ("text", "starts", "suffixes", "shared")}
+        write_arrays(Path(path), arrays, {"depth": self.depth})
+
+    @classmethod
+    def load(cls, path: str | Path) -> "NgramIndex":
+        """Opens a saved index by memory map.
+
+        Raises:
+            FileNotFoundError: no such folder.
+            ValueError: a file of the folder is missing or damaged.
+        """
+        arrays, settings = read_arrays(Path(path), ("text", "starts", "suffixes", "shared"))
+        depth = settings.get("depth")
+        if not isinstance(depth, int) or not 1 <= depth <= 255:
+            raise ValueError(f"{path}: depth={depth!r}: must be a number between 1 and 255")
+        _check_arrays(Path(path), **arrays, depth=depth)
+        return cls(**arrays, depth=depth)
+
+    def __len__(self) -> int:
+        """The number of tokens."""
+        return len(self.suffixes)
+
+    @property
+    def n_documents(self) -> int:
+        """The number of documents."""
+        return len(self.starts) - 1
+
+    def sequence(self, document: int) -> np.ndarray:
+        """The tokens of one document, as they were given."""
+        return self.text[self.starts[document] : self.starts[document + 1] - 1]
+
+    def count(self, ngram: Sequence[int]) -> int:
+        """How often the n-gram occurs."""
+        if len(ngram) > self.depth:
+            return len(self.positions(ngram))
+        low, high = self.intervals([ngram])
+        return int(high[0] - low[0])
+
+    def successors(self, ngram: Sequence[int]) -> np.ndarray:
+        """The distinct tokens that follow the n-gram somewhere, ascending, int64."""
+        if len(ngram) < self.depth:
+            return self.expand(Intervals(*self.intervals([ngram]), len(ngram))).token.numpy()
+        following = self.text[self.positions(ngram) + len(ngram)]
+        return np.unique(following[following != self.terminator]).astype(np.int64)
+
+    def documents(self, ngram: Sequence[int]) -> np.ndarray:
+        """The distinct numbers of the documents that hold the n-gram, ascending, int64."""
+        return np.unique(self.documents_at(self.positions(ngram)))
+
+    def occurrences(self, ngram: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        """Every place of the n-gram: document numbers and offsets in these documents, int64."""
+        positions = np.sort(self.positions(ngram))
+        documents = self.documents_at(positions)
+        return documents, positions - self.starts[documents]
+
+    def documents_at(self, positions: np.ndarray) -> np.ndarray:
+        """The numbers of the documents that hold these places of `text`."""
+        return np.searchsorted(self.starts, positions, side="right") - 1
+
+    def positions(self, ngram: Sequence[int]) -> np.ndarray:
+        """Every place of `text` where the n-gram begins, in no particular order, int64."""
+        low, high = self.intervals([ngram[: self.depth]])
+        found = self.suffixes[low[0] : high[0]].astype(np.int64)
+        for t in range(self.depth, len(ngram)):
+            found = found[self.text[found + t] == ngram[t]]
+        return found
+
+    def intervals(self, ngrams: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+        """The intervals of n-grams of at most `depth` tokens, all at once.
+
+        Returns:
+            low, high (n,) int64; high − low is the n-gram's count.
+        Raises:
+            ValueError: an n-gram is longer.
+        """
+        lengths = np.fromiter(map(len, ngrams), np.int64, len(ngrams))
+        if lengths.max(initial=0) > self.depth:
+            raise ValueError(
+                f"an n-gram of {lengths.max()} tokens: must be ≤ {self.depth}, the index's depth"
+            )
+        flat = np.fromiter((token for ngram in ngrams for token in ngram), np.int64, lengths.sum())
+        flat[(flat < 0) | (flat >= self.terminator)] = -1  # occurs nowhere
+        first = np.cumsum(lengths) - lengths
+        low, high = np.zeros_like(lengths), np.full_like(lengths, len(self))
+        for t in range(lengths.max(initial=0)):
+            rows = np.flatnonzero((lengths > t) & (low < high))
+            token, bounds = flat[first[rows] + t], (low[rows], high[rows])
+            low[rows] = self._first_at_least(*bounds, token, t)
+            high[rows] = self._first_at_least(*bounds, token + 1, t)
+        return low, high
+
+    def _first_at_least(
+        self, low: np.ndarray, high: np.ndarray, token: np.ndarray, depth: int
+    ) -> np.ndarray:
+        """The first row of each interval [low, high) whose token at `depth` is ≥ `token`."""
+        while (open_ := low < high).any():
+            middle = np.where(open_, (low + high) >> 1, 0)
+            less = open_ & (self.text[self.suffixes[middle] + np.where(open_, depth, 0)] < token)
+            low = np.where(less, middle + 1, low)
+            high = np.where(open_ & ~less, middle, high)
+        return low
+
+    # The constraint of a search: all hypotheses at once --------------------------------------
+
+    def root(self, batch: int, device: torch.device | str) -> Intervals:
+        """`batch` empty prefixes."""
+        return Intervals(np.zeros(batch, np.int64), np.full(batch, len(self), np.int64), 0, device)
+
+    def expand(self, state: Intervals) -> Successors:
+        """The distinct tokens that follow each prefix, and the prefixes they make.
+
+        Raises:
+            ValueError: the prefixes are as long as the index is deep.
+        """
+        if state.depth >= self.depth:
+            raise ValueError(
+                f"length={state.depth + 1}: an index of depth {self.depth} cannot constrain longer "
+                f"sequences, build it with depth={state.depth + 1}"
+            )
+        row, start, stop = self._split(state)
+        token = self.text[self.suffixes[start] + state.depth]
+        goes_on = token != self.terminator
+        if not goes_on.all():
+            row, start, stop, token = (x[goes_on] for x in (row, start, stop, token))
+        row, token = (torch.from_numpy(x).to(state.device) for x in (row, token.astype(np.int64)))
+        return Successors(row, token, Intervals(start, stop, state.depth + 1, state.device))
+
+    def _split(self, state: Intervals) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Cuts each interval into its branches: rows of the state, first and last + 1 entries."""
+        if state.depth < LISTED_DEPTHS:
+            branches = self._branches[state.depth]
+            # In the type of `branches`: searchsorted would copy them to the wider one.
+            low, high = state.low.astype(branches.dtype), state.high.astype(branches.dtype)
+            row, branch = ragged_range(
+                np.searchsorted(branches, low), np.searchsorted(branches, high)
+            )
+            return row, branches[branch], branches[branch + 1]
+        row, entry = ragged_range(state.low, state.high)
+        begins = (self.shared[entry] == state.depth) | (entry == state.low[row])
+        row, start = row[begins], entry[begins]
+        # A branch ends where the next one of its row begins, the last one where its interval ends.
+        stop = np.append(start, 0)[1:]
+        is_last = np.append(row, -1)[1:] != row
+        return row, start, np.where(is_last, state.high[row], stop)
+
+
+def _check_arrays(
+    path: Path,
+    text: np.ndarray,
+    starts: np.ndarray,
+    suffixes: np.ndarray,
+    shared: np.ndarray,
+    depth: int,
+) -> None:
+    """Refuses arrays that point outside the text, or across a document's end."""
+    fits = text.dtype in (np.uint16, np.uint32) and text.ndim == 1
+    check(fits, path / "text.npy", "must hold tokens, uint16 or uint32")
+    check_offsets(starts, 0, len(text), len(starts) - 1, path / "starts.npy")
+    terminator, documents = np.iinfo(text.dtype).max, len(starts) - 1
+    ended = (starts[1:] > starts[:-1]).all() and (text[starts[1:] - 1] == terminator).all()
+    ended = ended and np.count_nonzero(text == terminator) == documents
+    check(ended, path / "text.npy", "every document must end, once")
+    fits = suffixes.dtype == np.int32 and suffixes.shape == (len(text) - documents,)
+    fits = fits and len(suffixes) and suffixes.min() >= 0 and suffixes.max() < len(text)
+    check(fits, path / "suffixes.npy", "must hold a place in the text for every token")
+    check((text[suffixes] != terminator).all(), path / "suffixes.npy", "points at an end")
+    fits = shared.dtype == np.uint8 and shared.shape == suffixes.shape and shared.max() <= depth
+    check(fits, path / "shared.npy", f"must hold a length ≤ {depth} for every token")

@@ -1,0 +1,226 @@
+"""A trie of all documents' identifiers in flat arrays: DSI's and GENRE's search space.
+
+The nodes are numbered breadth first and the children of a node stand side by side, ascending by
+token. The numbers of all (parent, token) pairs are therefore ascending too, so that whole batches
+are extended by arithmetic and looked up by bisection.
+"""
+
+import warnings
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gr_mvdr.decoding.constraint import Successors
+from gr_mvdr.files.arrays import check, check_offsets, read_arrays, write_arrays
+
+_ARRAYS = ("first_child", "token", "documents", "first_document")
+# A node number times a token must fit into int64.
+_MOST_TOKENS = 2**31
+
+
+class Trie:
+    """The identifiers of a collection; a `Constraint` whose state is an (H,) tensor of nodes.
+
+    An identifier may be the beginning of another one, [5] of [5, 7]: its node then holds documents
+    and has children. A search goes on through such a node and would never end there, so a scheme
+    with such identifiers appends an end token to all of them, [5, 1] and [5, 7, 1]. Attributes:
+        first_child: (nodes + 1,) int64, node n's children are first_child[n] … first_child[n + 1];
+        token: (nodes,) int64, the token that leads to a node, −1 for the root, node 0;
+        documents: (documents,) int64, document numbers ordered by node, then by number;
+        first_document: (nodes + 1,) int64, where each node's documents begin in `documents`;
+        depth: the number of tokens of the longest identifier.
+    """
+
+    def __init__(
+        self,
+        first_child: np.ndarray,
+        token: np.ndarray,
+        documents: np.ndarray,
+        first_document: np.ndarray,
+    ):
+        self.first_child, self.token = first_child, token
+        self.documents, self.first_document = documents, first_document
+        self.depth = _depth(first_child)
+        self._width = int(token.max()) + 1
+        self._tensors: dict[tuple[str, torch.device], Tensor] = {}
+
+    @classmethod
+    def build(cls, sequences: Sequence[Sequence[int]]) -> "Trie":
+        """Sorts the identifiers into a trie, depth by depth.
+
+        Args:
+            sequences: the tokens of each document's identifier, document by document. Equal
+                sequences share a node; an empty one is a document that cannot be found.
+        Raises:
+            ValueError: a token below 0 or beyond int32; no document has an identifier.
+        """
+        lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
+        flat = np.fromiter(chain.from_iterable(sequences), np.int64, lengths.sum())
+        _check(flat, lengths)
+        begins, width = np.cumsum(lengths) - lengths, int(flat.max()) + 1
+        node, edges, n_nodes = np.zeros_like(lengths), [], 1
+        for depth in range(lengths.max()):
+            rows = np.flatnonzero(lengths > depth)
+            edge, place = np.unique(
+                node[rows] * width + flat[begins[rows] + depth], return_inverse=True
+            )
+            node[rows] = n_nodes + place
+            edges.append(edge)
+            n_nodes += len(edge)
+        parent, token = np.divmod(np.concatenate(edges), width)
+        found = np.flatnonzero(lengths)
+        documents = found[node[found].argsort(kind="stable")]
+        nodes = np.arange(n_nodes + 1)
+        return cls(
+            first_child=1 + np.searchsorted(parent, nodes),
+            token=np.append(-1, token),
+            documents=documents,
+            first_document=np.searchsorted(node[documents], nodes),
+        )
+
+    def save(self, path: str | Path, collection: str) -> None:
+        """Writes the trie as the new folder `path`.
+
+        Args:
+            collection: the hash of the collection whose document numbers the trie holds.
+        Raises:
+            ValueError: `path` exists.
+        """
+        arrays = {name: getattr(self, name) for name in _ARRAYS}
+        write_arrays(Path(path), arrays, {"collection": collection})
+
+    @classmethod
+    def load(cls, path: str | Path, collection: str) -> "Trie":
+        """Opens a saved trie by memory map.
+
+        Raises:
+            FileNotFoundError: no such folder.
+            ValueError: it belongs to another collection, or a file of it is missing or damaged.
+        """
+        arrays, settings = read_arrays(Path(path), _ARRAYS)
+        if settings.get("collection") != collection:
+            raise ValueError(
+                f"{path}: is a trie of the collection {settings.get('collection')}, must be of "
+                f"{collection}, the collection in use"
+            )
+        _check_arrays(Path(path), **arrays)
+        return cls(**arrays)
+
+    def __len__(self) -> int:
+        """The number of nodes."""
+        return len(self.token)
+
+    @property
+    def n_documents(self) -> int:
+        """The number of documents that have an identifier."""
+        return len(self.documents)
+
+    @property
+    def n_identifiers(self) -> int:
+        """The number of distinct identifiers."""
+        return int(np.count_nonzero(np.diff(self.first_document)))
+
+    def documents_at(self, node: int) -> np.ndarray:
+        """The numbers of the documents whose identifier ends at the node, ascending, int64."""
+        return self.documents[self.first_document[node] : self.first_document[node + 1]]
+
+    def find(self, tokens: Tensor) -> Tensor:
+        """The nodes to which token sequences lead, all at once.
+
+        Args:
+            tokens: (n, length) int64, −1 after a sequence's end.
+        Returns:
+            (n,) int64 node numbers; −1 where the trie has no such path. A node may be an inner one:
+            `documents_at` then is empty unless an identifier ends there.
+        """
+        edges = self._on("edges", tokens.device)
+        node = tokens.new_zeros(len(tokens))
+        for token in tokens.unbind(1):
+            edge = node * self._width + token  # below 0 once a path has been lost
+            place = torch.searchsorted(edges, edge).clamp(max=len(edges) - 1)
+            is_child = (edges[place] == edge) & (token < self._width)
+            node = torch.where(token < 0, node, torch.where(is_child, place + 1, -1))
+        return node
+
+    @cached_property
+    def edges(self) -> np.ndarray:
+        """(nodes − 1,) int64 parent · width + token of all nodes but the root, ascending."""
+        parent = np.repeat(np.arange(len(self)), np.diff(self.first_child))
+        return parent * self._width + self.token[1:]
+
+    # The constraint of a search: all hypotheses at once --------------------------------------
+
+    def root(self, batch: int, device: torch.device | str) -> Tensor:
+        """`batch` empty prefixes, (batch,) int64."""
+        return torch.zeros(batch, dtype=torch.int64, device=device)
+
+    def expand(self, state: Tensor) -> Successors:
+        """The children of each node (H,) int64."""
+        first_child = self._on("first_child", state.device)
+        low = first_child[state]
+        counts = first_child[state + 1] - low
+        row = torch.repeat_interleave(counts)
+        begins = counts.cumsum(0) - counts
+        child = torch.arange(len(row), device=row.device) + (low - begins)[row]
+        return Successors(row, self._on("token", state.device)[child], child)
+
+    def _on(self, name: str, device: torch.device) -> Tensor:
+        """One of the arrays on a device: moved there when first asked for, on the CPU the map."""
+        if (name, device) not in self._tensors:
+            with warnings.catch_warnings():
+                # torch warns that the map cannot be written to; nothing here writes.
+                warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+                self._tensors[name, device] = torch.from_numpy(getattr(self, name)).to(device)
+        return self._tensors[name, device]
+
+
+def _check(flat: np.ndarray, lengths: np.ndarray) -> None:
+    """Refuses tokens and collections that make no trie."""
+    if not len(flat):
+        raise ValueError(
+            f"a trie of {len(lengths)} documents: at least one must have an identifier"
+        )
+    wrong = np.flatnonzero((flat < 0) | (flat >= _MOST_TOKENS))
+    if len(wrong):
+        document = np.searchsorted(np.cumsum(lengths), wrong[0], side="right")
+        raise ValueError(
+            f"the identifier of document {document} has the token {flat[wrong[0]]}: must be ≥ 0 "
+            f"and < {_MOST_TOKENS}"
+        )
+
+
+def _check_arrays(
+    path: Path,
+    first_child: np.ndarray,
+    token: np.ndarray,
+    documents: np.ndarray,
+    first_document: np.ndarray,
+) -> None:
+    """Refuses arrays that are no trie: in these nothing leads back, and nothing outside."""
+    nodes = len(token)
+    check(nodes > 1 and token.dtype == np.int64, path / "token.npy", "must hold nodes, int64")
+    check_offsets(first_child, 1, nodes, nodes, path / "first_child.npy")
+    # Breadth first, all children come later.
+    later = (first_child[:-1] > np.arange(nodes)).all()
+    check(later, path / "first_child.npy", "a node is its own ancestor")
+    fits = token[0] == -1 and token[1:].min() >= 0 and token.max() < _MOST_TOKENS
+    parent = np.repeat(np.arange(nodes), np.diff(first_child))
+    siblings = parent[1:] == parent[:-1]
+    fits = fits and (token[2:][siblings] > token[1:-1][siblings]).all()
+    check(fits, path / "token.npy", "children must ascend by token")
+    check_offsets(first_document, 0, len(documents), nodes, path / "first_document.npy")
+    fits = documents.dtype == np.int64 and len(documents) and documents.min() >= 0
+    check(fits, path / "documents.npy", "must hold document numbers, int64")
+
+
+def _depth(first_child: np.ndarray) -> int:
+    """The number of levels below the root: the children of a level are the next one."""
+    depth, level = 0, first_child[:2]
+    while level[0] < level[1]:
+        depth, level = depth + 1, first_child[level]
+    return depth

@@ -1,0 +1,1 @@
+"""Ranks, the batch of all ranks, the gradient cache."""

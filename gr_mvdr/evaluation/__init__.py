@@ -1,0 +1,1 @@
+"""Rankings, TREC files, metrics, significance, BM25."""

@@ -1,0 +1,105 @@
+"""Retrieval metrics of a ranking, named "kind@rank" (gr_as_mvdr.txt §5.1); torchmetrics' values."""
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gr_mvdr.evaluation.ranking import Ranking
+
+METRICS = ("recall@1", "recall@10", "recall@100", "mrr@10", "ndcg@10")
+# recall: the share of the relevant documents; success: is one of them there; mrr: 1 / rank of the
+# first; ndcg: gain = grade, discount = log2 of rank + 1. All but ndcg are binary.
+KINDS = ("recall", "success", "mrr", "ndcg")
+
+
+def rank_of(metric: str) -> int:
+    """The deepest rank that a metric looks at: 10 of "mrr@10".
+
+    Raises:
+        ValueError: no such metric.
+    """
+    if not is_metric(metric):
+        raise ValueError(f"{metric}: must be {', '.join(KINDS)} and @rank, such as {METRICS[0]}")
+    return int(metric.partition("@")[2])
+
+
+def is_metric(name: str) -> bool:
+    """Whether a name is that of a metric: "mrr@10", not "mrr@10_low"."""
+    kind, _, rank = name.partition("@")
+    return kind in KINDS and rank.isdecimal() and int(rank) > 0
+
+
+def evaluate(
+    ranking: "Ranking",
+    qrels: Mapping[str, Mapping[str, int]],
+    metrics: Sequence[str] = METRICS,
+) -> dict[str, float]:
+    """Mean metrics over the queries of ``qrels``; a query without results counts 0.
+
+    Args:
+        ranking: any ranking; queries that ``qrels`` lacks are ignored. A metric that looks deeper
+            than the ranking goes sees what is there, as in trec_eval.
+        qrels: query id → {document id: grade}; a document is relevant from grade 1.
+        metrics: names, see `KINDS`.
+
+    Returns:
+        Metric → its mean, in [0, 1], equal to trec_eval's.
+
+    Raises:
+        ValueError: ``qrels`` has no query, or there is no such metric.
+    """
+    by_query = evaluate_queries(ranking, qrels, metrics).values()
+    return {name: math.fsum(values[name] for values in by_query) / len(qrels) for name in metrics}
+
+
+def evaluate_queries(
+    ranking: "Ranking",
+    qrels: Mapping[str, Mapping[str, int]],
+    metrics: Sequence[str] = METRICS,
+) -> dict[str, dict[str, float]]:
+    """The metrics of :func:`evaluate` for each query of ``qrels``, which must hold one."""
+    if not qrels:
+        raise ValueError("qrels: there is no query to evaluate")
+    depth = max(map(rank_of, metrics))
+    found = {}
+    for query, grades in qrels.items():
+        by_rank, missed = _grades(ranking.documents(query)[:depth], grades)
+        found[query] = {name: _measure(name, by_rank, missed) for name in metrics}
+    return found
+
+
+def _grades(
+    found: Sequence[str], grades: Mapping[str, int]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """All that the metrics depend on: the relevant grades by rank, and those not in the ranking."""
+    by_rank = [max(grades.get(document, 0), 0) for document in found]
+    while by_rank and by_rank[-1] == 0:
+        by_rank.pop()
+    missed = grades.keys() - set(found)
+    return tuple(by_rank), tuple(sorted(grades[d] for d in missed if grades[d] > 0))
+
+
+@lru_cache(maxsize=2**18)  # many queries have the same pattern: one relevant document at rank r
+def _measure(metric: str, by_rank: tuple[int, ...], missed: tuple[int, ...]) -> float:
+    """torchmetrics' value of one query."""
+    import torch
+    from torchmetrics.functional import retrieval
+
+    rank = rank_of(metric)
+    # Ranks are filled up with irrelevant documents, so that a missed one never enters a top k.
+    # Scores are the ranks reversed (no ties); torchmetrics counts a score of 0 as not retrieved.
+    depth = max(rank, len(by_rank))
+    grade = torch.tensor(by_rank + (0,) * (depth - len(by_rank)) + missed)
+    score = torch.cat([torch.arange(depth, 0, -1.0), torch.zeros(len(missed))])
+    match metric.partition("@")[0]:
+        case "recall":
+            value = retrieval.retrieval_recall(score, grade > 0, top_k=rank)
+        case "success":
+            value = retrieval.retrieval_hit_rate(score, grade > 0, top_k=rank)
+        case "mrr":
+            value = retrieval.retrieval_reciprocal_rank(score, grade > 0, top_k=rank)
+        case _:
+            value = retrieval.retrieval_normalized_dcg(score, grade, top_k=rank)
+    return float(value)

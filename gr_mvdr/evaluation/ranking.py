@@ -1,0 +1,205 @@
+"""Rankings and relevance judgements, in memory and as TREC files."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TextIO, TypeVar
+
+import numpy as np
+
+from gr_mvdr.evaluation.metrics import METRICS, evaluate, evaluate_queries
+from gr_mvdr.files.writing import new_file
+
+__all__ = ["METRICS", "Ranking", "evaluate", "evaluate_queries", "read_qrels", "write_qrels"]
+
+Value = TypeVar("Value", int, float)
+Qrels = dict[str, dict[str, int]]  # query id → {document id: grade}
+
+
+class Ranking:
+    """Scored documents for each query, the one result of every search and every reranking.
+
+    Documents are ordered by score, highest first, and equal scores by document id, last first:
+    the rule of trec_eval, so that a written run is judged there as it is here.
+
+    Args:
+        results: query id → {document id: score}; scores may be numpy or torch scalars.
+
+    Raises:
+        ValueError: a score is nan or inf; −inf is the score of what cannot be found.
+    """
+
+    def __init__(self, results: Mapping[str, Mapping[str, float]]) -> None:
+        self._results = {query: _ordered(query, scores) for query, scores in results.items()}
+
+    @property
+    def query_ids(self) -> list[str]:
+        """The queries in the order in which they were given."""
+        return list(self._results)
+
+    def documents(self, query_id: str) -> list[str]:
+        """The document ids of a query, best first; none for a query without results."""
+        return list(self._results.get(query_id, ()))
+
+    def scores(self, query_id: str) -> dict[str, float]:
+        """Document id → score of a query, best first."""
+        return dict(self._results.get(query_id, ()))
+
+    def top(self, k: int) -> "Ranking":
+        """The ranking cut to the ``k`` best documents of each query."""
+        return Ranking(
+            {query: dict(list(scores.items())[:k]) for query, scores in self._results.items()}
+        )
+
+    def __len__(self) -> int:
+        return len(self._results)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Ranking) and self._answered() == other._answered()
+
+    __hash__ = None
+
+    def __repr__(self) -> str:
+        return f"Ranking of {sum(map(len, self._results.values()))} documents, {len(self)} queries"
+
+    def _answered(self) -> dict[str, dict[str, float]]:
+        # a run file has no line for a query without results
+        return {query: scores for query, scores in self._results.items() if scores}
+
+    def write(self, path: str | Path, tag: str) -> None:
+        """Write a TREC run: ``query Q0 document rank score tag``, ranks from 1, scores in full.
+
+        Raises:
+            ValueError: an id or the tag is empty or holds white space.
+        """
+        with new_file(path) as partial, partial.open("w", encoding="utf-8") as file:
+            for query, scores in self._results.items():
+                for rank, (document, score) in enumerate(scores.items(), start=1):
+                    _write_columns(file, query, "Q0", document, str(rank), repr(score), tag)
+
+    @staticmethod
+    def read(path: str | Path) -> "Ranking":
+        """Read a TREC run; the scores decide the order, as in trec_eval, not the rank column.
+
+        Raises:
+            ValueError: names ``file:line`` and what was expected there.
+        """
+        columns = ("query", "Q0", "document", "rank", "score", "tag")
+        return Ranking(_read_pairs(path, columns, "score", float))
+
+
+def _ordered(query: str, scores: Mapping[str, float]) -> dict[str, float]:
+    plain = [(document, float(score)) for document, score in scores.items()]
+    for document, score in plain:
+        if math.isnan(score) or score == math.inf:
+            raise ValueError(f"query {query!r}, document {document!r}: the score is {score}")
+    return dict(sorted(plain, key=lambda result: (result[1], result[0]), reverse=True))
+
+
+def best_documents(ids: Sequence[str], scores: np.ndarray, k: int) -> dict[str, float]:
+    """The k best of many scored documents, best first; ties as in `Ranking`.
+
+    Args:
+        ids: of D documents; scores: (D,) float, −inf for what must not be found.
+        k: at most so many.
+
+    Raises:
+        ValueError: a score is not a number.
+    """
+    return {ids[n]: float(scores[n]) for n in best_places(scores, k, ids.__getitem__).tolist()}
+
+
+def best_places(scores: np.ndarray, k: int, id_of: Callable[[int], str]) -> np.ndarray:
+    """The places of the k best of many scored documents, best first; ties as in `Ranking`.
+
+    Args:
+        scores: (D,) float, −inf for what must not be found; k: at most so many.
+        id_of: place → document id; asked only of those that may be among the best.
+
+    Returns:
+        (≤ k,) int64.
+
+    Raises:
+        ValueError: a score is not a number.
+    """
+    if np.isnan(scores).any():
+        document = id_of(int(np.isnan(scores).argmax()))
+        raise ValueError(f"document {document!r}: the score is nan")
+    k = min(k, len(scores))
+    if k < 1:
+        return np.empty(0, np.int64)
+    # Everything that ties with the k-th best enters, and the ids decide.
+    threshold = np.partition(scores, len(scores) - k)[len(scores) - k]
+    chosen = np.flatnonzero((scores >= threshold) & (scores > -np.inf))
+    chosen = chosen[tie_order([id_of(place) for place in chosen.tolist()])]
+    return chosen[np.argsort(-scores[chosen], kind="stable")][:k]
+
+
+def tie_order(ids: Sequence[str]) -> np.ndarray:
+    """(D,) int64 places of documents of equal scores, in the order of `Ranking`: last id first."""
+    return np.array(sorted(range(len(ids)), key=ids.__getitem__, reverse=True), np.int64)
+
+
+def recall_of_exact(exact: Ranking, found: Ranking, first: int = 10) -> float:
+    """How much of an exact search an approximate one finds, in [0, 1].
+
+    Args:
+        exact, found: rankings of the same queries.
+        first: the exact search's best so many documents that should be among the found's.
+
+    Returns:
+        The mean over the queries of ``exact``; 0 without queries.
+    """
+    shares = []
+    for query in exact.query_ids:
+        wanted = set(exact.documents(query)[:first])
+        shares.append(len(wanted & {*found.documents(query)[:first]}) / max(1, len(wanted)))
+    return math.fsum(shares) / max(1, len(shares))
+
+
+def read_qrels(path: str | Path) -> Qrels:
+    """Read TREC judgements, ``query iteration document grade``, as {query: {document: grade}}.
+
+    Raises:
+        ValueError: names ``file:line`` and what was expected there.
+    """
+    return _read_pairs(path, ("query", "iteration", "document", "grade"), "grade", int)
+
+
+def write_qrels(qrels: Mapping[str, Mapping[str, int]], path: str | Path) -> None:
+    """Write TREC judgements: ``query 0 document grade``."""
+    with new_file(path) as partial, partial.open("w", encoding="utf-8") as file:
+        for query, grades in qrels.items():
+            for document, grade in grades.items():
+                _write_columns(file, query, "0", document, str(int(grade)))
+
+
+def _read_pairs(
+    path: str | Path, columns: tuple[str, ...], value_column: str, convert: Callable[[str], Value]
+) -> dict[str, dict[str, Value]]:
+    pairs: dict[str, dict[str, Value]] = {}
+    with Path(path).open(encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            fields = line.split()
+            if len(fields) != len(columns):
+                expected = " ".join(columns)
+                raise ValueError(f"{path}:{number}: expected {expected!r}, got {line[:80]!r}")
+            query, document = fields[0], fields[2]
+            if document in pairs.setdefault(query, {}):
+                raise ValueError(f"{path}:{number}: {query!r} {document!r} stands there already")
+            value = fields[columns.index(value_column)]
+            try:
+                pairs[query][document] = convert(value)
+            except ValueError:
+                kind = "an integer" if convert is int else "a number"
+                raise ValueError(
+                    f"{path}:{number}: expected {kind} as {value_column}, got {value!r}"
+                ) from None
+    return pairs
+
+
+def _write_columns(file: TextIO, *columns: str) -> None:
+    for column in columns:
+        if column.split() != [column]:
+            raise ValueError(f"{column!r}: a TREC column must be one word without white space")
+    file.write(" ".join(columns) + "\n")

@@ -1,0 +1,95 @@
+"""The files that say what a finished run is: `config.yaml`, `provenance.json`, `metrics.json`."""
+
+from collections.abc import Mapping
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from gr_mvdr.files.printable import shown
+from gr_mvdr.files.reading import read_json, read_yaml
+from gr_mvdr.signature import described, fits
+
+PARTS = CONFIG, PROVENANCE, METRICS = "config.yaml", "provenance.json", "metrics.json"
+
+_SEED = int | float | str | None
+# What others rely on, where it is there.
+_CONFIG = {
+    "model": dict[str, Any],
+    "data": dict[str, Any],
+    "seed": _SEED,
+    "tokenizer": dict[str, Any],
+    "rerank": dict[str, Any] | None,
+    "analysis": dict[str, Any] | None,
+}
+_PROVENANCE = {
+    "system": str,
+    "collection": str,
+    "version": str,
+    "paradigm": str,
+    "seed": _SEED,
+    "documents": int,
+    "sources": dict[str, Any],
+    "text_fields": list[str],
+}
+_NEEDED = ("system", "collection")
+
+
+def read_config(run: Path) -> dict[str, Any]:
+    """A run's configuration, its groups of the type that they must have.
+
+    Raises:
+        FileNotFoundError, ValueError: it is missing; broken, named with file and line.
+    """
+    return _typed(run / CONFIG, read_yaml(run / CONFIG), _CONFIG)
+
+
+def read_provenance(run: Path) -> dict[str, Any]:
+    """Where a run comes from: "system", "collection", and what was recorded besides.
+
+    Raises:
+        FileNotFoundError, ValueError: it is missing; broken, or a key is.
+    """
+    file = run / PROVENANCE
+    record = _typed(file, read_json(file), _PROVENANCE)
+    for key in _NEEDED:
+        if key not in record:
+            raise ValueError(f"{file}: no {key!r}")
+        if not record[key].isprintable():
+            raise ValueError(f"{file}: {key}={record[key]!r}: must be printable")
+    return record
+
+
+def read_metrics(run: Path) -> dict[str, float]:
+    """A run's flat metrics.
+
+    Raises:
+        FileNotFoundError, ValueError: they are missing; broken, or one is not finite.
+    """
+    return finite(read_json(run / METRICS), run / METRICS)
+
+
+def finite(metrics: Mapping[str, Any], file: Path) -> dict[str, float]:
+    """The metrics, if all of them are finite numbers.
+
+    Raises:
+        ValueError: names the file, and a metric that is not.
+    """
+    for key, value in metrics.items():
+        if not _is_number(value):
+            raise ValueError(f"{file}: {shown(key)}={shown(value)}: must be a finite number")
+    return dict(metrics)
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        return isinstance(value, int | float) and isfinite(value)
+    except OverflowError:  # an integer beyond all floats
+        return False
+
+
+def _typed(file: Path, values: dict[str, Any], types: dict[str, Any]) -> dict[str, Any]:
+    for key, hint in types.items():
+        if key in values and not fits(values[key], hint):
+            found = shown(repr(values[key]))
+            raise ValueError(f"{file}: {key}={found}: must be {described(hint)}")
+    return values

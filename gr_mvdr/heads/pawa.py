@@ -1,0 +1,184 @@
+"""Prefix-aware weight-adaptive decoding (gr_as_mvdr §5.1, Eq. 17–19; NCI's PAWA decoder)."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gr_mvdr.heads.plain import Vocabulary
+from gr_mvdr.heads.table_head import TableHead
+from gr_mvdr.parts import part
+
+FORMS = ("paper", "nci")
+
+
+@part("head")
+class PawaHead(TableHead):
+    """The logit of token v at position i is h_iᵀ e_{i,v} with e_{i,v} = E_v d′_i (Eq. 17).
+
+    The latent vectors d′ come from a small causal transformer decoder that reads the prefix alone:
+    its memory is one learned vector, so that it does not see the query.
+
+    The paper's E_{i,v} has the position i as an axis. Here it has none. Where ids carry their
+    position (semantic docids: a token occurs at one position only) E_v is E_{i,v}, and no other
+    E_{j,v} is ever used; for titles and other tokens the position enters through d′_i alone.
+
+    Forms:
+        paper: e_{i,v} = E_v d′_i, where E = d^−1 · `projection`.
+        nci: e_{i,v} = d^−½ (E_v d′_i + b_v + s_v): a linear map d → d·R with bias, and the static
+            rows s of the backbone's output table.
+
+    Memory: R·d² parameters (and as many gradients, and twice as many moments of Adam); n·d·min(d,
+    R) numbers for the logits of n positions. The table of all rows at all positions, (n, R, d), is
+    made only where R < d. See `parameter_bytes` and `memory_bytes`.
+    """
+
+    def __init__(
+        self,
+        backbone: Any,
+        vocabulary: Vocabulary,
+        form: str = "paper",
+        layers: int = 4,
+        heads: int = 8,
+        dropout: float = 0.0,
+    ):
+        """
+        Args:
+            backbone: a T5 with `shared`, `lm_head` and `config`.
+            vocabulary: the tokens that can be generated, one row each. With a width, position i
+                has the tokens first_token + i·width … + width − 1 to itself and the others of its
+                kind get −inf; tokens below first_token (the end token) may stand anywhere.
+            form: "paper" or "nci".
+            layers, heads, dropout: of the decoder that reads the prefix.
+
+        Raises:
+            ValueError: form, layers or heads are impossible.
+        """
+        super().__init__(backbone)
+        size = backbone.config.d_model
+        if form not in FORMS:
+            raise ValueError(f"model.head.form={form}: must be one of {', '.join(FORMS)}")
+        if layers < 1:
+            raise ValueError(f"model.head.layers={layers}: must be ≥ 1")
+        if heads < 1 or size % heads:
+            raise ValueError(f"model.head.heads={heads}: must divide d_model, which is {size}")
+        self.form, self.width, self.first_token = form, vocabulary.width, vocabulary.first_token
+        self.set_rows(vocabulary.tokens)
+        layer = nn.TransformerDecoderLayer(size, heads, 4 * size, dropout, batch_first=True)
+        self.decoder = nn.TransformerDecoder(layer, layers)
+        for weight in self.decoder.parameters():
+            if weight.dim() > 1:  # torch makes the layers as copies of one
+                nn.init.xavier_uniform_(weight)
+        self.memory = nn.Parameter(torch.randn(size))
+        # E without its factor, `scale`, of the size that makes logits of unit variance from h and
+        # d′ of unit variance. Adam moves every weight by one learning rate, and a logit is a sum of
+        # d² of them: the factor keeps its steps in bounds.
+        rows, deviation = len(vocabulary.tokens), 1.0 if form == "paper" else size**-0.5
+        self.projection = nn.Parameter(torch.randn(rows, size, size) * deviation)
+        self.bias = nn.Parameter(torch.zeros(rows, size)) if form == "nci" else None
+
+    @property
+    def reads_output_table(self) -> bool:
+        return self.form == "nci"
+
+    @property
+    def masks_rows(self) -> bool:
+        return self.width is not None
+
+    @property
+    def scale(self) -> float:
+        """What the weights are multiplied by: d^−1, and d^−½ in NCI's form."""
+        return len(self.memory) ** (-1.0 if self.form == "paper" else -0.5)
+
+    def extend(self, tokens: Iterable[int]) -> None:
+        """Rows for tokens that came after training: E_v (and b_v) is the mean of the trained."""
+        known = set(self.row_tokens.tolist())
+        new = torch.tensor([t for t in dict.fromkeys(tokens) if t not in known], dtype=torch.int64)
+        self.set_rows(torch.cat([self.row_tokens, new.to(self.row_tokens.device)]))
+
+    def labels(self, tokens: Tensor, document_index: Tensor) -> Tensor:
+        """The rows of target tokens; row 0 for tokens outside the vocabulary (padding)."""
+        return self.first_row(tokens)
+
+    def embed(self, rows: Tensor) -> Tensor:
+        return self.backbone.shared(self.row_tokens[rows])
+
+    def context(self, inputs: Tensor) -> Tensor:
+        """d′: (B, M, d) → (B, M, d), of unit variance; position i reads positions ≤ i only."""
+        length = inputs.shape[1]
+        future = torch.ones(length, length, dtype=torch.bool, device=inputs.device).triu(1)
+        memory = self.memory.expand(len(inputs), 1, -1)
+        return self.decoder(inputs, memory, tgt_mask=future, tgt_is_causal=True)
+
+    def logits(self, hidden: Tensor, context: Tensor, position: Tensor) -> Tensor:
+        """h_iᵀ e_{i,v} for all rows v (Eq. 17): (n, d) and (n, d) → (n, R)."""
+        hidden = hidden * self.scale
+        scores = self._products(hidden, context)
+        if self.bias is not None:
+            scores = scores + F.linear(hidden, self.bias)
+        new = len(self.row_tokens) - len(self.projection)
+        if new:  # the mean row has the mean logit
+            scores = torch.cat([scores, scores.mean(1, keepdim=True).expand(-1, new)], dim=1)
+        if self.form == "nci":
+            scores = scores + F.linear(hidden, self._static())
+        if self.width is not None:
+            scores = scores.masked_fill(~self._may_stand(position), -torch.inf)
+        return scores
+
+    def _products(self, hidden: Tensor, context: Tensor) -> Tensor:
+        """(n, R) hᵀ E_v d′, in the order that needs less memory."""
+        if len(self.projection) < hidden.shape[1]:
+            table = F.linear(context, self.projection.flatten(0, 1))  # (n, R·d)
+            return (table.unflatten(1, (-1, hidden.shape[1])) @ hidden.unsqueeze(2)).squeeze(2)
+        pairs = hidden.unsqueeze(2) * context.unsqueeze(1)  # (n, d, d)
+        return F.linear(pairs.flatten(1), self.projection.flatten(1))
+
+    def vectors(self, rows: Tensor, context: Tensor) -> Tensor:
+        """e_{i,v} of given rows: (B, M) and d′ (B, M, d) → (B, M, d)."""
+        trained = (rows < len(self.projection)).unsqueeze(-1)
+        chosen = rows.clamp(max=len(self.projection) - 1)
+        vectors = torch.einsum("...ij,...j->...i", self.projection[chosen], context)
+        mean = F.linear(context, self.projection.mean(0))
+        if self.bias is not None:
+            vectors, mean = vectors + self.bias[chosen], mean + self.bias.mean(0)
+        vectors = vectors.where(trained, mean)
+        if self.form == "nci":
+            vectors = vectors + self._static()[rows]
+        return vectors * self.scale
+
+    def _static(self) -> Tensor:
+        """(R, d) the backbone's own output rows."""
+        return self.backbone.lm_head.weight[self.row_tokens]
+
+    def _may_stand(self, position: Tensor) -> Tensor:
+        """(n,) positions → (n, R) bool: may this row stand there?"""
+        token = self.row_tokens - self.first_token
+        own = token.div(self.width, rounding_mode="floor") == position.unsqueeze(1)
+        return own | (token < 0)
+
+    def parameter_bytes(self) -> int:
+        """What the head's own parameters take: R·d² numbers and the small decoder."""
+        return sum(p.numel() * p.element_size() for p in self.parameters())
+
+    def memory_bytes(self, batch: int, length: int) -> int:
+        """Parameters, and what the logits of batch × length positions take at most.
+
+        In training gradients come on top, of the same size again, and the optimizer's moments.
+        """
+        rows, size = self.projection.shape[:2]
+        numbers = batch * length * (size * min(rows, size) + 2 * rows)
+        return self.parameter_bytes() + numbers * self.projection.element_size()
+
+    # Two vocabularies of one size would otherwise load into each other without a word.
+    def get_extra_state(self) -> dict[str, Tensor]:
+        return {"row_tokens": self.row_tokens[: len(self.projection)]}
+
+    def set_extra_state(self, state: dict[str, Tensor]) -> None:
+        own, other = self.get_extra_state()["row_tokens"], state["row_tokens"]
+        if not torch.equal(other.cpu(), own.cpu()):
+            raise ValueError(
+                f"checkpoint: its PAWA head was trained for {len(other)} tokens that are not the "
+                f"{len(own)} tokens of these identifiers"
+            )

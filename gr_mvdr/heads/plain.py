@@ -1,0 +1,251 @@
+"""The output table of a generative decoder: D in rel(d, q) = sum(Dᵀ Q ⊙ A) (gr_as_mvdr Table 3).
+
+A head is a table of rows over which the decoder's softmax runs; every row stands for a token. The
+plain head has one row a token, PAWA makes its rows from the prefix (`gr_mvdr.heads.pawa`), non-
+parametric
+decoding has several contextual rows a token (`gr_mvdr.heads.non_parametric`). Decoder, loss,
+alignment
+and search know rows and tokens only through the methods below.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gr_mvdr.parts import part
+from gr_mvdr.tokenizers import PAD_ID
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The tokens that targets are made of.
+
+    Attributes:
+        tokens: (n,) int64, ascending.
+        first_token: tokens from here on are docid tokens, beyond the backbone's own.
+        width: docid tokens a position where an id carries its position (position i of an
+            identifier uses first_token + i·width and the following width − 1), else None.
+    """
+
+    tokens: Tensor
+    first_token: int = 0
+    width: int | None = None
+
+
+@part("head")
+class Head(nn.Module):
+    """The plain head: the backbone's own table, row v for token v (gr_as_mvdr Eq. 10)."""
+
+    # (R,) int64, the token of each row; None: row v is token v.
+    row_tokens: Tensor | None = None
+
+    def __init__(self, backbone: Any, vocabulary: Vocabulary | None = None):
+        """
+        Args:
+            backbone: a T5 with `shared`, `lm_head` and `config`.
+            vocabulary: what the targets are made of; the plain head has rows for every token.
+        """
+        super().__init__()
+        # In a tuple, out of nn.Module's sight: the backbone's parameters are the system's.
+        self._owner = (backbone,)
+
+    @property
+    def backbone(self) -> Any:
+        return self._owner[0]
+
+    @property
+    def scale(self) -> float:
+        """d^−½ where the output table is the input's (original T5), else 1 (T5 v1.1, mT5)."""
+        config = self.backbone.config
+        scaled = getattr(config, "scale_decoder_outputs", False)  # mT5's config has no such key
+        return config.d_model**-0.5 if scaled else 1.0
+
+    # NP decoding makes its table from the encoder; the other heads have none to make.
+
+    # Some logits are −inf: label smoothing, which spreads over all rows, is impossible.
+    masks_rows = False
+
+    @property
+    def reads_output_table(self) -> bool:
+        """Whether a loss gives the backbone's own output table a gradient."""
+        return True
+
+    def builds_before(self, epoch: int) -> bool:
+        """Is a table to be built before this epoch, counted from 0?"""
+        return False
+
+    def is_contrastive(self, epoch: int) -> bool:
+        """Does the encoder learn its own vectors in this epoch, with a table a batch?"""
+        return False
+
+    def relevant_rows(self, relevant: Tensor | None) -> Tensor | None:
+        """Rows that are no negatives of a query, as they are of documents relevant to it.
+
+        Args:
+            relevant: (B, R) int64, see `PairBatch.relevant`.
+
+        Returns:
+            (B, rows) bool; None where rows are not of documents.
+        """
+        return None
+
+    def extend(self, tokens: Iterable[int]) -> None:
+        """Rows for tokens of identifiers that arrived after training, where they have none."""
+
+    def memory_bytes(self, batch: int, length: int) -> int:
+        """What rows and the logits of batch × length positions take, in fp32, at most."""
+        rows, size = self.n_rows, self.backbone.config.d_model
+        return 4 * (rows * size + batch * length * rows)
+
+    @property
+    def n_rows(self) -> int:
+        """R, the number of rows."""
+        return len(self.backbone.lm_head.weight)
+
+    def table_state(self) -> dict[str, Any] | None:
+        """What a checkpoint must hold besides parameters."""
+        return None
+
+    def load_table_state(self, state: Any, collection: str | None = None) -> None:
+        """Takes back what `table_state` gave.
+
+        Args:
+            collection: the hash of the documents at hand; None: any.
+        """
+
+    def labels(self, tokens: Tensor, document_index: Tensor) -> Tensor:
+        """The rows that stand for the tokens of given targets.
+
+        Args:
+            tokens: (B, M) int64, the targets; document_index: (B,) int64, their documents.
+
+        Returns:
+            (B, M) int64 row numbers; any valid row at padding.
+        """
+        return tokens
+
+    def embed(self, rows: Tensor) -> Tensor:
+        """Row numbers (…) → what the decoder reads for them (…, d)."""
+        return self.backbone.shared(rows)
+
+    def inputs(self, rows: Tensor) -> Tensor:
+        """Target rows (B, M) → decoder inputs (B, M, d): the start, then all rows but the last."""
+        start = self.start_vector.expand(len(rows), 1, -1)
+        return torch.cat([start, self.embed(rows[:, :-1])], dim=1)
+
+    @property
+    def start_vector(self) -> Tensor:
+        """(d,) what the decoder reads first."""
+        return self.backbone.shared.weight[PAD_ID]
+
+    def context(self, inputs: Tensor) -> Tensor | None:
+        """Latent vectors d′ of the prefixes (Eq. 17), for heads whose rows depend on them.
+
+        Args:
+            inputs: (B, M, d) as from `inputs`; position i may look at positions ≤ i.
+
+        Returns:
+            (B, M, d), or None.
+        """
+        return None
+
+    def logits(self, hidden: Tensor, context: Tensor | None, position: Tensor) -> Tensor:
+        """The logits of all rows.
+
+        Args:
+            hidden: (n, d) decoder states after the final norm, not scaled; context: (n, d) or
+                None, theirs; position: (n,) int64, the target positions that they predict, from 0.
+
+        Returns:
+            (n, R); −inf for rows that cannot stand at a position.
+        """
+        return F.linear(hidden * self.scale, self.backbone.lm_head.weight)
+
+    def vectors(self, rows: Tensor, context: Tensor | None) -> Tensor:
+        """ẽ: the vectors whose product with `hidden` are the logits of these rows.
+
+        Args:
+            rows: (B, M) int64; context: (B, M, d) or None, the latent vectors of their positions.
+
+        Returns:
+            (B, M, d), `scale` included.
+        """
+        return self.backbone.lm_head.weight[rows] * self.scale
+
+    # What the search sees: tokens. A token's rows are alternatives, of which any may be meant.
+
+    def by_token(self, log_probs: Tensor) -> Tensor:
+        """Log-probabilities of all rows (n, R) → of all tokens (n, V), each the sum of its rows'.
+
+        log Σ exp over a token's rows; −inf for tokens without a row.
+        """
+        return log_probs
+
+    def expected_inputs(self, log_probs: Tensor, parents: Tensor, tokens: Tensor) -> Tensor:
+        """What the decoder reads after tokens that a search has chosen: the mean of their rows.
+
+        Weighted by the rows' probabilities, given the token, where the token was chosen.
+
+        Args:
+            log_probs: (n, R), from which tokens were chosen; parents: (m,) int64 rows of
+                `log_probs`; tokens: (m,) int64.
+
+        Returns:
+            (m, d).
+        """
+        return self.embed(tokens)
+
+
+class TokenRows:
+    """Which rows stand for which token, both ways."""
+
+    def __init__(self, row_tokens: Tensor, n_tokens: int):
+        """
+        Args:
+            row_tokens: (R,) int64, the token of each row; n_tokens: V.
+        """
+        self.row_tokens, self.n_tokens = row_tokens, n_tokens
+        order = row_tokens.argsort(stable=True)
+        counts = torch.bincount(row_tokens, minlength=n_tokens)
+        first = counts.cumsum(0) - counts
+        place = torch.arange(len(order), device=order.device) - first[row_tokens[order]]
+        # (V, most rows of a token), −1 where there are fewer.
+        shape = (n_tokens, max(1, int(counts.max())))
+        self.rows = torch.full(shape, -1, device=row_tokens.device)
+        self.rows[row_tokens[order], place] = order
+        # Tokens that have rows, those with the most first; and their first rows, second rows, ….
+        self.tokens = counts.argsort(descending=True, stable=True)[: int((counts > 0).sum())]
+        nth = self.rows[self.tokens].unbind(1)
+        self.nth_rows = [rows[rows >= 0] for rows in nth]
+
+    def by_token(self, log_probs: Tensor) -> Tensor:
+        """Rows (n, R) → tokens (n, V): see `Head.by_token`."""
+        total = log_probs[:, self.nth_rows[0]]
+        # No scatter: its sums would have no order on a GPU.
+        for rows in self.nth_rows[1:]:
+            some = total[:, : len(rows)]
+            some.copy_(torch.logaddexp(some, log_probs[:, rows]))
+        found = log_probs.new_full((len(log_probs), self.n_tokens), -torch.inf)
+        found[:, self.tokens] = total
+        return found
+
+    def weights(self, log_probs: Tensor, parents: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """The rows of chosen tokens, and their probabilities given the token.
+
+        Args:
+            log_probs, parents, tokens: see `Head.expected_inputs`.
+
+        Returns:
+            rows: (m, most rows of a token) int64, any where a token has fewer; probabilities: of
+            the same shape, 0 there. A token without a row, at padding, has row 0.
+        """
+        rows = self.rows[tokens]
+        known, rows = rows >= 0, rows.clamp(min=0)
+        found = log_probs[parents[:, None], rows]
+        # Finite: a softmax over −inf alone would be NaN.
+        least = torch.finfo(found.dtype).min
+        return rows, found.clamp(min=least).masked_fill(~known, least).softmax(1)

@@ -1,0 +1,211 @@
+"""One vector a document, to cluster by: TF-IDF and SVD, the model's own encoder, or another."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gr_mvdr.backbones import T5_FAMILY, load_encoder, refuse_quantised, weight_options
+from gr_mvdr.batch import cut, pad
+from gr_mvdr.evaluation.bm25 import words
+from gr_mvdr.files.arrays import read_arrays, write_arrays
+from gr_mvdr.identifiers.scheme import Encode, Table, check_at_least
+from gr_mvdr.parts import part
+from gr_mvdr.progress import track
+from gr_mvdr.tokenizers import EOS_ID, text_tokenizer
+
+
+class DocumentEmbeddings(Protocol):
+    """Where a document's vector comes from."""
+
+    def fit(self, documents: Table) -> None:
+        """Learns from the known documents, where there is something to learn."""
+
+    def transform(self, documents: Table, encode: Encode | None = None) -> np.ndarray:
+        """(n, d) float32, of length 1 each (0 for a document of which nothing is known).
+
+        Args:
+            documents: a table with `text` and `tokens`; encode: the model's own encoder.
+        """
+
+    def save(self, folder: str | Path) -> None:
+        """Writes what `fit` learned as the new folder `folder`."""
+
+    def load(self, folder: str | Path) -> None:
+        """Reads it back."""
+
+
+@part("embeddings")
+class TfidfSvd:
+    """TF-IDF of the documents' words, reduced by a truncated SVD (latent semantic analysis).
+
+    Needs no pretrained model and no network. Words as in BM25 (`gr_mvdr.evaluation.bm25.words`),
+    term
+    frequencies as 1 + ln tf.
+    """
+
+    def __init__(self, dimension: int = 64, max_features: int = 100_000, seed: int = 0):
+        """
+        Args:
+            dimension: of a vector, d; less where there are fewer documents or words.
+            max_features: the most frequent words that count.
+            seed: of the SVD's random projection.
+
+        Raises:
+            ValueError: an option below 1.
+        """
+        check_at_least("embeddings.dimension", dimension, 1)
+        check_at_least("embeddings.max_features", max_features, 1)
+        self.dimension, self.max_features, self.seed = dimension, max_features, seed
+
+    def fit(self, documents: Table) -> None:
+        """Counts words and finds the d directions of the largest variation.
+
+        Raises:
+            ValueError: no document has a word.
+        """
+        from sklearn.utils.extmath import randomized_svd
+
+        self.vectorizer = self._new_vectorizer()
+        texts = documents["text"][:]
+        if not any(words(text) for text in texts):
+            raise ValueError("model.identifiers.embeddings=TfidfSvd: no document has a word")
+        weights = self.vectorizer.fit_transform(texts)
+        # What TruncatedSVD runs, less its shares of the variance, which one document has none of.
+        dimension = min(self.dimension, *weights.shape)
+        _, _, self.components = randomized_svd(weights, dimension, random_state=self.seed)
+
+    def transform(self, documents: Table, encode: Encode | None = None) -> np.ndarray:
+        """(n, d) float32."""
+        return normalised(self.vectorizer.transform(documents["text"][:]) @ self.components.T)
+
+    def save(self, folder: str | Path) -> None:
+        """Writes the words as JSON, their IDF and the SVD's directions as arrays."""
+        arrays = {"idf": self.vectorizer.idf_, "components": self.components}
+        vocabulary = self.vectorizer.get_feature_names_out().tolist()
+        write_arrays(Path(folder), arrays, {"vocabulary": vocabulary})
+
+    def load(self, folder: str | Path) -> None:
+        """Reads them back; raises as `read_arrays` does."""
+        arrays, settings = read_arrays(Path(folder), ("idf", "components"))
+        self.vectorizer = self._new_vectorizer(settings["vocabulary"])
+        self.vectorizer.idf_ = arrays["idf"]
+        self.components = arrays["components"]
+
+    def _new_vectorizer(self, vocabulary: list[str] | None = None) -> Any:
+        from sklearn.feature_extraction.text import TfidfVectorizer
+
+        return TfidfVectorizer(
+            analyzer=words,
+            max_features=self.max_features,
+            vocabulary=vocabulary,
+            sublinear_tf=True,
+            dtype=np.float32,
+        )
+
+
+class _Stateless:
+    """Embeddings that learn nothing from the documents: there is nothing to keep."""
+
+    def fit(self, documents: Table) -> None:
+        """Nothing to learn."""
+
+    def save(self, folder: str | Path) -> None:
+        """Nothing to write."""
+
+    def load(self, folder: str | Path) -> None:
+        """Nothing to read."""
+
+
+@part("embeddings")
+class OwnEncoder(_Stateless):
+    """The encoder of the model itself, as it is when it is asked.
+
+    The tree is made with the encoder from before training. Documents that arrive after training
+    are embedded by the trained one: they fit less well than under embeddings that stay the same.
+    """
+
+    def __init__(self, length: int = 256):
+        """
+        Args:
+            length: tokens read of a document, the end token included.
+        """
+        check_at_least("embeddings.length", length, 1)
+        self.length = length
+
+    def transform(self, documents: Table, encode: Encode | None = None) -> np.ndarray:
+        """(n, d) float32.
+
+        Raises:
+            ValueError: no encoder is given.
+        """
+        if encode is None:
+            raise ValueError(
+                "model.identifiers.embeddings=OwnEncoder: needs the model's encoder to embed "
+                f"{len(documents)} documents"
+            )
+        tokens = documents["tokens"][:]
+        return normalised(np.asarray(encode([cut(t, self.length, EOS_ID) for t in tokens])))
+
+
+@part("embeddings")
+class HuggingFaceEncoder(_Stateless):
+    """A pretrained encoder with its own tokeniser; the mean of its token vectors.
+
+    The T5 family (its encoder alone) or an encoder-only model such as BERT.
+    """
+
+    def __init__(self, name: str, length: int = 256, batch_size: int = 32):
+        """
+        Args:
+            name: on the Hugging Face hub, or a folder.
+            length: tokens read of a document.
+            batch_size: documents at once.
+        """
+        check_at_least("embeddings.length", length, 1)
+        check_at_least("embeddings.batch_size", batch_size, 1)
+        self.name, self.length, self.batch_size = name, length, batch_size
+
+    @torch.inference_mode()
+    def transform(self, documents: Table, encode: Encode | None = None) -> np.ndarray:
+        """(n, d) float32."""
+        tokenizer, model = text_tokenizer(self.name), self._model()
+        options = {"truncation": True, "max_length": self.length}
+        tokens = tokenizer(documents["text"][:], **options)["input_ids"]
+        # Texts of like length together: less padding.
+        order = np.argsort([len(row) for row in tokens], kind="stable")
+        vectors = np.empty((len(tokens), model.config.hidden_size), dtype=np.float32)
+        starts = range(0, len(order), self.batch_size)
+        for start in track(starts, "embedding batches of documents"):
+            rows = order[start : start + self.batch_size]
+            vectors[rows] = _mean_vectors(model, [tokens[row] for row in rows])
+        return normalised(vectors)
+
+    def _model(self) -> torch.nn.Module:
+        from transformers import AutoConfig, AutoModel
+
+        config = AutoConfig.from_pretrained(self.name, trust_remote_code=False)
+        refuse_quantised(self.name, config)
+        # By its type: a saved T5 encoder does not call itself an encoder-decoder.
+        if config.model_type in T5_FAMILY:
+            model = load_encoder(self.name)
+        else:
+            model = AutoModel.from_pretrained(self.name, **weight_options("eager"))
+        return model.float().eval().to("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _mean_vectors(model: Any, tokens: Sequence[Sequence[int]]) -> np.ndarray:
+    """(n, d) float32, the mean of a model's vectors over each sequence's own tokens."""
+    ids, mask = (x.to(model.device) for x in pad(tokens))
+    vectors: Tensor = model(input_ids=ids, attention_mask=mask.long()).last_hidden_state
+    total = vectors.masked_fill(~mask.unsqueeze(2), 0).sum(1)
+    return (total / mask.sum(1, keepdim=True).clamp(min=1)).cpu().numpy()
+
+
+def normalised(vectors: np.ndarray) -> np.ndarray:
+    """(n, d) → float32 rows of length 1; rows of zeros stay zero."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)

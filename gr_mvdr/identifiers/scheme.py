@@ -1,0 +1,224 @@
+"""Identifiers: the token sequences that a generative system generates for documents."""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gr_mvdr.files.arrays import check, check_offsets, read_arrays, write_arrays
+
+# table["id"], len(table), table.select(rows) -> a table; a `datasets.Dataset` is one.
+Table = Any
+# Token lists of n texts → (n, d) vectors, one a text: what a model can lend of itself.
+Encode = Callable[[Sequence[Sequence[int]]], np.ndarray]
+
+
+class Scheme:
+    """How documents get their identifiers: atomic, naive or semantic docids, titles.
+
+    `fit` learns from the documents that are known in training, `assign` names any documents: the
+    known ones as `fit` did, whatever stands beside them, new ones by the same structure. New
+    documents are numbered in the order given, so `assign` is asked about a whole collection at
+    once; documents added at its end change no identifier before them.
+
+    Attributes:
+        n_tokens: new tokens needed beyond the vocabulary, from `first_token` on; known once fitted.
+        width: tokens a position, where position i owns first_token + i · width and the width − 1
+            tokens after it; None where a token may stand at any position.
+        document_ids: of the known documents, in their order; a document's number is its place.
+        first_token: the first new token's id.
+    """
+
+    n_tokens: int = 0
+    width: int | None = None
+
+    def __init__(self) -> None:
+        self.document_ids: list[str] = []
+        self.first_token = 0
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The options that known documents' identifiers depend on, for JSON."""
+        return {}
+
+    def fit(self, documents: Table, first_token: int, encode: Encode | None = None) -> None:
+        """
+        Args:
+            documents: the known documents; first_token: the first token id that is still free;
+            encode: the model's own encoder, for schemes that are made with it.
+
+        Raises:
+            ValueError: there are none.
+        """
+        if len(documents) == 0:
+            raise ValueError("model.identifiers: there is no document to give an identifier to")
+        self.document_ids, self.first_token = list(documents["id"][:]), first_token
+
+    def assign(self, documents: Table) -> list[list[int]]:
+        """One token sequence a document, end token included where one is needed; [] = none."""
+        raise NotImplementedError
+
+    def numbers(self, documents: Table) -> list[int | None]:
+        """The number of each document among the known ones, None for new ones."""
+        known = {identifier: number for number, identifier in enumerate(self.document_ids)}
+        return [known.get(identifier) for identifier in documents["id"][:]]
+
+    def save(self, folder: str | Path) -> None:
+        """Writes all that `assign` needs as the new folder `folder`.
+
+        Raises:
+            ValueError: `folder` exists.
+        """
+        state = {"first_token": self.first_token, "document_ids": self.document_ids}
+        write_arrays(Path(folder), {}, {"scheme": type(self).__name__, **self.settings, **state})
+
+    def load(self, folder: str | Path, encode: Encode | None = None) -> None:
+        """Takes up what was saved.
+
+        Args:
+            encode: as for `fit`; without it a scheme that is made with it knows no new documents.
+
+        Raises:
+            FileNotFoundError: no such folder. ValueError: it is damaged, or was saved by another
+                scheme or with other settings.
+        """
+        _, saved = read_arrays(Path(folder), ())
+        if saved.get("scheme") != type(self).__name__:
+            raise ValueError(f"{folder}: holds {saved.get('scheme')}, not {type(self).__name__}")
+        for key, value in self.settings.items():
+            if saved.get(key) != value:
+                raise ValueError(
+                    f"model.identifiers.{key}={value}: the identifiers saved in {folder} were "
+                    f"made with {key}={saved.get(key)}"
+                )
+        names, first = saved.get("document_ids"), saved.get("first_token")
+        if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+            raise ValueError(f"{folder}: document_ids: must be a list of names")
+        if not isinstance(first, int):
+            raise ValueError(f"{folder}: first_token={first}: must be a number")
+        self.document_ids, self.first_token = names, first
+
+
+@dataclass(frozen=True)
+class Identifiers:
+    """The identifiers of a collection, document by document.
+
+    Attributes:
+        document_ids: of D documents; sequences: their tokens, [] = not (yet) assigned.
+    """
+
+    document_ids: list[str]
+    sequences: list[list[int]]
+
+    def __post_init__(self):
+        assert len(self.document_ids) == len(self.sequences)
+
+    def __len__(self) -> int:
+        return len(self.document_ids)
+
+    def of(self, row: int) -> list[int]:
+        """The tokens of the document in that row."""
+        return self.sequences[row]
+
+    @property
+    def hash(self) -> str:
+        """32 hexadecimal digits that stand for these documents with these identifiers."""
+        return _hash([self.document_ids, self.sequences])
+
+    def statistics(self) -> dict[str, float]:
+        """Collisions and depth.
+
+        Returns:
+            documents; assigned, those with an identifier; collision_rate, the share of the
+            assigned that share theirs with another document; mean_, min_, max_length in tokens;
+            branching, the mean number of tokens that can follow a prefix.
+        """
+        assigned = [tuple(sequence) for sequence in self.sequences if sequence]
+        lengths = np.array([len(sequence) for sequence in assigned] or [0])
+        return {
+            "documents": len(self),
+            "assigned": len(assigned),
+            "collision_rate": _shared(assigned) / max(1, len(assigned)),
+            "mean_length": float(lengths.mean()),
+            "min_length": int(lengths.min()),
+            "max_length": int(lengths.max()),
+            "branching": _branching(assigned),
+        }
+
+    def save(self, folder: str | Path) -> None:
+        """Writes the identifiers as the new folder `folder`.
+
+        Raises:
+            ValueError: `folder` exists.
+        """
+        lengths = [len(sequence) for sequence in self.sequences]
+        tokens = [token for sequence in self.sequences for token in sequence]
+        arrays = {
+            "tokens": np.array(tokens, dtype=np.int64),
+            "starts": np.cumsum([0, *lengths], dtype=np.int64),
+        }
+        write_arrays(Path(folder), arrays, {"document_ids": self.document_ids})
+
+    @classmethod
+    def load(cls, folder: str | Path, collection: str) -> "Identifiers":
+        """Opens saved identifiers.
+
+        Args:
+            collection: the `collection_hash` of the documents that they must belong to.
+
+        Raises:
+            FileNotFoundError: no such folder. ValueError: it is damaged, or of another collection.
+        """
+        arrays, settings = read_arrays(Path(folder), ("tokens", "starts"))
+        document_ids = settings["document_ids"]
+        found = collection_hash(document_ids)
+        if found != collection:
+            raise ValueError(
+                f"{folder}: holds the identifiers of collection {found}, "
+                f"must be of collection {collection}"
+            )
+        tokens, starts = arrays["tokens"], arrays["starts"]
+        check_offsets(starts, 0, len(tokens), len(document_ids), Path(folder) / "starts.npy")
+        fits = tokens.dtype == np.int64 and tokens.min(initial=0) >= 0
+        check(fits, Path(folder) / "tokens.npy", "must hold tokens ≥ 0, int64")
+        tokens, starts = tokens.tolist(), starts.tolist()
+        return cls(document_ids, [tokens[start:end] for start, end in pairwise(starts)])
+
+
+def collection_hash(document_ids: Sequence[str]) -> str:
+    """32 hexadecimal digits that stand for these documents in this order."""
+    return _hash(list(document_ids))
+
+
+def _hash(value: list) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:32]
+
+
+def check_choice(key: str, value: str, choices: tuple[str, ...]) -> None:
+    """Raises ValueError unless an option of a scheme is one of the choices."""
+    if value not in choices:
+        raise ValueError(f"model.identifiers.{key}={value}: must be {' or '.join(choices)}")
+
+
+def check_at_least(key: str, value: int, least: int) -> None:
+    """Raises ValueError if an option of a scheme is too small."""
+    if value < least:
+        raise ValueError(f"model.identifiers.{key}={value}: must be ≥ {least}")
+
+
+def _shared(sequences: list[tuple[int, ...]]) -> int:
+    """How many of the sequences are not the only one of their kind."""
+    return sum(count for count in Counter(sequences).values() if count > 1)
+
+
+def _branching(sequences: list[tuple[int, ...]]) -> float:
+    """Edges of the sequences' trie for each node that has a child."""
+    prefixes = {sequence[: end + 1] for sequence in sequences for end in range(len(sequence))}
+    followed = {prefix[:-1] for prefix in prefixes}
+    return len(prefixes) / max(1, len(followed))

@@ -1,0 +1,267 @@
+"""The nearest document tokens of query tokens: among all, or in the lists of an inverted file."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gr_mvdr.batch import length_mask
+from gr_mvdr.evaluation.ranking import tie_order
+from gr_mvdr.files.checksums import checksum, read_sealed, verify, write_sealed
+from gr_mvdr.files.writing import new_folder
+from gr_mvdr.salience import top_share
+from gr_mvdr.token_index.imputation import Retrieved
+from gr_mvdr.token_index.store import TokenStore
+from gr_mvdr.token_vectors import TokenVectors
+
+FOLDER, LISTS, SETTINGS = "neighbours", "lists.faiss", "settings.json"
+# k-means: faiss's defaults take ten times as long and find no better lists.
+_ITERATIONS, _SAMPLE_PER_LIST = 10, 64
+# The codes of the inverted file: bits of a sub-vector, and tokens they are learned from.
+_BITS, _QUANTISER_SAMPLE = 4, 65_536
+# A list has at least so many tokens on average, faiss's rule for a sample.
+_TOKENS_PER_LIST = 39
+# Tokens compared at once, or assigned to lists at once.
+_BLOCK = 65_536
+
+
+class TokenNeighbours:
+    """Token retrieval over a store, among the live documents' tokens that pruning keeps.
+
+    Attributes:
+        keep: β_d, the share of most salient tokens that each document is found by (aligner §3.2).
+        rows: (K,) int64 ascending, the store's token rows that can be retrieved.
+    """
+
+    def __init__(self, store: TokenStore, keep: float = 1.0):
+        """
+        Raises:
+            ValueError: a share of tokens is asked of a store without saliences.
+        """
+        self.store, self.keep = store, keep
+        self.rows = _kept_rows(store, keep)
+        self._lists = self._settings = None
+
+    @property
+    def folder(self) -> Path:
+        return self.store.directory / FOLDER
+
+    @property
+    def has_lists(self) -> bool:
+        """Whether an inverted file is open."""
+        return self._lists is not None
+
+    @property
+    def size_in_bytes(self) -> int:
+        """Bytes of the inverted file; 0 where none was built."""
+        if self._lists is None:
+            return 0
+        return sum(path.stat().st_size for path in self.folder.iterdir())
+
+    def build_lists(self, lists: int | None, seed: int) -> None:
+        """Builds, saves and opens the inverted file, or opens the one that was saved.
+
+        A product-quantised one with 4 bits for every two dimensions (faiss's "fast scan"): it holds
+        a sixteenth of the vectors' bytes, and a visit of a list costs a tenth of reading them.
+
+        Args:
+            lists: number of clusters; None = √K.
+            seed: of the k-means.
+        """
+        settings = {
+            "lists": lists,
+            "seed": seed,
+            "keep": self.keep,
+            "revision": self.store.header["revision"],
+        }
+        if settings == self._settings:
+            return
+        if settings != saved_settings(self.store.directory):
+            count = lists or int(len(self.rows) ** 0.5)
+            count = max(1, min(count, len(self.rows) // _TOKENS_PER_LIST))
+            _save(self.folder, self._filled(count, seed), settings)
+        self._lists, self._settings = _open(self.folder), settings
+
+    def search(
+        self, queries: Tensor, neighbours: int, probes: int | None, rescore: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        """The k' nearest tokens of each query token, best first.
+
+        Args:
+            queries: (T, d) fp32, of the side of the store's `searched` column.
+            neighbours: k'; probes: lists visited, None = every token is looked at.
+            rescore: compute the similarities from the store's vectors; without it they are those
+                of the inverted file's codes.
+
+        Returns:
+            similarities (T, k') fp32, −inf where there is none, and token rows (T, k') int64, −1
+            where there is none: the lists visited have fewer tokens. Of several tokens as similar
+            as the k'-th those are taken whose documents `Ranking` puts first; with `probes` that is
+            the inverted file's choice.
+
+        Raises:
+            ValueError: k' or the probes are out of range, or there is no inverted file.
+        """
+        if not 1 <= neighbours <= len(self.rows):
+            raise ValueError(
+                f"model.search.neighbours={neighbours}: must be ≥ 1 and ≤ the {len(self.rows)} "
+                "tokens that can be retrieved"
+            )
+        if not queries.isfinite().all():
+            raise ValueError("a query's vectors are not finite: the model's weights are broken")
+        if probes is None:
+            return self._every_token(queries, neighbours)
+        if probes < 1:
+            raise ValueError(f"model.search.probes={probes}: must be ≥ 1")
+        if self._lists is None:
+            raise ValueError(f"model.search.probes={probes}: build_neighbours must come first")
+        self._lists.nprobe = probes
+        similarities, tokens = self._lists.search(queries.contiguous().numpy(), neighbours)
+        similarities, tokens = torch.from_numpy(similarities), torch.from_numpy(tokens)
+        if rescore:
+            similarities = self._similarities(queries, tokens)
+        similarities = similarities.masked_fill(tokens < 0, -torch.inf)
+        if rescore:
+            similarities, order = similarities.sort(dim=1, descending=True, stable=True)
+            tokens = tokens.gather(1, order)
+        return similarities, tokens
+
+    def retrieve(
+        self, query: TokenVectors, neighbours: int, probes: int | None, rescore: bool = True
+    ) -> Retrieved:
+        """`search` for the tokens of one query (N, …), with the owners of what is found."""
+        vectors = query.vectors if query.keys is None else query.keys
+        similarities, tokens = self.search(vectors, neighbours, probes, rescore)
+        salience = self.store.salience(tokens.flatten().clamp(min=0))
+        if salience is not None:
+            salience = salience.view_as(similarities)
+        return Retrieved(similarities, self.store.owners(tokens), salience)
+
+    def _similarities(self, queries: Tensor, tokens: Tensor) -> Tensor:
+        """(T, k') fp32 of each query token (T, d) and its own tokens (T, k')."""
+        name = self.store.searched
+        found = [
+            self.store.vectors(name, rows.clamp(min=0)) @ query
+            for query, rows in zip(queries, tokens, strict=True)
+        ]
+        return torch.stack(found) if found else queries.new_empty(tokens.shape)
+
+    def _every_token(self, queries: Tensor, neighbours: int) -> tuple[Tensor, Tensor]:
+        best = torch.empty(len(queries), 0)
+        tokens = torch.empty(len(queries), 0, dtype=torch.int64)
+        for rows in self.rows.split(_BLOCK):
+            product = queries @ self._vectors(rows).T
+            found = self._nearest(product, rows.expand(len(queries), -1), neighbours)
+            best, tokens = (torch.cat(pair, 1) for pair in zip((best, tokens), found, strict=True))
+            best, tokens = self._nearest(best, tokens, neighbours)
+        return best, tokens
+
+    def _nearest(self, similarities: Tensor, tokens: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """The `count` nearest of some tokens (T, n), best first; see `search` for equal ones."""
+        found = similarities.topk(min(count + 1, similarities.shape[1]), dim=1)
+        best, places = found.values[:, :count], found.indices[:, :count]
+        if found.values.shape[1] > count:
+            # topk takes any of several equal ones.
+            cut = found.values[:, count]
+            for row in (best[:, -1] == cut).nonzero()[:, 0].tolist():
+                equal = (similarities[row] == cut[row]).nonzero()[:, 0]
+                room = int((best[row] == cut[row]).sum())
+                places[row, count - room :] = equal[self._tie_order(tokens[row, equal])[:room]]
+        return best, tokens.gather(1, places)
+
+    def _tie_order(self, tokens: Tensor) -> Tensor:
+        """The places of token rows (t,) by document as in `Ranking`, then as in the document."""
+        owners, place = self.store.owners(tokens).unique(return_inverse=True)
+        order = torch.from_numpy(tie_order([self.store.document_ids[n] for n in owners.tolist()]))
+        rank = torch.empty_like(order)
+        rank[order] = torch.arange(len(order))
+        by_token = tokens.argsort()
+        return by_token[rank[place[by_token]].argsort(stable=True)]
+
+    def _vectors(self, rows: Tensor) -> Tensor:
+        """(t, d) fp32 of ascending rows; neighbours in memory are not copied one by one."""
+        first, last = int(rows[0]), int(rows[-1])
+        together = last - first + 1 == len(rows)
+        return self.store.vectors(self.store.searched, slice(first, last + 1) if together else rows)
+
+    def _filled(self, lists: int, seed: int) -> Any:
+        """A faiss inverted file of the rows, trained on samples of them."""
+        import faiss
+
+        generator = torch.Generator().manual_seed(seed)
+        order = torch.randperm(len(self.rows), generator=generator)
+        clustering = faiss.Clustering(self.store.sizes[self.store.searched], lists)
+        clustering.seed, clustering.niter = seed, _ITERATIONS
+        clustering.spherical = True  # a list is chosen by inner product
+        clustering.min_points_per_centroid = 1  # small collections need no warning
+        clustering.max_points_per_centroid = _SAMPLE_PER_LIST
+        centroids = faiss.IndexFlatIP(clustering.d)
+        clustering.train(self._sample(order[: _SAMPLE_PER_LIST * lists]), centroids)
+        metric = faiss.METRIC_INNER_PRODUCT
+        size, parts = clustering.d, _parts(clustering.d)
+        index = faiss.IndexIVFPQFastScan(centroids, size, lists, parts, _BITS, metric)
+        index.pq.cp.seed, index.pq.cp.min_points_per_centroid = seed, 1
+        sample = order[:_QUANTISER_SAMPLE]
+        repeats = -(-(2**_BITS) // len(sample))  # fewer tokens than centroids
+        index.train(self._sample(sample.repeat(repeats)))
+        for rows in self.rows.split(_BLOCK):
+            index.add_with_ids(self._vectors(rows).contiguous().numpy(), rows.numpy())
+        return index
+
+    def _sample(self, places: Tensor) -> np.ndarray:
+        rows = self.rows[places.sort().values]
+        return self.store.vectors(self.store.searched, rows).contiguous().numpy()
+
+
+def _parts(size: int) -> int:
+    """Sub-vectors of a vector: of two dimensions where that is possible."""
+    return size // 2 if size % 2 == 0 else size
+
+
+def _kept_rows(store: TokenStore, keep: float) -> Tensor:
+    """(K,) int64 ascending: token rows of live documents that are among their most salient."""
+    live = store.live.repeat_interleave(store.counts)
+    if keep == 1.0:
+        return live.nonzero()[:, 0]
+    if store.salience(slice(0, 0)) is None:
+        raise ValueError(
+            f"model.search.keep_document={keep}: must be 1 for a system without salience"
+        )
+    kept = torch.zeros_like(live)
+    for documents in store.blocks(_BLOCK):
+        counts = store.counts[documents]
+        mask = length_mask(counts)  # (D, M)
+        rows = store.rows(documents)
+        salience = torch.zeros(mask.shape).masked_scatter(mask, store.salience(rows))
+        kept[rows] = top_share(salience, mask, keep)[mask]
+    return (kept & live).nonzero()[:, 0]
+
+
+def _save(folder: Path, index: Any, settings: dict[str, Any]) -> None:
+    """Writes the inverted file whole, in the place of an old one."""
+    import faiss
+
+    with new_folder(folder, replace=True) as partial:
+        lists = partial / LISTS
+        faiss.write_index(index, str(lists))
+        write_sealed(partial / SETTINGS, {**settings, "file": checksum(lists)})
+
+
+def saved_settings(directory: Path) -> dict[str, Any] | None:
+    """What the inverted file in an index's directory was built with; None where there is none."""
+    path = directory / FOLDER / SETTINGS
+    if not path.is_file():
+        return None
+    settings = read_sealed(path)
+    settings.pop("file", None)
+    return settings
+
+
+def _open(folder: Path) -> Any:
+    import faiss
+
+    if expected := read_sealed(folder / SETTINGS).get("file"):
+        verify(folder / LISTS, expected)
+    return faiss.read_index(str(folder / LISTS))

@@ -1,0 +1,252 @@
+"""Writes a `TokenStore`: as a stream, append-only, and whole at every moment or not there at all.
+
+Data files only grow, and the header, replaced as a whole, says how much of them counts.
+"""
+
+import errno
+import os
+import shutil
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import torch
+
+from gr_mvdr.files.arrays import write_array
+from gr_mvdr.files.checksums import Checksum, checksum, with_samples, write_sealed
+from gr_mvdr.files.writing import new_folder
+from gr_mvdr.token_index.product_quantiser import ProductQuantiser
+from gr_mvdr.token_index.store import DTYPES, HEADER, PackedTokens, TokenStore, columns_of, rows_in
+
+# Vectors that are quantised at once.
+_BLOCK = 262_144
+
+
+def create(
+    directory: Path,
+    document_ids: Sequence[str],
+    encoded: Iterable[PackedTokens],
+    dtype: str,
+    pq_bytes: int,
+    fingerprint: dict[str, str],
+    seed: int,
+) -> None:
+    """Writes a new store and puts it in the place of an old one once it is complete.
+
+    Raises:
+        ValueError: an unknown type, or documents that do not fit the ids, see `_append`.
+        OSError: the disk is full.
+    """
+    if dtype not in DTYPES:
+        raise ValueError(f"model.search.dtype={dtype}: must be one of {', '.join(DTYPES)}")
+    with (
+        _disk_full(directory, len(document_ids)) as written,
+        new_folder(directory, replace=True) as folder,
+    ):
+        header = _empty_header("float16" if dtype == "pq" else dtype, fingerprint)
+        header = _append(folder, header, document_ids, encoded, written, {})
+        write_sealed(folder / HEADER, header)
+        if dtype == "pq":
+            _quantise(TokenStore(folder), pq_bytes, seed, written)
+
+
+def append(store: TokenStore, document_ids: Sequence[str], encoded: Iterable[PackedTokens]) -> None:
+    """Adds documents to a store on disk, which stays as it was if anything goes wrong.
+
+    Raises: as `create`, and ValueError for an id that the store holds already.
+    """
+    known = {store.document_ids[number] for number in store.live.nonzero()[:, 0].tolist()}
+    for name in document_ids:
+        if name in known:
+            raise ValueError(f"index={store.directory}: document {name!r} is in it already")
+    try:
+        _cut(store.directory, store.header)  # what an interrupted `append` left behind
+        with _disk_full(store.directory, len(document_ids)) as written:
+            header, quantisers = store.header, store.quantisers
+            header = _append(store.directory, header, document_ids, encoded, written, quantisers)
+            write_sealed(store.directory / HEADER, header)
+    except BaseException:
+        _cut(store.directory, store.header)
+        raise
+
+
+def delete(store: TokenStore, document_ids: Sequence[str]) -> None:
+    """Marks documents of a store on disk as deleted.
+
+    Raises:
+        ValueError: an id that is not in the store.
+    """
+    numbers = sorted({*store.header["deleted"], *store.numbers(document_ids).tolist()})
+    revision = store.header["revision"] + 1
+    header = {**store.header, "deleted": numbers, "revision": revision}
+    write_sealed(store.directory / HEADER, header)
+
+
+class _Written:
+    """What a writer has written or was about to write: how many documents, in how many bytes."""
+
+    documents = 0
+    bytes = 0
+
+
+@contextmanager
+def _disk_full(directory: Path, documents: int) -> Iterator[_Written]:
+    """Says what would have been needed where the disk is full."""
+    written = _Written()
+    try:
+        yield written
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        needed = written.bytes * documents // max(written.documents, 1)
+        free = shutil.disk_usage(directory.parent).free
+        raise OSError(
+            error.errno,
+            f"index={directory}: the disk is full: {documents:,} documents need about "
+            f"{needed:,} bytes, {free:,} are free",
+        ) from error
+
+
+def _append(
+    directory: Path,
+    header: dict[str, Any],
+    document_ids: Sequence[str],
+    encoded: Iterable[PackedTokens],
+    written: _Written,
+    quantisers: dict[str, ProductQuantiser],
+) -> dict[str, Any]:
+    """Writes a stream behind the rows that the header counts; returns the new header.
+
+    Raises:
+        ValueError: the documents are not as many as the ids, an id comes twice, a document has no
+            token, or the vectors do not fit those in the store.
+    """
+    _check_ids(directory, document_ids)
+    tokens, sums = header["tokens"], dict(header.get("files", {}))
+    summed = "files" in header  # an index of an earlier version has no checksums
+    with ExitStack() as files:
+        opened: dict[str, BinaryIO] = {}
+        for batch in encoded:
+            header = _fitting(header, batch, document_ids[written.documents :])
+            arrays = _arrays(batch, header, quantisers)
+            written.documents += len(batch.counts)
+            written.bytes += sum(array.nbytes for array in arrays.values())
+            for name, array in arrays.items():
+                if name not in opened:
+                    path = directory / f"{name}.bin"
+                    # Unbuffered, so that closing it cannot fail.
+                    opened[name] = files.enter_context(open(path, "ab", buffering=0))
+                _write(opened[name], array)
+                sums[f"{name}.bin"] = _continued(sums.get(f"{name}.bin"), array)
+            tokens += len(batch.vectors)
+        for file in opened.values():  # before the header that counts these rows
+            os.fsync(file.fileno())
+    if written.documents != len(document_ids):
+        raise ValueError(
+            f"index={directory}: {len(document_ids)} ids but {written.documents} documents"
+        )
+    names = [*header["document_ids"], *document_ids]
+    revision = header["revision"] + 1
+    if summed:
+        header["files"] = {name: with_samples(directory / name, sums[name]) for name in sums}
+    return {**header, "document_ids": names, "tokens": tokens, "revision": revision}
+
+
+def _check_ids(directory: Path, document_ids: Sequence[str]) -> None:
+    if len(set(document_ids)) != len(document_ids) or not len(document_ids):
+        raise ValueError(
+            f"index={directory}: {len(document_ids)} ids, {len(set(document_ids))} of them "
+            "different: must be at least one, and all different"
+        )
+
+
+def _continued(known: Checksum | None, array: np.ndarray) -> Checksum:
+    """The checksum of a file to which these rows were added."""
+    known = known or {"bytes": 0, "crc32": 0}
+    crc = zlib.crc32(memoryview(array.reshape(-1)).cast("B"), known["crc32"])
+    return {"bytes": known["bytes"] + array.nbytes, "crc32": crc}
+
+
+def _empty_header(dtype: str, fingerprint: dict[str, str]) -> dict[str, Any]:
+    return {
+        "document_ids": [],
+        "deleted": [],
+        "tokens": 0,
+        "revision": 0,  # counts changes, so that what was made from the store knows its age
+        "dtype": dtype,
+        "pq_bytes": 0,
+        "sizes": {},
+        "salience": False,
+        "fingerprint": fingerprint,
+        "files": {},
+    }
+
+
+def _fitting(header: dict[str, Any], batch: PackedTokens, names: Sequence[str]) -> dict[str, Any]:
+    """The header, which takes its sizes from the first batch; refuses a batch that is different."""
+    vectors = {"vectors": batch.vectors, "keys": batch.keys}
+    sizes = {name: part.shape[1] for name, part in vectors.items() if part is not None}
+    has_salience = batch.salience is not None
+    if header["sizes"] and (header["sizes"], header["salience"]) != (sizes, has_salience):
+        raise ValueError(
+            f"token index: vectors of {sizes}, salience {has_salience}; those in the index are of "
+            f"{header['sizes']}, salience {header['salience']}"
+        )
+    if (batch.counts < 1).any():
+        name = names[int((batch.counts < 1).nonzero()[0])]
+        raise ValueError(f"token index: document {name!r} has no token vector, must have one")
+    for part in (batch.vectors, batch.keys, batch.salience):
+        if part is not None and not part.isfinite().all():
+            row = int((~part.isfinite()).nonzero()[0, 0])
+            name = names[int(torch.searchsorted(batch.counts.cumsum(0), row, right=True))]
+            raise ValueError(f"token index: document {name!r} has a vector that is not finite")
+    return {**header, "sizes": sizes, "salience": has_salience}
+
+
+def _arrays(
+    batch: PackedTokens, header: dict[str, Any], quantisers: dict[str, ProductQuantiser]
+) -> dict[str, np.ndarray]:
+    """The rows of every column, as they are stored."""
+    parts = {name: part.cpu() for name, part in batch._asdict().items() if part is not None}
+    parts |= {name: quantiser.encode(parts[name]) for name, quantiser in quantisers.items()}
+    columns = columns_of(header)
+    return {
+        name: np.ascontiguousarray(part.numpy(), columns[name].dtype)
+        for name, part in parts.items()
+    }
+
+
+def _quantise(store: TokenStore, n_bytes: int, seed: int, written: _Written) -> None:
+    """Replaces a store's fp16 vectors by codes that are learned from a sample of all of them."""
+    generator = torch.Generator().manual_seed(seed)
+    sample = torch.randperm(store.n_tokens, generator=generator)[: ProductQuantiser.sample_size()]
+    for name in store.sizes:
+        quantiser = ProductQuantiser.train(store.vectors(name, sample.sort().values), n_bytes, seed)
+        write_array(store.directory / f"{name}.codebook.npy", quantiser.codebooks.numpy())
+        codes = store.directory / f"{name}.codes"
+        with open(codes, "wb", buffering=0) as file:
+            for start in range(0, store.n_tokens, _BLOCK):
+                rows = slice(start, start + _BLOCK)
+                array = quantiser.encode(store.vectors(name, rows)).numpy()
+                written.bytes += array.nbytes
+                _write(file, array)
+        codes.replace(store.directory / f"{name}.bin")
+    header = {**store.header, "dtype": "pq", "pq_bytes": n_bytes}
+    quantised = [f"{name}.{part}" for name in store.sizes for part in ("bin", "codebook.npy")]
+    header["files"] |= {name: checksum(store.directory / name) for name in quantised}
+    write_sealed(store.directory / HEADER, header)
+
+
+def _write(file: BinaryIO, array: np.ndarray) -> None:
+    rest = memoryview(array.reshape(-1)).cast("B")
+    while len(rest):  # an unbuffered file may take less than all
+        rest = rest[file.write(rest) :]
+
+
+def _cut(directory: Path, header: dict[str, Any]) -> None:
+    """Removes the rows behind those that the header counts."""
+    for name, column in columns_of(header).items():
+        os.truncate(directory / f"{name}.bin", rows_in(name, header) * column.row_bytes)

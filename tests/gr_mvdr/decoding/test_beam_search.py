@@ -1,0 +1,157 @@
+"""Constrained beam search against one hypothesis at a time in plain Python, and its laws."""
+
+import zlib
+
+import pytest
+import torch
+
+from gr_mvdr.decoding.beam_search import beam_search, best_of_each
+from gr_mvdr.decoding.ngram_index import NgramIndex
+
+END = 1
+
+
+class PathModel:
+    """Log-probabilities that depend on the query and the whole path: a cache that must be right.
+
+    Scores are rounded to `grain`, so that a coarse one makes many hypotheses equal.
+    """
+
+    def __init__(self, vocabulary, queries, grain=None):
+        self.vocabulary, self.grain = vocabulary, grain
+        self.paths = [(query,) for query in queries]
+        self.is_first = True
+
+    def __call__(self, tokens, parents):
+        if not self.is_first:
+            rows = zip(parents.tolist(), tokens.tolist(), strict=True)
+            self.paths = [(*self.paths[parent], token) for parent, token in rows]
+        self.is_first = False
+        return torch.stack([self.log_probs(path) for path in self.paths])
+
+    def log_probs(self, path):
+        generator = torch.Generator().manual_seed(zlib.crc32(repr(path).encode()))
+        scores = 2 * torch.randn(self.vocabulary, generator=generator)
+        if self.grain:
+            scores = (scores / self.grain).round() * self.grain
+        return scores.log_softmax(-1)
+
+
+def plain_search(model, documents, query, beam_size, length):
+    """One query, one hypothesis after the other; every list is searched through the documents."""
+    live, final, candidates = [((), torch.zeros(()))], [], []
+    for _ in range(length):
+        found = []
+        for rank, (path, score) in enumerate(live):
+            n = len(path)
+            allowed = sorted(
+                {
+                    d[i + n]
+                    for d in documents
+                    for i in range(len(d) - n)
+                    if path == tuple(d[i : i + n])
+                }
+            )
+            if path and not allowed:
+                final.append((path, score))
+            log_probs = model.log_probs((query, *path))
+            found += [((*path, t), score + log_probs[t], rank, t) for t in allowed]
+        found.sort(key=lambda item: (-item[1].item(), item[2], item[3]))
+        found = [(path, score) for path, score, _, _ in found[: 2 * beam_size]]
+        candidates += found
+        final += [item for item in found if item[0][-1] == END]
+        live = [item for item in found if item[0][-1] != END][:beam_size]
+    return [(list(p), s.item()) for p, s in final + live], [
+        (list(p), s.item()) for p, s in candidates
+    ]
+
+
+def random_documents(seed, vocabulary, n_documents):
+    generator = torch.Generator().manual_seed(seed)
+
+    def tokens():
+        length = int(torch.randint(1, 8, (), generator=generator))
+        return torch.randint(2, vocabulary, (length,), generator=generator).tolist()
+
+    return [tokens() + [END] * (number % 3 > 0) for number in range(n_documents)]
+
+
+@pytest.mark.parametrize("grain", [None, 2.0], ids=["distinct scores", "many equal scores"])
+@pytest.mark.parametrize(
+    ("vocabulary", "n_documents", "beam_size", "length"),
+    [(6, 5, 1, 4), (6, 5, 3, 5), (12, 8, 4, 6), (4, 3, 20, 5), (9, 1, 3, 9), (30, 20, 7, 1)],
+)
+def test_equals_the_plain_search(vocabulary, n_documents, beam_size, length, grain):
+    documents = random_documents(vocabulary, vocabulary, n_documents)
+    queries = range(3)
+    model = PathModel(vocabulary, queries, grain)
+    index = NgramIndex.build(documents)
+    found = beam_search(model, index, len(queries), beam_size, length, END)
+    for query in queries:
+        final, candidates = plain_search(model, documents, query, beam_size, length)
+        assert found.candidates.of(query) == candidates
+        assert sorted(found.final.of(query)) == sorted(final)
+        scores = [score for _, score in found.final.of(query)]
+        assert scores == sorted(scores, reverse=True)
+        first = model.log_probs((query,))
+        assert torch.equal(found.first_log_probs[query], first)
+
+
+def test_never_leaves_the_corpus_and_never_crosses_a_document():
+    documents = random_documents(1, 10, 15)
+    index = NgramIndex.build(documents)
+    found = beam_search(PathModel(10, range(4)), index, 4, 5, 6, END)
+    texts = ["|" + "|".join(map(str, document)) + "|" for document in documents]
+    for query in range(4):
+        for tokens, _ in found.candidates.of(query) + found.final.of(query):
+            ngram = "|" + "|".join(map(str, tokens)) + "|"
+            assert any(ngram in text for text in texts)
+
+
+def test_batch_mates_change_nothing():
+    index = NgramIndex.build(random_documents(2, 10, 15))
+    together = beam_search(PathModel(10, range(5)), index, 5, 4, 6, END)
+    for query in range(5):
+        alone = beam_search(PathModel(10, [query]), index, 1, 4, 6, END)
+        assert alone.candidates.of(0) == together.candidates.of(query)
+        assert alone.final.of(0) == together.final.of(query)
+
+
+def test_known_numbers():
+    # Corpus "3 4 1" and "3 5"; the model halves its belief with every larger token.
+    index = NgramIndex.build([[3, 4, 1], [3, 5]])
+    log_probs = torch.tensor([0.1, 0.2, 0.05, 0.3, 0.25, 0.1]).log()
+    found = beam_search(lambda tokens, _: log_probs.expand(len(tokens), -1), index, 1, 1, 3, END)
+    scores = dict((tuple(tokens), score) for tokens, score in found.candidates.of(0))
+    expected = {(3,): 0.3, (4,): 0.25, (3, 4): 0.075, (3, 5): 0.03, (3, 4, 1): 0.015}
+    assert {k: round(float(torch.tensor(v).exp()), 6) for k, v in scores.items()} == expected
+    assert [tokens for tokens, _ in found.final.of(0)] == [[3, 4, 1]]
+
+
+def test_a_hypothesis_without_successors_ends_where_it_is():
+    index = NgramIndex.build([[3, 4], [5]])
+    found = beam_search(PathModel(6, [0]), index, 1, 4, 5, end_token=None)
+    assert sorted(tokens for tokens, _ in found.final.of(0)) == [[3, 4], [4], [5]]
+    assert found.final.lengths.max() == 2
+
+
+def test_an_impossible_token_is_never_chosen():
+    index = NgramIndex.build([[3, 4, 5]])
+    log_probs = torch.full((6,), -torch.inf)
+    log_probs[4] = 0.0
+    found = beam_search(lambda tokens, _: log_probs.expand(len(tokens), -1), index, 1, 4, 3, END)
+    assert [tokens for tokens, _ in found.candidates.of(0)] == [[4]]
+
+
+@pytest.mark.parametrize("sizes", [(0, 1, 1), (1, 0, 1), (1, 1, 0)])
+def test_refuses_sizes_below_one(sizes):
+    index = NgramIndex.build([[3]])
+    with pytest.raises(ValueError, match="=0: must be ≥ 1"):
+        beam_search(PathModel(4, [0]), index, *sizes, END)
+
+
+def test_best_of_each_orders_by_score_then_by_place():
+    scores = torch.tensor([1.0, 3.0, 3.0, 2.0, 5.0, -torch.inf, 7.0, 7.0, 7.0])
+    assert best_of_each(scores, [4, 0, 2, 3], 2).tolist() == [1, 2, 4, 6, 7]
+    assert best_of_each(scores, [4, 0, 2, 3], 9).tolist() == [1, 2, 3, 0, 4, 6, 7, 8]
+    assert best_of_each(scores[:0], [0, 0], 2).tolist() == []

@@ -1,0 +1,188 @@
+"""The n-gram index against a table of all n-grams, at documents' ends, and damaged on disk."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from gr_mvdr.decoding.ngram_index import NgramIndex
+
+
+def all_ngrams(documents, longest):
+    """Every n-gram and its (document, offset) pairs, found by walking through the documents."""
+    found = {}
+    for number, document in enumerate(documents):
+        for start in range(len(document)):
+            for end in range(start + 1, min(start + longest, len(document)) + 1):
+                found.setdefault(tuple(document[start:end]), []).append((number, start))
+    return found
+
+
+def followers(documents, ngram, places):
+    ends = [(number, start + len(ngram)) for number, start in places]
+    return sorted({documents[n][end] for n, end in ends if end < len(documents[n])})
+
+
+def random_documents(seed, vocabulary, n_documents=7, longest=18):
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(0, longest, n_documents)
+    return [rng.integers(0, vocabulary, length).tolist() for length in lengths]
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "depth"),
+    [(2, 16), (3, 4), (30, 16), (60_000, 16), (250_000, 5), (2**32 - 1, 16)],
+)
+def test_equals_a_table_of_all_ngrams(vocabulary, depth):
+    documents = random_documents(vocabulary, vocabulary)
+    documents += [documents[3] * 2, documents[3]]  # repeated text: ties beyond the depth
+    index = NgramIndex.build(documents, depth)
+    assert index.text.dtype == (np.uint16 if vocabulary < 65_536 else np.uint32)
+    for ngram, places in all_ngrams(documents, 18).items():
+        assert index.count(ngram) == len(places)
+        assert index.successors(ngram).tolist() == followers(documents, ngram, places)
+        assert index.documents(ngram).tolist() == sorted({number for number, _ in places})
+        assert list(zip(*map(np.ndarray.tolist, index.occurrences(ngram)), strict=True)) == places
+
+
+@pytest.mark.parametrize(("vocabulary", "depth"), [(2, 16), (2, 3), (5, 16), (250_000, 16)])
+def test_suffixes_are_ordered_by_their_first_tokens_and_then_by_place(vocabulary, depth):
+    documents = random_documents(vocabulary, vocabulary)
+    index = NgramIndex.build(documents + documents[::-1], depth)
+    text, end = index.text.tolist(), index.terminator
+
+    def first_tokens(place):
+        tokens = text[place : place + depth]
+        return tokens[: tokens.index(end) + 1] if end in tokens else tokens
+
+    places = [place for place, token in enumerate(text) if token != end]
+    assert index.suffixes.tolist() == sorted(places, key=lambda place: (first_tokens(place), place))
+
+
+@pytest.mark.parametrize("vocabulary", [2, 5, 40])
+def test_expanding_all_prefixes_at_once_visits_exactly_the_ngrams(vocabulary):
+    documents = random_documents(vocabulary, vocabulary)
+    table = all_ngrams(documents, 16)
+    index = NgramIndex.build(documents)
+    prefixes, state = [()], index.root(1, "cpu")
+    for length in range(1, 17):
+        found = index.expand(state)
+        rows = zip(found.row.tolist(), found.token.tolist(), strict=True)
+        extended = [(*prefixes[row], token) for row, token in rows]
+        assert extended == sorted(extended)
+        assert set(extended) == {ngram for ngram in table if len(ngram) == length}
+        counts = found.state.high - found.state.low
+        assert counts.tolist() == [len(table[ngram]) for ngram in extended]
+        chosen = torch.arange(len(extended)) % 3 != 1  # any selection of hypotheses will do
+        prefixes = [ngram for ngram, kept in zip(extended, chosen, strict=True) if kept]
+        state = found.state[chosen]
+        table = {n: p for n, p in table.items() if len(n) <= length or n[:length] in prefixes}
+
+
+def test_no_ngram_crosses_the_end_of_a_document():
+    index = NgramIndex.build([[5, 6], [7, 8], [], [6, 7]])
+    assert index.count([6, 7]) == 1
+    assert index.documents([6, 7]).tolist() == [3]
+    assert index.successors([8]).tolist() == []
+    assert index.successors([6]).tolist() == [7]
+    assert index.n_documents == 4 and len(index) == 6
+    assert [index.sequence(number).tolist() for number in range(4)] == [[5, 6], [7, 8], [], [6, 7]]
+
+
+def test_known_numbers():
+    index = NgramIndex.build([[3, 3, 3, 4, 1], [4, 3, 3, 1]])
+    assert index.count([3, 3]) == 3
+    assert index.successors([3, 3]).tolist() == [1, 3, 4]
+    assert index.successors([]).tolist() == index.tokens.tolist() == [1, 3, 4]
+    assert index.token_counts.tolist() == [2, 5, 2]
+    low, high = index.intervals([[3], [3, 3], [9], [], [4, 3, 3, 1]])
+    assert (high - low).tolist() == [5, 3, 0, 9, 1]
+
+
+@pytest.mark.parametrize("absent", [[9], [3, 9], [-1], [65_535], [10**12], [3, 65_535]])
+def test_tokens_that_occur_nowhere_count_zero(absent):
+    index = NgramIndex.build([[3, 4], [3]])
+    assert index.count(absent) == 0
+    assert index.successors(absent).tolist() == []
+    assert index.documents(absent).tolist() == []
+
+
+def test_a_prefix_at_the_index_depth_cannot_be_extended():
+    index = NgramIndex.build([[3, 4, 5, 6]], depth=2)
+    state = index.expand(index.expand(index.root(1, "cpu")).state).state
+    with pytest.raises(ValueError, match="length=3: an index of depth 2"):
+        index.expand(state)
+    assert index.successors([3, 4, 5]).tolist() == [6]  # a single n-gram may be longer
+
+
+@pytest.mark.parametrize(
+    ("sequences", "rule"),
+    [
+        ([], "at least one token"),
+        ([[], []], "at least one token"),
+        ([[3, -1]], r"\[0, 2\^32 - 1\)"),
+    ],
+)
+def test_refuses_what_cannot_be_indexed(sequences, rule):
+    with pytest.raises(ValueError, match=rule):
+        NgramIndex.build(sequences)
+
+
+def test_what_is_loaded_equals_what_was_saved(tmp_path):
+    documents = random_documents(0, 20)
+    built = NgramIndex.build(documents)
+    built.save(tmp_path / "index")
+    loaded = NgramIndex.load(tmp_path / "index")
+    assert [path.name for path in tmp_path.iterdir()] == ["index"]
+    for ngram in all_ngrams(documents, 3):
+        assert loaded.successors(ngram).tolist() == built.successors(ngram).tolist()
+    with pytest.raises(ValueError, match="exists already"):
+        built.save(tmp_path / "index")
+    with pytest.raises(FileNotFoundError, match="elsewhere"):
+        NgramIndex.load(tmp_path / "elsewhere")
+
+
+@pytest.mark.parametrize("name", ["text", "starts", "suffixes", "shared"])
+@pytest.mark.parametrize("damage", ["cut", "changed", "removed"])
+def test_a_damaged_folder_is_refused(tmp_path, name, damage):
+    folder = tmp_path / "index"
+    NgramIndex.build(random_documents(0, 20)).save(folder)
+    file = folder / f"{name}.npy"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    {
+        "cut": lambda: file.write_bytes(content[:-3]),
+        "changed": lambda: file.write_bytes(content),
+        "removed": file.unlink,
+    }[damage]()
+    rule = "is missing" if damage == "removed" else "is damaged"
+    with pytest.raises(ValueError, match=f"{name}.npy: {rule}"):
+        NgramIndex.load(folder)
+
+
+@pytest.mark.parametrize("contents", ["", "[]", '{"files": {}}', '{"files": 3, "settings": 4}'])
+def test_a_damaged_table_of_contents_is_refused(tmp_path, contents):
+    folder = tmp_path / "index"
+    NgramIndex.build([[3, 4]]).save(folder)
+    (folder / "arrays.json").write_text(contents)
+    with pytest.raises(ValueError, match="arrays.json: "):
+        NgramIndex.load(folder)
+
+
+def test_settings_of_another_kind_are_refused(tmp_path):
+    folder = tmp_path / "index"
+    NgramIndex.build([[3, 4]]).save(folder)
+    contents = json.loads((folder / "arrays.json").read_text())
+    del contents["checksum"]  # as one who edits the file by hand would
+    (folder / "arrays.json").write_text(json.dumps(contents | {"settings": {"depth": "deep"}}))
+    with pytest.raises(ValueError, match="depth='deep'"):
+        NgramIndex.load(folder)
+
+
+def test_a_failed_save_leaves_nothing(tmp_path):
+    index = NgramIndex.build([[3, 4]])
+    index.shared = np.array([object()])  # would need a pickle
+    with pytest.raises(ValueError):
+        index.save(tmp_path / "index")
+    assert not list(tmp_path.iterdir())

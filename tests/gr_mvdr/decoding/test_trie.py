@@ -1,0 +1,286 @@
+"""The trie against a set of prefixes in plain Python, its search, and damaged on disk."""
+
+import numpy as np
+import pytest
+import torch
+
+from gr_mvdr.decoding.beam_search import beam_search
+from gr_mvdr.decoding.trie import Trie
+from tests.gr_mvdr.decoding.test_beam_search import END, PathModel
+
+
+def random_sequences(seed, vocabulary=6, n_documents=60, longest=5):
+    """Short identifiers over few tokens: many are equal, or the beginning of another, or empty."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(0, longest + 1, n_documents)
+    return [rng.integers(2, vocabulary, length).tolist() for length in lengths]
+
+
+def prefixes_of(sequences):
+    return {tuple(s[:end]) for s in sequences for end in range(len(s) + 1)}
+
+
+def padded(sequences, length=None):
+    length = max(map(len, sequences)) if length is None else length
+    rows = [[*sequence, *[-1] * (length - len(sequence))] for sequence in sequences]
+    return torch.tensor(rows, dtype=torch.int64).view(len(sequences), length)
+
+
+def plain_search(model, sequences, query, beam_size, length):
+    """One query, one hypothesis after the other, over a set of prefixes."""
+    prefixes, live, final = prefixes_of(sequences), [((), torch.zeros(()))], []
+    for _ in range(length):
+        found = []
+        for rank, (path, score) in enumerate(live):
+            tokens = [t for t in range(model.vocabulary) if (*path, t) in prefixes]
+            if path and not tokens:
+                final.append((path, score))
+            log_probs = model.log_probs((query, *path))
+            found += [((*path, t), score + log_probs[t], rank, t) for t in tokens]
+        found.sort(key=lambda item: (-item[1].item(), item[2], item[3]))
+        found = [(path, score) for path, score, _, _ in found[: 2 * beam_size]]
+        final += [item for item in found if item[0][-1] == END]
+        live = [item for item in found if item[0][-1] != END][:beam_size]
+    return sorted((list(path), score.item()) for path, score in final + live)
+
+
+def search(trie, vocabulary, n_queries=1, beam_size=4, length=None, **options):
+    model = PathModel(vocabulary, range(n_queries), options.pop("grain", None))
+    length = trie.depth if length is None else length
+    return beam_search(model, trie, n_queries, beam_size, length, END, **options)
+
+
+# The arrays -----------------------------------------------------------------------------------
+
+
+def test_known_arrays():
+    trie = Trie.build([[7, 4], [5], [], [5, 7], [5], [7, 2]])
+    assert trie.token.tolist() == [-1, 5, 7, 7, 2, 4]
+    assert trie.first_child.tolist() == [1, 3, 4, 6, 6, 6, 6]
+    assert trie.documents.tolist() == [1, 4, 3, 5, 0]
+    assert trie.first_document.tolist() == [0, 0, 2, 2, 3, 4, 5]
+    assert (trie.n_documents, trie.n_identifiers, trie.depth, len(trie)) == (5, 4, 2, 6)
+    assert {array.dtype for array in (trie.first_child, trie.token)} == {np.dtype(np.int64)}
+    assert {array.dtype for array in (trie.documents, trie.first_document)} == {np.dtype(np.int64)}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_find_inverts_build(seed):
+    sequences = random_sequences(seed)
+    trie = Trie.build(sequences)
+    nodes = trie.find(padded(sequences)).tolist()
+    for sequence, node in zip(sequences, nodes, strict=True):
+        same = [number for number, other in enumerate(sequences) if other == sequence]
+        assert trie.documents_at(node).tolist() == (same if sequence else [])
+    assert trie.n_documents == sum(map(bool, sequences))
+    assert trie.n_identifiers == len({tuple(sequence) for sequence in sequences if sequence})
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_find_tells_every_path_from_every_other_sequence(seed):
+    sequences = random_sequences(seed, n_documents=12, longest=3)
+    trie, prefixes = Trie.build(sequences), prefixes_of(sequences)
+    everything = [[]]
+    for _ in range(4):
+        everything += [[*s, t] for s in everything if len(s) < 4 for t in (0, 2, 3, 4, 5, 6, 8)]
+        everything = [list(s) for s in dict.fromkeys(map(tuple, everything))]
+    nodes = trie.find(padded(everything, 4)).tolist()
+    assert len(trie) == len(prefixes)
+    for sequence, node in zip(everything, nodes, strict=True):
+        assert (node >= 0) == (tuple(sequence) in prefixes)
+        assert not sequence or node < 0 or trie.token[node] == sequence[-1]
+    found = [node for node in nodes if node >= 0]
+    assert len(found) == len(set(found))
+
+
+def test_finding_nothing():
+    trie = Trie.build([[3, 4]])
+    assert trie.find(torch.empty(0, 3, dtype=torch.int64)).tolist() == []
+    assert trie.find(torch.empty(2, 0, dtype=torch.int64)).tolist() == [0, 0]
+    assert trie.find(torch.tensor([[3, 4, 4], [2**40, 4, 4], [4, -1, -1]])).tolist() == [-1] * 3
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_expanding_all_prefixes_at_once_visits_exactly_the_paths(seed):
+    sequences = random_sequences(seed)
+    trie, table = Trie.build(sequences), prefixes_of(sequences)
+    prefixes, state = [()], trie.root(1, "cpu")
+    for length in range(1, trie.depth + 2):
+        found = trie.expand(state)
+        rows = zip(found.row.tolist(), found.token.tolist(), strict=True)
+        extended = [(*prefixes[row], token) for row, token in rows]
+        assert extended == sorted(extended)
+        assert set(extended) == {prefix for prefix in table if len(prefix) == length}
+        assert found.state.tolist() == trie.find(padded(extended, length)).tolist()
+        chosen = torch.arange(len(extended)) % 3 != 1  # any selection of hypotheses will do
+        prefixes = [prefix for prefix, kept in zip(extended, chosen, strict=True) if kept]
+        state = found.state[chosen]
+        table = {p for p in table if len(p) <= length or p[:length] in prefixes}
+
+
+# The search -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("grain", [None, 2.0], ids=["distinct scores", "many equal scores"])
+@pytest.mark.parametrize("end", [[], [END]], ids=["no end token", "end token"])
+@pytest.mark.parametrize(("beam_size", "extra_length"), [(1, 0), (3, 2), (40, 1)])
+def test_search_equals_the_plain_search(end, beam_size, extra_length, grain):
+    sequences = [s + end for s in random_sequences(3) if s]
+    trie = Trie.build(sequences)
+    length = trie.depth + extra_length
+    found = search(trie, 7, 3, beam_size, length, grain=grain)
+    for query in range(3):
+        expected = plain_search(PathModel(7, [], grain), sequences, query, beam_size, length)
+        assert sorted(found.final.of(query)) == expected
+
+
+def test_search_never_leaves_the_trie_and_ends_at_documents():
+    sequences = [[*s, END] for s in random_sequences(4)]
+    trie = Trie.build(sequences)
+    found = search(trie, 7, n_queries=4)
+    assert (trie.find(found.candidates.tokens) > 0).all()
+    nodes = trie.find(found.final.tokens).tolist()
+    assert len(nodes) and all(len(trie.documents_at(node)) for node in nodes)
+
+
+def test_an_identifier_that_begins_another_is_found_through_its_end_token():
+    trie = Trie.build([[5, END], [5, 7, END]])
+    assert sorted(t for t, _ in search(trie, 8).final.of(0)) == [[5, END], [5, 7, END]]
+    # Without the end token the search goes on through [5]; `find` still tells it apart.
+    bare = Trie.build([[5], [5, 7]])
+    assert [tokens for tokens, _ in search(bare, 8).final.of(0)] == [[5, 7]]
+    assert bare.documents_at(int(bare.find(torch.tensor([[5]])))).tolist() == [0]
+
+
+def test_documents_with_equal_identifiers_share_a_leaf():
+    trie = Trie.build([[5, 7], [3], [5, 7], [5, 7]])
+    assert (trie.n_documents, trie.n_identifiers, len(trie)) == (4, 2, 4)
+    assert trie.documents_at(int(trie.find(torch.tensor([[5, 7]])))).tolist() == [0, 2, 3]
+    assert len(search(trie, 8).final.of(0)) == 2
+
+
+@pytest.mark.parametrize("sequence", [[0], [5, 5, 5, 5], [2**31 - 1]])
+def test_a_single_document(sequence):
+    trie = Trie.build([sequence])
+    assert (trie.n_documents, trie.n_identifiers, trie.depth) == (1, 1, len(sequence))
+    assert trie.documents_at(int(trie.find(torch.tensor([sequence])))).tolist() == [0]
+    if max(sequence) < 8:
+        assert [tokens for tokens, _ in search(trie, 8, length=9).final.of(0)] == [sequence]
+
+
+class Fenced:
+    """A trie that gives some queries of the batch no way out of the root."""
+
+    def __init__(self, trie, fenced):
+        self.trie, self.fenced, self.depth = trie, fenced, trie.depth
+
+    def root(self, batch, device):
+        state = self.trie.root(batch, device)
+        state[self.fenced] = len(self.trie) - 1  # a leaf
+        return state
+
+    def expand(self, state):
+        return self.trie.expand(state)
+
+
+@pytest.mark.parametrize("fenced", [[0], [1], [2], [0, 2], [0, 1, 2]])
+def test_a_query_without_any_sequence_finds_nothing_and_disturbs_nobody(fenced):
+    trie = Trie.build([[*s, END] for s in random_sequences(5)])
+    free = search(trie, 7, n_queries=3)
+    found = search(Fenced(trie, fenced), 7, n_queries=3)
+    for query in range(3):
+        for name in ("final", "candidates"):
+            expected = [] if query in fenced else getattr(free, name).of(query)
+            assert getattr(found, name).of(query) == expected
+    assert torch.equal(found.first_log_probs, free.first_log_probs)
+
+
+def test_a_trie_without_nodes_below_the_root_finds_nothing():
+    empty = Trie(np.array([1, 1]), np.array([-1]), np.array([], np.int64), np.array([0, 0]))
+    found = search(empty, 7, n_queries=2, length=3)
+    assert empty.depth == 0 and len(found.final) == len(found.candidates) == 0
+    assert found.final.tokens.shape == (0, 3) and found.first_log_probs.shape == (2, 7)
+
+
+def test_the_observer_sees_every_successor_before_the_pruning():
+    sequences = [[*s, END] for s in random_sequences(6)]
+    trie, model, prefixes = Trie.build(sequences), PathModel(7, []), prefixes_of(sequences)
+    seen, paths = [], {}
+
+    def observer(depth, live, successors, scores):
+        assert live.lengths.tolist() == [depth - 1] * len(live)
+        seen.append(depth)
+        extended = set()
+        rows = successors.row.tolist(), successors.token.tolist(), scores.tolist()
+        for row, token, score in zip(*rows, strict=True):
+            query, path = int(live.query[row]), tuple(live.tokens[row].tolist())
+            path = (query, *path, token)
+            of_steps = [model.log_probs(path[:end])[path[end]] for end in range(1, depth + 1)]
+            assert score == pytest.approx(float(sum(of_steps)), abs=1e-5)
+            extended.add(path)
+        expected = {
+            (int(query), *prefix)
+            for query, tokens in zip(live.query, live.tokens.tolist(), strict=True)
+            for prefix in prefixes
+            if len(prefix) == depth and list(prefix[:-1]) == tokens
+        }
+        assert extended == expected
+        paths[depth] = extended
+
+    found = search(trie, 7, n_queries=2, observer=observer)
+    assert seen == list(range(1, trie.depth + 1))
+    unobserved = search(trie, 7, n_queries=2)
+    for query in range(2):
+        assert found.final.of(query) == unobserved.final.of(query)
+        kept = {(query, *tokens) for tokens, _ in found.candidates.of(query)}
+        assert kept < set.union(*paths.values())  # it saw more than was kept
+
+
+# On disk and refused --------------------------------------------------------------------------
+
+
+def test_what_is_loaded_equals_what_was_saved(tmp_path, recwarn):
+    sequences = [[*s, END] for s in random_sequences(7)]
+    built = Trie.build(sequences)
+    built.save(tmp_path / "trie", "abc")
+    loaded = Trie.load(tmp_path / "trie", "abc")
+    assert [path.name for path in tmp_path.iterdir()] == ["trie"]
+    for name in ("first_child", "token", "documents", "first_document"):
+        assert np.array_equal(getattr(loaded, name), getattr(built, name))
+        assert not getattr(loaded, name).flags.writeable  # a map of the file
+    assert search(loaded, 7).final.of(0) == search(built, 7).final.of(0)
+    assert torch.equal(loaded.find(padded(sequences)), built.find(padded(sequences)))
+    assert not [str(warning.message) for warning in recwarn]
+    with pytest.raises(ValueError, match="exists already"):
+        built.save(tmp_path / "trie", "abc")
+    with pytest.raises(FileNotFoundError, match="elsewhere"):
+        Trie.load(tmp_path / "elsewhere", "abc")
+
+
+def test_a_trie_of_another_collection_is_refused(tmp_path):
+    Trie.build([[3, 4]]).save(tmp_path / "trie", "abc")
+    with pytest.raises(ValueError, match="trie: .* collection abc, must be of xyz"):
+        Trie.load(tmp_path / "trie", "xyz")
+
+
+@pytest.mark.parametrize("name", ["first_child", "token", "documents", "first_document"])
+def test_a_file_that_was_cut_short_is_refused(tmp_path, name):
+    Trie.build([[3, 4], [3, 5]]).save(tmp_path / "trie", "abc")
+    file = tmp_path / "trie" / f"{name}.npy"
+    file.write_bytes(file.read_bytes()[:-3])
+    with pytest.raises(ValueError, match=f"{name}.npy: is damaged"):
+        Trie.load(tmp_path / "trie", "abc")
+
+
+@pytest.mark.parametrize(
+    ("sequences", "rule"),
+    [
+        ([], "0 documents: at least one must have an identifier"),
+        ([[], []], "2 documents: at least one must have an identifier"),
+        ([[3], [], [4, -1]], "document 2 has the token -1: must be ≥ 0"),
+        ([[], [2**31], [4]], "document 1 has the token 2147483648: must be ≥ 0 and < 2147483648"),
+    ],
+)
+def test_refuses_what_makes_no_trie(sequences, rule):
+    with pytest.raises(ValueError, match=rule):
+        Trie.build(sequences)

@@ -1,0 +1,146 @@
+"""Processes that train together: what they gather, and that losses and gradients are one's."""
+
+import os
+import time
+
+import pytest
+import torch
+import torch.distributed as distributed
+
+from gr_mvdr.distributed.ranks import (
+    first,
+    gather,
+    gathered,
+    join,
+    leave,
+    mean_over_ranks,
+    rank,
+    ranks,
+    share,
+    sum_over_ranks,
+    wait,
+)
+from gr_mvdr.distributed.spread import of_first, spread
+from tests.two_processes import in_two_processes
+
+
+def texts(number: int) -> torch.Tensor:
+    """(3, 2, 2) of rank 0 and (1, 4, 2) of rank 1."""
+    torch.manual_seed(number)
+    return torch.randn((3, 2, 2) if number == 0 else (1, 4, 2), dtype=torch.float64)
+
+
+def whole_loss(vectors: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Looks at all pairs, so that no rank can compute it alone."""
+    flat = vectors.sum(1)
+    return ((flat @ flat.T).softmax(1).diagonal().log() * weight.exp()).sum()
+
+
+def answer(item: int) -> list[torch.Tensor | None]:
+    return [torch.full((item, 2), item), None if item % 2 else torch.tensor([item / 2])]
+
+
+def of_each_rank():
+    found = {"rank": rank(), "ranks": ranks(), "share": range(5)[share(5)].start}
+    number, weight = rank(), torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
+    own = texts(number).requires_grad_()
+    parts = gather(own)
+    found["parts"] = [part.detach() for part in parts]
+    loss = whole_loss(torch.cat(parts), weight)
+    loss.backward()
+    found |= {"loss": loss.detach(), "gradient": own.grad, "weight": weight.grad}
+    mask = torch.ones(2 - number, 1 + number, dtype=torch.bool)
+    found["mask"] = gathered(mask)
+    found["none"] = [len(part) for part in gather(torch.zeros(3 * number, 2))]
+    found["number"] = gathered(torch.tensor([7 + number]))
+    found["sum"] = sum_over_ranks(torch.tensor(number + 1.0))
+    found["mean"] = mean_over_ranks(torch.tensor(10.0 * (number + 1)), 1 + 3 * number)
+    found["empty"] = mean_over_ranks(torch.tensor(4.0 * number), 2 * number)
+    asked = []
+    found["spread"] = list(spread(range(5), lambda item: asked.append(item) or answer(item)))
+    found["asked"] = asked
+    found["first"] = of_first(torch.arange(3 + number).double())
+    with first():
+        found["entered"] = time.monotonic()  # one clock for all processes of a machine
+        if number == 0:
+            time.sleep(0.3)
+        found["done"] = time.monotonic()
+    wait()
+    join()  # a second time is no harm
+    leave()
+    return found | {"after": [rank(), ranks()], "connected": distributed.is_initialized()}
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    return in_two_processes(of_each_rank, tmp_path_factory.mktemp("ranks"))
+
+
+def test_one_process_is_alone_and_shares_with_nobody():
+    assert (rank(), ranks(), share(7)) == (0, 1, slice(0, 7))
+    tensor = torch.ones(2, requires_grad=True)
+    assert gather(tensor)[0] is tensor and mean_over_ranks(torch.tensor(6.0), 3) == 2
+    assert not torch.isnan(mean_over_ranks(torch.tensor(0.0), 0))
+    join()
+    wait()
+    leave()
+    with first():
+        assert not distributed.is_initialized()
+
+
+def test_without_a_connection_the_environment_says_who_this_is(monkeypatch):
+    monkeypatch.setitem(os.environ, "RANK", "3")
+    monkeypatch.setitem(os.environ, "WORLD_SIZE", "4")
+    assert (rank(), ranks(), share(6)) == (3, 4, slice(4, 6))
+
+
+def test_ranks_know_themselves_and_share_everything_once(found):
+    assert [(one["rank"], one["ranks"], one["share"]) for one in found] == [(0, 2, 0), (1, 2, 2)]
+
+
+def test_gathered_tensors_are_padded_to_the_longest_and_cut_to_each_ranks_own(found):
+    for one in found:
+        first_part, second_part = one["parts"]
+        assert torch.equal(first_part[:, :2], texts(0)) and not first_part[:, 2:].any()
+        assert first_part.shape == (3, 4, 2) and torch.equal(second_part, texts(1))
+        assert one["mask"].tolist() == [[True, False], [True, False], [True, True]]
+        assert one["none"] == [0, 3] and one["number"].tolist() == [7, 8]
+
+
+def test_loss_and_gradients_are_those_of_one_process(found):
+    whole = torch.nn.functional.pad(texts(0), (0, 0, 0, 2)).requires_grad_()
+    other = texts(1).requires_grad_()
+    weight = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
+    loss = whole_loss(torch.cat([whole, other]), weight)
+    loss.backward()
+    for one, expected in zip(found, (whole.grad[:, :2], other.grad), strict=True):
+        assert torch.allclose(one["loss"], loss)
+        # DDP takes the mean over ranks of what these gradients make of the parameters' own.
+        assert torch.allclose(one["gradient"] / 2, expected)
+        assert torch.allclose(one["weight"], weight.grad)
+    assert whole.grad.abs().min() > 1e-4
+
+
+def test_a_mean_over_items_weighs_every_item_alike(found):
+    assert all(one["sum"] == 3 for one in found)
+    assert [one["mean"].item() for one in found] == [4.0, 8.0], "mean 6 = (10 + 20) / 5, twice"
+    assert [one["empty"].item() for one in found] == [0.0, 4.0], "one rank without items"
+
+
+def test_rank_0_goes_first_and_in_the_end_everyone_is_alone(found):
+    assert found[1]["entered"] > found[0]["done"]
+    assert all(one["after"] == [0, 1] and not one["connected"] for one in found)
+
+
+def test_work_is_spread_and_comes_back_in_order(found):
+    assert [one["asked"] for one in found] == [[0, 2, 4], [1, 3]] and found[1]["spread"] == []
+    assert len(found[0]["spread"]) == 5
+    for item, parts in enumerate(found[0]["spread"]):
+        for part, expected in zip(parts, answer(item), strict=True):
+            assert (part is None) == (expected is None)
+            assert part is None or (torch.equal(part, expected) and part.dtype == expected.dtype)
+    assert [len(parts) for parts in spread(range(3), answer)] == [2, 2, 2], "and alone"
+
+
+def test_rank_0_tells_the_others_its_tensor(found):
+    assert all(torch.equal(one["first"], torch.arange(3).double()) for one in found)

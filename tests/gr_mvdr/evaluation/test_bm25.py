@@ -1,0 +1,83 @@
+import math
+
+import pytest
+
+from gr_mvdr.evaluation.bm25 import BM25Index, words
+
+pytest.importorskip("bm25s")
+
+TEXTS = {
+    "a": "the cat sat on the mat",
+    "b": "the dog",
+    "c": "a cat and a dog and a cat",
+    "d": "nothing",
+}
+
+
+def index(k1=1.5, b=0.75):
+    return BM25Index(list(TEXTS), [words(text) for text in TEXTS.values()], k1, b)
+
+
+def by_hand(query, document, k1=1.5, b=0.75):
+    texts = [words(text) for text in TEXTS.values()]
+    mean = sum(map(len, texts)) / len(texts)
+    terms, total = words(TEXTS[document]), 0.0
+    for term in words(query):
+        frequency = terms.count(term)
+        holders = sum(term in text for text in texts)
+        idf = math.log(1 + (len(texts) - holders + 0.5) / (holders + 0.5))
+        total += idf * frequency / (frequency + k1 * (1 - b + b * len(terms) / mean))
+    return total
+
+
+def test_words_are_lower_cased_runs_of_word_characters():
+    assert words("The cat's  2nd_run: naïve, ÉTÉ!") == [
+        "the",
+        "cat",
+        "s",
+        "2nd_run",
+        "naïve",
+        "été",
+    ]
+    assert words(" …!") == []
+
+
+@pytest.mark.parametrize("query", ["cat", "the dog", "cat cat dog", "cat unknown", "the the mat"])
+@pytest.mark.parametrize("k1, b", [(1.5, 0.75), (0.9, 0.4)])
+def test_scores_are_the_formula(query, k1, b):
+    found = index(k1, b).scores(words(query))
+    assert found.tolist() == pytest.approx([by_hand(query, d, k1, b) for d in TEXTS], abs=1e-5)
+
+
+def test_terms_may_be_token_ids():
+    numbered = BM25Index(["a", "b"], [[5, 7, 5], [9]])
+    assert numbered.scores([5])[0] > 0 == numbered.scores([5])[1]
+    assert numbered.scores([123]).tolist() == [0, 0]
+
+
+def test_the_best_are_those_with_a_common_term_ties_by_id():
+    twins = BM25Index(["x", "z", "y", "w"], [["cat"], ["cat"], ["cat"], ["dog"]])
+    assert list(twins.best(["cat"], 2)) == ["z", "y"]
+    assert list(twins.best(["cat"], 9)) == ["z", "y", "x"]
+    assert twins.best(["bird"], 3) == {}
+
+
+def test_no_candidates_may_be_asked_for():
+    assert index().best(["cat"], 0) == {}
+
+
+def test_saves_what_it_needs_without_pickles(tmp_path):
+    index().save(tmp_path / "bm25")
+    suffixes = {path.suffix for path in (tmp_path / "bm25").iterdir()}
+    assert suffixes <= {".npy", ".json"} and (tmp_path / "bm25" / "documents.json").is_file()
+
+
+def test_without_a_word_nothing_is_found_and_that_is_said(tmp_path):
+    with pytest.warns(UserWarning, match="BM25: none of the 2 documents has a word"):
+        empty = BM25Index(["a", "b"], [words("?!"), words("")])
+    assert empty.best(words("the cat"), 5) == {} and empty.best([], 5) == {}
+    assert empty.scores(words("the cat")).tolist() == [0.0, 0.0]
+    empty.save(tmp_path / "bm25")
+    assert (tmp_path / "bm25/documents.json").is_file()
+    some = BM25Index(["a", "b"], [words("?!"), words("cat")])
+    assert list(some.best(words("the cat"), 5)) == ["b"] and some.best(words("?"), 5) == {}

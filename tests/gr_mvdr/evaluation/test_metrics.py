@@ -1,0 +1,98 @@
+"""Metrics by hand, and as trec_eval computes them."""
+
+import random
+
+import ir_measures
+import numpy as np
+import pytest
+from ir_measures import RR, R, Success, nDCG
+
+from gr_mvdr.evaluation.metrics import METRICS, evaluate, evaluate_queries, rank_of
+from gr_mvdr.evaluation.ranking import Ranking
+
+# torchmetrics takes differences of fp32 sums over all ranks. A document more or less is worth more.
+FP32 = 1e-4
+
+
+def test_metrics_worked_out_by_hand():
+    ranking = Ranking({"q": {"a": 3.0, "b": 2.0, "c": 1.0}})
+    values = evaluate(ranking, {"q": {"b": 1, "z": 1}, "unanswered": {"a": 1}})
+    ideal = 1 + 1 / np.log2(3)
+    expected = {"recall@1": 0, "recall@10": 1 / 4, "recall@100": 1 / 4, "mrr@10": 1 / 4}
+    assert values == pytest.approx({**expected, "ndcg@10": 1 / np.log2(3) / ideal / 2}, rel=FP32)
+    assert list(values) == list(METRICS)
+    with pytest.raises(ValueError, match="no query"):
+        evaluate(ranking, {})
+
+
+def random_run_and_qrels(
+    seed: int, queries: int, ties: bool
+) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, int]]]:
+    """Graded qrels with several relevant documents, some judged irrelevant, some not retrieved."""
+    generator = random.Random(seed)
+    run, qrels = {}, {}
+    for query in range(queries):
+        documents = [f"d{n}" for n in generator.sample(range(1000), generator.randint(1, 150))]
+        score = (lambda: generator.randint(0, 20) - 10.0) if ties else generator.random
+        run[f"q{query}"] = {document: score() for document in documents}
+        pool = documents[:6] + [f"d{n}" for n in generator.sample(range(1000), 4)]
+        judged = set(generator.sample(pool, generator.randint(1, len(pool))))
+        qrels[f"q{query}"] = {d: generator.randint(-1, 3) for d in sorted(judged)}
+    return run, qrels
+
+
+# ir_measures takes RR@10 from MS MARCO's script, whose rule for ties is not trec_eval's, but RR
+# from trec_eval; an RR below 1/10 is an RR@10 of 0.
+REFERENCES = {"recall@1": R @ 1, "recall@10": R @ 10, "recall@100": R @ 100, "mrr@10": RR}
+OTHERS = {nDCG @ 10: "ndcg@10", nDCG @ 3: "ndcg@3", R @ 1000: "recall@1000"}
+OTHERS |= {Success @ 5: "success@5"}
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_every_metric_of_every_query_equals_trec_eval(ties):
+    run, qrels = random_run_and_qrels(seed=1, queries=200, ties=ties)
+    references = {measure: name for name, measure in REFERENCES.items()} | OTHERS
+    values = evaluate_queries(Ranking(run), qrels, tuple(references.values()))
+    compared = 0
+    for reference in ir_measures.iter_calc(list(references), qrels, run):
+        name = references[reference.measure]
+        value = reference.value
+        if name == "mrr@10" and value < 0.0999:
+            value = 0.0
+        assert values[reference.query_id][name] == pytest.approx(value, abs=FP32), reference
+        compared += 1
+    assert compared == 200 * len(references)
+
+
+def test_means_equal_ir_measures_when_queries_have_no_results_or_no_judgements():
+    run, qrels = random_run_and_qrels(seed=2, queries=100, ties=False)
+    run["unjudged"] = {"d1": 1.0}
+    run["q1"] = {}
+    for query in ("q2", "q3"):
+        del run[query]
+    measures = {**REFERENCES, "mrr@10": RR @ 10, "ndcg@10": nDCG @ 10}
+    expected = ir_measures.calc_aggregate(list(measures.values()), qrels, run)
+    values = evaluate(Ranking(run), qrels)
+    for name, measure in measures.items():
+        assert values[name] == pytest.approx(expected[measure], abs=FP32), name
+
+
+def test_relevant_documents_that_were_not_retrieved_count_in_the_ideal():
+    found = Ranking({"q": {"a": 1.0}})
+    complete = evaluate(found, {"q": {"a": 1}})
+    missed = evaluate(found, {"q": {"a": 1, "b": 3}})
+    assert complete["ndcg@10"] == pytest.approx(1)
+    assert missed["ndcg@10"] == pytest.approx(1 / (3 + 1 / np.log2(3)), rel=FP32)
+    assert missed["recall@10"] == 0.5
+
+
+def test_the_contract_names_them_with_the_ranking():
+    from gr_mvdr.evaluation import metrics, ranking
+
+    assert ranking.evaluate is metrics.evaluate and ranking.METRICS is METRICS
+
+
+@pytest.mark.parametrize("name", ["recall", "recall@", "recall@0", "recall@ten", "map@10", "@10"])
+def test_an_unknown_metric_is_named(name):
+    with pytest.raises(ValueError, match=f"{name}: must be recall, success, mrr, ndcg and @rank"):
+        rank_of(name)

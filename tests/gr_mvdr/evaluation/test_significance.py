@@ -1,0 +1,69 @@
+from itertools import product
+
+import numpy as np
+import pytest
+
+from gr_mvdr.evaluation import significance
+from gr_mvdr.evaluation.ranking import Ranking
+from gr_mvdr.evaluation.significance import randomisation_test, values_by_query
+
+
+def exact(differences):
+    """The p-value over all 2^Q exchanges."""
+    sums = [abs(np.dot(signs, differences)) for signs in product((1, -1), repeat=len(differences))]
+    return np.mean(np.array(sums) >= abs(sum(differences)) - 1e-9)
+
+
+def test_four_queries_all_won_have_one_chance_in_eight():
+    # All four exchanges must fall alike, on either side: 2 of 16.
+    p = randomisation_test(np.ones(4), np.zeros(4))
+    assert p == pytest.approx(0.125, abs=0.015)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_it_estimates_the_exact_test(seed):
+    rng = np.random.default_rng(seed)
+    first, second = rng.integers(0, 4, (2, 10)) / 3  # averages of three seeds' recall: many ties
+    assert randomisation_test(first, second) == pytest.approx(exact(first - second), abs=0.02)
+
+
+def test_it_is_two_sided_and_seeded():
+    rng = np.random.default_rng(3)
+    first, second = rng.random((2, 30))
+    p = randomisation_test(first, second, seed=1)
+    assert p == randomisation_test(second, first, seed=1)
+    assert p == randomisation_test(first, second, seed=1)
+    assert p != randomisation_test(first, second, seed=2)
+
+
+def test_equal_systems_and_unequal_ones():
+    values = np.random.default_rng(0).random(50)
+    assert randomisation_test(values, values) == 1.0
+    assert randomisation_test(values, values + 1) == 1 / 10_001
+    # The difference counts, not the level; queries on which both agree change nothing.
+    p = randomisation_test(np.ones(6), np.zeros(6))
+    padded = np.concatenate([np.ones(6), values]), np.concatenate([np.zeros(6), values])
+    assert randomisation_test(*padded) == p
+
+
+def test_the_size_of_a_chunk_changes_nothing(monkeypatch):
+    first, second = np.random.default_rng(1).random((2, 20))
+    whole = randomisation_test(first, second, permutations=1000)
+    monkeypatch.setattr(significance, "_SIGNS", 20 * 64)
+    assert randomisation_test(first, second, permutations=1000) == whole
+
+
+@pytest.mark.parametrize(("first", "second"), [(3, 4), (0, 0)])
+def test_other_queries_are_refused(first, second):
+    with pytest.raises(ValueError, match=f"{first} and {second} queries"):
+        randomisation_test(np.ones(first), np.ones(second))
+
+
+def test_values_are_averaged_over_seeds_first():
+    qrels = {"q2": {"a": 1}, "q1": {"b": 1}, "q3": {"c": 1}}
+    seeds = [
+        Ranking({"q1": {"b": 2.0, "a": 1.0}, "q2": {"a": 1.0}}),
+        Ranking({"q1": {"a": 2.0, "b": 1.0}, "q2": {"a": 1.0}}),
+    ]
+    assert values_by_query(seeds, qrels, "recall@1").tolist() == [1.0, 0.5, 0.0]
+    assert values_by_query(seeds, qrels, "mrr@10").tolist() == [1.0, 0.75, 0.0]

@@ -1,0 +1,128 @@
+"""Indexes that were damaged, or made by hand, are refused with the name of the file at fault."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from gr_mvdr.decoding.ngram_index import NgramIndex
+from gr_mvdr.decoding.trie import Trie
+from gr_mvdr.files.arrays import read_arrays, write_arrays
+from gr_mvdr.identifiers.cluster_tree import ClusterTree
+from gr_mvdr.identifiers.scheme import Identifiers, collection_hash
+from gr_mvdr.token_index.index import TokenIndex
+from gr_mvdr.token_index.store import PackedTokens
+
+
+def packed(documents=30, tokens=10):
+    generator = torch.Generator().manual_seed(0)
+    total = documents * tokens
+    vectors = torch.randn(total, 8, generator=generator)
+    counts = torch.full((documents,), tokens)
+    return PackedTokens(vectors, counts, torch.ones(total, dtype=torch.long))
+
+
+def names(kind):
+    return [f"{kind}{number}" for number in range(30)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "pq"])
+def test_a_flipped_bit_anywhere_in_a_token_index_is_found(dtype, tmp_path):
+    index = TokenIndex.build(tmp_path / "i", names("d"), [packed()], dtype=dtype, pq_bytes=2)
+    index.add(names("e"), [packed()])
+    index.delete(["d3"])
+    index.build_neighbours(4)
+    places = random.Random(0)
+    for file in [path for path in (tmp_path / "i").rglob("*") if path.is_file()]:
+        whole = file.read_bytes()
+        for place in [0, len(whole) - 2, *(places.randrange(len(whole) - 1) for _ in range(5))]:
+            file.write_bytes(
+                whole[:place]
+                + bytes([whole[place] ^ 1 << places.randrange(6)])
+                + whole[place + 1 :]
+            )
+            with pytest.raises(ValueError, match=f"{file.parent.name}/{file.name}"):
+                TokenIndex(tmp_path / "i").build_neighbours(4)
+        file.write_bytes(whole)
+    TokenIndex(tmp_path / "i").build_neighbours(4)
+
+
+def test_vectors_that_are_not_finite_are_not_indexed_and_not_searched(tmp_path):
+    broken = packed()
+    broken.vectors[25, 3] = torch.nan
+    with pytest.raises(ValueError, match="document 'd2' has a vector that is not finite"):
+        TokenIndex.build(tmp_path / "i", names("d"), [broken])
+    assert not list(tmp_path.iterdir())
+    index = TokenIndex.build(tmp_path / "i", names("d"), [packed()])
+    with pytest.raises(ValueError, match="query's vectors are not finite"):
+        index.tokens(torch.full((2, 8), torch.nan), 3)
+
+
+def test_counts_that_do_not_add_up_are_refused(tmp_path):
+    """As one would write them who makes an index by hand, with fitting checksums or none."""
+    TokenIndex.build(tmp_path / "i", names("d"), [packed()])
+    header = tmp_path / "i/index.json"
+    text = header.read_text()
+    header.write_text(text.replace('"checksum"', '"x"').replace('"files"', '"y"'))
+    TokenIndex(tmp_path / "i")
+    counts = np.fromfile(tmp_path / "i/counts.bin", np.int64)
+    counts[:2] += [-11, 11]
+    counts.tofile(tmp_path / "i/counts.bin")
+    with pytest.raises(ValueError, match=r"counts.bin: is damaged, must hold counts ≥ 1 of 300"):
+        TokenIndex(tmp_path / "i")
+
+
+DOCUMENTS = ["a", "b", "c"]
+POINTS = np.random.default_rng(0).normal(size=(9, 2)).astype(np.float32)
+KINDS = {
+    "trie": (
+        lambda path: Trie.build([[5, 1], [5, 7, 1], [6, 1]]).save(path, "collection"),
+        lambda path: Trie.load(path, "collection"),
+    ),
+    "ngrams": (lambda path: NgramIndex.build([[3, 4], [4, 3, 4]]).save(path), NgramIndex.load),
+    "clusters": (lambda path: ClusterTree.build(POINTS, 2, 2).save(path), ClusterTree.load),
+    "identifiers": (
+        lambda path: Identifiers(DOCUMENTS, [[5, 1], [6, 1], []]).save(path),
+        lambda path: Identifiers.load(path, collection_hash(DOCUMENTS)),
+    ),
+}
+# What is written in the place of one array: name → a function of the right one.
+BY_HAND = [
+    ("trie", "first_child", lambda a: np.where(np.arange(len(a)) == 2, 1, a)),  # its own ancestor
+    ("trie", "first_child", lambda a: a + 1),  # points outside
+    ("trie", "first_child", lambda a: a.astype(np.int32)),
+    ("trie", "first_child", lambda a: a[:-1]),
+    ("trie", "token", lambda a: np.where(a == 6, 5, a)),  # two children of one token
+    ("trie", "token", lambda a: np.where(a == 7, -3, a)),
+    ("trie", "first_document", lambda a: np.where(np.arange(len(a)) == len(a) - 1, 9, a)),
+    ("trie", "documents", lambda a: a - 1),
+    ("ngrams", "starts", lambda a: a * 2),
+    ("ngrams", "starts", lambda a: a[::-1].copy()),
+    ("ngrams", "suffixes", lambda a: a + 2),  # at a document's end, and outside
+    ("ngrams", "suffixes", lambda a: a - 5),
+    ("ngrams", "shared", lambda a: a + 17),  # longer than the depth
+    ("ngrams", "text", lambda a: np.where(a == 3, 65535, a)),  # a document that ends twice
+    ("clusters", "first_child", lambda a: np.minimum(a, 1)),
+    ("clusters", "members", lambda a: a * 0),
+    ("clusters", "members", lambda a: a + 1),
+    ("clusters", "first_member", lambda a: a * 0),
+    ("clusters", "centroids", lambda a: a * np.nan),
+    ("identifiers", "starts", lambda a: a + 1),
+    ("identifiers", "starts", lambda a: a[:-1]),
+    ("identifiers", "tokens", lambda a: a - 9),
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "changed"), BY_HAND)
+def test_arrays_made_by_hand_cannot_loop_or_point_outside(kind, name, changed, tmp_path):
+    save, load = KINDS[kind]
+    save(tmp_path / "right")
+    load(tmp_path / "right")
+    every = tuple(path.stem for path in (tmp_path / "right").glob("*.npy"))
+    arrays, settings = read_arrays(tmp_path / "right", every)
+    value = changed(arrays[name])
+    value = value if value.dtype == np.int32 else value.astype(arrays[name].dtype)
+    write_arrays(tmp_path / "wrong", arrays | {name: value}, settings)
+    with pytest.raises(ValueError, match=r"wrong/\w+\.npy: is damaged, "):
+        load(tmp_path / "wrong")

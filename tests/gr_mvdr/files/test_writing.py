@@ -1,0 +1,167 @@
+"""Files and folders are whole or not there, and errors of writing name them."""
+
+import errno
+import json
+import os
+import resource
+import signal
+import time
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from gr_mvdr.files import writing as files
+from gr_mvdr.files.arrays import read_arrays, write_arrays
+from gr_mvdr.files.writing import (
+    new_file,
+    new_folder,
+    sweep,
+    temporary_folder,
+    write_json,
+    write_text,
+)
+
+
+def in_child(function) -> int:
+    """Runs a function in a forked process; its exit status."""
+    if not (child := os.fork()):
+        try:
+            function()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def killed(function) -> None:
+    """Runs a function in a process that kills itself at its end."""
+    assert in_child(lambda: (function(), os.kill(os.getpid(), signal.SIGKILL))) == -signal.SIGKILL
+
+
+@pytest.fixture
+def little_room():
+    """No file can be longer than 1,000 bytes."""
+    kept, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.getsignal(signal.SIGXFSZ)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, kept[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, kept)
+    signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_what_fails_leaves_what_was_there(tmp_path):
+    write_text(tmp_path / "a", "old")
+    with new_folder(tmp_path / "folder") as folder:
+        (folder / "b").write_text("old")
+    for make in (lambda: new_file(tmp_path / "a"), lambda: new_folder(tmp_path / "folder", True)):
+        with pytest.raises(KeyboardInterrupt), make() as path:
+            (path / "b" if path.is_dir() else path).write_text("new")
+            raise KeyboardInterrupt
+    assert sorted(os.listdir(tmp_path)) == ["a", "folder"]
+    assert (tmp_path / "a").read_text() == (tmp_path / "folder/b").read_text() == "old"
+    with new_folder(tmp_path / "folder", replace=True) as folder:
+        (folder / "c").write_text("new")
+    assert os.listdir(tmp_path / "folder") == ["c"] and len(os.listdir(tmp_path)) == 2
+    with pytest.raises(ValueError, match="exists already"), new_folder(tmp_path / "folder"):
+        pass
+
+
+WRITERS = {
+    "text": lambda path: path.write_text("x" * 2000),
+    "numpy": lambda path: np.save(path.open("wb"), np.zeros(2000)),
+    "safetensors": lambda path: save_file({"x": torch.zeros(2000)}, path),
+}
+
+
+@pytest.mark.parametrize("library", WRITERS)
+def test_an_error_of_writing_names_the_file(library, tmp_path, little_room):
+    with pytest.raises(OSError, match=str(tmp_path / "name")), new_file(tmp_path / "name") as path:
+        WRITERS[library](path)
+    assert not os.listdir(tmp_path)
+
+
+def test_an_array_without_room_names_its_file_and_the_cause(tmp_path, little_room):
+    with pytest.raises(OSError) as raised:
+        write_arrays(tmp_path / "folder", {"a": np.zeros(2), "b": np.zeros(2000)}, {})
+    assert raised.value.errno == errno.EFBIG
+    assert raised.value.filename == str(tmp_path / "folder/b.npy")
+    assert not os.listdir(tmp_path)
+
+
+def test_errors_of_other_files_keep_their_names(tmp_path):
+    with pytest.raises(FileNotFoundError, match="another"), new_file(tmp_path / "a"):
+        (tmp_path / "another").read_text()
+
+
+def test_json_holds_no_nan(tmp_path):
+    with pytest.raises(ValueError, match=r"a.json: .*not JSON compliant"):
+        write_json(tmp_path / "a.json", {"x": float("nan")})
+    assert not os.listdir(tmp_path)
+
+
+def test_what_killed_processes_left_is_swept_and_nothing_else(tmp_path, monkeypatch):
+    def begin():
+        with new_file(tmp_path / "file") as file, new_folder(tmp_path / "folder") as folder:
+            for path in (file, folder / "x"):
+                path.write_text("half")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    killed(begin)
+    assert len(os.listdir(tmp_path)) == 2
+    with new_file(tmp_path / "file") as mine:
+        mine.write_text("mine")
+        (tmp_path / ".not.ours.partial").touch()
+        foreign = tmp_path / f".x.{'0' * 8}-1-1-abc.partial"
+        foreign.touch()
+        sweep(tmp_path)
+        assert sorted(tmp_path.iterdir()) == sorted([mine, tmp_path / ".not.ours.partial", foreign])
+        os.utime(foreign, (0, time.time() - 8 * 24 * 3600))  # abandoned on another machine
+        sweep(tmp_path)
+        assert not foreign.exists() and mine.exists()
+        foreign.touch()
+        sweep(tmp_path, claimed=True)  # another process of this machine may write here: an export
+        assert not foreign.exists() and mine.exists()
+    sweep(tmp_path, claimed=True)
+    assert sorted(os.listdir(tmp_path)) == [".not.ours.partial", "file"]
+
+
+def test_a_folder_that_was_about_to_be_replaced_gets_its_name_back(tmp_path, monkeypatch):
+    with new_folder(tmp_path / "index") as folder:
+        (folder / "x").write_text("old")
+
+    def replaced_half():
+        monkeypatch.setattr(os, "replace", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        with new_folder(tmp_path / "index", replace=True) as folder:
+            (folder / "x").write_text("new")
+
+    killed(replaced_half)
+    assert not (tmp_path / "index").exists() and len(os.listdir(tmp_path)) == 2
+    sweep(tmp_path)
+    assert os.listdir(tmp_path) == ["index"] and (tmp_path / "index/x").read_text() == "old"
+
+
+def test_temporary_folders_end_with_their_process(tmp_path, monkeypatch):
+    monkeypatch.setattr(files.tempfile, "tempdir", str(tmp_path))
+    killed(lambda: temporary_folder("index"))
+    assert len(os.listdir(tmp_path)) == 1
+    mine = temporary_folder("index")
+    assert list(tmp_path.iterdir()) == [mine], "that of the killed process was swept"
+
+
+@pytest.mark.parametrize("where", ["arrays.json", "a.npy"])
+def test_every_flipped_byte_of_a_folder_of_arrays_is_found(where, tmp_path):
+    write_arrays(tmp_path / "x", {"a": np.arange(20)}, {"depth": 3})
+    whole = (tmp_path / "x" / where).read_bytes()
+    for place in range(len(whole)):
+        broken = bytearray(whole)
+        broken[place] ^= 1
+        (tmp_path / "x" / where).write_bytes(broken)
+        try:
+            arrays, settings = read_arrays(tmp_path / "x", ("a",))
+        except ValueError as error:
+            assert where in str(error) or "a.npy" in str(error)
+        else:  # white space, or a letter of the seal's own name
+            assert settings == {"depth": 3} and json.loads(broken)
+            assert np.array_equal(arrays["a"], np.arange(20))

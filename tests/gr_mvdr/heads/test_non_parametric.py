@@ -1,0 +1,314 @@
+import io
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from gr_mvdr.backbones import load_encoder_decoder
+from gr_mvdr.heads.non_parametric import NonParametricHead
+from gr_mvdr.heads.plain import Head, Vocabulary
+from gr_mvdr.heads.token_clusters import cluster_rows
+
+SHAPE = dict(vocab_size=40, d_model=16, d_kv=8, d_ff=24, num_layers=1, num_heads=2)
+# Document 2 has no title; 7 occurs five times.
+TITLES = [[7, 8, 7, 9], [7, 7, 8], [], [9, 7]]
+
+
+@pytest.fixture(scope="module")
+def backbone():
+    torch.manual_seed(0)
+    return load_encoder_decoder(None, shape=SHAPE).eval()
+
+
+def random(*shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(3))
+
+
+def built(backbone, clusters=5, **options):
+    head = NonParametricHead(backbone, clusters=clusters, **options)
+    head.build(TITLES, random(9, 16), collection="abc")
+    return head
+
+
+# Laws of the head
+
+
+def test_one_row_a_token_with_the_decoders_embeddings_is_the_plain_head(backbone):
+    plain, head = Head(backbone), NonParametricHead(backbone)
+    tokens = [token for title in TITLES for token in title]
+    table = backbone.shared.weight.detach()
+    head.set_table(table, torch.arange(40), TITLES, torch.tensor(tokens))
+    targets, index = torch.tensor([[7, 8, 7, 1], [9, 7, 1, 0]]), torch.tensor([0, 3])
+    rows = head.labels(targets, index)
+    assert torch.equal(rows, plain.labels(targets, index))
+    assert torch.equal(head.inputs(rows), plain.inputs(rows))
+    hidden, position = random(8, 16), torch.arange(8)
+    logits = head.logits(hidden, head.context(head.inputs(rows)), position)
+    assert torch.equal(logits, plain.logits(hidden, None, position))
+    assert torch.equal(head.vectors(rows, None), plain.vectors(rows, None))
+    assert torch.equal(head.by_token(logits), plain.by_token(logits))
+    parents, chosen = torch.tensor([2, 5]), torch.tensor([9, 1])
+    read = head.expected_inputs(logits, parents, chosen)
+    assert torch.equal(read, plain.expected_inputs(logits, parents, chosen))
+
+
+def test_vectors_times_hidden_are_the_logits(backbone):
+    head, hidden = built(backbone), random(6, 16)
+    rows = torch.tensor([[0, 3, 2], [1, 5, 0]])
+    logits = head.logits(hidden, None, torch.arange(6))
+    found = (head.vectors(rows, None).flatten(0, 1) * hidden).sum(1)
+    assert torch.allclose(found, logits.gather(1, rows.view(-1, 1)).squeeze(1), atol=1e-5)
+
+
+def test_the_table_is_input_and_output(backbone):
+    head = built(backbone)
+    assert len(head.table) == 10  # all nine occurrences and the end token
+    places = {7: [0, 2, 4, 5, 8], 8: [1, 6], 9: [3, 7]}  # of the titles, one after the other
+    for token, own in places.items():
+        rows = (head.row_tokens == token).nonzero().squeeze(1)
+        assert torch.equal(head.embed(rows), random(9, 16)[own])
+    end = (head.row_tokens == 1).nonzero().item()
+    assert torch.equal(head.embed(torch.tensor(end)), backbone.shared.weight[1])
+    inputs = head.inputs(torch.tensor([[3, 4]]))
+    assert torch.equal(inputs[0], torch.stack([backbone.shared.weight[0], head.table[3]]))
+    assert not list(head.parameters()) and not head.table.requires_grad
+
+
+# Labels
+
+
+def test_labels_are_the_documents_own_occurrences(backbone):
+    head = built(backbone)
+    targets = torch.tensor([[7, 8, 7, 9, 1], [7, 7, 8, 1, 0], [9, 7, 1, 0, 0]])
+    rows = head.labels(targets, torch.tensor([0, 1, 3]))
+    flat = random(9, 16)
+    assert torch.equal(head.table[rows[0, :4]], flat[0:4])
+    assert torch.equal(head.table[rows[1, :3]], flat[4:7])
+    assert torch.equal(head.table[rows[2, :2]], flat[7:9])
+    real = targets > 0
+    assert torch.equal(head.row_tokens[rows][real], targets[real])
+
+
+def test_a_span_is_found_at_its_first_place(backbone):
+    head = NonParametricHead(backbone, clusters=20)
+    text, vectors = [[5, 6, 5, 6, 7, 5, 6, 7]], random(8, 16)
+    head.build(text, vectors)
+    # the beginning of the text agrees with two of the tokens, the third place with all three
+    targets = torch.tensor([[5, 6, 7], [6, 5, 1], [7, 0, 0], [6, 7, 7]])
+    rows = head.labels(targets, torch.zeros(4, dtype=torch.long))
+    found = head.table[rows]
+    assert torch.equal(found[0], vectors[[2, 3, 4]])
+    assert torch.equal(found[1, :2], vectors[[1, 2]])
+    assert torch.equal(found[2, 0], vectors[4])
+    assert torch.equal(found[3], vectors[[3, 4, 4]])  # then the first row of 7
+
+
+def test_what_a_document_does_not_have_is_the_first_row_of_its_token(backbone):
+    head = built(backbone)
+    first = {token: (head.row_tokens == token).nonzero()[0].item() for token in (7, 8, 9, 1)}
+    # No title, a number past the table, one before it, a title with none of the first token, one
+    # that has the others too, but not after the first.
+    index = torch.tensor([2, 17, -1, 3, 1])
+    targets = torch.tensor([[9, 7, 1], [9, 7, 1], [9, 7, 8], [8, 7, 1], [9, 7, 8]])
+    expected = [[first[token] for token in target] for target in targets.tolist()]
+    assert head.labels(targets, index).tolist() == expected
+    assert head.labels(torch.tensor([[33]]), torch.tensor([0])).item() == 0  # no row at all
+
+
+def test_a_target_ends_with_its_document(backbone):
+    head = NonParametricHead(backbone)
+    head.build([[9, 7], [7, 8], [9, 7]], random(6, 16))
+    assert head.row_tokens.tolist() == [7, 7, 7, 8, 9, 9, 1]
+    targets = torch.tensor([[8, 9, 7], [8, 9, 9]])  # 9 comes next, and first of all
+    assert head.labels(targets, torch.tensor([1, 1])).tolist() == [[3, 4, 0], [3, 4, 4]]
+
+
+def test_a_table_without_any_occurrence_has_labels_too(backbone):
+    head = NonParametricHead(backbone, Vocabulary(torch.tensor([5, 6])))
+    head.build([[], []], random(0, 16))
+    assert head.row_tokens.tolist() == [1, 5, 6]
+    assert head.labels(torch.tensor([[6, 5, 1]]), torch.tensor([1])).tolist() == [[2, 1, 0]]
+
+
+def test_clustered_occurrences_are_labelled_with_their_cluster(backbone):
+    head = built(backbone, clusters=2)
+    assert head.row_tokens.tolist() == [7, 7, 8, 8, 9, 9, 1]
+    rows = head.labels(torch.tensor([[7, 8, 7, 9], [7, 7, 8, 1]]), torch.tensor([0, 1]))
+    sevens = [(rows[0, 0], 0), (rows[0, 2], 2), (rows[1, 0], 4), (rows[1, 1], 5)]
+    last = head.labels(torch.tensor([[9, 7]]), torch.tensor([3]))[0, 1]
+    for row in (0, 1):
+        members = [place for label, place in [*sevens, (last, 8)] if label == row]
+        assert torch.allclose(head.table[row], random(9, 16)[members].mean(0), atol=1e-6)
+
+
+def test_tokens_that_came_later_get_the_shared_embedding(backbone):
+    head = NonParametricHead(backbone, Vocabulary(torch.tensor([1, 7, 20])))
+    head.build(TITLES, random(9, 16))
+    assert head.row_tokens[-2:].tolist() == [1, 20]
+    before = head.table.clone()
+    assert head.by_token(torch.randn(2, len(before))).isfinite().sum(1).tolist() == [5, 5]
+    head.extend([7, 33, 20])
+    assert head.row_tokens[len(before) :].tolist() == [33]
+    assert torch.equal(head.table, torch.cat([before, backbone.shared.weight[33:34]]))
+    assert not head.table.requires_grad
+    scores = head.by_token(torch.randn(2, len(head.table)))
+    assert scores.isfinite().sum(1).tolist() == [6, 6]  # 7, 8, 9, 1, 20, 33
+
+
+# Clusters
+
+
+def test_few_occurrences_are_kept_as_they_are():
+    vectors, tokens = random(7, 4), torch.tensor([9, 2, 9, 2, 9, 5, 2])
+    rows, row_tokens, row = cluster_rows(vectors, tokens, k=3, seed=0)
+    assert row_tokens.tolist() == [2, 2, 2, 5, 9, 9, 9]
+    assert row.tolist() == [4, 0, 5, 1, 6, 3, 2]
+    assert torch.equal(rows[row], vectors)
+
+
+def test_separate_groups_are_found_within_each_token():
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(0, 4, (400,), generator=generator)
+    place = torch.randint(0, 3, (400,), generator=generator)
+    # Each token's groups lie elsewhere; token 3's would part those of token 0 if they were mixed.
+    centres = 10 * torch.randn(4, 3, 8, generator=generator)
+    vectors = centres[tokens, place] + 0.01 * torch.randn(400, 8, generator=generator)
+    rows, row_tokens, row = cluster_rows(vectors, tokens, k=3, seed=0)
+    assert row_tokens.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
+    assert torch.equal(row_tokens[row], tokens)
+    assert (rows[row] - centres[tokens, place]).abs().max() < 0.02
+
+
+def test_rows_are_means_and_better_than_one_mean():
+    vectors, tokens = random(300, 6), torch.arange(300) % 7
+    rows, row_tokens, row = cluster_rows(vectors, tokens, k=5, seed=0)
+    for number in range(len(rows)):
+        assert torch.allclose(rows[number], vectors[row == number].mean(0), atol=1e-5)
+    assert row_tokens.bincount().tolist() == [5] * 7
+    one = cluster_rows(vectors, tokens, k=1, seed=0)
+    assert len(one[0]) == 7
+    error, single = ((x[0][x[2]] - vectors).pow(2).sum() for x in ((rows, 0, row), one))
+    assert error < 0.7 * single
+
+
+def test_the_same_seed_gives_the_same_rows():
+    vectors, tokens = random(600, 6), torch.arange(600) % 2
+    first, second = (cluster_rows(vectors, tokens, k=5, seed=4) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    assert not torch.equal(first[0], cluster_rows(vectors, tokens, k=5, seed=5)[0])
+
+
+def test_copies_of_one_vector_are_one_row(recwarn):
+    vectors = torch.tensor([[1.0, 2.0], [5.0, 6.0]]).repeat(10, 1)
+    rows, row_tokens, _ = cluster_rows(vectors, torch.full((20,), 3), k=5, seed=0)
+    assert sorted(rows.tolist()) == [[1.0, 2.0], [5.0, 6.0]] and row_tokens.tolist() == [3, 3]
+    assert not recwarn.list
+
+
+def test_nothing_to_cluster():
+    rows, row_tokens, row = cluster_rows(random(0, 4), torch.zeros(0).long(), k=5, seed=0)
+    assert rows.shape == (0, 4) and not len(row_tokens) and not len(row)
+
+
+# The batch's own table
+
+
+def test_the_live_table_has_one_row_an_occurrence_and_gradients(backbone):
+    head, vectors = built(backbone, clusters=1), random(6, 16).requires_grad_()
+    before, targets = head.table_state(), torch.tensor([[7, 7, 8, 1], [9, 7, 1, 0], [7, 7, 8, 1]])
+    index = torch.tensor([1, 3, 1])
+    with head.live([[7, 7, 8], [9, 7]], vectors[:5], torch.tensor([1, 3])):
+        rows = head.labels(targets, index)
+        assert rows.tolist() == [[0, 1, 2, 5], [3, 4, 5, 0], [0, 1, 2, 5]]
+        assert head.row_tokens.tolist() == [7, 7, 8, 9, 7, 1]
+        logits = head.logits(random(12, 16), None, torch.arange(12))
+        by_hand = random(12, 16) @ torch.cat([vectors[:5], backbone.shared.weight[1:2]]).T / 4
+        assert torch.allclose(logits, by_hand, atol=1e-5)
+        assert torch.equal(head.inputs(rows)[0, 1:], vectors[:3])
+        F.cross_entropy(logits, rows.flatten()).backward()
+    assert vectors.grad[:5].any(1).all() and not vectors.grad[5].any()
+    after = head.table_state()
+    assert all(torch.equal(after[n], v) for n, v in before.items() if n != "collection")
+    assert after["collection"] == "abc" and not head.table.requires_grad
+
+
+def test_rows_of_relevant_documents_are_known_while_the_table_is_live(backbone):
+    head = built(backbone)
+    relevant = torch.tensor([[4, 0], [2, 9], [0, 0]])  # documents 3; 1 and 8; none
+    assert head.relevant_rows(relevant) is None
+    with head.live([[7, 7, 8], [9, 7]], random(5, 16), torch.tensor([1, 3])):
+        assert head.relevant_rows(None) is None
+        found = head.relevant_rows(relevant).int().tolist()
+        # Documents 1, 1, 1, 3, 3, and the end token's own row.
+        assert found == [[0, 0, 0, 1, 1, 0], [1, 1, 1, 0, 0, 0], [0] * 6]
+    assert head.relevant_rows(relevant) is None
+
+
+def test_the_live_table_goes_when_the_loss_fails(backbone):
+    head = built(backbone)
+    table = head.table
+    with pytest.raises(ZeroDivisionError), head.live([[7]], random(1, 16), torch.tensor([3])):
+        raise ZeroDivisionError
+    assert head.table is table
+
+
+def test_a_document_is_not_live_twice(backbone):
+    head = built(backbone)
+    with (
+        pytest.raises(AssertionError, match="distinct"),
+        head.live([[7], [7]], random(2, 16), torch.tensor([3, 3])),
+    ):
+        pass
+    assert len(head.table) == 10
+
+
+# Schedule and checkpoints
+
+
+def test_the_schedule_of_each_form(backbone):
+    def epochs(verb, **options):
+        head = NonParametricHead(backbone, **options)
+        return [epoch for epoch in range(7) if getattr(head, verb)(epoch)]
+
+    assert epochs("builds_before") == [0]
+    assert epochs("builds_before", form="async", rebuild_every=3) == [0, 3, 6]
+    assert epochs("builds_before", form="contrastive", contrastive_epochs=2) == [0, 2]
+    assert epochs("is_contrastive", form="contrastive", contrastive_epochs=2) == [0, 1]
+    assert epochs("is_contrastive", form="async", contrastive_epochs=2) == []
+
+
+def test_a_table_of_any_size_survives_a_checkpoint(backbone):
+    head, file = built(backbone, clusters=2), io.BytesIO()
+    assert not head.state_dict()
+    torch.save(head.table_state(), file)
+    file.seek(0)
+    other = NonParametricHead(backbone)
+    assert not other.built
+    other.load_table_state(torch.load(file, weights_only=True), "abc")
+    targets, index = torch.tensor([[7, 8, 7, 1], [7, 7, 8, 1]]), torch.tensor([0, 1])
+    assert torch.equal(other.labels(targets, index), head.labels(targets, index))
+    hidden = random(3, 16)
+    scores = [h.logits(hidden, None, torch.arange(3)) for h in (head, other)]
+    assert torch.equal(*scores) and torch.equal(other.by_token(scores[0]), head.by_token(scores[0]))
+    assert other.collection == "abc" and other.built
+
+
+def test_a_table_of_another_collection_is_refused(backbone):
+    state, other = built(backbone).table_state(), NonParametricHead(backbone)
+    with pytest.raises(ValueError, match="from the collection abc, .* are the collection xyz"):
+        other.load_table_state(state, "xyz")
+    assert not other.built
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (dict(clusters=0), r"model\.head\.clusters=0: must be ≥ 1"),
+        (dict(rebuild_every=0), r"model\.head\.rebuild_every=0: must be ≥ 1"),
+        (dict(contrastive_epochs=-1), r"model\.head\.contrastive_epochs=-1: must be ≥ 1"),
+        (dict(form="sync"), r"model\.head\.form=sync: must be one of base, async, contrastive"),
+    ],
+)
+def test_impossible_options_are_named(backbone, options, message):
+    with pytest.raises(ValueError, match=message):
+        NonParametricHead(backbone, **options)

@@ -1,0 +1,86 @@
+import math
+
+import pytest
+import torch
+
+from gr_mvdr.backbones import load_encoder_decoder
+from gr_mvdr.heads.plain import Head, TokenRows
+
+SHAPE = dict(vocab_size=40, d_model=16, d_kv=8, d_ff=24, num_layers=1, num_heads=2)
+
+
+@pytest.fixture(scope="module")
+def backbone():
+    torch.manual_seed(0)
+    return load_encoder_decoder(None, shape=SHAPE).eval()
+
+
+def targets():
+    return torch.tensor([[5, 6, 7, 1], [8, 1, 0, 0]])
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_the_plain_head_is_the_backbones_own_loss(backbone, scaled, monkeypatch):
+    monkeypatch.setattr(backbone.config, "scale_decoder_outputs", scaled)
+    head, tokens = Head(backbone), targets()
+    rows = head.labels(tokens, torch.tensor([0, 1]))
+    inputs = head.inputs(rows)
+    query = torch.tensor([[9, 3, 1], [4, 1, 1]])
+    encoded = backbone.encoder(input_ids=query).last_hidden_state
+    hidden = backbone.decoder(inputs_embeds=inputs, encoder_hidden_states=encoded)[0]
+    position = torch.arange(4).expand(2, -1)
+    found = head.logits(hidden.flatten(0, 1), None, position.flatten())
+    expected = backbone(input_ids=query, labels=tokens)  # labels shifted right behind the start
+    assert torch.allclose(found.view(2, 4, -1), expected.logits, atol=1e-5)
+
+
+def test_the_plain_heads_vectors_times_hidden_are_its_logits(backbone):
+    head, hidden = Head(backbone), torch.randn(8, 16)
+    logits = head.logits(hidden, None, torch.arange(8))
+    vectors = head.vectors(targets(), None).flatten(0, 1)
+    expected = logits.gather(1, targets().flatten()[:, None]).squeeze(1)
+    assert torch.allclose((vectors * hidden).sum(1), expected, atol=1e-5)
+
+
+def test_the_plain_head_says_nothing_of_tables_rows_and_state(backbone):
+    head = Head(backbone)
+    scores = torch.randn(2, 40)
+    assert torch.equal(head.by_token(scores), scores)
+    parents, tokens = torch.tensor([0, 1, 1]), torch.tensor([3, 4, 5])
+    read = head.expected_inputs(scores, parents, tokens)
+    assert torch.equal(read, backbone.shared.weight[tokens])
+    assert head.row_tokens is None and head.context(torch.randn(2, 3, 16)) is None
+    assert not list(head.parameters()) and not head.state_dict() and head.table_state() is None
+    assert not head.builds_before(0) and not head.is_contrastive(0)
+
+
+ROWS = TokenRows(torch.tensor([4, 2, 4, 2, 3, 2]), n_tokens=6)
+PROBABILITIES = torch.tensor(
+    [[0.1, 0.2, 0.3, 0.05, 0.15, 0.2], [0.25, 0.05, 0.25, 0.3, 0.1, 0.05]], dtype=torch.float64
+)
+
+
+def test_a_token_has_the_probability_of_all_its_rows():
+    expected = torch.tensor([[0, 0, 0.45, 0.15, 0.4, 0], [0, 0, 0.4, 0.1, 0.5, 0]]).double()
+    found = ROWS.by_token(PROBABILITIES.log())
+    assert torch.allclose(found.exp(), expected, atol=1e-7)
+    far = ROWS.by_token(torch.full((1, 6), -1e4, dtype=torch.float64))  # exp would be 0
+    assert far[0, 2].item() == pytest.approx(-1e4 + math.log(3))
+    assert ROWS.by_token(torch.full((1, 6), -torch.inf)).tolist() == [[-torch.inf] * 6]
+
+
+def test_the_weights_are_the_rows_probabilities_given_the_token():
+    parents, tokens = torch.tensor([0, 1, 0, 1, 0]), torch.tensor([4, 4, 2, 3, 0])
+    rows, weights = ROWS.weights(PROBABILITIES.log(), parents, tokens)
+    assert rows[:4].tolist() == [[0, 2, 0], [0, 2, 0], [1, 3, 5], [4, 0, 0]]
+    expected = [[0.25, 0.75, 0], [0.5, 0.5, 0], [4 / 9, 1 / 9, 4 / 9], [1, 0, 0]]
+    assert torch.allclose(weights[:4], torch.tensor(expected).double())
+    assert weights.isfinite().all(), "a token without a row stands at padding"
+
+
+def test_one_row_a_token_in_token_order_changes_nothing():
+    rows, scores = TokenRows(torch.arange(6), n_tokens=6), torch.randn(3, 6)
+    assert torch.equal(rows.by_token(scores), scores)
+    parents, tokens = torch.tensor([2, 0, 1]), torch.tensor([5, 0, 3])
+    chosen, weights = rows.weights(scores, parents, tokens)
+    assert chosen.flatten().tolist() == [5, 0, 3] and weights.flatten().tolist() == [1, 1, 1]

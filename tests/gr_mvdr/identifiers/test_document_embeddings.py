@@ -1,0 +1,189 @@
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from transformers import BertConfig, BertModel, T5Config, T5EncoderModel, T5ForConditionalGeneration
+
+from gr_mvdr.identifiers.document_embeddings import HuggingFaceEncoder, OwnEncoder, TfidfSvd
+from gr_mvdr.tokenizers import EOS_ID, train_tokenizer
+
+TEXTS = [
+    "the cat sat on the mat",
+    "a cat, a dog, the mat",
+    "stars, planets and moon",
+    "moon and no planets",
+    "bread, butter, cheese",
+    "cheese with bread or butter",
+]
+
+
+def table(texts=TEXTS):
+    tokens = [[3 + len(word) for word in text.split()] for text in texts]
+    return Dataset.from_dict({"text": texts, "tokens": tokens})
+
+
+@pytest.fixture
+def fitted():
+    pytest.importorskip("sklearn")
+    embeddings = TfidfSvd(dimension=4)
+    embeddings.fit(table())
+    return embeddings
+
+
+def test_vectors_have_length_one_and_type_float32(fitted):
+    found = fitted.transform(table())
+    assert found.shape == (6, 4) and found.dtype == np.float32
+    assert np.allclose(np.linalg.norm(found, axis=1), 1, atol=1e-6)
+
+
+def test_all_dimensions_keep_tf_idfs_cosines():
+    """Without reduction the SVD is a rotation. The weights here are worked out by hand."""
+    pytest.importorskip("sklearn")
+    embeddings = TfidfSvd(dimension=50)
+    texts = ["a b", "a a c", "d d d"]
+    embeddings.fit(table(texts))
+    found = embeddings.transform(table(texts))
+    a, once = 1 + np.log(4 / 3), 1 + np.log(4 / 2)  # idf = 1 + ln((1 + N) / (1 + df))
+    first, second = np.array([a, once, 0]), np.array([(1 + np.log(2)) * a, 0, once])
+    cosine = first @ second / np.linalg.norm(first) / np.linalg.norm(second)
+    expected = np.array([[1, cosine, 0], [cosine, 1, 0], [0, 0, 1]])
+    assert np.allclose(found @ found.T, expected, atol=1e-5)
+
+
+def test_documents_that_share_words_are_near(fitted):
+    found = fitted.transform(table())
+    similar = found @ found.T - 2 * np.eye(len(found))
+    assert similar.argmax(1).tolist() == [1, 0, 3, 2, 5, 4]
+
+
+def test_the_dimension_is_what_the_data_allow():
+    pytest.importorskip("sklearn")
+    for texts, expected in ((["one two", "three"], 2), (["one", "one"], 1), (["one two"], 1)):
+        embeddings = TfidfSvd(dimension=64)
+        embeddings.fit(table(texts))
+        assert embeddings.transform(table(texts)).shape == (len(texts), expected)
+
+
+def test_only_the_most_frequent_words_count():
+    pytest.importorskip("sklearn")
+    embeddings = TfidfSvd(max_features=2)
+    embeddings.fit(table(["one two", "one two", "one", "three"]))
+    found = embeddings.transform(table(["three", "two"]))
+    assert not found[0].any() and found[1].any()
+
+
+def test_unknown_words_alone_give_a_zero_vector(fitted):
+    assert not fitted.transform(table(["zebra", "!?"])).any()
+
+
+def test_texts_without_words_are_refused():
+    pytest.importorskip("sklearn")
+    with pytest.raises(ValueError, match="embeddings=TfidfSvd: no document has a word"):
+        TfidfSvd().fit(table(["...", "!"]))
+
+
+def test_equal_texts_have_equal_vectors_whoever_stands_beside_them(fitted):
+    alone, among = fitted.transform(table(TEXTS[2:3])), fitted.transform(table())
+    assert np.array_equal(alone[0], among[2])
+
+
+def test_saved_tf_idf_gives_the_same_vectors(fitted, tmp_path):
+    fitted.save(tmp_path / "embeddings")
+    assert {path.suffix for path in (tmp_path / "embeddings").iterdir()} == {".json", ".npy"}
+    loaded = TfidfSvd(dimension=4)
+    loaded.load(tmp_path / "embeddings")
+    new = table([*TEXTS, "a dog and cheese", "zebra"])
+    assert np.array_equal(loaded.transform(new), fitted.transform(new))
+
+
+def test_the_same_seed_gives_the_same_vectors(fitted):
+    again = TfidfSvd(dimension=4)
+    again.fit(table())
+    assert np.array_equal(again.transform(table()), fitted.transform(table()))
+
+
+def test_the_own_encoder_reads_cut_tokens_and_is_normalised():
+    seen = []
+
+    def encode(tokens):
+        seen.extend(tokens)
+        return np.array([[3.0, 4.0], [0.0, 2.0]])
+
+    documents = Dataset.from_dict({"tokens": [[5, 6, 7, 8], [9]]})
+    found = OwnEncoder(length=3).transform(documents, encode)
+    assert seen == [[5, 6, EOS_ID], [9, EOS_ID]]
+    assert np.allclose(found, [[0.6, 0.8], [0, 1]]) and found.dtype == np.float32
+
+
+def test_the_own_encoder_cannot_do_without_the_model():
+    with pytest.raises(ValueError, match="embeddings=OwnEncoder: needs the model's encoder"):
+        OwnEncoder().transform(table())
+
+
+SHAPE = dict(vocab_size=60, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2)
+
+
+def t5(**options):
+    return T5Config(**SHAPE, **options)
+
+
+@pytest.fixture(params=["t5", "t5-encoder", "bert"])
+def folder(request, tmp_path):
+    """A random model with a tokeniser in a folder, as the hub has them."""
+    torch.manual_seed(0)
+    models = {
+        "t5": lambda: T5ForConditionalGeneration(t5(decoder_start_token_id=0)),
+        "t5-encoder": lambda: T5EncoderModel(t5()),
+        "bert": lambda: BertModel(
+            BertConfig(
+                vocab_size=60,
+                hidden_size=16,
+                num_hidden_layers=2,
+                num_attention_heads=2,
+                intermediate_size=24,
+            )
+        ),
+    }
+    models[request.param]().save_pretrained(tmp_path)
+    train_tokenizer(TEXTS * 5, 60).save_pretrained(tmp_path)
+    return tmp_path
+
+
+def by_hand(folder, text, length):
+    """The mean of the encoder's vectors of one text, without padding."""
+    from transformers import AutoModelForTextEncoding, AutoTokenizer
+
+    encoder = AutoModelForTextEncoding.from_pretrained(folder).eval()
+    ids = AutoTokenizer.from_pretrained(folder)(text)["input_ids"][:length]
+    with torch.no_grad():
+        mean = encoder(input_ids=torch.tensor([ids])).last_hidden_state[0].mean(0)
+    return (mean / mean.norm()).numpy()
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_a_hub_encoder_gives_the_mean_over_real_tokens(folder, batch_size):
+    found = HuggingFaceEncoder(str(folder), 7, batch_size).transform(table())
+    assert found.shape == (6, 16) and found.dtype == np.float32
+    for text, vector in zip(TEXTS, found, strict=True):
+        assert np.allclose(vector, by_hand(folder, text, 7), atol=1e-5)
+
+
+def test_stateless_embeddings_need_no_folder(tmp_path):
+    embeddings = OwnEncoder()
+    embeddings.fit(table())
+    embeddings.save(tmp_path / "none")
+    embeddings.load(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    "make, key",
+    [
+        (lambda: TfidfSvd(dimension=0), "dimension"),
+        (lambda: TfidfSvd(max_features=0), "max_features"),
+        (lambda: OwnEncoder(length=0), "length"),
+        (lambda: HuggingFaceEncoder("x", batch_size=0), "batch_size"),
+    ],
+)
+def test_wrong_options_are_named(make, key):
+    with pytest.raises(ValueError, match=f"model.identifiers.embeddings.{key}=0: must be ≥ 1"):
+        make()

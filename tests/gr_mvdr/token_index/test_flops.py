@@ -1,0 +1,87 @@
+import pytest
+
+from gr_mvdr.token_index.flops import (
+    colbert_scoring_flops,
+    multi_vector_joint_flops,
+    mva_joint_flops,
+    transformer_flops,
+    xtr_scoring_flops,
+)
+
+BERT_BASE = dict(layers=12, d_model=768, d_ff=3072, d_attention=768)
+
+
+def mega(flops):
+    """MFLOPs of 1,000 pairs as MVA counts: a multiply-add is one."""
+    return 1000 * flops / 2 / 1e6
+
+
+def test_xtrs_table_1():
+    """n = 16, k' = 100, m̄ = 55, r̄ = 2.5, d = 128: 4,000 times fewer.
+
+    The cells of the table are lost in xtr.txt: n, m̄ and d are those of App. B; k' and r̄, which the
+    text does not give, are remembered from the published table. k' drops out of the ratio.
+    """
+    n, neighbours = 16, 100
+    colbert = colbert_scoring_flops(n, n * neighbours, 55, 128)
+    xtr = xtr_scoring_flops(n, n * neighbours, 2.5)
+    assert colbert == n**2 * neighbours * (2 * 55 * 128 + 55 + 1) == 361_881_600
+    assert xtr == n**2 * neighbours * 3.5 == 89_600
+    assert colbert / xtr == pytest.approx(4000, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("system", "sizes", "paper", "share"),
+    [
+        (multi_vector_joint_flops, (32, 70, 128), 286, 0.01),  # ColBERT
+        (multi_vector_joint_flops, (1, 1, 768), 0.8, 0.05),  # dual encoder
+        (mva_joint_flops, (7, 70, 128), 130, 0.03),
+        (mva_joint_flops, (7, 24, 64), 25, 0.12),
+        (mva_joint_flops, (7, 16, 32), 8, 0.06),
+    ],
+)
+def test_mvas_table_5(system, sizes, paper, share):
+    assert mega(system(*sizes)) == pytest.approx(paper, rel=share)
+
+
+def test_mvas_cross_encoder_reads_128_tokens():
+    found = transformer_flops(128, **BERT_BASE)
+    assert mega(found) == pytest.approx(11_000_000, rel=0.02)
+    assert mega(found) * 10 / 1000 == pytest.approx(110_000, rel=0.02), "Table 6, K = 10"
+
+
+def counted(n, m, d):
+    """Sum-of-max of one pair, operation by operation."""
+    operations = 0
+    for _ in range(n):
+        operations += m * 2 * d  # products and sums (the first sum is to zero)
+        operations += m  # comparisons with the best so far
+        operations += 1  # into the sum over query tokens
+    return operations
+
+
+@pytest.mark.parametrize(("n", "m", "d"), [(1, 1, 1), (3, 5, 2), (4, 1, 7)])
+def test_sum_of_max_counted_by_loops(n, m, d):
+    assert multi_vector_joint_flops(n, m, d) == counted(n, m, d)
+
+
+def test_attention_by_hand():
+    # n = 2, m = 3, h = 4: two products of 2·3·8, 5·6 softmax, 2·6 weighted sum, 2 mean
+    assert mva_joint_flops(2, 3, 4) == 2 * 48 + 30 + 12 + 2
+
+
+def test_a_layer_by_hand():
+    # L = 3, d_model = 4, d_attention = 6, d_ff = 5
+    projections = 4 * (3 * 4 * 6) * 2
+    attention = 2 * (3 * 3 * 6) * 2
+    matrix = (3 * 4 * 5) * 2
+    sizes = dict(layers=1, d_model=4, d_ff=5, d_attention=6)
+    assert transformer_flops(3, **sizes) == projections + attention + 2 * matrix
+    assert transformer_flops(3, **sizes, gated=True) == projections + attention + 3 * matrix
+    assert transformer_flops(3, **sizes | {"layers": 7}) == 7 * transformer_flops(3, **sizes)
+
+
+def test_real_counts_add_up():
+    """Candidates of 2 and 6 tokens cost what two pairs cost: the formulas are linear in m."""
+    pairs = multi_vector_joint_flops(5, 2, 8) + multi_vector_joint_flops(5, 6, 8)
+    assert colbert_scoring_flops(5, 2, 4, 8) == pairs

@@ -1,0 +1,176 @@
+"""XTR's scoring from retrieved tokens against its formula in loops, and by hand."""
+
+import pytest
+import torch
+
+from gr_mvdr.alignment import MaxSim
+from gr_mvdr.scoring import Scoring
+from gr_mvdr.token_index.imputation import (
+    Retrieved,
+    candidates_of,
+    expected_relevance,
+    imputed_relevance,
+    missing_similarity,
+)
+from gr_mvdr.token_vectors import TokenVectors
+
+NONE = -torch.inf
+# Two query tokens that retrieve three tokens each: the first those of documents 4, 7, 4; the
+# second two of document 7 and, its list being short, no third.
+HAND = Retrieved(
+    torch.tensor([[0.9, 0.8, 0.5], [0.7, 0.6, NONE]]),
+    torch.tensor([[4, 7, 4], [7, 7, -1]]),
+)
+
+
+# The documents' tokens: of document 7 the second query token retrieved both, the first one of two.
+LENGTHS = torch.tensor([0, 0, 0, 0, 5, 0, 0, 2, 0])
+
+
+def relevance(retrieved, imputation, salience=None, lengths=LENGTHS):
+    candidates = candidates_of(retrieved)
+    missing = missing_similarity(retrieved, imputation)
+    lengths = lengths[candidates.documents]
+    scores = imputed_relevance(retrieved, candidates, missing, lengths, salience)
+    return dict(zip(candidates.documents.tolist(), scores.tolist(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("imputation", "expected"),
+    [
+        ("last", {4: (0.9 + 0.6) / 2, 7: (0.8 + 0.7) / 2}),  # not −∞ of the empty place
+        ("zero", {4: 0.9 / 2, 7: 1.5 / 2}),
+        ("mean", {4: (0.9 + 0.65) / 2, 7: 1.5 / 2}),
+        (0.2, {4: (0.9 + 0.2) / 2, 7: 1.5 / 2}),
+        (-1, {4: (0.9 - 1) / 2, 7: 1.5 / 2}),
+        # m wins over the retrieved 0.8 and 0.9; not over 0.7, of a document retrieved whole.
+        (0.95, {4: (0.95 + 0.95) / 2, 7: (0.95 + 0.7) / 2}),
+        ("none", {4: 0.9, 7: 1.5 / 2}),
+    ],
+)
+def test_figure_3_by_hand(imputation, expected):
+    assert relevance(HAND, imputation) == pytest.approx(expected)
+
+
+def test_saliences_weight_the_query_tokens():
+    salience = torch.tensor([3.0, 1.0])
+    found = relevance(HAND, "last", salience)
+    assert found == pytest.approx({4: (2.7 + 0.6) / 4, 7: (2.4 + 0.7) / 4})
+    assert relevance(HAND, "none", salience) == pytest.approx({4: 0.9, 7: (2.4 + 0.7) / 4})
+    silent = relevance(HAND, "none", torch.tensor([0.0, 1.0]))
+    assert silent == pytest.approx({4: 0.0, 7: 0.7}), "no weight is left: 0, not 0/0"
+
+
+def test_a_query_token_that_retrieved_nothing_counts_with_zero():
+    nothing = Retrieved(torch.tensor([[0.9, 0.8], [NONE, NONE]]), torch.tensor([[4, 7], [-1, -1]]))
+    assert relevance(nothing, "last") == pytest.approx({4: 0.45, 7: 0.4})
+    assert relevance(nothing, "mean") == pytest.approx({4: 0.45, 7: 0.425}), "the mean is 0.85"
+    assert relevance(nothing, "none") == pytest.approx({4: 0.9, 7: 0.8})
+
+
+def test_nothing_retrieved_at_all_is_no_candidate():
+    nothing = Retrieved(torch.full((2, 3), NONE), torch.full((2, 3), -1))
+    assert relevance(nothing, "last") == relevance(nothing, "none") == {}
+
+
+def in_loops(retrieved, imputation, salience, lengths):
+    """Equation 4 term by term: for a document of m tokens, the maximum is over m values."""
+    lists = [
+        [(float(s), int(o)) for s, o in zip(*row, strict=True) if o >= 0]
+        for row in zip(retrieved.similarities, retrieved.owners, strict=True)
+    ]
+    found = {}
+    for document in {owner for row in lists for _, owner in row}:
+        total = weights = 0.0
+        for row, u in zip(lists, salience.tolist(), strict=True):
+            mine = [s for s, owner in row if owner == document]
+            if imputation == "none":
+                if not mine:
+                    continue
+                values = mine
+            else:
+                everyone = [s for s, _ in row] or [0.0]
+                guess = {"last": min(everyone), "mean": sum(everyone) / len(everyone), "zero": 0.0}
+                unretrieved = int(lengths[document]) - len(mine)
+                values = mine + [guess.get(imputation, imputation)] * unretrieved
+            total += u * max(values)
+            weights += u
+        found[document] = total / weights if weights else 0.0
+    return found
+
+
+def random_retrieved(seed, n=5, documents=9):
+    """Float64: ragged documents, some of them retrieved whole, and lists that are short."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, 4, (documents,), generator=generator)
+    owner = torch.arange(documents).repeat_interleave(lengths)
+    k = len(owner) - 4
+    owners = torch.stack([owner[torch.randperm(len(owner), generator=generator)] for _ in range(n)])
+    similarities = torch.randn(n, k, generator=generator, dtype=torch.float64)
+    similarities = similarities.sort(1, descending=True).values
+    missing = torch.arange(k) >= torch.randint(1, k + 1, (n, 1), generator=generator)
+    retrieved = Retrieved(
+        similarities.masked_fill(missing, NONE),
+        owners[:, :k].masked_fill(missing, -1),
+        torch.rand(n, k, generator=generator).masked_fill(missing, 9.0),
+    )
+    return retrieved, lengths
+
+
+@pytest.mark.parametrize("imputation", ["last", "zero", "mean", "none", 0.3])
+@pytest.mark.parametrize("seed", range(4))
+def test_any_lists_equal_the_formula_in_loops(seed, imputation):
+    retrieved, lengths = random_retrieved(seed)
+    salience = torch.rand(5, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    found = relevance(retrieved, imputation, salience, lengths)
+    assert found == pytest.approx(in_loops(retrieved, imputation, salience, lengths), abs=1e-12)
+
+
+def test_the_last_similarity_never_wins_over_a_retrieved_one():
+    """Under "last" lengths play no part: it is the lowest of what was retrieved."""
+    for seed in range(20):
+        retrieved, lengths = random_retrieved(seed)
+        assert relevance(retrieved, "last", None, lengths) == relevance(
+            retrieved, "last", None, 10**6 + lengths
+        )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_candidates_in_loops(seed):
+    retrieved, _ = random_retrieved(seed)
+    documents, similarity, salience = candidates_of(retrieved)
+    assert documents.tolist() == sorted(set(retrieved.owners.flatten().tolist()) - {-1})
+    for row, document in enumerate(documents.tolist()):
+        for column in range(5):
+            mine = (retrieved.owners[column] == document).nonzero()[:, 0]
+            if len(mine):
+                best = mine[retrieved.similarities[column, mine].argmax()]
+                assert similarity[row, column] == retrieved.similarities[column, best]
+                assert salience[row, column] == retrieved.salience[column, best]
+            else:
+                assert (similarity[row, column], salience[row, column]) == (NONE, 0)
+    without = candidates_of(retrieved._replace(salience=None))
+    assert without.salience is None and torch.equal(without.similarity, similarity)
+
+
+@pytest.mark.parametrize("normaliser", ["none", "alignment", "query_tokens"])
+def test_expected_relevance_by_hand(normaliser):
+    """Missed similarities are the lowest of their row, their saliences the row's mean."""
+    retrieved = HAND._replace(salience=torch.tensor([[1.0, 2.0, 3.0], [0.5, 1.5, 100.0]]))
+    query = TokenVectors(
+        torch.zeros(2, 1), torch.ones(2, dtype=torch.bool), torch.ones(2), torch.tensor([2.0, 1.0])
+    )
+    found = expected_relevance(
+        retrieved, candidates_of(retrieved), query, Scoring(MaxSim(), normaliser)
+    )
+    # Document 4: 0.9 with u 1 · 2, and missed 0.6 with u (0.5 + 1.5)/2. Document 7: 0.8, 0.7.
+    totals = torch.tensor([0.9 * 2 + 0.6 * 1, 0.8 * 4 + 0.7 * 0.5])
+    z = {"none": 1, "alignment": torch.tensor([3.0, 4.5]), "query_tokens": 2}[normaliser]
+    assert torch.allclose(found, totals / z)
+
+
+@pytest.mark.parametrize("imputation", ["first", True, None])
+def test_unknown_imputations_are_refused(imputation):
+    message = f"search.imputation={imputation}: must be one of last, zero, mean, none or a number"
+    with pytest.raises(ValueError, match=message):
+        missing_similarity(HAND, imputation)

@@ -1,0 +1,455 @@
+"""The three searches of a token index against Eq. 1 and xtr Eq. 4 over all documents."""
+
+import pytest
+import torch
+
+from gr_mvdr.alignment import (
+    FirstK,
+    FirstToken,
+    InBatchTopK,
+    LexicalMaxSim,
+    MaxSim,
+    Softmax,
+    SoftTopK,
+    TopK,
+    TopP,
+)
+from gr_mvdr.scoring import Scoring
+from gr_mvdr.token_index import store_scoring
+from gr_mvdr.token_index.index import SearchCosts, TokenIndex
+from gr_mvdr.token_vectors import TokenVectors
+from tests.gr_mvdr.token_index.test_max_sim import as_text, padded, pair_by_pair
+from tests.gr_mvdr.token_index.test_store import (
+    LENGTHS,
+    batches,
+    contents,
+    interrupted,
+    names,
+    part_of,
+    random_tokens,
+)
+
+ALIGNMENTS = [
+    MaxSim(),
+    LexicalMaxSim(),
+    FirstToken(),
+    FirstK(3),
+    TopK(2),
+    TopP(0.5),
+    MaxSim("document_to_query"),
+    Softmax("document_to_query"),
+    Softmax("query_to_document"),
+    SoftTopK(2, 0.1),
+]
+COLBERT = Scoring(MaxSim())
+MANY = [1 + n % 5 for n in range(60)]  # 180 tokens
+QUERY_LENGTHS = [4, 2, 1]
+
+
+def build(directory, tokens, batch=3, **options):
+    return TokenIndex.build(directory, names(tokens), batches(tokens, batch), **options)
+
+
+def some_queries(**parts):
+    return random_tokens(QUERY_LENGTHS, seed=9, **parts)
+
+
+def by_document(result):
+    return dict(zip(result.documents.tolist(), result.scores.tolist(), strict=True))
+
+
+def exact_scores(tokens, query, scoring=COLBERT):
+    """{document number: relevance} of one packed query."""
+    return dict(enumerate(pair_by_pair(tokens, query, scoring)[:, 0].tolist()))
+
+
+# Exact search -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parts", [{}, {"salience": True}, {"keys": 5}], ids=str)
+@pytest.mark.parametrize("alignment", ALIGNMENTS, ids=str)
+def test_exact_search_equals_eq_1_of_every_pair(tmp_path, alignment, parts):
+    tokens, queries = random_tokens(**parts), some_queries(**parts)
+    scoring = Scoring(alignment, "alignment")
+    scores = build(tmp_path / "index", tokens).exact(padded(queries), scoring)
+    assert scores.dtype == torch.float32
+    assert torch.allclose(scores, pair_by_pair(tokens, queries, scoring), atol=1e-5)
+
+
+@pytest.mark.parametrize("alignment", [MaxSim(), LexicalMaxSim(), TopK(2), Softmax()], ids=str)
+@pytest.mark.parametrize("block", [1, 90, 100_000])
+def test_blocks_and_batches_change_nothing(tmp_path, monkeypatch, block, alignment):
+    tokens, queries = random_tokens(salience=True), some_queries()
+    scoring = Scoring(alignment)
+    expected = pair_by_pair(tokens, queries, scoring)
+    monkeypatch.setattr(store_scoring, "_BLOCK_SIMILARITIES", block)
+    for batch in (1, 8):
+        index = build(tmp_path / "index", tokens, batch)
+        assert torch.allclose(index.exact(padded(queries), scoring), expected, atol=1e-5)
+        single = [index.exact(as_text(queries, n)[None], scoring) for n in range(3)]
+        assert torch.allclose(torch.cat(single, 1), expected, atol=1e-5)
+        numbers = torch.tensor([7, 0, 3, 2])
+        scores = index.score(as_text(queries, 0), numbers, scoring)
+        assert torch.allclose(scores, expected[numbers, 0], atol=1e-5)
+
+
+def test_the_order_of_documents_changes_nothing(tmp_path):
+    tokens, queries = random_tokens(), padded(some_queries())
+    order = torch.tensor(LENGTHS).argsort(stable=True)
+    for scoring in (COLBERT, Scoring(TopK(2))):
+        ordered = build(tmp_path / "a", part_of(tokens, order.tolist())).exact(queries, scoring)
+        given = build(tmp_path / "b", tokens).exact(queries, scoring)
+        assert torch.allclose(ordered, given[order], atol=1e-5)
+
+
+@pytest.mark.parametrize("alignment", ALIGNMENTS, ids=str)
+def test_some_documents_are_scored_in_the_order_asked(tmp_path, alignment):
+    tokens, queries = random_tokens(salience=True), some_queries(salience=True)
+    scoring = Scoring(alignment, "query_tokens")
+    numbers = torch.tensor([6, 2, 0, 5, 3, 4])
+    scores = build(tmp_path / "index", tokens).score(as_text(queries, 0), numbers, scoring)
+    assert torch.allclose(scores, pair_by_pair(tokens, queries, scoring)[numbers, 0], atol=1e-5)
+
+
+def test_scoring_no_document_gives_no_score(tmp_path):
+    none = torch.empty(0, dtype=torch.int64)
+    index = build(tmp_path / "index", random_tokens())
+    for scoring in (COLBERT, Scoring(Softmax())):
+        assert index.score(as_text(some_queries(), 0), none, scoring).shape == (0,)
+
+
+def test_an_alignment_that_depends_on_the_pool_is_refused(tmp_path):
+    index = build(tmp_path / "index", random_tokens())
+    with pytest.raises(ValueError, match=r"model.alignment=InBatchTopK\(k=3\): scores depend on"):
+        index.exact(padded(some_queries()), Scoring(InBatchTopK(3)))
+
+
+@pytest.mark.parametrize(("dtype", "error"), [("float16", 5e-3), ("pq", 0.3)])
+def test_stored_types_give_close_scores_in_every_mode(tmp_path, dtype, error):
+    tokens, queries = random_tokens(MANY), some_queries()
+    tokens = tokens._replace(vectors=tokens.vectors / 3)  # which 16 bits do not hold
+    full = build(tmp_path / "full", tokens)
+    small = build(tmp_path / "small", tokens, dtype=dtype, pq_bytes=4)
+    assert small.bytes_per_token < full.bytes_per_token or dtype == "pq"  # its codebook
+    exact = [index.exact(padded(queries), COLBERT) for index in (full, small)]
+    assert torch.allclose(*exact, atol=error) and exact[1].dtype == torch.float32
+    assert not torch.equal(*exact)
+    query = as_text(queries, 0)
+    for search in ("gather", "impute"):
+        argument = () if search == "impute" else (COLBERT,)
+        found = [getattr(index, search)(query, *argument, 180) for index in (full, small)]
+        assert torch.allclose(found[0].scores, found[1].scores, atol=error)
+
+
+# Gather -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("probes", [None, 3])
+@pytest.mark.parametrize("alignment", [MaxSim(), TopK(2), Softmax()], ids=str)
+def test_gathering_every_token_is_exact_search(tmp_path, probes, alignment):
+    tokens, queries = random_tokens(MANY), some_queries()
+    index = build(tmp_path / "index", tokens)
+    index.build_neighbours(lists=3)
+    scoring = Scoring(alignment)
+    found = index.gather(as_text(queries, 0), scoring, 180, probes)
+    expected = exact_scores(tokens, part_of(queries, [0]), scoring)
+    assert by_document(found) == pytest.approx(expected, abs=1e-5)
+    assert found.candidates == 60 and found.scored_tokens == 180
+
+
+def test_candidates_own_the_nearest_tokens_and_are_scored_in_full(tmp_path):
+    tokens, queries = random_tokens(MANY), some_queries()
+    index = build(tmp_path / "index", tokens)
+    owner = torch.arange(60).repeat_interleave(torch.tensor(MANY))
+    query = part_of(queries, [0])
+    nearest = (tokens.vectors @ query.vectors.T).topk(2, dim=0).indices
+    found = index.gather(as_text(queries, 0), COLBERT, 2)
+    assert found.documents.tolist() == owner[nearest].unique().tolist()
+    expected = exact_scores(tokens, query)
+    assert by_document(found) == pytest.approx(
+        {n: expected[n] for n in found.documents.tolist()}, abs=1e-5
+    )
+
+
+def test_keys_retrieve_and_vectors_score(tmp_path):
+    tokens, queries = random_tokens(MANY, keys=5), some_queries(keys=5)
+    index = build(tmp_path / "index", tokens)
+    query, scoring = as_text(queries, 0), Scoring(Softmax("query_to_document"), "query_tokens")
+    owner = torch.arange(60).repeat_interleave(torch.tensor(MANY))
+    nearest = (tokens.keys @ query.keys.T).topk(2, dim=0).indices
+    found = index.gather(query, scoring, 2)
+    assert found.documents.tolist() == owner[nearest].unique().tolist()
+    expected = exact_scores(tokens, part_of(queries, [0]), scoring)
+    assert by_document(found) == pytest.approx(
+        {n: expected[n] for n in found.documents.tolist()}, abs=1e-5
+    )
+    assert index.impute(query, 2).documents.tolist() == found.documents.tolist()
+
+
+@pytest.mark.parametrize("probes", [None, 3])
+def test_refining_keeps_the_best_by_what_was_retrieved(tmp_path, probes):
+    tokens = random_tokens(MANY, salience=True)
+    queries = some_queries(salience=True)
+    index = build(tmp_path / "index", tokens)
+    index.build_neighbours(lists=3)
+    scoring, query = Scoring(MaxSim(), "alignment"), as_text(queries, 0)
+    everything = by_document(index.gather(query, scoring, 180, probes))
+    few = index.gather(query, scoring, 180, probes, refine=10)
+    best = sorted(everything, key=everything.get, reverse=True)
+    # With every token retrieved the order is known but for the codes of the inverted file.
+    assert len(few.documents) == 10 and few.candidates == 60
+    assert len(set(few.documents.tolist()) & set(best[:10])) >= (10 if probes is None else 6)
+    assert by_document(few) == pytest.approx(
+        {n: everything[n] for n in few.documents.tolist()}, abs=1e-5
+    )
+    assert few.scored_tokens == sum(MANY[n] for n in few.documents.tolist())
+    all_of_them = index.gather(query, scoring, 180, probes, refine=60)
+    assert by_document(all_of_them) == pytest.approx(everything, abs=1e-5)
+
+
+def test_a_pruned_query_retrieves_and_the_whole_query_scores(tmp_path):
+    tokens, queries = random_tokens(MANY), some_queries()
+    index = build(tmp_path / "index", tokens)
+    query = as_text(queries, 0)
+    pruned = query[torch.tensor([False, True, False, False])]
+    found = index.gather(query, COLBERT, 6, retrieval_query=pruned)
+    alone = index.gather(pruned, COLBERT, 6)
+    assert found.documents.tolist() == alone.documents.tolist()
+    expected = exact_scores(tokens, part_of(queries, [0]))
+    assert by_document(found) == pytest.approx(
+        {n: expected[n] for n in found.documents.tolist()}, abs=1e-5
+    )
+
+
+def test_pruned_documents_are_scored_with_all_tokens(tmp_path):
+    tokens, queries = random_tokens(MANY, salience=True), some_queries(salience=True)
+    index = build(tmp_path / "index", tokens)
+    index.keep_salient(0.2)  # of 1, 2, 3, 4, 5 tokens one each
+    found = index.gather(as_text(queries, 0), COLBERT, 60)
+    expected = exact_scores(tokens, part_of(queries, [0]))
+    assert by_document(found) == pytest.approx(expected, abs=1e-5)
+    with pytest.raises(ValueError, match="neighbours=61: must be ≥ 1 and ≤ the 60 tokens"):
+        index.gather(as_text(queries, 0), COLBERT, 61)
+
+
+def test_salience_decides_the_refinement(tmp_path):
+    """The nearest token has no salience: its document is the worst, not the best."""
+    axis = torch.eye(8)
+    tokens = random_tokens([1, 1, 1], salience=True)._replace(
+        vectors=torch.stack([axis[0], 0.9 * axis[0], 0.8 * axis[0]]),
+        salience=torch.tensor([0.0, 1.0, 1.0]),
+    )
+    query = TokenVectors(axis[[0]], torch.ones(1, dtype=torch.bool), torch.ones(1))
+    found = build(tmp_path / "index", tokens).gather(query, COLBERT, 3, refine=2)
+    assert found.documents.tolist() == [1, 2]
+
+
+# Impute -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("imputation", ["last", "zero", "mean", "none", 0.4])
+@pytest.mark.parametrize("probes", [None, 3])
+def test_imputing_nothing_is_the_mean_of_maxima(tmp_path, probes, imputation):
+    tokens, queries = random_tokens(MANY), some_queries()
+    index = build(tmp_path / "index", tokens)
+    index.build_neighbours(lists=3)
+    found = index.impute(as_text(queries, 0), 180, probes, imputation)
+    scoring = Scoring(MaxSim(), "query_tokens")
+    expected = exact_scores(tokens, part_of(queries, [0]), scoring)
+    assert by_document(found) == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("imputation", ["last", "zero", "mean", 0.25])
+@pytest.mark.parametrize(("probes", "keep"), [(None, 1.0), (None, 0.6), (2, 1.0)])
+def test_imputing_equals_equation_4_over_every_token(tmp_path, probes, keep, imputation):
+    """Ragged, deleted and pruned documents, short lists; a pruned token was not retrieved."""
+    tokens, queries = random_tokens(MANY, salience=True), some_queries(salience=True)
+    index = build(tmp_path / "index", tokens)
+    index.delete(["d4", "d17"])
+    index.keep_salient(keep)
+    if probes:
+        index.build_neighbours(lists=4)
+    query, owner = as_text(queries, 0), torch.arange(60).repeat_interleave(torch.tensor(MANY))
+    rows = index.tokens(query.vectors, 60, probes)[1]
+    similarity = tokens.vectors.double() @ query.vectors.double().T  # (180, 4)
+    is_retrieved = torch.zeros(180, 4, dtype=torch.bool)
+    for column, found in enumerate(rows):
+        is_retrieved[found[found >= 0], column] = True
+    lists = [similarity[is_retrieved[:, column], column] for column in range(4)]
+    m = {"last": [x.min() for x in lists], "mean": [x.mean() for x in lists], "zero": [0] * 4}
+    filled = is_retrieved * similarity + ~is_retrieved * torch.tensor(m.get(imputation, [0.25] * 4))
+    u, expected = query.salience.double(), {}
+    for document in set(owner[is_retrieved.any(1)].tolist()):
+        expected[document] = float((u * filled[owner == document].amax(0)).sum() / u.sum())
+    found = by_document(index.impute(query, 60, probes, imputation))
+    assert found == pytest.approx(expected, abs=1e-5)
+
+
+def test_missing_similarities_are_bounded_by_the_last(tmp_path):
+    tokens, queries = random_tokens(MANY), some_queries(salience=True)
+    query = as_text(queries, 0)
+    found = build(tmp_path / "index", tokens).impute(query, 20)
+    similarity = tokens.vectors @ query.vectors.T  # (180, 4)
+    last = similarity.topk(20, dim=0).values[-1]
+    for document, rows in enumerate(torch.arange(180).split(MANY)):
+        best = similarity[rows].amax(0)
+        expected = (query.salience * best.maximum(last)).sum() / query.salience.sum()
+        if (best >= last).any():
+            assert by_document(found)[document] == pytest.approx(float(expected), abs=1e-5)
+        else:
+            assert document not in by_document(found)
+
+
+def test_short_lists_do_not_corrupt_what_is_imputed(tmp_path):
+    """Lists of 60 tokens and k' = 100: the last similarity is of the 60th token, not −∞."""
+    axis = torch.eye(8)
+    vectors = torch.cat([axis[[0]].repeat(60, 1), axis[[1]].repeat(60, 1)])
+    noise = 0.01 * random_tokens([120]).vectors
+    tokens = random_tokens([10] * 12)._replace(vectors=vectors + noise)
+    index = build(tmp_path / "index", tokens)
+    index.build_neighbours(lists=2)
+    query = TokenVectors(axis[[0, 1]], torch.ones(2, dtype=torch.bool), torch.ones(2))
+    found = index.impute(query, 100, probes=1)
+    assert found.documents.tolist() == list(range(12))
+    assert (found.scores > 0.9).all() and (found.scores < 1.1).all()
+
+
+# Documents come and go --------------------------------------------------------------------------
+
+
+def all_modes(index, query, scoring=COLBERT, k=20):
+    exact = index.exact(query[None], scoring)[:, 0]
+    found = {"exact": {n: float(s) for n, s in enumerate(exact) if s > -torch.inf}}
+    for probes in (None, 2):
+        found[f"gather {probes}"] = by_document(index.gather(query, scoring, k, probes))
+        found[f"impute {probes}"] = by_document(index.impute(query, k, probes))
+    return found
+
+
+def test_a_changed_index_answers_as_one_made_of_its_documents(tmp_path):
+    tokens, more = random_tokens(MANY), random_tokens([3, 2, 9], seed=4)
+    query = as_text(some_queries(), 0)
+    index = build(tmp_path / "changed", tokens)
+    index.build_neighbours(lists=2)
+    index.delete(["d0", "d7", "d59"])
+    index.add(["x", "d7", "y"], batches(more, 2))
+    index.delete(["x"])
+    left = [n for n in range(60) if n not in (0, 7, 59)]
+    joined = [torch.cat(pair) for pair in zip(tokens[:3], more[:3], strict=True)]
+    fresh_tokens = part_of(
+        tokens._replace(vectors=joined[0], counts=joined[1], ids=joined[2]), [*left, 61, 62]
+    )
+    fresh = TokenIndex.build(
+        tmp_path / "fresh", [*(f"d{n}" for n in left), "d7", "y"], batches(fresh_tokens, 9)
+    )
+    fresh.build_neighbours(lists=2)
+    assert len(index) == len(fresh) == 59
+    for changed in (index, TokenIndex(tmp_path / "changed")):
+        found, expected = all_modes(changed, query), all_modes(fresh, query)
+        for mode, scores in found.items():
+            named = {changed.document_ids[n]: s for n, s in scores.items()}
+            wanted = {fresh.document_ids[n]: s for n, s in expected[mode].items()}
+            assert named == pytest.approx(wanted, abs=1e-5), mode
+    assert index.numbers(["d7", "d8"]).tolist() == [61, 8]
+
+
+def test_deleted_documents_are_found_by_no_mode(tmp_path):
+    tokens = random_tokens(MANY, salience=True)
+    query = as_text(some_queries(), 0)
+    index = build(tmp_path / "index", tokens)
+    index.build_neighbours(lists=2, keep=0.6)
+    before = all_modes(index, query)
+    best = max(before["exact"], key=before["exact"].get)
+    index.delete([f"d{best}"])
+    assert index.neighbours.keep == 0.6
+    for mode, scores in all_modes(index, query).items():
+        assert best in before[mode] and best not in scores, mode
+    with pytest.raises(ValueError, match=f"document 'd{best}' is not in it"):
+        index.delete([f"d{best}"])
+
+
+def test_a_failed_addition_leaves_the_index_in_use(tmp_path):
+    tokens, query = random_tokens(), as_text(some_queries(), 0)
+    index = build(tmp_path / "index", tokens)
+    before = index.exact(query[None], COLBERT)
+    files = contents(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        index.add(["x", "y"], interrupted(random_tokens(seed=3)))
+    assert contents(tmp_path) == files
+    assert torch.equal(index.exact(query[None], COLBERT), before)
+    index.add(["x"], [random_tokens([3], seed=3)])
+    assert index.exact(query[None], COLBERT).shape == (9, 1)
+
+
+# Opening, and what it costs -----------------------------------------------------------------------
+
+
+def test_an_index_opens_again_as_it_was_left(tmp_path):
+    tokens, query = random_tokens(MANY, salience=True), as_text(some_queries(), 0)
+    index = build(tmp_path / "index", tokens, fingerprint={"model": "m"})
+    index.build_neighbours(lists=2, keep=0.7, seed=4)
+    opened = TokenIndex(tmp_path / "index", {"model": "m"})
+    assert opened.document_ids == names(tokens) and len(opened) == 60
+    assert all_modes(opened, query) == all_modes(index, query)
+    with pytest.raises(ValueError, match="made with model m, expected n"):
+        TokenIndex(tmp_path / "index", {"model": "n"})
+
+
+def test_a_new_index_replaces_the_old_one_and_its_lists(tmp_path):
+    build(tmp_path / "index", random_tokens(MANY)).build_neighbours()
+    index = build(tmp_path / "index", random_tokens(seed=3))
+    assert not (tmp_path / "index" / "neighbours").exists() and len(index) == 8
+    with pytest.raises(ValueError, match="build_neighbours must come first"):
+        index.tokens(some_queries().vectors, 2, probes=1)
+
+
+def test_building_and_searching_twice_gives_the_same(tmp_path):
+    tokens, query = random_tokens(MANY), as_text(some_queries(), 0)
+    for dtype in ("float32", "pq"):
+        found = []
+        for name in ("one", "two"):
+            index = build(tmp_path / dtype / name, tokens, dtype=dtype, pq_bytes=4, seed=2)
+            index.build_neighbours(lists=2, seed=2)
+            found += [all_modes(index, query), all_modes(index, query)]
+        assert found[0] == found[1] == found[2] == found[3]
+
+
+def test_bytes_are_counted(tmp_path):
+    index = build(tmp_path / "index", random_tokens(MANY))
+    store = 180 * (8 * 4 + 4) + 60 * 8
+    assert index.bytes_per_token == store / 180
+    assert index.size_in_bytes == store + (tmp_path / "index" / "index.json").stat().st_size
+    index.build_neighbours(lists=2)
+    lists = sum(path.stat().st_size for path in (tmp_path / "index" / "neighbours").iterdir())
+    assert index.bytes_per_token == (store + lists) / 180
+    assert index.size_in_bytes == sum(map(len, contents(tmp_path).values()))
+
+
+def test_costs_by_hand(tmp_path):
+    """Lengths 2 and 3, d = 8, queries of 2 and 1 tokens (xtr App. B)."""
+    index = build(tmp_path / "index", random_tokens([2, 3]))
+    queries = random_tokens([2, 1], seed=9)
+    index.exact(padded(queries), COLBERT)
+
+    def full(n, m):
+        return n * (2 * m * 8 + m + 1)
+
+    assert (index.costs.queries, index.costs.candidates, index.costs.scored_tokens) == (2, 4, 10)
+    assert index.costs.flops == full(2, 2) + full(2, 3) + full(1, 2) + full(1, 3)
+    assert index.costs.seconds > 0
+    assert index.costs.metrics()["cost/candidates"] == 2
+    index.costs = SearchCosts()
+    assert index.costs.metrics() == {}
+    query = as_text(queries, 0)
+    found = index.impute(query, 5)
+    # 10 retrieved tokens of 2 candidates: n · C · (r̄ + 1) = 2 · 2 · 6.
+    assert (found.candidates, found.scored_tokens, found.flops) == (2, 0, 24)
+    found = index.gather(query, COLBERT, 5)
+    assert (found.candidates, found.scored_tokens) == (2, 5)
+    assert found.flops == full(2, 2) + full(2, 3)
+    found = index.gather(query, COLBERT, 5, refine=1)
+    length = [2, 3][found.documents.item()]
+    assert found.flops == 24 + full(2, length) and found.scored_tokens == length
+    index.score(query, torch.tensor([1]), COLBERT)
+    assert index.costs.queries == 4
+    assert index.costs.flops == 24 + full(2, 2) + full(2, 3) + 24 + full(2, length) + full(2, 3)

@@ -1,0 +1,127 @@
+"""Packed relevance against Eq. 1 of each pair, document by document."""
+
+import pytest
+import torch
+
+from gr_mvdr.alignment import (
+    FirstK,
+    FirstToken,
+    InBatchTopK,
+    LexicalMaxSim,
+    MaxSim,
+    Softmax,
+    TopK,
+    TopP,
+)
+from gr_mvdr.scoring import Scoring
+from gr_mvdr.token_index.max_sim import (
+    equal_length_segments,
+    packed_relevance,
+    segment_max,
+    selects_one,
+)
+from gr_mvdr.token_index.store import PackedTokens
+from gr_mvdr.token_vectors import TokenVectors
+from tests.gr_mvdr.token_index.test_store import part_of, random_tokens
+
+ONE = [MaxSim(), LexicalMaxSim(), FirstToken(), FirstK(2), TopK(1)]
+QUERY_LENGTHS = [4, 2, 1]
+
+
+def as_text(tokens, number):
+    """One packed document as token vectors (M, …) without padding."""
+    vectors, _, ids, salience, keys = part_of(tokens, [number])
+    return TokenVectors(vectors, torch.ones(len(ids), dtype=torch.bool), ids, salience, keys)
+
+
+def padded(tokens):
+    """Packed texts as token vectors (B, L, …)."""
+    counts = tokens.counts
+    mask = torch.arange(int(counts.max())) < counts[:, None]
+
+    def spread(part):
+        if part is None:
+            return None
+        rows = part.new_zeros(*mask.shape, *part.shape[1:])
+        rows[mask] = part
+        return rows
+
+    vectors, _, ids, salience, keys = tokens
+    return TokenVectors(spread(vectors), mask, spread(ids), spread(salience), spread(keys))
+
+
+def pair_by_pair(documents, queries, scoring):
+    """(D, Q) from Eq. 1 with A written down, one pair after the other."""
+    scores = torch.empty(len(documents.counts), len(queries.counts))
+    for row in range(len(scores)):
+        for column in range(scores.shape[1]):
+            document, query = as_text(documents, row), as_text(queries, column)
+            scores[row, column] = scoring.divide(*scoring.matrices(document, query), query)
+    return scores
+
+
+@pytest.mark.parametrize("normaliser", ["none", "alignment", "query_tokens", "non_zero"])
+@pytest.mark.parametrize("parts", [{}, {"salience": True}, {"keys": 5}, {"keys": 5, "salience": 1}])
+@pytest.mark.parametrize("alignment", ONE, ids=str)
+def test_packed_documents_equal_eq_1_of_every_pair(alignment, parts, normaliser):
+    documents = random_tokens([3, 1, 3, 3, 2, 2, 6], **parts)
+    queries = random_tokens(QUERY_LENGTHS, seed=1, **parts)
+    scoring = Scoring(alignment, normaliser)
+    found = packed_relevance(documents, padded(queries), scoring)
+    assert found.dtype == torch.float32
+    assert torch.allclose(found, pair_by_pair(documents, queries, scoring), atol=1e-5)
+
+
+@pytest.mark.parametrize("side", ["documents", "queries"])
+def test_either_side_may_have_saliences_of_its_own(side):
+    documents = random_tokens([3, 1, 4], salience=side == "documents")
+    queries = random_tokens(QUERY_LENGTHS, seed=1, salience=side == "queries")
+    scoring = Scoring(MaxSim(), "alignment")
+    found = packed_relevance(documents, padded(queries), scoring)
+    assert torch.allclose(found, pair_by_pair(documents, queries, scoring), atol=1e-5)
+
+
+def test_packed_relevance_by_hand():
+    axes = torch.eye(2)
+    vectors = torch.cat([axes[[0]], -axes[[0, 1]]])  # one document of e1, one of −e1 and −e2
+    documents = PackedTokens(vectors, torch.tensor([1, 2]), torch.tensor([7, 7, 8]))
+    mask = torch.tensor([[True, True], [True, False]])
+    ids = torch.tensor([[7, 8], [7, 0]])
+    queries = TokenVectors(torch.stack([axes, torch.stack([axes[0], axes[0] * 0])]), mask, ids)
+    scores = packed_relevance(documents, queries, Scoring(MaxSim()))
+    assert scores.tolist() == [[1, 1], [0, 0]]
+    # The second document's −e1 and −e2 have the ids of e1 and e2.
+    scores = packed_relevance(documents, queries, Scoring(LexicalMaxSim()))
+    assert scores.tolist() == [[1, 1], [-2, -1]]
+    below = documents._replace(vectors=-axes[[0, 0, 0]])
+    assert packed_relevance(below, queries, Scoring(MaxSim())).tolist() == [[-1, -1], [-1, -1]]
+
+
+def test_which_alignments_choose_one_token():
+    assert all(selects_one(alignment, 10) for alignment in ONE)
+    others = [MaxSim("document_to_query"), TopK(2), TopP(0.3), InBatchTopK(5), Softmax()]
+    assert not any(selects_one(alignment, 10) for alignment in others)
+
+
+@pytest.mark.parametrize("columns", [3, 100])
+@pytest.mark.parametrize("choice", [False, True])
+def test_segment_maxima_and_their_first_rows(columns, choice):
+    counts = torch.tensor([2, 2, 3, 1, 2])
+    rows = torch.randint(-3, 3, (10, columns), generator=torch.Generator().manual_seed(0)).float()
+    best, chosen = segment_max(rows, counts, choice)
+    for number, segment in enumerate(rows.split(counts.tolist())):
+        assert torch.equal(best[number], segment.amax(0))
+        if choice:
+            begin = int(counts[:number].sum())
+            assert torch.equal(chosen[number], begin + segment.argmax(0))
+    assert choice or chosen is None
+
+
+def test_segments_cover_the_rows_in_order():
+    lengths = torch.tensor([2, 2, 3, 2])
+    found = list(equal_length_segments(torch.arange(9), lengths))
+    assert [(rows.tolist(), length, n) for rows, length, n in found] == [
+        ([0, 1, 2, 3], 2, 2),
+        ([4, 5, 6], 3, 1),
+        ([7, 8], 2, 1),
+    ]

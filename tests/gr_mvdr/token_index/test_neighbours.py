@@ -1,0 +1,206 @@
+"""Token retrieval against all similarities written down."""
+
+import pytest
+import torch
+
+from gr_mvdr.salience import top_share
+from gr_mvdr.token_index import neighbours as token_neighbours
+from gr_mvdr.token_index import writer as token_writer
+from gr_mvdr.token_index.neighbours import TokenNeighbours
+from gr_mvdr.token_index.store import TokenStore
+from tests.gr_mvdr.token_index.test_store import contents, create, multiples, random_tokens
+
+MANY = [1 + n % 5 for n in range(60)]  # 180 tokens
+
+
+@pytest.fixture
+def queries():
+    return random_tokens([7], seed=9).vectors
+
+
+def nearest(vectors, queries, k, rows=None):
+    """The k best (similarities, rows) of each query, among some rows."""
+    similarities = queries @ vectors.T
+    if rows is not None:
+        hidden = torch.ones(len(vectors), dtype=torch.bool)
+        hidden[rows] = False
+        similarities = similarities.masked_fill(hidden, -torch.inf)
+    best = similarities.topk(k, dim=1)
+    return best.values, best.indices
+
+
+@pytest.mark.parametrize("block", [1, 13, 1000])
+def test_exact_retrieval_whatever_the_blocks(tmp_path, queries, monkeypatch, block):
+    monkeypatch.setattr(token_neighbours, "_BLOCK", block)
+    tokens = random_tokens(MANY)
+    search = TokenNeighbours(create(tmp_path / "index", tokens)).search
+    for k in (1, 5, 180):
+        similarities, rows = search(queries, k, None)
+        expected = nearest(tokens.vectors, queries, k)
+        assert torch.allclose(similarities, expected[0], atol=1e-6)
+        assert torch.equal(rows, expected[1])
+
+
+def test_keys_are_searched_where_there_are_any(tmp_path):
+    tokens = random_tokens(MANY, keys=6)
+    queries = multiples(torch.randn(3, 6, generator=torch.Generator().manual_seed(0)), 2**8)
+    neighbours = TokenNeighbours(create(tmp_path / "index", tokens))
+    neighbours.build_lists(2, 0)
+    expected = nearest(tokens.keys, queries, 180)
+    for probes in (None, 2):
+        similarities, rows = neighbours.search(queries, 180, probes)
+        assert torch.allclose(similarities, expected[0], atol=1e-5)
+        assert torch.equal(rows, expected[1])
+
+
+@pytest.mark.parametrize("size", [6, 7])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "pq"])
+def test_all_lists_hold_every_token_and_similarities_are_the_stores(tmp_path, dtype, size):
+    tokens = random_tokens(MANY, size=size)
+    queries = random_tokens([4], size=size, seed=9).vectors
+    store = create(tmp_path / "index", tokens, dtype, pq_bytes=size)
+    neighbours = TokenNeighbours(store)
+    neighbours.build_lists(3, 0)
+    similarities, rows = neighbours.search(queries, 180, 3)
+    expected = nearest(store.vectors("vectors", slice(0, 180)), queries, 180)
+    assert torch.allclose(similarities, expected[0], atol=1e-5)
+    assert torch.equal(rows.sort(1).values, torch.arange(180).expand(4, -1))
+    picked = store.vectors("vectors", rows.flatten()).view(4, 180, size)
+    assert torch.allclose(torch.einsum("tkd,td->tk", picked, queries), similarities, atol=1e-5)
+
+
+def test_codes_give_nearly_the_similarities(tmp_path, queries):
+    neighbours = TokenNeighbours(create(tmp_path / "index", random_tokens(MANY)))
+    neighbours.build_lists(2, 0)
+    rough, rows = neighbours.search(queries, 30, 2, rescore=False)
+    exact = torch.einsum(
+        "tkd,td->tk", neighbours.store.vectors("vectors", rows.flatten()).view(7, 30, 8), queries
+    )
+    assert not torch.allclose(rough, exact, atol=1e-5)
+    assert (rough - exact).abs().mean() < 0.1
+
+
+@pytest.mark.parametrize("rescore", [False, True])
+def test_short_lists_end_with_no_token(tmp_path, rescore):
+    axis = torch.eye(8)
+    vectors = torch.cat([axis[[0]].repeat(60, 1), axis[[1]].repeat(60, 1)])
+    tokens = random_tokens([10] * 12)._replace(
+        vectors=vectors + 0.01 * random_tokens([120]).vectors
+    )
+    neighbours = TokenNeighbours(create(tmp_path / "index", tokens))
+    neighbours.build_lists(2, 0)
+    similarities, rows = neighbours.search(axis[[1, 0]], 100, 1, rescore)
+    assert rows[0, :60].sort().values.tolist() == list(range(60, 120))
+    assert rows[1, :60].sort().values.tolist() == list(range(60))
+    assert (rows[:, 60:] == -1).all() and (similarities[:, 60:] == -torch.inf).all()
+    assert (similarities[:, :60] > 0.9).all()
+    assert (similarities.diff(dim=1)[:, :59] <= 0).all()
+
+
+@pytest.mark.parametrize("probes", [None, 3])
+def test_pruned_and_deleted_tokens_are_not_found(tmp_path, queries, probes):
+    tokens = random_tokens(MANY, salience=True)
+    store = create(tmp_path / "index", tokens)
+    token_writer.delete(store, ["d4", "d59"])
+    store = TokenStore(tmp_path / "index")
+    kept = []
+    for number, (rows, salience) in enumerate(
+        zip(torch.arange(180).split(MANY), tokens.salience.split(MANY), strict=True)
+    ):
+        mask = top_share(salience, torch.ones(len(salience), dtype=torch.bool), 0.4)
+        kept += rows[mask].tolist() if number not in (4, 59) else []
+    neighbours = TokenNeighbours(store, 0.4)
+    assert neighbours.rows.tolist() == kept and len(kept) < 110
+    neighbours.build_lists(3, 0)
+    similarities, rows = neighbours.search(queries, len(kept), probes)
+    expected = nearest(tokens.vectors, queries, len(kept), torch.tensor(kept))
+    assert torch.allclose(similarities, expected[0], atol=1e-6)
+    assert set(rows.flatten().tolist()) == set(kept)
+
+
+@pytest.mark.parametrize("block", [4, 1000])
+def test_pruning_does_not_depend_on_blocks(tmp_path, monkeypatch, block):
+    store = create(tmp_path / "index", random_tokens(MANY, salience=True))
+    expected = TokenNeighbours(store, 0.5).rows
+    monkeypatch.setattr(token_neighbours, "_BLOCK", block)
+    assert torch.equal(TokenNeighbours(store, 0.5).rows, expected)
+
+
+def test_lists_are_the_same_for_the_same_seed(tmp_path):
+    for name, seed in (("one", 5), ("two", 5), ("other", 6)):
+        TokenNeighbours(create(tmp_path / name, random_tokens(MANY))).build_lists(3, seed)
+    one, two, other = (contents(tmp_path / n)["lists.faiss"] for n in ("one", "two", "other"))
+    assert one == two != other
+
+
+def test_saved_lists_are_opened_unless_something_changed(tmp_path, monkeypatch):
+    store = create(tmp_path / "index", random_tokens(MANY, salience=True))
+    built = []
+    save = token_neighbours._save
+    monkeypatch.setattr(token_neighbours, "_save", lambda *a: (built.append(a[2]), save(*a)))
+    TokenNeighbours(store).build_lists(3, 0)
+    TokenNeighbours(store).build_lists(3, 0)
+    assert len(built) == 1
+    for keep, lists, seed in ((1.0, 2, 0), (1.0, 2, 1), (0.5, 2, 1)):
+        TokenNeighbours(store, keep).build_lists(lists, seed)
+    assert len(built) == 4
+    token_writer.delete(store, ["d3"])
+    TokenNeighbours(TokenStore(store.directory), 0.5).build_lists(2, 1)
+    assert len(built) == 5
+    assert sorted(path.name for path in store.directory.iterdir() if path.is_dir()) == [
+        "neighbours"
+    ]
+
+
+def test_an_interrupted_build_leaves_no_lists(tmp_path, monkeypatch):
+    import faiss
+
+    neighbours = TokenNeighbours(create(tmp_path / "index", random_tokens(MANY)))
+
+    def interrupted(index, path):
+        open(path, "wb").close()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(faiss, "write_index", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        neighbours.build_lists(3, 0)
+    assert not [path for path in (tmp_path / "index").iterdir() if path.is_dir()]
+    assert not neighbours.has_lists
+
+
+def test_a_handful_of_tokens_can_be_searched(tmp_path, queries):
+    tokens = random_tokens([1, 2])
+    neighbours = TokenNeighbours(create(tmp_path / "index", tokens))
+    neighbours.build_lists(None, 0)
+    similarities, rows = neighbours.search(queries, 3, 16)
+    expected = nearest(tokens.vectors, queries, 3)
+    assert torch.allclose(similarities, expected[0], atol=1e-6) and torch.equal(rows, expected[1])
+
+
+def test_more_lists_than_the_tokens_can_fill_become_fewer(tmp_path, queries):
+    neighbours = TokenNeighbours(create(tmp_path / "index", random_tokens(MANY)))
+    neighbours.build_lists(1000, 0)
+    assert (neighbours.search(queries, 180, 4)[1] >= 0).all()  # 180 tokens, at least 39 a list
+
+
+@pytest.mark.parametrize(
+    ("neighbours", "probes", "message"),
+    [
+        (0, None, "neighbours=0: must be ≥ 1 and ≤ the 180 tokens that can be retrieved"),
+        (181, None, "neighbours=181: must be ≥ 1 and ≤ the 180 tokens"),
+        (181, 1, "neighbours=181: must be"),
+        (5, 0, "probes=0: must be ≥ 1"),
+        (5, 2, "probes=2: build_neighbours must come first"),
+    ],
+)
+def test_searches_out_of_range_are_refused(tmp_path, queries, neighbours, probes, message):
+    search = TokenNeighbours(create(tmp_path / "index", random_tokens(MANY))).search
+    with pytest.raises(ValueError, match=message):
+        search(queries, neighbours, probes)
+
+
+def test_pruning_needs_saliences(tmp_path):
+    store = create(tmp_path / "index", random_tokens(MANY))
+    message = "search.keep_document=0.5: must be 1 for a system without salience"
+    with pytest.raises(ValueError, match=message):
+        TokenNeighbours(store, 0.5)
