@@ -118,14 +118,6 @@ def _rows_of(ids: pa.ChunkedArray, table: Dataset) -> pa.ChunkedArray:
     return pc.index_in(ids, value_set=arrow_column(table, "id")).cast(pa.int64())
 
 
-IDENTIFIER_RULE = "a word without white space, as TREC runs need"
-
-
-def is_identifier(id: object) -> bool:
-    """Whether an id can stand in a TREC run, whose columns are separated by white space."""
-    return isinstance(id, str) and id.split() == [id]
-
-
 def cached_table(
     rows: Callable[[], Iterator[dict]], features: Features, *made_from: str
 ) -> Dataset:

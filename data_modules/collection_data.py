@@ -10,7 +10,7 @@ from datasets import Dataset, concatenate_datasets
 
 from data_modules.collection import Collection, judged_triples
 from data_modules.columns import TokenColumn
-from data_modules.layout import Layout
+from data_modules.formats.layout import Layout
 from data_modules.lexical import LazyBM25
 from data_modules.store import collect
 from data_modules.tokenisation import (

@@ -8,7 +8,7 @@ from pathlib import Path
 import datasets
 from datasets import Dataset
 
-from data_modules.layout import Ranked
+from data_modules.formats.layout import Ranked
 from data_modules.ranked_runs import write_run
 from data_modules.written_once import written_once
 from gr_mvdr.evaluation.bm25 import BM25Index, words

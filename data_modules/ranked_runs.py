@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
 
-from data_modules.layout import Ranked
+from data_modules.formats.layout import Ranked
 
 
 def write_run(ranked: Iterable[Ranked], file: Path, tag: str = "given") -> int:

@@ -14,9 +14,8 @@ from datasets import Dataset
 
 from data_modules.arrow_file import open_table, write_table
 from data_modules.collection import DOCUMENTS, JUDGEMENTS, QUERIES, Collection
+from data_modules.formats.layout import Layout, LayoutChecks
 from data_modules.formats.lines import PACKED, sha256
-from data_modules.layout import Layout
-from data_modules.layout_checks import LayoutChecks
 from data_modules.ranked_runs import write_run
 from data_modules.room import check_room
 from data_modules.written_once import written_once

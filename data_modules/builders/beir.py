@@ -8,8 +8,8 @@ from pathlib import Path
 
 from data_modules.builders.hub import hub_rows
 from data_modules.formats import beir
+from data_modules.formats.layout import Document, Judgement, Layout, Query
 from data_modules.formats.lines import page_hint, unpacking
-from data_modules.layout import Document, Judgement, Layout, Query
 from data_modules.room import check_room
 from data_modules.written_once import written_once
 

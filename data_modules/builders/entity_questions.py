@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from data_modules.formats.json_array import array_items
+from data_modules.formats.layout import Document, Judgement, Layout, Query
 from data_modules.formats.lines import find_all, needed, string
 from data_modules.formats.passages import DPR, passages
-from data_modules.layout import Document, Judgement, Layout, Query
 
 SPLITS = ("train", "dev", "test")
 PASSAGES = "psgs_w100.tsv"

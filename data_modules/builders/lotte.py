@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from data_modules.builders import hub
+from data_modules.formats.layout import Document, Judgement, Layout, Query
 from data_modules.formats.lines import find, json_object, needed, numbered_lines, rows, word
-from data_modules.layout import Document, Judgement, Layout, Query
 
 TOPICS = ("writing", "recreation", "science", "technology", "lifestyle", "pooled")
 QUESTIONS = ("search", "forum")

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from data_modules.builders import hub
+from data_modules.formats.layout import Document, Judgement, Layout, Query
 from data_modules.formats.lines import PACKED, find, integer, json_object, numbered_lines, rows
 from data_modules.formats.repeats import without_repeats
-from data_modules.layout import Document, Judgement, Layout, Query
 
 LANGUAGES = "ar bn de en es fa fi fr hi id ja ko ru sw te th yo zh".split()
 _NOT_TRAINED = ("de", "yo")  # the surprise languages have no training topics

@@ -9,9 +9,9 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from data_modules.builders.given import given_file, given_folder
+from data_modules.formats.layout import Document, Judgement, Layout, Query
 from data_modules.formats.lines import needed, numbered_lines, rows
 from data_modules.formats.trec_files import judgements
-from data_modules.layout import Document, Judgement, Layout, Query
 
 SPLITS = ("train", "dev")
 _KEPT = 0.12  # of the documents' file, about; the collection has some 320,000 of 3,213,835

@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from data_modules.builders.given import given_file, given_folder
+from data_modules.formats.layout import Layout
 from data_modules.formats.natural_questions import raw_files, read
 from data_modules.formats.nq_records import FIELDS
 from data_modules.formats.titled_pages import TitledPages
-from data_modules.layout import Layout
 
 COUNTS = {
     "documents": 109_739,

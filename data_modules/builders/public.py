@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from data_modules.builders import beir, entity_questions, lotte, miracl
-from data_modules.layout import Layout
+from data_modules.formats.layout import Layout
 
 FAMILIES = {
     "beir": beir,

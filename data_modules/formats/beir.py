@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+from data_modules.formats.layout import Document, Judgement, Layout, Query
 from data_modules.formats.lines import (
     find,
     find_all,
@@ -16,7 +17,6 @@ from data_modules.formats.lines import (
     string,
     word,
 )
-from data_modules.layout import Document, Judgement, Layout, Query
 
 HEADER = ("query-id", "corpus-id", "score")
 

@@ -29,9 +29,9 @@ from data_modules.formats.dpr_contexts import (
     split_of,
 )
 from data_modules.formats.json_array import begins_with
+from data_modules.formats.layout import Document, Judgement, Layout, Query, Ranked
 from data_modules.formats.lines import find, find_all, opened, plain_name, string
 from data_modules.formats.passages import DPR, passages
-from data_modules.layout import Document, Judgement, Layout, Query, Ranked
 
 _PASSAGES = "psgs_w100.tsv"
 _START = 1 << 16  # bytes that show what a JSON file holds

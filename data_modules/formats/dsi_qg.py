@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from data_modules.formats.column_order import check_title_and_text
+from data_modules.formats.layout import Document, Judgement, Layout, Query
 from data_modules.formats.lines import (
     find_all,
     json_object,
@@ -25,7 +26,6 @@ from data_modules.formats.lines import (
     string,
     word,
 )
-from data_modules.layout import Document, Judgement, Layout, Query
 
 _SPLITS = ("train", "dev")
 _FILE = "*_DSI_{}_data.json"

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from data_modules.formats.json_array import array_items, begins_with
+from data_modules.formats.layout import Document, Judgement, Layout, Query
 from data_modules.formats.lines import (
     find,
     json_object,
@@ -25,7 +26,6 @@ from data_modules.formats.lines import (
     numbered_lines,
     string,
 )
-from data_modules.layout import Document, Judgement, Layout, Query
 
 _SPLITS = ("train", "dev", "test")
 _PARTS = ("seen", "unseen")

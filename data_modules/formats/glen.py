@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+from data_modules.formats.layout import Document, Judgement, Layout, Query
 from data_modules.formats.lines import find_all, plain_name
 from data_modules.formats.quoted import quoted_columns
-from data_modules.layout import Document, Judgement, Layout, Query
 
 _DOCUMENTS = ("title+content", "collection", "corpus", "first64")  # the fullest texts first
 _TEXTS = ("query", "doc_content", "document")

@@ -22,6 +22,7 @@ from itertools import islice
 from pathlib import Path
 
 from data_modules.formats.known_documents import without_unknown
+from data_modules.formats.layout import Document, Judgement, Layout, Query
 from data_modules.formats.lines import (
     find_all,
     json_object,
@@ -31,7 +32,6 @@ from data_modules.formats.lines import (
     word,
 )
 from data_modules.formats.passages import KILT, passages
-from data_modules.layout import Document, Judgement, Layout, Query
 
 _TASKS = re.compile(r"(.+)-(train|dev|test)(_id)?-kilt\.jsonl")
 _PAGES = "kilt_knowledgesource.json"

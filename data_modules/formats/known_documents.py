@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from data_modules.layout import Judgement
+from data_modules.formats.layout import Judgement
 
 
 def without_unknown(file: Path, judgements: Iterable[Judgement | None]) -> Iterator[Judgement]:

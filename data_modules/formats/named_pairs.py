@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from data_modules.formats.json_array import begins_with
+from data_modules.formats.layout import Ranked
 from data_modules.formats.lines import numbered_lines
 from data_modules.formats.named_json import NamedPair, json_pairs
-from data_modules.layout import Ranked
 
 RUN = ("query", "Q0", "document", "rank", "score", "tag")
 RANKING = ("query", "document", "rank")  # MS MARCO's own runs

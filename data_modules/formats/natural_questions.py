@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from data_modules.formats.layout import Layout
 from data_modules.formats.lines import PACKED, find_all
 from data_modules.formats.nq_records import FIELDS
 from data_modules.formats.titled_pages import TitledPages, TitleKey
-from data_modules.layout import Layout
 
 _PARTS = ("dev_seen", "dev_unseen")  # of a part of the files, one may be empty
 SPLITS = ("train", "dev", *_PARTS)

@@ -20,9 +20,9 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
+from data_modules.formats.layout import Document, Judgement, Layout, Query
 from data_modules.formats.lines import find_all, plain_name, rows
 from data_modules.formats.quoted import quoted_rows
-from data_modules.layout import Document, Judgement, Layout, Query
 
 _QUESTIONS = "*_doc_newid.tsv"
 _CONTENTS = ("NQ_doc_content.tsv", "nq_doc_content.tsv")

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from data_modules.formats.column_order import check_title_and_text
+from data_modules.formats.layout import Document
 from data_modules.formats.lines import numbered_lines, rows
 from data_modules.formats.quoted import quoted_columns
-from data_modules.layout import Document
 
 KILT = ("id", "title", "text")
 DPR = ("id", "text", "title")

@@ -16,7 +16,7 @@ from data_modules.formats import (
     ultron,
     wu,
 )
-from data_modules.layout import Layout
+from data_modules.formats.layout import Layout
 
 FORMATS: dict[str, ModuleType] = {
     "beir": beir,

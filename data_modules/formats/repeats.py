@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
-from data_modules.layout import Document, Judgement
+from data_modules.formats.layout import Document, Judgement
 
 _Row = TypeVar("_Row", Document, Judgement)
 

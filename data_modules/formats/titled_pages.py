@@ -8,8 +8,8 @@ from tokenizers.models import WordPiece
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
+from data_modules.formats.layout import Document, Judgement, Query
 from data_modules.formats.nq_records import field, pages
-from data_modules.layout import Document, Judgement, Query
 
 
 class Asked(NamedTuple):

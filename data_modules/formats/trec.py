@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+from data_modules.formats.layout import Document, Layout
 from data_modules.formats.lines import find, find_all, needed, plain_name, rows
 from data_modules.formats.named_pairs import RUN, read_negatives
 from data_modules.formats.trec_files import (
@@ -25,7 +26,6 @@ from data_modules.formats.trec_files import (
     query_files,
     run_files,
 )
-from data_modules.layout import Document, Layout
 
 _DOCUMENTS, _PASSAGES = "msmarco-docs.tsv", "collection.tsv"
 _COLUMNS = {

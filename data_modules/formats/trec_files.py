@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
+from data_modules.formats.layout import Judgement, Query
 from data_modules.formats.lines import find_all, integer, numbered_lines, plain_name, rows
-from data_modules.layout import Judgement, Query
 
 # What a name says beside the split: msmarco-doctrain-qrels.tsv, nq_queries_dev.tsv.gz,
 # qrels.dev.small.tsv, 2019qrels-docs.txt, 2019qrels-pass.txt, msmarco-docdev-top100.

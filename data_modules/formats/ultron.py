@@ -22,6 +22,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from data_modules.formats.known_documents import without_unknown
+from data_modules.formats.layout import Document, Judgement, Layout
 from data_modules.formats.lines import (
     find_all,
     json_object,
@@ -31,7 +32,6 @@ from data_modules.formats.lines import (
     word,
 )
 from data_modules.formats.trec_files import judgement_files, judgements, queries, query_files
-from data_modules.layout import Document, Judgement, Layout
 
 _DOCUMENTS = "*docs-sents*.json"
 _IDS, _TEXTS = ("docid", "id"), ("body", "contents")

@@ -17,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 
 from data_modules.formats.column_order import check_title_and_text
+from data_modules.formats.layout import Document, Judgement, Layout
 from data_modules.formats.lines import find, find_all, needed, numbered_lines, plain_name, rows
 from data_modules.formats.named_pairs import (
     RANKING,
@@ -26,7 +27,6 @@ from data_modules.formats.named_pairs import (
     read_negatives,
 )
 from data_modules.formats.trec_files import judgements_by_split, queries, query_files, split_of
-from data_modules.layout import Document, Judgement, Layout
 
 _COLUMNS = ("pid", "text", "title")
 _NAMES = {*_COLUMNS, "id", "docid", "doc_id", "passage", "body"}  # that headers give them

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from data_modules import room, store
+from data_modules.formats.layout import Document, Judgement, Layout, Query, Ranked
 from data_modules.formats.registry import read_layout
-from data_modules.layout import Document, Judgement, Layout, Query, Ranked
 from data_modules.store import collect
 from gr_mvdr.evaluation.ranking import Ranking
 

@@ -6,7 +6,7 @@ import datasets
 import pytest
 
 from data_modules.collection import Collection
-from data_modules.layout import Layout
+from data_modules.formats.layout import Layout
 from data_modules.store import collect
 
 MINIATURES = Path(__file__).parent / "miniatures"

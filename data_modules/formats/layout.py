@@ -1,22 +1,92 @@
-"""What must hold of every collection, checked while it is read, named with ``file:line``."""
+"""What a reader finds in a folder: files, iterators over what they say, and what must hold of it.
+
+A reader knows one format and nothing else. What holds for every collection (ids that are words, no
+id twice, judgements of known documents) is checked once, while it is read, by `LayoutChecks`; its
+errors name ``file:line``.
+"""
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from data_modules.collection import IDENTIFIER_RULE, is_identifier
 from data_modules.formats.lines import check_characters, opened
-from data_modules.layout import Layout, Ranked
 
 EMPTY = ("refuse", "keep")
+IDENTIFIER_RULE = "a word without white space, as TREC runs need"
 _TABLES = ("documents", "queries")
 # So many of a split's judgements, or this share, may be of unknown documents (ArguAna's: 5, 0.4 %).
 _FEW, _SHARE = 10, 0.1
 _DOCUMENTS = 2**32  # more than a collection has: queries and documents make one number
+
+
+class Document(NamedTuple):
+    """A document as a file gives it; `where` is ``file:line``, title and text may be empty."""
+
+    where: str
+    id: str
+    title: str
+    text: str
+
+
+class Query(NamedTuple):
+    """A query as a file gives it."""
+
+    where: str
+    id: str
+    text: str
+
+
+class Judgement(NamedTuple):
+    """A judgement as a file gives it; a grade of 0 and below is irrelevant."""
+
+    where: str
+    query_id: str
+    document_id: str
+    relevance: int
+
+
+class Ranked(NamedTuple):
+    """A document that a file names for a query: to rerank, or to tell apart from the relevant."""
+
+    where: str
+    query_id: str
+    document_id: str
+    score: float
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A collection that has been found and not yet been read.
+
+    Attributes:
+        name: short, for reports.
+        files: all that is read.
+        options: the reader with its version ("reader": "wu/1") and whatever else changes the rows.
+        documents, queries: called once, when the store lacks the collection.
+        judgements: by split.
+        candidates: by split, documents to rerank.
+        negatives: by name, documents to tell apart from the relevant ones in training.
+        expected: counts that must hold: "documents", "queries", or a split's judgements.
+        may_lack: splits that are left out where they turn out to be empty.
+        needed_bytes: of disk; None = estimated from the files.
+    """
+
+    name: str
+    files: tuple[Path, ...]
+    options: Mapping[str, Any]
+    documents: Callable[[], Iterator[Document]]
+    queries: Callable[[], Iterator[Query]]
+    judgements: Mapping[str, Callable[[], Iterator[Judgement]]]
+    candidates: Mapping[str, Callable[[], Iterator[Ranked]]] = field(default_factory=dict)
+    negatives: Mapping[str, Callable[[], Iterator[Ranked]]] = field(default_factory=dict)
+    expected: Mapping[str, int] = field(default_factory=dict)
+    may_lack: frozenset[str] = frozenset()
+    needed_bytes: int | None = None
 
 
 class LayoutChecks:
@@ -189,7 +259,7 @@ def _enter(kind: str, where: str, id: str, seen: dict[str, int], rows: Callable)
 
 
 def _check_identifier(kind: str, where: str, id: str) -> None:
-    if not is_identifier(id):
+    if not isinstance(id, str) or id.split() != [id]:
         raise ValueError(f"{where}: the {kind}'s id is {id!r}: must be {IDENTIFIER_RULE}")
     check_characters(where, f"the {kind}'s id {id!r}", id)
 
