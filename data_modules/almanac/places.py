@@ -1,15 +1,24 @@
-"""Settlements and the buildings in them."""
+"""Settlements, and what there is and happens in them: buildings and events."""
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
-from data_modules.almanac import lexicon
-from data_modules.almanac.entry import Entry, decade, fact
-from data_modules.almanac.lexicon import Concept
-from data_modules.almanac.people import ARCHITECT, TRADES, Person
-from data_modules.almanac.randomness import Link
+from data_modules.almanac.people import ARCHITECT, TRADES, Person, of_year
+from data_modules.almanac.world import (
+    CONCEPTS,
+    NAMES,
+    Concept,
+    Entry,
+    Link,
+    Permutation,
+    concepts,
+    decade,
+    fact,
+    picked,
+    table,
+)
 
-CENTURIES = ["twelfth", "thirteenth", "fourteenth", "fifteenth", "sixteenth"]
-POPULATIONS = {"village": (3, 20), "town": (40, 300), "port": (60, 500), "city": (800, 9000)}
+POPULATIONS = table("concepts")["populations"]
 
 
 class Settlement(Entry):
@@ -22,9 +31,7 @@ class Settlement(Entry):
         order = self.world.order("place name", self.world.count["settlement"])
         return self.world.names.places(order(self.number))
 
-    @fact
-    def noun(self) -> Concept:
-        return self.pick(lexicon.SIZES, "size")
+    noun = picked(CONCEPTS["sizes"], "size")
 
     @fact
     def population(self) -> str:
@@ -58,27 +65,13 @@ class Settlement(Entry):
 
     @property
     def founded_century(self) -> str:
-        return f"{CENTURIES[self.founded // 100 - 11]} century"
+        return f"{NAMES['centuries'][self.founded // 100 - 11]} century"
 
-    @fact
-    def founders(self) -> Concept:
-        return self.pick(lexicon.FOUNDERS, "founders")
-
-    @fact
-    def product(self) -> Concept:
-        return self.pick(lexicon.PRODUCTS, "product")
-
-    @fact
-    def sight(self) -> Concept:
-        return self.pick(lexicon.SIGHTS, "sight")
-
-    @fact
-    def fair(self) -> Concept:
-        return self.pick(lexicon.FAIRS, "fair")
-
-    @fact
-    def month(self) -> str:
-        return self.pick(lexicon.MONTHS, "month")
+    founders = picked(CONCEPTS["founders"], "founders")
+    product = picked(CONCEPTS["products"], "product")
+    sight = picked(CONCEPTS["sights"], "sight")
+    fair = picked(CONCEPTS["fairs"], "fair")
+    month = picked(NAMES["months"], "month")
 
     @fact
     def statue(self) -> Person:
@@ -112,7 +105,7 @@ class Building(Entry):
 
     @fact
     def noun(self) -> Concept:
-        buildings = lexicon.OLD_BUILDINGS if self.completed < 1850 else lexicon.BUILDINGS
+        buildings = CONCEPTS["buildings"][: 6 if self.completed < 1850 else None]
         return self.pick(buildings, "type")
 
     @fact
@@ -140,17 +133,9 @@ class Building(Entry):
     def completed_decade(self) -> str:
         return decade(self.completed)
 
-    @fact
-    def material(self) -> Concept:
-        return self.pick(lexicon.MATERIALS, "material")
-
-    @fact
-    def feature(self) -> Concept:
-        return self.pick(lexicon.FEATURES, "feature")
-
-    @fact
-    def payer(self) -> Concept:
-        return self.pick(lexicon.PAYERS, "payer")
+    material = picked(CONCEPTS["materials"], "material")
+    feature = picked(CONCEPTS["features"], "feature")
+    payer = picked(CONCEPTS["payers"], "payer")
 
     @fact
     def plaque(self) -> Person | None:
@@ -167,4 +152,110 @@ Building.rivals = {
     "location": lambda b: [b.number],
     "plaque": lambda b: b.others_linked("plaque", "person"),
     "architect": Building.others_of_architect,
+}
+
+
+FIRST_YEAR, YEARS = 1765, 175
+LEADER_AGE = 42
+
+
+class Happening(NamedTuple):
+    """A kind of event; `title` takes the place, `role` is the part of its best-known person."""
+
+    noun: Concept
+    title: str
+    years: range
+    role: Concept
+    causes: list[Concept]
+    outcomes: list[Concept]
+
+    @classmethod
+    def of(cls, title: str, years: list[int], **words: str | list[str]) -> "Happening":
+        return cls(title=title, years=range(*years), **concepts(words))
+
+
+HAPPENINGS = [Happening.of(**row) for row in table("concepts")["happenings"]]
+
+
+class Event(Entry):
+    """A siege, flood, fire, congress, exhibition or strike."""
+
+    kind = "event"
+
+    @fact
+    def happening(self) -> Happening:
+        return self.pick([h for h in HAPPENINGS if self.year in h.years], "happening")
+
+    @fact
+    def name(self) -> str:
+        return self.happening.title.format(self.location.name)
+
+    @property
+    def noun(self) -> Concept:
+        return self.happening.noun
+
+    @fact
+    def location(self) -> Entry:
+        return self.linked("location", "settlement")
+
+    @property
+    def _order(self) -> Permutation:
+        """Of the events in time."""
+        return self.world.order("event", self.world.count["event"])
+
+    @fact
+    def year(self) -> int:
+        return FIRST_YEAR + self._order(self.number) * YEARS // self._order.size
+
+    @property
+    def year_decade(self) -> str:
+        return decade(self.year)
+
+    def others_of_year(self) -> Iterator[int]:
+        order = self._order
+        start, stop = (
+            -((FIRST_YEAR - year) * order.size // YEARS) for year in (self.year, self.year + 1)
+        )
+        return map(order.inverse, range(start, stop))
+
+    month = picked(NAMES["months"], "month")
+    duration = picked(NAMES["durations"], "duration")
+
+    @fact
+    def cause(self) -> Concept:
+        return self.pick(self.happening.causes, "cause")
+
+    @fact
+    def outcome(self) -> Concept:
+        return self.pick(self.happening.outcomes, "outcome")
+
+    @property
+    def role(self) -> Concept:
+        return self.happening.role
+
+    @fact
+    def leader(self) -> Person | None:
+        born = FIRST_YEAR - LEADER_AGE + self._order(self.number) * YEARS / self._order.size
+        return of_year(self.world, self.draw("leader"), born)
+
+    def others_of_leader(self) -> Iterator[int]:
+        """The events at the time when people of the leader's name were of a leader's age."""
+        order = self._order
+        for person in self.leader.of_the_name():
+            first, last = (
+                (year + LEADER_AGE - FIRST_YEAR) * order.size / YEARS for year in person.birth_years
+            )
+            moments = range(max(0, int(first) - 1), min(int(last) + 2, order.size))
+            yield from map(order.inverse, moments)
+
+    @fact
+    def other(self) -> Person | None:
+        return self.leader and self.leader.peer(self.draw("other"))
+
+
+Event.rivals = {
+    "name": lambda e: [e.number],
+    "location": lambda e: [e.number],
+    "leader": Event.others_of_leader,
+    "year": Event.others_of_year,
 }

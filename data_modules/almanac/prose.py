@@ -1,52 +1,22 @@
-"""An entry as prose: its sentences, and where in the text each fact stands."""
+"""An entry as prose, where in it each fact is told, and questions that its text answers.
+
+Every question is true of no other entry; gold and evidence are spans of the text.
+"""
 
 import re
+from collections.abc import Iterator
 from functools import cache
+from itertools import islice
 from typing import NamedTuple
 
-from data_modules.almanac.entry import Entry
-from data_modules.almanac.sentences import SENTENCES
+from data_modules.almanac.world import Entry, table
 
-# The sentences of an entry, in order.
-PLANS = {
-    "person": [
-        ["who", "birth", "training", "honour", "aside", "death"],
-        ["who", "aside", "birth", "training", "letters", "death"],
-        ["whence", "youth", "training", "achievement", "letters", "death"],
-        ["whence", "youth", "achievement", "aside", "honour", "letters"],
-        ["whence", "aside", "youth", "training", "honour", "death"],
-    ],
-    "settlement": [
-        ["where", "founding", "people", "trade", "statue"],
-        ["where", "people", "trade", "fair", "statue"],
-        ["where", "people", "aside", "fair", "statue"],
-        ["where", "founding", "trade", "fair", "aside"],
-        ["where", "founding", "aside", "trade", "statue"],
-    ],
-    "building": [
-        ["what", "architect", "look", "money", "plaque"],
-        ["what", "look", "architect", "aside", "plaque"],
-        ["what", "aside", "architect", "money", "look"],
-    ],
-    "work": [
-        ["what", "story", "first", "dedication", "aside"],
-        ["what", "first", "story", "aside", "dedication"],
-        ["what", "aside", "story", "first", "dedication"],
-    ],
-    "event": [
-        ["what", "course", "outcome", "leader", "aside"],
-        ["what", "aside", "course", "leader", "outcome"],
-        ["what", "leader", "course", "outcome", "aside"],
-    ],
-}
-MADE = {"book": "written", "music": "composed", "picture": "painted", "film": "directed"}
-DID = {"book": "wrote", "music": "composed", "picture": "painted", "film": "directed"}
-SHOWN = {
-    "book": ["first published", "first printed"],
-    "music": ["first performed", "premiered"],
-    "picture": ["first exhibited", "unveiled"],
-    "film": ["first screened", "first shown"],
-}
+WORDINGS = table("wordings")
+ASKED, PREDICATES = WORDINGS["asked"], WORDINGS["predicates"]
+# How often each kind of question is tried, of eight times.
+KINDS = ["name"] + ["description"] * 3 + ["two attributes"] * 4
+ATTEMPTS = 800
+MOST_RIVALS = 50  # a fact that so many may share is not looked into
 
 
 class Prose(NamedTuple):
@@ -58,11 +28,11 @@ class Prose(NamedTuple):
 
 def describe(entry: Entry) -> Prose:
     """Write an entry's text."""
-    sentences = SENTENCES[entry.kind]
+    sentences = WORDINGS["sentences"][entry.kind]
     pieces: list[str] = []
     spans: dict[str, tuple[int, int]] = {}
     length = 0
-    for name in entry.pick(PLANS[entry.kind], "plan"):
+    for name in entry.pick(WORDINGS["plans"][entry.kind], "plan"):
         choice = entry.draw(name)
         wording = _wording(entry, sentences[name], choice, fullest=name != "aside")
         for literal, slot in parse(wording):
@@ -123,7 +93,7 @@ def _wording(entry: Entry, wordings: list[str], choice: int, fullest: bool) -> s
 
 
 def _words(entry: Entry, slot: str, choice: int) -> tuple[str, str]:
-    """What stands for a slot, and the fact that it tells, if it does."""
+    """The words of a slot, and the fact that it tells, if any."""
     if not slot:
         return "", ""
     if slot.lower() in _OTHER_WORDS:
@@ -144,7 +114,138 @@ _OTHER_WORDS = {
     "child": lambda e: "daughter" if e.is_woman else "son",
     "person": lambda e: "woman" if e.is_woman else "man",
     "surname": lambda e: e.surname,
-    "made": lambda e: MADE[e.medium],
-    "did": lambda e: DID[e.medium],
-    "shown": lambda e: e.pick(SHOWN[e.medium], "shown"),
+    "made": lambda e: WORDINGS["made"][e.medium],
+    "did": lambda e: WORDINGS["did"][e.medium],
+    "shown": lambda e: e.pick(WORDINGS["shown"][e.medium], "shown"),
 }
+
+
+class Plan(NamedTuple):
+    """What a question gives and asks: `asked` of the entry that alone has these `given` facts."""
+
+    kind: str
+    given: tuple[str, ...]
+    asked: str
+
+
+class Question(NamedTuple):
+    """A question; `gold` and `evidence` are (start, end) spans of the entry's text."""
+
+    text: str
+    plan: Plan
+    gold: list[tuple[int, int]]
+    evidence: list[tuple[int, int]]
+
+
+def ask(entry: Entry, prose: Prose, wanted: int) -> list[Question]:
+    """`wanted` questions about an entry, or all there are; no two give and ask the same facts."""
+    questions: list[Question] = []
+    tried: set[tuple] = set()
+    for plan, choice in _plans(entry, prose):
+        facts = (*(fact for fact in plan.given if fact != "noun"), plan.asked)
+        if facts not in tried and is_unique(entry, plan.given):
+            questions.append(_write(entry, prose, plan, choice))
+        tried.add(facts)
+        if len(questions) == wanted:
+            break
+    return questions
+
+
+def is_unique(entry: Entry, given: tuple[str, ...]) -> bool:
+    """Whether surely the given facts can be said of no other entry of the kind."""
+    fact = next((fact for fact in entry.rivals if fact in given), None)
+    if fact is None:
+        return False
+    rivals = list(islice(entry.rivals[fact](entry), MOST_RIVALS))
+    others = (entry.world.find(entry.kind, n) for n in rivals if n != entry.number)
+    return len(rivals) < MOST_RIVALS and not any(
+        all(_said(other, fact) == _said(entry, fact) for fact in given) for other in others
+    )
+
+
+def _said(entry: Entry, fact: str):
+    """What can be said of an entry's fact: of another entry its name, which two may share."""
+    value = getattr(entry, fact)
+    return value.name if isinstance(value, Entry) else value
+
+
+def told_in(fact: str) -> str:
+    """The fact of the text that a given fact is read from: a decade's year, the story's hero."""
+    fact = fact.removesuffix("_decade").removesuffix("_century")
+    return "story" if fact == "hero" else fact
+
+
+def _plans(entry: Entry, prose: Prose) -> Iterator[tuple[Plan, int]]:
+    """Plans drawn at random, each with random bits for its wording."""
+    asked = [fact for fact in ASKED[entry.kind] if fact in prose.spans]
+    facts = [fact for fact in PREDICATES[entry.kind] if told_in(fact) in prose.spans]
+    single = [fact for fact in WORDINGS["descriptive"][entry.kind] if fact in facts]
+    more = [fact for fact in facts if fact not in single]
+    for attempt in range(ATTEMPTS):
+        choice = entry.draw(f"question {attempt}")
+        kind = KINDS[choice % len(KINDS)]
+        choice, one, two, three = choice >> 24, choice >> 3 & 127, choice >> 10 & 127, choice >> 17
+        fact = asked[three % len(asked)] if three & 64 or kind == "name" else "name"
+        if kind == "name":
+            if not _in_name(entry, fact):
+                with_noun = entry.namesake or (one & 1 and len(WORDINGS["called"][entry.kind]) > 1)
+                yield Plan(kind, ("name", "noun") if with_noun else ("name",), fact), choice
+            continue
+        given = [single[one % len(single)]] if single else []
+        if kind == "two attributes":
+            given.append(more[two % len(more)])
+        told = {told_in(f) for f in given}
+        if len(told) == len(given) > 0 and fact not in told:
+            yield Plan(kind, ("noun", *sorted(given)), fact), choice
+
+
+def _in_name(entry: Entry, fact: str) -> bool:
+    """Whether the name gives the fact away: the town of the "Velbury Observatory"."""
+    return surface(getattr(entry, fact), 0) in entry.name
+
+
+def _write(entry: Entry, prose: Prose, plan: Plan, choice: int) -> Question:
+    if plan.kind == "name":
+        forms = [
+            f for f in WORDINGS["called"][entry.kind] if ("{noun}" in f) == ("noun" in plan.given)
+        ]
+        subject = fill(entry, _pick(forms, choice), choice >> 3)
+        text = fill(
+            entry,
+            _pick(ASKED[entry.kind][plan.asked], choice >> 6),
+            choice >> 9,
+            subject,
+        )
+    else:
+        noun, clause = surface(entry.noun, choice), _clause(entry, plan.given[1:], choice >> 2)
+        who = WORDINGS["relative"].get(entry.kind, "that")
+        if plan.asked == "name":
+            text = _pick(WORDINGS["which"], choice >> 9).format(noun=noun, clause=clause, who=who)
+        else:
+            forms = _ending_with_subject(entry.kind, plan.asked)
+            form = _pick(forms, choice >> 9)
+            text = fill(entry, form, choice >> 12, f"the {noun} {who} {clause}")
+    evidence = sorted({prose.spans[told_in(f)] for f in plan.given if told_in(f) in prose.spans})
+    return Question(text, plan, [prose.spans[plan.asked]], evidence)
+
+
+def _clause(entry: Entry, facts: tuple[str, ...], choice: int) -> str:
+    """Predicates joined by "and", in any order, no two of which begin with the same verb."""
+    facts = facts[::-1] if choice & 1 else facts
+    wordings: list[str] = []
+    for i, fact in enumerate(facts):
+        forms = PREDICATES[entry.kind][fact]
+        first = choice >> 1 + 2 * i
+        forms = [forms[(first + step) % len(forms)] for step in range(len(forms))]
+        begun = [wording.split()[:2] for wording in wordings]
+        wordings.append(next((f for f in forms if f.split()[:2] not in begun), forms[0]))
+    return " and ".join(fill(entry, w, choice >> 4 + i) for i, w in enumerate(wordings))
+
+
+def _pick(forms: list[str], choice: int) -> str:
+    return forms[choice % len(forms)]
+
+
+@cache
+def _ending_with_subject(kind: str, fact: str) -> list[str]:
+    return [form for form in ASKED[kind][fact] if form.endswith("{x}?")]

@@ -1,16 +1,16 @@
 """The almanac as a collection: generated entries, questions and gold alignments."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from datasets import Dataset, Features, List, Value
 
-from data_modules.almanac.kinds import new_world
-from data_modules.almanac.prose import describe
-from data_modules.almanac.questions import ask
-from data_modules.almanac.randomness import Permutation
-from data_modules.almanac.world import World
+from data_modules.almanac.people import Person, Work
+from data_modules.almanac.places import Building, Event, Settlement
+from data_modules.almanac.prose import ask, describe
+from data_modules.almanac.world import Permutation, World
 from data_modules.collection import DOCUMENTS, JUDGEMENTS, Collection, cached_table
 
 _SPANS = List({"start": Value("int64"), "end": Value("int64")})
@@ -33,6 +33,14 @@ LIMITS = {
 }
 
 
+KINDS = {kind.kind: kind for kind in (Person, Settlement, Building, Work, Event)}
+
+
+def new_world(size: int, seed: int) -> World:
+    """The world of an almanac of `size` documents."""
+    return World(size, seed, KINDS)
+
+
 def almanac(
     n_documents: int = 500,
     seed: int = 1,
@@ -41,55 +49,52 @@ def almanac(
     test_questions: int = 1,
     unseen_questions: int = 2,
 ) -> Collection:
-    """Generate an encyclopaedia of invented people, places, works and events, with questions.
+    """An encyclopaedia of invented people, places, works and events, with questions.
 
-    The same arguments give the same collection. Entries are made one at a time and written to the
-    cache of ``datasets``, so that memory does not grow with ``n_documents``.
+    The same arguments give the same collection. Entries are made one at a time and kept in the
+    cache of ``datasets``: memory does not grow with ``n_documents``.
 
     Args:
         n_documents: entries, 50 to 1,000,000.
-        seed: everything is drawn from it.
-        train_questions, dev_questions, test_questions: questions for each of the nine tenths of
-            the entries that are seen in training; no two of an entry give and ask the same facts.
-        unseen_questions: questions for each of the other entries, the split ``test_unseen``.
+        train_questions, dev_questions, test_questions: of each of the nine tenths of the entries
+            that are seen in training; no two of an entry give and ask the same facts.
+        unseen_questions: of each of the other entries, the split ``test_unseen``.
 
     Returns:
-        A collection with the splits train, dev, test and test_unseen. Its queries have three more
-        columns: ``kind`` ("name", "description" or "two attributes"), ``gold``, the character
-        spans of the relevant document's ``text`` that answer the question, and ``evidence``, the
-        spans that say what the question gives (name, profession, birthplace, ...).
+        A collection whose queries have three more columns: ``kind`` ("name", "description" or
+        "two attributes"), ``gold``, the character spans of the document's ``text`` that answer the
+        question, and ``evidence``, the spans of what the question gives (name, birthplace, ...).
 
     Raises:
-        ValueError: an argument out of range, or more questions than an entry's facts allow.
+        ValueError: an argument out of range, more questions than an entry's facts allow.
     """
     arguments = dict(locals())
     for key, value in arguments.items():
         _check("collection_seed" if key == "seed" else key, value)  # as the config calls it
-    splits = {
-        "train": train_questions,
-        "dev": dev_questions,
-        "test": test_questions,
-        "test_unseen": unseen_questions,
-    }
-    made_from = [_version(), *(f"{key}={value}" for key, value in arguments.items())]
+    splits = {"train": train_questions, "dev": dev_questions, "test": test_questions}
+    splits["test_unseen"] = unseen_questions
     return Collection(
         name=f"almanac-{n_documents}",
-        documents=cached_table(
-            lambda: _documents(new_world(n_documents, seed)),
-            DOCUMENTS,
-            "almanac documents",
-            *made_from,
-        ),
-        queries=cached_table(
-            lambda: _queries(new_world(n_documents, seed), splits),
-            QUESTIONS,
-            "almanac queries",
-            *made_from,
-        ),
+        documents=_table(arguments, "documents", DOCUMENTS, _documents),
+        queries=_table(arguments, "queries", QUESTIONS, _queries, splits),
         qrels={
-            split: _qrels(n_documents, seed, split, n, made_from) for split, n in splits.items()
+            split: _table(arguments, f"qrels {split}", JUDGEMENTS, _qrels, split, count)
+            for split, count in splits.items()
         },
         sources={key: str(value) for key, value in arguments.items()} | {"generator": _version()},
+    )
+
+
+def _table(
+    made_from: dict[str, int], name: str, features: Features, rows: Callable[..., Any], *how: Any
+) -> Dataset:
+    """A table in the cache of ``datasets``, made from `rows(world, *how)` if it is not there."""
+    return cached_table(
+        lambda: rows(new_world(made_from["n_documents"], made_from["seed"]), *how),
+        features,
+        f"almanac {name}",
+        _version(),
+        *(f"{key}={value}" for key, value in made_from.items()),
     )
 
 
@@ -102,13 +107,14 @@ def _check(key: str, value: int) -> None:
 
 
 def _version() -> str:
-    """A hash of the generator's own code: a table in the cache is only used if nothing changed."""
-    files = sorted(Path(__file__).parent.glob("*.py"))
+    """A hash of the generator's code and words: a cached table is used if nothing changed."""
+    folder = Path(__file__).parent
+    files = sorted([*folder.glob("*.py"), *folder.glob("*.toml")])
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
-def _unseen(size: int, seed: int) -> Permutation:
-    return Permutation(size, seed, "unseen")
+def _unseen(world: World) -> Permutation:
+    return Permutation(world.size, world.seed, "unseen")
 
 
 def _document_id(index: int) -> str:
@@ -132,7 +138,7 @@ def _query_id(split: str, index: int, number: int) -> str:
 
 
 def _queries(world: World, splits: dict[str, int]) -> Iterator[dict]:
-    order = _unseen(world.size, world.seed)
+    order = _unseen(world)
     for index in range(world.size):
         item = world.entry(index)
         wanted = _splits_of(index, order, splits)
@@ -157,17 +163,13 @@ def _queries(world: World, splits: dict[str, int]) -> Iterator[dict]:
                 }
 
 
-def _qrels(size: int, seed: int, split: str, count: int, made_from: list[str]) -> Dataset:
-    order = _unseen(size, seed)
-
-    def rows() -> Iterator[dict]:
-        for index in range(size):
-            if _splits_of(index, order, {split: count}):
-                for number in range(count):
-                    yield {
-                        "query_id": _query_id(split, index, number),
-                        "document_id": _document_id(index),
-                        "relevance": 1,
-                    }
-
-    return cached_table(rows, JUDGEMENTS, f"almanac qrels {split}", *made_from)
+def _qrels(world: World, split: str, count: int) -> Iterator[dict]:
+    order = _unseen(world)
+    for index in range(world.size):
+        if _splits_of(index, order, {split: count}):
+            for number in range(count):
+                yield {
+                    "query_id": _query_id(split, index, number),
+                    "document_id": _document_id(index),
+                    "relevance": 1,
+                }

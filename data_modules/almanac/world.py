@@ -1,12 +1,17 @@
-"""The invented world: which entries there are, and how one finds another.
+"""The invented world: its entries, found by number, with nothing stored.
 
-Nothing is stored. Document i of the almanac is slot i % 25 of block i // 25 of LAYOUT; its facts
-are draws from (seed, number) and its relations are links that run both ways. So a world of a
-million entries takes no more memory than one of fifty, but for the lists of names.
+Document i of the almanac is slot i % 25 of block i // 25 of LAYOUT; its facts are draws from
+(seed, number) and its relations are permutations that run both ways. So a world of a million
+entries takes no more memory than one of fifty, but for the lists of names, and any entry is made
+alone, in O(1). The words are data: names.toml, concepts.toml and wordings.toml.
 """
 
-from data_modules.almanac.names import Names
-from data_modules.almanac.randomness import Link, Permutation, draw
+import tomllib
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
 
 # In every prefix settlements come first: no more buildings and events than places to be in.
 LAYOUT = "SPWPEPSPWPBPWPSPWPEPWPSPB"
@@ -15,6 +20,185 @@ SLOTS = {
     kind: [slot for slot, other in enumerate(LAYOUT) if other == letter]
     for letter, kind in LETTERS.items()
 }
+_MASK = (1 << 64) - 1
+
+
+@cache
+def table(name: str) -> dict[str, Any]:
+    """The data file of this name."""
+    return tomllib.loads(Path(__file__).with_name(f"{name}.toml").read_text(encoding="utf-8"))
+
+
+class Concept(tuple):
+    """The wordings of one meaning; the first is the one that titles use."""
+
+    def form(self, choice: int) -> str:
+        return self[choice % len(self)]
+
+
+class Phrase(tuple):
+    """Concepts said one after another: verb, object, region."""
+
+    def form(self, choice: int) -> str:
+        return " ".join(c.form(choice >> 3 * i) for i, c in enumerate(self))
+
+
+def concepts(value: Any) -> Any:
+    """The concepts of a string "first wording / second", of a list of such, or of a table."""
+    if isinstance(value, str):
+        return Concept(value.split(" / "))
+    if isinstance(value, dict):
+        return {key: concepts(item) for key, item in value.items()}
+    return [concepts(item) for item in value]
+
+
+NAMES = table("concepts")["names"]
+CONCEPTS = concepts(table("concepts")["concepts"])
+
+
+@cache
+def _salt(name: str, seed: int) -> int:
+    return int.from_bytes(blake2b(f"{seed}/{name}".encode(), digest_size=8).digest(), "big")
+
+
+def draw(seed: int, name: str, number: int) -> int:
+    """A uniform 64-bit integer, a function of its arguments only (SplitMix64's finaliser)."""
+    x = (_salt(name, seed) + number * 0x9E3779B97F4A7C15) & _MASK
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
+    return x ^ (x >> 31)
+
+
+class Permutation:
+    """A shuffle of range(size) and its inverse.
+
+    Rounds of multiplying by an odd number and folding the upper half onto the lower one shuffle
+    the numbers below a power of two; those that leave range(size) are sent on until they return.
+    """
+
+    ROUNDS = 3
+
+    def __init__(self, size: int, seed: int, name: str):
+        self.size = size
+        bits = max(1, (size - 1).bit_length())
+        self.mask, self.half = (1 << bits) - 1, (bits + 1) // 2
+        factors = [draw(seed, name, n) & self.mask | 1 for n in range(self.ROUNDS)]
+        shifts = [draw(seed, name, ~n) & self.mask for n in range(self.ROUNDS)]
+        self.rounds = list(zip(factors, shifts, strict=True))
+        self.back = [(pow(f, -1, 1 << bits), shift) for f, shift in reversed(self.rounds)]
+
+    def __call__(self, number: int) -> int:
+        while True:
+            for factor, shift in self.rounds:
+                number = number * factor + shift & self.mask
+                number ^= number >> self.half
+            if number < self.size:
+                return number
+
+    def inverse(self, number: int) -> int:
+        while True:
+            for factor, shift in self.back:
+                number ^= number >> self.half
+                number = (number - shift) * factor & self.mask
+            if number < self.size:
+                return number
+
+
+class Link:
+    """A relation from each of range(sources) to one of range(targets), evenly spread.
+
+    It is found in both directions without a table: the birthplace of a person, and all people
+    born in a place.
+    """
+
+    def __init__(self, sources: int, targets: int, seed: int, name: str):
+        self.count, self.targets = sources, targets
+        self.order = Permutation(max(sources, targets), seed, name)
+
+    def target(self, source: int) -> int:
+        return self.order(source) % self.targets
+
+    def sources(self, target: int) -> Iterator[int]:
+        """All sources of a target; none of a number that is no target."""
+        values = range(target, self.order.size, self.targets) if target < self.targets else ()
+        return (source for source in map(self.order.inverse, values) if source < self.count)
+
+
+def shuffled(items: list[str], seed: int, name: str) -> list[str]:
+    """The items in another order."""
+    order = Permutation(len(items), seed, name)
+    return [items[order(i)] for i in range(len(items))]
+
+
+class Names:
+    """The names of a world with this many entries; different numbers have different names.
+
+    A person has a given name and a surname of two parts; a place a name of two parts, with or
+    without a word before it; a work a title of ordinary words, with or without a place. Small
+    collections use few parts, so that most names belong to several entries.
+    """
+
+    def __init__(self, seed: int, people: int, places: int, rivers: int, works: int):
+        # Women and men in turn: an even number is a woman's name.
+        both = zip(_parts("women"), _parts("men"), strict=True)
+        given = [name for pair in both for name in pair]
+        self.given = given[: max(16, round(40 * (people / 200) ** 0.25))]
+        surnames = shuffled(_pairs("surname"), seed, "surnames")
+        self.surnames = surnames[: max(12, round(0.3 * people))]
+        self.codes = Permutation(len(self.given) * len(self.surnames), seed, "person names")
+        assert people <= self.codes.size, "more people than names"
+        self.places = PlaceNames("place", places, seed)
+        self.rivers = PlaceNames("river", rivers, seed)
+        provinces = shuffled(_pairs("province"), seed, "provinces")
+        self.provinces = provinces[: max(3, min(places // 9, 60))]
+        self.titles = shuffled(_titles(), seed, "titles")[: max(10, round(0.6 * works))]
+
+    def person(self, number: int) -> tuple[str, str, bool]:
+        """(given name, surname, is a woman)."""
+        surname, given = divmod(self.codes(number), len(self.given))
+        return self.given[given], self.surnames[surname], given % 2 == 0
+
+    def title(self, number: int, places: int) -> str:
+        """A work's title; when the plain ones are used up, "... of <one of the places>"."""
+        repeat, title = divmod(number, len(self.titles))
+        if repeat == 0:
+            return self.titles[title]
+        return f"{self.titles[title]} of {self.places((title * 7 + repeat) % places)}"
+
+
+class PlaceNames:
+    """Two-part names, shared by several: "Velsund", "Upper Velsund", "New Velsund"."""
+
+    def __init__(self, kind: str, wanted: int, seed: int):
+        self.bases = shuffled(_pairs(kind), seed, kind)[: max(3, round(0.6 * wanted))]
+        self.words = shuffled(_parts(kind, "words"), seed, f"{kind} words")
+        assert wanted <= len(self.bases) * (len(self.words) + 1), f"too few names of kind {kind}"
+
+    def __call__(self, number: int) -> str:
+        repeat, base = divmod(number, len(self.bases))
+        if repeat == 0:
+            return self.bases[base]
+        # Which word goes with which base differs, so that no word marks all second names.
+        return f"{self.words[(base + repeat) % len(self.words)]} {self.bases[base]}"
+
+
+def _parts(*keys: str) -> list[str]:
+    value: Any = table("names")
+    for key in keys:
+        value = value[key]
+    return value.split()
+
+
+def _pairs(kind: str) -> list[str]:
+    starts, ends = _parts(kind, "starts"), _parts(kind, "ends")
+    return list(dict.fromkeys(start + end for start in starts for end in ends))
+
+
+def _titles() -> list[str]:
+    nouns = _parts("title", "nouns")
+    return [f"The {a} {noun}" for a in _parts("title", "adjectives") for noun in nouns] + [
+        f"The {a} and the {b}" for a in nouns for b in nouns if a != b
+    ]
 
 
 class World:
@@ -70,3 +254,105 @@ class World:
     def draw(self, name: str, number: int) -> int:
         """A uniform 64-bit integer that belongs to this name and number."""
         return draw(self.seed, name, number)
+
+
+class fact:
+    """A property computed when first asked for (functools.cached_property, without its lock)."""
+
+    def __init__(self, function: Callable):
+        self.function, self.__doc__ = function, function.__doc__
+
+    def __set_name__(self, owner, name: str):
+        self.name = name
+
+    def __get__(self, entry, kind):
+        if entry is None:
+            return self
+        value = self.function(entry)
+        entry.__dict__[self.name] = value
+        return value
+
+
+class Entry:
+    """One entry of the world. Its facts are attributes, computed when first asked for.
+
+    A fact is a string, a year, a Concept or another entry; None if the entry has no such fact.
+    Every kind has `name` and `noun`, the concept of what it is. `rivals[fact](entry)` gives
+    the numbers of all entries of the kind that may have the same fact, or one of the same name, the
+    entry's own among them, for the facts that can be followed backwards, those with few rivals
+    first.
+    """
+
+    kind: str
+    rivals: dict[str, Callable[[Any], Iterable[int]]]
+    name: str
+    noun: tuple[str, ...]
+
+    def __init__(self, world: World, number: int):
+        self.world, self.number = world, number
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Entry) and (self.kind, self.number) == (other.kind, other.number)
+
+    def __hash__(self) -> int:
+        return hash((self.kind, self.number))
+
+    def draw(self, name: str) -> int:
+        return self.world.draw(f"{self.kind} {name}", self.number)
+
+    def pick(self, options, name: str):
+        return options[self.draw(name) % len(options)]
+
+    def link(self, name: str, target: str) -> Link:
+        """The link of this name from the entries of this kind to those of another."""
+        count = self.world.count
+        return self.world.link(f"{self.kind} {name}", count[self.kind], count[target])
+
+    def linked(self, name: str, target: str):
+        """The entry that the link of this name leads to."""
+        return self.world.find(target, self.link(name, target).target(self.number))
+
+    def others_linked(self, name: str, target: str) -> Iterable[int]:
+        """The entries of this kind whose link leads to the same entry or one of its name."""
+        link = self.link(name, target)
+        found = self.world.find(target, link.target(self.number))
+        return (source for entry in found.of_the_name() for source in link.sources(entry.number))
+
+    def of_the_name(self) -> "list[Entry]":
+        """The entries of this name, of which there are at most two."""
+        return [self.world.find(self.kind, number) for number in self.rivals["name"](self)]
+
+    @fact
+    def namesake(self) -> "Entry | None":
+        """The other entry of the same name."""
+        return next((entry for entry in self.of_the_name() if entry != self), None)
+
+    @fact
+    def namesake_noun(self) -> tuple[str, ...] | None:
+        """What the other entry of the name is."""
+        return self.namesake and self.namesake.noun
+
+    @fact
+    def title(self) -> str:
+        """The name, with what tells it from another entry of that name."""
+        return f"{self.name} ({self.noun[0]})" if self.namesake else self.name
+
+    @fact
+    def elsewhere(self) -> "Entry | None":
+        """A place that has nothing else to do with the entry."""
+        place = self.world.find(
+            "settlement", self.draw("elsewhere") % self.world.count["settlement"]
+        )
+        own = (getattr(self, fact, None) for fact in ("birthplace", "home", "setting", "venue"))
+        return None if place in (self, getattr(self, "location", None), *own) else place
+
+
+def picked(options: list, name: str) -> fact:
+    """A fact that is one of these options."""
+    return fact(lambda entry: entry.pick(options, name))
+
+
+def decade(year: int) -> str:
+    """What follows "in the"; "1800s" could be a century."""
+    first = year // 10 * 10
+    return f"{first}s" if first % 100 else f"years {first} to {first + 9}"

@@ -6,17 +6,23 @@ from itertools import islice, product
 
 import pytest
 
-from data_modules.almanac import almanac, happenings, lexicon, tables, trades
-from data_modules.almanac.asked import ASKED
-from data_modules.almanac.descriptions import CALLED, DESCRIPTIVE, PREDICATES
-from data_modules.almanac.entry import Entry
-from data_modules.almanac.kinds import KINDS, new_world
-from data_modules.almanac.lexicon import Concept, Phrase
-from data_modules.almanac.names import Names
-from data_modules.almanac.prose import PLANS, describe, parse, with_article
-from data_modules.almanac.questions import ask, told_in
-from data_modules.almanac.randomness import Link, Permutation, draw
-from data_modules.almanac.sentences import SENTENCES
+from data_modules.almanac import almanac, people, places, tables
+from data_modules.almanac.prose import WORDINGS, ask, describe, parse, told_in, with_article
+from data_modules.almanac.tables import KINDS, new_world
+from data_modules.almanac.world import (
+    CONCEPTS,
+    Concept,
+    Entry,
+    Link,
+    Names,
+    Permutation,
+    Phrase,
+    draw,
+)
+
+ASKED, CALLED, DESCRIPTIVE, PREDICATES, PLANS, SENTENCES = (
+    WORDINGS[key] for key in ("asked", "called", "descriptive", "predicates", "plans", "sentences")
+)
 
 
 @pytest.fixture(scope="module")
@@ -92,18 +98,16 @@ def test_names_share_their_parts_and_titles_tell_namesakes_apart(entries):
 
 
 def _tables_of_concepts():
-    for module in (lexicon, trades, happenings):
-        for name, value in vars(module).items():
-            groups = value.values() if isinstance(value, dict) else [value]
-            for group in groups:
-                if isinstance(group, list) and group and type(group[0]) is Concept:
-                    yield name, group
-    for happening in happenings.HAPPENINGS:
+    yield from CONCEPTS.items()
+    yield from people.KINDS_OF_WORK.items()
+    for _, objects in people.DEEDS:
+        yield from objects.items() if isinstance(objects, dict) else [("objects", objects)]
+    for happening in places.HAPPENINGS:
         yield "causes", happening.causes
         yield "outcomes", happening.outcomes
-    nouns = [*lexicon.SIZES, *lexicon.BUILDINGS, *(h.noun for h in happenings.HAPPENINGS)]
-    nouns += [noun for group in lexicon.MEDIA.values() for noun in group]
-    yield "nouns", nouns + list({noun for group in trades.PROFESSIONS for noun in group})
+    nouns = [*CONCEPTS["sizes"], *CONCEPTS["buildings"], *(h.noun for h in places.HAPPENINGS)]
+    nouns += [noun for group in people.KINDS_OF_WORK.values() for noun in group]
+    yield "nouns", nouns + list({noun for group in people.PROFESSIONS for noun in group})
 
 
 def test_no_two_concepts_of_a_table_have_a_wording_in_common():
