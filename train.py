@@ -120,7 +120,7 @@ def prepared_model(config: DictConfig, data: RetrievalDataModule, run: Path) -> 
     """The system of the configuration, which knows its corpus."""
     settings = config.copy()
     settings.tokenizer.vocab_size = len(data.tokenizer)  # a small model's table wastes no row
-    settings.tokenizer.marks = data.marks  # a model knows tokens, not texts
+    settings.tokenizer.special_tokens = data.special_tokens  # a model knows tokens, not texts
     # Parts within a model (its head, its identifiers) stay dicts: a checkpoint can hold them.
     typed = OmegaConf.to_container(settings.model, resolve=True)
     with admitting(typed):

@@ -115,7 +115,7 @@ def _here(system: System) -> list[str]:
     documents = 'table({"d1": "a title | its text", "d2": "another | text"})'
     if isinstance(system, IdentifiedSystem):
         documents = '{"id": system.identifiers.document_ids}'
-    elif getattr(system, "marks", None):
+    elif getattr(system, "special_tokens", None):
         documents += '.add_column("title_tokens", [[], []])'
     options = "k=10"
     if isinstance(system, MultiVector) and system.search.mode != "exact":

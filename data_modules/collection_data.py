@@ -17,8 +17,8 @@ from data_modules.tokenisation import (
     add_tokens,
     clean,
     collection_tokenizer,
+    encode_special_tokens,
     join_fields,
-    mark_tokens,
 )
 from gr_mvdr.evaluation.bm25 import BM25Index
 
@@ -141,9 +141,11 @@ class CollectionData(pl.LightningDataModule):
         return {document for _, document, grade in judged if grade > 0}
 
     @cached_property
-    def marks(self) -> dict[str, list[int]]:
-        """The token ids of the texts of `tokenizer.marks`, by name."""
-        return mark_tokens(self.options["tokenizer"].get("marks") or {}, self.tokenizer)
+    def special_tokens(self) -> dict[str, list[int]]:
+        """The token ids of the texts of `tokenizer.special_tokens`, by name."""
+        return encode_special_tokens(
+            self.options["tokenizer"].get("special_tokens") or {}, self.tokenizer
+        )
 
     @cached_property
     def _texts(self) -> Dataset:

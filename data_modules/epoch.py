@@ -86,7 +86,7 @@ def collate(examples: list[Example]) -> PairBatch:
 def _add_negatives(
     examples: list[Example], targets: list[list[int]], index: list[int]
 ) -> dict[str, torch.Tensor]:
-    """Appends the given negatives to the batch's documents, each document once.
+    """Appends the hard negatives to the batch's documents, each document once.
 
     Args:
         targets, index: of the positives; what they lack is appended.

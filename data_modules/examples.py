@@ -11,7 +11,7 @@ from data_modules.columns import TokenColumn
 from data_modules.negatives import Negatives
 from data_modules.segments import token_spans
 from data_modules.spans import sample_starts, span_weights
-from data_modules.tasks import Example, Examples, GivenNegatives, RetrievalTask, TrainingTables
+from data_modules.tasks import Example, Examples, HardNegatives, RetrievalTask, TrainingTables
 from gr_mvdr.batch import cut
 from gr_mvdr.parts import part
 from gr_mvdr.progress import track
@@ -61,7 +61,7 @@ class _Documents(RetrievalTask):
 
     def _beside(self, example: Example, rows: list[int], teacher: list[float] | None) -> Example:
         targets = [self._text(row) for row in rows]
-        return example._replace(negatives=GivenNegatives(targets, rows, teacher))
+        return example._replace(negatives=HardNegatives(targets, rows, teacher))
 
     def answers(self, row: int, source: list[int], rng: np.random.Generator) -> list[list[int]]:
         return [self._text(row)]

@@ -98,7 +98,7 @@ class RetrievalDataModule(EvaluationData):
             query_length=self.query_length,
             document_length=self.document_length,
             tokenizer=self.tokenizer,
-            marks=self.marks,
+            special_tokens=self.special_tokens,
             known=self.known_documents,
             negatives=self.collection.negatives,
             bm25=self._lazy_bm25,

@@ -1,4 +1,4 @@
-"""Draws given negatives from their candidates, with a teacher's scores of them."""
+"""Draws hard negatives from their candidates, with a teacher's scores of them."""
 
 import numpy as np
 

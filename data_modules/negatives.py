@@ -1,4 +1,4 @@
-"""Given negatives: documents that each training query is told apart from, and their teacher."""
+"""Hard negatives: documents that each training query is told apart from, and their teacher."""
 
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,7 @@ _KEY = "data.examples.negatives"
 
 
 class Negatives:
-    """Where given negatives come from; a subclass names candidates for each query.
+    """Where hard negatives come from; a subclass names candidates for each query.
 
     Each time that a pair is drawn, `n` of its query's candidates are drawn with it. Relevant
     documents and those that arrive after training are no candidates, and with a teacher neither is

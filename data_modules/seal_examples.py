@@ -1,4 +1,4 @@
-"""SEAL's full form: titles as keys, marks on the sources, unsupervised examples."""
+"""SEAL's full form: titles as keys, special tokens on the sources, unsupervised examples."""
 
 from functools import cached_property
 
@@ -12,9 +12,9 @@ from gr_mvdr.batch import cut
 from gr_mvdr.parts import part
 from gr_mvdr.tokenizers import EOS_ID
 
-# What `tokenizer.marks` must name: the texts that ask for a span and for a title, and the text
-# that ends a title ("|| body", "|| title" and "@@" in SEAL).
-MARKS = ("body", "title", "title_end")
+# What `tokenizer.special_tokens` must name: the texts that ask for a span and for a title, and the
+# text that ends a title ("|| body", "|| title" and "@@" in SEAL).
+SPECIAL_TOKENS = ("body", "title", "title_end")
 
 
 @part("examples")
@@ -28,7 +28,7 @@ class SealExamples(SpanExamples):
         """The examples of a collection's training pairs.
 
         Raises:
-            ValueError: a mark is missing.
+            ValueError: a special token is missing.
         """
         return _Seal(tables, self)
 
@@ -66,7 +66,7 @@ class UnsupervisedParts(Inputs):
     """Parts of a document that answer each other, for `Indexing`.
 
     Drawn uniformly: document → title, span → title, title → span, span → another span. Sources
-    carry the marks of `SealExamples`. Without a title only span → another span is left.
+    carry the special tokens of `SealExamples`. Without a title only span → another span is left.
     """
 
     def __init__(self, length: int = 10, max_tokens: int | None = None):
@@ -115,23 +115,27 @@ class _Parts:
 
 
 class _Marked:
-    """Sources and titles with the marks of `tokenizer.marks`."""
+    """Sources and titles with the special tokens of `tokenizer.special_tokens`."""
 
     def __init__(self, tables: TrainingTables):
-        missing = [name for name in MARKS if name not in tables.marks]
+        missing = [name for name in SPECIAL_TOKENS if name not in tables.special_tokens]
         if missing:
             raise ValueError(
-                f"tokenizer.marks: {', '.join(missing)} missing, SEAL's titles need it"
+                f"tokenizer.special_tokens: {', '.join(missing)} missing, SEAL's titles need it"
             )
-        self.marks, self.titles = tables.marks, tables.documents["title_tokens"]
+        self.special_tokens, self.titles = tables.special_tokens, tables.documents["title_tokens"]
         self.longest = tables.document_length
         self.has_title = np.array([len(title) > 0 for title in self.titles])
 
     def source(self, tokens: list[int], mark: str) -> list[int]:
         """The mark between a text, which keeps its length, and its end token."""
-        return [*tokens[:-1], *self.marks[mark], EOS_ID]
+        return [*tokens[:-1], *self.special_tokens[mark], EOS_ID]
 
     def title(self, row: int) -> list[int]:
-        """The title's key: its tokens and their end mark."""
-        room = max(1, self.longest - len(self.marks["title_end"]))
-        return [*cut(self.titles[row], room, EOS_ID)[:-1], *self.marks["title_end"], EOS_ID]
+        """The title's key: its tokens and what ends it."""
+        room = max(1, self.longest - len(self.special_tokens["title_end"]))
+        return [
+            *cut(self.titles[row], room, EOS_ID)[:-1],
+            *self.special_tokens["title_end"],
+            EOS_ID,
+        ]

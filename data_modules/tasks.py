@@ -18,7 +18,7 @@ from gr_mvdr.evaluation.bm25 import BM25Index
 from gr_mvdr.tokenizers import EOS_ID
 
 
-class GivenNegatives(NamedTuple):
+class HardNegatives(NamedTuple):
     """G documents that do not answer a source.
 
     Attributes:
@@ -47,7 +47,7 @@ class Example(NamedTuple):
     source: list[int]
     targets: list[list[int]]
     document: int
-    negatives: GivenNegatives | None = None
+    negatives: HardNegatives | None = None
     relevant: Sequence[int] = ()
 
 
@@ -61,11 +61,11 @@ class TrainingTables:
         documents: the same columns and title_tokens.
         query_length, document_length: tokens kept of a text, the end token included.
         tokenizer: the run's.
-        marks: the tokens of the texts that mark a source or end a title, by name.
+        special_tokens: the tokens of the texts that mark a source or end a title, by name.
         known: (known,) int64, rows of the documents that are there in training; None = all.
         bm25: gives BM25 over the documents, which is built when it is first asked for.
         training: False for validation, whose queries a file made for training may lack.
-        negatives: TREC runs of given negatives that came with the collection, by name.
+        negatives: TREC runs of hard negatives that came with the collection, by name.
         mask_relevant: whether examples name all that is relevant, to be told apart from nothing.
         drop_identical: whether the document that a query is itself is no negative of it either.
     """
@@ -76,7 +76,7 @@ class TrainingTables:
     query_length: int
     document_length: int
     tokenizer: PreTrainedTokenizerBase
-    marks: dict[str, list[int]] = field(default_factory=dict)
+    special_tokens: dict[str, list[int]] = field(default_factory=dict)
     known: np.ndarray | None = None
     bm25: Callable[[], BM25Index] | None = None
     training: bool = True

@@ -34,7 +34,7 @@ def collection_tokenizer(
     unit: str,
     vocab_size: int,
     lowercase: bool,
-    marks: Mapping[str, str] | None = None,
+    special_tokens: Mapping[str, str] | None = None,
 ) -> PreTrainedTokenizerBase:
     """The tokeniser of a run.
 
@@ -45,8 +45,8 @@ def collection_tokenizer(
         unit: of a tokeniser made here, "piece" (Unigram) or "word" (for lexical systems).
         vocab_size: rows of the embedding table; a trained tokeniser has at most this many pieces.
         lowercase: of a trained tokeniser.
-        marks: texts by name that a model adds to its sources and targets ("|| title", "@@"); a
-            trained tokeniser learns their characters, which the collection may lack.
+        special_tokens: texts by name that a model adds to its sources and targets ("|| title",
+            "@@"); a trained tokeniser learns their characters, which the collection may lack.
 
     Raises:
         ValueError: an unknown unit, or a given vocabulary does not fit into the embedding table.
@@ -57,7 +57,9 @@ def collection_tokenizer(
         key = _key("word/1", documents._fingerprint, queries._fingerprint)
         return _kept(key, lambda: word_tokenizer(_texts(documents, queries)))
     if backbone is None and path is None:
-        return _trained(documents, queries, vocab_size, lowercase, list((marks or {}).values()))
+        return _trained(
+            documents, queries, vocab_size, lowercase, list((special_tokens or {}).values())
+        )
     loaded = load_tokenizer(path or backbone)
     if backbone is None and len(loaded) > vocab_size:
         raise ValueError(
@@ -68,13 +70,17 @@ def collection_tokenizer(
 
 
 def _trained(
-    documents: Dataset, queries: Dataset, vocab_size: int, lowercase: bool, marks: list[str]
+    documents: Dataset,
+    queries: Dataset,
+    vocab_size: int,
+    lowercase: bool,
+    special_tokens: list[str],
 ) -> PreTrainedTokenizerBase:
     fingerprints = documents._fingerprint, queries._fingerprint
     texts = (_spread(table, _LEARNED_FROM) for table in (documents, queries))
     return _kept(
-        _key("unigram/6", _LEARNED_FROM, *fingerprints, vocab_size, lowercase, *marks),
-        lambda: train_tokenizer(chain(_texts(*texts), marks), vocab_size, lowercase),
+        _key("unigram/6", _LEARNED_FROM, *fingerprints, vocab_size, lowercase, *special_tokens),
+        lambda: train_tokenizer(chain(_texts(*texts), special_tokens), vocab_size, lowercase),
     )
 
 
@@ -162,22 +168,22 @@ def add_tokens(table: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
     return _map(table, tokenise, key, "tokenising", **{name: _INTEGERS for name in names})
 
 
-def mark_tokens(
-    marks: Mapping[str, str], tokenizer: PreTrainedTokenizerBase
+def encode_special_tokens(
+    special_tokens: Mapping[str, str], tokenizer: PreTrainedTokenizerBase
 ) -> dict[str, list[int]]:
-    """The token ids of marks (name → text), without </s>.
+    """The token ids of special tokens (name → text), without </s>.
 
     Raises:
-        ValueError: the tokeniser does not know all of a mark's characters, so that marks would
-            read alike.
+        ValueError: the tokeniser does not know all of a text's characters, so that special
+            tokens would read alike.
     """
     found = {}
-    for name, text in marks.items():
+    for name, text in special_tokens.items():
         # What the model itself adds may name a special token (T5's "<extra_id_1>").
         encoded = tokenizer(text, add_special_tokens=False, split_special_tokens=False)
         found[name] = encoded["input_ids"]
         if not found[name] or UNK_ID in found[name]:
-            raise ValueError(f"tokenizer.marks.{name}={text}: unknown to the tokeniser")
+            raise ValueError(f"tokenizer.special_tokens.{name}={text}: unknown to the tokeniser")
     return found
 
 

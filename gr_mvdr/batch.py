@@ -15,15 +15,15 @@ class PairBatch:
 
     The document side holds what the system treats as the document: the text for a multi-vector
     model, the identifier (a span, a docid) for a generative one. Documents that are nobody's
-    positive may follow the B positives: the given negatives, each of them once.
+    positive may follow the B positives: the hard negatives, each of them once.
 
     Attributes:
         query_ids, query_mask: (B, N) int64 and bool, True = real token.
         document_ids, document_mask: (D, M) int64 and bool; the first B are the queries' positives.
         document_index: (D,) int64, the document's number in the corpus. Equal numbers mean the
             same document, which must not serve as its own negative.
-        negatives: (B, G) int64, rows of the batch's documents: query b's given negatives.
-        teacher: (B, 1 + G) fp32, a teacher's scores of the positive and of the given negatives;
+        negatives: (B, G) int64, rows of the batch's documents: query b's hard negatives.
+        teacher: (B, 1 + G) fp32, a teacher's scores of the positive and of the hard negatives;
             NaN where it gave none.
         relevant: (B, R) int64, 1 + the numbers of further documents that are known to be relevant
             to each query, filled up with 0; None = nothing is known.

@@ -2,7 +2,7 @@
 
 A loss of relevance is called as `loss(relevance, batch)`. `relevance` is (D documents, B queries)
 float, all pairs of the batch; document b < B is the positive of query b. The result is () fp32. A
-batch brings given negatives and a teacher's scores if `data.examples` names where they come from.
+batch brings hard negatives and a teacher's scores if `data.examples` names where they come from.
 
 What is known to be relevant to a query is no negative of it (`PairBatch.is_negative`): a loss that
 contrasts leaves it out. A teacher's scores say themselves how relevant a document is: losses that
@@ -42,7 +42,7 @@ class _Softened:
 class InBatchCrossEntropy(_Softened):
     """Contrastive loss over all documents of the batch (gr_as_mvdr Eq. 2, Appendix D).
 
-    The positives and the given negatives of the other queries are negatives too, where
+    The positives and the hard negatives of the other queries are negatives too, where
     `PairBatch.is_negative` does not say otherwise.
     """
 
@@ -60,7 +60,7 @@ class InBatchCrossEntropy(_Softened):
 class PairwiseCrossEntropy(_Softened):
     """The official ColBERTv1 loss: positive against one negative (gr_as_mvdr Table 7, "ib neg. ×").
 
-    That is the query's first given negative; without given ones, the next document of the batch
+    That is the query's first hard negative; without any, the next document of the batch
     that is one (`PairBatch.is_negative`). A query without any does not count.
     """
 
@@ -83,10 +83,10 @@ def in_circle(batch: PairBatch) -> Tensor:
 
 @part("loss")
 @dataclass(frozen=True)
-class GivenNegativesCrossEntropy(_Softened):
-    """Softmax over the positive and the query's own given negatives (mva §2.3: triples).
+class HardNegativesCrossEntropy(_Softened):
+    """Softmax over the positive and the query's own hard negatives (mva §2.3: triples).
 
-    A query whose given negatives are all relevant to it does not count.
+    A query whose hard negatives are all relevant to it does not count.
     """
 
     def __call__(self, relevance: Tensor, batch: PairBatch) -> Tensor:
@@ -103,7 +103,7 @@ class GivenNegativesCrossEntropy(_Softened):
 @part("loss")
 @dataclass(frozen=True)
 class KLDistillation(_Softened):
-    """KL(teacher ‖ student) over the positive and the given negatives of each query.
+    """KL(teacher ‖ student) over the positive and the hard negatives of each query.
 
     Both distributions are softmax(scores / temperature) over the documents that the teacher
     scored; a query with fewer than two of them does not count.
@@ -124,7 +124,7 @@ class KLDistillation(_Softened):
 class MarginMSE:
     """Mean squared difference of the student's and the teacher's margins.
 
-    A margin is the positive's score less a given negative's; those with a score that the teacher
+    A margin is the positive's score less a hard negative's; those with a score that the teacher
     lacks do not count.
     """
 
@@ -159,7 +159,7 @@ class WeightedSum:
 
 
 def _own_scores(relevance: Tensor, batch: PairBatch, loss: object) -> Tensor:
-    """(B, 1 + G) fp32, the relevance of each query's positive and given negatives."""
+    """(B, 1 + G) fp32, the relevance of each query's positive and hard negatives."""
     if batch.negatives is None:
         raise ValueError(
             f"model.loss={type(loss).__name__}: needs data.examples.negatives, "

@@ -179,7 +179,7 @@ class CrossEncoder(System):
 def scored_pairs(batch: PairBatch, negatives_per_query: int) -> Tensor:
     """(D documents, B queries) bool: which pairs of a batch a cross-encoder scores.
 
-    The positives, and the given negatives; without given ones, the next documents of the batch, in
+    The positives, and the hard negatives; without any, the next documents of the batch, in
     a circle, that are negatives of the query.
     """
     size, device = len(batch), batch.query_ids.device

@@ -159,7 +159,7 @@ class MultiVector(TokenSearching):
         return concatenated(parts).gathered()
 
     def _positives(self, batch: PairBatch) -> TokenVectors:
-        """The vectors of each query's own document, without given negatives."""
+        """The vectors of each query's own document, without hard negatives."""
         pairs = slice(len(batch))
         return self.encode_documents(batch.document_ids[pairs], batch.document_mask[pairs])
 

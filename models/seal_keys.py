@@ -14,11 +14,11 @@ Key = tuple[list[int], float]
 
 
 def title_keys(system: Any, sources: Sequence[Sequence[int]], titles: Trie) -> list[list[Key]]:
-    """The most probable titles for each source, with their end mark, as keys.
+    """The most probable titles for each source, with their title end, as keys.
 
     Args:
         system: a `GenerativeSystem`; sources: token ids that ask for a title, ended.
-        titles: a trie of all titles with end mark and end token.
+        titles: a trie of all titles with title end and end token.
     """
     found = system.beam(sources, titles, titles.depth)
     ended = [found.final.of(number) for number in range(len(sources))]

@@ -33,9 +33,9 @@ class Keys(SearchResult):
 class T5SEAL(GenerativeSystem):
     """The identifier is any n-gram of the document; the search is constrained to the corpus.
 
-    The paper's form generates n-grams of the text alone. With `marks` the text begins with the
-    title, sources say whether a title or a part of the body is asked for, and titles are keys too;
-    `query_ngrams` adds the query's own n-grams (facts: Full SEAL).
+    The paper's form generates n-grams of the text alone. With `special_tokens` the text begins with
+    the title, sources say whether a title or a part of the body is asked for, and titles are keys
+    too; `query_ngrams` adds the query's own n-grams (facts: Full SEAL).
     """
 
     def __init__(
@@ -49,13 +49,13 @@ class T5SEAL(GenerativeSystem):
         optimizer: dict[str, Any],
         label_smoothing: float = 0.0,
         head: dict[str, Any] | None = None,
-        marks: dict[str, list[int]] | None = None,
+        special_tokens: dict[str, list[int]] | None = None,
         query_ngrams: int = 0,
     ):
         """
         Args:
             backbone: arguments of `load_encoder_decoder`.
-            query_length: tokens kept of a query, the end token included, marks not.
+            query_length: tokens kept of a query, the end token included, special tokens not.
             document_length: tokens kept of a document where it is encoded (NP decoding's table).
             key_length: longest generated n-gram, in tokens.
             beam_size: hypotheses a query.
@@ -63,8 +63,8 @@ class T5SEAL(GenerativeSystem):
             optimizer: see `System`.
             label_smoothing: of the training loss (0.1 in full SEAL).
             head: see `GenerativeSystem`.
-            marks: tokens that ask for a part of the body and for a title, and that end a title,
-                under "body", "title" and "title_end"; None or {} = the paper's form.
+            special_tokens: ids that ask for a part of the body and for a title, and that end a
+                title, under "body", "title" and "title_end"; None or {} = the paper's form.
             query_ngrams: longest n-gram of the query that is a key; 0 = none, SEAL: 3.
         """
         check_least(
@@ -84,21 +84,21 @@ class T5SEAL(GenerativeSystem):
         sequences: list[list[int]] = [[] for _ in texts]
         for row in known:
             sequences[row] = texts[row][: self.hparams.document_length - 1]
-        found = {EOS_ID}.union(*texts, *self.marks.values())
-        if self.marks:
+        found = {EOS_ID}.union(*texts, *self.special_tokens.values())
+        if self.special_tokens:
             found = found.union(*documents["title_tokens"])
         tokens = torch.tensor(sorted(found))
         self.set_head(Vocabulary(tokens), sequences, documents)
 
     @property
-    def marks(self) -> dict[str, list[int]]:
-        """The marks' token ids; {} in the paper's form."""
-        return self.hparams.marks or {}
+    def special_tokens(self) -> dict[str, list[int]]:
+        """Token ids by name; {} in the paper's form."""
+        return self.hparams.special_tokens or {}
 
-    def prepare_query(self, tokens: Sequence[int], mark: str = "body") -> list[int]:
+    def prepare_query(self, tokens: Sequence[int], asked: str = "body") -> list[int]:
         """The query's first tokens, what is asked for, and the end token."""
         found = cut(tokens, self.hparams.query_length, EOS_ID)
-        return [*found[:-1], *self.marks.get(mark, []), EOS_ID]
+        return [*found[:-1], *self.special_tokens.get(asked, []), EOS_ID]
 
     def score(self, batch: PairBatch) -> Tensor:
         """(B,) leak-free relevance: mean over windows of the mean token log-probability.
@@ -125,8 +125,8 @@ class T5SEAL(GenerativeSystem):
         return document not in self.textless
 
     def forced(self, batch: PairBatch) -> PairBatch:
-        """The documents themselves; in full SEAL the queries ask for the body by its mark."""
-        if not self.marks:
+        """The documents themselves; in full SEAL the queries ask for the body."""
+        if not self.special_tokens:
             return batch
         pairs = zip(batch.query_ids, batch.query_mask, strict=True)
         queries = [ids[mask].tolist()[:-1] for ids, mask in pairs]
@@ -137,7 +137,7 @@ class T5SEAL(GenerativeSystem):
         """An n-gram index over the full, untruncated texts, and a trie of the titles as keys."""
         directory = index_folder(directory, "titles", "ngrams")
         self.document_ids = documents["id"][:]
-        texts, end = documents["tokens"][:], self.marks.get("title_end")
+        texts, end = documents["tokens"][:], self.special_tokens.get("title_end")
         self.textless = _without_tokens(texts)
         if end is not None:
             titles = [[*title, *end] if title else [] for title in documents["title_tokens"]]

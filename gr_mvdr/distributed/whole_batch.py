@@ -28,7 +28,7 @@ def whole_batch(batch: PairBatch) -> PairBatch:
 def assembled(parts: Sequence[PairBatch]) -> PairBatch:
     """Neighbouring parts of a batch, put together as the data would have made the batch.
 
-    The positives of all parts come first, then the given negatives, each document once.
+    The positives of all parts come first, then the hard negatives, each document once.
 
     Args:
         parts: all padded to the same lengths.
@@ -52,7 +52,7 @@ def assembled(parts: Sequence[PairBatch]) -> PairBatch:
 
 
 def _append_negatives(places: list[int], given: list[int], index: list[int]) -> list[int]:
-    """Appends those given negatives to the batch's documents that are not among them.
+    """Appends those hard negatives to the batch's documents that are not among them.
 
     Args:
         places: of the positives in `index`, which grows; given: places of the negatives.

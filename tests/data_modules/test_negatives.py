@@ -1,4 +1,4 @@
-"""Given negatives: never relevant, never new, fresh in every epoch, with their teacher's scores."""
+"""Hard negatives: never relevant, never new, fresh in every epoch, with their teacher's scores."""
 
 import pickle
 from dataclasses import replace
@@ -19,10 +19,10 @@ from data_modules.examples import DocumentExamples
 from data_modules.indexing import FirstTokens, Indexing
 from data_modules.module import RetrievalDataModule
 from data_modules.negatives import Bm25Negatives, OwnNegatives, RunNegatives, TripleNegatives
-from data_modules.tasks import Example, GivenNegatives
+from data_modules.tasks import Example, HardNegatives
 from gr_mvdr.evaluation.bm25 import words
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.losses import GivenNegativesCrossEntropy
+from gr_mvdr.losses import HardNegativesCrossEntropy
 from gr_mvdr.tokenizers import EOS_ID
 
 ROOT = Path(__file__).parents[2]
@@ -372,10 +372,10 @@ def test_bm25_is_asked_once_for_each_depth_and_handed_to_no_worker(monkeypatch):
 def test_a_batch_holds_every_document_once_behind_the_positives():
     examples = [
         Example(
-            [5, 6], [[10, 1]], 4, GivenNegatives([[20, 21, 1], [11, 1]], [7, 2], [3.0, 1.0, 0.0])
+            [5, 6], [[10, 1]], 4, HardNegatives([[20, 21, 1], [11, 1]], [7, 2], [3.0, 1.0, 0.0])
         ),
-        Example([7], [[11, 1]], 2, GivenNegatives([[20, 21, 1], [30]], [7, 9], [2.0, 1.0, np.nan])),
-        Example([8], [[10, 1]], 4, GivenNegatives([[30], [11, 1]], [9, 2], [1.0, 1.0, 1.0])),
+        Example([7], [[11, 1]], 2, HardNegatives([[20, 21, 1], [30]], [7, 9], [2.0, 1.0, np.nan])),
+        Example([8], [[10, 1]], 4, HardNegatives([[30], [11, 1]], [9, 2], [1.0, 1.0, 1.0])),
     ]
     batch = collate(examples)
     assert len(batch) == 3 and batch.document_index.tolist() == [4, 2, 4, 7, 9]
@@ -429,7 +429,7 @@ def test_bm25_negatives_of_the_almanac_train_a_model():
             relevance = table(batch.document_ids) @ table(batch.query_ids).T
             assert relevance.shape == (len(batch.document_index), len(batch))
             assert batch.negatives.shape == (len(batch), 3)
-            loss = GivenNegativesCrossEntropy(0.2)(relevance, batch)
+            loss = HardNegativesCrossEntropy(0.2)(relevance, batch)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

@@ -1,4 +1,4 @@
-"""Full SEAL's examples: every source asks with its mark, every title ends with its own."""
+"""Full SEAL's examples: every source asks with its special token, every title ends with its own."""
 
 from collections import Counter
 from dataclasses import replace
@@ -18,7 +18,7 @@ from gr_mvdr.tokenizers import EOS_ID, word_tokenizer
 TEXTS = ["alpha beta gamma delta epsilon zeta", "one two three four five", "alone"]
 TITLES = ["Greek letters of old", "", "Solitude"]
 QUERIES = ["gamma delta?", "who is three", "beta"]
-MARKS = {"body": [901, 902], "title": [901, 903], "title_end": [904, 904]}
+SPECIAL_TOKENS = {"body": [901, 902], "title": [901, 903], "title_end": [904, 904]}
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def tables(tmp_path, monkeypatch):
     documents = add_tokens(Dataset.from_dict(documents), tokenizer)
     queries = add_tokens(Dataset.from_dict({"id": ["p", "q", "r"], "text": QUERIES}), tokenizer)
     pairs = Dataset.from_dict({"query_row": [1, 0, 2, 2], "document_row": [1, 0, 0, 2]})
-    return TrainingTables(pairs, queries, documents, 3, 6, tokenizer, MARKS)
+    return TrainingTables(pairs, queries, documents, 3, 6, tokenizer, SPECIAL_TOKENS)
 
 
 def test_each_pair_asks_for_spans_and_for_the_title_if_there_is_one(tables):
@@ -101,7 +101,7 @@ def test_other_inputs_ask_for_spans(tables):
     assert example.source == [7, 901, 902, EOS_ID] and len(example.targets) == 2
 
 
-def test_missing_marks_are_named(tables):
-    marks = {"body": [5]}
-    with pytest.raises(ValueError, match="tokenizer.marks: title, title_end missing"):
-        SealExamples().prepare(replace(tables, marks=marks))
+def test_missing_special_tokens_are_named(tables):
+    special_tokens = {"body": [5]}
+    with pytest.raises(ValueError, match="tokenizer.special_tokens: title, title_end missing"):
+        SealExamples().prepare(replace(tables, special_tokens=special_tokens))

@@ -8,8 +8,8 @@ from datasets import Dataset
 from data_modules.tokenisation import (
     add_tokens,
     collection_tokenizer,
+    encode_special_tokens,
     join_fields,
-    mark_tokens,
     word_starts,
 )
 from gr_mvdr.tokenizers import load_tokenizer, train_tokenizer, word_tokenizer
@@ -138,19 +138,21 @@ def test_an_unknown_unit_is_refused():
         choose(unit="letter")
 
 
-MARKS = {"body": "|| body", "title": "|| title", "title_end": "@@"}
+SPECIAL_TOKENS = {"body": "|| body", "title": "|| title", "title_end": "@@"}
 
 
-def test_a_trained_tokenizer_knows_the_characters_of_the_marks():
-    tokenizer = choose(marks=MARKS)
-    found = mark_tokens(MARKS, tokenizer)
-    assert list(found) == list(MARKS) and len({tuple(ids) for ids in found.values()}) == 3
-    for name, text in MARKS.items():
+def test_a_trained_tokenizer_knows_the_characters_of_the_special_tokens():
+    tokenizer = choose(special_tokens=SPECIAL_TOKENS)
+    found = encode_special_tokens(SPECIAL_TOKENS, tokenizer)
+    assert list(found) == list(SPECIAL_TOKENS) and len({tuple(ids) for ids in found.values()}) == 3
+    for name, text in SPECIAL_TOKENS.items():
         assert tokenizer.decode(found[name]) == text
-    with pytest.raises(ValueError, match=r"tokenizer.marks.body=\|\| body: unknown"):
-        mark_tokens(MARKS, choose())
-    # Without marks the tokeniser stays what it was.
-    assert choose(marks={}).backend_tokenizer.to_str() == choose().backend_tokenizer.to_str()
+    with pytest.raises(ValueError, match=r"tokenizer.special_tokens.body=\|\| body: unknown"):
+        encode_special_tokens(SPECIAL_TOKENS, choose())
+    # Without special tokens the tokeniser stays what it was.
+    assert (
+        choose(special_tokens={}).backend_tokenizer.to_str() == choose().backend_tokenizer.to_str()
+    )
 
 
 def test_titles_are_tokenised_alone():
@@ -162,14 +164,14 @@ def test_titles_are_tokenised_alone():
     assert other["title_tokens"][:] == [[4, 5], []], "cached by vocabulary"
 
 
-def test_special_tokens_in_titles_texts_and_queries_are_text_and_in_marks_are_special():
+def test_special_tokens_in_titles_texts_and_queries_are_text_and_in_special_tokens_are_special():
     rows = table(["a </s> b <pad>", "<extra_id_0>", "c"])
     rows = rows.add_column("title", ["</s>", "one <pad> two", ""])
     tokenizer = train_tokenizer([*rows["text"], *rows["title"], "|| body"], 80)
     for row in add_tokens(rows, tokenizer):
         assert not {0, 1, 3} & {*row["tokens"], *row["title_tokens"]}
         assert len(row["word_starts"]) == len(row["text"].split())
-    marks = {"body": "|| <extra_id_0>", "end": "</s>"}
-    found = mark_tokens(marks, tokenizer)
+    special_tokens = {"body": "|| <extra_id_0>", "end": "</s>"}
+    found = encode_special_tokens(special_tokens, tokenizer)
     assert found["body"][-1] == 3 and found["end"] == [1]
     assert not {1, 3} & set(tokenizer("</s> <extra_id_0>", add_special_tokens=False)["input_ids"])

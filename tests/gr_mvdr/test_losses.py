@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.losses import (
-    GivenNegativesCrossEntropy,
+    HardNegativesCrossEntropy,
     InBatchCrossEntropy,
     KLDistillation,
     MarginMSE,
@@ -21,7 +21,7 @@ NAN = math.nan
 LOSSES = [
     InBatchCrossEntropy(),
     PairwiseCrossEntropy(),
-    GivenNegativesCrossEntropy(),
+    HardNegativesCrossEntropy(),
     KLDistillation(),
     MarginMSE(),
 ]
@@ -133,7 +133,7 @@ def test_without_another_document_nothing_is_learnt_and_nothing_breaks(loss, ind
 def test_orthogonal_documents_that_are_relevant_are_left_out_by_hand():
     """Documents 4, 5, 6 score ln 3, ln 2, 0 with query 0 and so on; all similarities are 0 or 1.
 
-    Document 6 answers query 0 too, 4 answers query 2, and 9, a given negative, answers query 1.
+    Document 6 answers query 0 too, 4 answers query 2, and 9, a hard negative, answers query 1.
     """
     one = torch.eye(4)
     documents = math.log(2) * one  # orthogonal: a query scores ln 2 with its own, 0 with others
@@ -145,8 +145,8 @@ def test_orthogonal_documents_that_are_relevant_are_left_out_by_hand():
     # Without the qrels 2 / (2 + 3), as in the papers.
     plain = in_batch([4, 5, 6, 9], 3, negatives)
     assert math.isclose(InBatchCrossEntropy()(scores, plain).item(), math.log(2.5), rel_tol=1e-6)
-    # Against the one given negative: 2 / 3, query 1 does not count, 2 / 3.
-    found = GivenNegativesCrossEntropy()(scores, batch).item()
+    # Against the one hard negative: 2 / 3, query 1 does not count, 2 / 3.
+    found = HardNegativesCrossEntropy()(scores, batch).item()
     assert math.isclose(found, math.log(3 / 2), rel_tol=1e-6)
     # −log σ(ln 2 − 0) = log(3 / 2), a mean over the two queries that have a negative.
     found = PairwiseCrossEntropy()(scores, batch).item()
@@ -189,7 +189,7 @@ def test_label_smoothing_spreads_over_the_rows_that_are_there():
         assert wider.grad.isfinite().all() and not wider.grad[:, 6:].any()
 
 
-# Given negatives and teachers
+# Hard negatives and teachers
 
 
 def test_given_negatives_by_hand():
@@ -197,11 +197,11 @@ def test_given_negatives_by_hand():
     scores = torch.tensor([[math.log(3), 0.0], [9.0, math.log(2)], [0.0, math.log(5)], [0.0, 9.0]])
     batch = in_batch([0, 1, 2, 3], queries=2, negatives=[[2, 3], [0, 2]])
     expected = -(math.log(3 / 5) + math.log(2 / 8)) / 2
-    found = GivenNegativesCrossEntropy()(scores, batch).item()
+    found = HardNegativesCrossEntropy()(scores, batch).item()
     assert math.isclose(found, expected, rel_tol=1e-6)
     softer = -(math.log(math.sqrt(3) / (math.sqrt(3) + 2)))
     softer -= math.log(math.sqrt(2) / (math.sqrt(2) + 1 + math.sqrt(5)))
-    found = GivenNegativesCrossEntropy(temperature=2.0)(scores, batch).item()
+    found = HardNegativesCrossEntropy(temperature=2.0)(scores, batch).item()
     assert math.isclose(found, softer / 2, rel_tol=1e-6)
 
 

@@ -107,7 +107,7 @@ def test_in_batch_negatives_are_the_next_other_documents(tools, index, negatives
 
 @pytest.fixture(name="given")
 def _given(tools):
-    """Three queries with two given negatives each; some are other queries' positives."""
+    """Three queries with two hard negatives each; some are other queries' positives."""
     documents = tools.draw_tokens([6, 1, 8, 3, 4], seed=8)
     ids, mask = pad([cut(tokens, 99, EOS_ID) for tokens in documents])
     batch = tools.make_batch((3, 6, 2), (2, 2, 2))
@@ -301,6 +301,6 @@ def test_bad_options_are_refused(make, options, message):
 
 
 def test_a_loss_of_given_negatives_asks_for_them(make, tools):
-    model = make(loss={"_target_": "gr_mvdr.losses.GivenNegativesCrossEntropy"})
+    model = make(loss={"_target_": "gr_mvdr.losses.HardNegativesCrossEntropy"})
     with pytest.raises(ValueError, match="needs data.examples.negatives"):
         model.loss(tools.make_batch())

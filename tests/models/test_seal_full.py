@@ -1,4 +1,4 @@
-"""T5-SEAL's options: marks, titles and query n-grams as keys, other heads over spans."""
+"""T5-SEAL's options: special tokens, titles and query n-grams as keys, other heads over spans."""
 
 from collections import Counter
 from dataclasses import replace
@@ -11,16 +11,16 @@ from gr_mvdr.decoding.evidence import score_documents
 from gr_mvdr.tokenizers import EOS_ID
 
 BODY, TITLE, END = [50], [51, 52], [53]
-MARKS = {"body": BODY, "title": TITLE, "title_end": END}
+SPECIAL_TOKENS = {"body": BODY, "title": TITLE, "title_end": END}
 
 
 @pytest.fixture
 def full(tools):
-    options = dict(marks=MARKS, query_ngrams=3, query_length=5)
+    options = dict(special_tokens=SPECIAL_TOKENS, query_ngrams=3, query_length=5)
     return tools.sharpen(tools.make_seal(**options))
 
 
-def without_marks(tools, lengths, seed):
+def without_special_tokens(tools, lengths, seed):
     return [[4 + t % 40 for t in row] for row in tools.draw_tokens(lengths, seed)]
 
 
@@ -28,12 +28,12 @@ def without_marks(tools, lengths, seed):
 def texts(tools):
     """Two documents share a title, the last one has none."""
     titles = [[9, 8], [9, 8, 7], [9], [9, 8], []]
-    return tools.Texts(without_marks(tools, [3, 14, 1, 16, 9], 3), "d", titles)
+    return tools.Texts(without_special_tokens(tools, [3, 14, 1, 16, 9], 3), "d", titles)
 
 
 @pytest.fixture
 def queries(tools):
-    return tools.Texts(without_marks(tools, [4, 2, 11], 4), "q")
+    return tools.Texts(without_special_tokens(tools, [4, 2, 11], 4), "q")
 
 
 @torch.no_grad()
@@ -48,12 +48,19 @@ def log_prob(seal, source, target):
 def test_a_source_says_what_it_asks_for(full):
     assert full.prepare_query([9, 8]) == [9, 8, 50, EOS_ID]
     assert full.prepare_query([9, 8], "title") == [9, 8, 51, 52, EOS_ID]
-    assert full.prepare_query([9, 8, 7, 6, 5, 4]) == [9, 8, 7, 6, 50, EOS_ID], "marks cost no token"
+    assert full.prepare_query([9, 8, 7, 6, 5, 4]) == [9, 8, 7, 6, 50, EOS_ID], (
+        "special tokens cost no token"
+    )
 
 
-@pytest.mark.parametrize("marks", [None, {}])
-def test_without_marks_it_is_the_papers_form(tools, texts, queries, marks, tmp_path):
-    plain, paper = tools.sharpen(tools.make_seal()), tools.sharpen(tools.make_seal(marks=marks))
+@pytest.mark.parametrize("special_tokens", [None, {}])
+def test_without_special_tokens_it_is_the_papers_form(
+    tools, texts, queries, special_tokens, tmp_path
+):
+    plain, paper = (
+        tools.sharpen(tools.make_seal()),
+        tools.sharpen(tools.make_seal(special_tokens=special_tokens)),
+    )
     assert paper.prepare_query([9, 8]) == paper.prepare_query([9, 8], "title") == [9, 8, EOS_ID]
     for name, seal in (("plain", plain), ("paper", paper)):
         seal.index(texts, tmp_path / name)
@@ -210,10 +217,10 @@ def test_a_search_under_another_head_finds_ngrams(headed, texts, queries, tmp_pa
 
 
 @pytest.mark.parametrize("head", ["PAWA", "NP"])
-def test_titles_and_marks_have_rows_under_another_head(tools, texts, queries, head):
-    """The text need not hold the title's tokens, nor ever the mark that ends it."""
+def test_titles_and_special_tokens_have_rows_under_another_head(tools, texts, queries, head):
+    """The text need not hold the title's tokens, nor ever what ends it."""
     texts["title_tokens"][0] = [49, 48]
-    options = dict(marks=MARKS, head=getattr(tools, head), beam_size=5)
+    options = dict(special_tokens=SPECIAL_TOKENS, head=getattr(tools, head), beam_size=5)
     seal = tools.make_seal(**options)
     seal.prepare(texts, range(4), None)
     title = torch.tensor([[49, 48, 53, EOS_ID]])

@@ -1,6 +1,6 @@
 """Two processes equal one: every system's loss and gradients on the parts of one batch.
 
-Five pairs on two ranks: 3 and 2. A document is there twice, on both ranks; given negatives are
+Five pairs on two ranks: 3 and 2. A document is there twice, on both ranks; hard negatives are
 positives of the other rank, or given there too; what is relevant to a query is there on either.
 """
 
@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from data_modules.epoch import collate
-from data_modules.tasks import Example, GivenNegatives
+from data_modules.tasks import Example, HardNegatives
 from gr_mvdr.batch import cut
 from gr_mvdr.distributed.ranks import rank, ranks
 from gr_mvdr.distributed.whole_batch import assembled, whole_batch
@@ -23,10 +23,10 @@ DOCUMENTS = [3, 7, 3, 1, 5]
 # For XTR: the tokens of two copies tie, and rounding decides which are among the k best.
 DISTINCT = [3, 7, 2, 1, 5]
 NEGATIVES = [[7, 0], [6, 0], [2, 1], [3, 6], [0, 7]]
-# What else is relevant to each query: positives and given negatives of either rank, or nowhere.
+# What else is relevant to each query: positives and hard negatives of either rank, or nowhere.
 RELEVANT = [[7, 1], [0, 5], [], [7, 3], [4]]
 TEACHER = np.linspace(-1, 2, 15).reshape(5, 3).tolist()
-LOSSES = ["PairwiseCrossEntropy", "GivenNegativesCrossEntropy", "KLDistillation", "MarginMSE"]
+LOSSES = ["PairwiseCrossEntropy", "HardNegativesCrossEntropy", "KLDistillation", "MarginMSE"]
 KINDS = "t5_colbert me_bert coil aligner aligner-soft idf xtr mva-learned mva-temporal wu".split()
 DOCIDS = "atomic semantic-pawa titles-nci titles-np".split()
 
@@ -43,7 +43,7 @@ def examples(given: bool, targets: int = 1, documents: list = DOCUMENTS) -> list
     found = []
     for place, (query, document) in enumerate(zip(queries, documents, strict=True)):
         rows = NEGATIVES[place]
-        negatives = GivenNegatives([texts[row] for row in rows], rows, TEACHER[place])
+        negatives = HardNegatives([texts[row] for row in rows], rows, TEACHER[place])
         spans = [texts[document][number:] for number in range(targets)]
         given_ones = negatives if given else None
         found.append(Example(query, spans, document, given_ones, RELEVANT[place]))
