@@ -10,13 +10,12 @@ import pytorch_lightning as pl
 import torch
 from matplotlib.figure import Figure
 
+from analysis.analysis import Findings
 from analysis.directed_alignment import directed_alignment, own_direction
 from analysis.exact_match import exact_match
-from analysis.gallery import GalleryEntry
+from analysis.figures import COLOURS, MARKERS, PAGE_WIDTH, PANEL_HEIGHT, STYLE, GalleryEntry
 from analysis.low_rank import low_rank
-from analysis.measurement import Measured
 from analysis.rows import Row, write_rows
-from analysis.style import COLOURS, MARKERS, PAGE_WIDTH, PANEL_HEIGHT, STYLE
 from gr_mvdr.explanation import Explanation
 
 FILE = "alignment_curve.csv"
@@ -101,11 +100,11 @@ def _of_batch(explanation: Explanation, paradigm: str) -> dict[str, torch.Tensor
     return {name: value.cpu() for name, value in found.items()}
 
 
-def measure_curve(run: Path) -> Measured:
+def measure_curve(run: Path) -> Findings:
     """The curve of a run as a figure; nothing if none was measured while it trained."""
     path = Path(run) / FILE
     if not path.is_file():
-        return Measured()
+        return Findings()
     with path.open(newline="", encoding="utf-8") as file:
         rows = [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
     caption = CAPTION + (
@@ -114,7 +113,7 @@ def measure_curve(run: Path) -> Measured:
         else "."
     )
     entry = GalleryEntry("alignment_curve", "The alignment while it is learned", caption)
-    return Measured(figures=[(curve_figure(rows), entry)])
+    return Findings(figures=[(curve_figure(rows), entry)])
 
 
 @matplotlib.rc_context(STYLE)

@@ -1,7 +1,7 @@
 """The analysis of one run: its alignments are extracted once, then measured, drawn and asked about.
 
 What is measured stands in `conf/analysis/`: measurements read the stored alignments, experiments
-ask the model itself. Either answers a `Measured`.
+ask the model itself. Either answers a `Findings`.
 """
 
 import hashlib
@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from analysis.alignment_curve import measure_curve
-from analysis.gallery import Gallery
-from analysis.inverse_document_frequency import document_frequencies, inverse_document_frequency
-from analysis.measurement import GoldTokens, Measured, Texts
+from analysis.analysis import Findings, GoldTokens, Texts
+from analysis.figures import Gallery
 from analysis.measurements.alignment_cases import draw_cases
 from analysis.rows import write_rows
 from analysis.store.alignment_store import AlignmentStore, StoreDescription
-from analysis.store.extract import extract_alignments
+from analysis.store.alignment_writer import extract_alignments
 from analysis.store.vocabulary import write_vocabulary
-from analysis.token_kinds import TokenKinds
+from analysis.tokens import TokenKinds, document_frequencies, inverse_document_frequency
 from data_modules.gold import gold_tokens
 from gr_mvdr.parts import TARGET, admitting, build
 from gr_mvdr.progress import track
@@ -58,7 +57,7 @@ def analyse_run(
 
 def _analyse_alignments(
     model: Any, data: Any, run: Path, system: str, settings: Mapping[str, Any]
-) -> list[Measured]:
+) -> list[Findings]:
     store = extract_run(model, data, run, system, settings["pairs"], settings["precision"])
     if store is None:
         return []
@@ -113,11 +112,11 @@ def token_strings(tokenizer: Any, ids: Sequence[int]) -> list[str]:
     return [tokenizer.convert_ids_to_tokens(i) if i < size else f"#{i - size}" for i in ids]
 
 
-def measure_store(store: AlignmentStore, texts: Texts, names: Iterable[str]) -> list[Measured]:
+def measure_store(store: AlignmentStore, texts: Texts, names: Iterable[str]) -> list[Findings]:
     """Shows every pair of a store to all measurements, in one pass.
 
     Args:
-        names: dotted paths of classes, see `analysis.measurement.Measurement`.
+        names: dotted paths of classes, see `analysis.analysis.Measurement`.
     """
     asked = [{TARGET: name} for name in names]
     with admitting(asked):
@@ -131,7 +130,7 @@ def measure_store(store: AlignmentStore, texts: Texts, names: Iterable[str]) -> 
     return [measurement.result() for measurement in measurements]
 
 
-def write_findings(found: Sequence[Measured], run: Path) -> dict[str, float]:
+def write_findings(found: Sequence[Findings], run: Path) -> dict[str, float]:
     """Writes tables and figures into a run's folder; answers all metrics."""
     metrics, gallery = {}, Gallery(run / "figures", keep=True)
     figures = [figure for measured in found for figure in measured.figures]

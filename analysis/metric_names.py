@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
 
-from analysis.pages import measurement_names
+from analysis import chapters
 from gr_mvdr.evaluation.metrics import KINDS, METRICS, is_metric
 
 GROUPS = ("retrieve", "rerank", "analysis", "cost")
@@ -99,7 +99,7 @@ def table(key: str) -> str:
 def chapter(key: str) -> str:
     """What a page shows under one heading: "Retrieve", "Exact match", "Cost"."""
     if group(key) == "analysis" and key.count("/") > 1:
-        return measurement_names.title(measurement_names.measurement(key))
+        return chapters.title(chapters.of_metric(key))
     return group(key).capitalize()
 
 
@@ -143,7 +143,7 @@ def order(key: str) -> tuple:
     parts = key.split("/")
     rank = GROUPS.index(parts[0]) if parts[0] in GROUPS else len(GROUPS)
     if parts[0] == "analysis":
-        measured = rank, measurement_names.place(parts[1])
+        measured = rank, chapters.place(parts[1])
         if of_search(key):
             return *measured, len(parts), parts[2:-1], *_search_place(parts[-1])
         return *measured, parts[1], int(by_bin(key)), min(map(_place, parts)), key

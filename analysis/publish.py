@@ -13,7 +13,7 @@ from typing import Any
 
 from analysis.comparisons.comparison import Comparison
 from analysis.comparisons.comparison_files import numbers
-from analysis.gallery import read_gallery
+from analysis.figures import read_gallery
 from analysis.run_folder import Run, flatten
 from analysis.tables import Table
 

@@ -10,9 +10,18 @@ from matplotlib.figure import Figure
 from analysis import metric_names
 from analysis.comparisons.comparison import Group, Section
 from analysis.exact_match import DIRECTIONS, MEASURES
-from analysis.gallery import Gallery, GalleryEntry
-from analysis.inverse_document_frequency import BIN_NAMES
-from analysis.style import ALIGNING, COLOURS, HATCHES, MARKERS, PAGE_WIDTH, PANEL_HEIGHT, STYLE
+from analysis.figures import (
+    ALIGNING,
+    COLOURS,
+    HATCHES,
+    MARKERS,
+    PAGE_WIDTH,
+    PANEL_HEIGHT,
+    STYLE,
+    Gallery,
+    GalleryEntry,
+)
+from analysis.tokens import BIN_NAMES
 
 SHOWN_VALUES = 24  # more bars than these leave no room for numbers over them
 LEGEND_LETTERS = 110  # of a legend's row, with room for its marks

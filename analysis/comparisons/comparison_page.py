@@ -9,6 +9,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from analysis import metric_names
+from analysis.chapters import reading
 from analysis.comparisons.agreement_table import agreement_rows, agreement_table
 from analysis.comparisons.comparison import Comparison, Group, Section
 from analysis.comparisons.comparison_figures import draw_comparison
@@ -19,8 +20,7 @@ from analysis.comparisons.significance_tables import (
     effectiveness,
     interval_table,
 )
-from analysis.gallery import Gallery, GalleryEntry
-from analysis.pages import measurement_names
+from analysis.figures import Gallery, GalleryEntry
 from analysis.pages.case_browser import case_browser, open_runs
 from analysis.pages.cases import AlignedRun
 from analysis.pages.page import picture, write_page
@@ -144,7 +144,4 @@ def _chapters(section: Section) -> dict[str, tuple[str, list[Table]]]:
     chapters = defaultdict(list)
     for table in comparison_tables(section):
         chapters[table.chapter].append(table)
-    return {
-        heading: (measurement_names.explanation(heading), tables)
-        for heading, tables in chapters.items()
-    }
+    return {heading: (reading(heading), tables) for heading, tables in chapters.items()}

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 
 from analysis import metric_names
-from analysis.bootstrap import interval
 from analysis.comparisons.comparison import Group, Section
 from analysis.comparisons.judged_queries import JUDGEMENTS, JudgedQueries
 from analysis.metric_names import Statistic
 from analysis.rows import Row
+from analysis.statistics import interval
 from analysis.tables import Cell, Table
 from gr_mvdr.evaluation.significance import holm, randomisation_test
 from gr_mvdr.progress import track

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from analysis.measurement import Measured
+from analysis.analysis import Findings
 from analysis.rows import Row
-from analysis.sampling import spread
+from analysis.statistics import spread
 from data_modules.gold import gold_tokens
 from gr_mvdr.batch import cut
 from gr_mvdr.parts import part
@@ -65,7 +65,7 @@ def overlap(covered: Tensor, answer: Tensor, evidence: Tensor) -> Overlap | None
 
 
 @part("experiment")
-def measure_decoded_identifiers(model: Any, data: Any, queries: int) -> Measured:
+def measure_decoded_identifiers(model: Any, data: Any, queries: int) -> Findings:
     """Searches with test queries and looks for what was generated in the relevant documents.
 
     The identifiers are the sequences that the search ended with, not the n-grams on their way.
@@ -81,20 +81,20 @@ def measure_decoded_identifiers(model: Any, data: Any, queries: int) -> Measured
         gold, and for docids that are no text.
     """
     if not queries or model.paradigm != "generative" or model.searcher is None:
-        return Measured()
+        return Findings()
     split = data.test_splits[0]
     table = spread(data.test_queries(split), queries)
     grades = data.judgements(split, table)
     pairs = [(query, d) for query in table["id"][:] for d, g in grades[query].items() if g > 0]
     gold = gold_tokens(data, split, pairs)
     if not gold:
-        return Measured()
+        return Findings()
     rows = [_row(form, found) for form, found in _overlaps(model, data, table, gold).items()]
     if not rows[-1]["found"]:
-        return Measured()
+        return Findings()
     # The end token, the last one, is no candidate.
     chance = fmean(float(answer[:-1].float().mean()) for answer, _ in gold.values())
-    return Measured(_metrics(rows, chance), {"decoded_identifiers": rows})
+    return Findings(_metrics(rows, chance), {"decoded_identifiers": rows})
 
 
 def _overlaps(model: Any, data: Any, table: Any, gold: dict) -> dict[str, list[Overlap | None]]:

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from analysis.analysis import Findings
 from analysis.contribution import contributions
 from analysis.experiments.deletion_figure import CAPTION, deletion_figure
 from analysis.experiments.token_removal import SIDES, removable, strongest, without_tokens
-from analysis.gallery import GalleryEntry
-from analysis.measurement import Measured
+from analysis.figures import GalleryEntry
 from analysis.rows import Row
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.parts import part
@@ -86,7 +86,7 @@ def measure_deletion(
     removed: Sequence[int] = (1, 2, 4, 8),
     draws: int = 3,
     seed: int = 0,
-) -> Measured:
+) -> Findings:
     """Deletes tokens of test queries and of their relevant documents.
 
     A pair counts where a token that may go is left; aligned and random tokens are removed from the
@@ -108,17 +108,17 @@ def measure_deletion(
     if min(*removed, draws) < 1:
         raise ValueError(f"removed={list(removed)}, draws={draws}: must be ≥ 1")
     if not pairs or not model.alignable:
-        return Measured()
+        return Findings()
     _, batches = data.test_pairs(data.test_splits[0], pairs, _BATCH, covers=model.covers)
     special = torch.tensor(sorted(data.tokenizer.all_special_ids), device=model.device)
     generator = torch.Generator().manual_seed(seed)
     falls, scores = _falls(model, batches, Deletion(removed, draws, special, generator))
     rows = deletion_rows(falls, scores)
     if not rows:
-        return Measured()
+        return Findings()
     title = f"{data.collection.name}: scores of {len(scores):,} pairs without some of their tokens"
     entry = GalleryEntry("deletion", "Scores without the most aligned tokens", CAPTION)
-    return Measured(_metrics(rows), {"deletion": rows}, [(deletion_figure(rows, title), entry)])
+    return Findings(_metrics(rows), {"deletion": rows}, [(deletion_figure(rows, title), entry)])
 
 
 def _falls(

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from analysis.gallery import GalleryEntry
-from analysis.measurement import Measured
+from analysis.analysis import Findings
+from analysis.figures import GalleryEntry
 from analysis.measurements.framework_figure import share_bars
 from analysis.measurements.framework_report import TokenAndPairShares, path_rows
 from analysis.rows import Row
@@ -32,7 +32,7 @@ _BATCH = 16
 
 
 @part("experiment")
-def measure_query_paths(model: Any, data: Any, pairs: int) -> Measured:
+def measure_query_paths(model: Any, data: Any, pairs: int) -> Findings:
     """Shares of the paths in what the query changes; generative systems only.
 
     Args:
@@ -41,14 +41,14 @@ def measure_query_paths(model: Any, data: Any, pairs: int) -> Measured:
             batch further as its other one; a batch of one pair has none.
     """
     if model.paradigm != "generative" or pairs < 1:
-        return Measured()
+        return Findings()
     names, shares = _shares(model, data, pairs)
     if shares is None:
-        return Measured()
+        return Findings()
     rows = list(path_rows(names, shares.values()))
     entry = GalleryEntry("framework_query", "How a query changes the logits", CAPTION)
     figure = share_bars(rows[: len(names)], "change of logit")
-    return Measured(_metrics(rows, names), {"framework_query": rows}, [(figure, entry)])
+    return Findings(_metrics(rows, names), {"framework_query": rows}, [(figure, entry)])
 
 
 @torch.inference_mode()

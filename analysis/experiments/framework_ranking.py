@@ -11,14 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from analysis.bootstrap import interval
-from analysis.correlation import pearson, spearman
+from analysis.analysis import Findings
 from analysis.evaluation import QueryMetrics, judge, means
 from analysis.experiments.framework_ranking_figure import CAPTION, ranking_bars
-from analysis.gallery import GalleryEntry
-from analysis.measurement import Measured
+from analysis.figures import GalleryEntry
 from analysis.rows import Row
-from analysis.sampling import spread
+from analysis.statistics import interval, pearson, spearman, spread
 from gr_mvdr.batch import PairBatch, cut, pad
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.explanation import Explanation
@@ -49,7 +47,7 @@ def relevances(explanation: Explanation) -> dict[str, Tensor]:
 
 
 @part("experiment")
-def measure_framework_ranking(model: Any, data: Any, queries: int) -> Measured:
+def measure_framework_ranking(model: Any, data: Any, queries: int) -> Findings:
     """Reranks by Eq. 14, Eq. 11 and log p(d | q), and correlates them; generative systems only.
 
     Each is taken as the sum over target tokens, as in the paper, and as their mean: log p falls
@@ -61,19 +59,19 @@ def measure_framework_ranking(model: Any, data: Any, queries: int) -> Measured:
         queries: how many rerank queries of the first test split, evenly spread.
     """
     if model.paradigm != "generative" or queries < 1:
-        return Measured()
+        return Findings()
     split = data.test_splits[0]
     chosen = spread(data.rerank_queries(split), queries)
     pairs = _candidate_pairs(model, data, split, chosen)
     if not pairs:
-        return Measured()
+        return Findings()
     scores = _scores(model, data, chosen, pairs)
     rows = []
     for name, form in scores:
         ranking = Ranking(scores[name, form])
         rows.append(_row(name, form, scores, judge(ranking, data, split, chosen, QUALITY)))
     entry = GalleryEntry("framework_ranking", "Ranking by parts of the logit", CAPTION)
-    return Measured(
+    return Findings(
         metrics=_metrics(rows),
         tables={"framework_ranking": rows},
         figures=[(ranking_bars(rows), entry)],

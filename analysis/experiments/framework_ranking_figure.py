@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import matplotlib
 from matplotlib.figure import Figure
 
+from analysis.figures import COLOURS, HATCHES, PAGE_WIDTH, PANEL_HEIGHT, STYLE
 from analysis.rows import Row
-from analysis.style import COLOURS, HATCHES, PAGE_WIDTH, PANEL_HEIGHT, STYLE
 
 CAPTION = (
     "Candidates ranked by ever more of the model: Eq. 14 of the last layer's cross-attention, of "

@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from analysis.experiments.kernel_search import EXACT
+from analysis.figures import COLOURS, MARKERS, PAGE_WIDTH, PANEL_HEIGHT, STYLE
 from analysis.kernel import ELU, UNIFORM
 from analysis.rows import Row
-from analysis.style import COLOURS, MARKERS, PAGE_WIDTH, PANEL_HEIGHT, STYLE
 
 TITLES = {
     "error": "relative error",

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from analysis.correlation import spearman
+from analysis.analysis import Findings
 from analysis.evaluation import judge, means
 from analysis.experiments.kernel_figure import caption, kernel_curves
 from analysis.experiments.kernel_search import DEPTH, kernel_rankings
-from analysis.gallery import GalleryEntry
+from analysis.figures import GalleryEntry
 from analysis.kernel import (
     LogFeatures,
     feature_maps,
@@ -24,9 +24,8 @@ from analysis.kernel import (
     softmax_relevance,
     squared_key_norm,
 )
-from analysis.measurement import Measured
 from analysis.rows import Row
-from analysis.sampling import spread
+from analysis.statistics import spearman, spread
 from gr_mvdr.explanation import Factors
 from gr_mvdr.parts import part
 from gr_mvdr.progress import track
@@ -46,7 +45,7 @@ def measure_kernel(
     retrieval_queries: int = 0,
     retrieval_features: Sequence[int] = (16, 64, 256),
     most_documents: int = 20_000,
-) -> Measured:
+) -> Findings:
     """Error and rank correlation of kernelised relevance, and retrieval by it.
 
     Only a multi-vector system retrieves: a generative one's document vectors depend on the query.
@@ -61,11 +60,11 @@ def measure_kernel(
             estimates stay.
     """
     if model.paradigm not in PARADIGMS or pairs < 1:
-        return Measured()
+        return Findings()
     model.eval()
     estimates = _estimates(model, data, pairs, features)
     if not len(estimates):
-        return Measured()
+        return Findings()
     rows = {name: {"features": name} | values for name, values in estimates.values().items()}
     searchable = model.paradigm == RETRIEVING and len(data.documents) <= most_documents
     if searchable and retrieval_queries:
@@ -74,7 +73,7 @@ def measure_kernel(
     table, size = list(rows.values()), estimates.key_norm
     entry = GalleryEntry("kernel", "Kernelised relevance", caption(size))
     figures = [(kernel_curves(table), entry)]
-    return Measured(_metrics(table, size), {"kernel": table}, figures)
+    return Findings(_metrics(table, size), {"kernel": table}, figures)
 
 
 class Estimates:

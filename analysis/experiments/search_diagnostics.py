@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from analysis.analysis import Findings
 from analysis.experiments.search_errors import DEPTHS, SearchErrors, search_errors
 from analysis.experiments.search_figure import CAPTION, search_figure
 from analysis.experiments.search_trace import SearchTrace
-from analysis.gallery import GalleryEntry
-from analysis.measurement import Measured
-from analysis.sampling import spread_numbers
+from analysis.figures import GalleryEntry
+from analysis.statistics import spread_numbers
 from gr_mvdr.parts import part
 from gr_mvdr.progress import track
 
@@ -49,7 +49,7 @@ class QueryDiagnosis:
 
 
 @part("experiment")
-def diagnose_search(model: Any, data: Any, queries: int) -> Measured:
+def diagnose_search(model: Any, data: Any, queries: int) -> Findings:
     """Diagnoses the search of a generative system; nothing for others, or if `queries` is 0.
 
     Args:
@@ -60,10 +60,10 @@ def diagnose_search(model: Any, data: Any, queries: int) -> Measured:
         Metrics "analysis/search/…", the table `search_diagnostics` and a figure.
     """
     if not queries or getattr(model, "searcher", None) is None or model.paradigm != "generative":
-        return Measured()
+        return Findings()
     found = _diagnoses(model, data, queries)
     if not found:
-        return Measured()
+        return Findings()
     metrics = search_metrics(found)
     difference = metrics.get(f"{PREFIX}score_difference", 0.0)
     if difference > TOLERANCE:
@@ -75,7 +75,7 @@ def diagnose_search(model: Any, data: Any, queries: int) -> Measured:
     title = f"{data.collection.name}: search of {len(found)} test queries"
     entry = GalleryEntry("search_diagnostics", "Where the search loses the gold document", CAPTION)
     tables = {"search_diagnostics": [_row(one) for one in found]}
-    return Measured(metrics, tables, [(search_figure(metrics, title), entry)])
+    return Findings(metrics, tables, [(search_figure(metrics, title), entry)])
 
 
 @torch.inference_mode()

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from analysis.experiments.search_errors import DEPTHS
-from analysis.style import COLOURS, PAGE_WIDTH, PANEL_HEIGHT, STYLE
+from analysis.figures import COLOURS, PAGE_WIDTH, PANEL_HEIGHT, STYLE
 
 CAPTION = (
     "Left: the share of queries whose gold document is still among the hypotheses after each step; "

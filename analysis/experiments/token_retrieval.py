@@ -8,11 +8,10 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from analysis.gallery import GalleryEntry
-from analysis.measurement import Measured
+from analysis.analysis import Findings
+from analysis.figures import COLOURS, PAGE_WIDTH, PANEL_HEIGHT, STYLE, GalleryEntry
 from analysis.rows import Row
-from analysis.sampling import spread
-from analysis.style import COLOURS, PAGE_WIDTH, PANEL_HEIGHT, STYLE
+from analysis.statistics import spread
 from gr_mvdr.parts import part
 from gr_mvdr.progress import track
 from gr_mvdr.token_index.index import TokenIndex
@@ -65,7 +64,7 @@ def by_rank(hit: Tensor, real: Tensor) -> Tensor:
 
 
 @part("experiment")
-def measure_token_retrieval(model: Any, data: Any, queries: int, neighbours: int = 100) -> Measured:
+def measure_token_retrieval(model: Any, data: Any, queries: int, neighbours: int = 100) -> Findings:
     """Gold and lexical token retrieval by rank, over the words of test queries.
 
     All tokens of the index are looked at, whatever the system's own search would leave out. The
@@ -80,17 +79,17 @@ def measure_token_retrieval(model: Any, data: Any, queries: int, neighbours: int
         "gold@k" and "lexical@k", the probabilities at rank k itself; nothing for other systems.
     """
     if not queries or not isinstance(getattr(model, "searcher", None), TokenIndex):
-        return Measured()
+        return Findings()
     parts = list(_found(model, data, queries, neighbours))
     if not parts:
-        return Measured()
+        return Findings()
     found = Found(*map(torch.cat, zip(*parts, strict=True)))
     rows = _rows(found)
     ranks = [k for k in RANKS if k <= len(rows)]
     metrics = {f"{PREFIX}{name}@{k}": rows[k - 1][name] for name in LABELS for k in ranks}
     title = f"{data.collection.name}: tokens retrieved by {len(found.real):,} words of queries"
     entry = GalleryEntry("token_retrieval", "What query tokens retrieve", CAPTION)
-    return Measured(metrics, {"token_retrieval": rows}, [(retrieval_figure(rows, title), entry)])
+    return Findings(metrics, {"token_retrieval": rows}, [(retrieval_figure(rows, title), entry)])
 
 
 def _rows(found: Found) -> list[Row]:

@@ -2,11 +2,11 @@
 
 from matplotlib.figure import Figure
 
+from analysis.analysis import Findings, Texts
 from analysis.directed_alignment import directed_alignment, own_direction
-from analysis.gallery import GalleryEntry
-from analysis.measurement import Measured, Texts
+from analysis.figures import GalleryEntry
 from analysis.measurements.alignment_heatmap import alignment_heatmap, readable_rows
-from analysis.sampling import spread_numbers
+from analysis.statistics import spread_numbers
 from analysis.store.alignment_store import AlignmentStore
 
 NORMALISED = {
@@ -15,14 +15,14 @@ NORMALISED = {
 }
 
 
-def draw_cases(store: AlignmentStore, texts: Texts, cases: int) -> Measured:
+def draw_cases(store: AlignmentStore, texts: Texts, cases: int) -> Findings:
     """Heatmaps of so many pairs.
 
     They are spread evenly over the store, so that runs over the same pairs show the same ones.
     """
     numbers = spread_numbers(len(store), cases)
     drawn = [_case(store, number, case, texts) for case, number in enumerate(numbers, start=1)]
-    return Measured(figures=drawn)
+    return Findings(figures=drawn)
 
 
 def _case(

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
-from analysis.style import COLOURS, COLUMN_WIDTH, PAGE_WIDTH, STYLE
+from analysis.figures import COLOURS, COLUMN_WIDTH, PAGE_WIDTH, STYLE
 
 CELL, LETTER = 0.13, 0.055  # inches that a token's row or column takes, and a letter of its label
 LABEL_SIZE = 6.5  # points: the largest at which the labels of 40 rows stand on a page

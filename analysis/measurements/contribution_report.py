@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from analysis.analysis import Findings, Texts
 from analysis.contribution import contributions, group_shares, top_shares
-from analysis.inverse_document_frequency import BIN_NAMES, idf_bin
-from analysis.measurement import Measured, Texts
 from analysis.rows import Row
+from analysis.tokens import BIN_NAMES, idf_bin
 from gr_mvdr.explanation import Explanation
 from gr_mvdr.parts import part
 
@@ -58,15 +58,15 @@ class Contribution:
         for group, shares in found.items():
             self._sums[side, group] += torch.stack(shares).double().sum(1)  # (2, values)
 
-    def result(self) -> Measured:
+    def result(self) -> Findings:
         """The table, and of documents the shares that matter most; nothing without relevance."""
         rows = list(self._rows())
         if not rows:
-            return Measured()
+            return Findings()
         share = {(row["group"], row["value"]): row["share"] for row in reversed(rows)}
         metrics = {f"top_{k}": share["top", k] for k in (1, 5)}
         metrics["content_share"] = share["kind", "content"]
-        return Measured({PREFIX + k: v for k, v in metrics.items()}, {"contribution": rows})
+        return Findings({PREFIX + k: v for k, v in metrics.items()}, {"contribution": rows})
 
     def _rows(self) -> Iterator[Row]:
         for (side, group), sums in self._sums.items():

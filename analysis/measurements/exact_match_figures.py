@@ -8,12 +8,11 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from analysis.boxes import draw_boxes
 from analysis.exact_match import MEASURES
-from analysis.inverse_document_frequency import BIN_NAMES
+from analysis.figures import ALIGNING, COLOURS, HATCHES, PAGE_WIDTH, PANEL_HEIGHT, STYLE, draw_boxes
 from analysis.measurements.exact_match_table import ExactMatchTable
-from analysis.style import ALIGNING, COLOURS, HATCHES, PAGE_WIDTH, PANEL_HEIGHT, STYLE
 from analysis.token_types import DEFINITIONS
+from analysis.tokens import BIN_NAMES
 
 DEFINITION_LABELS = {
     "all": "all occurrences",

@@ -6,13 +6,12 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from analysis.bootstrap import interval
+from analysis.analysis import Texts
 from analysis.directed_alignment import directed_heads
 from analysis.exact_match import DIRECTIONS, MEASURES, exact_match
-from analysis.head_sample import HeadSample, select
-from analysis.inverse_document_frequency import BIN_NAMES, idf_bin
-from analysis.measurement import Texts
 from analysis.rows import Row
+from analysis.statistics import HeadSample, interval, select
+from analysis.tokens import BIN_NAMES, idf_bin
 from gr_mvdr.explanation import Explanation
 from gr_mvdr.relevance import PairAlignment
 

@@ -1,6 +1,6 @@
 """Exact match of a whole alignment store, by direction and IDF bin (gr_as_mvdr Figures 2 and 3).
 
-Which tokens count is `analysis.token_kinds`' rule: special tokens never align, but stay on the
+Which tokens count is `analysis.tokens`' rule: special tokens never align, but stay on the
 other side as something to align to.
 """
 
@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from analysis.analysis import Findings, Texts
 from analysis.directed_alignment import directed_alignment
 from analysis.exact_match import DIRECTIONS, exact_match
-from analysis.gallery import GalleryEntry
-from analysis.head_sample import HeadSample
-from analysis.measurement import Measured, Texts
+from analysis.figures import GalleryEntry
 from analysis.measurements.exact_match_figures import exact_match_boxes, head_map
 from analysis.measurements.exact_match_heads import HeadRates
 from analysis.measurements.exact_match_table import ExactMatchTable, flat_metrics
+from analysis.statistics import HeadSample
 from analysis.token_types import HAS_MATCH, TokenTypeRates
 from gr_mvdr.explanation import Explanation
 from gr_mvdr.parts import part
@@ -76,13 +76,13 @@ class ExactMatch:
         sums, counts = ({d: parts[d][part] for d in DIRECTIONS} for part in (0, 1))
         return ExactMatchTable(self.rates, self.texts.idf, self.texts.kinds.content, sums, counts)
 
-    def result(self) -> Measured:
+    def result(self) -> Findings:
         """Tables `exact_match` and, of a generative system, `exact_match_heads`; their figures."""
         if not self.parts[DIRECTIONS[0]]:
-            return Measured()
+            return Findings()
         table = self.table()
         rows = list(table.rows())
-        measured = Measured(flat_metrics(table, rows), {"exact_match": rows})
+        measured = Findings(flat_metrics(table, rows), {"exact_match": rows})
         measured.figures += [self._boxes(table, direction) for direction in DIRECTIONS]
         if self.heads:
             measured.tables["exact_match_heads"] = list(self.heads.rows())

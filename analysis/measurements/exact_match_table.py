@@ -8,12 +8,11 @@ from math import isfinite
 import torch
 from torch import Tensor
 
-from analysis.bootstrap import interval
-from analysis.correlation import spearman
 from analysis.exact_match import DIRECTIONS, MEASURES
-from analysis.inverse_document_frequency import BIN_NAMES, idf_bin
 from analysis.rows import Row
+from analysis.statistics import interval, spearman
 from analysis.token_types import DEFINITIONS, TokenTypeRates
+from analysis.tokens import BIN_NAMES, idf_bin
 
 TOKENS = ("all", "content")  # of the aligning tokens; special ones are in neither
 PREFIX = "analysis/exact_match"

@@ -6,9 +6,9 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from analysis.figures import COLOURS, HATCHES, PAGE_WIDTH, STYLE
 from analysis.framework import path_kind
 from analysis.rows import Row
-from analysis.style import COLOURS, HATCHES, PAGE_WIDTH, STYLE
 
 CAPTION = (
     "Every logit of a target token is the sum of what these paths of the decoder add to it, top to "

@@ -10,9 +10,9 @@ from math import isfinite
 import torch
 from torch import Tensor
 
+from analysis.analysis import Findings, Texts
+from analysis.figures import GalleryEntry
 from analysis.framework import PathShares, head_contributions, path_kind, path_sum_error
-from analysis.gallery import GalleryEntry
-from analysis.measurement import Measured, Texts
 from analysis.measurements.framework_figure import CAPTION, share_bars
 from analysis.rows import Row
 from analysis.store.alignment_store import AlignmentStore
@@ -100,10 +100,10 @@ class Framework:
         heads = torch.cat([head_contributions(pairs) for pairs in batch.layers], 1)
         self.by_head.update(heads.transpose(1, 2)[real], paths.logits[real])
 
-    def result(self) -> Measured:
+    def result(self) -> Findings:
         """Metrics and tables of paths and heads, and a figure; nothing without a decoder."""
         if not self.names:
-            return Measured()
+            return Findings()
         rows = [
             {"tokens": tokens} | row
             for tokens, shares in self.paths.items()
@@ -111,7 +111,7 @@ class Framework:
         ]
         shown = [row for row in rows if row["tokens"] == "all" and row["path"] in self.names]
         entry = GalleryEntry("framework", "Where the logits come from", CAPTION)
-        return Measured(
+        return Findings(
             metrics=self._metrics(rows),
             tables={"framework": rows, "framework_heads": list(self._head_rows())},
             figures=[(share_bars(shown), entry)],

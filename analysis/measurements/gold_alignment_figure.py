@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.exact_match import DIRECTIONS
+from analysis.figures import COLOURS, MARKERS, PAGE_WIDTH, PANEL_HEIGHT, STYLE
 from analysis.rows import Row
-from analysis.style import COLOURS, MARKERS, PAGE_WIDTH, PANEL_HEIGHT, STYLE
 
 MAXIMUM_LAYERS = 4  # more curves in a panel cannot be told apart
 TITLES = {"query_to_document": "query to document", "document_to_query": "document to query"}

@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from analysis.analysis import Findings, GoldTokens, Texts
 from analysis.directed_alignment import directed_alignment, normalised
 from analysis.exact_match import DIRECTIONS
-from analysis.gallery import GalleryEntry
+from analysis.figures import GalleryEntry
 from analysis.gold_alignment import MEASURES, at_thresholds, at_top, measure, strength
-from analysis.head_sample import select
-from analysis.measurement import GoldTokens, Measured, Texts
 from analysis.measurements.gold_alignment_figure import CAPTION, gold_figure
 from analysis.rows import Row
+from analysis.statistics import select
 from gr_mvdr.explanation import Explanation
 from gr_mvdr.parts import part
 from gr_mvdr.relevance import PairAlignment
@@ -116,15 +116,15 @@ class GoldAlignment:
         self._sums[key] = self._sums.get(key, 0) + sums
         self._counts[key] = self._counts.get(key, 0) + none.index_add(0, odd, seen.double())
 
-    def result(self) -> Measured:
+    def result(self) -> Findings:
         """Metrics of the last layer, the table, the curves; nothing without gold."""
         if not self._n_pairs:
-            return Measured()
+            return Findings()
         rows = list(self._rows())
         title = f"{self._description.title}: alignments against {self._n_pairs:,} gold pairs"
         entry = GalleryEntry("gold_alignment", "Alignments against the answer's tokens", CAPTION)
         figures = [(gold_figure(rows, title), entry)]
-        return Measured(self._metrics(), {"gold_alignment": rows}, figures)
+        return Findings(self._metrics(), {"gold_alignment": rows}, figures)
 
     def _means(self, key: Key) -> Tensor:
         """(heads, selections, measures) over all pairs."""

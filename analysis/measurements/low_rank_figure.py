@@ -10,9 +10,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from analysis.boxes import draw_boxes
+from analysis.figures import COLOURS, HATCHES, MARKERS, PAGE_WIDTH, PANEL_HEIGHT, STYLE, draw_boxes
 from analysis.rows import Row
-from analysis.style import COLOURS, HATCHES, MARKERS, PAGE_WIDTH, PANEL_HEIGHT, STYLE
 
 VALUES = 30  # singular values that are drawn
 

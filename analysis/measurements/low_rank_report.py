@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from analysis.gallery import GalleryEntry
-from analysis.head_sample import HeadSample, select
+from analysis.analysis import Findings, Texts
+from analysis.figures import GalleryEntry
 from analysis.low_rank import (
     composite_norm,
     equal_rows_residual,
@@ -16,9 +16,9 @@ from analysis.low_rank import (
     singular_values,
 )
 from analysis.low_rank_bound import lemma_terms
-from analysis.measurement import Measured, Texts
 from analysis.measurements.low_rank_figure import ERRORS, NORMS, RANKS, norm_figure, rank_figure
 from analysis.rows import Row
+from analysis.statistics import HeadSample, select
 from gr_mvdr.explanation import Explanation
 from gr_mvdr.parts import part
 from gr_mvdr.relevance import PairAlignment
@@ -60,10 +60,10 @@ class LowRank:
         if batch.pairwise is not None:
             self._add(PAIRWISE, layers[-1:], [batch.pairwise[rows]], batch, rows)
 
-    def result(self) -> Measured:
+    def result(self) -> Findings:
         """Metrics of the last layer, the tables `low_rank` and `spectrum`, and Figure 4."""
         if not self._values[OWN]:
-            return Measured()
+            return Findings()
         values = {name: _joined(parts) for name, parts in self._values.items() if parts}
         metrics = {}
         for name, found in values.items():
@@ -72,7 +72,7 @@ class LowRank:
         metrics = {key: value for key, value in metrics.items() if value == value}
         rows = [row for name, found in values.items() for row in self._rows(name, found)]
         tables = {"low_rank": rows, "spectrum": list(self._spectrum_rows(values))}
-        return Measured(metrics, tables, self._figures(values, rows))
+        return Findings(metrics, tables, self._figures(values, rows))
 
     def _add(
         self,

@@ -6,14 +6,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from analysis.analysis import Findings, Texts
 from analysis.directed_alignment import directed_alignment, directed_heads, own_direction
 from analysis.exact_match import DIRECTIONS
-from analysis.gallery import GalleryEntry
-from analysis.head_sample import HeadSample, select
-from analysis.measurement import Measured, Texts
+from analysis.figures import GalleryEntry
 from analysis.measurements.shape_figure import CAPTION, shape_figure
 from analysis.rows import Row
 from analysis.shape import entropy, largest_entropy, links_returned, support, top_mass
+from analysis.statistics import HeadSample, select
 from gr_mvdr.explanation import Explanation
 from gr_mvdr.parts import part
 from gr_mvdr.relevance import PairAlignment
@@ -63,14 +63,14 @@ class Shape:
                 self._add((OWN, number, direction), sampled, alignment)
         self._add_links(batch.layers[-1], both)
 
-    def result(self) -> Measured:
+    def result(self) -> Findings:
         """Metrics of the last layer, the table `shape` and its figure."""
         if not self._sums:
-            return Measured()
+            return Findings()
         rows = list(self._rows())
         figure = shape_figure(rows, self._description.title)
         entry = GalleryEntry("shape", "Sparsity of the alignment", CAPTION)
-        return Measured(self._metrics(), {"shape": rows}, [(figure, entry)])
+        return Findings(self._metrics(), {"shape": rows}, [(figure, entry)])
 
     def _counted(self, pairs: PairAlignment, direction: str) -> Tensor:
         side = int(direction == "query_to_document")  # 1: the query aligns

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from analysis.chapters import of_figure, place, reading, title
 from analysis.comparisons.comparison import splits_of
-from analysis.gallery import GalleryEntry, read_gallery
-from analysis.pages import measurement_names
+from analysis.figures import GalleryEntry, read_gallery
 from analysis.pages.case_browser import case_browser, open_runs
 from analysis.pages.page import picture, write_page
 from analysis.run_folder import Run, flatten, read_run
@@ -48,7 +48,7 @@ def write_report(
         run=read,
         headlines=headline_cells(read.metrics, splits_of(read.metrics)),
         metrics=tables,
-        explanations={chapter: measurement_names.explanation(chapter) for chapter in tables},
+        explanations={chapter: reading(chapter) for chapter in tables},
         figures=_chapters([(entry, image) for entry, image in gallery if not entry.case]),
         browser=browser,
         case_notes=notes,
@@ -85,9 +85,9 @@ def _chapters(gallery: Sequence[Picture]) -> dict[str, list[Picture]]:
     """Figures under the headings of their measurements, in the order of the pages."""
     chapters = defaultdict(list)
     for entry, image in gallery:
-        chapters[measurement_names.of_figure(entry.name)].append((entry, image))
-    ordered = sorted(chapters, key=measurement_names.place)
-    return {measurement_names.title(name): chapters[name] for name in ordered}
+        chapters[of_figure(entry.name)].append((entry, image))
+    ordered = sorted(chapters, key=place)
+    return {title(name): chapters[name] for name in ordered}
 
 
 def _texts(nested: dict[str, Any]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from analysis.evaluation import judge, means, without_own
-from analysis.gallery import GalleryEntry
+from analysis.figures import GalleryEntry
 from analysis.metric_names import MISSING, Statistic
 from analysis.rows import Row
 from analysis.studies.adaptation_figure import CAPTION, adaptation_figure

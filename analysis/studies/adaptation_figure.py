@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import matplotlib
 from matplotlib.figure import Figure
 
+from analysis.figures import COLOURS, PAGE_WIDTH, PANEL_HEIGHT, STYLE
 from analysis.metric_names import Statistic
-from analysis.style import COLOURS, PAGE_WIDTH, PANEL_HEIGHT, STYLE
 
 CAPTION = (
     "Bars: nDCG@10 of all test queries when the same vectors are scored under another pairwise "

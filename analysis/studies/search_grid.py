@@ -9,7 +9,7 @@ from typing import Any
 
 from analysis.costs import index_bytes
 from analysis.evaluation import judge, means
-from analysis.gallery import GalleryEntry
+from analysis.figures import GalleryEntry
 from analysis.rows import Row
 from analysis.studies.curves import Curves, draw_curves
 from analysis.studies.study import Findings, study_table

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from omegaconf import DictConfig, OmegaConf
 
 from analysis import metric_names
-from analysis.gallery import Gallery, GalleryEntry
+from analysis.figures import Gallery, GalleryEntry
 from analysis.metric_names import Statistic
 from analysis.rows import Row, write_rows
 from analysis.tables import Cell, Table, markdown

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.comparisons.comparison import Comparison
-from analysis.gallery import Gallery, GalleryEntry
+from analysis.figures import Gallery, GalleryEntry
 from analysis.rows import Row
 from analysis.run_folder import Run
 from analysis.studies.curves import Curves, draw_curves

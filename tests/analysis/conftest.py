@@ -8,10 +8,10 @@ import pytest
 import torch
 from datasets import Dataset
 
-from analysis.measurement import Texts
+from analysis.analysis import Texts
 from analysis.store.alignment_store import AlignmentStore, StoreDescription
 from analysis.store.alignment_writer import AlignmentWriter
-from analysis.token_kinds import TokenKinds
+from analysis.tokens import TokenKinds
 from data_modules.collection import JUDGEMENTS, Collection
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.alignment import MaxSim

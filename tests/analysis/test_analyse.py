@@ -7,12 +7,12 @@ import torch
 from omegaconf import OmegaConf
 
 from analysis.analyse import measure_store, write_findings
-from analysis.gallery import read_gallery
-from analysis.measurement import GoldTokens, Measured, Texts
+from analysis.analysis import Findings, GoldTokens, Texts
+from analysis.figures import read_gallery
 from analysis.measurements.alignment_cases import draw_cases
 from analysis.store.alignment_store import AlignmentStore, StoreDescription
 from analysis.store.alignment_writer import AlignmentWriter
-from analysis.token_kinds import TokenKinds
+from analysis.tokens import TokenKinds
 
 CONFIGURED = OmegaConf.load(
     Path(__file__).parents[2] / "conf/analysis/measurements.yaml"
@@ -82,7 +82,7 @@ def test_batches_change_nothing(tmp_path, make_explanation, monkeypatch):
 def test_metrics_tables_and_figures_are_written_together(tmp_path):
     rows = [{"a": 1, "b": float("nan")}, {"a": 2, "b": None}]
     metrics = write_findings(
-        [Measured({"analysis/x": 1.0}, {"x": rows}), Measured({"analysis/y": 2.0})], tmp_path
+        [Findings({"analysis/x": 1.0}, {"x": rows}), Findings({"analysis/y": 2.0})], tmp_path
     )
     assert metrics == {"analysis/x": 1.0, "analysis/y": 2.0}
     assert (tmp_path / "x.csv").read_text().splitlines() == ["a,b", "1,", "2,"]

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from analysis import bootstrap
-from analysis.bootstrap import interval
+from analysis.statistics import interval
 
 
 def test_a_mean_has_the_interval_of_the_normal_law():

@@ -3,10 +3,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from analysis.analysis import Texts
 from analysis.contribution import contributions, group_shares, top_shares
-from analysis.measurement import Texts
 from analysis.measurements.contribution_report import GROUPS, Contribution
-from analysis.token_kinds import TokenKinds
+from analysis.tokens import TokenKinds
 from gr_mvdr.explanation import Explanation
 from gr_mvdr.relevance import PairAlignment
 

@@ -4,7 +4,7 @@ import numpy
 import pytest
 import torch
 
-from analysis.correlation import pearson, spearman
+from analysis.statistics import pearson, spearman
 
 
 def test_any_rising_function_correlates_fully():

@@ -3,14 +3,14 @@ import math
 import pytest
 import torch
 
+from analysis.analysis import Texts
 from analysis.directed_alignment import directed_alignment, directed_heads, own_direction
 from analysis.exact_match import DIRECTIONS, exact_match
-from analysis.measurement import Texts
 from analysis.measurements.exact_match_figures import exact_match_boxes
 from analysis.measurements.exact_match_report import ExactMatch
 from analysis.measurements.exact_match_table import ExactMatchTable
-from analysis.token_kinds import TokenKinds
 from analysis.token_types import TokenTypeRates
+from analysis.tokens import TokenKinds
 from gr_mvdr.explanation import DecoderPaths, Explanation
 from gr_mvdr.relevance import PairAlignment
 

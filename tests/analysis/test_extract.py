@@ -4,7 +4,7 @@ import torch
 
 from analysis.store import alignment_writer
 from analysis.store.alignment_store import AlignmentStore, StoreDescription
-from analysis.store.extract import extract_alignments
+from analysis.store.alignment_writer import extract_alignments
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.explanation import Explanation
 

@@ -4,7 +4,7 @@ from itertools import pairwise
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from analysis.gallery import save_figure
+from analysis.figures import save_figure
 from analysis.measurements.alignment_heatmap import alignment_heatmap, readable_rows
 
 

@@ -3,8 +3,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from analysis.analysis import GoldTokens, Texts
 from analysis.gold_alignment import MEASURES, at_thresholds, at_top, measure, strength
-from analysis.measurement import GoldTokens, Texts
 from analysis.measurements.gold_alignment_report import DEPTHS, GoldAlignment
 from gr_mvdr.explanation import Explanation
 from gr_mvdr.relevance import PairAlignment

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from analysis import inverse_document_frequency as module
-from analysis.inverse_document_frequency import (
+from analysis.tokens import (
     document_frequencies,
     idf_bin,
     inverse_document_frequency,

@@ -1,12 +1,12 @@
 import pytest
 import torch
 
-from analysis.correlation import spearman
 from analysis.experiments.kernel_report import measure_kernel
 from analysis.experiments.kernel_search import kernel_rankings
-from analysis.gallery import Gallery
+from analysis.figures import Gallery
 from analysis.kernel import feature_maps, kernel_relevance, softmax_relevance, squared_key_norm
 from analysis.rows import write_rows
+from analysis.statistics import spearman
 from gr_mvdr.alignment import Softmax
 from gr_mvdr.batch import cut, pad
 from gr_mvdr.evaluation.metrics import evaluate

@@ -3,12 +3,12 @@ from statistics import mean, median
 import pytest
 import torch
 
-from analysis.head_sample import HeadSample, select
 from analysis.low_rank import low_rank
 from analysis.low_rank_bound import lemma_terms
 from analysis.measurements.exact_match_report import ExactMatch
 from analysis.measurements.low_rank_report import LowRank
 from analysis.measurements.shape_report import Shape
+from analysis.statistics import HeadSample, select
 
 
 def heads_of(store, layer, head):

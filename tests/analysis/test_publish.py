@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import pytest
 from matplotlib.figure import Figure
 
-from analysis.gallery import Gallery, GalleryEntry
+from analysis.figures import Gallery, GalleryEntry
 from analysis.publish import publish_run
 from analysis.rows import write_rows
 from analysis.run_folder import read_run

@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from analysis.gallery import Gallery, GalleryEntry
+from analysis.figures import Gallery, GalleryEntry
 from analysis.measurements.alignment_heatmap import alignment_heatmap
 from analysis.pages.report import write_report
 from analysis.run_folder import UnfinishedRun

@@ -3,10 +3,10 @@ import math
 import pytest
 import torch
 
+from analysis.analysis import Findings, Texts
 from analysis.comparisons.system_agreement import system_agreement
 from analysis.directed_alignment import directed_alignment, directed_heads
 from analysis.exact_match import DIRECTIONS
-from analysis.measurement import Measured, Texts
 from analysis.measurements.shape_report import Shape
 from analysis.shape import (
     agreement,
@@ -16,7 +16,7 @@ from analysis.shape import (
     support,
     top_mass,
 )
-from analysis.token_kinds import TokenKinds
+from analysis.tokens import TokenKinds
 
 D2Q, Q2D = "document_to_query", "query_to_document"
 
@@ -155,7 +155,7 @@ def test_nothing_is_found_in_no_pairs(make_explanation, store_of):
     store = store_of(make_explanation(), "generative")
     no = torch.zeros(30, dtype=torch.bool)
     texts = Texts(torch.zeros(30), TokenKinds(no, no, no), lambda ids: [])
-    assert Shape(store, texts).result() == Measured()
+    assert Shape(store, texts).result() == Findings()
 
 
 def test_a_system_agrees_with_itself(make_explanation, store_of):

@@ -5,7 +5,7 @@ import pytest
 from matplotlib.figure import Figure
 from omegaconf import OmegaConf
 
-from analysis.gallery import GalleryEntry, read_gallery
+from analysis.figures import GalleryEntry, read_gallery
 from analysis.metric_names import Statistic
 from analysis.studies.study import (
     Findings,
@@ -79,7 +79,7 @@ def test_a_study_leaves_a_table_a_figure_and_its_metrics(settings, tmp_path):
 
 
 def test_a_study_keeps_the_figures_that_a_run_has(settings, tmp_path):
-    from analysis.gallery import Gallery
+    from analysis.figures import Gallery
 
     Gallery(tmp_path / "figures").add(Figure(), GalleryEntry("other", "t", "c"))
     run_study(settings, MODEL, "data", tmp_path)

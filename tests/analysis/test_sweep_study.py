@@ -7,7 +7,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from analysis.comparisons.comparison import compare_runs
-from analysis.gallery import read_gallery
+from analysis.figures import read_gallery
 from analysis.run_folder import Run
 from analysis.studies.study import write_study
 from analysis.studies.sweep_study import described, run_rows, swept_values, write_sweep_study

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from analysis.token_kinds import TokenKinds
+from analysis.tokens import TokenKinds
 
 PIECES = [
     "<pad>",

@@ -16,12 +16,12 @@ import torch
 from omegaconf import OmegaConf
 
 from analysis.analyse import measure_store
+from analysis.analysis import Texts
 from analysis.exact_match import exact_match
 from analysis.low_rank import low_rank
-from analysis.measurement import Texts
 from analysis.store.alignment_store import AlignmentStore, StoreDescription
-from analysis.store.extract import extract_alignments
-from analysis.token_kinds import TokenKinds
+from analysis.store.alignment_writer import extract_alignments
+from analysis.tokens import TokenKinds
 from gr_mvdr.alignment import Softmax
 from gr_mvdr.batch import PairBatch, pad
 from models.multi_vector import MultiVector

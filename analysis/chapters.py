@@ -1,7 +1,7 @@
-"""What each measurement is called on pages, and what its numbers mean."""
+"""The chapters of pages: what each is called, in which order they come, how to read them."""
 
 # The order of pages. Name in metrics, figures and tables → heading and how to read it.
-MEASUREMENTS = {
+CHAPTERS = {
     "exact_match": (
         "Exact match",
         "How often a token aligns to the same token on the other side (hard: its strongest partner "
@@ -71,7 +71,7 @@ MEASUREMENTS = {
 _FIGURES = {"alignment_curve": "curve"}
 
 
-def measurement(key: str) -> str:
+def of_metric(key: str) -> str:
     """What a metric belongs to: "analysis/low_rank/…" to "low_rank"."""
     return key.split("/")[1]
 
@@ -80,21 +80,21 @@ def of_figure(name: str) -> str:
     """What a figure belongs to: "exact_match_heads" to "exact_match", an unknown one to itself."""
     if name in _FIGURES:
         return _FIGURES[name]
-    found = [known for known in MEASUREMENTS if name == known or name.startswith(f"{known}_")]
+    found = [known for known in CHAPTERS if name == known or name.startswith(f"{known}_")]
     return max(found, key=len, default=name)
 
 
 def title(name: str) -> str:
     """A measurement's heading; one that is not known is called by its name."""
     words = name.replace("_", " ")
-    return MEASUREMENTS[name][0] if name in MEASUREMENTS else words[:1].upper() + words[1:]
+    return CHAPTERS[name][0] if name in CHAPTERS else words[:1].upper() + words[1:]
 
 
-def explanation(heading: str) -> str:
+def reading(heading: str) -> str:
     """How to read what stands under a heading; nothing where that is not known."""
-    return dict(MEASUREMENTS.values()).get(heading, "")
+    return dict(CHAPTERS.values()).get(heading, "")
 
 
 def place(name: str) -> int:
     """Where a measurement stands among the others; unknown ones come last."""
-    return list(MEASUREMENTS).index(name) if name in MEASUREMENTS else len(MEASUREMENTS)
+    return list(CHAPTERS).index(name) if name in CHAPTERS else len(CHAPTERS)

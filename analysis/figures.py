@@ -1,15 +1,75 @@
-"""The figures of a run: files for people, and a list that says how to read each."""
+"""How figures look, and the list of a run's figures that says how to read each.
+
+Colours are Okabe and Ito's, told apart by every kind of colour vision; lines and bars differ in
+marker or hatch as well. Sizes are those of the ACM's two-column page.
+"""
 
 import json
 import re
 import warnings
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from gr_mvdr.files.reading import reading
 from gr_mvdr.files.writing import new_file, write_json
+
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+HATCHES = ("", "//", "..", "xx", "\\\\", "--", "++", "oo")
+
+COLUMN_WIDTH, PAGE_WIDTH = 3.33, 7.0  # inches, of the ACM's two-column page
+PANEL_HEIGHT = 2.5
+
+STYLE = {
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "grid.color": "#dddddd",
+    "lines.linewidth": 1.2,
+    "lines.markersize": 4,
+    "figure.dpi": 100,
+    "pdf.fonttype": 42,  # text stays text in the PDF
+}
+
+# What an alignment's aligning side is.
+ALIGNING = {"query_to_document": "query", "document_to_query": "document"}
+
+
+BOX_WIDTH = 0.36
+STEP = BOX_WIDTH + 0.06  # between two kinds of boxes at one place
+
+
+def draw_boxes(axes: Axes, values: Sequence[Tensor], number: int) -> None:
+    """Boxes of one kind, the first of two at each place or the second (`number` 0 or 1).
+
+    Quartiles, median, whiskers and the mean as a diamond; outliers are left out.
+
+    Args:
+        values: (n,) of each place, from 0; nothing is drawn where n = 0.
+    """
+    filled = [(place, box.numpy()) for place, box in enumerate(values) if len(box)]
+    if not filled:
+        return
+    axes.boxplot(
+        [box for _, box in filled],
+        positions=[place + (number - 0.5) * STEP for place, _ in filled],
+        widths=BOX_WIDTH,
+        manage_ticks=False,
+        patch_artist=True,
+        showmeans=True,
+        showfliers=False,
+        boxprops={"facecolor": COLOURS[number], "hatch": HATCHES[number]},
+        medianprops={"color": "black", "linewidth": 1.6},
+        meanprops={"marker": "D", "markerfacecolor": "white", "markeredgecolor": "black"},
+    )
+
 
 LIST = "figures.json"
 _NAME = re.compile(r"[\w-][\w.=+ -]*")

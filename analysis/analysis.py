@@ -7,9 +7,9 @@ from typing import Protocol
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from analysis.gallery import GalleryEntry
+from analysis.figures import GalleryEntry
 from analysis.rows import Row
-from analysis.token_kinds import TokenKinds
+from analysis.tokens import TokenKinds
 from gr_mvdr.explanation import Explanation
 
 
@@ -44,7 +44,7 @@ class Texts:
 
 
 @dataclass
-class Measured:
+class Findings:
     """What a measurement found.
 
     Attributes:
@@ -64,5 +64,5 @@ class Measurement(Protocol):
     def update(self, batch: Explanation, first: int) -> None:
         """Takes in a padded batch; its pairs are `store.pairs[first : first + len(batch)]`."""
 
-    def result(self) -> Measured:
+    def result(self) -> Findings:
         """What was found; without pairs to which the question applies, nothing."""

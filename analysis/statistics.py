@@ -1,0 +1,134 @@
+"""Intervals, correlations, and samples that are the same every time."""
+
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gr_mvdr.relevance import PairAlignment
+
+RESAMPLES = 1000
+LEVEL = 0.95
+CELLS = 2**22  # weights drawn at once: 32 MB as float64
+
+
+def interval(
+    sums: Tensor,
+    counts: Tensor,
+    resamples: int = RESAMPLES,
+    level: float = LEVEL,
+    seed: int = 0,
+) -> tuple[Tensor, Tensor]:
+    """The interval of K ratios Σ_p sums / Σ_p counts when the P units are drawn anew.
+
+    Units (such as pairs) are drawn as wholes, with replacement, so that tokens of one text stay
+    together; the same draw serves all K ratios. A draw that leaves a ratio without any count says
+    nothing about it.
+
+    Args:
+        sums: (P, K) what each unit adds to the numerators.
+        counts: (P, K) what it adds to the denominators, ≥ 0.
+        resamples: draws. level: the share of draws within the interval. seed: of the draws.
+
+    Returns:
+        (low, high), each (K,) float64; NaN where nothing was counted.
+
+    Raises:
+        ValueError: unequal shapes, a level not within (0, 1), or resamples below 1.
+    """
+    if sums.shape != counts.shape or sums.dim() != 2:
+        raise ValueError(f"sums {tuple(sums.shape)}, counts {tuple(counts.shape)}: must be (P, K)")
+    if not 0 < level < 1:
+        raise ValueError(f"level={level}: must be between 0 and 1")
+    if resamples < 1:
+        raise ValueError(f"resamples={resamples}: must be ≥ 1")
+    units, ratios = sums.shape
+    if not units or not ratios:
+        nothing = torch.full((ratios,), torch.nan, dtype=torch.float64)
+        return nothing, nothing.clone()
+    drawn = _drawn_ratios(sums.double(), counts.double(), resamples, seed)
+    tails = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
+    low, high = drawn.nanquantile(tails, dim=0)
+    return low, high
+
+
+def _drawn_ratios(sums: Tensor, counts: Tensor, resamples: int, seed: int) -> Tensor:
+    """(resamples, K), NaN where a draw has no count."""
+    units, ratios = sums.shape
+    both = torch.cat([sums, counts], 1)
+    generator = torch.Generator().manual_seed(seed)
+    parts, at_once = [], max(1, CELLS // units)
+    for start in range(0, resamples, at_once):
+        draws = min(at_once, resamples - start)
+        chosen = torch.randint(units, (draws, units), generator=generator)
+        weights = torch.zeros(draws, units, dtype=torch.float64)
+        weights.scatter_add_(1, chosen, torch.ones((), dtype=torch.float64).expand(draws, units))
+        parts.append(weights @ both)
+    drawn = torch.cat(parts)
+    return drawn[:, :ratios] / drawn[:, ratios:]
+
+
+def spearman(first: Tensor, second: Tensor) -> float:
+    """Spearman's ρ, the correlation of ranks; equal values share the mean of their ranks.
+
+    Args:
+        first, second: (n,) of any number type.
+
+    Returns:
+        ρ in [−1, 1]; NaN with fewer than two values, or where one side never varies.
+    """
+    return pearson(_ranks(first), _ranks(second))
+
+
+def pearson(first: Tensor, second: Tensor) -> float:
+    """Pearson's r of (n,) values, in fp64; NaN as `spearman`."""
+    if len(first) < 2:
+        return float("nan")
+    one, other = (values.double() - values.double().mean() for values in (first, second))
+    return float(one @ other / (one.norm() * other.norm()))  # 0 / 0 where a side never varies
+
+
+def _ranks(values: Tensor) -> Tensor:
+    """(n,) float64 ranks from 1, ties averaged."""
+    _, which, counts = torch.unique(values, return_inverse=True, return_counts=True)
+    last = counts.cumsum(0).double()
+    return (last - (counts - 1) / 2)[which]
+
+
+def spread(table: Any, limit: int) -> Any:
+    """At most `limit` rows of a column table, evenly spread from the first to the last."""
+    return table if limit >= len(table) else table.select(spread_numbers(len(table), limit))
+
+
+def spread_numbers(size: int, limit: int) -> list[int]:
+    """At most `limit` numbers from 0 to size − 1, evenly spread, both ends included."""
+    return np.linspace(0, size - 1, min(limit, size)).round().astype(int).tolist()
+
+
+MATRICES = 100_000  # (pair, layer, head) at most; 2,000 pairs of 6 layers of 8 heads
+
+
+class HeadSample:
+    """An even sample of a store's pairs.
+
+    Args:
+        pairs: how many the store holds.
+        heads: matrices of each, layers × heads.
+        matrices: how many to look at, at most.
+    """
+
+    def __init__(self, pairs: int, heads: int, matrices: int = MATRICES):
+        self.stride = max(1, -(-pairs * heads // matrices))
+
+    def rows(self, first: int, size: int) -> Tensor:
+        """(n,) int64, the sampled ones among the pairs first … first + size − 1, counted from 0."""
+        return torch.arange(min(-first % self.stride, size), size, self.stride)
+
+
+def select(pairs: PairAlignment, rows: Tensor) -> PairAlignment:
+    """These rows of a batch; the batch itself, without a copy, where they are all."""
+    if len(rows) == len(pairs.score):
+        return pairs
+    return PairAlignment(**{part.name: getattr(pairs, part.name)[rows] for part in fields(pairs)})
