@@ -12,11 +12,17 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from analysis.analyse import analyse_run
-from analysis.costs import index_bytes, peak_memory_bytes, query_milliseconds, reset_peak_memory
-from analysis.evaluation import evaluate_reranking, evaluate_retrieval
-from analysis.pages.report import write_report
+from analysis.evaluation import (
+    evaluate_reranking,
+    evaluate_retrieval,
+    index_bytes,
+    peak_memory_bytes,
+    query_milliseconds,
+    reset_peak_memory,
+)
 from analysis.provenance import provenance
 from analysis.publish import publish_run
+from analysis.report.report import write_report
 from analysis.run_folder import CHECKPOINT, finite, opened_run, read_run, start_run
 from analysis.studies.study import check_study, run_study
 from conf.command import command

@@ -15,7 +15,7 @@ from analysis.directed_alignment import directed_alignment, own_direction
 from analysis.exact_match import exact_match
 from analysis.figures import COLOURS, MARKERS, PAGE_WIDTH, PANEL_HEIGHT, STYLE, GalleryEntry
 from analysis.low_rank import low_rank
-from analysis.rows import Row, write_rows
+from analysis.tables import Row, write_rows
 from gr_mvdr.explanation import Explanation
 
 FILE = "alignment_curve.csv"

@@ -15,10 +15,10 @@ from analysis.alignment_curve import measure_curve
 from analysis.analysis import Findings, GoldTokens, Texts
 from analysis.figures import Gallery
 from analysis.measurements.alignment_cases import draw_cases
-from analysis.rows import write_rows
 from analysis.store.alignment_store import AlignmentStore, StoreDescription
 from analysis.store.alignment_writer import extract_alignments
 from analysis.store.vocabulary import write_vocabulary
+from analysis.tables import write_rows
 from analysis.tokens import TokenKinds, document_frequencies, inverse_document_frequency
 from data_modules.gold import gold_tokens
 from gr_mvdr.parts import TARGET, admitting, build

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from analysis.figures import GalleryEntry
-from analysis.rows import Row
+from analysis.tables import Row
 from analysis.tokens import TokenKinds
 from gr_mvdr.explanation import Explanation
 

@@ -14,13 +14,12 @@ from omegaconf import DictConfig
 from rich.console import Console
 from rich.text import Text
 
-from analysis.comparisons.comparison import Comparison, Section, compare_runs
-from analysis.comparisons.comparison_files import write_comparison
-from analysis.comparisons.paper import read_paper
-from analysis.comparisons.paper_table import write_paper_table
+from analysis.comparison.comparison import Comparison, Section, compare_runs
+from analysis.comparison.page import write_comparison
+from analysis.comparison.paper import read_paper, write_paper_table
 from analysis.metric_names import group
-from analysis.own_folder import check_links
 from analysis.publish import publish_comparison
+from analysis.run_folder import check_links
 from analysis.tables import Cell, Table, summary
 from conf.command import command
 from gr_mvdr.files.printable import printable

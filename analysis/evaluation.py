@@ -1,15 +1,23 @@
-"""Retrieve and rerank the test queries with any system (gr_as_mvdr §6.3)."""
+"""How good a system retrieves and reranks the test queries (gr_as_mvdr §6.3), and what it costs."""
 
+import resource
+import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from math import fsum
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from gr_mvdr.evaluation.metrics import evaluate_queries
 from gr_mvdr.evaluation.ranking import Ranking, write_qrels
 
 # Query id → metric → value.
 QueryMetrics = dict[str, dict[str, float]]
+# Queries whose latency is measured, one at a time.
+LATENCY_QUERIES = 50
 
 
 def evaluate_retrieval(model: Any, data: Any, run: Path, depth: int) -> dict[str, float]:
@@ -117,3 +125,39 @@ def _file(name: str, split: str, data: Any) -> str:
 def _prefixed(found: dict[str, float], name: str, split: str, data: Any) -> dict[str, float]:
     place = name if split == data.test_splits[0] else f"{name}/{split}"
     return {f"{place}/{metric}": value for metric, value in found.items()}
+
+
+def query_milliseconds(model: Any, data: Any, depth: int) -> dict[str, float]:
+    """Latency of single queries, encoding included: median and 95th percentile in ms."""
+    queries = data.test_queries(data.test_splits[0])
+    times = []
+    for row in range(min(LATENCY_QUERIES, len(queries))):
+        query = queries.select([row])
+        start = time.perf_counter()
+        model.retrieve(query, depth)
+        times.append(1000 * (time.perf_counter() - start))
+    return {
+        "cost/query_ms_p50": float(np.percentile(times, 50)),
+        "cost/query_ms_p95": float(np.percentile(times, 95)),
+    }
+
+
+def index_bytes(folder: Path) -> int:
+    """Bytes of all files of an index folder."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def reset_peak_memory() -> None:
+    """Starts a new peak for this run: a sweep's runs share one process (Linux only)."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_memory_bytes() -> int:
+    """The largest resident size of this process since `reset_peak_memory`."""
+    try:
+        status = Path("/proc/self/status").read_text()
+        return 1024 * int(status.split("VmHWM:")[1].split()[0])
+    except (OSError, IndexError):
+        unit = 1 if sys.platform == "darwin" else 1024
+        return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

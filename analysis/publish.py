@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from analysis.comparisons.comparison import Comparison
-from analysis.comparisons.comparison_files import numbers
+from analysis.comparison.comparison import Comparison
+from analysis.comparison.page import numbers
 from analysis.figures import read_gallery
 from analysis.run_folder import Run, flatten
 from analysis.tables import Table

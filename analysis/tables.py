@@ -1,15 +1,19 @@
-"""Metrics laid out as tables for people: what stands in rows, what in columns, what is bold."""
+"""Tables: rows of plain values in CSV files, and metrics laid out for people."""
 
+import csv
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from analysis import metric_names
-from analysis.comparisons.comparison import Group, Section
+from analysis.comparison.comparison import Group, Section
 from analysis.metric_names import Statistic
+from gr_mvdr.files.writing import new_file
 
+Row = dict[str, Any]
 MANY_COLUMNS = 8  # more than these do not stand side by side on a page
 
 
@@ -145,3 +149,34 @@ def headline_cells(metrics: dict[str, float], splits: set[str]) -> list[tuple[st
     statistics = metric_names.with_intervals(metrics)
     keys = metric_names.headlines(sorted(statistics, key=metric_names.order), splits)
     return [(metric_names.full_label(k), metric_names.text(k, statistics[k])) for k in keys]
+
+
+def write_rows(
+    rows: Sequence[Row], path: Path, columns: Sequence[str] | None = None, none: str = ""
+) -> None:
+    """Writes rows as CSV (temporary name, then renamed); an empty cell where a value is NaN.
+
+    Args:
+        columns: in which order; by default as they first appear in the rows.
+        none: what stands for None.
+    """
+    columns = columns or list(dict.fromkeys(name for row in rows for name in row))
+    with new_file(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        for row in rows:
+            writer.writerow({name: _csv_cell(value, none) for name, value in row.items()})
+
+
+def _csv_cell(value: Any, none: str) -> Any:
+    if value is None:
+        return none
+    return "" if value != value else value
+
+
+def describe_value(value: Any) -> Any:
+    """A value for a cell: a part by its class and arguments, "FirstTokens(k=28)"."""
+    if isinstance(value, dict) and "_target_" in value:
+        arguments = (f"{k}={describe_value(part)}" for k, part in value.items() if k != "_target_")
+        return f"{value['_target_'].rpartition('.')[2]}({', '.join(arguments)})"
+    return str(value) if isinstance(value, dict | list) else value

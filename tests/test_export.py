@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from analysis.export import export_run
 from analysis.model_card import model_card
-from analysis.restore import restored
+from analysis.run import restored
 from analysis.run_folder import UnfinishedRun, read_run
 from gr_mvdr.tokenizers import EOS_ID, load_tokenizer
 from models.export.read import load_exported
@@ -115,7 +115,7 @@ def test_sentence_transformers_is_checked_on_the_runs_own_pairs(runs, tmp_path, 
 
 def test_a_library_that_differs_stops_the_export(runs, tmp_path, monkeypatch):
     pytest.importorskip("sentence_transformers")
-    monkeypatch.setattr("analysis.export_check.TOLERANCE", 0.0)
+    monkeypatch.setattr("analysis.export.TOLERANCE", 0.0)
     with pytest.raises(ValueError, match=r"check=true: .* differs by .*, must be ≤ 0e\+00"):
         export_run(runs / "t5_colbert", tmp_path / "exported", check=True)
     assert not list(tmp_path.iterdir())

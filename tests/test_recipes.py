@@ -11,14 +11,14 @@ import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from analysis.comparisons.paper import PAPERS, read_paper
+from analysis.comparison.paper import PAPERS, read_paper
 from analysis.recipes import rehearse as rehearsing
 from analysis.recipes.cost import SIZES, Work
 from analysis.recipes.document import DOCUMENT, composed, documented
 from analysis.recipes.recipe import makers, read_recipe, read_recipes
 from analysis.recipes.rehearse import chosen_recipes, read_record, rehearse, run
 from analysis.recipes.work import Corpus, work
-from analysis.restore import restored
+from analysis.run import restored
 from analysis.run_folder import find_runs
 from conf.checks import check_values
 from conf.rehearse import rehearsal_of, rehearsed

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from analysis.analysis import Findings
-from analysis.rows import Row
 from analysis.statistics import spread
+from analysis.tables import Row
 from data_modules.gold import gold_tokens
 from gr_mvdr.batch import cut
 from gr_mvdr.parts import part

@@ -18,7 +18,7 @@ from analysis.contribution import contributions
 from analysis.experiments.deletion_figure import CAPTION, deletion_figure
 from analysis.experiments.token_removal import SIDES, removable, strongest, without_tokens
 from analysis.figures import GalleryEntry
-from analysis.rows import Row
+from analysis.tables import Row
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.parts import part
 from gr_mvdr.progress import track

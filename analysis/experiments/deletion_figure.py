@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.figures import COLOURS, MARKERS, PAGE_WIDTH, PANEL_HEIGHT, STYLE
-from analysis.rows import Row
+from analysis.tables import Row
 
 LABELS = {"aligned": "the most aligned tokens", "random": "random tokens"}
 NORMAL = 1.96  # standard errors: 95 % of a normal distribution

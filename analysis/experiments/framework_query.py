@@ -15,7 +15,7 @@ from analysis.analysis import Findings
 from analysis.figures import GalleryEntry
 from analysis.measurements.framework_figure import share_bars
 from analysis.measurements.framework_report import TokenAndPairShares, path_rows
-from analysis.rows import Row
+from analysis.tables import Row
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.explanation import DecoderPaths
 from gr_mvdr.parts import part

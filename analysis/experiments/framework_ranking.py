@@ -15,8 +15,8 @@ from analysis.analysis import Findings
 from analysis.evaluation import QueryMetrics, judge, means
 from analysis.experiments.framework_ranking_figure import CAPTION, ranking_bars
 from analysis.figures import GalleryEntry
-from analysis.rows import Row
 from analysis.statistics import interval, pearson, spearman, spread
+from analysis.tables import Row
 from gr_mvdr.batch import PairBatch, cut, pad
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.explanation import Explanation

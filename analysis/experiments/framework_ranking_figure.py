@@ -6,7 +6,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from analysis.figures import COLOURS, HATCHES, PAGE_WIDTH, PANEL_HEIGHT, STYLE
-from analysis.rows import Row
+from analysis.tables import Row
 
 CAPTION = (
     "Candidates ranked by ever more of the model: Eq. 14 of the last layer's cross-attention, of "

@@ -11,7 +11,7 @@ from matplotlib.ticker import NullLocator
 from analysis.experiments.kernel_search import EXACT
 from analysis.figures import COLOURS, MARKERS, PAGE_WIDTH, PANEL_HEIGHT, STYLE
 from analysis.kernel import ELU, UNIFORM
-from analysis.rows import Row
+from analysis.tables import Row
 
 TITLES = {
     "error": "relative error",

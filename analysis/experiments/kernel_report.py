@@ -24,8 +24,8 @@ from analysis.kernel import (
     softmax_relevance,
     squared_key_norm,
 )
-from analysis.rows import Row
 from analysis.statistics import spearman, spread
+from analysis.tables import Row
 from gr_mvdr.explanation import Factors
 from gr_mvdr.parts import part
 from gr_mvdr.progress import track

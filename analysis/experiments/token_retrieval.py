@@ -10,8 +10,8 @@ from torch import Tensor
 
 from analysis.analysis import Findings
 from analysis.figures import COLOURS, PAGE_WIDTH, PANEL_HEIGHT, STYLE, GalleryEntry
-from analysis.rows import Row
 from analysis.statistics import spread
+from analysis.tables import Row
 from gr_mvdr.parts import part
 from gr_mvdr.progress import track
 from gr_mvdr.token_index.index import TokenIndex

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from analysis.analysis import Findings, Texts
 from analysis.contribution import contributions, group_shares, top_shares
-from analysis.rows import Row
+from analysis.tables import Row
 from analysis.tokens import BIN_NAMES, idf_bin
 from gr_mvdr.explanation import Explanation
 from gr_mvdr.parts import part

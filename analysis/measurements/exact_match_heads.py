@@ -9,8 +9,8 @@ from torch import Tensor
 from analysis.analysis import Texts
 from analysis.directed_alignment import directed_heads
 from analysis.exact_match import DIRECTIONS, MEASURES, exact_match
-from analysis.rows import Row
 from analysis.statistics import HeadSample, interval, select
+from analysis.tables import Row
 from analysis.tokens import BIN_NAMES, idf_bin
 from gr_mvdr.explanation import Explanation
 from gr_mvdr.relevance import PairAlignment

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from analysis.exact_match import DIRECTIONS, MEASURES
-from analysis.rows import Row
 from analysis.statistics import interval, spearman
+from analysis.tables import Row
 from analysis.token_types import DEFINITIONS, TokenTypeRates
 from analysis.tokens import BIN_NAMES, idf_bin
 

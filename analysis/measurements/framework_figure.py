@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from analysis.figures import COLOURS, HATCHES, PAGE_WIDTH, STYLE
 from analysis.framework import path_kind
-from analysis.rows import Row
+from analysis.tables import Row
 
 CAPTION = (
     "Every logit of a target token is the sum of what these paths of the decoder add to it, top to "

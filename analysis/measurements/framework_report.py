@@ -14,8 +14,8 @@ from analysis.analysis import Findings, Texts
 from analysis.figures import GalleryEntry
 from analysis.framework import PathShares, head_contributions, path_kind, path_sum_error
 from analysis.measurements.framework_figure import CAPTION, share_bars
-from analysis.rows import Row
 from analysis.store.alignment_store import AlignmentStore
+from analysis.tables import Row
 from gr_mvdr.explanation import DecoderPaths, Explanation
 from gr_mvdr.parts import part
 

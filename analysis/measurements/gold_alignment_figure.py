@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from analysis.exact_match import DIRECTIONS
 from analysis.figures import COLOURS, MARKERS, PAGE_WIDTH, PANEL_HEIGHT, STYLE
-from analysis.rows import Row
+from analysis.tables import Row
 
 MAXIMUM_LAYERS = 4  # more curves in a panel cannot be told apart
 TITLES = {"query_to_document": "query to document", "document_to_query": "document to query"}

@@ -17,8 +17,8 @@ from analysis.exact_match import DIRECTIONS
 from analysis.figures import GalleryEntry
 from analysis.gold_alignment import MEASURES, at_thresholds, at_top, measure, strength
 from analysis.measurements.gold_alignment_figure import CAPTION, gold_figure
-from analysis.rows import Row
 from analysis.statistics import select
+from analysis.tables import Row
 from gr_mvdr.explanation import Explanation
 from gr_mvdr.parts import part
 from gr_mvdr.relevance import PairAlignment

@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from analysis.figures import COLOURS, HATCHES, MARKERS, PAGE_WIDTH, PANEL_HEIGHT, STYLE, draw_boxes
-from analysis.rows import Row
+from analysis.tables import Row
 
 VALUES = 30  # singular values that are drawn
 

@@ -17,8 +17,8 @@ from analysis.low_rank import (
 )
 from analysis.low_rank_bound import lemma_terms
 from analysis.measurements.low_rank_figure import ERRORS, NORMS, RANKS, norm_figure, rank_figure
-from analysis.rows import Row
 from analysis.statistics import HeadSample, select
+from analysis.tables import Row
 from gr_mvdr.explanation import Explanation
 from gr_mvdr.parts import part
 from gr_mvdr.relevance import PairAlignment

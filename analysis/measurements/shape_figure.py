@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.figures import COLOURS, MARKERS, PAGE_WIDTH, PANEL_HEIGHT, STYLE
-from analysis.rows import Row
+from analysis.tables import Row
 
 CAPTION = (
     "Left: the share of a token's alignment that its strongest partners hold, last layer; a high "

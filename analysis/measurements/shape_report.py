@@ -11,9 +11,9 @@ from analysis.directed_alignment import directed_alignment, directed_heads, own_
 from analysis.exact_match import DIRECTIONS
 from analysis.figures import GalleryEntry
 from analysis.measurements.shape_figure import CAPTION, shape_figure
-from analysis.rows import Row
 from analysis.shape import entropy, largest_entropy, links_returned, support, top_mass
 from analysis.statistics import HeadSample, select
+from analysis.tables import Row
 from gr_mvdr.explanation import Explanation
 from gr_mvdr.parts import part
 from gr_mvdr.relevance import PairAlignment

@@ -13,8 +13,8 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from analysis import metric_names
 from analysis.figures import COLOURS, COLUMN_WIDTH, MARKERS, PAGE_WIDTH, PANEL_HEIGHT, STYLE
 from analysis.metric_names import Statistic
-from analysis.rows import Row
 from analysis.studies.study import columns_of, is_measure, over_seeds
+from analysis.tables import Row
 
 LEGEND_ROW = 0.2  # inches that a row of the legend takes
 LEGEND_LETTERS = {True: 110, False: 48}  # of a row, below a page's width or a column's

@@ -7,12 +7,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from analysis.costs import index_bytes
-from analysis.evaluation import judge, means
+from analysis.evaluation import index_bytes, judge, means
 from analysis.figures import GalleryEntry
-from analysis.rows import Row
 from analysis.studies.curves import Curves, draw_curves
 from analysis.studies.study import Findings, study_table
+from analysis.tables import Row
 from gr_mvdr.evaluation.metrics import METRICS, rank_of
 from gr_mvdr.evaluation.ranking import Ranking, recall_of_exact
 from gr_mvdr.parts import part

@@ -19,8 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from analysis import metric_names
 from analysis.figures import Gallery, GalleryEntry
 from analysis.metric_names import Statistic
-from analysis.rows import Row, write_rows
-from analysis.tables import Cell, Table, markdown
+from analysis.tables import Cell, Row, Table, markdown, write_rows
 from gr_mvdr.files.writing import write_text
 from gr_mvdr.parts import admitting, build
 

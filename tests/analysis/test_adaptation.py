@@ -7,8 +7,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from analysis.metric_names import Statistic
-from analysis.studies.adaptation import Adaptation, Strategy
-from analysis.studies.adaptation_figure import adaptation_figure
+from analysis.studies.adaptation import Adaptation, Strategy, adaptation_figure
 from analysis.studies.study import check_study, run_study
 from gr_mvdr.alignment import TopK, TopP
 from gr_mvdr.evaluation.metrics import evaluate

@@ -6,9 +6,7 @@ import pytest
 import torch
 
 from analysis.directed_alignment import directed_alignment
-from analysis.pages.case_browser import as_script
-from analysis.pages.case_selection import Candidate, choose_cases
-from analysis.pages.cases import AlignedRun, cases_of, packed
+from analysis.report.cases import AlignedRun, Candidate, as_script, cases_of, choose_cases, packed
 from analysis.store.alignment_store import AlignmentStore, StoreDescription
 from analysis.store.alignment_writer import AlignmentWriter
 from analysis.store.vocabulary import Vocabulary, read_vocabulary, write_vocabulary

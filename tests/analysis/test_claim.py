@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from analysis.claim import LOCK, claimed
+from analysis.run_folder import LOCK, claimed
 
 
 def child(folder, then):

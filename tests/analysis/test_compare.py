@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 from analysis import metric_names
 from analysis.compare import compare, main
-from analysis.comparisons.comparison import compare_runs
+from analysis.comparison.comparison import compare_runs
 from analysis.metric_names import Statistic
 from analysis.sweep import CompareRuns
 from analysis.tables import comparison_tables, summary

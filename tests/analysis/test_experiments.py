@@ -9,12 +9,11 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from analysis.comparisons.paper import read_paper
+from analysis.comparison.paper import read_paper
 from analysis.recipes.recipe import read_recipe
 from analysis.studies.curves import Curves, draw_curves
 from analysis.studies.study import check_study
-from analysis.studies.sweep_study import swept_values
-from analysis.sweep import CompareRuns
+from analysis.sweep import CompareRuns, swept_values
 from conf.resolvers import register_resolvers
 from gr_mvdr.parts import build
 

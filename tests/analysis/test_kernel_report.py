@@ -5,8 +5,8 @@ from analysis.experiments.kernel_report import measure_kernel
 from analysis.experiments.kernel_search import kernel_rankings
 from analysis.figures import Gallery
 from analysis.kernel import feature_maps, kernel_relevance, softmax_relevance, squared_key_norm
-from analysis.rows import write_rows
 from analysis.statistics import spearman
+from analysis.tables import write_rows
 from gr_mvdr.alignment import Softmax
 from gr_mvdr.batch import cut, pad
 from gr_mvdr.evaluation.metrics import evaluate

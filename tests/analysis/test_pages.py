@@ -13,7 +13,7 @@ import torch
 
 from analysis.compare import compare
 from analysis.directed_alignment import directed_alignment
-from analysis.pages.report import write_report
+from analysis.report.report import write_report
 from analysis.store.alignment_store import AlignmentStore, StoreDescription
 from analysis.store.alignment_writer import AlignmentWriter
 from analysis.store.vocabulary import write_vocabulary

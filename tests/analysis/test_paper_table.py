@@ -7,10 +7,9 @@ import pytest
 from omegaconf import OmegaConf
 
 from analysis.compare import compare, main
-from analysis.comparisons.comparison import compare_runs
-from analysis.comparisons.judged_queries import JudgedQueries
-from analysis.comparisons.paper import read_paper
-from analysis.comparisons.paper_table import paper_lines, write_paper_table
+from analysis.comparison.comparison import compare_runs
+from analysis.comparison.paper import paper_lines, read_paper, write_paper_table
+from analysis.comparison.significance import JudgedQueries
 from analysis.evaluation import evaluate_retrieval
 from analysis.run_folder import read_run
 from analysis.sweep import CompareRuns

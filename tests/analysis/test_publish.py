@@ -6,8 +6,8 @@ from matplotlib.figure import Figure
 
 from analysis.figures import Gallery, GalleryEntry
 from analysis.publish import publish_run
-from analysis.rows import write_rows
 from analysis.run_folder import read_run
+from analysis.tables import write_rows
 
 
 class Recorded:

@@ -7,7 +7,7 @@ import pytest
 
 from analysis.figures import Gallery, GalleryEntry
 from analysis.measurements.alignment_heatmap import alignment_heatmap
-from analysis.pages.report import write_report
+from analysis.report.report import write_report
 from analysis.run_folder import UnfinishedRun
 from analysis.store.alignment_store import StoreDescription
 from analysis.store.alignment_writer import AlignmentWriter

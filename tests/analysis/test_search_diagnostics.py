@@ -14,7 +14,7 @@ from analysis.experiments.search_errors import search_errors
 from analysis.experiments.search_figure import outcome, search_figure
 from analysis.experiments.search_trace import SearchTrace
 from analysis.figures import Gallery, GalleryEntry, read_gallery
-from analysis.pages.report import write_report
+from analysis.report.report import write_report
 from analysis.tables import run_tables
 from gr_mvdr.decoding.beam_search import beam_search
 from gr_mvdr.decoding.trie import Trie

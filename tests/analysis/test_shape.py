@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from analysis.analysis import Findings, Texts
-from analysis.comparisons.system_agreement import system_agreement
+from analysis.comparison.agreement import system_agreement
 from analysis.directed_alignment import directed_alignment, directed_heads
 from analysis.exact_match import DIRECTIONS
 from analysis.measurements.shape_report import Shape

@@ -3,8 +3,8 @@ import csv
 import pytest
 
 from analysis.compare import compare
-from analysis.comparisons.comparison import Group, Section
-from analysis.comparisons.significance_tables import (
+from analysis.comparison.comparison import Group, Section
+from analysis.comparison.significance import (
     difference_tables,
     effectiveness,
     interval_table,

@@ -6,12 +6,18 @@ from types import SimpleNamespace
 import pytest
 from omegaconf import OmegaConf
 
-from analysis.comparisons.comparison import compare_runs
+from analysis.comparison.comparison import compare_runs
 from analysis.figures import read_gallery
 from analysis.run_folder import Run
 from analysis.studies.study import write_study
-from analysis.studies.sweep_study import described, run_rows, swept_values, write_sweep_study
-from analysis.sweep import CompareRuns, swept_keys
+from analysis.sweep import (
+    CompareRuns,
+    run_rows,
+    swept_keys,
+    swept_values,
+    write_sweep_study,
+)
+from analysis.tables import describe_value
 
 CURVES = {"x": "keep_document", "hue": "salience", "title": "Figure 6"}
 METRICS = {
@@ -120,7 +126,7 @@ def test_what_was_swept_is_shown_as_it_was_chosen():
         "pooling@model.pooling.query": "first_k",
         "model.sizes": "[1, 2]",
     }
-    assert described({"_target_": "a.B", "c": {"_target_": "D"}}) == "B(c=D())"
+    assert describe_value({"_target_": "a.B", "c": {"_target_": "D"}}) == "B(c=D())"
 
 
 def test_main_metrics_only():

@@ -9,8 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 import train  # noqa: F401  (imported once, before children are forked)
-from analysis.claim import LOCK
-from analysis.run_folder import missing_parts
+from analysis.run_folder import LOCK, missing_parts
 from tests.faults.forked import Child, imported, metrics, run
 
 MODELS = ["bm25", "t5_colbert", "t5_seal", "dsi_naive"]

@@ -20,9 +20,8 @@ from pathlib import Path
 import datasets
 
 from analysis.compare import compare
-from analysis.pages.report import write_report
-from analysis.restore import restored
-from analysis.run import analyse_again
+from analysis.report.report import write_report
+from analysis.run import analyse_again, restored
 from analysis.run_folder import read_run
 from models.export.read import load_exported
 from models.rerank_pipeline import RerankPipeline

@@ -18,11 +18,9 @@ import torch
 import yaml
 
 from analysis.compare import compare
-from analysis.own_folder import check_links
-from analysis.pages.case_browser import as_script
-from analysis.restore import restored
-from analysis.run import analyse_again
-from analysis.run_folder import read_run
+from analysis.report.cases import as_script
+from analysis.run import analyse_again, restored
+from analysis.run_folder import check_links, read_run
 from conf.errors import errors_in_a_line
 from data_modules.builders.public import public
 from gr_mvdr.files.reading import read_checkpoint, read_yaml

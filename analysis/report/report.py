@@ -1,19 +1,23 @@
 """`report.html` of a run: metrics, figures, cases and provenance in one file that opens offline."""
 
+import base64
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jinja2
+
 from analysis.chapters import of_figure, place, reading, title
-from analysis.comparisons.comparison import splits_of
+from analysis.comparison.comparison import splits_of
 from analysis.figures import GalleryEntry, read_gallery
-from analysis.pages.case_browser import case_browser, open_runs
-from analysis.pages.page import picture, write_page
+from analysis.report.cases import case_browser, open_runs
 from analysis.run_folder import Run, flatten, read_run
 from analysis.tables import headline_cells, run_tables
+from gr_mvdr.files.writing import write_text
 
 Picture = tuple[GalleryEntry, str]
+TEMPLATES = Path(__file__).parent / "templates"
 
 
 def write_report(
@@ -95,3 +99,27 @@ def _texts(nested: dict[str, Any]) -> dict[str, str]:
         key: ", ".join(map(str, value)) if isinstance(value, list) else str(value)
         for key, value in flatten(nested).items()
     }
+
+
+def picture(path: Path) -> str:
+    """A PNG as a data URL, so that the page needs no other file."""
+    return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
+
+
+def write_page(path: Path, template: str, **values: Any) -> Path:
+    """Fills a template and writes it (temporary name, then renamed).
+
+    Args:
+        path: where the page goes.
+        template: a file of `analysis/report/templates`.
+        values: what the template shows; texts are escaped.
+    """
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,  # a forgotten value is an error, not a blank
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    write_text(path, environment.get_template(template).render(**values))
+    return path

@@ -1,5 +1,6 @@
-"""`comparison.html`: systems side by side in one file that opens offline."""
+"""A comparison as files: `comparison.csv`, `comparison.md` and the page `comparison.html`."""
 
+import csv
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,22 +11,24 @@ from markupsafe import Markup
 
 from analysis import metric_names
 from analysis.chapters import reading
-from analysis.comparisons.agreement_table import agreement_rows, agreement_table
-from analysis.comparisons.comparison import Comparison, Group, Section
-from analysis.comparisons.comparison_figures import draw_comparison
-from analysis.comparisons.paper_table import PaperTable
-from analysis.comparisons.significance_tables import (
+from analysis.comparison.agreement import agreement_rows, agreement_table
+from analysis.comparison.comparison import Comparison, Group, Section
+from analysis.comparison.figures import draw_comparison
+from analysis.comparison.paper import PaperTable
+from analysis.comparison.significance import (
     Effectiveness,
     difference_tables,
     effectiveness,
     interval_table,
 )
 from analysis.figures import Gallery, GalleryEntry
-from analysis.pages.case_browser import case_browser, open_runs
-from analysis.pages.cases import AlignedRun
-from analysis.pages.page import picture, write_page
-from analysis.rows import Row
-from analysis.tables import Cell, Table, comparison_tables, summary
+from analysis.report.cases import AlignedRun, case_browser, open_runs
+from analysis.report.report import picture, write_page
+from analysis.tables import Cell, Row, Table, comparison_tables, markdown, summary, write_rows
+from gr_mvdr.files.writing import new_file, write_text
+
+FIGURES = "comparison_figures"
+IDENTITY = ("setting", "system", "paradigm", "seeds")
 
 
 @dataclass
@@ -58,6 +61,82 @@ def find_out(section: Section, figures: Path, prefix: str = "") -> Findings:
     return Findings(
         section, gallery, effectiveness(section), agreement_rows(aligned), aligned, notes
     )
+
+
+def write_comparison(
+    comparison: Comparison, directory: Path, papers: Sequence[PaperTable] = ()
+) -> dict[str, list[Path]]:
+    """Writes all files of a comparison; earlier ones are replaced.
+
+    Args:
+        papers: tables of a paper beside ours, which come first on the page.
+
+    Returns:
+        {"tables": [csv, those of every two systems, md], "pages": [html], "figures": [png, …]}.
+    """
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    several = len(comparison.sections) > 1
+    found = [
+        find_out(section, directory / FIGURES, f"{number}_" if several else "")
+        for number, section in enumerate(comparison.sections, start=1)
+    ]
+    tables = [
+        _write_csv(comparison, directory),
+        *_write_tests(found, directory),
+        _write_markdown(comparison, directory),
+    ]
+    pages = [write_comparison_page(comparison, found, directory, papers)]
+    figures = [path for findings in found for path in findings.gallery.paths]
+    return {"tables": tables, "pages": pages, "figures": figures}
+
+
+def numbers(comparison: Comparison) -> tuple[list[str], list[list]]:
+    """Columns and rows with plain numbers: a metric and, with several seeds, its "…/std"."""
+    statistics = [g.statistics for s in comparison.sections for g in s.groups]
+    keys = sorted({key for values in statistics for key in values}, key=metric_names.order)
+    spread = {k for values in statistics for k, s in values.items() if s.std is not None}
+    columns = [name for k in keys for name in ((k, f"{k}/std") if k in spread else (k,))]
+    rows = []
+    for section in comparison.sections:
+        for group in section.groups:
+            values = {key: value.mean for key, value in group.statistics.items()}
+            values |= {f"{key}/std": value.std for key, value in group.statistics.items()}
+            identity = [section.setting, group.label, group.paradigm, group.seeds]
+            rows.append(identity + [values.get(column) for column in columns])
+    return [*IDENTITY, *columns], rows
+
+
+def _write_csv(comparison: Comparison, directory: Path) -> Path:
+    path, (columns, rows) = directory / "comparison.csv", numbers(comparison)
+    with new_file(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([columns, *rows])
+    return path
+
+
+def _write_tests(found: list[Findings], directory: Path) -> list[Path]:
+    """What is said of every two systems: are their searches different, do they align alike?"""
+    files = {
+        "comparison_tests.csv": [(f.section.setting, f.effectiveness.rows()) for f in found],
+        "comparison_agreement.csv": [(f.section.setting, f.agreement) for f in found],
+    }
+    paths = []
+    for name, parts in files.items():
+        rows = [{"setting": setting} | row for setting, rows in parts for row in rows]
+        if rows:
+            write_rows(rows, directory / name)
+            paths.append(directory / name)
+    return paths
+
+
+def _write_markdown(comparison: Comparison, directory: Path) -> Path:
+    lines = ["# Comparison", ""]
+    for section in comparison.sections:
+        lines += markdown(summary(section))
+        lines += ["", "Mean ± sample standard deviation over seeds.", ""]
+    lines += [f"- {note}" for note in comparison.notes]
+    write_text(directory / "comparison.md", "\n".join(lines).rstrip() + "\n")
+    return directory / "comparison.md"
 
 
 @dataclass(frozen=True)

@@ -5,28 +5,82 @@ Everything comes from what runs leave behind: their alignment stores, the stores
 """
 
 import base64
+import json
+import random
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
 from typing import Any
 
 import torch
+from markupsafe import Markup
 from torch import Tensor
 
 from analysis.directed_alignment import TINY, directed_alignment, own_direction
 from analysis.exact_match import DIRECTIONS
-from analysis.pages.case_selection import Candidate, Pair, choose_cases
 from analysis.run_folder import Run
 from analysis.store.alignment_store import AlignmentStore
 from analysis.store.vocabulary import Vocabulary, read_vocabulary
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.relevance import PairAlignment
 
+Pair = tuple[str, str]
+GROUPS = ("best", "worst", "random", "disagreement")
 RANKING = "retrieve.trec"
 OWN = "own"  # the alignment as the system uses it (Eq. 1), beside the directed ones
 LEVELS = 255  # steps from a matrix's smallest weight to its largest
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A (query id, document id) pair and what searches made of it.
+
+    Attributes:
+        pair: its ids.
+        success: the document's reciprocal rank, 0 where it was not found; the mean of several
+            systems; None where nothing is known.
+        score: the document's score in that ranking, −inf where it was not found; breaks ties.
+        difference: reciprocal rank in generative minus in multi-vector systems; None where one of
+            the two is missing.
+    """
+
+    pair: Pair
+    success: float | None
+    score: float = float("-inf")
+    difference: float | None = None
+
+
+def choose_cases(candidates: Sequence[Candidate], each: int = 4, seed: int = 0) -> dict[Pair, str]:
+    """Pairs and the group that each stands in, grouped in the order of `GROUPS`.
+
+    No pair stands in two groups. Disagreements, the scarcest, choose first; then best and worst by
+    reciprocal rank (ties by score, then by ids); random ones are drawn from the rest. A handful of
+    pairs is shared out evenly.
+
+    Args:
+        candidates: all pairs.
+        each: pairs of a group at most.
+        seed: of the random ones.
+    """
+    each = min(each, -(-len(candidates) // 3))
+    taken: dict[Pair, str] = {}
+
+    def take(group: str, ordered: Iterable[Candidate]) -> None:
+        fresh = [candidate.pair for candidate in ordered if candidate.pair not in taken]
+        taken.update(dict.fromkeys(fresh[:each], group))
+
+    apart = [candidate for candidate in candidates if candidate.difference]
+    take("disagreement", sorted(apart, key=lambda c: (-abs(c.difference), c.pair)))
+    known = [candidate for candidate in candidates if candidate.success is not None]
+    ranked = sorted(known, key=lambda c: (-c.success, -c.score, c.pair))
+    take("best", ranked)
+    take("worst", reversed(ranked))
+    shuffled = sorted(candidates, key=lambda c: c.pair)
+    random.Random(seed).shuffle(shuffled)
+    take("random", shuffled)
+    return dict(sorted(taken.items(), key=lambda item: GROUPS.index(item[1])))
 
 
 @dataclass
@@ -231,3 +285,34 @@ def packed(matrices: Tensor) -> dict[str, Any]:
 def _digits(values: Tensor) -> list[float]:
     """Six digits: more than a page shows."""
     return [float(f"{value:.6g}") for value in values.tolist()]
+
+
+def open_runs(runs: Sequence[tuple[Run, str]]) -> tuple[list[AlignedRun], list[str]]:
+    """Opens the alignments of runs with their labels.
+
+    Returns:
+        Those that have some (a cross-encoder has none), and a line for each whose alignments
+        cannot be read: a damaged store costs a page its cases, no more.
+    """
+    opened, notes = [], []
+    for run, label in runs:
+        try:
+            opened.append(aligned_run(run, label))
+        except (FileNotFoundError, ValueError) as error:
+            notes.append(f"{label}: its alignments cannot be shown. {error}")
+    return [run for run in opened if run is not None and len(run.store)], notes
+
+
+def case_browser(runs: Sequence[AlignedRun], judged: int | None = None) -> Markup | None:
+    """The data of `templates/cases.html`, safe within a script element; None without runs.
+
+    Args:
+        runs: over the same collection. judged: see `analysis.report.cases.cases_of`.
+    """
+    return as_script(cases_of(runs, judged)) if runs else None
+
+
+def as_script(data: dict) -> Markup:
+    """JSON that cannot end the script element around it, whatever the texts say."""
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return Markup(text.replace("<", "\\u003c"))

@@ -1,20 +1,26 @@
-"""Do two systems align the same pair alike? For the comparison of runs."""
+"""Do the systems of a comparison align the same pairs alike? Every two of them, by their stores."""
 
-from itertools import product
+from collections.abc import Sequence
+from itertools import combinations, product
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from analysis import metric_names
 from analysis.directed_alignment import directed_alignment
 from analysis.exact_match import DIRECTIONS
+from analysis.metric_names import MISSING, Statistic
+from analysis.report.cases import AlignedRun
 from analysis.shape import agreement
+from analysis.tables import Cell, Row, Table
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import PairAlignment
 
-PAIRS = 1000
 MEASURES = ("equal_partner", "overlap")
 SIDES = ("document_ids", "query_ids")
+PAIRS = 200  # of texts for each pair of systems: there are many pairs of systems
+COLUMNS = {"equal_partner": "same strongest partner", "overlap": "overlap of weights"}
 
 
 def system_agreement(
@@ -76,3 +82,43 @@ def _agree(
     if special is not None:
         counted = counted & ~special[(pairs[0].document_ids, pairs[0].query_ids)[side]]
     return float(equal[counted].float().mean()), float(overlap[counted].mean())
+
+
+def agreement_rows(runs: Sequence[AlignedRun]) -> list[Row]:
+    """For every two systems the measures of `system_agreement`; special tokens align nothing."""
+    rows = []
+    for first, second in combinations(runs, 2):
+        special = _special(first, second)
+        found = system_agreement(first.store, second.store, PAIRS, special)
+        rows.append({"first": first.label, "second": second.label} | found)
+    return rows
+
+
+def _special(*runs: AlignedRun) -> Tensor:
+    """(V,) bool over all ids that either system knows."""
+    known = {number for run in runs for number in run.vocabulary.strings}
+    special = torch.zeros(max(known, default=0) + 1, dtype=torch.bool)
+    special[sorted(known & {number for run in runs for number in run.vocabulary.special})] = True
+    return special
+
+
+def agreement_table(rows: Sequence[Row]) -> Table:
+    """Rows are pairs of systems; systems that cut texts differently have nothing to compare."""
+    keys = [f"{direction}/{measure}" for direction in DIRECTIONS for measure in MEASURES]
+    labels = [
+        f"{metric_names.LABELS[direction]}, {COLUMNS[measure]}"
+        for direction in DIRECTIONS
+        for measure in MEASURES
+    ]
+    shown = [
+        (f"{row['first']}, {row['second']}", [Cell(str(row["pairs"])), *_cells(row, keys)])
+        for row in rows
+    ]
+    return Table("Agreement of systems", ["pairs", *labels], shown)
+
+
+def _cells(row: Row, keys: Sequence[str]) -> list[Cell]:
+    return [
+        Cell(metric_names.text("analysis", Statistic(row[key])) if key in row else MISSING)
+        for key in keys
+    ]

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis import metric_names
-from analysis.comparisons.comparison import Group, Section
+from analysis.comparison.comparison import Group, Section
 from analysis.exact_match import DIRECTIONS, MEASURES
 from analysis.figures import (
     ALIGNING,

@@ -1,0 +1,375 @@
+"""A paper's table next to ours: its rows (conf/paper/), our runs of each, the differences.
+
+Ours are mean ± standard deviation over seeds; each row is tested against the one above.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import numpy as np
+from omegaconf import OmegaConf
+
+from analysis import metric_names
+from analysis.comparison.comparison import Comparison, Group, Section
+from analysis.comparison.significance import JUDGEMENTS, JudgedQueries
+from analysis.metric_names import MISSING, Statistic
+from analysis.run_folder import Run
+from analysis.studies.study import TABLE, read_rows
+from analysis.tables import Cell, Table, describe_value, markdown, write_rows
+from gr_mvdr.evaluation.metrics import rank_of
+from gr_mvdr.evaluation.significance import PERMUTATIONS, randomisation_test
+from gr_mvdr.files.writing import write_text
+
+# Where a row's numbers come from: the search, a form of reranking ("rerank/FORM"), or what was
+# measured of the alignments ("analysis/…", whose metrics have names of their own).
+PLACES = ("retrieve", "rerank")
+PAPERS = Path(__file__).parents[2] / "conf" / "paper"
+# A paper's table beside ours, and how to read it.
+PaperTable = tuple[Table, list[str]]
+
+
+@dataclass(frozen=True)
+class PaperRow:
+    """A row: its name in the paper, and our runs of that kind.
+
+    Attributes:
+        systems: of our runs; none for a row that we have no system for.
+        values: metric → the paper's value in percent; None where it gives none.
+        place: which of our metrics stand beside: "retrieve", the end-to-end search, "rerank", the
+            main form of reranking, "rerank/FORM", or "analysis/…".
+        where: key of a run's configuration → its value there ("FirstTokens(k=28)" for a part), or
+            a list of values: only such runs are of the row.
+        study: column → value of the row of a run's `study.csv` that holds the metrics; nothing:
+            they are the run's own.
+    """
+
+    name: str
+    systems: tuple[str, ...]
+    values: dict[str, float | None]
+    place: str = "retrieve"
+    where: dict[str, Any] = field(default_factory=dict)
+    study: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A table: its title, the collection of its numbers, its metrics (columns) and rows.
+
+    `across`: its rows are of several collections, so that runs over all of them share a table.
+    """
+
+    title: str
+    collection: str
+    metrics: tuple[str, ...]
+    rows: tuple[PaperRow, ...]
+    across: bool = False
+
+
+def read_paper(paper: str | Path | Mapping[str, Any]) -> Paper:
+    """Reads a paper's table.
+
+    `systems`, `place` and `where` beside the rows hold for every row that does not say otherwise.
+    A `grid` stands for many rows: `rows`, value of the configuration's key `key` → a number for
+    each of `columns`, which are values of the column `study` of the runs' studies. Its key
+    "collection" says that the rows are of several collections.
+
+    Args:
+        paper: the name of a file in `conf/paper`, the path of another one, or its content.
+
+    Raises:
+        FileNotFoundError: no such name or path.
+        ValueError: a key is missing, a value is no number, or a metric is not one of ours.
+    """
+    if isinstance(paper, Mapping):
+        plain = OmegaConf.to_container(paper) if OmegaConf.is_config(paper) else paper
+        return _parsed("paper", plain)
+    path = Path(paper) if Path(paper).suffix else PAPERS / f"{paper}.yaml"
+    if not path.is_file():
+        known = ", ".join(sorted(file.stem for file in PAPERS.glob("*.yaml")))
+        raise FileNotFoundError(f"paper={paper}: must be a YAML file, or one of {known}")
+    return _parsed(str(path), OmegaConf.to_container(OmegaConf.load(path)))
+
+
+def _parsed(source: str, content: Mapping[str, Any]) -> Paper:
+    try:
+        metrics = tuple(content["metrics"])
+        shared = {key: content[key] for key in ("systems", "place") if key in content}
+        given = _grid_rows(source, content) if "grid" in content else content["rows"]
+        rows = tuple(_row(source, shared | row, content, metrics) for row in given)
+        across = content.get("grid", {}).get("key") == "collection"
+        paper = Paper(content["title"], content["collection"], metrics, rows, across)
+    except KeyError as missing:
+        raise ValueError(f"{source}: no {missing}") from None
+    measured = all(row.place.startswith("analysis/") for row in rows) and rows
+    for metric in metrics if not measured else ():
+        try:
+            rank_of(metric)
+        except ValueError as error:
+            raise ValueError(f"{source}: metrics: {error}") from None
+    if not rows:
+        raise ValueError(f"{source}: rows: must hold at least one")
+    return paper
+
+
+def _row(
+    source: str, row: Mapping[str, Any], content: Mapping[str, Any], metrics: tuple[str, ...]
+) -> PaperRow:
+    return PaperRow(
+        row["name"],
+        tuple(row["systems"]),
+        _numbers(source, row, metrics),
+        _place(source, row),
+        {**content.get("where", {}), **row.get("where", {})},
+        dict(row.get("study", {})),
+    )
+
+
+def _grid_rows(source: str, content: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The rows that a grid stands for, line by line."""
+    grid, (metric,) = content["grid"], content["metrics"]
+    columns = grid["columns"]
+    for name, values in grid["rows"].items():
+        if len(values) != len(columns):
+            raise ValueError(
+                f"{source}: grid: {name} has {len(values)} numbers, must have {len(columns)}"
+            )
+        for column, value in zip(columns, values, strict=True):
+            yield {
+                "name": f"{name}, {column}",
+                "where": {grid["key"]: name},
+                "study": {grid["study"]: column},
+                metric: value,
+            }
+
+
+def _numbers(
+    source: str, row: Mapping[str, Any], metrics: tuple[str, ...]
+) -> dict[str, float | None]:
+    for metric in metrics:
+        if not isinstance(row[metric], int | float | None):
+            raise ValueError(
+                f"{source}: rows: {row['name']!r}: {metric}={row[metric]} must be a number or null"
+            )
+    return {metric: None if row[metric] is None else float(row[metric]) for metric in metrics}
+
+
+def _place(source: str, row: Mapping[str, Any]) -> str:
+    place = row.get("place", "retrieve")
+    # A form belongs to reranking: a search has one result.
+    known = isinstance(place, str) and place.startswith(("rerank/", "analysis/"))
+    if place not in PLACES and not known:
+        raise ValueError(
+            f"{source}: rows: {row['name']!r}: place={place} must be retrieve, rerank, "
+            "rerank/FORM or analysis/…"
+        )
+    return place
+
+
+def is_of(group: Group, row: PaperRow) -> bool:
+    """Whether a group's system, place and configuration are the row's."""
+    run = group.runs[0]
+    places = {key.rpartition("/")[0] for key in group.statistics}
+    return (
+        run.system in row.systems
+        and row.place in places
+        and all(_has(run, key, wanted) for key, wanted in row.where.items())
+    )
+
+
+def _has(run: Run, key: str, wanted: Any) -> bool:
+    value: Any = run.config
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    options = wanted if isinstance(wanted, list) else [wanted]
+    return str(describe_value(value)) in map(str, options)
+
+
+def measured(group: Group, row: PaperRow, metric: str) -> Statistic | None:
+    """What the group's runs measured of a metric, in percent, mean and deviation over seeds."""
+    if row.study:
+        found = _of_study(group, row, metric)
+    else:
+        found = group.statistics.get(f"{row.place}/{metric}")
+    if found is None:
+        return None
+    return Statistic(100 * found.mean, None if found.std is None else 100 * found.std)
+
+
+def _of_study(group: Group, row: PaperRow, metric: str) -> Statistic | None:
+    values = []
+    for run in group.runs:
+        table = run.path / TABLE
+        for found in read_rows(table) if table.is_file() else []:
+            if all(str(found.get(key)) == str(value) for key, value in row.study.items()):
+                values.append(found.get(metric))
+    values = [value for value in values if value is not None]
+    if not values:
+        return None
+    return Statistic(fmean(values), stdev(values) if len(values) > 1 else None)
+
+
+@dataclass
+class Line:
+    """A row of the table: the paper's numbers, and the runs that reproduce it, if there are any.
+
+    Attributes:
+        name: of the row, with what tells it from other groups of the same row.
+        row: the paper's, with its numbers in percent.
+        group: our runs, one for each seed; None where the comparison has none.
+        p_values: metric → two-sided p of the paired randomisation test against the row above;
+            metrics that cannot be tested are missing.
+    """
+
+    name: str
+    row: PaperRow
+    group: Group | None
+    p_values: dict[str, float] = field(default_factory=dict)
+
+    def ours(self, metric: str) -> Statistic | None:
+        """Our value, in percent."""
+        return measured(self.group, self.row, metric) if self.group else None
+
+    def difference(self, metric: str) -> float | None:
+        """Our value minus the paper's, in points; None where either is missing."""
+        ours, paper = self.ours(metric), self.row.values[metric]
+        return None if ours is None or paper is None else ours.mean - paper
+
+    @property
+    def tested(self) -> bool:
+        """Whether its numbers are those of a ranking that the run left, query by query."""
+        return not self.row.study and not self.row.place.startswith("analysis/")
+
+    @cached_property
+    def queries(self) -> JudgedQueries:
+        """The runs query by query."""
+        return JudgedQueries(self.group.runs if self.group and self.tested else [], self.row.place)
+
+    @cached_property
+    def values(self) -> dict[str, np.ndarray]:
+        """Metric → (Q,) of every query, in the order of their ids, averaged over seeds."""
+        return self.queries.values(self.row.values)
+
+
+def paper_lines(section: Section, paper: Paper) -> list[Line]:
+    """The rows in the paper's order; one that has several groups of ours becomes several lines."""
+    lines = []
+    for row in paper.rows:
+        found = [group for group in section.groups if is_of(group, row)]
+        found.sort(key=lambda group: row.systems.index(group.runs[0].system))
+        for group in found or [None]:
+            name = f"{row.name}: {group.label}" if len(found) > 1 else row.name
+            lines.append(Line(name, row, group))
+    for above, line in pairwise(lines):
+        line.p_values = _p_values(above, line)
+    return lines
+
+
+def _p_values(above: Line, line: Line) -> dict[str, float]:
+    judgements = line.queries.judgements
+    if judgements is None or judgements != above.queries.judgements:
+        return {}
+    return {
+        metric: randomisation_test(line.values[metric], above.values[metric])
+        for metric in line.row.values
+    }
+
+
+def paper_table(section: Section, paper: Paper, lines: Sequence[Line]) -> Table:
+    """The lines as a table for people."""
+    labels = [metric_names.label(metric) for metric in paper.metrics]
+    kinds = ("paper", "ours", "difference")
+    columns = [f"{kind} {label}" for kind in kinds for label in labels]
+    columns += [f"p ({label})" for label in labels] + ["seeds"]
+    rows = []
+    for line in lines:
+        cells = [_number_text(line.row.values[metric]) for metric in paper.metrics]
+        cells += [_percent(line.ours(metric)) for metric in paper.metrics]
+        cells += [_number_text(line.difference(metric), "+") for metric in paper.metrics]
+        cells += [_p_text(line.p_values.get(metric)) for metric in paper.metrics]
+        cells += [str(len(line.group.runs)) if line.group else MISSING]
+        rows.append((line.name, list(map(Cell, cells))))
+    heading = f"{paper.title} ({paper.collection}) beside ours ({section.setting})"
+    return Table(heading, columns, rows)
+
+
+def _number_text(value: float | None, sign: str = "") -> str:
+    return MISSING if value is None else f"{value:{sign}.1f}"
+
+
+def _percent(statistic: Statistic | None) -> str:
+    if statistic is None:
+        return MISSING
+    spread = "" if statistic.std is None else f" ± {statistic.std:.1f}"
+    return f"{statistic.mean:.1f}{spread}"
+
+
+def _p_text(p: float | None) -> str:
+    return MISSING if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def explanation(paper: Paper, lines: Sequence[Line]) -> list[str]:
+    """How to read the table, and what it lacks."""
+    texts = [
+        f"In percent; the paper's on {paper.collection}. Ours: mean ± sample standard deviation "
+        "over seeds; difference: ours minus the paper's, in points.",
+        f"p: two-sided paired randomisation test over queries ({PERMUTATIONS:,} permutations) "
+        "against the row above, on that metric; a query's values are averaged over seeds first.",
+    ]
+    missing = [line.name for line in lines if line.group is None]
+    if missing:
+        texts.append(f"{'; '.join(missing)}: no run here.")
+    for above, line in pairwise([None, *lines]):
+        if line.group is None or not line.tested:
+            continue
+        if line.queries.judgements is None:
+            texts.append(
+                f"{line.name}: not tested, a run has no {line.queries.file} and {JUDGEMENTS}, "
+                "or its seeds were judged on different queries."
+            )
+        elif above and above.queries.judgements is not None and not line.p_values:
+            texts.append(f"{line.name}: judged on other queries than the row above, not tested.")
+    return texts
+
+
+def write_paper_table(comparison: Comparison, paper: Paper, directory: Path) -> list[PaperTable]:
+    """Writes `paper_table.md` and `paper_table.csv`; earlier ones are replaced.
+
+    Returns:
+        Of each section of the comparison the table and how to read it.
+    """
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    shown, records = [], []
+    for section in _sections(comparison, paper):
+        lines = paper_lines(section, paper)
+        shown.append((paper_table(section, paper, lines), explanation(paper, lines)))
+        records += [_record(section, line) for line in lines]
+    texts = [text for table, notes in shown for text in (*markdown(table), "", *notes, "")]
+    write_text(directory / "paper_table.md", "\n".join(texts).rstrip() + "\n")
+    write_rows(records, directory / "paper_table.csv")
+    return shown
+
+
+def _sections(comparison: Comparison, paper: Paper) -> list[Section]:
+    """The comparison's; one of all collections where the paper's rows are of several."""
+    if not paper.across:
+        return comparison.sections
+    setting = "; ".join(section.setting for section in comparison.sections)
+    return [Section(setting, [group for s in comparison.sections for group in s.groups])]
+
+
+def _record(section: Section, line: Line) -> Mapping[str, object]:
+    """A line with plain numbers, in percent; nothing where there is none."""
+    record: dict[str, object] = {"setting": section.setting, "system": line.name}
+    record["place"] = line.row.place
+    for metric, value in line.row.values.items():
+        ours = line.ours(metric) or Statistic(None)
+        record |= {f"paper/{metric}": value, metric: ours.mean, f"{metric}/std": ours.std}
+        record[f"difference/{metric}"] = line.difference(metric)
+        record[f"p/{metric}"] = line.p_values.get(metric)
+    return record | {"seeds": line.group.seeds if line.group else ""}

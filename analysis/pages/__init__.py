@@ -1,1 +1,0 @@
-"""Self-contained HTML: the report of a run, browsable cases."""

@@ -1,0 +1,1 @@
+"""A run's page: its report, and cases to browse."""
