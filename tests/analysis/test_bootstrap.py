@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from analysis import bootstrap
+from analysis import statistics
 from analysis.statistics import interval
 
 
@@ -61,7 +61,7 @@ def test_the_seed_decides_and_memory_is_bounded(monkeypatch):
     whole = interval(values, ones, seed=4)
     assert torch.equal(whole[0], interval(values, ones, seed=4)[0])
     assert not torch.equal(whole[0], interval(values, ones, seed=5)[0])
-    monkeypatch.setattr(bootstrap, "CELLS", 120)  # two draws at a time
+    monkeypatch.setattr(statistics, "CELLS", 120)  # two draws at a time
     torch.testing.assert_close(interval(values, ones, seed=4), whole)
 
 

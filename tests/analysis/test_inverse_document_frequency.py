@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from analysis import inverse_document_frequency as module
+from analysis import tokens as module
 from analysis.tokens import (
     document_frequencies,
     idf_bin,
