@@ -9,8 +9,13 @@ import torch
 from torch import Tensor
 
 from gr_mvdr.batch import PairBatch, cut, pad
-from gr_mvdr.decoding.beam_search import Observer, SearchResult, Step, beam_search
-from gr_mvdr.decoding.constraint import Constraint
+from gr_mvdr.decoding.beam_search import (
+    Constraint,
+    Observer,
+    SearchResult,
+    Step,
+    beam_search,
+)
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.explanation import Explanation, Factors
 from gr_mvdr.files.writing import temporary_folder

@@ -7,8 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from gr_mvdr.decoding.beam_search import Hypotheses, SearchResult, Step
-from gr_mvdr.decoding.constraint import Successors
+from gr_mvdr.decoding.beam_search import Hypotheses, SearchResult, Step, Successors
 
 
 class SearchTrace:

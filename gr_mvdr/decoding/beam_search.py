@@ -7,12 +7,38 @@ each query are chosen by tensor operations. No Python runs for a single hypothes
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from gr_mvdr.decoding.constraint import Constraint, Successors
+
+@dataclass(frozen=True)
+class Successors:
+    """The allowed next tokens of H hypotheses, n in all, ordered by hypothesis, then by token.
+
+    row (n,) int64, the hypothesis that is extended; token (n,) int64; state: the n extended
+    hypotheses, indexable by an int64 or boolean tensor like every state.
+    """
+
+    row: Tensor
+    token: Tensor
+    state: Any
+
+
+class Constraint(Protocol):
+    """A set of token sequences, walked from the left; a state stands for H prefixes."""
+
+    def root(self, batch: int, device: torch.device | str) -> Any:
+        """The state of `batch` empty prefixes; `state[index]` selects some of the prefixes.
+
+        Successors and their states stay on `device`; so must the tensors that index a state.
+        """
+
+    def expand(self, state: Any) -> Successors:
+        """Every allowed one-token extension; a prefix that cannot be extended adds no row."""
+
 
 # step(tokens (R,), parents (R,)) -> log-probabilities (R, V): see `beam_search`.
 Step = Callable[[Tensor, Tensor], Tensor]

@@ -1,7 +1,9 @@
 """SEAL's intersective scorer: from generated n-grams to document scores (Bevilacqua et al. 2022).
 
-A document's score is the sum of the weights (`key_weights`) of the keys that occur in it without
-overlapping (`key_matches`). It is found in two stages:
+A key n of probability p(n|q) weighs max(0, logit p(n|q) − logit p(n))^α: how much more probable the
+query makes it than the corpus, where p(n) = (count + s) / (tokens + s) and
+logit x = log x − log(1 − x). A unigram weighs the same without the exponent. A document's score is
+the sum of the weights of the keys that occur in it without overlapping, found in two stages:
 
 1. The keys that are rare enough to visit all their places score every document that they reach.
 2. The best of these documents are scored again, on their own text and with the frequent keys too;
@@ -10,40 +12,22 @@ overlapping (`key_matches`). It is found in two stages:
 Both work on all documents at once; Python loops over the keys alone.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from gr_mvdr.decoding.constraint import ragged_range
-from gr_mvdr.decoding.key_matches import Evidence, Matches, gather_evidence
-from gr_mvdr.decoding.key_weights import Keys, merge_keys, rank_keys, unigram_weights
-from gr_mvdr.decoding.ngram_index import NgramIndex
+from gr_mvdr.decoding.ngram_index import NgramIndex, ragged_range
 from gr_mvdr.evaluation.ranking import best_places
 
 
-def score_documents(
-    index: NgramIndex,
-    keys: Sequence[tuple[Sequence[int], float]],
-    unigram_log_probs: Sequence[float] | np.ndarray | None = None,
-    *,
-    max_occurrences_1: int = 1500,
-    n_docs_complete_score: int = 1500,
-    alpha: float = 2.0,
-    beta: float = 0.8,
-    smoothing: float = 5.0,
-    use_top_k_unigrams: int = 5000,
-    add_best_unigrams_to_ngrams: bool = False,
-    special_ids: Sequence[int] = (0, 1, 2),
-    document_ids: Sequence[str] | None = None,
-) -> dict[int, float]:
-    """Scores the documents that hold a query's n-grams (SEAL's intersective score).
+@dataclass(frozen=True)
+class Parameters:
+    """What `score_documents` may be told.
 
-    Args:
-        index: the corpus.
-        keys: token ids and log p(n|q). Special ids are cut off at a key's ends; of equal keys the
-            most probable counts.
-        unigram_log_probs: (V,) log-probabilities of the first generated token; None: no unigrams.
+    Attributes:
         max_occurrences_1: a key that occurs more often is left to stage 2.
         n_docs_complete_score: so many documents go on to stage 2; the others get no score.
         alpha: exponent of the keys' weights; unigrams have none.
@@ -54,36 +38,254 @@ def score_documents(
         special_ids: ids that never score as unigrams.
         document_ids: of the corpus's documents. They choose among equal scores in stage 1, as in
             `gr_mvdr.evaluation.ranking.Ranking`; None: the document numbers do, the first first.
+    """
+
+    max_occurrences_1: int = 1500
+    n_docs_complete_score: int = 1500
+    alpha: float = 2.0
+    beta: float = 0.8
+    smoothing: float = 5.0
+    use_top_k_unigrams: int = 5000
+    add_best_unigrams_to_ngrams: bool = False
+    special_ids: Sequence[int] = (0, 1, 2)
+    document_ids: Sequence[str] | None = None
+
+
+def score_documents(
+    index: NgramIndex,
+    keys: Sequence[tuple[Sequence[int], float]],
+    unigram_log_probs: Sequence[float] | np.ndarray | None = None,
+    **parameters: Any,
+) -> dict[int, float]:
+    """Scores the documents that hold a query's n-grams (SEAL's intersective score).
+
+    Args:
+        index: the corpus.
+        keys: token ids and log p(n|q). Special ids are cut off at a key's ends; of equal keys the
+            most probable counts.
+        unigram_log_probs: (V,) log-probabilities of the first generated token; None: no unigrams.
+        parameters: of `Parameters`.
     Returns:
         {document number: score}, the best first.
     Raises:
         ValueError: a key is longer than the index is deep.
     """
-    log_probs = merge_keys(keys, special_ids)
-    excluded = {*special_ids, *(ngram[0] for ngram in log_probs if len(ngram) == 1)}
-    unigrams = unigram_weights(
-        index,
-        np.asarray(() if unigram_log_probs is None else unigram_log_probs, np.float64),
-        use_top_k_unigrams,
-        smoothing,
-        excluded,
-    )
+    options = Parameters(**parameters)
+    log_probs = merge_keys(keys, options.special_ids)
+    first = np.asarray(() if unigram_log_probs is None else unigram_log_probs, np.float64)
+    excluded = {*options.special_ids, *(ngram[0] for ngram in log_probs if len(ngram) == 1)}
+    unigrams = unigram_weights(index, first, excluded, options)
     added = {}
-    if add_best_unigrams_to_ngrams:
+    if options.add_best_unigrams_to_ngrams:
         best = np.argsort(-unigrams, kind="stable")[: len(log_probs)].tolist()
         added = {(token,): unigrams[token] for token in best}
-    ranked = rank_keys(index, log_probs, added, alpha, smoothing)
-    is_rare = ranked.high - ranked.low <= max_occurrences_1
+    ranked = rank_keys(index, log_probs, added, options)
+    is_rare = ranked.high - ranked.low <= options.max_occurrences_1
     rare = _rare_matches(index, ranked, np.flatnonzero(is_rare))
-    # Without ids, names that fall as the numbers rise.
-    id_of = (lambda number: -number) if document_ids is None else document_ids.__getitem__
-    chosen = _best_documents(ranked, rare, n_docs_complete_score, beta, id_of)
-    scores = _complete_scores(index, ranked, is_rare, rare, chosen, unigrams, beta)
+    chosen = _best_documents(ranked, rare, options)
+    texts = _Texts.of(index, chosen)
+    found = _complete_evidence(ranked, is_rare, rare, texts, options.beta)
+    scores = found.scores + _unigram_scores(texts, found, unigrams, options.beta)
     order = np.argsort(-scores, kind="stable")
     return dict(zip(chosen[order].tolist(), scores[order].tolist(), strict=True))
 
 
-# Stage 1: the documents that rare keys reach ---------------------------------------------------
+# What a key is worth ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Keys:
+    """n-grams of positive weight, the heaviest first (equal weights: in the order of their tokens).
+
+    weights: (n,) float64; low, high: (n,) int64, their intervals in the index.
+    """
+
+    ngrams: list[tuple[int, ...]]
+    weights: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """(n,) int64, in tokens."""
+        return np.fromiter(map(len, self.ngrams), np.int64, len(self.ngrams))
+
+
+def merge_keys(
+    keys: Sequence[tuple[Sequence[int], float]], special_ids: Collection[int]
+) -> dict[tuple[int, ...], float]:
+    """The distinct keys, special ids cut off at their ends, with their greatest log-probability."""
+    merged: dict[tuple[int, ...], float] = {}
+    for ngram, log_prob in keys:
+        first, last = 0, len(ngram)
+        while first < last and ngram[first] in special_ids:
+            first += 1
+        while first < last and ngram[last - 1] in special_ids:
+            last -= 1
+        if first < last:
+            stripped = tuple(ngram[first:last])
+            merged[stripped] = max(log_prob, merged.get(stripped, -np.inf))
+    return merged
+
+
+def rank_keys(
+    index: NgramIndex,
+    log_probs: dict[tuple[int, ...], float],
+    unigrams: dict[tuple[int, ...], float],
+    options: Parameters,
+) -> Keys:
+    """Weighs keys by their log-probabilities, adds unigrams of known weight, and orders them all.
+
+    Keys that do not occur in the corpus, or that it makes as probable as the query, are dropped.
+    """
+    ngrams = [*log_probs, *unigrams]
+    low, high = index.intervals(ngrams)
+    given = np.fromiter(log_probs.values(), np.float64, len(log_probs))
+    odds = log_odds(given, (high - low)[: len(given)], len(index), options.smoothing)
+    weights = np.array([*odds**options.alpha, *unigrams.values()])
+    order = sorted(np.flatnonzero(weights).tolist(), key=lambda i: (-weights[i], ngrams[i]))
+    return Keys([ngrams[i] for i in order], weights[order], low[order], high[order])
+
+
+def unigram_weights(
+    index: NgramIndex, log_probs: np.ndarray, excluded: Collection[int], options: Parameters
+) -> np.ndarray:
+    """The weights of the corpus's tokens as unigrams; those of `excluded` tokens are 0.
+
+    Args:
+        log_probs: (V,) of the first generated token; only the greatest count, of equal ones those
+            with the smaller ids.
+    Returns:
+        (largest token of the corpus + 2,) float64, by token id; the last one is 0.
+    """
+    kept = np.full(max(len(log_probs), index.tokens[-1] + 1), -np.inf)
+    best = _greatest(log_probs, options.use_top_k_unigrams)
+    kept[best] = log_probs[best]
+    weights = np.zeros(index.tokens[-1] + 2)
+    odds = log_odds(kept[index.tokens], index.token_counts, len(index), options.smoothing)
+    weights[index.tokens] = odds
+    weights[[token for token in excluded if token < len(weights)]] = 0
+    return weights
+
+
+def _greatest(values: np.ndarray, k: int) -> np.ndarray:
+    """The indices of the k greatest values; of equal ones at the limit the first."""
+    if k >= len(values):
+        return np.arange(len(values))
+    limit = np.partition(values, -k)[-k] if k else np.inf
+    above = np.flatnonzero(values > limit)
+    return np.append(above, np.flatnonzero(values == limit)[: k - len(above)])
+
+
+def log_odds(
+    log_probs: np.ndarray, counts: np.ndarray, n_tokens: int, smoothing: float
+) -> np.ndarray:
+    """max(0, logit p(n|q) − logit p(n)); 0 for what does not occur in the corpus."""
+    given = np.minimum(log_probs, -1e-10)  # the logit of probability 1 is infinite
+    # A count of 0 gives 0 below; 1 instead of it keeps the logarithm finite.
+    corpus = np.log((np.maximum(counts, 1) + smoothing) / (n_tokens + smoothing))
+    corpus = np.minimum(corpus, -1e-10)
+    odds = given - np.log(-np.expm1(given)) - corpus + np.log(-np.expm1(corpus))
+    return np.where(counts > 0, np.maximum(odds, 0), 0)
+
+
+# Where keys occur, and what they add to documents -----------------------------------------------
+
+
+@dataclass(frozen=True)
+class Matches:
+    """Where keys occur in D documents of T places in all, ordered by key, then by place.
+
+    key, place, document: (m,) int64; document counts from 0 to D − 1, ascending with the place.
+    """
+
+    key: np.ndarray
+    place: np.ndarray
+    document: np.ndarray
+    n_documents: int
+    n_places: int
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the keys add to D documents.
+
+    scores: (D,) float64; taken: (T,) bool, places that belong to a counted key;
+    document, token: (c,) int64, the distinct tokens that the counted keys cover in each document.
+    """
+
+    scores: np.ndarray
+    taken: np.ndarray
+    document: np.ndarray
+    token: np.ndarray
+
+
+def gather_evidence(keys: Keys, matches: Matches, beta: float) -> Evidence:
+    """Adds up the weights of the keys found in each document.
+
+    The keys claim places in descending order of weight; a match that overlaps a claimed place
+    counts for nothing. A key counts once a document, however often it occurs, and takes every place
+    it can. Its weight is multiplied by
+    1 − β + β · (its tokens that no better key has covered / its distinct tokens).
+    """
+    counted, taken = _without_overlap(keys, matches)
+    key, document = matches.key[counted], matches.document[counted]
+    new = np.ones(len(key), bool)
+    new[1:] = (key[1:] != key[:-1]) | (document[1:] != document[:-1])
+    key, document = key[new], document[new]
+    types = [sorted(set(ngram)) for ngram in keys.ngrams]
+    n_types = np.fromiter(map(len, types), np.int64, len(types))
+    flat = np.array([token for row in types for token in row], np.int64)
+    vocabulary, column = np.unique(flat, return_inverse=True)
+    first = np.cumsum(n_types) - n_types
+    pair, entry = ragged_range(first[key], first[key] + n_types[key])
+    cell = document[pair] * len(vocabulary) + column[entry]
+    # Which pair of key and document covers a token first: written in reverse, so that the first
+    # stays. Only cells that were written are read, so the table need not be filled.
+    covered_by = np.empty(matches.n_documents * len(vocabulary), np.int32)
+    covered_by[cell[::-1]] = pair[::-1]
+    fresh = covered_by[cell] == pair
+    share = np.bincount(pair[fresh], minlength=len(key)) / n_types[key]
+    weights = keys.weights[key] * (1 - beta + beta * share)
+    scores = np.bincount(document, weights, minlength=matches.n_documents)
+    return Evidence(scores, taken, document[pair[fresh]], flat[entry[fresh]])
+
+
+def _without_overlap(keys: Keys, matches: Matches) -> tuple[np.ndarray, np.ndarray]:
+    """Lets the keys, the best first, take the places that are still free.
+
+    Returns:
+        counted (m,) bool, the matches that overlap no better key and no earlier match of their own;
+        taken (T,) bool, the places they take.
+    """
+    key, place = matches.key, matches.place
+    taken, counted = np.zeros(matches.n_places, bool), np.zeros(len(key), bool)
+    close = (key[1:] == key[:-1]) & (np.diff(place) < keys.lengths[key[1:]])
+    overlaps_itself = set(key[1:][close].tolist())
+    bounds = np.searchsorted(key, np.arange(len(keys.ngrams) + 1)).tolist()
+    for k, length in enumerate(keys.lengths.tolist()):
+        places = place[bounds[k] : bounds[k + 1]]
+        if not len(places):
+            continue
+        window = places[:, None] + np.arange(length)
+        free = ~taken[window].any(1)
+        if k in overlaps_itself:
+            free = _leftmost(places, free, length)
+        taken[window[free]] = True
+        counted[bounds[k] : bounds[k + 1]] = free
+    return counted, taken
+
+
+def _leftmost(places: np.ndarray, free: np.ndarray, length: int) -> np.ndarray:
+    """Of one key's free matches, those that a walk from the left can take."""
+    chosen, end = np.zeros(len(places), bool), -1
+    for i in np.flatnonzero(free).tolist():
+        if places[i] >= end:
+            chosen[i], end = True, places[i] + length
+    return chosen
+
+
+# Stage 1: the documents that rare keys reach ----------------------------------------------------
 
 
 def _rare_matches(index: NgramIndex, keys: Keys, rare: np.ndarray) -> Matches:
@@ -94,59 +296,65 @@ def _rare_matches(index: NgramIndex, keys: Keys, rare: np.ndarray) -> Matches:
     return Matches(key, place, index.documents_at(place), index.n_documents, len(index.text))
 
 
-def _best_documents(
-    keys: Keys, rare: Matches, n_best: int, beta: float, id_of: Callable[[int], Any]
-) -> np.ndarray:
+def _best_documents(keys: Keys, rare: Matches, options: Parameters) -> np.ndarray:
     """The numbers of the documents that the rare keys score best, ascending."""
-    reached, document = _renumber(rare.document, rare.n_documents)
-    matches = Matches(rare.key, rare.place, document, len(reached), rare.n_places)
-    scores = gather_evidence(keys, matches, beta).scores
-    return np.sort(reached[best_places(scores, n_best, lambda place: id_of(reached[place]))])
+    reached = np.flatnonzero(np.bincount(rare.document, minlength=rare.n_documents))
+    place_of = np.empty(rare.n_documents, np.int64)
+    place_of[reached] = np.arange(len(reached))
+    matches = Matches(rare.key, rare.place, place_of[rare.document], len(reached), rare.n_places)
+    scores = gather_evidence(keys, matches, options.beta).scores
+
+    def id_of(place: int) -> Any:  # without ids, names that fall as the numbers rise
+        number = reached[place]
+        return -number if options.document_ids is None else options.document_ids[number]
+
+    best = best_places(scores, options.n_docs_complete_score, id_of)
+    return np.sort(reached[best])
 
 
-def _renumber(numbers: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct numbers (all below n), ascending, and each one's place among them."""
-    distinct = np.flatnonzero(np.bincount(numbers, minlength=n))
-    place = np.empty(n, np.int64)
-    place[distinct] = np.arange(len(distinct))
-    return distinct, place[numbers]
+# Stage 2: the complete score of the chosen documents --------------------------------------------
 
 
-# Stage 2: the complete score of the chosen documents -------------------------------------------
+@dataclass(frozen=True)
+class _Texts:
+    """The texts of D chosen documents, one after the other, T tokens in all.
+
+    chosen: (D,) int64; tokens: (T,), the terminator is the corpus's largest token + 1; document:
+    (T,) int64, 0 … D − 1; shift: (documents of the corpus,) int64, how far a chosen one was moved.
+    """
+
+    chosen: np.ndarray
+    tokens: np.ndarray
+    document: np.ndarray
+    shift: np.ndarray
+
+    @classmethod
+    def of(cls, index: NgramIndex, chosen: np.ndarray) -> "_Texts":
+        lengths = np.diff(index.starts)[chosen]
+        bounds = zip(index.starts[chosen].tolist(), index.starts[chosen + 1].tolist(), strict=True)
+        tokens = np.concatenate([index.text[:0], *(index.text[start:end] for start, end in bounds)])
+        shift = np.full(index.n_documents, -1)
+        shift[chosen] = index.starts[chosen] - (np.cumsum(lengths) - lengths)
+        return cls(
+            tokens=np.minimum(tokens, tokens.dtype.type(index.tokens[-1] + 1)),
+            document=np.repeat(np.arange(len(chosen)), lengths),
+            shift=shift,
+            chosen=chosen,
+        )
 
 
-def _complete_scores(
-    index: NgramIndex,
-    keys: Keys,
-    is_rare: np.ndarray,
-    rare: Matches,
-    chosen: np.ndarray,
-    unigrams: np.ndarray,
-    beta: float,
-) -> np.ndarray:
-    """The chosen documents' scores, (D,) float64: all keys, then unigrams, on their own text."""
-    lengths = np.diff(index.starts)[chosen]
-    starts = np.cumsum(lengths) - lengths
-    tokens = _texts(index, chosen)
-    document_of = np.repeat(np.arange(len(chosen)), lengths)
-    shift = np.full(index.n_documents, -1)
-    shift[chosen] = index.starts[chosen] - starts
-    inside = np.flatnonzero(np.isin(rare.document, chosen))
-    frequent_key, frequent_place = _find(keys, np.flatnonzero(~is_rare), tokens)
+def _complete_evidence(
+    keys: Keys, is_rare: np.ndarray, rare: Matches, texts: _Texts, beta: float
+) -> Evidence:
+    """What all keys, rare and frequent, add to the chosen documents."""
+    inside = np.flatnonzero(np.isin(rare.document, texts.chosen))
+    frequent_key, frequent_place = _find(keys, np.flatnonzero(~is_rare), texts.tokens)
     key = np.append(rare.key[inside], frequent_key)
-    place = np.append(rare.place[inside] - shift[rare.document[inside]], frequent_place)
+    place = np.append(rare.place[inside] - texts.shift[rare.document[inside]], frequent_place)
     order = np.argsort(key, kind="stable")  # each key's places are in order already
     key, place = key[order], place[order]
-    matches = Matches(key, place, document_of[place], len(chosen), len(tokens))
-    found = gather_evidence(keys, matches, beta)
-    return found.scores + _unigram_scores(tokens, document_of, found, unigrams, beta)
-
-
-def _texts(index: NgramIndex, chosen: np.ndarray) -> np.ndarray:
-    """The documents' texts in a row; the terminator becomes the corpus's largest token + 1."""
-    bounds = zip(index.starts[chosen].tolist(), index.starts[chosen + 1].tolist(), strict=True)
-    tokens = np.concatenate([index.text[:0], *(index.text[start:end] for start, end in bounds)])
-    return np.minimum(tokens, tokens.dtype.type(index.tokens[-1] + 1))
+    counts = len(texts.chosen), len(texts.tokens)
+    return gather_evidence(keys, Matches(key, place, texts.document[place], *counts), beta)
 
 
 def _find(keys: Keys, which: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -172,11 +380,7 @@ def _find(keys: Keys, which: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarray
 
 
 def _unigram_scores(
-    tokens: np.ndarray,
-    document_of: np.ndarray,
-    found: Evidence,
-    unigrams: np.ndarray,
-    beta: float,
+    texts: _Texts, found: Evidence, unigrams: np.ndarray, beta: float
 ) -> np.ndarray:
     """What free places add: each token type once a document, reduced if a key has covered it."""
     types = np.flatnonzero(unigrams)
@@ -184,9 +388,9 @@ def _unigram_scores(
         return np.zeros_like(found.scores)
     column_of = np.full(len(unigrams), -1)
     column_of[types] = np.arange(len(types))
-    free = np.flatnonzero((unigrams > 0)[tokens] & ~found.taken)
+    free = np.flatnonzero((unigrams > 0)[texts.tokens] & ~found.taken)
     present = np.zeros(len(found.scores) * len(types), bool)
-    present[document_of[free] * len(types) + column_of[tokens[free]]] = True
+    present[texts.document[free] * len(types) + column_of[texts.tokens[free]]] = True
     covered = np.zeros_like(present)
     known = unigrams[found.token] > 0
     covered[found.document[known] * len(types) + column_of[found.token[known]]] = True

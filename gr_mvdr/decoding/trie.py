@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gr_mvdr.decoding.constraint import Successors
+from gr_mvdr.decoding.beam_search import Successors
 from gr_mvdr.files.arrays import check, check_offsets, read_arrays, write_arrays
 
 _ARRAYS = ("first_child", "token", "documents", "first_document")

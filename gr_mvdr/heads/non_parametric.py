@@ -4,22 +4,85 @@ D in rel(d, q) = sum(Dᵀ Q ⊙ A) are hidden states of an encoder that read the
 a surface token. They are the decoder's inputs and its output table alike.
 """
 
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from gr_mvdr.heads.occurrences import Occurrences, flat
-from gr_mvdr.heads.plain import Vocabulary
-from gr_mvdr.heads.table_head import TableHead
-from gr_mvdr.heads.token_clusters import cluster_rows
+from gr_mvdr.heads.plain import TableHead, Vocabulary
 from gr_mvdr.parts import part
 from gr_mvdr.tokenizers import EOS_ID
 
 FORMS = ("base", "async", "contrastive")
+
+
+class Occurrences(nn.Module):
+    """Token sequences of documents, one row number a token, ragged as flat arrays.
+
+    Attributes:
+        documents: (D,) int64, ascending, the documents' numbers.
+        starts: (D + 1,) int64; tokens, rows: (n,) int64, document by document.
+    """
+
+    def __init__(self, documents: Tensor, starts: Tensor, tokens: Tensor, rows: Tensor):
+        super().__init__()
+        assert len(documents) and (documents.diff() > 0).all(), "distinct, ascending documents"
+        assert len(tokens) == len(rows) == starts[-1], "a row for every token"
+        # Not in the state dict: sizes are not known before a checkpoint is read.
+        self.register_buffer("documents", documents, persistent=False)
+        self.register_buffer("starts", starts, persistent=False)
+        self.register_buffer("tokens", tokens, persistent=False)
+        self.register_buffer("rows", rows, persistent=False)
+
+    @classmethod
+    def of(
+        cls, sequences: Sequence[Sequence[int]], rows: Tensor, documents: Tensor | None = None
+    ) -> "Occurrences":
+        """From token lists and the rows of all their tokens; documents are 0, 1, 2, … by default"""
+        if documents is None:
+            documents = torch.arange(len(sequences))
+        starts = torch.tensor([0, *map(len, sequences)]).cumsum(0)
+        return cls(documents.to(rows.device), starts.to(rows.device), flat(sequences, rows), rows)
+
+    def find(self, targets: Tensor, document_index: Tensor) -> tuple[Tensor, Tensor]:
+        """Looks targets up in their documents: the first place that agrees with most of the start.
+
+        Args:
+            targets: (B, M) int64; document_index: (B,) int64, also numbers that are not here.
+
+        Returns:
+            rows (B, M) int64, valid where the target agrees; agrees (B, M) bool, a prefix.
+        """
+        size = targets.shape[1]
+        tokens, rows = self._padded(document_index, size)
+        agrees = tokens.unfold(1, size, 1) == targets.unsqueeze(1)  # (B, places, M)
+        agrees = agrees.long().cumprod(2)
+        place = agrees.sum(2).argmax(1, keepdim=True)  # argmax: the first of equals
+        offset = torch.arange(size, device=targets.device)
+        agrees = agrees.gather(1, place.unsqueeze(2).expand(-1, 1, size)).squeeze(1).bool()
+        return rows.gather(1, place + offset), agrees
+
+    def _padded(self, document_index: Tensor, size: int) -> tuple[Tensor, Tensor]:
+        """(B, L + size − 1) tokens of documents, −1 after their end, and rows; L ≥ 1."""
+        at = torch.searchsorted(self.documents, document_index).clamp(max=len(self.documents) - 1)
+        length = self.starts.diff()[at] * (self.documents[at] == document_index)
+        offset = torch.arange(max(1, int(length.max())) + size - 1, device=at.device)
+        inside = offset < length.unsqueeze(1)
+        place = (self.starts[at].unsqueeze(1) + offset) * inside
+        if not len(self.tokens):  # nothing to gather from
+            return place - 1, place
+        return self.tokens[place].masked_fill(~inside, -1), self.rows[place] * inside
+
+
+def flat(sequences: Sequence[Sequence[int]], like: Tensor) -> Tensor:
+    """Token lists one after the other, (n,) int64 on the device of another tensor."""
+    tokens = [token for sequence in sequences for token in sequence]
+    return torch.tensor(tokens, dtype=torch.int64, device=like.device)
 
 
 @part("head")
@@ -220,3 +283,48 @@ class NonParametricHead(TableHead):
 
     def vectors(self, rows: Tensor, context: Tensor | None) -> Tensor:
         return self.table[rows] * self.scale
+
+
+def cluster_rows(
+    vectors: Tensor, tokens: Tensor, k: int, seed: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """At most k rows a surface token: its occurrences, or their k-means if there are more.
+
+    Args:
+        vectors: (n, d) float, one an occurrence; tokens: (n,) int64, their surface tokens.
+        k: most rows a token.
+        seed: of the k-means (k-means++, one start).
+
+    Returns:
+        rows (R, d), each the mean of its occurrences, in the order of their tokens; row_tokens
+        (R,) int64, ascending; row_of_occurrence (n,) int64.
+    """
+    order = tokens.argsort(stable=True)
+    distinct, counts = tokens[order].unique_consecutive(return_counts=True)
+    samples = vectors[order].cpu().numpy()
+    cluster = torch.empty_like(order)
+    cluster[order] = torch.from_numpy(_clusters(samples, counts.tolist(), k, seed)).to(order.device)
+    # Numbers the clusters that have members, token by token.
+    key = torch.searchsorted(distinct, tokens) * k + cluster
+    key, row, members = key.unique(return_inverse=True, return_counts=True)
+    sums = vectors.new_zeros(len(key), vectors.shape[1]).index_add(0, row, vectors)
+    return sums / members.unsqueeze(1), distinct[key // k], row
+
+
+def _clusters(samples: np.ndarray, counts: list[int], k: int, seed: int) -> np.ndarray:
+    """(n,) int64, a sample's cluster 0 … k − 1 within its token; samples lie token by token."""
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+    from threadpoolctl import threadpool_limits
+
+    k_means = KMeans(k, n_init=1, random_state=seed)
+    clusters, start = [np.empty(0, np.int64)], 0
+    # One thread: several would add in the order in which they finish, another one each time.
+    with threadpool_limits(1), warnings.catch_warnings():
+        # Fewer distinct vectors than k are fewer rows.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        for count in counts:
+            own = samples[start : start + count]
+            clusters.append(k_means.fit_predict(own) if count > k else np.arange(count))
+            start += count
+    return np.concatenate(clusters).astype(np.int64)

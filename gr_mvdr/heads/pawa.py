@@ -7,8 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gr_mvdr.heads.plain import Vocabulary
-from gr_mvdr.heads.table_head import TableHead
+from gr_mvdr.heads.plain import TableHead, Vocabulary
 from gr_mvdr.parts import part
 
 FORMS = ("paper", "nci")

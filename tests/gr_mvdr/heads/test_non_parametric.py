@@ -5,9 +5,8 @@ import torch
 import torch.nn.functional as F
 
 from gr_mvdr.backbones import load_encoder_decoder
-from gr_mvdr.heads.non_parametric import NonParametricHead
+from gr_mvdr.heads.non_parametric import NonParametricHead, cluster_rows
 from gr_mvdr.heads.plain import Head, Vocabulary
-from gr_mvdr.heads.token_clusters import cluster_rows
 
 SHAPE = dict(vocab_size=40, d_model=16, d_kv=8, d_ff=24, num_layers=1, num_heads=2)
 # Document 2 has no title; 7 occurs five times.
