@@ -23,20 +23,20 @@ from analysis.evaluation import (
 from analysis.provenance import provenance
 from analysis.publish import publish_run
 from analysis.report.report import write_report
-from analysis.run_folder import CHECKPOINT, finite, opened_run, read_run, start_run
+from analysis.run_folder import CHECKPOINT, opened_run, read_run, start_run
 from analysis.studies.study import check_study, run_study
-from conf.command import command
-from conf.errors import errors_in_a_line
+from conf.command import command, report_errors
 from conf.launch import launch, processes_to_start
 from conf.rehearse import rehearsed
 from data_modules.module import RetrievalDataModule
-from gr_mvdr.distributed.ranks import first, join, leave, rank
+from gr_mvdr.distributed.ranks import join, leave, rank, rank_zero_first
 from gr_mvdr.evaluation.metrics import rank_of
 from gr_mvdr.files.reading import read_checkpoint
+from gr_mvdr.files.run_files import check_finite
 from gr_mvdr.files.writing import new_folder, write_json
 from gr_mvdr.parts import admitting, build
 from models.base import System
-from models.weights import find_weights, take_weights
+from models.finished_run import find_weights, take_weights
 
 logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
 NOISE = ("LeafSpec", "Total length of `list`", "The number of training batches", "FSDP2-wrapped")
@@ -60,13 +60,13 @@ def train(config: DictConfig) -> dict[str, float]:
     join()
     with opened_run(config) as (run, missing):
         if missing in ([], ["report.html"]):
-            return kept(run, missing)
-        model, data, logger = trained(config, run)
+            return keep_finished(run, missing)
+        model, data, logger = train_model(config, run)
         if rank() > 0:
             model.help_index(data.documents)
             leave()
             return {}
-        metrics = finite(measured(config, run, model, data), run / "metrics.json")
+        metrics = check_finite(measure_run(config, run, model, data), run / "metrics.json")
         report = write_report(run, metrics=metrics)
         publish_run(logger, read_run(run, metrics))
         write_json(run / "metrics.json", metrics)  # last: from here on the run is finished
@@ -74,7 +74,7 @@ def train(config: DictConfig) -> dict[str, float]:
         return metrics
 
 
-def kept(run: Path, missing: list[str]) -> dict[str, float]:
+def keep_finished(run: Path, missing: list[str]) -> dict[str, float]:
     """The metrics of a run that was finished before; its page is made again if it was lost."""
     if rank() == 0:
         report = [write_report(run)] if missing else []
@@ -82,23 +82,23 @@ def kept(run: Path, missing: list[str]) -> dict[str, float]:
     return read_run(run).metrics
 
 
-def trained(config: DictConfig, run: Path) -> tuple[System, RetrievalDataModule, Any]:
+def train_model(config: DictConfig, run: Path) -> tuple[System, RetrievalDataModule, Any]:
     """The run's trained model, its data, and the logger of rank 0, None elsewhere."""
     reset_peak_memory()
     pl.seed_everything(config.seed, workers=True, verbose=False)
-    with first():  # what rank 0 has cached, the others find
+    with rank_zero_first():  # what rank 0 has cached, the others find
         weights = find_weights(config.weights)
         data = instantiate(config.data)
-        model = prepared_model(config, data, run)
+        model = prepare_model(config, data, run)
         record = provenance(config.system, model, data, config.seed)
-    logger = announced(config, run, record) if rank() == 0 else None
+    logger = announce_run(config, run, record) if rank() == 0 else None
     if weights is None:
         return fit(model, data, config, logger), data, logger
     take_weights(model.eval(), data.tokenizer, weights)
     return model.to(instantiate(config.trainer, logger=False).strategy.root_device), data, logger
 
 
-def measured(
+def measure_run(
     config: DictConfig, run: Path, model: System, data: RetrievalDataModule
 ) -> dict[str, float]:
     """Indexes, searches, reranks, analyses: the run's metrics, its files in its folder.
@@ -122,7 +122,7 @@ def measured(
     return metrics
 
 
-def prepared_model(config: DictConfig, data: RetrievalDataModule, run: Path) -> System:
+def prepare_model(config: DictConfig, data: RetrievalDataModule, run: Path) -> System:
     """The system of the configuration, which knows its corpus."""
     settings = config.copy()
     settings.tokenizer.vocab_size = len(data.tokenizer)  # a small model's table wastes no row
@@ -136,7 +136,7 @@ def prepared_model(config: DictConfig, data: RetrievalDataModule, run: Path) -> 
     return model
 
 
-def announced(config: DictConfig, run: Path, record: dict[str, Any]) -> Any:
+def announce_run(config: DictConfig, run: Path, record: dict[str, Any]) -> Any:
     """Makes the run's folder and says so; returns its logger, or None."""
     start_run(config, record)
     print(f"{config.system} on {record['collection']}: {record['documents']:,} documents → {run}")
@@ -159,7 +159,7 @@ def fit(model: System, data: RetrievalDataModule, config: DictConfig, logger: An
     """The trained model; it goes on from its last checkpoint. BM25 has nothing to train."""
     if not model.trainable:
         return model
-    with first():  # negatives and spans are cached, too
+    with rank_zero_first():  # negatives and spans are cached, too
         data.epoch(0)
         data.val_dataloader()
     if rank() == 0:
@@ -173,7 +173,7 @@ def fit(model: System, data: RetrievalDataModule, config: DictConfig, logger: An
     except SystemExit:  # Lightning's answer to Ctrl-C
         raise KeyboardInterrupt from None
     if model.device_mesh is not None:  # it is in shards, its checkpoint is whole
-        model = prepared_model(config, data, Path(config.run))
+        model = prepare_model(config, data, Path(config.run))
         found = read_checkpoint(checkpoint)
         model.load_state_dict(found["state_dict"])
         model.on_load_checkpoint(found)
@@ -194,6 +194,6 @@ def main(config: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    with errors_in_a_line():
+    with report_errors():
         sys.argv[1:] = rehearsed(sys.argv[1:])
     main()

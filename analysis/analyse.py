@@ -21,9 +21,9 @@ from analysis.store.vocabulary import write_vocabulary
 from analysis.tables import write_rows
 from analysis.tokens import TokenKinds, document_frequencies, inverse_document_frequency
 from data_modules.gold import gold_tokens
+from gr_mvdr.backbones import hash_weights
 from gr_mvdr.parts import TARGET, admitting, build
 from gr_mvdr.progress import track
-from gr_mvdr.weights import weights_hash
 
 # Pairs of the store at once, and their similarity values: only speed and memory depend on them.
 BATCH, BATCH_VALUES = 64, 2**23
@@ -84,7 +84,7 @@ def extract_run(
         paradigm=model.paradigm,
         collection=data.collection.name,
         precision=precision,
-        made_from=f"{weights_hash(model)}-{made_from.hexdigest()[:16]}",
+        made_from=f"{hash_weights(model)}-{made_from.hexdigest()[:16]}",
     )
     store = extract_alignments(model, batches, run / "alignments", names, description)
     strings = partial(token_strings, data.tokenizer)

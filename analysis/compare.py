@@ -22,7 +22,7 @@ from analysis.publish import publish_comparison
 from analysis.run_folder import check_links
 from analysis.tables import Cell, Table, summary
 from conf.command import command
-from gr_mvdr.files.printable import printable
+from gr_mvdr.files.reading import make_printable
 
 COLUMNS_AT_MOST = 6  # systems side by side; more stand one below the other
 WRITTEN = ("comparison*", "paper_table*")  # files in the comparison's folder
@@ -62,9 +62,9 @@ def compare(
         console.print(_printed_summary(section))
     for table, notes in papers:
         console.print(_printed(table))
-        console.print(*map(printable, notes), sep="\n", markup=False, highlight=False)
+        console.print(*map(make_printable, notes), sep="\n", markup=False, highlight=False)
     for note in comparison.notes:
-        console.print(printable(note), style="yellow", markup=False, highlight=False)
+        console.print(make_printable(note), style="yellow", markup=False, highlight=False)
     for path in [*files["pages"], *files["figures"]]:
         console.print(path, soft_wrap=True, markup=False, highlight=False)
     publish_comparison(logger, comparison, [table for table, _ in papers], files["figures"], folder)
@@ -93,7 +93,7 @@ def _printed(table: Table, upright: bool = False, ends: Collection[int] = ()) ->
     grid = [list(map(Cell, ["", *table.columns]))]
     grid += [[Cell(name), *cells] for name, cells in table.rows]
     header, *rows = zip(*grid, strict=True) if upright else grid
-    printed = rich.table.Table(title=Text(printable(table.heading)), title_justify="left")
+    printed = rich.table.Table(title=Text(make_printable(table.heading)), title_justify="left")
     for number, cell in enumerate(header):
         printed.add_column(_styled(cell), justify="right" if number else "left")
     for number, row in enumerate(rows):
@@ -107,7 +107,7 @@ def _ends(keys: Sequence[str]) -> set[int]:
 
 
 def _styled(cell: Cell) -> Text:
-    return Text(printable(cell.text), style="bold green" if cell.best else "")
+    return Text(make_printable(cell.text), style="bold green" if cell.best else "")
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from conf.command import command
 from gr_mvdr.files.reading import reading
 from gr_mvdr.files.writing import new_folder
 from gr_mvdr.tokenizers import load_tokenizer
-from models.export.write import check_exportable, write_system
+from models.export.folder import check_exportable, write_system
 from models.identified import IdentifiedSystem
 
 # Pairs of the first test split, and how far scores may lie apart.

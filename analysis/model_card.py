@@ -13,8 +13,8 @@ from analysis.tables import Cell, Table, markdown
 from gr_mvdr.heads.plain import Head
 from models.base import System
 from models.encoder_decoder import EncoderDecoder
-from models.export.sentence_transformers import SIMILARITIES, obstacles
-from models.export.write import t5_of
+from models.export.folder import find_t5
+from models.export.sentence_transformers import SIMILARITIES, find_obstacles
 from models.identified import IdentifiedSystem
 from models.multi_vector import MultiVector
 
@@ -130,7 +130,7 @@ def library(system: System, tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def _reads(system: System, tokenizer: PreTrainedTokenizerBase) -> bool:
-    return isinstance(system, MultiVector) and not obstacles(system, tokenizer)
+    return isinstance(system, MultiVector) and not find_obstacles(system, tokenizer)
 
 
 def usage(system: System, tokenizer: PreTrainedTokenizerBase) -> list[str]:
@@ -139,7 +139,7 @@ def usage(system: System, tokenizer: PreTrainedTokenizerBase) -> list[str]:
     if _reads(system, tokenizer):
         lines += _sentence_transformers(system)
     elif isinstance(system, MultiVector):
-        lacking = ", ".join(obstacles(system, tokenizer))
+        lacking = ", ".join(find_obstacles(system, tokenizer))
         lines += [
             "",
             "The T5 encoder alone is not this system: what makes token vectors, salience and "
@@ -161,7 +161,7 @@ def usage(system: System, tokenizer: PreTrainedTokenizerBase) -> list[str]:
 
 
 def _name(system: System) -> str:
-    return type(t5_of(system)[1]).__name__
+    return type(find_t5(system)[1]).__name__
 
 
 def _code(*lines: str) -> list[str]:
@@ -234,7 +234,7 @@ def _here(system: System) -> list[str]:
     found = _code(
         "from datasets import Dataset",
         "",
-        "from models.export.read import load_exported",
+        "from models.export.folder import load_exported",
         "",
         *table,
         "system = load_exported(folder)",

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from gr_mvdr.distributed.ranks import ranks
+from gr_mvdr.distributed.ranks import world_size
 
 PACKAGES = (
     *("torch", "transformers", "pytorch-lightning"),
@@ -43,7 +43,7 @@ def provenance(system: str, model: Any, data: Any, seed: int) -> dict[str, Any]:
         "unjudged_queries": data.unjudged,
         "candidates": data.candidates_from,
         "seed": seed,
-        "ranks": ranks(),
+        "ranks": world_size(),
         "version": VERSION,
         "git": git_revision(),
         "versions": {name: version(name) for name in PACKAGES},

@@ -12,13 +12,13 @@ from analysis.analyse import analyse_run
 from analysis.provenance import VERSION
 from analysis.publish import publish_run
 from analysis.report.report import write_report
-from analysis.run_folder import asked_run, check_links, claimed, finite, read_run
+from analysis.run_folder import asked_run, check_links, claimed, read_run
 from conf.command import command
 from gr_mvdr.files.reading import reading
-from gr_mvdr.files.run_files import read_metrics
-from gr_mvdr.files.writing import sweep, temporary_folder, write_json
+from gr_mvdr.files.run_files import check_finite, read_metrics
+from gr_mvdr.files.writing import remove_abandoned, temporary_folder, write_json
 from gr_mvdr.parts import TARGET, build, find_part
-from models.pipeline_stage import FinishedRun
+from models.finished_run import FinishedRun
 
 
 def analyse_again(
@@ -54,13 +54,13 @@ def analyse_again(
     model, data = restored(read.path, version, trust)
     # An index in a folder of its own: the run's stays as it was searched.
     with claimed(read.path):
-        sweep(read.path, claimed=True)
+        remove_abandoned(read.path, claimed=True)
         folder = temporary_folder("index")
         with reading(f"run={run}: cannot be indexed"):  # a part of it may be broken
             model.index(data.documents, folder)
         found = analyse_run(model, data, read.path, read.system, settings) | model.statistics()
         shutil.rmtree(folder)
-        metrics = finite(read_metrics(read.path) | found, read.path / "metrics.json")
+        metrics = check_finite(read_metrics(read.path) | found, read.path / "metrics.json")
         report = write_report(read.path, peers, metrics)
         publish_run(logger, read_run(read.path, metrics))
         write_json(read.path / "metrics.json", metrics)

@@ -16,15 +16,15 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from gr_mvdr.distributed.ranks import first, rank
+from gr_mvdr.distributed.ranks import rank, rank_zero_first
 from gr_mvdr.files.reading import read_yaml
-from gr_mvdr.files.run_files import PARTS, finite, read_config, read_metrics, read_provenance
+from gr_mvdr.files.run_files import PARTS, check_finite, read_config, read_metrics, read_provenance
 from gr_mvdr.files.writing import (
     is_running,
-    machine,
-    naming,
-    start_of,
-    sweep,
+    machine_id,
+    name_errors,
+    process_start,
+    remove_abandoned,
     write_json,
     write_text,
 )
@@ -113,13 +113,13 @@ def opened_run(config: DictConfig) -> Iterator[tuple[Path, list[str]]]:
     Raises: as `find_run`, and ValueError where another command works in the folder.
     """
     with ExitStack() as held:
-        with first():
+        with rank_zero_first():
             run, missing = find_run(config)
             if missing and rank() == 0:
                 check_links(run)
                 held.enter_context(claimed(run))
                 run, missing = find_run(config)  # as the command before this one left it
-                sweep(run, claimed=True)
+                remove_abandoned(run, claimed=True)
         yield run, missing
 
 
@@ -253,7 +253,7 @@ def read_run(path: Path, metrics: Mapping[str, float] | None = None) -> Run:
     for part in PARTS if metrics is None else PARTS[:-1]:
         if not (path / part).is_file():
             raise UnfinishedRun(f"{path} is unfinished: it has no {part}")
-    found = read_metrics(path) if metrics is None else finite(metrics, path / "metrics.json")
+    found = read_metrics(path) if metrics is None else check_finite(metrics, path / "metrics.json")
     return Run(path, read_config(path), read_provenance(path), found)
 
 
@@ -281,7 +281,7 @@ def claimed(folder: Path) -> Iterator[None]:
         OSError: the folder cannot be written to.
     """
     path, process = folder / LOCK, os.getpid()
-    with naming(path):
+    with name_errors(path):
         handle = _opened(path)
     _held.add(handle)
     try:
@@ -332,8 +332,8 @@ def _take(handle: int, path: Path) -> None:
         time.sleep(0.01)  # it is about to write its name
     host, now = socket.gethostname(), datetime.now().astimezone().isoformat(timespec="seconds")
     if owner is not None or not _is_free(handle):
-        owner = owner or {"pid": "?", "host": host, "since": now, "machine": machine()}
-        is_here = machine() == owner["machine"] or _installation() == owner.get("installation")
+        owner = owner or {"pid": "?", "host": host, "since": now, "machine": machine_id()}
+        is_here = machine_id() == owner["machine"] or _installation() == owner.get("installation")
         if not (is_here and _is_free(handle) and not _is_alive(owner)):
             hint = "" if is_here else f"; if it has ended, remove {path}"
             raise ValueError(
@@ -342,10 +342,10 @@ def _take(handle: int, path: Path) -> None:
             )
     if not _is_there(handle, path):
         raise ValueError(f"run={path.parent}: another command has just left it, try again")
-    own = {"pid": os.getpid(), "start": start_of(os.getpid()), "machine": machine()}
+    own = {"pid": os.getpid(), "start": process_start(os.getpid()), "machine": machine_id()}
     own |= {"installation": _installation(), "host": host, "since": now}
     text = json.dumps(own) + "\n"
-    with naming(path):
+    with name_errors(path):
         os.ftruncate(handle, 0)
         os.pwrite(handle, text.encode(), 0)
         os.fsync(handle)
@@ -364,7 +364,7 @@ def _is_free(handle: int) -> bool:
 
 def _is_alive(owner: dict[str, Any]) -> bool:
     """Whether an owner of this machine still runs, as far as its file can tell."""
-    if owner["machine"] != machine():
+    if owner["machine"] != machine_id():
         return False  # from before this machine started
     return is_running(owner["pid"], owner["start"])
 
@@ -384,7 +384,7 @@ def _installation() -> str:
     """This machine before and after a restart; equal host names may be of different machines."""
     with suppress(OSError):
         return f"{socket.gethostname()} {Path('/etc/machine-id').read_text().strip()}"
-    return f"{socket.gethostname()} {machine()}"
+    return f"{socket.gethostname()} {machine_id()}"
 
 
 def _let_go() -> None:

@@ -12,8 +12,8 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from conf.rules import RULES
-from gr_mvdr.files.printable import shown
-from gr_mvdr.signature import check_arguments
+from gr_mvdr.files.reading import show
+from gr_mvdr.parts import check_arguments
 
 _HYDRA = ("_target_", "_args_", "_partial_", "_recursive_", "_convert_")
 _STRICT = ConfigDict(strict=True, allow_inf_nan=False)
@@ -40,7 +40,7 @@ def check_values(config: DictConfig) -> None:
     """
     # As it was written: what is made of a missing value cannot be resolved, and a value that
     # others are made of is named by its own key.
-    written = dict(nodes(OmegaConf.to_container(config)))
+    written = dict(walk(OmegaConf.to_container(config)))
     for key, value in written.items():
         if value == "???":
             raise ValueError(f"{key}=…: must be given on the command line")
@@ -48,7 +48,7 @@ def check_values(config: DictConfig) -> None:
         if not any(map(_is_made, _parts(value))):
             _check_rule(key, value)
     resolved = OmegaConf.to_container(config, resolve=True)
-    found = list(nodes(resolved))
+    found = list(walk(resolved))
     for key, value in found:
         _check_rule(key, value, _origin(key, written))
     _check_together(resolved)
@@ -57,14 +57,14 @@ def check_values(config: DictConfig) -> None:
             _check_target(key, value)
 
 
-def rule_of(key: str) -> Any:
+def find_rule(key: str) -> Any:
     """The type of a key's values in `conf/rules.py`; None: the table does not know the key."""
     if key.rpartition(".")[2].startswith("_"):  # Hydra's own, such as _target_
         return None
     return next((RULES[pattern] for pattern in RULES if fnmatchcase(key, pattern)), None)
 
 
-def nodes(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+def walk(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
     """Every key below a node with its value; of a list, the places: `model.stages.0.depth`."""
     if key:
         yield key, node
@@ -72,7 +72,7 @@ def nodes(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(node, list):
         children = ((n, child) for n, child in enumerate(node) if isinstance(child, dict | list))
     for name, child in children:
-        yield from nodes(child, f"{key}.{name}".strip("."))
+        yield from walk(child, f"{key}.{name}".strip("."))
 
 
 def _parts(value: Any) -> Iterable[Any]:
@@ -94,26 +94,26 @@ def _origin(key: str, written: dict[str, Any]) -> str:
 
 
 def _check_rule(key: str, value: Any, typed: str | None = None) -> None:
-    if rule_of(key) is None:
+    if find_rule(key) is None:
         return
     try:
         _adapter(key).validate_python(value)
     except ValidationError:
-        said = words(_adapter(key).json_schema())
-        raise ValueError(f"{typed or key}={shown(value)}: must be {said}") from None
+        said = describe_rule(_adapter(key).json_schema())
+        raise ValueError(f"{typed or key}={show(value)}: must be {said}") from None
 
 
 @cache
 def _adapter(key: str) -> TypeAdapter:
-    return TypeAdapter(rule_of(key), config=_STRICT)
+    return TypeAdapter(find_rule(key), config=_STRICT)
 
 
-def words(schema: dict[str, Any]) -> str:
+def describe_rule(schema: dict[str, Any]) -> str:
     """A rule as errors say it, from the JSON schema of its type: "a whole number ≥ 1, or null"."""
     if "description" in schema:
         return schema["description"]
     if "anyOf" in schema:
-        *first, last = map(words, schema["anyOf"])
+        *first, last = map(describe_rule, schema["anyOf"])
         return f"{', '.join(first)}{',' if len(first) > 1 or '≥' in first[0] else ''} or {last}"
     if "const" in schema or "enum" in schema:
         options = schema.get("enum") or [schema["const"]]
@@ -121,7 +121,7 @@ def words(schema: dict[str, Any]) -> str:
         return f"one of {names}" if len(options) > 2 else " or ".join(map(str, options))
     if schema.get("type") == "array":
         some = " with at least one value" if schema.get("minItems") else ""
-        return f"a list{some}, each {words(schema['items'])}"
+        return f"a list{some}, each {describe_rule(schema['items'])}"
     bounds = [f"{sign} {schema[name]}" for name, sign in _BOUNDS.items() if name in schema]
     filled = " that is not empty" if schema.get("minLength") else ""
     return f"{_KINDS[schema['type']]}{filled} {' and '.join(bounds)}".strip()
@@ -156,10 +156,10 @@ def _check_together(config: dict[str, Any]) -> None:
 
 def _check_place(output: str, name: Any, run: str | None) -> None:
     if not run:
-        raise ValueError(f"run={shown(run)}: must be a folder")
+        raise ValueError(f"run={show(run)}: must be a folder")
     parts = Path(str(name)).parts
     if name is None or not parts or ".." in parts or Path(str(name)).is_absolute():
-        raise ValueError(f"name={shown(name)}: must be a folder's name within output={output}")
+        raise ValueError(f"name={show(name)}: must be a folder's name within output={output}")
     for key, path in (("output", Path(output)), ("run", Path(run))):
         for place in (path, *path.parents):
             if place.exists() and not place.is_dir():
@@ -170,7 +170,7 @@ def _check_trainer(trainer: dict[str, Any]) -> None:
     epochs, ends = trainer.get("max_epochs"), trainer.get("max_steps", -1) != -1
     if epochs in (None, -1) and not ends and not trainer.get("max_time"):
         raise ValueError(
-            f"trainer.max_epochs={shown(epochs)}: must be ≥ 1 without trainer.max_steps, or "
+            f"trainer.max_epochs={show(epochs)}: must be ≥ 1 without trainer.max_steps, or "
             "training would not end"
         )
     kind, devices = trainer.get("accelerator", "auto"), trainer.get("devices", "auto")
@@ -190,5 +190,5 @@ def _check_gpus(kind: str, devices: int | str | list[int]) -> None:
     needed = max(devices) + 1 if isinstance(devices, list) else devices
     if isinstance(needed, int) and needed > there:
         raise ValueError(
-            f"trainer.devices={shown(devices)}: this machine has no more than {there} GPUs"
+            f"trainer.devices={show(devices)}: this machine has no more than {there} GPUs"
         )

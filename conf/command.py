@@ -1,5 +1,6 @@
 """What the entry points share: `python train.py …`, `python -m analysis.run …` and others."""
 
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -10,11 +11,17 @@ from typing import Any
 
 import hydra
 from hydra._internal import utils as internals
+from hydra.errors import (
+    ConfigCompositionException,
+    InstantiationException,
+    MissingConfigException,
+    OverrideParseException,
+)
 from omegaconf import DictConfig
 
 from conf.checks import check_values
-from conf.errors import errors_in_a_line
 from conf.resolvers import register_resolvers
+from gr_mvdr.files.reading import make_printable
 
 CONFIGURATIONS = Path(__file__).parent
 _NO_NAME = re.compile(r"null|true|false|[-+]?[\d.]+", re.IGNORECASE)
@@ -34,13 +41,13 @@ def command(name: str) -> Callable[[Callable[[DictConfig], None]], Callable[[], 
     def decorate(function: Callable[[DictConfig], None]) -> Callable[[], None]:
         @hydra.main(version_base="1.3", config_path=str(CONFIGURATIONS), config_name=name)
         def job(config: DictConfig) -> None:
-            with errors_in_a_line():
+            with report_errors():
                 check_values(config)
                 function(config)
 
         @wraps(function)
         def main() -> None:
-            with errors_in_a_line(), _raised_by_hydra():
+            with report_errors(), _raised_by_hydra():
                 _check_options(sys.argv[1:])
                 job()
 
@@ -72,3 +79,45 @@ def _raised_by_hydra() -> Iterator[None]:
         yield
     finally:
         internals.run_and_report = kept
+
+
+# Of Hydra's and OmegaConf's messages, what tells the user nothing.
+_NOISE = ("See https://hydra.cc", "Config search path:", "provider=", "full_key:", "object_type=")
+
+
+@contextmanager
+def report_errors() -> Iterator[None]:
+    """Ends the program with status 1 and ``error: …`` for what messages of this project explain.
+
+    Other exceptions are faults of the code and keep their traceback; so do these under
+    HYDRA_FULL_ERROR=1, as a library may raise them, too.
+
+    Raises:
+        SystemExit: in the place of a ValueError or OSError, also of one within Hydra's instantiate,
+            and of what Hydra refuses on the command line.
+    """
+    if os.environ.get("HYDRA_FULL_ERROR") == "1":
+        yield
+        return
+    try:
+        yield
+    except InstantiationException as error:
+        sys.exit(f"error: {make_printable(_line(error.__cause__ or error))}")
+    except (ConfigCompositionException, OverrideParseException, ValueError, OSError) as error:
+        sys.exit(f"error: {make_printable(_line(error))}")
+
+
+def _line(error: BaseException) -> str:
+    """An exception's message in one line, which names the key or the file."""
+    if isinstance(error, MissingConfigException) and error.options:
+        group, _, option = str(error.missing_cfg_file).rpartition("/")
+        return f"{group}={option}: must be one of {', '.join(error.options)}"
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    lines = map(str.strip, str(error).splitlines())
+    said = " ".join(line for line in lines if line and not line.startswith(_NOISE))
+    if isinstance(error, OverrideParseException):
+        return f"{error.override}: {said}"
+    # An interpolation's: OmegaConf tells the key it was found in.
+    key = getattr(error, "full_key", None)
+    return f"{key}: {said}" if key else said

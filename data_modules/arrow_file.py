@@ -11,8 +11,8 @@ from datasets import Dataset, DatasetInfo, Features
 from datasets.table import MemoryMappedTable
 
 from data_modules.written_once import written_once
-from gr_mvdr.files.checksums import checksum, read_sealed, verify, write_sealed
-from gr_mvdr.files.writing import naming
+from gr_mvdr.files.arrays import checksum, read_sealed, verify, write_sealed
+from gr_mvdr.files.writing import name_errors
 
 TABLE, _CONTENTS = "table.arrow", "table.json"
 _ROWS = 1000  # that are held in memory before they are written
@@ -22,7 +22,7 @@ def write_table(file: Path, features: Features, rows: Iterable[Mapping[str, Any]
     """Writes rows as an Arrow stream; answers how many there were."""
     schema, count, rows = features.arrow_schema, 0, iter(rows)
     with (
-        naming(file),
+        name_errors(file),
         pa.OSFile(str(file), "wb") as sink,
         pa.ipc.new_stream(sink, schema) as writer,
     ):

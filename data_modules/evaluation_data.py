@@ -12,7 +12,7 @@ from datasets import Dataset
 from data_modules.candidates import read_candidates
 from data_modules.collection_data import CollectionData
 from data_modules.columns import arrow_column
-from gr_mvdr.evaluation.bm25 import words
+from gr_mvdr.evaluation.bm25 import split_words
 from gr_mvdr.evaluation.metrics import METRICS, rank_of
 from gr_mvdr.progress import track
 
@@ -81,7 +81,9 @@ class EvaluationData(CollectionData):
         for query, text in track(rows, "candidates", total=len(queries)):
             found = given.get(query)
             if found is None:
-                found = self.bm25.best(words(text), self.candidate_depth + self.drop_identical)
+                found = self.bm25.best(
+                    split_words(text), self.candidate_depth + self.drop_identical
+                )
             relevant = [d for d, grade in grades[query].items() if grade > 0 and d in known]
             lists[query] = list(dict.fromkeys([*self.kept(query, found), *relevant]))
         return lists

@@ -11,7 +11,7 @@ from datasets import Dataset
 from data_modules.formats.layout import Ranked
 from data_modules.ranked_runs import write_run
 from data_modules.written_once import written_once
-from gr_mvdr.evaluation.bm25 import BM25Index, words
+from gr_mvdr.evaluation.bm25 import BM25Index, split_words
 from gr_mvdr.progress import track
 
 
@@ -31,7 +31,7 @@ class LazyBM25:
     @cached_property
     def _index(self) -> BM25Index:
         texts = (text for rows in self.documents.iter(1000) for text in rows["text"])
-        return BM25Index(self.documents["id"][:], map(words, texts))
+        return BM25Index(self.documents["id"][:], map(split_words, texts))
 
     def __reduce__(self) -> tuple:
         return LazyBM25, (self.documents,)  # a loader's worker gets texts, not the whole index
@@ -57,5 +57,5 @@ def stored_run(
 def _found(queries: Dataset, index: BM25Index, depth: int) -> Iterator[Ranked]:
     rows = zip(queries["id"][:], queries["text"][:], strict=True)
     for query, text in track(rows, "BM25 run", total=len(queries)):
-        for document, score in index.best(words(text), depth).items():
+        for document, score in index.best(split_words(text), depth).items():
             yield Ranked("", query, document, score)

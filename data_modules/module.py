@@ -13,7 +13,7 @@ from data_modules.examples import DocumentExamples
 from data_modules.indexing import Indexing
 from data_modules.tasks import Example, Examples, Task, TrainingTables
 from gr_mvdr.batch import PairBatch, cut
-from gr_mvdr.distributed.ranks import rank, ranks
+from gr_mvdr.distributed.ranks import rank, world_size
 from gr_mvdr.parts import part
 from gr_mvdr.tokenizers import EOS_ID
 
@@ -47,8 +47,12 @@ class RetrievalDataModule(EvaluationData):
         self.examples, self.indexing = examples or DocumentExamples(), indexing
         self.batch_size, self.num_workers, self.seed = batch_size, num_workers, seed
         self.mask_relevant = mask_relevant
-        if self.batch_size < ranks():
-            rule = f"must be ≥ {ranks()}, the number of processes" if ranks() > 1 else "must be ≥ 1"
+        if self.batch_size < world_size():
+            rule = (
+                f"must be ≥ {world_size()}, the number of processes"
+                if world_size() > 1
+                else "must be ≥ 1"
+            )
             raise ValueError(f"data.batch_size={self.batch_size}: {rule}")
 
     def train_dataloader(self) -> DataLoader:
@@ -110,7 +114,7 @@ class RetrievalDataModule(EvaluationData):
     def _loader(self, epoch: Epoch, shuffle: bool = True) -> DataLoader:
         return DataLoader(
             epoch,
-            batch_sampler=epoch.batches(self.batch_size, shuffle, rank(), ranks()),
+            batch_sampler=epoch.batches(self.batch_size, shuffle, rank(), world_size()),
             num_workers=self.num_workers,
             collate_fn=collate,
         )

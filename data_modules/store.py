@@ -19,7 +19,7 @@ from data_modules.formats.lines import PACKED, sha256
 from data_modules.ranked_runs import write_run
 from data_modules.room import check_room
 from data_modules.written_once import written_once
-from gr_mvdr.files.checksums import checksum, read_sealed, verify, write_sealed
+from gr_mvdr.files.arrays import checksum, read_sealed, verify, write_sealed
 from gr_mvdr.progress import track
 
 VERSION = 1  # of what is written: raise it when the same layout should give other tables

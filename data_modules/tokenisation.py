@@ -18,7 +18,7 @@ from data_modules.arrow_file import TABLE, kept_table
 from data_modules.cleaning import cleaned
 from data_modules.collection import no_bars
 from data_modules.written_once import written_once
-from gr_mvdr.tokenizers import UNK_ID, load_tokenizer, train_tokenizer, word_tokenizer
+from gr_mvdr.tokenizers import UNK_ID, build_word_tokenizer, load_tokenizer, train_tokenizer
 
 _WORD = re.compile(r"\S+")
 SEPARATOR = " | "  # between the fields of a document
@@ -55,7 +55,7 @@ def collection_tokenizer(
         raise ValueError(f"tokenizer.unit={unit}: must be piece or word")
     if unit == "word":
         key = _key("word/1", documents._fingerprint, queries._fingerprint)
-        return _kept(key, lambda: word_tokenizer(_texts(documents, queries)))
+        return _kept(key, lambda: build_word_tokenizer(_texts(documents, queries)))
     if backbone is None and path is None:
         return _trained(
             documents, queries, vocab_size, lowercase, list((special_tokens or {}).values())

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from gr_mvdr.files.writing import new_file, sweep
+from gr_mvdr.files.writing import new_file, remove_abandoned
 
 
 @contextmanager
@@ -28,6 +28,6 @@ def written_once(path: Path) -> Iterator[Path | None]:
         if path.exists():
             yield None
             return
-        sweep(path.parent)
+        remove_abandoned(path.parent)
         with new_file(path) as partial:
             yield partial

@@ -1,6 +1,7 @@
 """T5 backbones: a pretrained checkpoint by name or folder, or a small one from a config."""
 
 import copy
+import hashlib
 from typing import Any
 
 import torch
@@ -191,3 +192,15 @@ def _small_config(dropout_rate: float, shape: dict[str, int]) -> T5Config:
         tie_word_embeddings=True,
         **shape,
     )
+
+
+def hash_weights(model: nn.Module) -> str:
+    """16 hexadecimal digits of all parameters, buffers and further state, by name and value."""
+    digest = hashlib.sha256()
+    for name, value in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        if isinstance(value, torch.Tensor):
+            digest.update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+        else:  # what a module keeps besides tensors is plain
+            digest.update(repr(value).encode())
+    return digest.hexdigest()[:16]

@@ -97,7 +97,7 @@ def cut(tokens: Sequence[int], length: int, end_id: int | None = None) -> list[i
     return [*tokens[: length - 1], end_id]
 
 
-def like_sized(texts: Sequence[Sequence[int]]) -> Iterator[list]:
+def batch_by_size(texts: Sequence[Sequence[int]]) -> Iterator[list]:
     """Consecutive texts in batches of `_PADDED_TOKENS` at most; a longer text is one by itself.
 
     Args:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.parts import build, part
-from gr_mvdr.precision import at_least_float32
+from gr_mvdr.relevance import at_least_float32
 
 
 @dataclass(frozen=True)

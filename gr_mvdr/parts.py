@@ -8,17 +8,18 @@ elsewhere says can be built, and what it cannot name cannot run (docs/security.m
 What the user types on the command line is trusted: `admitting` lets its names through.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import inspect
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib import import_module
 from inspect import isclass, isfunction
 from pathlib import Path
-from typing import Any, TypeVar
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from gr_mvdr.files.printable import shown
-from gr_mvdr.signature import check_arguments, positional
+from gr_mvdr.files.reading import show
 
 TARGET = "_target_"
 _HOUSE = Path(__file__).parents[1]
@@ -68,10 +69,10 @@ def build(kind: str, settings: Mapping[str, Any], *arguments: Any, **named: Any)
             after the kind, "alignment.k=a: must be int".
     """
     if not isinstance(settings, Mapping) or TARGET not in settings:
-        raise ValueError(f"{kind}={shown(settings)}: must be a group of keys with {TARGET}")
+        raise ValueError(f"{kind}={show(settings)}: must be a group of keys with {TARGET}")
     target = find_part(kind, settings[TARGET])
     options = {name: value for name, value in settings.items() if name != TARGET}
-    check_arguments(kind, target, options, [*positional(target, len(arguments)), *named])
+    check_arguments(kind, target, options, [*_positional(target, len(arguments)), *named])
     for name, nested in _nested(target).items():
         if name in options:
             options[name] = _built(nested, options[name])
@@ -92,7 +93,7 @@ def find_part(kind: str, path: Any) -> Callable[..., Any]:
     if isinstance(path, str) and path in _admitted.get():
         return _imported(kind, path)
     raise ValueError(
-        f"{kind}.{TARGET}={shown(path)}: is no part of this library, and opening a folder runs "
+        f"{kind}.{TARGET}={show(path)}: is no part of this library, and opening a folder runs "
         "no other code: trust=true runs it, for a folder of your own"
     )
 
@@ -103,7 +104,7 @@ def check_parts(kind: str, configuration: Any) -> None:
     Raises:
         ValueError: as `find_part`.
     """
-    for path in targets(configuration):
+    for path in find_targets(configuration):
         found = _of_the_house(path)
         find_part(_parts[found].kind if found in _parts else kind, path)
 
@@ -147,7 +148,7 @@ def admitting(*configurations: Any) -> Iterator[None]:
     Args:
         configurations: of dicts and lists; names are those under `_target_`, at any depth.
     """
-    names = frozenset(name for config in configurations for name in targets(config))
+    names = frozenset(name for config in configurations for name in find_targets(config))
     token = _admitted.set(_admitted.get() | names)
     try:
         yield
@@ -155,11 +156,124 @@ def admitting(*configurations: Any) -> Iterator[None]:
         _admitted.reset(token)
 
 
-def targets(configuration: Any) -> Iterator[str]:
+def find_targets(configuration: Any) -> Iterator[str]:
     """All names under `_target_` in a configuration."""
     if isinstance(configuration, Mapping):
         if isinstance(name := configuration.get(TARGET), str):
             yield name
         configuration = list(configuration.values())
     for item in configuration if isinstance(configuration, list | tuple) else []:
-        yield from targets(item)
+        yield from find_targets(item)
+
+
+_SIMPLE = (int, float, bool, str, type(None))
+_CONTAINERS = {dict: dict, list: (list, tuple), tuple: (list, tuple), Sequence: (list, tuple)}
+
+
+def check_arguments(
+    key: str,
+    target: Callable[..., Any],
+    options: Mapping[str, Any],
+    given: Collection[str] | None = None,
+) -> None:
+    """Refuses options that a class or function does not take.
+
+    Args:
+        key: of the options in the configuration, such as "model.alignment".
+        target: what will be called with them.
+        options: name → value.
+        given: names of the arguments that the caller gives himself; None = not known, so that
+            nothing can be said to be missing.
+
+    Raises:
+        ValueError: names the key, the rule and the value.
+    """
+    known, open_ended = _parameters(target)
+    hints = _hints(target)
+    for name, value in options.items():
+        if (name not in known and not open_ended) or name in (given or ()):
+            others = ", ".join(sorted(known.keys() - set(given or ())))
+            rule = (
+                f"must be one of {others}"
+                if others
+                else f"must be absent, as {target.__name__} has no keys"
+            )
+            raise ValueError(f"{key}.{name}={show(value)}: {rule}")
+        if not fits_type(value, hints.get(name, Any)):
+            raise ValueError(f"{key}.{name}={show(value)}: must be {describe_type(hints[name])}")
+    if given is not None:
+        for name, parameter in known.items():
+            if parameter.default is parameter.empty and name not in {*options, *given}:
+                raise ValueError(f"{key}.{name}=…: must be given, {target.__name__} needs it")
+
+
+def _parameters(target: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter], bool]:
+    """Name → parameter, and whether any other name is taken, too.
+
+    A subclass that passes **options on takes its parents' arguments as well.
+    """
+    found: dict[str, inspect.Parameter] = {}
+    for function in _functions(target):
+        try:
+            own = list(inspect.signature(function).parameters.values())
+        except ValueError:  # some of C's functions have none
+            return found, True
+        own = own[inspect.isclass(target) :]
+        for parameter in own:
+            if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+                found.setdefault(parameter.name, parameter)
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in own):
+            return found, False
+    parents = target.__mro__[:-1] if inspect.isclass(target) else ()
+    return found, bool(_functions(target)) or any("__new__" in vars(base) for base in parents)
+
+
+def _functions(target: Callable[..., Any]) -> list[Callable[..., Any]]:
+    """A function itself; of a class each `__init__` that it and its parents have."""
+    if not inspect.isclass(target):
+        return [target]
+    parents = (base for base in target.__mro__ if base is not object)
+    return [base.__init__ for base in parents if "__init__" in vars(base)]
+
+
+def _positional(target: Callable[..., Any], count: int) -> list[str]:
+    """The names of the first arguments."""
+    return list(_parameters(target)[0])[:count]
+
+
+def _hints(target: Callable[..., Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for function in _functions(target):
+        try:
+            found = get_type_hints(function) | found
+        except (NameError, TypeError):
+            continue
+    return found
+
+
+def fits_type(value: Any, hint: Any) -> bool:
+    """Whether a value of a configuration is of a declared type; True where nobody can say."""
+    origin = get_origin(hint)
+    if origin in (Union, UnionType):
+        return any(fits_type(value, kind) for kind in get_args(hint))
+    if origin is Literal:
+        return value in get_args(hint)
+    if (container := _CONTAINERS.get(origin or hint)) is not None:
+        return isinstance(value, container)
+    if hint not in _SIMPLE:
+        return True
+    if isinstance(value, bool):
+        return hint is bool
+    return isinstance(value, hint) or (hint is float and isinstance(value, int))
+
+
+def describe_type(hint: Any) -> str:
+    """A type for people: "int or null"."""
+    if get_origin(hint) in (Union, UnionType):
+        return " or ".join(map(describe_type, get_args(hint)))
+    if get_origin(hint) is Literal:
+        return " or ".join(map(str, get_args(hint)))
+    if hint is type(None):
+        return "null"
+    container = _CONTAINERS.get(get_origin(hint) or hint)
+    return {None: "", dict: "a group of keys"}.get(container, "a list") or hint.__name__

@@ -6,8 +6,6 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from gr_mvdr.precision import accumulator, at_least_float32
-
 Normaliser = Literal["none", "alignment", "query_tokens", "non_zero"]
 
 
@@ -107,3 +105,13 @@ class PairAlignment:
     document_mask: Tensor
     query_ids: Tensor
     query_mask: Tensor
+
+
+def at_least_float32(tensor: Tensor) -> Tensor:
+    """bf16 and fp16 as fp32, in which sums are safe; fp32 and fp64 stay what they are."""
+    return tensor.to(accumulator(tensor))
+
+
+def accumulator(tensor: Tensor) -> torch.dtype:
+    """fp64 for fp64, else fp32."""
+    return torch.float64 if tensor.dtype == torch.float64 else torch.float32

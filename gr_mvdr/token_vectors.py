@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from gr_mvdr.distributed.ranks import gathered
+from gr_mvdr.distributed.ranks import gather_rows
 
 
 @dataclass
@@ -53,7 +53,7 @@ class TokenVectors:
 
     def gathered(self) -> "TokenVectors":
         """The texts of all ranks, one rank after the other, with gradients."""
-        return self._each(gathered)
+        return self._each(gather_rows)
 
     def _each(self, change) -> "TokenVectors":
         parts = vars(self).items()

@@ -15,8 +15,8 @@ from typing import Any
 import tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from gr_mvdr.evaluation.bm25 import words
-from gr_mvdr.files.reading import reason
+from gr_mvdr.evaluation.bm25 import split_words
+from gr_mvdr.files.reading import describe_error
 
 # T5's own order of special ids, which every system here relies on.
 PAD_ID, EOS_ID, UNK_ID = 0, 1, 2
@@ -44,11 +44,11 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
             tokenizer = _wrap(tokenizers.Tokenizer.from_file(str(source)))
         else:
             # A folder's name could be read as one of the hub.
-            tokenizer = text_tokenizer(str(source), local_files_only=local)
+            tokenizer = load_text_tokenizer(str(source), local_files_only=local)
     except OSError:
         raise
     except Exception as error:  # `tokenizers` raises nothing more special
-        raise ValueError(f"tokenizer.path={source}: is broken ({reason(error)})") from error
+        raise ValueError(f"tokenizer.path={source}: is broken ({describe_error(error)})") from error
     ids = (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id)
     if ids != (PAD_ID, EOS_ID, UNK_ID):
         raise ValueError(
@@ -57,7 +57,7 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def text_tokenizer(name: str, **options: Any) -> PreTrainedTokenizerBase:
+def load_text_tokenizer(name: str, **options: Any) -> PreTrainedTokenizerBase:
     """A pretrained tokeniser to which special tokens within a text are text.
 
     Args:
@@ -160,14 +160,14 @@ def _settled_vocabulary(model: tokenizers.Tokenizer) -> list[tuple[str, float]]:
     return special + sorted(kept, key=lambda item: (-item[1], item[0]))
 
 
-def word_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
+def build_word_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
     """A tokeniser of whole words, those of `gr_mvdr.evaluation.bm25.words`: the terms of lexical
     systems.
 
     Args:
         texts: every word of theirs gets an id; other words become the unknown token.
     """
-    found = dict.fromkeys(word for text in texts for word in words(text))
+    found = dict.fromkeys(word for text in texts for word in split_words(text))
     ids = {token: number for number, token in enumerate([*SPECIAL_TOKENS, *found])}
     model = tokenizers.Tokenizer(tokenizers.models.WordLevel(ids, unk_token="<unk>"))
     model.normalizer = tokenizers.normalizers.Sequence(

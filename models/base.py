@@ -12,11 +12,11 @@ from pytorch_lightning.plugins import Precision
 from torch import Tensor
 
 from gr_mvdr.batch import PairBatch
-from gr_mvdr.distributed.ranks import rank, ranks, sum_over_ranks
+from gr_mvdr.distributed.ranks import rank, sum_over_ranks, world_size
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.explanation import Explanation, Factors
 from gr_mvdr.relevance import PairAlignment
-from models.divergence import check_loss, check_norm, check_weights
+from models.training import check_loss, check_norm, check_weights
 
 Paradigm = Literal["multi_vector", "generative", "lexical", "cross_encoder", "pipeline"]
 
@@ -149,7 +149,7 @@ class System(pl.LightningModule):
     def configure_model(self) -> None:
         """Cuts the parameters into shards where the trainer's strategy asks for it."""
         if self.device_mesh is not None:
-            from models.sharding import shard
+            from models.training import shard
 
             shard(self, self.device_mesh["data_parallel"])
 
@@ -196,7 +196,7 @@ class System(pl.LightningModule):
     def _log_loss(self, name: str, loss: Tensor, batch: PairBatch) -> Tensor:
         """Logs and returns the mean over ranks, which weighs as much as all ranks' batches."""
         size = sum_over_ranks(torch.tensor(len(batch), device=self.device))
-        value = sum_over_ranks(loss) / ranks()
+        value = sum_over_ranks(loss) / world_size()
         self.log(name, value, prog_bar=True, batch_size=int(size), sync_dist=True)
         return value
 

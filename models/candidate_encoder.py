@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gr_mvdr.batch import like_sized
+from gr_mvdr.batch import batch_by_size
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_index.costs import SearchCosts
 from gr_mvdr.token_vectors import TokenVectors
@@ -60,7 +60,7 @@ class CandidateEncoder:
         order = sorted(range(len(texts)), key=lambda number: len(texts[number]))
         found, counts, scores = [], [], torch.empty(len(texts))
         with self.costs.timed():
-            for batch in like_sized([texts[number] for number in order]):
+            for batch in batch_by_size([texts[number] for number in order]):
                 vectors = self.system.encode_texts(batch)
                 found += scoring(vectors, query[None]).tolist()
                 counts += vectors.mask.sum(1).tolist()

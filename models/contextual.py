@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from gr_mvdr.batch import PairBatch, cut, pad
-from gr_mvdr.distributed.ranks import gathered, share
+from gr_mvdr.distributed.ranks import gather_rows, slice_for_rank
 from gr_mvdr.identifiers.scheme import collection_hash
 from gr_mvdr.progress import track
 from gr_mvdr.tokenizers import EOS_ID
@@ -73,20 +73,20 @@ def live_table(
     Args:
         system, sequences, documents: as `build_table`; batch: with the targets.
     """
-    index = gathered(batch.document_index).unique()
+    index = gather_rows(batch.document_index).unique()
     length, rows = system.hparams.document_length, index.tolist()
     chosen = [sequences[row] for row in rows], documents[rows]["tokens"]
     named, texts = _named_texts(*chosen, length)
-    vectors = gathered(_own_vectors(system, named, texts))
+    vectors = gather_rows(_own_vectors(system, named, texts))
     with system.head.live(named, vectors, index):
         # Targets from beyond `document_length` have no contextual row.
-        system.head.extend(gathered(batch.document_ids[batch.document_mask]).unique().tolist())
+        system.head.extend(gather_rows(batch.document_ids[batch.document_mask]).unique().tolist())
         yield
 
 
 def _own_vectors(system: Any, named: list[list[int]], texts: list[list[int]]) -> torch.Tensor:
     """(n, d_model) fp32 of the named tokens, of this rank's share of the documents."""
-    own = share(len(texts))
+    own = slice_for_rank(len(texts))
     # Without a share it encodes one text for nothing: every rank has to come back from it.
     mine, read = named[own] or [[]], texts[own] or texts[:1]
     ids, mask = pad([cut(text, system.hparams.document_length, EOS_ID) for text in read])

@@ -7,8 +7,7 @@ from torch import Tensor, nn
 
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.explanation import DecoderPaths, Explanation, Factors
-from gr_mvdr.precision import at_least_float32
-from gr_mvdr.relevance import PairAlignment, relevance, similarity
+from gr_mvdr.relevance import PairAlignment, at_least_float32, relevance, similarity
 from models.decoder_trace import SUBLAYERS, DecoderTrace, trace_decoder
 
 

@@ -10,14 +10,13 @@ from torch import Tensor, nn
 from gr_mvdr.backbones import load_encoder
 from gr_mvdr.batch import PairBatch, cut, pad
 from gr_mvdr.distributed.gradient_cache import check_gradient_cache, encode_share
-from gr_mvdr.distributed.ranks import gathered
+from gr_mvdr.distributed.ranks import gather_rows
 from gr_mvdr.distributed.whole_batch import whole_batch
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.losses import in_circle
 from gr_mvdr.parts import build, part
-from gr_mvdr.precision import at_least_float32
 from gr_mvdr.progress import track
-from gr_mvdr.relevance import PairAlignment
+from gr_mvdr.relevance import PairAlignment, at_least_float32
 from gr_mvdr.token_index.flops import transformer_flops
 from gr_mvdr.tokenizers import EOS_ID
 from models.base import System, Table
@@ -98,7 +97,7 @@ class CrossEncoder(System):
             (batch.document_ids[document], batch.document_mask[document]),
         )
         parts = encode_share(self.joint_scores, *pairs, self.hparams.gradient_cache)
-        found = gathered(torch.cat(parts))
+        found = gather_rows(torch.cat(parts))
         relevance = found.new_full(scored.shape, -torch.inf)
         relevance[document, query] = found
         return self.loss_function(relevance, batch)

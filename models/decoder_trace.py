@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gr_mvdr.batch import PairBatch
-from gr_mvdr.precision import at_least_float32
+from gr_mvdr.relevance import at_least_float32
 
 # What a decoder layer adds to the residual stream, in order; the attribute holds its module.
 SUBLAYERS = {

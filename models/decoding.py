@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, EncoderDecoderCache
 
-from gr_mvdr.precision import at_least_float32
+from gr_mvdr.relevance import at_least_float32
 from gr_mvdr.tokenizers import PAD_ID
 
 

@@ -10,13 +10,12 @@ from torch import Tensor
 
 from gr_mvdr.backbones import load_encoder_decoder
 from gr_mvdr.batch import PairBatch
-from gr_mvdr.distributed.ranks import mean_over_ranks, ranks
-from gr_mvdr.distributed.spread import of_first
+from gr_mvdr.distributed.ranks import broadcast, mean_over_ranks, world_size
 from gr_mvdr.heads.plain import Head, Vocabulary
 from gr_mvdr.identifiers.scheme import collection_hash
 from gr_mvdr.losses import symmetric_divergence, target_cross_entropy
 from gr_mvdr.parts import build
-from gr_mvdr.precision import at_least_float32
+from gr_mvdr.relevance import at_least_float32
 from models.base import System, Table
 from models.contextual import build_table, encode_texts, live_table
 
@@ -100,9 +99,9 @@ class EncoderDecoder(System):
         if self.current_epoch:
             self._make_table(self.current_epoch)
         # Each rank has made it; rounding may differ between devices, the rows must not.
-        if ranks() > 1 and (state := self.head.table_state()) is not None:
+        if world_size() > 1 and (state := self.head.table_state()) is not None:
             collection = state.pop("collection")
-            state = {name: of_first(state[name]) for name in sorted(state)}
+            state = {name: broadcast(state[name]) for name in sorted(state)}
             self.head.load_table_state(state | {"collection": collection})
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:

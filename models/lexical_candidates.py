@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from gr_mvdr.evaluation.bm25 import BM25Index, words
+from gr_mvdr.evaluation.bm25 import BM25Index, split_words
 from gr_mvdr.progress import track
 from models.base import Table
 
@@ -20,7 +20,7 @@ class LexicalCandidates:
             directory: where the index is kept, in a folder `bm25`; None = nowhere.
         """
         texts = (text for rows in _chunks(documents) for text in rows["text"])
-        self.index = BM25Index(documents["id"][:], map(words, texts))
+        self.index = BM25Index(documents["id"][:], map(split_words, texts))
         if directory is not None:
             Path(directory).mkdir(parents=True, exist_ok=True)
             self.index.save(Path(directory) / "bm25")
@@ -29,7 +29,7 @@ class LexicalCandidates:
         """Query id → its best documents that share a word with it, at most `depth`, best first."""
         rows = zip(queries["id"][:], queries["text"][:], strict=True)
         bar = track(rows, "BM25 candidates", total=len(queries))
-        return {query: list(self.index.best(words(text), depth)) for query, text in bar}
+        return {query: list(self.index.best(split_words(text), depth)) for query, text in bar}
 
 
 def _chunks(documents: Table) -> Iterator[Table]:

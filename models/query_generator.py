@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gr_mvdr.batch import PairBatch, cut, pad
-from gr_mvdr.evaluation.bm25 import BM25Index, words
+from gr_mvdr.evaluation.bm25 import BM25Index, split_words
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files.writing import new_file, temporary_folder
 from gr_mvdr.parts import part
@@ -84,7 +84,7 @@ class QueryGenerator(GenerativeSystem):
         queries = list(self.generate(documents))
         write_pseudo_queries(directory / PSEUDO_QUERIES, documents["id"][:], queries)
         texts = zip(documents["text"][:], queries, strict=True)
-        terms = [words(" ".join([text, *found])) for text, found in texts]
+        terms = [split_words(" ".join([text, *found])) for text, found in texts]
         self.bm25 = BM25Index(documents["id"][:], terms)
         self.bm25.save(directory / "bm25")
         return self.bm25
@@ -115,7 +115,7 @@ class QueryGenerator(GenerativeSystem):
         """BM25 over the documents and their pseudo-queries (doc2query)."""
         rows = zip(queries["id"][:], queries["text"][:], strict=True)
         bar = track(rows, "searching", total=len(queries))
-        return Ranking({query: self.bm25.best(words(text), k) for query, text in bar})
+        return Ranking({query: self.bm25.best(split_words(text), k) for query, text in bar})
 
     @torch.inference_mode()
     def rerank(

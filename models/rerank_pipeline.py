@@ -1,6 +1,6 @@
 """Any chain of finished systems with a depth each, and its joint compute (mva.txt Table 6)."""
 
-import json
+import os
 import re
 import time
 from collections import Counter
@@ -15,13 +15,103 @@ from torch import Tensor, nn
 
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.evaluation.ranking import Ranking
+from gr_mvdr.files.reading import make_printable, reading
+from gr_mvdr.files.run_files import PROVENANCE, read_provenance
 from gr_mvdr.files.writing import temporary_folder
-from gr_mvdr.parts import part
+from gr_mvdr.parts import TARGET, build, part
 from gr_mvdr.relevance import PairAlignment
+from gr_mvdr.tokenizers import build_word_tokenizer
 from models.base import System, Table
-from models.pipeline_stage import FinishedRun, Stage
+from models.finished_run import FinishedRun
 
 STAGE_KEYS = {"run", "depth", "trust"}
+
+
+class WordTable:
+    """A table's columns, with words for tokens: what a lexical stage was indexed with."""
+
+    def __init__(self, table: Table, tokenizer: Any):
+        self.table, self.tokenizer = table, tokenizer
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __getitem__(self, column: str) -> Any:
+        if column != "tokens":
+            return self.table[column]
+        return self.tokenizer(self.table["text"][:], add_special_tokens=False)["input_ids"]
+
+
+class Stage:
+    """A system of the pipeline, in the form in which its run reranked (the first one)."""
+
+    def __init__(self, run: FinishedRun, name: str, documents: Table, known: Sequence[int]):
+        """
+        Args:
+            run: of the collection of the documents.
+            name: of the stage in metrics and folders.
+            documents, known: see `System.prepare`.
+
+        Raises:
+            ValueError: the run is of other documents or had another tokeniser.
+        """
+        run.check_documents(documents)
+        self.run, self.name, self.words = run, name, None
+        if (run.path / "tokenizer").is_dir():
+            run.check_tokenizer(documents)
+        elif run.config.get("tokenizer", {}).get("unit") == "word":
+            # Words that no document has match nothing, so that these make the run's own terms.
+            self.words = build_word_tokenizer(documents["text"])
+        with reading(run.key):
+            self.model = run.load_model(documents, known)
+            form = next(iter((run.config.get("rerank") or {}).values()), {})
+            with run.trusting(form):
+                self.form = {key: _built(key, value) for key, value in form.items()}
+
+    def index(self, documents: Table, directory: Path) -> None:
+        """Opens the run's own index where that is possible, else makes one in `directory`."""
+        if hasattr(self.model, "open_index"):
+            try:
+                with reading(f"{self.run.path / 'index'}"):
+                    self.model.open_index(documents, self._vectors(directory))
+                return
+            except (OSError, ValueError) as error:
+                print(f"{self.name}: makes an index of its own: {make_printable(error)}")
+        with reading(self.run.key):
+            self.model.index(self._table(documents), directory)
+
+    def _vectors(self, directory: Path) -> Path:
+        """Where the run's token vectors can be opened without writing into its folder.
+
+        What search needs besides them (faiss's inverted file, which no reader checks) is made here
+        and not taken over, unless the run is trusted.
+        """
+        found = self.run.path / "index"
+        if self.run.trust or not found.is_dir():
+            return found
+        directory.mkdir(parents=True, exist_ok=True)
+        for file in found.iterdir():
+            own = file.is_file() and not file.is_symlink()
+            if own and not os.path.lexists(directory / file.name):
+                (directory / file.name).symlink_to(file.resolve())
+        return directory
+
+    def retrieve(self, queries: Table, k: int) -> Ranking:
+        """See `System.retrieve`."""
+        return self.model.retrieve(self._table(queries), k)
+
+    def rerank(
+        self, queries: Table, documents: Table, candidates: dict[str, Sequence[str]]
+    ) -> Ranking:
+        """See `System.rerank`."""
+        return self.model.rerank(self._table(queries), documents, candidates, **self.form)
+
+    def _table(self, table: Table) -> Table:
+        return table if self.words is None else WordTable(table, self.words)
+
+
+def _built(kind: str, value: Any) -> Any:
+    return build(kind, value) if isinstance(value, dict) and TARGET in value else value
 
 
 @part("model")
@@ -84,9 +174,9 @@ class RerankPipeline(System):
             ValueError: the stages are of another collection than the run in `directory`'s parent.
         """
         directory = Path(directory or temporary_folder("pipeline"))
-        own = directory.with_name("provenance.json")
+        own = directory.with_name(PROVENANCE)
         if own.is_file():
-            self.runs[0].check_collection(json.loads(own.read_text()), "this run")
+            self.runs[0].check_collection(read_provenance(own.parent), "this run")
         directory.mkdir(parents=True, exist_ok=True)
         for stage in self.stages:
             stage.index(documents, directory / stage.name)
@@ -129,7 +219,7 @@ class RerankPipeline(System):
             answered = queries.select([row for row, query in enumerate(asked) if best[query]])
             with cost.timing(len(queries)):
                 if len(answered):
-                    found = above(stage.rerank(answered, documents, best), found)
+                    found = put_above(stage.rerank(answered, documents, best), found)
             pairs = Counter((asked[query], self.lengths[d]) for query in best for d in best[query])
             cost.add(stage.model, pairs)
         return found
@@ -199,7 +289,7 @@ class StageCost:
             self.flops += count * flops
 
 
-def above(best: Ranking, earlier: Ranking) -> Ranking:
+def put_above(best: Ranking, earlier: Ranking) -> Ranking:
     """A ranking on top of an earlier one, whose other documents keep their order below it."""
     results = {}
     for query in earlier.query_ids:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from gr_mvdr.backbones import load_encoder
 from gr_mvdr.parts import build
 from gr_mvdr.pooling import AllTokens
-from gr_mvdr.precision import at_least_float32
+from gr_mvdr.relevance import at_least_float32
 from gr_mvdr.salience import FrequencySalience
 from gr_mvdr.token_vectors import TokenVectors
 

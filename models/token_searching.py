@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gr_mvdr.batch import cut, like_sized, pad
-from gr_mvdr.distributed.spread import spread
+from gr_mvdr.backbones import hash_weights
+from gr_mvdr.batch import batch_by_size, cut, pad
+from gr_mvdr.distributed.ranks import map_over_ranks
 from gr_mvdr.evaluation.ranking import Ranking, best_documents, recall_of_exact
 from gr_mvdr.files.writing import temporary_folder
 from gr_mvdr.progress import track
@@ -20,7 +21,6 @@ from gr_mvdr.token_index.search import TokenSearch
 from gr_mvdr.token_index.store import PackedTokens
 from gr_mvdr.token_vectors import TokenVectors
 from gr_mvdr.tokenizers import EOS_ID
-from gr_mvdr.weights import weights_hash
 from models.base import System, Table
 from models.candidate_encoder import CandidateEncoder
 
@@ -122,7 +122,7 @@ class TokenSearching(System):
     def fingerprint(self, documents: Table) -> dict[str, str]:
         """What an index depends on: the model's weights, and the documents' ids and tokens."""
         return {
-            "model": weights_hash(self),
+            "model": hash_weights(self),
             "collection": _texts_hash(documents["id"][:], documents["tokens"]),
         }
 
@@ -214,8 +214,8 @@ class TokenSearching(System):
 
     def _packed(self, documents: list[list[int]]) -> Iterator[PackedTokens]:
         """The documents' vectors, in order, on rank 0; all ranks encode."""
-        batches = list(like_sized(documents))
-        found = spread(batches, self._encoded)
+        batches = list(batch_by_size(documents))
+        found = map_over_ranks(batches, self._encoded)
         for parts in track(found, "encoding documents", total=len(batches)):
             yield PackedTokens(*parts)
 

@@ -3,7 +3,7 @@
 import torch
 from transformers.models.t5.modeling_t5 import T5LayerNorm
 
-from gr_mvdr.precision import at_least_float32
+from gr_mvdr.relevance import at_least_float32
 
 _LIBRARYS = T5LayerNorm.forward
 

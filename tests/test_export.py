@@ -18,7 +18,7 @@ from analysis.model_card import model_card
 from analysis.run import restored
 from analysis.run_folder import UnfinishedRun, read_run
 from gr_mvdr.tokenizers import EOS_ID, load_tokenizer
-from models.export.read import load_exported
+from models.export.folder import load_exported
 from train import train
 
 ROOT = Path(__file__).parents[1]

@@ -12,8 +12,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
 import train
-from conf.checks import check_values, nodes, rule_of
-from conf.errors import errors_in_a_line
+from conf.checks import check_values, find_rule, walk
+from conf.command import report_errors
 
 ROOT = Path(__file__).parents[1]
 CONF = ROOT / "conf"
@@ -386,7 +386,7 @@ def rows(table: str) -> list[tuple[list[str], str]]:
 
 
 def refusal(name: str, overrides: list[str]) -> str:
-    with pytest.raises(SystemExit) as raised, errors_in_a_line():
+    with pytest.raises(SystemExit) as raised, report_errors():
         check_values(configuration(name, overrides))
     return str(raised.value.code)
 
@@ -525,7 +525,7 @@ def combinations() -> list[list[str]]:
 def test_every_key_has_a_rule_and_every_default_keeps_it(overrides, monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 8)  # as trainer=fsdp asks for
     config = OmegaConf.create(base("train", *overrides))
-    for key, value in nodes(OmegaConf.to_container(config)):
+    for key, value in walk(OmegaConf.to_container(config)):
         if value == "???":
             OmegaConf.update(config, key, "given")
     check_values(config)
@@ -542,10 +542,10 @@ def test_the_other_commands_keys_have_rules(name):
 def keys_without_rule(config) -> list[str]:
     return [
         key
-        for key, value in nodes(OmegaConf.to_container(config))
+        for key, value in walk(OmegaConf.to_container(config))
         if not isinstance(value, dict)
         and not key.rpartition(".")[2].startswith("_")
-        and rule_of(key) is None
+        and find_rule(key) is None
     ]
 
 

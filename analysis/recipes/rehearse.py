@@ -16,7 +16,7 @@ from typing import Any
 from analysis.provenance import git_revision, processor
 from analysis.recipes.recipe import Recipe, makers, read_recipes
 from analysis.run_folder import find_runs
-from conf.errors import errors_in_a_line
+from conf.command import report_errors
 from gr_mvdr.files.writing import write_json
 
 ROOT = Path(__file__).parents[2]
@@ -123,6 +123,6 @@ def read_record(record: Path = RECORD) -> dict[str, dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    with errors_in_a_line():
+    with report_errors():
         failed = rehearse(sys.argv[1:], ROOT / "outputs" / "rehearsals" / git_revision())
     sys.exit(f"failed: {', '.join(failed)}" if failed else 0)

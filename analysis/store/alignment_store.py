@@ -23,7 +23,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from analysis.directed_alignment import own_direction
 from gr_mvdr.explanation import DecoderPaths, Explanation
-from gr_mvdr.files.checksums import read_sealed, verify
+from gr_mvdr.files.arrays import read_sealed, verify
 from gr_mvdr.files.reading import reading
 from gr_mvdr.relevance import PairAlignment
 

@@ -25,9 +25,9 @@ from analysis.store.alignment_store import (
 )
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.explanation import Explanation
-from gr_mvdr.files.checksums import checksum, write_sealed
+from gr_mvdr.files.arrays import checksum, write_sealed
 from gr_mvdr.files.reading import read_json
-from gr_mvdr.files.writing import new_file, put, write_json
+from gr_mvdr.files.writing import move_into_place, new_file, write_json
 from gr_mvdr.progress import track
 
 SHARD_VALUES = 2**23  # similarity values in a shard: 32 MB of fp32
@@ -159,7 +159,7 @@ class AlignmentWriter:
         self._write_shard()
         (self.partial / PROGRESS).unlink(missing_ok=True)
         write_sealed(self.partial / "manifest.json", self._manifest())
-        put(self.partial, self.directory)
+        move_into_place(self.partial, self.directory)
 
 
 @torch.inference_mode()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from gr_mvdr.distributed.ranks import ranks, share
+from gr_mvdr.distributed.ranks import slice_for_rank, world_size
 
 Encoded = TypeVar("Encoded")
 
@@ -28,8 +28,8 @@ def encode_share(
     """
     if size is not None and torch.is_grad_enabled():
         encode = partial(checkpoint, encode, use_reentrant=False)
-    own, largest = share(len(ids)), -(-len(ids) // ranks())
-    # As many on every rank: with parameters in shards all encode together (`models.sharding`).
+    own, largest = slice_for_rank(len(ids)), -(-len(ids) // world_size())
+    # As many on every rank: with parameters in shards all encode together (`shard`).
     chunks = 1 if size is None else -(-largest // size)
     found = []
     for texts, real in zip(

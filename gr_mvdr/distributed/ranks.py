@@ -13,9 +13,10 @@ process that reads all of it, in loss and in gradient:
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as distributed
@@ -34,7 +35,7 @@ def rank() -> int:
     return int(os.environ.get("RANK", 0))
 
 
-def ranks() -> int:
+def world_size() -> int:
     """How many processes train together; 1 without others."""
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_world_size()
@@ -46,14 +47,14 @@ def join() -> None:
 
     Tensors on the CPU travel by gloo, those on a GPU by NCCL.
     """
-    if ranks() > 1 and not distributed.is_initialized():
+    if world_size() > 1 and not distributed.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         distributed.init_process_group(backend, timeout=_PATIENCE)
 
 
 def leave() -> None:
     """Ends what `join` began, on every rank: from here on each of them is alone."""
-    if ranks() > 1:
+    if world_size() > 1:
         wait()
         distributed.destroy_process_group()
         for name in ("RANK", "WORLD_SIZE"):
@@ -62,7 +63,7 @@ def leave() -> None:
 
 def wait() -> None:
     """Returns when every rank has come here; ends this one if another has ended."""
-    if ranks() > 1:
+    if world_size() > 1:
         try:
             distributed.all_reduce(torch.zeros(()))
         except RuntimeError as error:  # a lost connection; the rank that failed has said why
@@ -70,7 +71,7 @@ def wait() -> None:
 
 
 @contextmanager
-def first() -> Iterator[None]:
+def rank_zero_first() -> Iterator[None]:
     """Rank 0 does this alone, then the others do: what it has cached, they find.
 
     They must not talk to each other in it.
@@ -82,9 +83,9 @@ def first() -> Iterator[None]:
         wait()
 
 
-def share(items: int) -> slice:
+def slice_for_rank(items: int) -> slice:
     """This rank's neighbours among so many items; of fewer items than ranks, maybe none."""
-    return slice(items * rank() // ranks(), items * (rank() + 1) // ranks())
+    return slice(items * rank() // world_size(), items * (rank() + 1) // world_size())
 
 
 def gather(tensor: Tensor) -> list[Tensor]:
@@ -96,7 +97,7 @@ def gather(tensor: Tensor) -> list[Tensor]:
     Returns:
         Of each rank (b_r, …), the other axes filled up with zeros to the largest of all ranks.
     """
-    if ranks() == 1:
+    if world_size() == 1:
         return [tensor]
     shape = torch.tensor(tensor.shape, device=tensor.device)
     shapes = torch.stack(_all(shape)).tolist()
@@ -106,7 +107,7 @@ def gather(tensor: Tensor) -> list[Tensor]:
     return [part[: size[0]] for part, size in zip(found, shapes, strict=True)]
 
 
-def gathered(tensor: Tensor) -> Tensor:
+def gather_rows(tensor: Tensor) -> Tensor:
     """(Σ b_r, …) the tensors of all ranks, one after the other; see `gather`."""
     return torch.cat(gather(tensor))
 
@@ -126,7 +127,7 @@ class _Gather(torch.autograd.Function):
 def _all(tensor: Tensor) -> list[Tensor]:
     is_bool = tensor.dtype == torch.bool  # not every backend sends truth values
     sent = tensor.contiguous().to(torch.uint8) if is_bool else tensor.contiguous()
-    parts = [torch.empty_like(sent) for _ in range(ranks())]
+    parts = [torch.empty_like(sent) for _ in range(world_size())]
     distributed.all_gather(parts, sent)
     return [part.bool() for part in parts] if is_bool else parts
 
@@ -139,7 +140,7 @@ def _sum(tensor: Tensor) -> Tensor:
 
 def sum_over_ranks(tensor: Tensor) -> Tensor:
     """The sum of all ranks' tensors of one shape, without a gradient."""
-    return tensor.detach() if ranks() == 1 else _sum(tensor)
+    return tensor.detach() if world_size() == 1 else _sum(tensor)
 
 
 def mean_over_ranks(total: Tensor, count: int) -> Tensor:
@@ -149,4 +150,74 @@ def mean_over_ranks(total: Tensor, count: int) -> Tensor:
         total: () the sum over this rank's items; count: how many they are, also 0.
     """
     everywhere = sum_over_ranks(torch.tensor(count, device=total.device)).clamp(min=1)
-    return total * ranks() / everywhere
+    return total * world_size() / everywhere
+
+
+Item = TypeVar("Item")
+# What a tensor's header says of its type, by its place here; −1: no tensor.
+_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32)
+_AXES = 4
+
+
+def map_over_ranks(
+    items: Sequence[Item], work: Callable[[Item], Sequence[Tensor | None]]
+) -> Iterator[Sequence[Tensor | None]]:
+    """What the work on every item answers, in the items' order: on rank 0, the others get nothing.
+
+    Every rank works on each W-th item. Rank 0 holds one answer at a time: whoever is ahead waits.
+
+    Args:
+        items: the same on every rank.
+        work: answers tensors on the CPU, as many for every item; None for one that is not there.
+    """
+    for start in range(0, len(items), world_size()):
+        own = start + rank()
+        found = work(items[own]) if own < len(items) else None
+        if rank() > 0:
+            for part in found or ():
+                _send(part)
+        else:
+            yield found
+            for other in range(1, min(world_size(), len(items) - start)):
+                yield [_receive(other) for _ in found]
+
+
+def broadcast(tensor: Tensor) -> Tensor:
+    """Rank 0's tensor, on every rank, on the CPU."""
+    if world_size() == 1:
+        return tensor
+    header = _header(tensor)
+    distributed.broadcast(header, 0)
+    found = tensor.cpu().contiguous() if rank() == 0 else _empty(header)
+    distributed.broadcast(found, 0)
+    return found
+
+
+def _send(tensor: Tensor | None) -> None:
+    distributed.send(_header(tensor), 0)
+    if tensor is not None:
+        distributed.send(tensor.contiguous(), 0)
+
+
+def _receive(source: int) -> Tensor | None:
+    header = torch.empty(_AXES + 2, dtype=torch.int64)
+    distributed.recv(header, source)
+    if header[0] < 0:
+        return None
+    tensor = _empty(header)
+    distributed.recv(tensor, source)
+    return tensor
+
+
+def _header(tensor: Tensor | None) -> Tensor:
+    """(2 + _AXES,) int64: type, number of axes, their sizes."""
+    header = torch.full((_AXES + 2,), -1)
+    if tensor is not None:
+        header[0], header[1] = _DTYPES.index(tensor.dtype), tensor.dim()
+        header[2 : 2 + tensor.dim()] = torch.tensor(tensor.shape)
+    return header
+
+
+def _empty(header: Tensor) -> Any:
+    kind, axes, *sizes = header.tolist()
+    return torch.empty(sizes[:axes], dtype=_DTYPES[kind])

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from gr_mvdr.batch import PairBatch
-from gr_mvdr.distributed.ranks import gather, ranks
+from gr_mvdr.distributed.ranks import gather, world_size
 
 
 def whole_batch(batch: PairBatch) -> PairBatch:
@@ -18,7 +18,7 @@ def whole_batch(batch: PairBatch) -> PairBatch:
     Args:
         batch: this rank's part, at least one pair.
     """
-    if ranks() == 1:
+    if world_size() == 1:
         return batch
     found = {name: gather(value) for name, value in vars(batch).items() if value is not None}
     parts = zip(*found.values(), strict=True)

@@ -14,7 +14,7 @@ from gr_mvdr.files.writing import new_folder
 _WORD = re.compile(r"\w+")
 
 
-def words(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """BM25's terms: lower-cased runs of letters, digits and underscores; no stemming."""
     # One small sigma: whether lower() gives the final one depends on what follows the letter.
     return _WORD.findall(text.lower().replace("ς", "σ"))

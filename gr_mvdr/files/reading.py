@@ -111,7 +111,7 @@ def read_checkpoint(file: Path) -> dict[str, Any]:
     # What torch raises depends on the byte that is wrong.
     except Exception as error:
         unsafe = type(error).__name__ == "UnpicklingError"
-        cause = "it holds more than weights" if unsafe else reason(error)
+        cause = "it holds more than weights" if unsafe else describe_error(error)
         raise ValueError(f"{file}: is damaged, must be a whole checkpoint ({cause})") from None
     if not isinstance(found, dict) or not isinstance(found.get("state_dict"), Mapping):
         raise ValueError(f"{file}: must be a checkpoint with a state_dict")
@@ -133,7 +133,7 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
     try:
         return load_file(file)
     except (SafetensorError, ValueError, KeyError, RuntimeError, TypeError) as error:
-        raise ValueError(f"{file}: is cut short or damaged ({reason(error)})") from None
+        raise ValueError(f"{file}: is cut short or damaged ({describe_error(error)})") from None
 
 
 @contextmanager
@@ -151,11 +151,11 @@ def reading(what: str) -> Iterator[None]:
     except OSError:
         raise
     except Exception as error:
-        text = reason(error)
+        text = describe_error(error)
         raise ValueError(text if text.startswith(what) else f"{what}: {text}") from error
 
 
-def reason(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """What an exception says, in one line that is never empty."""
     text = " ".join(str(error).split())[:500]
     if isinstance(error, KeyError):
@@ -196,3 +196,25 @@ def _checked(file: Path | str, value: Any) -> dict[str, Any]:
         elif not isinstance(node, str | int | float | bool | type(None)):
             raise ValueError(f"{file}: must hold plain values, found {type(node).__name__}")
     return value
+
+
+_SHOWN = 80  # characters of a value in an error
+
+
+def make_printable(text: object) -> str:
+    """A text without what steers a terminal: escape codes and reversed writing are spelt out."""
+    return "".join(
+        letter if letter.isprintable() or letter == "\n" else ascii(letter)[1:-1]
+        for letter in str(text)
+    )
+
+
+def show(value: object) -> str:
+    """A value in an error as the command line has it: null, true, [a, b]; cut to a line."""
+    if value is None or isinstance(value, bool):
+        text = {None: "null", True: "true", False: "false"}[value]
+    elif isinstance(value, list):
+        text = f"[{', '.join(map(show, value))}]"
+    else:
+        text = str(value) if value != "" else "''"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -5,9 +5,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from gr_mvdr.files.printable import shown
-from gr_mvdr.files.reading import read_json, read_yaml
-from gr_mvdr.signature import described, fits
+from gr_mvdr.files.reading import read_json, read_yaml, show
+from gr_mvdr.parts import describe_type, fits_type
 
 PARTS = CONFIG, PROVENANCE, METRICS = "config.yaml", "provenance.json", "metrics.json"
 
@@ -65,10 +64,10 @@ def read_metrics(run: Path) -> dict[str, float]:
     Raises:
         FileNotFoundError, ValueError: they are missing; broken, or one is not finite.
     """
-    return finite(read_json(run / METRICS), run / METRICS)
+    return check_finite(read_json(run / METRICS), run / METRICS)
 
 
-def finite(metrics: Mapping[str, Any], file: Path) -> dict[str, float]:
+def check_finite(metrics: Mapping[str, Any], file: Path) -> dict[str, float]:
     """The metrics, if all of them are finite numbers.
 
     Raises:
@@ -76,7 +75,7 @@ def finite(metrics: Mapping[str, Any], file: Path) -> dict[str, float]:
     """
     for key, value in metrics.items():
         if not _is_number(value):
-            raise ValueError(f"{file}: {shown(key)}={shown(value)}: must be a finite number")
+            raise ValueError(f"{file}: {show(key)}={show(value)}: must be a finite number")
     return dict(metrics)
 
 
@@ -89,7 +88,7 @@ def _is_number(value: Any) -> bool:
 
 def _typed(file: Path, values: dict[str, Any], types: dict[str, Any]) -> dict[str, Any]:
     for key, hint in types.items():
-        if key in values and not fits(values[key], hint):
-            found = shown(repr(values[key]))
-            raise ValueError(f"{file}: {key}={found}: must be {described(hint)}")
+        if key in values and not fits_type(values[key], hint):
+            found = show(repr(values[key]))
+            raise ValueError(f"{file}: {key}={found}: must be {describe_type(hint)}")
     return values

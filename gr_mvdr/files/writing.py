@@ -42,11 +42,11 @@ def new_file(path: str | Path) -> Iterator[Path]:
     path = Path(path)
     partial = _partial(path)
     try:
-        with naming(path, partial):
+        with name_errors(path, partial):
             yield partial
             for place in [*partial.rglob("*"), partial] if partial.is_dir() else [partial]:
                 _flush(place)
-            put(partial, path)
+            move_into_place(partial, path)
     except BaseException:
         _remove(partial)
         raise
@@ -95,14 +95,14 @@ def temporary_folder(name: str) -> Path:
     Those that killed processes left are removed first.
     """
     place = Path(tempfile.gettempdir())
-    sweep(place)
+    remove_abandoned(place)
     folder = _partial(place / f"gr-mvdr-{name}")
     folder.mkdir(mode=0o700)
     atexit.register(_remove_own, folder, os.getpid())
     return folder
 
 
-def sweep(folder: Path, claimed: bool = False) -> None:
+def remove_abandoned(folder: Path, claimed: bool = False) -> None:
     """Removes what processes left in a folder that were killed while they wrote.
 
     Args:
@@ -120,13 +120,13 @@ def sweep(folder: Path, claimed: bool = False) -> None:
                     _remove(path)
 
 
-def process_identity() -> str:
+def _process_identity() -> str:
     """This process's machine, number and start: "MACHINE-PROCESS-START", equal for no other."""
-    return f"{machine()}-{os.getpid()}-{start_of(os.getpid())}"
+    return f"{machine_id()}-{os.getpid()}-{process_start(os.getpid())}"
 
 
 @cache
-def machine() -> str:
+def machine_id() -> str:
     """8 hexadecimal digits of this machine since its start; of its name where that is unknown.
 
     A container counts as a machine: its process numbers are its own.
@@ -139,7 +139,7 @@ def machine() -> str:
     return f"{zlib.crc32(text.encode()):08x}"
 
 
-def start_of(pid: int) -> int:
+def process_start(pid: int) -> int:
     """When a process began, in ticks of the system; 0 where that is unknown."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19])
@@ -148,7 +148,7 @@ def start_of(pid: int) -> int:
 
 
 def _is_abandoned(path: Path, claimed: bool, where: str, pid: str, start: str) -> bool:
-    if where != machine():
+    if where != machine_id():
         return claimed or time.time() - path.lstat().st_mtime > _ABANDONED_SECONDS
     return not is_running(int(pid), int(start))
 
@@ -163,11 +163,11 @@ def is_running(pid: int, start: int) -> bool:
         return False
     except PermissionError:  # it lives, and is another user's
         pass
-    return start_of(pid) in (0, start)  # a number is given again; 0: it is hidden from here
+    return process_start(pid) in (0, start)  # a number is given again; 0: it is hidden from here
 
 
 def _partial(path: Path, kind: str = "partial") -> Path:
-    return path.with_name(f".{path.name}.{process_identity()}-{secrets.token_hex(3)}.{kind}")
+    return path.with_name(f".{path.name}.{_process_identity()}-{secrets.token_hex(3)}.{kind}")
 
 
 def _flush(path: Path) -> None:
@@ -182,7 +182,7 @@ def _flush(path: Path) -> None:
         os.close(handle)
 
 
-def put(partial: Path, path: Path) -> None:
+def move_into_place(partial: Path, path: Path) -> None:
     """Gives what is whole its name, and removes what had it."""
     old = _partial(path, "old") if path.is_dir() else None
     if old:  # a folder that holds something cannot be replaced at one stroke
@@ -208,7 +208,7 @@ def _remove_own(folder: Path, pid: int) -> None:
 
 
 @contextmanager
-def naming(path: Path, partial: Path | None = None) -> Iterator[None]:
+def name_errors(path: Path, partial: Path | None = None) -> Iterator[None]:
     """Gives the errors of writing a file its name, which most libraries leave out.
 
     Args:

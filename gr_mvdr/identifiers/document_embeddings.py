@@ -10,12 +10,12 @@ from torch import Tensor
 
 from gr_mvdr.backbones import T5_FAMILY, load_encoder, refuse_quantised, weight_options
 from gr_mvdr.batch import cut, pad
-from gr_mvdr.evaluation.bm25 import words
+from gr_mvdr.evaluation.bm25 import split_words
 from gr_mvdr.files.arrays import read_arrays, write_arrays
 from gr_mvdr.identifiers.scheme import Encode, Table, check_at_least
 from gr_mvdr.parts import part
 from gr_mvdr.progress import track
-from gr_mvdr.tokenizers import EOS_ID, text_tokenizer
+from gr_mvdr.tokenizers import EOS_ID, load_text_tokenizer
 
 
 class DocumentEmbeddings(Protocol):
@@ -71,7 +71,7 @@ class TfidfSvd:
 
         self.vectorizer = self._new_vectorizer()
         texts = documents["text"][:]
-        if not any(words(text) for text in texts):
+        if not any(split_words(text) for text in texts):
             raise ValueError("model.identifiers.embeddings=TfidfSvd: no document has a word")
         weights = self.vectorizer.fit_transform(texts)
         # What TruncatedSVD runs, less its shares of the variance, which one document has none of.
@@ -99,7 +99,7 @@ class TfidfSvd:
         from sklearn.feature_extraction.text import TfidfVectorizer
 
         return TfidfVectorizer(
-            analyzer=words,
+            analyzer=split_words,
             max_features=self.max_features,
             vocabulary=vocabulary,
             sublinear_tf=True,
@@ -172,7 +172,7 @@ class HuggingFaceEncoder(_Stateless):
     @torch.inference_mode()
     def transform(self, documents: Table, encode: Encode | None = None) -> np.ndarray:
         """(n, d) float32."""
-        tokenizer, model = text_tokenizer(self.name), self._model()
+        tokenizer, model = load_text_tokenizer(self.name), self._model()
         options = {"truncation": True, "max_length": self.length}
         tokens = tokenizer(documents["text"][:], **options)["input_ids"]
         # Texts of like length together: less padding.

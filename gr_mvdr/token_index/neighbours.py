@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gr_mvdr.batch import length_mask
 from gr_mvdr.evaluation.ranking import tie_order
-from gr_mvdr.files.checksums import checksum, read_sealed, verify, write_sealed
+from gr_mvdr.files.arrays import checksum, read_sealed, verify, write_sealed
 from gr_mvdr.files.writing import new_folder
 from gr_mvdr.salience import top_share
 from gr_mvdr.token_index.imputation import Retrieved

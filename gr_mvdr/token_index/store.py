@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gr_mvdr.files.arrays import check
-from gr_mvdr.files.checksums import read_sealed, verify
+from gr_mvdr.files.arrays import check, read_sealed, verify
 from gr_mvdr.token_index.product_quantiser import ProductQuantiser
 
 HEADER = "index.json"

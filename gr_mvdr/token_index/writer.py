@@ -15,8 +15,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
-from gr_mvdr.files.arrays import write_array
-from gr_mvdr.files.checksums import Checksum, checksum, with_samples, write_sealed
+from gr_mvdr.files.arrays import Checksum, checksum, with_samples, write_array, write_sealed
 from gr_mvdr.files.writing import new_folder
 from gr_mvdr.token_index.product_quantiser import ProductQuantiser
 from gr_mvdr.token_index.store import DTYPES, HEADER, PackedTokens, TokenStore, columns_of, rows_in

@@ -29,7 +29,7 @@ MODULES = {
 _TOKENS = "token_embeddings"
 
 
-def obstacles(system: MultiVector, tokenizer: PreTrainedTokenizerBase) -> list[str]:
+def find_obstacles(system: MultiVector, tokenizer: PreTrainedTokenizerBase) -> list[str]:
     """What of a system's equation the library cannot express; [] = it gives the same scores."""
     encoder, scoring, sentinel = system.encoder, system.scoring, system.hparams.sentinel_id
     found = {

@@ -13,7 +13,7 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from conf.resolvers import register_resolvers
-from models.pipeline_stage import FinishedRun
+from models.finished_run import FinishedRun
 
 QUERIES, ROUNDS = 192, 3
 GATHER = {"mode": "gather", "neighbours": 2000, "probes": 64, "refine": 150}

@@ -12,7 +12,7 @@ from data_modules.examples import (
 from data_modules.spans import span_weights
 from data_modules.tasks import TrainingTables
 from data_modules.tokenisation import add_tokens
-from gr_mvdr.tokenizers import EOS_ID, word_tokenizer
+from gr_mvdr.tokenizers import EOS_ID, build_word_tokenizer
 
 DOCUMENTS = ["alpha beta gamma delta epsilon zeta", "one two three", "alone"]
 QUERIES = ["gamma delta?", "who is three", "beta"]
@@ -22,7 +22,7 @@ QUERIES = ["gamma delta?", "who is three", "beta"]
 def tables(tmp_path, monkeypatch):
     """Three texts a side; the pairs are not in the documents' order."""
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    tokenizer = word_tokenizer(DOCUMENTS + QUERIES)
+    tokenizer = build_word_tokenizer(DOCUMENTS + QUERIES)
 
     def table(texts):
         rows = {"id": [str(n) for n in range(len(texts))], "text": texts}

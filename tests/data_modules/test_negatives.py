@@ -20,7 +20,7 @@ from data_modules.indexing import FirstTokens, Indexing
 from data_modules.module import RetrievalDataModule
 from data_modules.negatives import Bm25Negatives, OwnNegatives, RunNegatives, TripleNegatives
 from data_modules.tasks import Example, HardNegatives
-from gr_mvdr.evaluation.bm25 import words
+from gr_mvdr.evaluation.bm25 import split_words
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.losses import HardNegativesCrossEntropy
 from gr_mvdr.tokenizers import EOS_ID
@@ -147,10 +147,10 @@ def test_bm25_negatives_are_the_best_documents_that_are_not_relevant_and_not_new
     found = drawn(data)
     queries = [f"{COLOURS[n]} {COLOURS[n + 1]} {COLOURS[n + 2]}" for n in range(QUERIES)]
     for pair, sets in found.items():
-        best = data.bm25.best(words(queries[pair % 6]), 5)
+        best = data.bm25.best(split_words(queries[pair % 6]), 5)
         expected = {int(name[1:]) for name in best} - RELEVANT[pair] - {NEW}
         assert len(expected) > 1 and set().union(*sets) == expected, pair
-    assert any(f"d{NEW}" in data.bm25.best(words(query), 5) for query in queries)
+    assert any(f"d{NEW}" in data.bm25.best(split_words(query), 5) for query in queries)
 
 
 def test_what_bm25_finds_is_kept_as_a_trec_run(tmp_path, monkeypatch):
@@ -160,7 +160,7 @@ def test_what_bm25_finds_is_kept_as_a_trec_run(tmp_path, monkeypatch):
     kept, training = Ranking.read(run), data.queries("train")
     assert kept.query_ids == training["id"][:]
     for query, text in zip(training["id"][:], training["text"][:], strict=True):
-        assert kept.scores(query) == data.bm25.best(words(text), 5)
+        assert kept.scores(query) == data.bm25.best(split_words(text), 5)
     monkeypatch.setattr(data.bm25.__class__, "best", None)
     assert drawn(tiny(Bm25Negatives(n=1, depth=5)), epochs=3) == first
 

@@ -13,7 +13,7 @@ from data_modules.indexing import Indexing
 from data_modules.seal_examples import SealExamples, UnsupervisedParts
 from data_modules.tasks import TrainingTables
 from data_modules.tokenisation import add_tokens
-from gr_mvdr.tokenizers import EOS_ID, word_tokenizer
+from gr_mvdr.tokenizers import EOS_ID, build_word_tokenizer
 
 TEXTS = ["alpha beta gamma delta epsilon zeta", "one two three four five", "alone"]
 TITLES = ["Greek letters of old", "", "Solitude"]
@@ -24,7 +24,7 @@ SPECIAL_TOKENS = {"body": [901, 902], "title": [901, 903], "title_end": [904, 90
 @pytest.fixture
 def tables(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    tokenizer = word_tokenizer(TEXTS + QUERIES + TITLES)
+    tokenizer = build_word_tokenizer(TEXTS + QUERIES + TITLES)
     documents = {"id": ["a", "b", "c"], "text": TEXTS, "title": TITLES}
     documents = add_tokens(Dataset.from_dict(documents), tokenizer)
     queries = add_tokens(Dataset.from_dict({"id": ["p", "q", "r"], "text": QUERIES}), tokenizer)

@@ -12,7 +12,7 @@ from data_modules.tokenisation import (
     join_fields,
     word_starts,
 )
-from gr_mvdr.tokenizers import load_tokenizer, train_tokenizer, word_tokenizer
+from gr_mvdr.tokenizers import build_word_tokenizer, load_tokenizer, train_tokenizer
 
 T5_VOCABULARY = Path(__file__).parents[2].parent / "shared" / "data" / "t5-vocab" / "tokenizer.json"
 WORDS = "the cat sat on a mat dog's x-ray 3.14 naïve Über (brackets) „quote“ 漢字 e.g.".split()
@@ -77,14 +77,14 @@ def test_words_without_a_token_share_their_neighbours_start():
 
 def test_tokens_are_whole_and_without_an_end():
     long = " ".join(["cat"] * 700)
-    tokenizer = word_tokenizer(["cat"])
+    tokenizer = build_word_tokenizer(["cat"])
     row = add_tokens(table([long]), tokenizer)[0]
     assert row["tokens"] == [4] * 700 and row["word_starts"] == list(range(700))
 
 
 def test_tokens_are_cached_by_text_and_vocabulary():
     texts = sentences(20)
-    one, two = word_tokenizer(texts), word_tokenizer([*texts[::-1], "other"])
+    one, two = build_word_tokenizer(texts), build_word_tokenizer([*texts[::-1], "other"])
     first = add_tokens(table(texts), one)
     assert add_tokens(table(texts), one)._fingerprint == first._fingerprint
     assert add_tokens(table(texts), two)._fingerprint != first._fingerprint
@@ -156,11 +156,11 @@ def test_a_trained_tokenizer_knows_the_characters_of_the_special_tokens():
 
 
 def test_titles_are_tokenised_alone():
-    tokenizer = word_tokenizer(["amber marsh"])
+    tokenizer = build_word_tokenizer(["amber marsh"])
     rows = {"id": ["a", "b"], "title": ["Marsh, amber", ""], "text": ["x", "y"]}
     documents = add_tokens(Dataset.from_dict(rows), tokenizer)
     assert documents["title_tokens"][:] == [[5, 4], []]
-    other = add_tokens(Dataset.from_dict(rows), word_tokenizer(["marsh amber"]))
+    other = add_tokens(Dataset.from_dict(rows), build_word_tokenizer(["marsh amber"]))
     assert other["title_tokens"][:] == [[4, 5], []], "cached by vocabulary"
 
 

@@ -7,7 +7,7 @@ import torch
 from gr_mvdr.decoding.beam_search import beam_search
 from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.evaluation.ranking import Ranking, best_documents
-from models.divergence import check_norm
+from models.training import check_norm
 from tests.faults.forked import configuration
 from train import train
 

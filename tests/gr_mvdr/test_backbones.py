@@ -11,7 +11,7 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from gr_mvdr.backbones import check_embedding_ties, load_encoder, load_encoder_decoder
+from gr_mvdr.backbones import check_embedding_ties, hash_weights, load_encoder, load_encoder_decoder
 
 SHAPE = dict(vocab_size=40, d_model=16, d_kv=8, d_ff=24, num_layers=1, num_heads=2)
 FAMILIES = ["t5", "t5_v1_1", "mt5"]
@@ -102,3 +102,27 @@ def test_a_checkpoint_with_an_untied_encoder_is_refused(tmp_path):
     for load in (load_encoder, load_encoder_decoder):
         with pytest.raises(ValueError, match=r"encoder.embed_tokens is not tied"):
             load(str(tmp_path))
+
+
+def test_the_hash_of_the_weights_changes_with_any_of_them():
+    model = torch.nn.Module()
+    model.layer, model.step = torch.nn.Linear(3, 2), torch.nn.Parameter(torch.zeros(()))
+    first = hash_weights(model)
+    assert first == hash_weights(model)
+    with torch.no_grad():
+        model.layer.weight[1, 1] += 1e-3
+    assert hash_weights(model) != first
+
+
+class Counting(torch.nn.Module):
+    count = 1
+
+    def get_extra_state(self):
+        return {"count": self.count}
+
+
+def test_what_is_no_tensor_counts_too():
+    model = Counting()
+    first = hash_weights(model)
+    model.count = 2
+    assert hash_weights(model) != first

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from gr_mvdr.batch import PairBatch, cut, like_sized, pad
+from gr_mvdr.batch import PairBatch, batch_by_size, cut, pad
 
 
 def test_pads_on_the_right_to_the_longest():
@@ -62,6 +62,6 @@ def test_the_sides_are_the_token_ids_and_masks_alone():
 def test_texts_in_batches_of_like_size(monkeypatch):
     monkeypatch.setattr("gr_mvdr.batch._PADDED_TOKENS", 6)
     texts = [[0] * length for length in (1, 2, 2, 3, 3, 9, 1)]
-    batches = list(like_sized(texts))
+    batches = list(batch_by_size(texts))
     assert [list(map(len, batch)) for batch in batches] == [[1, 2, 2], [3, 3], [9], [1]]
-    assert list(like_sized([])) == []
+    assert list(batch_by_size([])) == []

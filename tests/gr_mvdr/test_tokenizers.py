@@ -4,15 +4,15 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from gr_mvdr.evaluation.bm25 import words
+from gr_mvdr.evaluation.bm25 import split_words
 from gr_mvdr.tokenizers import (
     EOS_ID,
     PAD_ID,
     SPECIAL_TOKENS,
     UNK_ID,
+    build_word_tokenizer,
     load_tokenizer,
     train_tokenizer,
-    word_tokenizer,
 )
 
 T5_VOCABULARY = Path(__file__).parents[2].parent / "shared" / "data" / "t5-vocab" / "tokenizer.json"
@@ -34,7 +34,7 @@ def ids(tokenizer, text):
 
 
 def test_the_special_ids_are_t5s():
-    for tokenizer in (train_tokenizer(texts(), 60), word_tokenizer(texts())):
+    for tokenizer in (train_tokenizer(texts(), 60), build_word_tokenizer(texts())):
         assert tokenizer.convert_tokens_to_ids(SPECIAL_TOKENS) == [0, 1, 2, 3]
         assert (tokenizer.pad_token_id, tokenizer.eos_token_id) == (PAD_ID, EOS_ID)
         assert tokenizer.unk_token_id == UNK_ID
@@ -93,14 +93,14 @@ def test_word_tokens_are_bm25s_words():
     generator = random.Random(0)
     alphabet = ODD + "abc  ,.'-_09"
     samples = ["".join(generator.choices(alphabet, k=30)) for _ in range(300)]
-    tokenizer = word_tokenizer([ODD, *samples])
+    tokenizer = build_word_tokenizer([ODD, *samples])
     for text in (ODD, *samples):
         found = tokenizer.convert_ids_to_tokens(ids(tokenizer, text))
-        assert found == words(text)
+        assert found == split_words(text)
 
 
 def test_an_unseen_word_is_the_unknown_token():
-    tokenizer = word_tokenizer(["one two"])
+    tokenizer = build_word_tokenizer(["one two"])
     assert ids(tokenizer, "two three ONE") == [5, UNK_ID, 4]
 
 
@@ -131,7 +131,7 @@ def kinds():
     seen = [*texts(), "</s> <pad> pad > / unk extra_id_0 a b x y"]
     yield "trained", lambda: train_tokenizer(iter(seen), 120)
     yield "cased", lambda: train_tokenizer(iter(texts()), 60, lowercase=False)
-    yield "words", lambda: word_tokenizer(seen)
+    yield "words", lambda: build_word_tokenizer(seen)
     if T5_VOCABULARY.is_file():
         yield "t5", lambda: load_tokenizer(T5_VOCABULARY)
 

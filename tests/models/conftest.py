@@ -7,7 +7,7 @@ import torch
 from transformers import T5Config, T5ForConditionalGeneration
 
 from gr_mvdr.batch import PairBatch, cut, pad
-from gr_mvdr.tokenizers import EOS_ID, word_tokenizer
+from gr_mvdr.tokenizers import EOS_ID, build_word_tokenizer
 from models.docid import Docid
 from models.multi_vector import MultiVector
 from models.t5_seal import T5SEAL
@@ -179,7 +179,7 @@ def make_seal(backbone=None, **options):
 
 def save_tokenizer(folder):
     """A tokeniser of the words w4 … w59, which are the tokens 4 … 59."""
-    tokenizer = word_tokenizer([" ".join(f"w{token}" for token in range(4, VOCABULARY))])
+    tokenizer = build_word_tokenizer([" ".join(f"w{token}" for token in range(4, VOCABULARY))])
     tokenizer.save_pretrained(folder)
     return str(folder)
 

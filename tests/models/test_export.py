@@ -12,9 +12,8 @@ from gr_mvdr.batch import cut, pad
 from gr_mvdr.tokenizers import EOS_ID, load_tokenizer
 from models.bm25 import BM25
 from models.cross_encoder import CrossEncoder
-from models.export.read import load_exported
-from models.export.sentence_transformers import obstacles
-from models.export.write import write_system
+from models.export.folder import load_exported, write_system
+from models.export.sentence_transformers import find_obstacles
 from models.query_generator import QueryGenerator
 from models.rerank_pipeline import RerankPipeline
 
@@ -141,7 +140,7 @@ def test_a_multi_vector_system_loads_back_with_its_scores(tools, export, tokeniz
     expected = system.encoder.backbone(input_ids=ids, attention_mask=mask).last_hidden_state
     found = encoder(input_ids=ids, attention_mask=mask).last_hidden_state
     assert torch.allclose(found, expected, atol=1e-5)
-    assert bool(obstacles(system, tokenizer)) == (kind in INEXPRESSIBLE)
+    assert bool(find_obstacles(system, tokenizer)) == (kind in INEXPRESSIBLE)
     assert (folder / "modules.json").is_file() == (kind in EXPRESSIBLE)
 
 
@@ -216,7 +215,7 @@ RELU = {"_target_": "gr_mvdr.salience.LearnedSalience", "gate": "relu"}
     ],
 )
 def test_what_the_library_cannot_express_is_named(tools, tokenizer, options, obstacle):
-    assert obstacles(tools.make_multi_vector(**options), tokenizer) == [obstacle]
+    assert find_obstacles(tools.make_multi_vector(**options), tokenizer) == [obstacle]
 
 
 @torch.no_grad()
@@ -295,7 +294,7 @@ def test_systems_without_weights_of_their_own_are_refused(tmp_path, tokenizer, k
     [
         ({"format": 2}, r"gr_mvdr.json: format=2: must be 1"),
         ({"system": "os.system"}, r"model._target_=os.system: is no part of this library"),
-        ({"system": "models.export.write.write_t5"}, r"is no part of this library"),
+        ({"system": "models.export.folder.write_t5"}, r"is no part of this library"),
         ({"system": "analysis.run.analyse_again"}, r"is no part of this library"),
         ({"head": {"_target_": "os.system"}}, r"_target_=os.system: is no part of this library"),
         ({"head": {"_target_": "gr_mvdr.backbones.T5Config"}}, r"is no part of this library"),

@@ -9,13 +9,13 @@ import torch
 import yaml
 
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.tokenizers import load_tokenizer, word_tokenizer
+from gr_mvdr.files.run_files import PARTS
+from gr_mvdr.tokenizers import build_word_tokenizer, load_tokenizer
 from models.base import System
 from models.bm25 import BM25
 from models.cross_encoder import CrossEncoder
 from models.docid import Docid
-from models.pipeline_stage import PARTS
-from models.rerank_pipeline import RerankPipeline, above
+from models.rerank_pipeline import RerankPipeline, put_above
 
 WORDS = [f"w{n}" for n in range(4, 60)]
 
@@ -153,7 +153,7 @@ def test_each_stage_reranks_what_the_one_before_hands_on(three, asked):
 
 def test_what_is_not_handed_on_keeps_its_order_below():
     earlier = Ranking({"q": {"a": 9.0, "b": 8.0, "c": 7.0, "d": 6.5}, "r": {"a": 1.0}, "s": {}})
-    found = above(Ranking({"q": {"c": -50.0, "b": -40.0}, "r": {}}), earlier)
+    found = put_above(Ranking({"q": {"c": -50.0, "b": -40.0}, "r": {}}), earlier)
     assert found.documents("q") == ["b", "c", "a", "d"]
     assert found.scores("q")["b"] == -40.0 and found.scores("q")["a"] < -50.0
     assert (found.documents("r"), found.documents("s")) == (["a"], [])
@@ -281,7 +281,7 @@ def test_words_and_pieces_in_one_pipeline(tools, texts, asked, cross_encoder, tm
         table["text"] = [f"{text} rare{row % 2}" for row, text in enumerate(table["text"])]
         table["tokens"] = pieces(table["text"], add_special_tokens=False)["input_ids"]
     model = pipeline((runs[0], 3), (runs[1], None), documents=texts, directory=tmp_path)
-    vocabulary = word_tokenizer(texts["text"])
+    vocabulary = build_word_tokenizer(texts["text"])
     own = BM25(1.2, 0.6)
     as_words = [dict(table) for table in (texts, asked)]
     for table in as_words:
@@ -444,7 +444,7 @@ def test_a_collection_that_is_not_this_runs_is_refused(tmp_path, texts):
 def test_another_tokeniser_is_refused(tools, texts, cross_encoder, tmp_path):
     run = trained_run(tmp_path / "CE", cross_encoder, tools)
     pipeline((run, None), documents=texts, directory=tmp_path)
-    word_tokenizer([" ".join(WORDS[::-1])]).save_pretrained(run / "tokenizer")
+    build_word_tokenizer([" ".join(WORDS[::-1])]).save_pretrained(run / "tokenizer")
     with pytest.raises(ValueError, match="stages.0.run=.*CE: was trained with another tokeniser"):
         pipeline((run, None), documents=texts, directory=tmp_path)
 

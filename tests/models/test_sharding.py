@@ -7,8 +7,8 @@ import pytorch_lightning as pl
 import torch
 
 from data_modules.epoch import collate
-from gr_mvdr.distributed.ranks import rank, ranks
-from models.sharding import shard
+from gr_mvdr.distributed.ranks import rank, world_size
+from models.training import shard
 from tests.models.test_two_ranks import examples, part_of
 from tests.two_processes import in_two_processes
 
@@ -40,11 +40,11 @@ def trained():
     found = {}
     for name, system in systems().items():
         strategy = "auto"
-        if ranks() > 1:
-            strategy = pl.strategies.ModelParallelStrategy(ranks(), 1, False)
+        if world_size() > 1:
+            strategy = pl.strategies.ModelParallelStrategy(world_size(), 1, False)
         trainer = pl.Trainer(
             accelerator="cpu",
-            devices=ranks(),
+            devices=world_size(),
             strategy=strategy,
             max_epochs=1,
             gradient_clip_val=0.1,
@@ -52,11 +52,11 @@ def trained():
             **dict(logger=False, enable_checkpointing=False, enable_progress_bar=False),
             enable_model_summary=False,
         )
-        batch = collate(part_of(examples(given=name == "cached"), rank(), ranks()))
+        batch = collate(part_of(examples(given=name == "cached"), rank(), world_size()))
         trainer.fit(system, torch.utils.data.DataLoader(Steps(batch), batch_size=None))
         weights = trainer.strategy.lightning_module_state_dict()
         layer = next(p for n, p in system.named_parameters() if "SelfAttention" in n)
-        kept = layer.to_local().numel() if ranks() > 1 else layer.numel()
+        kept = layer.to_local().numel() if world_size() > 1 else layer.numel()
         found[name] = {"weights": dict(weights), "kept": kept}
     os.environ.pop("LOCAL_RANK")
     return found

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from data_modules.epoch import collate
 from data_modules.tasks import Example, HardNegatives
 from gr_mvdr.batch import cut
-from gr_mvdr.distributed.ranks import rank, ranks
+from gr_mvdr.distributed.ranks import rank, world_size
 from gr_mvdr.distributed.whole_batch import assembled, whole_batch
 from gr_mvdr.tokenizers import EOS_ID
 from models.cross_encoder import CrossEncoder
@@ -110,13 +110,13 @@ def losses_and_gradients():
     found = {}
     for name, system, its_examples in cases():
         module = Loss(system)
-        if ranks() > 1:
+        if world_size() > 1:
             module = DistributedDataParallel(module)
-        value = module(collate(part_of(its_examples, rank(), ranks())))
+        value = module(collate(part_of(its_examples, rank(), world_size())))
         value.backward()
         gradients = {n: p.grad for n, p in system.named_parameters() if p.grad is not None}
         found[name] = {"loss": value.detach(), "gradients": gradients}
-    batch = whole_batch(collate(part_of(examples(given=True), rank(), ranks())))
+    batch = whole_batch(collate(part_of(examples(given=True), rank(), world_size())))
     return found | {"batch": vars(batch)}
 
 

@@ -23,9 +23,9 @@ from analysis.compare import compare
 from analysis.report.report import write_report
 from analysis.run import analyse_again, restored
 from analysis.run_folder import read_run
-from models.export.read import load_exported
+from models.export.folder import load_exported
+from models.finished_run import find_weights, take_weights
 from models.rerank_pipeline import RerankPipeline
-from models.weights import find_weights, take_weights
 from tests.security.conftest import MODELS
 from tests.security.mutations import mutate
 

@@ -21,15 +21,15 @@ from analysis.compare import compare
 from analysis.report.cases import as_script
 from analysis.run import analyse_again, restored
 from analysis.run_folder import check_links, read_run
-from conf.errors import errors_in_a_line
+from conf.command import report_errors
 from data_modules.builders.public import public
 from gr_mvdr.files.reading import read_checkpoint, read_yaml
 from gr_mvdr.files.run_files import read_provenance
 from gr_mvdr.parts import admitting, build, find_part
 from gr_mvdr.tokenizers import load_tokenizer
-from models.checkpoint_file import CheckpointFile
-from models.export.read import load_exported
+from models.export.folder import load_exported
 from models.rerank_pipeline import RerankPipeline
+from models.training import CheckpointFile
 from tests.security.conftest import ROOT, TINY
 from tests.test_train import beir
 
@@ -217,7 +217,7 @@ def test_a_users_own_class_trains_and_its_folder_asks_for_trust(tmp_path):
     assert command(*asked, "trust=true").returncode == 0 and (tmp_path / "marker").exists()
     exported = command("-m", "analysis.export", f"run={run}", "trust=true")
     assert exported.returncode == 0, exported.stderr
-    load = "from models.export.read import load_exported; load_exported({!r}{})"
+    load = "from models.export.folder import load_exported; load_exported({!r}{})"
     refused = command("-c", load.format(str(run / "export"), ""))
     assert refused.returncode == 1 and not (tmp_path / "marker").exists()
     assert command("-c", load.format(str(run / "export"), ", trust=True")).returncode == 0
@@ -440,7 +440,7 @@ def test_pages_and_the_terminal_show_texts_as_texts(foreign, capsys):
     (run / "provenance.json").write_text(json.dumps(record | {"system": "\x1b]0;evil\x07"}))
     with pytest.raises(ValueError, match="must be printable"):
         read_provenance(run)
-    with pytest.raises(SystemExit) as ended, errors_in_a_line():
+    with pytest.raises(SystemExit) as ended, report_errors():
         raise ValueError("named \x1b[2J\u202e")
     assert str(ended.value) == "error: named \\x1b[2J\\u202e"
 

@@ -8,19 +8,20 @@ import torch
 import torch.distributed as distributed
 
 from gr_mvdr.distributed.ranks import (
-    first,
+    broadcast,
     gather,
-    gathered,
+    gather_rows,
     join,
     leave,
+    map_over_ranks,
     mean_over_ranks,
     rank,
-    ranks,
-    share,
+    rank_zero_first,
+    slice_for_rank,
     sum_over_ranks,
     wait,
+    world_size,
 )
-from gr_mvdr.distributed.spread import of_first, spread
 from tests.two_processes import in_two_processes
 
 
@@ -41,7 +42,7 @@ def answer(item: int) -> list[torch.Tensor | None]:
 
 
 def of_each_rank():
-    found = {"rank": rank(), "ranks": ranks(), "share": range(5)[share(5)].start}
+    found = {"rank": rank(), "ranks": world_size(), "share": range(5)[slice_for_rank(5)].start}
     number, weight = rank(), torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
     own = texts(number).requires_grad_()
     parts = gather(own)
@@ -50,17 +51,19 @@ def of_each_rank():
     loss.backward()
     found |= {"loss": loss.detach(), "gradient": own.grad, "weight": weight.grad}
     mask = torch.ones(2 - number, 1 + number, dtype=torch.bool)
-    found["mask"] = gathered(mask)
+    found["mask"] = gather_rows(mask)
     found["none"] = [len(part) for part in gather(torch.zeros(3 * number, 2))]
-    found["number"] = gathered(torch.tensor([7 + number]))
+    found["number"] = gather_rows(torch.tensor([7 + number]))
     found["sum"] = sum_over_ranks(torch.tensor(number + 1.0))
     found["mean"] = mean_over_ranks(torch.tensor(10.0 * (number + 1)), 1 + 3 * number)
     found["empty"] = mean_over_ranks(torch.tensor(4.0 * number), 2 * number)
     asked = []
-    found["spread"] = list(spread(range(5), lambda item: asked.append(item) or answer(item)))
+    found["spread"] = list(
+        map_over_ranks(range(5), lambda item: asked.append(item) or answer(item))
+    )
     found["asked"] = asked
-    found["first"] = of_first(torch.arange(3 + number).double())
-    with first():
+    found["first"] = broadcast(torch.arange(3 + number).double())
+    with rank_zero_first():
         found["entered"] = time.monotonic()  # one clock for all processes of a machine
         if number == 0:
             time.sleep(0.3)
@@ -68,7 +71,7 @@ def of_each_rank():
     wait()
     join()  # a second time is no harm
     leave()
-    return found | {"after": [rank(), ranks()], "connected": distributed.is_initialized()}
+    return found | {"after": [rank(), world_size()], "connected": distributed.is_initialized()}
 
 
 @pytest.fixture(scope="module")
@@ -77,21 +80,21 @@ def found(tmp_path_factory):
 
 
 def test_one_process_is_alone_and_shares_with_nobody():
-    assert (rank(), ranks(), share(7)) == (0, 1, slice(0, 7))
+    assert (rank(), world_size(), slice_for_rank(7)) == (0, 1, slice(0, 7))
     tensor = torch.ones(2, requires_grad=True)
     assert gather(tensor)[0] is tensor and mean_over_ranks(torch.tensor(6.0), 3) == 2
     assert not torch.isnan(mean_over_ranks(torch.tensor(0.0), 0))
     join()
     wait()
     leave()
-    with first():
+    with rank_zero_first():
         assert not distributed.is_initialized()
 
 
 def test_without_a_connection_the_environment_says_who_this_is(monkeypatch):
     monkeypatch.setitem(os.environ, "RANK", "3")
     monkeypatch.setitem(os.environ, "WORLD_SIZE", "4")
-    assert (rank(), ranks(), share(6)) == (3, 4, slice(4, 6))
+    assert (rank(), world_size(), slice_for_rank(6)) == (3, 4, slice(4, 6))
 
 
 def test_ranks_know_themselves_and_share_everything_once(found):
@@ -139,7 +142,7 @@ def test_work_is_spread_and_comes_back_in_order(found):
         for part, expected in zip(parts, answer(item), strict=True):
             assert (part is None) == (expected is None)
             assert part is None or (torch.equal(part, expected) and part.dtype == expected.dtype)
-    assert [len(parts) for parts in spread(range(3), answer)] == [2, 2, 2], "and alone"
+    assert [len(parts) for parts in map_over_ranks(range(3), answer)] == [2, 2, 2], "and alone"
 
 
 def test_rank_0_tells_the_others_its_tensor(found):

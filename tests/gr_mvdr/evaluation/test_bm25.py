@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from gr_mvdr.evaluation.bm25 import BM25Index, words
+from gr_mvdr.evaluation.bm25 import BM25Index, split_words
 
 pytest.importorskip("bm25s")
 
@@ -15,14 +15,14 @@ TEXTS = {
 
 
 def index(k1=1.5, b=0.75):
-    return BM25Index(list(TEXTS), [words(text) for text in TEXTS.values()], k1, b)
+    return BM25Index(list(TEXTS), [split_words(text) for text in TEXTS.values()], k1, b)
 
 
 def by_hand(query, document, k1=1.5, b=0.75):
-    texts = [words(text) for text in TEXTS.values()]
+    texts = [split_words(text) for text in TEXTS.values()]
     mean = sum(map(len, texts)) / len(texts)
-    terms, total = words(TEXTS[document]), 0.0
-    for term in words(query):
+    terms, total = split_words(TEXTS[document]), 0.0
+    for term in split_words(query):
         frequency = terms.count(term)
         holders = sum(term in text for text in texts)
         idf = math.log(1 + (len(texts) - holders + 0.5) / (holders + 0.5))
@@ -31,7 +31,7 @@ def by_hand(query, document, k1=1.5, b=0.75):
 
 
 def test_words_are_lower_cased_runs_of_word_characters():
-    assert words("The cat's  2nd_run: naïve, ÉTÉ!") == [
+    assert split_words("The cat's  2nd_run: naïve, ÉTÉ!") == [
         "the",
         "cat",
         "s",
@@ -39,13 +39,13 @@ def test_words_are_lower_cased_runs_of_word_characters():
         "naïve",
         "été",
     ]
-    assert words(" …!") == []
+    assert split_words(" …!") == []
 
 
 @pytest.mark.parametrize("query", ["cat", "the dog", "cat cat dog", "cat unknown", "the the mat"])
 @pytest.mark.parametrize("k1, b", [(1.5, 0.75), (0.9, 0.4)])
 def test_scores_are_the_formula(query, k1, b):
-    found = index(k1, b).scores(words(query))
+    found = index(k1, b).scores(split_words(query))
     assert found.tolist() == pytest.approx([by_hand(query, d, k1, b) for d in TEXTS], abs=1e-5)
 
 
@@ -74,10 +74,12 @@ def test_saves_what_it_needs_without_pickles(tmp_path):
 
 def test_without_a_word_nothing_is_found_and_that_is_said(tmp_path):
     with pytest.warns(UserWarning, match="BM25: none of the 2 documents has a word"):
-        empty = BM25Index(["a", "b"], [words("?!"), words("")])
-    assert empty.best(words("the cat"), 5) == {} and empty.best([], 5) == {}
-    assert empty.scores(words("the cat")).tolist() == [0.0, 0.0]
+        empty = BM25Index(["a", "b"], [split_words("?!"), split_words("")])
+    assert empty.best(split_words("the cat"), 5) == {} and empty.best([], 5) == {}
+    assert empty.scores(split_words("the cat")).tolist() == [0.0, 0.0]
     empty.save(tmp_path / "bm25")
     assert (tmp_path / "bm25/documents.json").is_file()
-    some = BM25Index(["a", "b"], [words("?!"), words("cat")])
-    assert list(some.best(words("the cat"), 5)) == ["b"] and some.best(words("?"), 5) == {}
+    some = BM25Index(["a", "b"], [split_words("?!"), split_words("cat")])
+    assert (
+        list(some.best(split_words("the cat"), 5)) == ["b"] and some.best(split_words("?"), 5) == {}
+    )

@@ -17,7 +17,7 @@ from gr_mvdr.files.arrays import read_arrays, write_arrays
 from gr_mvdr.files.writing import (
     new_file,
     new_folder,
-    sweep,
+    remove_abandoned,
     temporary_folder,
     write_json,
     write_text,
@@ -115,15 +115,17 @@ def test_what_killed_processes_left_is_swept_and_nothing_else(tmp_path, monkeypa
         (tmp_path / ".not.ours.partial").touch()
         foreign = tmp_path / f".x.{'0' * 8}-1-1-abc.partial"
         foreign.touch()
-        sweep(tmp_path)
+        remove_abandoned(tmp_path)
         assert sorted(tmp_path.iterdir()) == sorted([mine, tmp_path / ".not.ours.partial", foreign])
         os.utime(foreign, (0, time.time() - 8 * 24 * 3600))  # abandoned on another machine
-        sweep(tmp_path)
+        remove_abandoned(tmp_path)
         assert not foreign.exists() and mine.exists()
         foreign.touch()
-        sweep(tmp_path, claimed=True)  # another process of this machine may write here: an export
+        remove_abandoned(
+            tmp_path, claimed=True
+        )  # another process of this machine may write here: an export
         assert not foreign.exists() and mine.exists()
-    sweep(tmp_path, claimed=True)
+    remove_abandoned(tmp_path, claimed=True)
     assert sorted(os.listdir(tmp_path)) == [".not.ours.partial", "file"]
 
 
@@ -138,7 +140,7 @@ def test_a_folder_that_was_about_to_be_replaced_gets_its_name_back(tmp_path, mon
 
     killed(replaced_half)
     assert not (tmp_path / "index").exists() and len(os.listdir(tmp_path)) == 2
-    sweep(tmp_path)
+    remove_abandoned(tmp_path)
     assert os.listdir(tmp_path) == ["index"] and (tmp_path / "index/x").read_text() == "old"
 
 

@@ -1,7 +1,8 @@
-"""A system as a Hugging Face folder: its T5 as transformers saves it, its other parts beside it."""
+"""A system to and from a Hugging Face folder: its T5 as transformers saves it, its other parts."""
 
 import copy
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,17 @@ from tokenizers.processors import TemplateProcessing
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from gr_mvdr.backbones import hash_weights
+from gr_mvdr.files.reading import read_json, read_tensors, reading, show
+from gr_mvdr.heads.non_parametric import NonParametricHead
+from gr_mvdr.heads.pawa import PawaHead
+from gr_mvdr.heads.plain import Vocabulary
 from gr_mvdr.identifiers.scheme import collection_hash
+from gr_mvdr.parts import TARGET, admitting, build, check_parts, find_part
 from gr_mvdr.tokenizers import EOS_ID, PAD_ID
-from gr_mvdr.weights import weights_hash
 from models.base import System
-from models.export.head import head_rows
-from models.export.sentence_transformers import obstacles, write_modules
+from models.encoder_decoder import EncoderDecoder
+from models.export.sentence_transformers import find_obstacles, write_modules
 from models.identified import IdentifiedSystem
 from models.multi_vector import MultiVector
 
@@ -46,7 +52,7 @@ def write_system(system: System, tokenizer: PreTrainedTokenizerBase, folder: Pat
         folder: exists and is empty.
     """
     check_exportable(type(system))
-    name, t5 = t5_of(system)
+    name, t5 = find_t5(system)
     write_t5(t5, folder)
     write_tokenizer(tokenizer, folder)
     _write_tensors(other_parts(system, name), folder / PARTS)
@@ -63,13 +69,13 @@ def write_system(system: System, tokenizer: PreTrainedTokenizerBase, folder: Pat
             "collection": collection_hash(system.identifiers.document_ids),
             "first_token": system.scheme.first_token,
         }
-    if isinstance(system, MultiVector) and not obstacles(system, tokenizer):
+    if isinstance(system, MultiVector) and not find_obstacles(system, tokenizer):
         write_modules(system, tokenizer, folder)
     text = json.dumps(settings, indent=2, ensure_ascii=False)
     (folder / SETTINGS).write_text(text + "\n", encoding="utf-8")
 
 
-def t5_of(system: System) -> tuple[str, PreTrainedModel]:
+def find_t5(system: System) -> tuple[str, PreTrainedModel]:
     """A system's T5, and its name there, such as "encoder.backbone"."""
     parts = system.named_modules()
     return next((name, part) for name, part in parts if isinstance(part, PreTrainedModel))
@@ -109,7 +115,7 @@ def _write_ties(t5: PreTrainedModel, file: Path) -> None:
 def _check_loads(t5: PreTrainedModel, folder: Path) -> None:
     """Asserts that transformers reads what was written: it ties tables without a word."""
     loaded = type(t5).from_pretrained(folder)
-    assert weights_hash(loaded) == weights_hash(t5), f"{folder}: loads with other weights"
+    assert hash_weights(loaded) == hash_weights(t5), f"{folder}: loads with other weights"
     assert loaded.config.vocab_size == len(loaded.shared.weight), f"{folder}: vocab_size"
     if hasattr(t5, "lm_head"):
         assert len(loaded.lm_head.weight) == len(loaded.shared.weight), f"{folder}: table sizes"
@@ -145,3 +151,104 @@ def _write_tensors(tensors: dict[str, Tensor], file: Path) -> None:
     }
     if copies:
         save_file(copies, file, {"format": "pt"})
+
+
+def head_rows(head: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """A head's settings (what JSON can hold) and its rows' tensors; {} where row v is token v.
+
+    Its parameters are the system's and not part of this.
+    """
+    if isinstance(head, NonParametricHead):
+        state = head.table_state()
+        return {"collection": state.pop("collection")}, state
+    if isinstance(head, PawaHead):
+        settings = {"first_token": head.first_token, "width": head.width}
+        return settings | {"trained": len(head.projection)}, {"row_tokens": head.row_tokens}
+    return {}, {}
+
+
+def make_head(system: EncoderDecoder, settings: dict[str, Any], rows: dict[str, Tensor]) -> None:
+    """Gives a system the head that was exported, before its parameters are loaded.
+
+    Args:
+        system: on the exported T5; settings, rows: as from `head_rows`.
+    """
+    if not rows:
+        return
+    tokens = rows["row_tokens"]
+    # Rows of tokens that came after training have no parameters and stand last.
+    trained = tokens[: settings.get("trained")]
+    known = {name: settings[name] for name in ("first_token", "width") if name in settings}
+    vocabulary = Vocabulary(trained, **known)
+    system.head = build("head", system.hparams.head, system.backbone, vocabulary=vocabulary)
+    if isinstance(system.head, NonParametricHead):
+        system.head.load_table_state({**rows, "collection": settings["collection"]})
+    else:
+        system.head.set_rows(torch.clone(tokens))
+
+
+def load_exported(folder: str | Path, trust: bool = False) -> System:
+    """The system in a folder, with the scores that it had when it was exported.
+
+    It scores, aligns and, once it has indexed documents, searches. To train on from its T5, name
+    the folder as a backbone (`backbone.name`). Nothing that the folder names runs besides this
+    library's parts (docs/security.md).
+
+    Args:
+        folder: written by `python -m analysis.export`.
+        trust: whether it may name classes that are not this library's: they run.
+
+    Raises:
+        FileNotFoundError: the folder, or a file in it, is missing.
+        ValueError: another format, a broken file, files that do not belong together, or a class
+            that is no part of this library.
+    """
+    folder = Path(folder)
+    settings = _read(folder / SETTINGS)
+    admitted = admitting(settings) if trust else nullcontext()
+    with admitted, reading(f"{folder}: cannot be loaded"):
+        system = _new_system(settings, folder)
+        make_head(system, settings["head"], _tensors(folder / ROWS))
+        _load_parts(system, folder / PARTS)
+        if isinstance(system, IdentifiedSystem):
+            named = settings["identifiers"]
+            system.load_identifiers(folder / IDENTIFIERS, named["collection"], named["first_token"])
+    return system.eval()
+
+
+def _read(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        raise FileNotFoundError(f"{file}: no such file, python -m analysis.export writes it")
+    settings = read_json(file)
+    if settings.get("format") != FORMAT:
+        raise ValueError(f"{file}: format={show(settings.get('format'))}: must be {FORMAT}")
+    if not isinstance(settings.get("hyper_parameters"), dict):
+        raise ValueError(f"{file}: hyper_parameters: must be a group of keys")
+    return {**settings, TARGET: settings.get("system")}
+
+
+def _new_system(settings: dict[str, Any], folder: Path) -> System:
+    """The system on the exported T5, its other parts still untrained."""
+    check_parts("model", settings)
+    check_exportable(find_part("model", settings[TARGET]))
+    options = dict(settings["hyper_parameters"])
+    options["backbone"] = {**options["backbone"], "name": str(folder.resolve()), "shape": None}
+    if "tokenizer" in options:
+        options["tokenizer"] = str(folder)
+    if "decoder_layers" in options:  # they are trained now, a new decoder would not be
+        options["decoder_layers"] = None
+    return build("model", {TARGET: settings[TARGET], **options})
+
+
+def _tensors(file: Path) -> dict[str, Tensor]:
+    return read_tensors(file) if file.is_file() else {}
+
+
+def _load_parts(system: System, file: Path) -> None:
+    """Everything learned besides the T5, which has loaded itself."""
+    missing, unexpected = system.load_state_dict(_tensors(file), strict=False)
+    own = f"{find_t5(system)[0]}."
+    # A head's further state says for which tokens it was trained: `make_head` knows.
+    missing = [n for n in missing if not n.startswith(own) and not n.endswith("_extra_state")]
+    if missing or unexpected:
+        raise ValueError(f"{file}: lacks {missing}, has {unexpected} that the system has not")

@@ -1,18 +1,15 @@
-"""One stage of a rerank pipeline: the model of a finished run, and what it reads of a table."""
+"""A finished run's model: a stage of a pipeline, or the weights of another run."""
 
-import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.files.printable import printable
 from gr_mvdr.files.reading import read_checkpoint, reading
 from gr_mvdr.files.run_files import PARTS, read_config, read_provenance
 from gr_mvdr.parts import TARGET, admitting, build, check_parts
-from gr_mvdr.tokenizers import load_tokenizer, word_tokenizer
+from gr_mvdr.tokenizers import load_tokenizer
 from models.base import System, Table
 from models.identified import IdentifiedSystem
 
@@ -140,88 +137,53 @@ def _texts(record: dict[str, Any]) -> dict[str, str]:
     return sources | {"text_fields": ", ".join(record["text_fields"])}
 
 
-class WordTable:
-    """A table's columns, with words for tokens: what a lexical stage was indexed with."""
+def find_weights(path: str | None) -> FinishedRun | None:
+    """The run whose trained model is to be taken over; None without one.
 
-    def __init__(self, table: Table, tokenizer: Any):
-        self.table, self.tokenizer = table, tokenizer
-
-    def __len__(self) -> int:
-        return len(self.table)
-
-    def __getitem__(self, column: str) -> Any:
-        if column != "tokens":
-            return self.table[column]
-        return self.tokenizer(self.table["text"][:], add_special_tokens=False)["input_ids"]
-
-
-class Stage:
-    """A system of the pipeline, in the form in which its run reranked (the first one)."""
-
-    def __init__(self, run: FinishedRun, name: str, documents: Table, known: Sequence[int]):
-        """
-        Args:
-            run: of the collection of the documents.
-            name: of the stage in metrics and folders.
-            documents, known: see `System.prepare`.
-
-        Raises:
-            ValueError: the run is of other documents or had another tokeniser.
-        """
-        run.check_documents(documents)
-        self.run, self.name, self.words = run, name, None
-        if (run.path / "tokenizer").is_dir():
-            run.check_tokenizer(documents)
-        elif run.config.get("tokenizer", {}).get("unit") == "word":
-            # Words that no document has match nothing, so that these make the run's own terms.
-            self.words = word_tokenizer(documents["text"])
-        with reading(run.key):
-            self.model = run.load_model(documents, known)
-            form = next(iter((run.config.get("rerank") or {}).values()), {})
-            with run.trusting(form):
-                self.form = {key: _built(key, value) for key, value in form.items()}
-
-    def index(self, documents: Table, directory: Path) -> None:
-        """Opens the run's own index where that is possible, else makes one in `directory`."""
-        if hasattr(self.model, "open_index"):
-            try:
-                with reading(f"{self.run.path / 'index'}"):
-                    self.model.open_index(documents, self._vectors(directory))
-                return
-            except (OSError, ValueError) as error:
-                print(f"{self.name}: makes an index of its own: {printable(error)}")
-        with reading(self.run.key):
-            self.model.index(self._table(documents), directory)
-
-    def _vectors(self, directory: Path) -> Path:
-        """Where the run's token vectors can be opened without writing into its folder.
-
-        What search needs besides them (faiss's inverted file, which no reader checks) is made here
-        and not taken over, unless the run is trusted.
-        """
-        found = self.run.path / "index"
-        if self.run.trust or not found.is_dir():
-            return found
-        directory.mkdir(parents=True, exist_ok=True)
-        for file in found.iterdir():
-            own = file.is_file() and not file.is_symlink()
-            if own and not os.path.lexists(directory / file.name):
-                (directory / file.name).symlink_to(file.resolve())
-        return directory
-
-    def retrieve(self, queries: Table, k: int) -> Ranking:
-        """See `System.retrieve`."""
-        return self.model.retrieve(self._table(queries), k)
-
-    def rerank(
-        self, queries: Table, documents: Table, candidates: dict[str, Sequence[str]]
-    ) -> Ranking:
-        """See `System.rerank`."""
-        return self.model.rerank(self._table(queries), documents, candidates, **self.form)
-
-    def _table(self, table: Table) -> Table:
-        return table if self.words is None else WordTable(table, self.words)
+    Raises:
+        FileNotFoundError: there is no such folder; ValueError: no finished, trained run is in it.
+    """
+    if path is None:
+        return None
+    run = FinishedRun.read("weights", path)
+    if not (run.path / "checkpoints/last.ckpt").is_file():
+        raise ValueError(f"{run.key}: must be a trained run, it has no checkpoints/last.ckpt")
+    return run
 
 
-def _built(kind: str, value: Any) -> Any:
-    return build(kind, value) if isinstance(value, dict) and TARGET in value else value
+def take_weights(model: System, tokenizer: Any, run: FinishedRun) -> None:
+    """Gives the model the run's trained parameters; search and alignment stay the model's own.
+
+    Args:
+        model: prepared on the collection that is searched.
+        tokenizer: of that collection.
+
+    Raises:
+        ValueError: the run had another tokeniser, or parts of other names or sizes.
+    """
+    head = getattr(model, "head", None)
+    if head is not None and head.table_state() is not None:
+        raise ValueError(
+            f"{run.key}: must not be a run of NP decoding, whose table is made of the documents "
+            "that it was trained on"
+        )
+    if load_tokenizer(run.path / "tokenizer").get_vocab() != tokenizer.get_vocab():
+        raise ValueError(
+            f"{run.key}: was trained with another tokeniser, must be this run's "
+            "(see backbone.name and tokenizer in both configurations)"
+        )
+    path = run.path / "checkpoints/last.ckpt"
+    found = read_checkpoint(path)["state_dict"]
+    ours, theirs = _sizes(model.state_dict()), _sizes(found)
+    for name in sorted(ours.keys() | theirs.keys()):
+        if ours.get(name) != theirs.get(name):
+            raise ValueError(
+                f"{run.key}: {name} is {theirs.get(name)} there, must be {ours.get(name)}: "
+                "its model, size and groups must be this run's"
+            )
+    with reading(run.key):
+        model.load_state_dict(found)
+
+
+def _sizes(state: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(value.shape) for name, value in state.items() if hasattr(value, "shape")}

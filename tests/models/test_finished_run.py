@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from models.pipeline_stage import FinishedRun
-from models.weights import find_weights, take_weights
+from models.finished_run import FinishedRun, find_weights, take_weights
 from tests.models.conftest import make_docid
 
 

@@ -1,0 +1,168 @@
+"""Training that stops when it diverges, writes whole checkpoints, and runs in shards."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from pytorch_lightning.plugins.io import TorchCheckpointIO
+from torch import Tensor
+
+from gr_mvdr.distributed.ranks import rank
+from gr_mvdr.files.reading import describe_error
+from gr_mvdr.files.writing import new_file
+
+# With an fp16 scaler gradients that overflow are normal: it takes a smaller scale and goes on.
+_LEAST_SCALE = 1.0
+
+
+def check_loss(model: Any, loss: Tensor) -> None:
+    """Stops the training, on every rank, unless the loss is finite.
+
+    Args:
+        loss: () the mean over ranks, so that all of them decide alike.
+
+    Raises:
+        ValueError: names the key that most likely is at fault (rank 0; SystemExit elsewhere).
+    """
+    if not math.isfinite(value := float(loss)):
+        _stop(model, f"the loss is {value}")
+
+
+def check_norm(model: Any, norm: Tensor, scaler: Any = None) -> None:
+    """Stops the training unless the norm of all gradients, that of all ranks, is finite.
+
+    Args:
+        scaler: of fp16, which skips a step whose gradients overflow.
+
+    Raises: as `check_loss`.
+    """
+    value = float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
+    is_skipped = scaler is not None and scaler.get_scale() >= _LEAST_SCALE
+    if not math.isfinite(value) and not is_skipped:
+        _stop(model, f"the gradient's norm is {value}")
+
+
+def check_weights(model: Any, state: dict[str, Tensor]) -> None:
+    """Stops the training before weights that are not finite take the place of a checkpoint.
+
+    Raises: as `check_loss`.
+    """
+    for name, _ in model.named_parameters():
+        if name in state and not state[name].isfinite().all():
+            _stop(model, f"{name} is not finite")
+
+
+def _stop(model: Any, what: str) -> None:
+    if rank() > 0:
+        raise SystemExit(1)
+    rate = model.hparams.optimizer["learning_rate"]
+    raise ValueError(
+        f"model.optimizer.learning_rate={rate}: {what} at step {model.global_step + 1}: take a "
+        f"smaller one, or another trainer.precision (it is {model.trainer.precision})"
+    )
+
+
+class CheckpointFile(TorchCheckpointIO):
+    """Writes next to the checkpoint's place, flushes, renames: the one before stays until then.
+
+    Lightning's own goes through the system's temporary folder, from where a file is copied if that
+    is another disk: a kill in the copy leaves a cut checkpoint in the place of the whole one.
+    """
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
+    ) -> None:
+        """Writes a checkpoint.
+
+        Raises:
+            OSError: it cannot be written; names `path`. The checkpoint before is untouched.
+        """
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with new_file(path) as partial, partial.open("wb") as stream:
+            file = _Written(stream)
+            try:
+                torch.save(checkpoint, file)
+            except RuntimeError:  # of torch's writer, which hides what went wrong
+                raise file.error or RuntimeError(f"{path}: could not be written") from None
+
+    def load_checkpoint(self, path: str | Path, *arguments: Any, **options: Any) -> dict[str, Any]:
+        """Reads a checkpoint.
+
+        Raises:
+            ValueError: the file is no whole checkpoint.
+        """
+        try:
+            found = super().load_checkpoint(path, *arguments, **options)
+        except (RuntimeError, EOFError) as error:
+            raise ValueError(
+                f"{path}: is damaged ({describe_error(error)}): "
+                "remove it, and training begins again"
+            ) from error
+        # Lightning removes the checkpoint that a checkpoint names, wherever that is.
+        for state in found.get("callbacks", {}).values():
+            state |= {key: "" for key in state if key.endswith("_model_path")}
+            state |= {"best_k_models": {}} if "best_k_models" in state else {}
+        return found
+
+
+class _Written:
+    """A file that remembers why it could not be written to."""
+
+    def __init__(self, file: Any):
+        self.file, self.error = file, None
+
+    def write(self, data: bytes) -> int:
+        try:
+            return self.file.write(data)
+        except OSError as error:
+            self.error = error
+            raise
+
+    def flush(self) -> None:
+        self.file.flush()
+
+
+# What the trainer and its callbacks call: the parameters outside the layers are whole in them.
+_METHODS = ("training_step", "validation_step", "explain")
+
+
+def shard(system: Any, mesh: Any) -> None:
+    """Leaves each rank its part of every layer of the backbone, and of all that is in no layer.
+
+    A layer is whole for as long as it is computed. All ranks must compute the same layers in the
+    same order, once for each chunk of a gradient cache.
+
+    Args:
+        system: a `System`, which may be sharded already; mesh: the ranks, one axis.
+
+    Raises:
+        ValueError: the system does what shards cannot.
+    """
+    from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+    from transformers.models.mt5.modeling_mt5 import MT5Block
+    from transformers.models.t5.modeling_t5 import T5Block
+
+    if isinstance(system, FSDPModule):
+        return
+    _check(system)
+    for module in list(system.modules()):
+        if isinstance(module, T5Block | MT5Block):
+            fully_shard(module, mesh=mesh)
+    fully_shard(system, mesh=mesh)
+    for name in _METHODS:
+        register_fsdp_forward_method(system, name)
+
+
+def _check(system: Any) -> None:
+    if system.hparams.get("gradient_cache") == 1:
+        raise ValueError("model.gradient_cache=1: must be ≥ 2 or null under trainer=fsdp")
+    if system.hparams.get("trained_rows") == "new":  # a gradient's hook, which a shard forgets
+        raise ValueError("model.trained_rows=new: must be all under trainer=fsdp")
+    head = getattr(system, "head", None)
+    if head is not None and head.table_state() is not None:
+        raise ValueError(
+            "model.head=NonParametricHead: cannot be trained under trainer=fsdp, its table is made "
+            "between the epochs, by an encoder that is in shards then"
+        )
