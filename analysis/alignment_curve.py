@@ -16,7 +16,7 @@ from analysis.exact_match import exact_match
 from analysis.figures import COLOURS, MARKERS, PAGE_WIDTH, PANEL_HEIGHT, STYLE, GalleryEntry
 from analysis.low_rank import low_rank
 from analysis.tables import Row, write_rows
-from gr_mvdr.explanation import Explanation
+from gr_mvdr.relevance import Explanation
 
 FILE = "alignment_curve.csv"
 PANELS = {

@@ -10,7 +10,7 @@ from torch import Tensor
 from analysis.figures import GalleryEntry
 from analysis.tables import Row
 from analysis.tokens import TokenKinds
-from gr_mvdr.explanation import Explanation
+from gr_mvdr.relevance import Explanation
 
 
 @dataclass(frozen=True)

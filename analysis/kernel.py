@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from gr_mvdr.alignment import Softmax
-from gr_mvdr.explanation import Factors
-from gr_mvdr.relevance import relevance, similarity
+from gr_mvdr.relevance import Factors, relevance, similarity
 
 # Vectors (…, l) → log φ (…, m).
 LogFeatures = Callable[[Tensor], Tensor]

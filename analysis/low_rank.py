@@ -8,7 +8,7 @@ the paper's norm ‖X‖_{1,∞}; its bound is in `analysis.low_rank_bound`.
 import torch
 from torch import Tensor
 
-from gr_mvdr.selection import pair_mask
+from gr_mvdr.alignment import pair_mask
 
 # Eigenvalues of a Gram matrix below this share of the largest are rounding.
 ROUNDING = 1e-15

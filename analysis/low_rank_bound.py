@@ -33,7 +33,7 @@ import torch
 from torch import Tensor
 
 from analysis.low_rank import composite_norm
-from gr_mvdr.selection import pair_mask
+from gr_mvdr.alignment import pair_mask
 
 SMALL_SPREAD = 1.256  # Dong et al.'s condition on s_i
 

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gr_mvdr.alignment import other_side
-from gr_mvdr.selection import pair_mask
+from gr_mvdr.alignment import other_side, pair_mask
 
 SUPPORT = 1e-6  # weights above this count as support
 

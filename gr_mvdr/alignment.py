@@ -1,9 +1,9 @@
 """Alignment strategies: how A is made from S (gr_as_mvdr §3 and §5.2; aligner §3.1; xtr Eq. 2).
 
 Each strategy is called as ``alignment(similarity, document_mask, query_mask, document_ids=None,
-query_ids=None)`` and answers A: the shape of S (…, M, N), zero at padding. The leading axes of the
-masks and ids broadcast to those of S. Token ids are part of the signature because lexical
-strategies need them.
+query_ids=None)`` and returns A: the shape of S (…, M, N), zero at padding. The leading axes of the
+masks (bool) and ids (int64), (…, M) and (…, N), broadcast to those of S. Token ids are part of the
+signature because lexical strategies need them.
 """
 
 from dataclasses import dataclass
@@ -13,35 +13,7 @@ import torch
 from torch import Tensor
 
 from gr_mvdr.parts import part
-from gr_mvdr.relaxed_top_k import Solver, check_solver, relaxed_top_k
-from gr_mvdr.selection import (
-    FirstK,
-    FirstToken,
-    InBatchTopK,
-    LexicalMaxSim,
-    MaxOverDocument,
-    Selection,
-    TopK,
-    TopP,
-    check_k,
-    pair_mask,
-)
-
-__all__ = [
-    "Direction",
-    "FirstK",
-    "FirstToken",
-    "InBatchTopK",
-    "LexicalMaxSim",
-    "MaxSim",
-    "Selection",
-    "SoftTopK",
-    "Softmax",
-    "TopK",
-    "TopP",
-    "other_side",
-    "pair_mask",
-]
+from gr_mvdr.salience import Solver, check_solver, relaxed_top_k
 
 Direction = Literal["query_to_document", "document_to_query"]
 
@@ -56,6 +28,75 @@ def other_side(direction: Direction) -> int:
     return _OTHER_SIDE[direction]
 
 
+def pair_mask(document_mask: Tensor, query_mask: Tensor) -> Tensor:
+    """(..., M, N) bool, True where both tokens are real."""
+    return document_mask.unsqueeze(-1) & query_mask.unsqueeze(-2)
+
+
+class Alignment:
+    """A strategy that needs S and the mask alone: a subclass gives `weights`."""
+
+    def __call__(
+        self, similarity, document_mask, query_mask, document_ids=None, query_ids=None
+    ) -> Tensor:
+        real = pair_mask(document_mask, query_mask).expand(similarity.shape)
+        return self.weights(similarity, real)
+
+    def weights(self, similarity: Tensor, real: Tensor) -> Tensor:
+        """A (…, M, N) from S, and where both tokens are real (bool of the same shape)."""
+        raise NotImplementedError
+
+
+class Selection(Alignment):
+    """A hard query-to-document alignment: each query token takes its K best allowed tokens.
+
+    A subclass says which pairs are allowed and how large K is.
+    """
+
+    def allowed(self, document_mask, query_mask, document_ids=None, query_ids=None) -> Tensor:
+        """(…, M, N) bool: the pairs that may align at all; never padding."""
+        return pair_mask(document_mask, query_mask)
+
+    def count(self, length: int) -> int:
+        """K for documents padded to `length` = M tokens; what exceeds M is cut."""
+        return 1
+
+    def select(
+        self, similarity, document_mask, query_mask, document_ids=None, query_ids=None
+    ) -> tuple[Tensor, Tensor]:
+        """The non-zero entries of A, without the rest of it.
+
+        Returns:
+            chosen: (…, K, N) int64 rows of S, the best first, of equal ones the first. A valid row
+                also where nothing is kept.
+            kept: (…, K, N) bool, whether A is 1 there.
+        """
+        allowed = self.allowed(document_mask, query_mask, document_ids, query_ids)
+        # −inf, not 0: padding must lose even against a negative similarity.
+        masked = similarity.masked_fill(~allowed, -torch.inf)
+        length = similarity.shape[-2]
+        chosen = _best_rows(masked, min(self.count(length), length))
+        return chosen, allowed.expand(similarity.shape).gather(-2, chosen)
+
+    def __call__(
+        self, similarity, document_mask, query_mask, document_ids=None, query_ids=None
+    ) -> Tensor:
+        chosen, kept = self.select(similarity, document_mask, query_mask, document_ids, query_ids)
+        return torch.zeros_like(similarity).scatter_(-2, chosen, kept.to(similarity.dtype))
+
+
+def _best_rows(masked: Tensor, count: int) -> Tensor:
+    """(…, count, N) the rows of the largest values of every column, of equal ones the first."""
+    if count == 1:
+        return masked.argmax(-2, keepdim=True)
+    best = masked.topk(min(count + 1, masked.shape[-2]), -2)
+    above, below = best.values[..., :-1, :], best.values[..., 1:, :]
+    if ((above == below) & (below > -torch.inf)).any():
+        # topk takes any of several equal ones, padding may change which; sorting costs tenfold.
+        return masked.sort(dim=-2, descending=True, stable=True).indices[..., :count, :]
+    return best.indices[..., :count, :]
+
+
 @part("alignment")
 def MaxSim(direction: Direction = "query_to_document") -> "MaxOverDocument | MaxOverQuery":
     """A_ij = 1 at the most similar token of the other side, else 0 (gr_as_mvdr Eq. 21).
@@ -67,15 +108,20 @@ def MaxSim(direction: Direction = "query_to_document") -> "MaxOverDocument | Max
 
 
 @dataclass(frozen=True, repr=False)
-class MaxOverQuery:
+class MaxOverDocument(Selection):
+    """`MaxSim("query_to_document")`."""
+
+    def __repr__(self) -> str:
+        return "MaxSim(direction='query_to_document')"
+
+
+@dataclass(frozen=True, repr=False)
+class MaxOverQuery(Alignment):
     """`MaxSim("document_to_query")`."""
 
-    def __call__(
-        self, similarity, document_mask, query_mask, document_ids=None, query_ids=None
-    ) -> Tensor:
+    def weights(self, similarity: Tensor, real: Tensor) -> Tensor:
         if not similarity.numel():  # of no tokens there is no best one
             return torch.zeros_like(similarity)
-        real = pair_mask(document_mask, query_mask)
         best = similarity.masked_fill(~real, -torch.inf).argmax(-1, keepdim=True)
         return torch.zeros_like(similarity).scatter_(-1, best, 1.0) * real
 
@@ -85,7 +131,119 @@ class MaxOverQuery:
 
 @part("alignment")
 @dataclass(frozen=True)
-class Softmax:
+class FirstToken(Selection):
+    """A = 1 at the first token of either side: a dual encoder such as DPR (gr_as_mvdr §3)."""
+
+    def allowed(self, document_mask, query_mask, document_ids=None, query_ids=None) -> Tensor:
+        return pair_mask(_first(document_mask, 1), _first(query_mask, 1))
+
+
+@part("alignment")
+@dataclass(frozen=True)
+class FirstK(Selection):
+    """The first query token chooses among the first k document tokens: ME-BERT (aligner §2)."""
+
+    k: int
+
+    def __post_init__(self):
+        _check_k(self.k)
+
+    def allowed(self, document_mask, query_mask, document_ids=None, query_ids=None) -> Tensor:
+        return pair_mask(_first(document_mask, self.k), _first(query_mask, 1))
+
+
+@part("alignment")
+@dataclass(frozen=True)
+class LexicalMaxSim(Selection):
+    """MaxSim among document tokens of the query token's own id: COIL (aligner §2).
+
+    A query token that the document does not hold adds nothing.
+    """
+
+    def allowed(self, document_mask, query_mask, document_ids=None, query_ids=None) -> Tensor:
+        if document_ids is None or query_ids is None:
+            raise ValueError("LexicalMaxSim: needs document_ids and query_ids")
+        equal = document_ids.unsqueeze(-1) == query_ids.unsqueeze(-2)
+        return pair_mask(document_mask, query_mask) & equal
+
+
+@part("alignment")
+@dataclass(frozen=True)
+class TopK(Selection):
+    """Every query token takes its k most similar document tokens (aligner §3.1)."""
+
+    k: int
+
+    def __post_init__(self):
+        _check_k(self.k)
+
+    def count(self, length: int) -> int:
+        return self.k
+
+
+@part("alignment")
+@dataclass(frozen=True)
+class TopP(Selection):
+    """`TopK` with k = max(⌊p·m⌋, 1), m the document's real tokens (aligner §3.1)."""
+
+    p: float
+
+    def __post_init__(self):
+        if not 0 < self.p <= 1:
+            raise ValueError(f"alignment.p={self.p}: must be > 0 and ≤ 1")
+
+    def count(self, length: int) -> int:
+        return max(int(self.p * length), 1)
+
+    def select(
+        self, similarity, document_mask, query_mask, document_ids=None, query_ids=None
+    ) -> tuple[Tensor, Tensor]:
+        chosen, kept = super().select(similarity, document_mask, query_mask)
+        k = (self.p * document_mask.sum(-1).double()).floor().clamp(min=1)
+        rank = torch.arange(chosen.shape[-2], device=chosen.device)
+        return chosen, kept & (rank < k.unsqueeze(-1)).unsqueeze(-1)
+
+
+@part("alignment")
+@dataclass(frozen=True)
+class InBatchTopK(Selection):
+    """MaxSim of which only entries count that a token search would retrieve (xtr Eq. 2).
+
+    XTR's training loss whole, of query j's tokens i and the B documents of a batch (xtr §2.1, §3.1;
+    `conf/model/xtr.yaml` makes these three choices):
+
+        Â_ij = 1 where S_ij is among the k_train best of token i over all tokens of the batch
+        f(q, d) = 1/Z Σ_i max_{j: Â_ij = 1} S_ij, and 0 where Z = 0        this alignment (Eq. 2)
+        Z = |{i : Â_ij = 1 for a token j of d}|             `normaliser("alignment")`, relevance.py
+        L = − log exp f(q, d⁺)/τ / Σ_b exp f(q, d_b)/τ      `InBatchCrossEntropy(τ)`, losses.py
+
+    Those equal to the k-th similarity all count (copies of a document are equal up to rounding
+    only). The batch is the first axis of S, if there is one before (M, N): S (D, …, M, N) of all
+    pairs (documents, queries), or (D, M, N) of D documents and one query. So this alignment, and
+    no other, depends on batch mates.
+    """
+
+    k: int
+
+    def __post_init__(self):
+        _check_k(self.k)
+
+    def select(
+        self, similarity, document_mask, query_mask, document_ids=None, query_ids=None
+    ) -> tuple[Tensor, Tensor]:
+        chosen, kept = super().select(similarity, document_mask, query_mask)
+        real = pair_mask(document_mask, query_mask)
+        pool = similarity.masked_fill(~real, -torch.inf)
+        if pool.dim() > 2:
+            pool = pool.movedim(0, -3).flatten(-3, -2)  # (…, D·M, N)
+        # A pool of fewer than k tokens is retrieved whole.
+        least = pool.topk(min(self.k, pool.shape[-2]), -2).values[..., -1:, :]
+        return chosen, kept & (similarity.gather(-2, chosen) >= least)
+
+
+@part("alignment")
+@dataclass(frozen=True)
+class Softmax(Alignment):
     """A = softmax of S over the other side: rows as in Eq. 16 ("document_to_query"), or columns."""
 
     direction: Direction = "document_to_query"
@@ -93,25 +251,21 @@ class Softmax:
     def __post_init__(self):
         other_side(self.direction)
 
-    def __call__(
-        self, similarity, document_mask, query_mask, document_ids=None, query_ids=None
-    ) -> Tensor:
-        real = pair_mask(document_mask, query_mask)
+    def weights(self, similarity: Tensor, real: Tensor) -> Tensor:
         # A finite fill: a fully padded row of −inf would turn into NaN, also in the gradient.
         lowest = torch.finfo(similarity.dtype).min
-        weights = similarity.masked_fill(~real, lowest).softmax(other_side(self.direction))
-        return weights * real
+        return similarity.masked_fill(~real, lowest).softmax(other_side(self.direction)) * real
 
 
 @part("alignment")
 @dataclass(frozen=True)
-class SoftTopK:
+class SoftTopK(Alignment):
     """Differentiable alignment: every query token's weights sum to min(k, m) (aligner Eq. 9).
 
     Attributes:
         k: how many document tokens a query token aligns with.
         epsilon: ε > 0, the entropy's weight; towards 0 this is `TopK`.
-        solver, iterations: see `gr_mvdr.relaxed_top_k.relaxed_top_k`.
+        solver, iterations: see `gr_mvdr.salience.relaxed_top_k`.
     """
 
     k: int
@@ -120,13 +274,20 @@ class SoftTopK:
     iterations: int = 1000
 
     def __post_init__(self):
-        check_k(self.k)
+        _check_k(self.k)
         check_solver(self.epsilon, self.solver, self.iterations, "alignment.")
 
-    def __call__(
-        self, similarity, document_mask, query_mask, document_ids=None, query_ids=None
-    ) -> Tensor:
-        real = pair_mask(document_mask, query_mask).expand(similarity.shape)
+    def weights(self, similarity: Tensor, real: Tensor) -> Tensor:
         columns, mask = similarity.transpose(-1, -2), real.transpose(-1, -2)
         how = self.k, self.epsilon, mask, self.solver, self.iterations
         return relaxed_top_k(columns, *how).transpose(-1, -2)
+
+
+def _first(mask: Tensor, k: int) -> Tensor:
+    """(…, L) bool: the first k real tokens."""
+    return mask & (mask.cumsum(-1) <= k)
+
+
+def _check_k(k: int) -> None:
+    if not isinstance(k, int) or k < 1:
+        raise ValueError(f"alignment.k={k}: must be ≥ 1 and whole")

@@ -1,13 +1,15 @@
-"""The token vectors of some texts: what Eq. 1 needs of either side."""
+"""The token vectors of some texts, padded or packed: what Eq. 1 needs of either side."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from gr_mvdr.batch import length_mask
 from gr_mvdr.distributed.ranks import gather_rows
 
 
@@ -21,7 +23,7 @@ class TokenVectors:
         vectors: (B, L, d) fp32 (fp64 from a model in fp64), what the similarity S is made of; zero
             at padding.
         mask: (B, L) bool, True = a real vector.
-        ids: (B, L) int64, the token that a vector stands for.
+        ids: (B, L) int64, the token of each vector.
         salience: (B, L) fp32 u ≥ 0, zero at padding (aligner Eq. 2); None = all one.
         keys: (B, L, h) fp32, what the alignment A is made of where that is not S itself
             (mva §2.1, the query's already divided by √h); None = S.
@@ -40,7 +42,7 @@ class TokenVectors:
         """Indexes the leading axes of every part, such as `[2:5]`, `[:, None]`, `[None]`."""
         return self._each(lambda part: part[key])
 
-    def to(self, device: torch.device) -> "TokenVectors":
+    def to(self, device: torch.device | str) -> "TokenVectors":
         return self._each(lambda part: part.to(device))
 
     def float(self) -> "TokenVectors":
@@ -51,35 +53,66 @@ class TokenVectors:
         """One text (L', …) without padding."""
         return self[number][self.mask[number]]
 
+    def packed(self) -> "PackedTokens":
+        """The texts of a batch (B, L), one after the other."""
+        real = self._each(lambda part: part[self.mask])
+        return PackedTokens(
+            real.vectors, self.mask.sum(1), real.ids, salience=real.salience, keys=real.keys
+        )
+
     def gathered(self) -> "TokenVectors":
         """The texts of all ranks, one rank after the other, with gradients."""
         return self._each(gather_rows)
 
-    def _each(self, change) -> "TokenVectors":
+    def _each(self, change: Callable[[Tensor], Tensor]) -> "TokenVectors":
         parts = vars(self).items()
         return TokenVectors(**{name: None if p is None else change(p) for name, p in parts})
 
 
+class PackedTokens(NamedTuple):
+    """The tokens of some documents, one document after the other, without padding.
+
+    Attributes:
+        vectors: (t, d) float; counts: (b,) int64 tokens of each document, summing to t.
+        ids: (t,) int64; salience: (t,) or None; keys: (t, h) or None; see `TokenVectors`.
+    """
+
+    vectors: Tensor
+    counts: Tensor
+    ids: Tensor
+    salience: Tensor | None = None
+    keys: Tensor | None = None
+
+    def padded(self) -> TokenVectors:
+        """(b, M, …), zero at padding."""
+        mask = length_mask(self.counts)  # (b, M)
+
+        def spread(part: Tensor | None) -> Tensor | None:
+            if part is None:
+                return None
+            padded = part.new_zeros(*mask.shape, *part.shape[1:])
+            padded[mask] = part
+            return padded
+
+        parts = (self.ids, self.salience, self.keys)
+        return TokenVectors(spread(self.vectors), mask, *map(spread, parts))
+
+
 def stack(texts: Sequence[TokenVectors]) -> TokenVectors:
     """Texts (L_b, …) without padding as one batch (B, L, …), zero and False at padding."""
-    parts = {name: [vars(text)[name] for text in texts] for name in vars(texts[0])}
-    return TokenVectors(
-        **{n: None if p[0] is None else pad_sequence(p, batch_first=True) for n, p in parts.items()}
-    )
+    return _joined(texts, lambda parts: pad_sequence(parts, batch_first=True))
 
 
-def concatenated(parts: Sequence[TokenVectors]) -> TokenVectors:
+def concatenated(batches: Sequence[TokenVectors]) -> TokenVectors:
     """Batches of texts (B_p, L_p, …) as one (Σ B_p, max L_p, …), zero and False at padding."""
-    length = max(part.mask.shape[1] for part in parts)
-    return TokenVectors(
-        **{
-            name: None
-            if value is None
-            else torch.cat([_padded(vars(part)[name], length) for part in parts])
-            for name, value in vars(parts[0]).items()
-        }
-    )
+    length = max(batch.mask.shape[1] for batch in batches)
+
+    def padded(part: Tensor) -> Tensor:
+        return F.pad(part, (0, 0) * (part.dim() - 2) + (0, length - part.shape[1]))
+
+    return _joined(batches, lambda parts: torch.cat([padded(part) for part in parts]))
 
 
-def _padded(part: Tensor, length: int) -> Tensor:
-    return F.pad(part, (0, 0) * (part.dim() - 2) + (0, length - part.shape[1]))
+def _joined(texts: Sequence[TokenVectors], join: Callable[[list[Tensor]], Tensor]) -> TokenVectors:
+    parts = {name: [vars(text)[name] for text in texts] for name in vars(texts[0])}
+    return TokenVectors(**{n: None if p[0] is None else join(p) for n, p in parts.items()})

@@ -14,8 +14,7 @@ from torch import Tensor
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.distributed.ranks import rank, sum_over_ranks, world_size
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.explanation import Explanation, Factors
-from gr_mvdr.relevance import PairAlignment
+from gr_mvdr.relevance import Explanation, Factors, PairAlignment
 from models.training import check_loss, check_norm, check_weights
 
 Paradigm = Literal["multi_vector", "generative", "lexical", "cross_encoder", "pipeline"]
@@ -130,7 +129,7 @@ class System(pl.LightningModule):
                 reads as many of them as its limits allow.
 
         Returns:
-            As counted in `gr_mvdr.token_index.flops`; None where nobody has counted them.
+            As counted in `gr_mvdr.token_index.costs`; None where nobody has counted them.
         """
         return None
 

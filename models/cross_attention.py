@@ -6,8 +6,15 @@ import torch
 from torch import Tensor, nn
 
 from gr_mvdr.batch import PairBatch
-from gr_mvdr.explanation import DecoderPaths, Explanation, Factors
-from gr_mvdr.relevance import PairAlignment, at_least_float32, relevance, similarity
+from gr_mvdr.relevance import (
+    DecoderPaths,
+    Explanation,
+    Factors,
+    PairAlignment,
+    at_least_float32,
+    relevance,
+    similarity,
+)
 from models.decoder_trace import SUBLAYERS, DecoderTrace, trace_decoder
 
 

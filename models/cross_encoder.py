@@ -9,18 +9,17 @@ from torch import Tensor, nn
 
 from gr_mvdr.backbones import load_encoder
 from gr_mvdr.batch import PairBatch, cut, pad
-from gr_mvdr.distributed.gradient_cache import check_gradient_cache, encode_share
 from gr_mvdr.distributed.ranks import gather_rows
-from gr_mvdr.distributed.whole_batch import whole_batch
+from gr_mvdr.distributed.whole_batch import check_gradient_cache, encode_share, whole_batch
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.losses import in_circle
 from gr_mvdr.parts import build, part
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import PairAlignment, at_least_float32
-from gr_mvdr.token_index.flops import transformer_flops
+from gr_mvdr.token_index.costs import transformer_flops
 from gr_mvdr.tokenizers import EOS_ID
 from models.base import System, Table
-from models.lexical_candidates import LexicalCandidates
+from models.candidates import LexicalCandidates
 
 POOLINGS = ("mean", "first")
 # Pairs scored at once in reranking.

@@ -17,10 +17,9 @@ from gr_mvdr.decoding.beam_search import (
     beam_search,
 )
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.explanation import Explanation, Factors
 from gr_mvdr.files.writing import temporary_folder
 from gr_mvdr.progress import track
-from gr_mvdr.relevance import PairAlignment
+from gr_mvdr.relevance import Explanation, Factors, PairAlignment
 from gr_mvdr.tokenizers import EOS_ID
 from models.base import Table
 from models.cross_attention import (

@@ -1,36 +1,50 @@
 """Every multi-vector system: token vectors, an alignment, a salience, a Z, and a search.
 
 DPR, ME-BERT, COIL, ColBERT, ALIGNER, XTR and MVA are this one class; `conf/model/` says which
-choices each of them makes (facts: "which alignment is which system").
+choices each of them makes.
 """
 
+import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gr_mvdr.alignment import InBatchTopK
-from gr_mvdr.all_pairs import all_pairs_relevance
-from gr_mvdr.batch import PairBatch
-from gr_mvdr.distributed.gradient_cache import check_gradient_cache, encode_share
-from gr_mvdr.distributed.whole_batch import whole_batch
-from gr_mvdr.explanation import Explanation, Factors
+from gr_mvdr.alignment import Alignment, InBatchTopK
+from gr_mvdr.backbones import hash_weights
+from gr_mvdr.batch import PairBatch, batch_by_size, cut, pad
+from gr_mvdr.distributed.ranks import map_over_ranks
+from gr_mvdr.distributed.whole_batch import check_gradient_cache, encode_share, whole_batch
+from gr_mvdr.evaluation.ranking import Ranking, best_documents, recall_of_exact
+from gr_mvdr.files.writing import temporary_folder
 from gr_mvdr.parts import build, part
-from gr_mvdr.relevance import PairAlignment, normaliser
+from gr_mvdr.progress import track
+from gr_mvdr.relevance import Explanation, Factors, PairAlignment, normaliser
 from gr_mvdr.salience import IdfSalience
-from gr_mvdr.scoring import Scoring
-from gr_mvdr.token_index.flops import multi_vector_joint_flops, mva_joint_flops
-from gr_mvdr.token_vectors import TokenVectors, concatenated
-from models.base import Table
+from gr_mvdr.scoring import Scoring, all_pairs_relevance
+from gr_mvdr.token_index.costs import multi_vector_joint_flops, mva_joint_flops
+from gr_mvdr.token_index.index import SearchOptions, TokenIndex
+from gr_mvdr.token_vectors import PackedTokens, TokenVectors, concatenated
+from gr_mvdr.tokenizers import EOS_ID
+from models.base import System, Table
+from models.candidates import CandidateEncoder
 from models.token_encoder import SIDES, TokenEncoder
-from models.token_searching import TokenSearching
+
+_QUERY_BATCH = 32  # queries encoded at once
+# Queries whose approximate search is compared with the exact one.
+_FIDELITY_QUERIES = 100
+
+# What search reads of queries: ids, and token vectors without padding.
+EncodedQueries = list[tuple[str, TokenVectors]]
 
 
 @part("model")
-class MultiVector(TokenSearching):
+class MultiVector(System):
     """Token vectors of a shared T5 encoder under one form of Eq. 1 (gr_as_mvdr §3, aligner §2)."""
 
     paradigm = "multi_vector"
@@ -61,38 +75,38 @@ class MultiVector(TokenSearching):
             training_alignment: the one that the loss uses; None = the same (xtr has another).
             normaliser: Z of Eq. 1, see `gr_mvdr.relevance.normaliser`.
             loss: a loss of `gr_mvdr.losses`, as a dict with `_target_`.
-            search: see `TokenSearch`.
+            search: arguments of `SearchOptions`.
             optimizer: see `System`.
             sentinel_id: pad queries up to query_length with this token (T5's <extra_id_0>) and
                 let it align like any other: ColBERT's query augmentation. None = off.
             gradient_cache: texts that are encoded at once in training, see `encode_share`;
                 None = the whole batch.
         """
-        super().__init__(search, optimizer)
+        super().__init__(optimizer)
         self.save_hyperparameters()
+        self.search = SearchOptions(**search)
         self.scoring = Scoring(build("alignment", alignment), normaliser)
         trained = build("alignment", training_alignment or alignment)
         self.training_scoring = Scoring(trained, normaliser)
         self.loss_function = build("loss", loss)
         self.encoder = TokenEncoder(backbone, dimension, projections, pooling, salience)
-        self._check(salience)
+        self._check(salience or {})
         check_gradient_cache(gradient_cache)
         self.vocabulary_size = self.encoder.n_tokens
+        self.searcher: TokenIndex | CandidateEncoder | None = None
+        self.mean_floats: float | None = None  # numbers that hold a document, after `index`
 
-    def _check(self, salience: dict[str, Any] | None) -> None:
+    def _check(self, salience: dict[str, Any]) -> None:
         """Refuses choices that do not go together, before hours of training."""
         self.search.check(self.scoring)
         if isinstance(self.scoring.alignment, InBatchTopK):
-            raise ValueError(
-                "model.alignment=InBatchTopK: must be model.training_alignment, a score may not "
-                "depend on what is scored beside it"
-            )
+            rule = "must be model.training_alignment, a score may not depend on other documents"
+            raise ValueError(f"model.alignment=InBatchTopK: {rule}")
         for side in SIDES:
             share = getattr(self.search, f"keep_{side}")
-            if share < 1 and not (salience or {}).get(side):
-                raise ValueError(
-                    f"model.search.keep_{side}={share}: must be 1 for a system without salience"
-                )
+            if share < 1 and not salience.get(side):
+                rule = "must be 1 for a system without salience"
+                raise ValueError(f"model.search.keep_{side}={share}: {rule}")
         if self.hparams.sentinel_id is not None and self.encoder.counts(IdfSalience):
             raise ValueError(
                 f"model.sentinel_id={self.hparams.sentinel_id}: must be null with an IDF salience, "
@@ -105,40 +119,22 @@ class MultiVector(TokenSearching):
         Raises:
             ValueError: a query token is to retrieve more tokens than the index will hold.
         """
-        self._check_neighbours(documents)
+        if self.search.mode in ("gather", "impute"):
+            self._check_neighbours(documents)
         if self.encoder.salience:
             tokens = documents["tokens"]
             self.encoder.fit([self.cut_document(tokens[row]) for row in known])
 
     def _check_neighbours(self, documents: Table) -> None:
         asked, held = self.search.neighbours, 0
-        if self.search.mode not in ("gather", "impute"):
-            return
         for tokens in documents["tokens"]:
-            read = len(self.cut_document(tokens))
-            vectors = self.encoder.vectors_of(read, "document")
-            held += math.ceil(self.search.keep_document * vectors)
+            held += math.ceil(self.search.keep_document * self._document_vectors(1 + len(tokens)))
             if held >= asked:
                 return
-        raise ValueError(
-            f"model.search.neighbours={asked}: must be ≤ the {held} tokens that can be retrieved"
-        )
+        rule = f"must be ≤ the {held} tokens that can be retrieved"
+        raise ValueError(f"model.search.neighbours={asked}: {rule}")
 
-    def encode_documents(self, ids: Tensor, mask: Tensor) -> TokenVectors:
-        """Document tokens (B, M) int64 and mask (B, M) bool → their vectors."""
-        return self.encoder(ids, mask, "document")
-
-    def encode_queries(self, ids: Tensor, mask: Tensor) -> TokenVectors:
-        """Query tokens (B, N) int64 and mask (B, N) bool → their vectors."""
-        return self.encoder(*self._augmented(ids, mask), "query")
-
-    def _augmented(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries filled up to query_length with sentinels that align like their own tokens."""
-        if self.hparams.sentinel_id is None:
-            return ids, mask
-        missing = self.hparams.query_length - ids.shape[1]
-        ids, mask = F.pad(ids, (0, missing)), F.pad(mask, (0, missing))
-        return ids.masked_fill(~mask, self.hparams.sentinel_id), mask.new_ones(mask.shape)
+    # Training ---------------------------------------------------------------------------------
 
     def loss(self, batch: PairBatch) -> Tensor:
         """() the configured loss over the batch's (documents, queries) relevance (Eq. 2).
@@ -146,49 +142,44 @@ class MultiVector(TokenSearching):
         The batch is that of all ranks: each encodes its share, and all compute the whole loss.
         """
         batch = whole_batch(batch)
-        documents = self._shared(self.encode_documents, batch.document_ids, batch.document_mask)
-        queries = self._shared(self.encode_queries, batch.query_ids, batch.query_mask)
+        documents = self._share(self.encode_documents, batch.document_ids, batch.document_mask)
+        queries = self._share(self.encode_queries, batch.query_ids, batch.query_mask)
         scores = all_pairs_relevance(documents, queries, self.training_scoring)
         return self.loss_function(scores, batch) + self.encoder.penalty(queries, documents)
 
-    def _shared(
+    def _share(
         self, encode: Callable[[Tensor, Tensor], TokenVectors], ids: Tensor, mask: Tensor
     ) -> TokenVectors:
         """The vectors of all texts, of which this rank encodes its share."""
         parts = encode_share(encode, ids, mask, self.hparams.gradient_cache)
         return concatenated(parts).gathered()
 
-    def _positives(self, batch: PairBatch) -> TokenVectors:
-        """The vectors of each query's own document, without hard negatives."""
-        pairs = slice(len(batch))
-        return self.encode_documents(batch.document_ids[pairs], batch.document_mask[pairs])
+    def encode_documents(self, ids: Tensor, mask: Tensor) -> TokenVectors:
+        """Document tokens (B, M) int64 and mask (B, M) bool → their vectors."""
+        return self.encoder(ids, mask, "document")
+
+    def encode_queries(self, ids: Tensor, mask: Tensor) -> TokenVectors:
+        """Query tokens (B, N) int64 and mask (B, N) bool → their vectors, sentinels included."""
+        if self.hparams.sentinel_id is not None:
+            missing = self.hparams.query_length - ids.shape[1]
+            ids, mask = F.pad(ids, (0, missing)), F.pad(mask, (0, missing))
+            ids, mask = ids.masked_fill(~mask, self.hparams.sentinel_id), torch.ones_like(mask)
+        return self.encoder(ids, mask, "query")
+
+    # Given pairs ------------------------------------------------------------------------------
 
     def score(self, batch: PairBatch) -> Tensor:
         """(B,) relevance of the pairs under the system's alignment (Eq. 1)."""
         return self.scoring(*self._sides(batch))
 
     def _sides(self, batch: PairBatch) -> tuple[TokenVectors, TokenVectors]:
-        """Token vectors of each query's own document, and of the queries."""
-        queries = self.encode_queries(batch.query_ids, batch.query_mask)
-        return self._positives(batch), queries
+        """Token vectors of each query's own document (no hard negatives), and of the queries."""
+        queries, own = self.encode_queries(batch.query_ids, batch.query_mask), slice(len(batch))
+        return self.encode_documents(batch.document_ids[own], batch.document_mask[own]), queries
 
     def align(self, batch: PairBatch) -> PairAlignment:
         """S and A of each pair, salience included, H = 1; relevance equals score (Eq. 1)."""
         return self._align(*self._sides(batch))
-
-    def explain(self, batch: PairBatch) -> Explanation:
-        """The alignment, and Ã before salience where the system has one."""
-        documents, queries = self._sides(batch)
-        pairwise = None
-        if documents.salience is not None or queries.salience is not None:
-            pairwise = self.scoring.pairwise(documents, queries)[1].unsqueeze(1)
-        return Explanation([self._align(documents, queries)], pairwise=pairwise)
-
-    def factors(self, batch: PairBatch) -> Factors:
-        """The token vectors behind S, and those behind A where they are others (mva §2.1)."""
-        documents, queries = self._sides(batch)
-        vectors = (documents.vectors, queries.vectors, *map(_keys, (documents, queries)))
-        return Factors(*(part.unsqueeze(1) for part in vectors), documents.mask, queries.mask)
 
     def _align(self, documents: TokenVectors, queries: TokenVectors) -> PairAlignment:
         matrix, aligned = self.scoring.matrices(documents, queries)
@@ -205,13 +196,29 @@ class MultiVector(TokenSearching):
             query_mask=queries.mask,
         )
 
+    def explain(self, batch: PairBatch) -> Explanation:
+        """The alignment, and Ã before salience where the system has one."""
+        documents, queries = self._sides(batch)
+        pairwise = None
+        if documents.salience is not None or queries.salience is not None:
+            pairwise = self.scoring.pairwise(documents, queries)[1].unsqueeze(1)
+        return Explanation([self._align(documents, queries)], pairwise=pairwise)
+
+    def factors(self, batch: PairBatch) -> Factors:
+        """The token vectors behind S, and those behind A where they are others (mva §2.1)."""
+        sides = self._sides(batch)
+        keys = [side.vectors if side.keys is None else side.keys for side in sides]
+        vectors = [side.vectors for side in sides] + keys
+        return Factors(*(part.unsqueeze(1) for part in vectors), *(side.mask for side in sides))
+
+    # Costs ------------------------------------------------------------------------------------
+
     def joint_flops(self, query_tokens: int, document_tokens: int) -> float:
         """Operations of Eq. 1 for one pair, after pooling; see `System.joint_flops`."""
         longest = self.hparams.query_length
         read = longest if self.hparams.sentinel_id is not None else min(query_tokens, longest)
         n = self.encoder.vectors_of(read, "query")
-        m = self.encoder.vectors_of(min(document_tokens, self.hparams.document_length), "document")
-        return self.pair_flops(n, m)
+        return self.pair_flops(n, self._document_vectors(document_tokens))
 
     def pair_flops(self, query_vectors: float, document_vectors: float) -> float:
         """Operations of Eq. 1 for a pair of so many vectors."""
@@ -219,11 +226,180 @@ class MultiVector(TokenSearching):
         return count(query_vectors, document_vectors, self.hparams.dimension)
 
     def document_floats(self, document_tokens: int) -> int:
-        """Numbers that stand for a document: its vectors, and keys (mva Table 5, "Storage")."""
-        m = self.encoder.vectors_of(min(document_tokens, self.hparams.document_length), "document")
-        return m * self.hparams.dimension * (1 if self.encoder.keys is None else 2)
+        """Numbers that hold a document: its vectors, and keys (mva Table 5, "Storage")."""
+        parts = 1 if self.encoder.keys is None else 2
+        return self._document_vectors(document_tokens) * self.hparams.dimension * parts
+
+    def _document_vectors(self, tokens: int) -> int:
+        return self.encoder.vectors_of(min(tokens, self.hparams.document_length), "document")
+
+    # Search -----------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def index(
+        self, documents: Table, directory: str | Path | None = None
+    ) -> TokenIndex | CandidateEncoder:
+        """Encodes the corpus into a `TokenIndex`, shortest documents first (nothing to pad).
+
+        A system that only reranks (mode "rerank") keeps no vectors: `CandidateEncoder`.
+        """
+        order, tokens = self._shortest_first(documents)
+        self.mean_floats = fmean(self.document_floats(len(document)) for document in tokens)
+        if self.search.mode == "rerank":
+            self.searcher = CandidateEncoder(self, documents, directory)
+            return self.searcher
+        ids = documents["id"]
+        self.searcher = TokenIndex.build(
+            directory or temporary_folder("token-index"),
+            [ids[number] for number in order],
+            self._packed(tokens),
+            dtype=self.search.dtype,
+            pq_bytes=self.search.pq_bytes,
+            fingerprint=self.fingerprint(documents),
+            seed=self.search.seed,
+        )
+        self.searcher.prepare(self.search)
+        return self.searcher
+
+    @torch.inference_mode()
+    def help_index(self, documents: Table) -> None:
+        """Encodes this rank's share of the corpus, while rank 0 calls `index`."""
+        if self.search.mode != "rerank":
+            for _ in self._packed(self._shortest_first(documents)[1]):
+                pass
+
+    def open_index(self, documents: Table, directory: str | Path) -> TokenIndex | CandidateEncoder:
+        """Opens an index that this very model made of these documents.
+
+        Raises:
+            ValueError: another model, dimension or collection made it, or it is damaged.
+        """
+        if self.search.mode == "rerank":
+            self.searcher = CandidateEncoder(self, documents)
+            return self.searcher
+        self.searcher = TokenIndex(directory, self.fingerprint(documents))
+        self.searcher.prepare(self.search)
+        return self.searcher
+
+    def fingerprint(self, documents: Table) -> dict[str, str]:
+        """What an index depends on: the model's weights, and the documents' ids and tokens."""
+        collection = _texts_hash(documents["id"][:], documents["tokens"])
+        return {"model": hash_weights(self), "collection": collection}
+
+    def _shortest_first(self, documents: Table) -> tuple[list[int], list[list[int]]]:
+        """The documents' rows, shortest first, and the tokens that are read of each."""
+        tokens = [self.cut_document(document) for document in documents["tokens"]]
+        order = sorted(range(len(tokens)), key=lambda number: len(tokens[number]))
+        return order, [tokens[number] for number in order]
+
+    def cut_document(self, tokens: Sequence[int]) -> list[int]:
+        """The tokens of a document that are read, the end token included."""
+        return cut(tokens, self.hparams.document_length, EOS_ID)
+
+    def _packed(self, documents: list[list[int]]) -> Iterator[PackedTokens]:
+        """The documents' vectors, in order, on rank 0; all ranks encode."""
+        batches = list(batch_by_size(documents))
+        found = map_over_ranks(batches, lambda batch: self.encode_texts(batch).packed())
+        for parts in track(found, "encoding documents", total=len(batches)):
+            yield PackedTokens(*parts)
+
+    @torch.inference_mode()
+    def encode_texts(self, documents: list[list[int]]) -> TokenVectors:
+        """Documents' tokens as they are read → their vectors (B, M, …), fp32, on the CPU."""
+        ids, mask = (part.to(self.device) for part in pad(documents))
+        return self.eval().encode_documents(ids, mask).to("cpu").float()
+
+    @torch.inference_mode()
+    def encoded_queries(self, queries: Table) -> EncodedQueries:
+        """Queries as the search reads them; the only place where it encodes any."""
+        self.eval()
+        encoded = []
+        starts = range(0, len(queries), _QUERY_BATCH)
+        for start in track(starts, "encoding queries"):
+            rows = queries[start : start + _QUERY_BATCH]
+            texts = [cut(tokens, self.hparams.query_length, EOS_ID) for tokens in rows["tokens"]]
+            ids, mask = (part.to(self.device) for part in pad(texts))
+            vectors = self.encode_queries(ids, mask).to("cpu").float()
+            encoded += [(name, vectors.unpadded(row)) for row, name in enumerate(rows["id"])]
+        return encoded
+
+    def retrieve(self, queries: Table, k: int = 100, **search: Any) -> Ranking:
+        """End-to-end search (gr_as_mvdr §6.3).
+
+        Args:
+            queries, k: see `System.retrieve`.
+            search: options of `SearchOptions` that differ from the system's own.
+        """
+        if isinstance(self.searcher, CandidateEncoder) and not search:
+            found = self.searcher.candidates(queries, self.search.neighbours)
+            return self.rerank(queries, self.searcher.documents, found).top(k)
+        return self.retrieve_encoded(self.encoded_queries(queries), k, **search)
+
+    @torch.inference_mode()
+    def retrieve_encoded(self, encoded: EncodedQueries, k: int = 100, **search: Any) -> Ranking:
+        """`retrieve` of queries that are encoded already."""
+        options = self.search.changed(**search)
+        assert isinstance(self.searcher, TokenIndex), "index the documents first"
+        self.searcher.prepare(options)
+        ids, results = self.searcher.document_ids, {}
+        starts = range(0, len(encoded), _QUERY_BATCH)
+        for start in track(starts, "searching"):
+            names, vectors = zip(*encoded[start : start + _QUERY_BATCH], strict=True)
+            found = self.searcher.search(vectors, self.scoring, options)
+            for name, (numbers, scores) in zip(names, found, strict=True):
+                best = scores >= scores.topk(min(k, len(scores))).values[-1:]  # ties enter
+                named = [ids[number] for number in numbers[best].tolist()]
+                results[name] = best_documents(named, scores[best].numpy(), k)
+        return Ranking(results)
+
+    def rerank(
+        self,
+        queries: Table,
+        documents: Table,
+        candidates: dict[str, Sequence[str]],
+        alignment: Alignment | None = None,
+    ) -> Ranking:
+        """Scores candidates from their indexed vectors under `alignment` (default: the system's).
+
+        A document-to-query alignment gives the paper's MVDR (q←d), which can only rerank (§7.1).
+        """
+        scoring = Scoring(alignment, self.scoring.normaliser) if alignment else None
+        return self.rerank_encoded(self.encoded_queries(queries), candidates, scoring)
+
+    @torch.inference_mode()
+    def rerank_encoded(
+        self,
+        encoded: EncodedQueries,
+        candidates: dict[str, Sequence[str]],
+        scoring: Scoring | None = None,
+    ) -> Ranking:
+        """`rerank` of queries that are encoded already; encodes nothing (aligner §3.1)."""
+        assert self.searcher is not None, "index the documents first"
+        results = {}
+        for name, query in track(encoded, "reranking"):
+            numbers = self.searcher.numbers(candidates[name])
+            scores = self.searcher.score(query, numbers, scoring or self.scoring)
+            results[name] = dict(zip(candidates[name], scores.tolist(), strict=True))
+        return Ranking(results)
+
+    def search_fidelity(self, queries: Table, ranking: Ranking) -> dict[str, float]:
+        """How many of the exact search's best ten an approximate one finds, and what it costs."""
+        metrics = self.searcher.costs.metrics()
+        metrics["cost/bytes_per_token"] = self.searcher.bytes_per_token
+        if self.mean_floats is not None:
+            metrics["cost/document_floats"] = self.mean_floats
+        if self.search.mode in ("gather", "impute"):
+            sample = queries.select(range(min(_FIDELITY_QUERIES, len(queries))))
+            whole = {"keep_query": 1.0, "keep_document": 1.0}
+            exact = self.retrieve(sample, 10, mode="exact", **whole)
+            metrics["retrieve/recall_of_exact@10"] = recall_of_exact(exact, ranking)
+        return metrics
 
 
-def _keys(tokens: TokenVectors) -> Tensor:
-    """What a side's alignment is made of."""
-    return tokens.vectors if tokens.keys is None else tokens.keys
+def _texts_hash(ids: Sequence[str], texts: Sequence[Sequence[int]]) -> str:
+    """Of a collection's ids and tokens, in whatever order they come."""
+    total = 0
+    for name, tokens in zip(ids, texts, strict=True):
+        text = hashlib.sha256(f"{name} {list(tokens)}".encode()).digest()
+        total += int.from_bytes(text[:16], "big")
+    return f"{total % 2**128:032x}"

@@ -22,7 +22,8 @@ from analysis.run import restored
 from analysis.run_folder import find_runs
 from conf.checks import check_values
 from conf.rehearse import rehearsal_of, rehearsed
-from gr_mvdr.token_index.index import PackedTokens, TokenIndex
+from gr_mvdr.token_index.index import TokenIndex
+from gr_mvdr.token_vectors import PackedTokens
 from train import train
 
 ROOT = Path(__file__).parents[1]

@@ -17,9 +17,9 @@ from analysis.measurements.framework_figure import share_bars
 from analysis.measurements.framework_report import TokenAndPairShares, path_rows
 from analysis.tables import Row
 from gr_mvdr.batch import PairBatch
-from gr_mvdr.explanation import DecoderPaths
 from gr_mvdr.parts import part
 from gr_mvdr.progress import track
+from gr_mvdr.relevance import DecoderPaths
 
 CAPTION = (
     "The logits of the same target tokens after their own query and after another one: what of the "

@@ -19,9 +19,9 @@ from analysis.statistics import interval, pearson, spearman, spread
 from analysis.tables import Row
 from gr_mvdr.batch import PairBatch, cut, pad
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.explanation import Explanation
 from gr_mvdr.parts import part
 from gr_mvdr.progress import track
+from gr_mvdr.relevance import Explanation
 from gr_mvdr.tokenizers import EOS_ID
 
 NAMES = ("last_layer", "all_layers", "logits", "log_prob")

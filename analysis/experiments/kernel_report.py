@@ -26,9 +26,9 @@ from analysis.kernel import (
 )
 from analysis.statistics import spearman, spread
 from analysis.tables import Row
-from gr_mvdr.explanation import Factors
 from gr_mvdr.parts import part
 from gr_mvdr.progress import track
+from gr_mvdr.relevance import Factors
 
 QUALITY = ("mrr@10", "recall@10")
 RETRIEVING, PARADIGMS = "multi_vector", ("multi_vector", "generative")

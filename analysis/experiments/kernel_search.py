@@ -10,11 +10,10 @@ from torch import Tensor
 from analysis.experiments.kernel_retrieval import Best, KernelVectors, keys_of
 from analysis.kernel import LogFeatures, feature_maps
 from gr_mvdr.alignment import Softmax
-from gr_mvdr.all_pairs import all_pairs_relevance
 from gr_mvdr.batch import pad
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.progress import track
-from gr_mvdr.scoring import Scoring
+from gr_mvdr.scoring import Scoring, all_pairs_relevance
 from gr_mvdr.token_vectors import TokenVectors, stack
 
 # Documents (B, M, …) → (B documents, C queries) scores.

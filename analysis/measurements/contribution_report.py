@@ -10,8 +10,8 @@ from analysis.analysis import Findings, Texts
 from analysis.contribution import contributions, group_shares, top_shares
 from analysis.tables import Row
 from analysis.tokens import BIN_NAMES, idf_bin
-from gr_mvdr.explanation import Explanation
 from gr_mvdr.parts import part
+from gr_mvdr.relevance import Explanation
 
 PREFIX = "analysis/contribution/"
 SIDES = ("document", "query")

@@ -12,8 +12,7 @@ from analysis.exact_match import DIRECTIONS, MEASURES, exact_match
 from analysis.statistics import HeadSample, interval, select
 from analysis.tables import Row
 from analysis.tokens import BIN_NAMES, idf_bin
-from gr_mvdr.explanation import Explanation
-from gr_mvdr.relevance import PairAlignment
+from gr_mvdr.relevance import Explanation, PairAlignment
 
 
 class HeadRates:

@@ -19,9 +19,8 @@ from analysis.measurements.exact_match_heads import HeadRates
 from analysis.measurements.exact_match_table import ExactMatchTable, flat_metrics
 from analysis.statistics import HeadSample
 from analysis.token_types import HAS_MATCH, TokenTypeRates
-from gr_mvdr.explanation import Explanation
 from gr_mvdr.parts import part
-from gr_mvdr.relevance import PairAlignment
+from gr_mvdr.relevance import Explanation, PairAlignment
 
 PAPERS_FIGURE = {"query_to_document": "Figure 2", "document_to_query": "Figure 3"}
 BOXES = (

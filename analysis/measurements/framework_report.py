@@ -16,8 +16,8 @@ from analysis.framework import PathShares, head_contributions, path_kind, path_s
 from analysis.measurements.framework_figure import CAPTION, share_bars
 from analysis.store.alignment_store import AlignmentStore
 from analysis.tables import Row
-from gr_mvdr.explanation import DecoderPaths, Explanation
 from gr_mvdr.parts import part
+from gr_mvdr.relevance import DecoderPaths, Explanation
 
 # Of path kinds with one path a layer, the sum over layers has a row of its own.
 SUMMED = ("self_attention", "cross_attention", "feed_forward")

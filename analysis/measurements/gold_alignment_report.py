@@ -19,9 +19,8 @@ from analysis.gold_alignment import MEASURES, at_thresholds, at_top, measure, st
 from analysis.measurements.gold_alignment_figure import CAPTION, gold_figure
 from analysis.statistics import select
 from analysis.tables import Row
-from gr_mvdr.explanation import Explanation
 from gr_mvdr.parts import part
-from gr_mvdr.relevance import PairAlignment
+from gr_mvdr.relevance import Explanation, PairAlignment
 
 # A softmax over a long text spreads thin, cross-attention does not: from one end to the other.
 THRESHOLDS = (0.001, 0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)

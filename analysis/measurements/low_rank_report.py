@@ -19,9 +19,8 @@ from analysis.low_rank_bound import lemma_terms
 from analysis.measurements.low_rank_figure import ERRORS, NORMS, RANKS, norm_figure, rank_figure
 from analysis.statistics import HeadSample, select
 from analysis.tables import Row
-from gr_mvdr.explanation import Explanation
 from gr_mvdr.parts import part
-from gr_mvdr.relevance import PairAlignment
+from gr_mvdr.relevance import Explanation, PairAlignment
 
 PREFIX = "analysis/low_rank/"
 OWN, PAIRWISE = "own", "without_salience"

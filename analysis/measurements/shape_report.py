@@ -14,9 +14,8 @@ from analysis.measurements.shape_figure import CAPTION, shape_figure
 from analysis.shape import entropy, largest_entropy, links_returned, support, top_mass
 from analysis.statistics import HeadSample, select
 from analysis.tables import Row
-from gr_mvdr.explanation import Explanation
 from gr_mvdr.parts import part
-from gr_mvdr.relevance import PairAlignment
+from gr_mvdr.relevance import Explanation, PairAlignment
 
 PREFIX = "analysis/shape/"
 DEPTHS = (1, 2, 5)

@@ -5,7 +5,7 @@
 
 from dataclasses import dataclass
 
-from gr_mvdr.token_index.flops import hours, training_flops
+from gr_mvdr.token_index.costs import hours, training_flops
 
 # The assumed GPU, an A100 with 80 GB, and the share of its bf16 peak that training reaches.
 PEAK_FLOPS = 312e12

@@ -22,10 +22,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from analysis.directed_alignment import own_direction
-from gr_mvdr.explanation import DecoderPaths, Explanation
 from gr_mvdr.files.arrays import read_sealed, verify
 from gr_mvdr.files.reading import reading
-from gr_mvdr.relevance import PairAlignment
+from gr_mvdr.relevance import DecoderPaths, Explanation, PairAlignment
 
 # What is kept of a pair. Axes: l layers, h heads, p paths of the decoder, m document tokens,
 # n query tokens.

@@ -1,19 +1,25 @@
-"""The batch of all ranks: what one process would have read at once."""
+"""The batch of all ranks: what one process would have read at once, and who encodes what of it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
 
 import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from gr_mvdr.batch import PairBatch
-from gr_mvdr.distributed.ranks import gather, world_size
+from gr_mvdr.distributed.ranks import gather, slice_for_rank, world_size
+
+Encoded = TypeVar("Encoded")
 
 
 def whole_batch(batch: PairBatch) -> PairBatch:
     """The parts of all ranks as one batch, the same on every rank.
 
-    Token ids alone are sent. The dear part, the encoding, can be shared out again afterwards: a
-    document that is in several parts is encoded once, and every loss and alignment that looks at
-    its batch mates sees all of them.
+    Token ids alone are sent. The expensive part, the encoding, can be shared out again afterwards
+    (`encode_share`): a document that is in several parts is encoded once, and every loss and
+    alignment that looks at its batch mates sees all of them.
 
     Args:
         batch: this rank's part, at least one pair.
@@ -43,27 +49,50 @@ def assembled(parts: Sequence[PairBatch]) -> PairBatch:
     numbered = list(zip(starts, parts, strict=True))
     places = [start + row for start, part in numbered for row in range(len(part))]
     if "negatives" in every:
-        given = torch.cat([start + part.negatives for start, part in numbered])
-        rows = _append_negatives(places, given.flatten().tolist(), every["document_index"].tolist())
-        every["negatives"] = torch.tensor(rows, device=given.device).view_as(given)
+        index = every["document_index"].tolist()
+        row_of = {index[place]: row for row, place in enumerate(places)}
+        hard = torch.cat([start + part.negatives for start, part in numbered])
+        for place in hard.flatten().tolist():
+            if index[place] not in row_of:
+                row_of[index[place]] = len(places)
+                places.append(place)
+        rows = [row_of[index[place]] for place in hard.flatten().tolist()]
+        every["negatives"] = torch.tensor(rows, device=hard.device).view_as(hard)
     chosen = torch.tensor(places, device=every["document_ids"].device)
     documents = {name: every[name][chosen] for name in every if name.startswith("document")}
     return PairBatch(**every | documents)
 
 
-def _append_negatives(places: list[int], given: list[int], index: list[int]) -> list[int]:
-    """Appends those hard negatives to the batch's documents that are not among them.
+def encode_share(
+    encode: Callable[[Tensor, Tensor], Encoded], ids: Tensor, mask: Tensor, size: int | None
+) -> list[Encoded]:
+    """This rank's share of the texts, in chunks, so that training holds one chunk's activations
+    (a gradient cache).
+
+    On the way back every chunk is encoded once more, with the same dropout: the gradients are those
+    of encoding the same chunks and keeping everything.
 
     Args:
-        places: of the positives in `index`, which grows; given: places of the negatives.
-        index: document numbers.
-
-    Returns:
-        Each negative's row among `places`.
+        encode: ids (b, L) int64 and mask (b, L) bool → what the loss needs of b texts.
+        ids, mask: (B, L) of all ranks' texts, B ≥ W; every chunk is cut to its longest text.
+        size: texts a chunk at most; None = all at once, and nothing is computed twice.
     """
-    row_of = {index[place]: row for row, place in enumerate(places)}
-    for place in given:
-        if index[place] not in row_of:
-            row_of[index[place]] = len(places)
-            places.append(place)
-    return [row_of[index[place]] for place in given]
+    if size is not None and torch.is_grad_enabled():
+        encode = partial(checkpoint, encode, use_reentrant=False)
+    own, largest = slice_for_rank(len(ids)), -(-len(ids) // world_size())
+    # As many on every rank: with parameters in shards all encode together (`models.training.shard`).
+    chunks = 1 if size is None else -(-largest // size)
+    found = []
+    for texts, real in zip(
+        ids[own].tensor_split(chunks), mask[own].tensor_split(chunks), strict=True
+    ):
+        if len(texts):
+            length = int(real.sum(1).max())
+            found.append(encode(texts[:, :length], real[:, :length]))
+    return found
+
+
+def check_gradient_cache(size: int | None) -> None:
+    """Raises ValueError for chunks without a text."""
+    if size is not None and size < 1:
+        raise ValueError(f"model.gradient_cache={size}: must be ≥ 1, or null")

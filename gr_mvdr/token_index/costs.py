@@ -1,34 +1,18 @@
-"""What a search finds, and what finding it costs."""
+"""What a search costs: counted floating-point operations as the papers count them, and totals.
+
+A FLOP is one addition, multiplication, comparison, exponential or division; a multiply-add is two,
+as in XTR's Appendix B. MVA's Tables 5 and 6 count a multiply-add as one: halve to compare.
+"""
 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from torch import Tensor
 
-from gr_mvdr.token_index.flops import colbert_scoring_flops, mva_joint_flops, xtr_scoring_flops
 from gr_mvdr.token_index.imputation import Candidates, Retrieved
 from gr_mvdr.token_index.store import TokenStore
-
-
-class SearchResult(NamedTuple):
-    """Scored documents of one query, in no order.
-
-    Attributes:
-        documents: (C,) int64 document numbers of an index; scores: (C,) fp32.
-        candidates: documents that were scored one way or another, at least C.
-        scored_tokens: document tokens that the final scoring read.
-        flops: operations of the scoring stage, as in XTR's Appendix B
-        (`gr_mvdr.token_index.flops`).
-    """
-
-    documents: Tensor
-    scores: Tensor
-    candidates: int
-    scored_tokens: int
-    flops: float
 
 
 @dataclass
@@ -84,3 +68,106 @@ def imputing_flops(retrieved: Retrieved, candidates: Candidates) -> float:
     documents = len(candidates.documents)
     mean = retrieved.count / max(1, documents)
     return xtr_scoring_flops(len(retrieved.owners), documents, mean)
+
+
+def multi_vector_joint_flops(
+    query_tokens: float, document_tokens: float, dimension: float
+) -> float:
+    """One pair under sum-of-max, n (2 m d + m + 1) (xtr.txt App. B).
+
+    2 n m d for S, n m for the maxima, n for their sum. A single-vector system is n = m = 1.
+
+    Args:
+        query_tokens: n; document_tokens: m; dimension: d of a vector.
+    """
+    n, m, d = query_tokens, document_tokens, dimension
+    return n * (2 * m * d + m + 1)
+
+
+def mva_joint_flops(query_tokens: float, document_tokens: float, dimension: float) -> float:
+    """One pair under single-head attention, n (m (4 h + 7) + 1) (mva.txt §2.1).
+
+    2 n m h for the keys' products and 2 n m h for S of the values; n m each for the softmax's
+    maximum, difference, exponential, sum and quotient; 2 n m for Σ S A; n for the mean. The
+    projections belong to the encoders and are not counted.
+
+    Halved, for 1,000 documents and the 7 query vectors of MVA's data (a [CLS] and 6 tokens), this
+    is 127, 22 and 7.6 MFLOPs where its Table 5 says 130, 25 and 8.
+
+    Args:
+        query_tokens: n; document_tokens: m, after pooling; dimension: h, the projection's size.
+    """
+    n, m, h = query_tokens, document_tokens, dimension
+    return n * (m * (4 * h + 7) + 1)
+
+
+def transformer_flops(
+    tokens: float, layers: int, d_model: int, d_ff: int, d_attention: int, gated: bool = False
+) -> float:
+    """One pass of a transformer encoder over a text of L tokens.
+
+    Counted, a layer: four projections of attention 8 L d_model d_attention, QKᵀ and AV
+    4 L² d_attention, the feed-forward's two matrices 4 L d_model d_ff (three if gated: 6).
+    Not counted: embeddings, norms, biases, softmax, activations, sums of residuals; below 1 % in
+    T5-base.
+
+    Halved, BERT-base over 128 tokens and 1,000 documents is 11,170,000 MFLOPs where MVA's Table 5
+    says 11,000,000.
+
+    Args:
+        tokens: L; d_ff: inner size of the feed-forward; d_attention: heads times their size.
+        gated: T5 v1.1's feed-forward, with a third matrix.
+    """
+    attention = 8 * tokens * d_model * d_attention + 4 * tokens**2 * d_attention
+    feed_forward = (6 if gated else 4) * tokens * d_model * d_ff
+    return layers * (attention + feed_forward)
+
+
+def colbert_scoring_flops(
+    query_tokens: float, candidates: float, document_tokens: float, dimension: float
+) -> float:
+    """The scoring stage of gather, for one query: n C (2 m̄ d + m̄ + 1) (xtr.txt App. B).
+
+    At worst every retrieved token is of another document and C = n k', which gives Table 1's
+    n² k' (2 m̄ d + m̄ + 1). Encoding and token retrieval are not counted.
+
+    Args:
+        query_tokens: n; candidates: C, the documents that are scored.
+        document_tokens: m̄, their mean number of tokens; dimension: d of a vector.
+    """
+    return candidates * multi_vector_joint_flops(query_tokens, document_tokens, dimension)
+
+
+def xtr_scoring_flops(query_tokens: float, candidates: float, retrieved_tokens: float) -> float:
+    """The scoring stage of impute, for one query: n C (r̄ + 1) (xtr.txt App. B).
+
+    n r̄ for the maxima and n for their mean, a candidate; C = n k' at worst, Table 1's
+    n² k' (r̄ + 1).
+
+    Args:
+        query_tokens: n; candidates: C, the documents that are scored.
+        retrieved_tokens: r̄, the mean number of retrieved tokens of a candidate.
+    """
+    return query_tokens * candidates * (retrieved_tokens + 1)
+
+
+def training_flops(parameters: float, tokens: float) -> float:
+    """Training steps over so many tokens: 2 operations a parameter and token there, 4 back.
+
+    Not counted: QKᵀ and AV, which grow with the length (below 5 % for T5-base and 256 tokens), the
+    optimizer's, and what a gradient cache computes twice.
+
+    Args:
+        parameters: of the matrices that every token passes: no embedding table.
+        tokens: padding not counted.
+    """
+    return 6.0 * parameters * tokens
+
+
+def hours(flops: float, peak: float, utilisation: float) -> float:
+    """How long a device takes.
+
+    Args:
+        peak: operations a second by its data sheet; utilisation: the share that is reached.
+    """
+    return flops / (peak * utilisation) / 3600

@@ -1,28 +1,121 @@
-"""Relevance of packed documents, without padding them and without writing A down (Eq. 21).
+"""Relevance of stored documents from all their tokens, under any form of Eq. 1.
 
-One matrix product over all tokens of some documents, then a maximum over each document's segment of
-it. This serves every hard alignment that gives a query token one document token at most.
+A hard alignment that gives a query token one document token at most needs neither padding nor A
+written down (Eq. 21): one matrix product over all tokens of some documents, then a maximum over
+each document's segment of it. Documents are padded for any other alignment.
 """
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from gr_mvdr.alignment import Alignment, InBatchTopK, Selection
 from gr_mvdr.batch import length_mask
 from gr_mvdr.scoring import Scoring
-from gr_mvdr.selection import Selection
-from gr_mvdr.token_index.store import PackedTokens
-from gr_mvdr.token_vectors import TokenVectors
+from gr_mvdr.token_index.store import TokenStore
+from gr_mvdr.token_vectors import PackedTokens, TokenVectors
 
+# Similarities computed at once: a block's product with the queries stays in the cache.
+_BLOCK_SIMILARITIES = 1_000_000
+# Where documents must be padded, the longest of a block has at most so many times the tokens of
+# the shortest.
+_MOST_PADDING = 1.25
 # Up to so many columns numpy's segmented maximum is faster than torch's over equal lengths; for
 # many columns torch's is up to 20 times as fast.
 _FEW_COLUMNS = 16
 
 
-def selects_one(alignment: Any, length: int) -> bool:
+def score_all(store: TokenStore, queries: TokenVectors, scoring: Scoring) -> Tensor:
+    """Relevance of every document in the store.
+
+    Args:
+        queries: (Q, N, …) padded.
+
+    Returns:
+        (D, Q) fp32, −inf for deleted documents.
+
+    Raises: as `score_some`.
+    """
+    if _is_packed(store, scoring):
+        tokens = _BLOCK_SIMILARITIES // max(1, queries.mask.numel())
+        blocks = [
+            packed_relevance(store.packed(documents), queries, scoring)
+            for documents in store.blocks(tokens)
+        ]
+        scores = torch.cat(blocks)
+    else:
+        one_by_one = [queries.unpadded(number) for number in range(len(queries))]
+        scores = _padded_relevance(store, torch.arange(len(store)), one_by_one, scoring)
+    scores[~store.live] = -torch.inf
+    return scores
+
+
+def score_some(
+    store: TokenStore, query: TokenVectors, documents: Tensor, scoring: Scoring
+) -> Tensor:
+    """Relevance of the documents with these numbers.
+
+    Args:
+        query: (N, …) without padding; documents: (C,) int64.
+
+    Returns:
+        (C,) fp32, in the order given.
+
+    Raises:
+        ValueError: the alignment depends on the other documents (`InBatchTopK`).
+    """
+    if not _is_packed(store, scoring):
+        return _padded_relevance(store, documents, [query], scoring)[:, 0]
+    scores = torch.empty(len(documents), dtype=torch.float32)
+    for places in _of_similar_length(store, documents, len(query), torch.inf):
+        packed = store.packed(documents[places])
+        scores[places] = packed_relevance(packed, query[None], scoring)[:, 0]
+    return scores
+
+
+def _is_packed(store: TokenStore, scoring: Scoring) -> bool:
+    return selects_one(scoring.alignment, int(store.counts.max()))
+
+
+def _padded_relevance(
+    store: TokenStore, documents: Tensor, queries: Sequence[TokenVectors], scoring: Scoring
+) -> Tensor:
+    """(C, Q) fp32 relevance of some documents to queries without padding."""
+    if isinstance(scoring.alignment, InBatchTopK):
+        raise ValueError(
+            f"model.alignment={scoring.alignment}: scores depend on the other documents, must be "
+            "another in a search (model.training_alignment may be this one)"
+        )
+    scores = torch.empty(len(documents), len(queries), dtype=torch.float32)
+    longest = max(map(len, queries), default=1)
+    for places in _of_similar_length(store, documents, longest, _MOST_PADDING):
+        block = store.packed(documents[places]).padded()
+        for column, query in enumerate(queries):
+            scores[places, column] = scoring(block, query)
+    return scores
+
+
+def _of_similar_length(
+    store: TokenStore, documents: Tensor, query_length: int, ratio: float
+) -> Iterator[Tensor]:
+    """Places (c,) int64 in `documents` (C,), shortest first, in blocks of about
+    `_BLOCK_SIMILARITIES` whose longest has at most `ratio` times the tokens of the shortest."""
+    ordered = store.counts[documents].sort(stable=True)
+    ends, start = ordered.values.cumsum(0), 0
+    while start < len(documents):
+        before = int(ends[start - 1]) if start else 0
+        target = before + _BLOCK_SIMILARITIES // max(1, query_length)
+        full = int(torch.searchsorted(ends, target, right=True))
+        longest = min(int(ordered.values[start]) * ratio, torch.iinfo(torch.int64).max)
+        similar = int(torch.searchsorted(ordered.values, int(longest), right=True))
+        end = max(start + 1, min(full, similar))
+        yield ordered.indices[start:end]
+        start = end
+
+
+def selects_one(alignment: Alignment, length: int) -> bool:
     """Whether `packed_relevance` knows the alignment, for documents of up to `length` tokens."""
     return (
         isinstance(alignment, Selection)
@@ -62,12 +155,26 @@ def packed_relevance(documents: PackedTokens, queries: TokenVectors, scoring: Sc
     return scoring.divide(values.view(shape), weights.view(shape), queries)
 
 
+def _product(vectors: Tensor, queries: Tensor) -> Tensor:
+    """(t, d) and (Q, N, d) → (t, Q·N)."""
+    return vectors @ queries.reshape(-1, vectors.shape[1]).T
+
+
+def _allowed(documents: PackedTokens, queries: TokenVectors, alignment: Selection) -> Tensor:
+    """(t, Q·N) bool: the pairs that may align."""
+    mask = length_mask(documents.counts)  # (D, M)
+    ids = torch.zeros(mask.shape, dtype=torch.int64).masked_scatter(mask, documents.ids)
+    pairs = alignment.allowed(mask[:, None], queries.mask[None], ids[:, None], queries.ids[None])
+    pairs = pairs.expand(len(mask), len(queries), -1, -1)  # (D, Q, M, N)
+    return pairs.transpose(1, 2)[mask].flatten(1)
+
+
 def segment_max(rows: Tensor, counts: Tensor, choice: bool) -> tuple[Tensor, Tensor | None]:
     """The maximum of each segment of packed rows, column by column.
 
     Args:
         rows: (t, C); counts: (D,) int64 rows of each segment, summing to t.
-        choice: whether to answer the rows too, which takes several times as long.
+        choice: whether to return the rows too, which takes several times as long.
 
     Returns:
         (D, C) maxima, and (D, C) int64 the first rows that hold them, or None.
@@ -76,44 +183,13 @@ def segment_max(rows: Tensor, counts: Tensor, choice: bool) -> tuple[Tensor, Ten
         starts = (counts.cumsum(0) - counts).numpy()
         return torch.from_numpy(np.maximum.reduceat(rows.numpy(), starts, axis=0)), None
     best, chosen, start = [], [], 0
-    for segment, length, repeats in equal_length_segments(rows, counts):
+    # Runs of neighbouring documents that have the same length.
+    values, repeated = torch.unique_consecutive(counts, return_counts=True)
+    for length, repeats in zip(values.tolist(), repeated.tolist(), strict=True):
+        run = rows[start : start + length * repeats].view(repeats, length, -1)
         if choice:
-            found = segment.view(repeats, length, -1).max(1)
-            begins = start + length * torch.arange(repeats).unsqueeze(1)
-            chosen.append(found.indices + begins)
-        best.append(found.values if choice else segment.view(repeats, length, -1).amax(1))
+            found = run.max(1)
+            chosen.append(found.indices + start + length * torch.arange(repeats).unsqueeze(1))
+        best.append(found.values if choice else run.amax(1))
         start += length * repeats
     return torch.cat(best), torch.cat(chosen) if choice else None
-
-
-def equal_length_segments(packed: Tensor, lengths: Tensor) -> Iterator[tuple[Tensor, int, int]]:
-    """Cuts packed rows into runs of neighbouring documents that have the same length.
-
-    Args:
-        packed: (t, …) rows, one document after the other.
-        lengths: (D,) int64 token counts summing to t.
-
-    Yields:
-        (rows of the run, length of each of its documents, number of its documents).
-    """
-    start = 0
-    values, counts = torch.unique_consecutive(lengths, return_counts=True)
-    for length, repeats in zip(values.tolist(), counts.tolist(), strict=True):
-        end = start + length * repeats
-        yield packed[start:end], length, repeats
-        start = end
-
-
-def _product(vectors: Tensor, queries: Tensor) -> Tensor:
-    """(t, d) and (Q, N, d) → (t, Q·N)."""
-    return vectors @ queries.reshape(-1, vectors.shape[1]).T
-
-
-def _allowed(documents: PackedTokens, queries: TokenVectors, alignment: Selection) -> Tensor:
-    """(t, Q·N) bool: the pairs that may align."""
-    counts = documents.counts
-    mask = length_mask(counts)  # (D, M)
-    ids = torch.zeros(mask.shape, dtype=torch.int64).masked_scatter(mask, documents.ids)
-    pairs = alignment.allowed(mask[:, None], queries.mask[None], ids[:, None], queries.ids[None])
-    pairs = pairs.expand(len(counts), len(queries), -1, -1)  # (D, Q, M, N)
-    return pairs.transpose(1, 2)[mask].flatten(1)

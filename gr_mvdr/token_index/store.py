@@ -1,4 +1,4 @@
-"""Every document token's vector on disk, a file a column, memory-mapped; documents come and go."""
+"""Every document token's vector on disk, a file a column, memory-mapped; whole or quantised."""
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -10,29 +10,33 @@ import torch
 from torch import Tensor
 
 from gr_mvdr.files.arrays import check, read_sealed, verify
-from gr_mvdr.token_index.product_quantiser import ProductQuantiser
+from gr_mvdr.token_vectors import PackedTokens
 
 HEADER = "index.json"
-_KEYS = {"document_ids", "deleted", "tokens", "revision", "dtype", "pq_bytes", "sizes", "salience"}
 # Stored types of vectors and keys; "pq" stores codes.
 DTYPES = {"float32": np.float32, "float16": np.float16, "pq": np.uint8}
 # Of the other columns: an id fits into 4 bytes, as vocabularies do.
 _DTYPES = {"counts": np.int64, "ids": np.int32, "salience": np.float32}
+_CENTROIDS = 256  # what one byte of a code tells apart
+# Vectors a centroid is trained on, as faiss asks for.
+_SAMPLE = 256
+
+Header = dict[str, Any]
 
 
-class PackedTokens(NamedTuple):
-    """The tokens of some documents, one document after the other, without padding.
-
-    Attributes:
-        vectors: (t, d) float; counts: (b,) int64 tokens of each document, summing to t.
-        ids: (t,) int64; salience: (t,) or None; keys: (t, h) or None; see `TokenVectors`.
-    """
-
-    vectors: Tensor
-    counts: Tensor
-    ids: Tensor
-    salience: Tensor | None = None
-    keys: Tensor | None = None
+def empty_header(dtype: str, fingerprint: dict[str, str]) -> Header:
+    return {
+        "document_ids": [],
+        "deleted": [],
+        "tokens": 0,
+        "revision": 0,  # counts changes, so that what was made from the store knows its age
+        "dtype": dtype,
+        "pq_bytes": 0,
+        "sizes": {},  # {"vectors": d}, and "keys": h if there are any
+        "salience": False,
+        "fingerprint": fingerprint,
+        "files": {},  # checksums
+    }
 
 
 class Column(NamedTuple):
@@ -46,18 +50,18 @@ class Column(NamedTuple):
         return np.dtype(self.dtype).itemsize * max(self.width, 1)
 
 
-def columns_of(header: dict[str, Any]) -> dict[str, Column]:
-    """The files `NAME.bin` of an index and how they are stored, by its header."""
+def columns_of(header: Header) -> dict[str, Column]:
+    """The files `NAME.bin` of a store and how they are stored, by its header."""
     columns = {name: Column(dtype, 0) for name, dtype in _DTYPES.items()}
     if not header["salience"]:
         del columns["salience"]
-    for name, size in header["sizes"].items():  # vectors, and keys if there are any
+    for name, size in header["sizes"].items():
         width = header["pq_bytes"] if header["dtype"] == "pq" else size
         columns[name] = Column(DTYPES[header["dtype"]], width)
     return columns
 
 
-def rows_in(name: str, header: dict[str, Any]) -> int:
+def rows_in(name: str, header: Header) -> int:
     """How many rows of a column count."""
     return len(header["document_ids"]) if name == "counts" else header["tokens"]
 
@@ -66,7 +70,9 @@ class TokenStore:
     """Packed tokens (T) of D documents, numbered in the order in which they were added.
 
     A deleted document keeps its number and its place on disk, and `live` is False there; an id that
-    is added again gets a new number. Attributes:
+    is added again gets a new number. A store that `append` or `delete` has changed is opened again.
+
+    Attributes:
         document_ids: D ids; live: (D,) bool; counts: (D,) int64 tokens of each document.
         offsets: (D + 1,) int64, document n's tokens are the rows offsets[n] … offsets[n + 1].
         sizes: {"vectors": d}, and "keys": h where keys are stored.
@@ -80,11 +86,15 @@ class TokenStore:
 
         Raises:
             FileNotFoundError: there is none.
-            ValueError: something else made it, or a file is cut short.
+            ValueError: something else made it, or a file is cut short or damaged.
         """
         self.directory = Path(directory)
         self.header = _read_header(self.directory)
-        _check_fingerprint(self.directory, self.header["fingerprint"], fingerprint or {})
+        for key, value in (fingerprint or {}).items():
+            if (found := self.header["fingerprint"].get(key)) != value:
+                raise ValueError(
+                    f"index={self.directory}: was made with {key} {found}, expected {value}"
+                )
         self.document_ids: list[str] = self.header["document_ids"]
         self.sizes: dict[str, int] = self.header["sizes"]
         self.live = torch.ones(len(self.document_ids), dtype=torch.bool)
@@ -97,22 +107,15 @@ class TokenStore:
             verify(self.directory / name, expected)
         self.counts = self._maps["counts"]
         self.offsets = torch.cat([self.counts.new_zeros(1), self.counts.cumsum(0)])
-        is_pq = self.header["dtype"] == "pq"
-        self.quantisers = {
-            name: ProductQuantiser.load(self.directory / f"{name}.codebook.npy")
-            for name in (self.sizes if is_pq else ())
-        }
-        self._check()
-
-    def _check(self) -> None:
-        """Refuses columns and codebooks that do not fit each other."""
         counted = (self.counts > 0).all() and int(self.counts.sum()) == self.n_tokens
         rule = f"must hold counts ≥ 1 of {self.n_tokens:,} tokens"
         check(bool(counted), self.directory / "counts.bin", rule)
-        for name, quantiser in self.quantisers.items():
-            parts = self.header["pq_bytes"]
-            fits = quantiser.codebooks.shape == (parts, 256, self.sizes[name] // parts)
-            check(fits, self.directory / f"{name}.codebook.npy", "must fit the vectors")
+        self.quantisers: dict[str, ProductQuantiser] = {}
+        for name, size in self.sizes.items() if self.header["dtype"] == "pq" else ():
+            path, parts = self.directory / f"{name}.codebook.npy", self.header["pq_bytes"]
+            self.quantisers[name] = quantiser = ProductQuantiser.load(path)
+            fits = quantiser.codebooks.shape == (parts, 256, size // parts)
+            check(fits, path, "must fit the vectors")
 
     def __len__(self) -> int:
         return len(self.document_ids)
@@ -158,10 +161,6 @@ class TokenStore:
         """(t,) fp32, or None where none is stored."""
         return self._rows("salience", rows) if "salience" in self._maps else None
 
-    def ids(self, rows: slice | Tensor) -> Tensor:
-        """(t,) int64, the token ids of rows."""
-        return self._rows("ids", rows).long()
-
     def packed(self, documents: slice | Tensor) -> PackedTokens:
         """The documents with these numbers; a slice of neighbours, or (C,) int64 in any order."""
         rows = self.rows(documents)
@@ -172,6 +171,10 @@ class TokenStore:
             salience=self.salience(rows),
             keys=self.vectors("keys", rows) if "keys" in self.sizes else None,
         )
+
+    def ids(self, rows: slice | Tensor) -> Tensor:
+        """(t,) int64, the token ids of rows."""
+        return self._rows("ids", rows).long()
 
     def rows(self, documents: slice | Tensor) -> slice | Tensor:
         """The rows of these documents' tokens: a slice for a slice, else (t,) int64."""
@@ -207,24 +210,16 @@ class TokenStore:
         return column[rows] if isinstance(rows, slice) else column.index_select(0, rows)
 
 
-def _read_header(directory: Path) -> dict[str, Any]:
+def _read_header(directory: Path) -> Header:
     path = directory / HEADER
     if not path.is_file():
         raise FileNotFoundError(f"index={directory}: no token index there ({HEADER} missing)")
     header = read_sealed(path)
-    missing = _KEYS - header.keys()
+    missing = empty_header("", {}).keys() - {"fingerprint", "files"} - header.keys()
     check(not missing, path, f"must name {', '.join(sorted(missing))}")
     numbers, count = header["deleted"], len(header["document_ids"])
     check(all(0 <= number < count for number in numbers), path, "a deleted document is unknown")
     return header
-
-
-def _check_fingerprint(directory: Path, found: dict[str, str], expected: dict[str, str]) -> None:
-    for key, value in expected.items():
-        if found.get(key) != value:
-            raise ValueError(
-                f"index={directory}: was made with {key} {found.get(key)}, expected {value}"
-            )
 
 
 def _open(path: Path, column: Column, rows: int) -> Tensor:
@@ -235,5 +230,59 @@ def _open(path: Path, column: Column, rows: int) -> Tensor:
     if not rows:
         return torch.from_numpy(np.empty(shape, column.dtype))
     # "c" keeps the map writable for torch without ever writing to the file. A file may be longer:
-    # what an interrupted `add` left behind does not count.
+    # what an interrupted `append` left behind does not count.
     return torch.from_numpy(np.memmap(path, column.dtype, "c", shape=shape))
+
+
+class ProductQuantiser:
+    """A vector as one byte for each of its parts, after Jégou et al. (2011).
+
+    Codebooks (bytes, 256, d / bytes): part p of a vector is the number of a row of table p.
+    """
+
+    def __init__(self, codebooks: Tensor):
+        self.codebooks = codebooks
+        self._rows = codebooks.flatten(0, 1)
+        self._starts = _CENTROIDS * torch.arange(len(codebooks))
+
+    @staticmethod
+    def sample_size() -> int:
+        """Vectors that `train` can use."""
+        return _CENTROIDS * _SAMPLE
+
+    @classmethod
+    def train(cls, sample: Tensor, n_bytes: int, seed: int) -> "ProductQuantiser":
+        """Learns the codebooks by k-means (faiss) from a sample (n, d) fp32, n ≥ 1.
+
+        Raises:
+            ValueError: the bytes do not divide the vector.
+        """
+        import faiss
+
+        size = sample.shape[1]
+        if n_bytes < 1 or size % n_bytes:
+            raise ValueError(f"model.search.pq_bytes={n_bytes}: must divide the {size} dimensions")
+        if len(sample) < _CENTROIDS:  # then every vector of it becomes a centroid
+            sample = sample.repeat(-(-_CENTROIDS // len(sample)), 1)[:_CENTROIDS]
+        quantiser = faiss.ProductQuantizer(size, n_bytes, 8)
+        quantiser.cp.seed, quantiser.cp.min_points_per_centroid = seed, 1
+        quantiser.train(np.ascontiguousarray(sample.numpy()))
+        centroids = torch.from_numpy(faiss.vector_to_array(quantiser.centroids).copy())
+        return cls(centroids.view(n_bytes, _CENTROIDS, -1))
+
+    def encode(self, vectors: Tensor) -> Tensor:
+        """(t, d) → codes (t, bytes) uint8, the nearest rows."""
+        import faiss
+
+        parts, _, width = self.codebooks.shape
+        quantiser = faiss.ProductQuantizer(parts * width, parts, 8)
+        faiss.copy_array_to_vector(self.codebooks.flatten().numpy(), quantiser.centroids)
+        return torch.from_numpy(quantiser.compute_codes(vectors.float().numpy()))
+
+    def decode(self, codes: Tensor) -> Tensor:
+        """Codes (t, bytes) uint8 → (t, d) fp32."""
+        return self._rows.index_select(0, (codes + self._starts).flatten()).view(len(codes), -1)
+
+    @classmethod
+    def load(cls, path: Path) -> "ProductQuantiser":
+        return cls(torch.from_numpy(np.load(path, allow_pickle=False)))

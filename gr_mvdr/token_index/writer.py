@@ -10,15 +10,24 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 import torch
 
 from gr_mvdr.files.arrays import Checksum, checksum, with_samples, write_array, write_sealed
 from gr_mvdr.files.writing import new_folder
-from gr_mvdr.token_index.product_quantiser import ProductQuantiser
-from gr_mvdr.token_index.store import DTYPES, HEADER, PackedTokens, TokenStore, columns_of, rows_in
+from gr_mvdr.token_index.store import (
+    DTYPES,
+    HEADER,
+    Header,
+    ProductQuantiser,
+    TokenStore,
+    columns_of,
+    empty_header,
+    rows_in,
+)
+from gr_mvdr.token_vectors import PackedTokens
 
 # Vectors that are quantised at once.
 _BLOCK = 262_144
@@ -35,9 +44,7 @@ def create(
 ) -> None:
     """Writes a new store and puts it in the place of an old one once it is complete.
 
-    Raises:
-        ValueError: an unknown type, or documents that do not fit the ids, see `_append`.
-        OSError: the disk is full.
+    Arguments and errors as of `TokenIndex.build`.
     """
     if dtype not in DTYPES:
         raise ValueError(f"model.search.dtype={dtype}: must be one of {', '.join(DTYPES)}")
@@ -45,7 +52,7 @@ def create(
         _disk_full(directory, len(document_ids)) as written,
         new_folder(directory, replace=True) as folder,
     ):
-        header = _empty_header("float16" if dtype == "pq" else dtype, fingerprint)
+        header = empty_header("float16" if dtype == "pq" else dtype, fingerprint)
         header = _append(folder, header, document_ids, encoded, written, {})
         write_sealed(folder / HEADER, header)
         if dtype == "pq":
@@ -64,28 +71,26 @@ def append(store: TokenStore, document_ids: Sequence[str], encoded: Iterable[Pac
     try:
         _cut(store.directory, store.header)  # what an interrupted `append` left behind
         with _disk_full(store.directory, len(document_ids)) as written:
-            header, quantisers = store.header, store.quantisers
-            header = _append(store.directory, header, document_ids, encoded, written, quantisers)
-            write_sealed(store.directory / HEADER, header)
+            how = store.header, document_ids, encoded, written, store.quantisers
+            write_sealed(store.directory / HEADER, _append(store.directory, *how))
     except BaseException:
         _cut(store.directory, store.header)
         raise
 
 
 def delete(store: TokenStore, document_ids: Sequence[str]) -> None:
-    """Marks documents of a store on disk as deleted.
+    """Declares documents of a store deleted; their bytes remain.
 
     Raises:
         ValueError: an id that is not in the store.
     """
     numbers = sorted({*store.header["deleted"], *store.numbers(document_ids).tolist()})
-    revision = store.header["revision"] + 1
-    header = {**store.header, "deleted": numbers, "revision": revision}
-    write_sealed(store.directory / HEADER, header)
+    change = {"deleted": numbers, "revision": store.header["revision"] + 1}
+    write_sealed(store.directory / HEADER, {**store.header, **change})
 
 
 class _Written:
-    """What a writer has written or was about to write: how many documents, in how many bytes."""
+    """What has been written or was about to be: how many documents, in how many bytes."""
 
     documents = 0
     bytes = 0
@@ -111,21 +116,19 @@ def _disk_full(directory: Path, documents: int) -> Iterator[_Written]:
 
 def _append(
     directory: Path,
-    header: dict[str, Any],
+    header: Header,
     document_ids: Sequence[str],
     encoded: Iterable[PackedTokens],
     written: _Written,
     quantisers: dict[str, ProductQuantiser],
-) -> dict[str, Any]:
-    """Writes a stream behind the rows that the header counts; returns the new header.
-
-    Raises:
-        ValueError: the documents are not as many as the ids, an id comes twice, a document has no
-            token, or the vectors do not fit those in the store.
-    """
-    _check_ids(directory, document_ids)
+) -> Header:
+    """Writes a stream behind the rows that the header counts; returns the new header."""
+    if len(set(document_ids)) != len(document_ids) or not len(document_ids):
+        raise ValueError(
+            f"index={directory}: {len(document_ids)} ids, {len(set(document_ids))} of them "
+            "different: must be at least one, and all different"
+        )
     tokens, sums = header["tokens"], dict(header.get("files", {}))
-    summed = "files" in header  # an index of an earlier version has no checksums
     with ExitStack() as files:
         opened: dict[str, BinaryIO] = {}
         for batch in encoded:
@@ -147,19 +150,10 @@ def _append(
         raise ValueError(
             f"index={directory}: {len(document_ids)} ids but {written.documents} documents"
         )
-    names = [*header["document_ids"], *document_ids]
-    revision = header["revision"] + 1
-    if summed:
+    if "files" in header:  # an index of an earlier version has no checksums
         header["files"] = {name: with_samples(directory / name, sums[name]) for name in sums}
+    names, revision = [*header["document_ids"], *document_ids], header["revision"] + 1
     return {**header, "document_ids": names, "tokens": tokens, "revision": revision}
-
-
-def _check_ids(directory: Path, document_ids: Sequence[str]) -> None:
-    if len(set(document_ids)) != len(document_ids) or not len(document_ids):
-        raise ValueError(
-            f"index={directory}: {len(document_ids)} ids, {len(set(document_ids))} of them "
-            "different: must be at least one, and all different"
-        )
 
 
 def _continued(known: Checksum | None, array: np.ndarray) -> Checksum:
@@ -169,22 +163,7 @@ def _continued(known: Checksum | None, array: np.ndarray) -> Checksum:
     return {"bytes": known["bytes"] + array.nbytes, "crc32": crc}
 
 
-def _empty_header(dtype: str, fingerprint: dict[str, str]) -> dict[str, Any]:
-    return {
-        "document_ids": [],
-        "deleted": [],
-        "tokens": 0,
-        "revision": 0,  # counts changes, so that what was made from the store knows its age
-        "dtype": dtype,
-        "pq_bytes": 0,
-        "sizes": {},
-        "salience": False,
-        "fingerprint": fingerprint,
-        "files": {},
-    }
-
-
-def _fitting(header: dict[str, Any], batch: PackedTokens, names: Sequence[str]) -> dict[str, Any]:
+def _fitting(header: Header, batch: PackedTokens, names: Sequence[str]) -> Header:
     """The header, which takes its sizes from the first batch; refuses a batch that is different."""
     vectors = {"vectors": batch.vectors, "keys": batch.keys}
     sizes = {name: part.shape[1] for name, part in vectors.items() if part is not None}
@@ -206,16 +185,13 @@ def _fitting(header: dict[str, Any], batch: PackedTokens, names: Sequence[str]) 
 
 
 def _arrays(
-    batch: PackedTokens, header: dict[str, Any], quantisers: dict[str, ProductQuantiser]
+    batch: PackedTokens, header: Header, quantisers: dict[str, ProductQuantiser]
 ) -> dict[str, np.ndarray]:
     """The rows of every column, as they are stored."""
     parts = {name: part.cpu() for name, part in batch._asdict().items() if part is not None}
     parts |= {name: quantiser.encode(parts[name]) for name, quantiser in quantisers.items()}
     columns = columns_of(header)
-    return {
-        name: np.ascontiguousarray(part.numpy(), columns[name].dtype)
-        for name, part in parts.items()
-    }
+    return {n: np.ascontiguousarray(part.numpy(), columns[n].dtype) for n, part in parts.items()}
 
 
 def _quantise(store: TokenStore, n_bytes: int, seed: int, written: _Written) -> None:
@@ -228,8 +204,7 @@ def _quantise(store: TokenStore, n_bytes: int, seed: int, written: _Written) -> 
         codes = store.directory / f"{name}.codes"
         with open(codes, "wb", buffering=0) as file:
             for start in range(0, store.n_tokens, _BLOCK):
-                rows = slice(start, start + _BLOCK)
-                array = quantiser.encode(store.vectors(name, rows)).numpy()
+                array = quantiser.encode(store.vectors(name, slice(start, start + _BLOCK))).numpy()
                 written.bytes += array.nbytes
                 _write(file, array)
         codes.replace(store.directory / f"{name}.bin")
@@ -245,7 +220,7 @@ def _write(file: BinaryIO, array: np.ndarray) -> None:
         rest = rest[file.write(rest) :]
 
 
-def _cut(directory: Path, header: dict[str, Any]) -> None:
+def _cut(directory: Path, header: Header) -> None:
     """Removes the rows behind those that the header counts."""
     for name, column in columns_of(header).items():
         os.truncate(directory / f"{name}.bin", rows_in(name, header) * column.row_bytes)

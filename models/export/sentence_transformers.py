@@ -11,8 +11,8 @@ from typing import Any
 from safetensors.torch import save_file
 from transformers import PreTrainedTokenizerBase
 
+from gr_mvdr.alignment import MaxOverDocument, TopK
 from gr_mvdr.pooling import AllTokens
-from gr_mvdr.selection import MaxOverDocument, TopK
 from models.multi_vector import MultiVector
 
 # Z of Eq. 1 → the library's name; MaxSim's Σ A is the number of query tokens.

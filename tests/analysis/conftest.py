@@ -18,8 +18,7 @@ from gr_mvdr.alignment import MaxSim
 from gr_mvdr.batch import pad
 from gr_mvdr.evaluation.metrics import METRICS
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.explanation import DecoderPaths, Explanation
-from gr_mvdr.relevance import PairAlignment
+from gr_mvdr.relevance import DecoderPaths, Explanation, PairAlignment
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_index.costs import SearchCosts
 from gr_mvdr.token_vectors import TokenVectors

@@ -11,7 +11,7 @@ from analysis.store.alignment_store import AlignmentStore, StoreDescription
 from analysis.store.alignment_writer import AlignmentWriter
 from analysis.store.vocabulary import Vocabulary, read_vocabulary, write_vocabulary
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.explanation import Explanation
+from gr_mvdr.relevance import Explanation
 
 NAMES = Vocabulary({n: f"▁w{n}" for n in range(30)}, frozenset({2}))
 

@@ -7,8 +7,7 @@ from analysis.analysis import Texts
 from analysis.contribution import contributions, group_shares, top_shares
 from analysis.measurements.contribution_report import GROUPS, Contribution
 from analysis.tokens import TokenKinds
-from gr_mvdr.explanation import Explanation
-from gr_mvdr.relevance import PairAlignment
+from gr_mvdr.relevance import Explanation, PairAlignment
 
 pytestmark = pytest.mark.usefixtures("float64")
 

@@ -11,8 +11,7 @@ from analysis.measurements.exact_match_report import ExactMatch
 from analysis.measurements.exact_match_table import ExactMatchTable
 from analysis.token_types import TokenTypeRates
 from analysis.tokens import TokenKinds
-from gr_mvdr.explanation import DecoderPaths, Explanation
-from gr_mvdr.relevance import PairAlignment
+from gr_mvdr.relevance import DecoderPaths, Explanation, PairAlignment
 
 
 @pytest.mark.parametrize("paradigm", ["multi_vector", "lexical", "generative"])

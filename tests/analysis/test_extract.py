@@ -6,7 +6,7 @@ from analysis.store import alignment_writer
 from analysis.store.alignment_store import AlignmentStore, StoreDescription
 from analysis.store.alignment_writer import extract_alignments
 from gr_mvdr.batch import PairBatch
-from gr_mvdr.explanation import Explanation
+from gr_mvdr.relevance import Explanation
 
 DESCRIPTION = StoreDescription("t5_colbert", "multi_vector", "almanac", made_from="w")
 PAIRS = [(f"q{n}", f"d{n}") for n in range(9)]

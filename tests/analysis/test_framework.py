@@ -6,7 +6,7 @@ import torch
 
 from analysis.framework import PathShares, head_contributions, path_kind, path_sum_error
 from analysis.measurements.framework_report import Framework
-from gr_mvdr.explanation import DecoderPaths, Explanation
+from gr_mvdr.relevance import DecoderPaths, Explanation
 
 pytestmark = pytest.mark.usefixtures("float64")
 

@@ -6,8 +6,7 @@ import torch
 from analysis.analysis import GoldTokens, Texts
 from analysis.gold_alignment import MEASURES, at_thresholds, at_top, measure, strength
 from analysis.measurements.gold_alignment_report import DEPTHS, GoldAlignment
-from gr_mvdr.explanation import Explanation
-from gr_mvdr.relevance import PairAlignment
+from gr_mvdr.relevance import Explanation, PairAlignment
 
 VOCABULARY, END = 30, 1
 

@@ -17,7 +17,7 @@ from analysis.kernel import (
     squared_key_norm,
 )
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.explanation import Factors
+from gr_mvdr.relevance import Factors
 from gr_mvdr.token_vectors import TokenVectors
 
 

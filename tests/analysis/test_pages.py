@@ -18,7 +18,7 @@ from analysis.store.alignment_store import AlignmentStore, StoreDescription
 from analysis.store.alignment_writer import AlignmentWriter
 from analysis.store.vocabulary import write_vocabulary
 from gr_mvdr.evaluation.ranking import Ranking, write_qrels
-from gr_mvdr.explanation import Explanation
+from gr_mvdr.relevance import Explanation
 
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None

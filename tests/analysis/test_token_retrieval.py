@@ -6,8 +6,7 @@ from datasets import Dataset
 
 from analysis.experiments.token_retrieval import by_rank, hits, measure_token_retrieval
 from gr_mvdr.token_index.index import TokenIndex
-from gr_mvdr.token_index.store import PackedTokens
-from gr_mvdr.token_vectors import TokenVectors
+from gr_mvdr.token_vectors import PackedTokens, TokenVectors
 
 END = 1
 

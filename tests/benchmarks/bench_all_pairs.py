@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from gr_mvdr.alignment import MaxSim
-from gr_mvdr.all_pairs import all_pairs_relevance
-from gr_mvdr.scoring import Scoring
+from gr_mvdr.scoring import Scoring, all_pairs_relevance
 from gr_mvdr.token_vectors import TokenVectors
 
 BATCH, DOCUMENT_TOKENS, QUERY_TOKENS, DIMENSION = 256, 256, 64, 128

@@ -17,8 +17,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from gr_mvdr.alignment import MaxSim
 from gr_mvdr.scoring import Scoring
-from gr_mvdr.token_index.index import PackedTokens, TokenIndex
-from gr_mvdr.token_vectors import TokenVectors
+from gr_mvdr.token_index.index import TokenIndex
+from gr_mvdr.token_vectors import PackedTokens, TokenVectors
 
 DOCUMENTS, MEAN_LENGTH, LONGEST, DIMENSION = 8_700, 104, 200, 128
 WORDS, TOPICS, TOPIC_WORDS = 16_000, 300, 400

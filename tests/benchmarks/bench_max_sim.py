@@ -9,8 +9,7 @@ from torch import Tensor
 from gr_mvdr.alignment import MaxSim
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_index.max_sim import packed_relevance
-from gr_mvdr.token_index.store import PackedTokens
-from gr_mvdr.token_vectors import TokenVectors
+from gr_mvdr.token_vectors import PackedTokens, TokenVectors
 
 DOCUMENTS, TOKENS, QUERY_TOKENS, DIMENSION, LONGEST = 1_000, 70_000, 32, 128, 256
 ROUNDS, MIN_SPEED_UP = 15, 3

@@ -5,7 +5,7 @@ import time
 
 import torch
 
-from gr_mvdr.relaxed_top_k import relaxed_top_k, residual
+from gr_mvdr.salience import relaxed_top_k, residual
 
 ROWS, SCORES, K, EPSILON = 256, 4096, 1639, 0.002
 RUNS, MAX_MILLISECONDS = 20, 50

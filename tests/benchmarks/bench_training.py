@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from gr_mvdr.batch import PairBatch
-from gr_mvdr.token_index.flops import hours, training_flops
+from gr_mvdr.token_index.costs import hours, training_flops
 from models.docid import Docid
 from models.multi_vector import MultiVector
 from models.t5_seal import T5SEAL

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gr_mvdr.token_index.flops import hours, training_flops
+from gr_mvdr.token_index.costs import hours, training_flops
 from tests.benchmarks import bench_training
 
 

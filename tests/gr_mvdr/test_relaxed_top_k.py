@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from gr_mvdr import relaxed_top_k as module
-from gr_mvdr.relaxed_top_k import relaxed_top_k, residual
+from gr_mvdr import salience as module
+from gr_mvdr.salience import relaxed_top_k, residual
 
 GOLDEN = Path(__file__).parents[2].parent / "shared" / "golden" / "relaxed_topk.json"
 # Cases of that file: scores, k, ε, solution.

@@ -8,8 +8,13 @@ import torch
 from gr_mvdr import salience as module
 from gr_mvdr.alignment import MaxSim, SoftTopK
 from gr_mvdr.evaluation.bm25 import BM25Index
-from gr_mvdr.relaxed_top_k import relaxed_top_k
-from gr_mvdr.salience import FrequencySalience, IdfSalience, LearnedSalience, top_share
+from gr_mvdr.salience import (
+    FrequencySalience,
+    IdfSalience,
+    LearnedSalience,
+    relaxed_top_k,
+    top_share,
+)
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_vectors import TokenVectors
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gr_mvdr.batch import PairBatch, cut, pad
-from gr_mvdr.token_index.flops import transformer_flops
+from gr_mvdr.token_index.costs import transformer_flops
 from gr_mvdr.tokenizers import EOS_ID
 from models.cross_encoder import CrossEncoder, joined, scored_pairs
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gr_mvdr import all_pairs
 from gr_mvdr.alignment import MaxSim, Softmax
 from gr_mvdr.batch import PairBatch, cut, pad
 from gr_mvdr.relevance import relevance
+from gr_mvdr.scoring import all_pairs_relevance
 from gr_mvdr.tokenizers import EOS_ID
 
 KINDS = [
@@ -92,9 +92,9 @@ def test_the_loss_contrasts_the_batchs_relevance(tools, system):
     batch = tools.make_batch()
     documents = system.encode_documents(batch.document_ids, batch.document_mask)
     queries = system.encode_queries(batch.query_ids, batch.query_mask)
-    scores = all_pairs.all_pairs_relevance(documents, queries, system.scoring)
+    scores = all_pairs_relevance(documents, queries, system.scoring)
     assert torch.allclose(scores.diagonal(), system.score(batch), atol=1e-5)
-    trained = all_pairs.all_pairs_relevance(documents, queries, system.training_scoring)
+    trained = all_pairs_relevance(documents, queries, system.training_scoring)
     expected = torch.nn.functional.cross_entropy(trained.T, torch.arange(3))
     assert torch.isclose(system.loss(batch), expected, atol=1e-5)
     if system.training_scoring == system.scoring:
@@ -264,7 +264,7 @@ def test_exact_search_scores_every_pair_as_score_does(system, documents, queries
 @pytest.mark.parametrize("size", [1, 20, 100_000])
 def test_chunks_of_encoding_change_nothing(tools, documents, queries, monkeypatch, size):
     monkeypatch.setattr("gr_mvdr.batch._PADDED_TOKENS", size)
-    monkeypatch.setattr("models.token_searching._QUERY_BATCH", 2)
+    monkeypatch.setattr("models.multi_vector._QUERY_BATCH", 2)
     check_search_equals_score(tools.make_multi_vector("aligner"), documents, queries)
 
 

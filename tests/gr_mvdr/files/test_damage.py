@@ -12,7 +12,7 @@ from gr_mvdr.files.arrays import read_arrays, write_arrays
 from gr_mvdr.identifiers.cluster_tree import ClusterTree
 from gr_mvdr.identifiers.scheme import Identifiers, collection_hash
 from gr_mvdr.token_index.index import TokenIndex
-from gr_mvdr.token_index.store import PackedTokens
+from gr_mvdr.token_vectors import PackedTokens
 
 
 def packed(documents=30, tokens=10):

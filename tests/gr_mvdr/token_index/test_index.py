@@ -15,8 +15,9 @@ from gr_mvdr.alignment import (
     TopP,
 )
 from gr_mvdr.scoring import Scoring
-from gr_mvdr.token_index import store_scoring
-from gr_mvdr.token_index.index import SearchCosts, TokenIndex
+from gr_mvdr.token_index import max_sim
+from gr_mvdr.token_index.costs import SearchCosts
+from gr_mvdr.token_index.index import TokenIndex
 from gr_mvdr.token_vectors import TokenVectors
 from tests.gr_mvdr.token_index.test_max_sim import as_text, padded, pair_by_pair
 from tests.gr_mvdr.token_index.test_store import (
@@ -82,7 +83,7 @@ def test_blocks_and_batches_change_nothing(tmp_path, monkeypatch, block, alignme
     tokens, queries = random_tokens(salience=True), some_queries()
     scoring = Scoring(alignment)
     expected = pair_by_pair(tokens, queries, scoring)
-    monkeypatch.setattr(store_scoring, "_BLOCK_SIMILARITIES", block)
+    monkeypatch.setattr(max_sim, "_BLOCK_SIMILARITIES", block)
     for batch in (1, 8):
         index = build(tmp_path / "index", tokens, batch)
         assert torch.allclose(index.exact(padded(queries), scoring), expected, atol=1e-5)

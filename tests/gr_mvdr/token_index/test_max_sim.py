@@ -15,13 +15,11 @@ from gr_mvdr.alignment import (
 )
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_index.max_sim import (
-    equal_length_segments,
     packed_relevance,
     segment_max,
     selects_one,
 )
-from gr_mvdr.token_index.store import PackedTokens
-from gr_mvdr.token_vectors import TokenVectors
+from gr_mvdr.token_vectors import PackedTokens, TokenVectors
 from tests.gr_mvdr.token_index.test_store import part_of, random_tokens
 
 ONE = [MaxSim(), LexicalMaxSim(), FirstToken(), FirstK(2), TopK(1)]
@@ -115,13 +113,3 @@ def test_segment_maxima_and_their_first_rows(columns, choice):
             begin = int(counts[:number].sum())
             assert torch.equal(chosen[number], begin + segment.argmax(0))
     assert choice or chosen is None
-
-
-def test_segments_cover_the_rows_in_order():
-    lengths = torch.tensor([2, 2, 3, 2])
-    found = list(equal_length_segments(torch.arange(9), lengths))
-    assert [(rows.tolist(), length, n) for rows, length, n in found] == [
-        ([0, 1, 2, 3], 2, 2),
-        ([4, 5, 6], 3, 1),
-        ([7, 8], 2, 1),
-    ]

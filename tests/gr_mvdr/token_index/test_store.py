@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from gr_mvdr.token_index import writer as token_writer
-from gr_mvdr.token_index.store import PackedTokens, TokenStore
+from gr_mvdr.token_index.store import TokenStore
+from gr_mvdr.token_vectors import PackedTokens
 
 LENGTHS = [4, 1, 6, 6, 2, 5, 1, 3]  # out of order, neighbours equal
 

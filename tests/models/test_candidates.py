@@ -2,8 +2,7 @@
 
 import pytest
 
-from models.candidate_encoder import CandidateEncoder
-from models.lexical_candidates import LexicalCandidates
+from models.candidates import CandidateEncoder, LexicalCandidates
 from tests.models.conftest import make_multi_vector
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from gr_mvdr.token_index.flops import (
+from gr_mvdr.token_index.costs import (
     colbert_scoring_flops,
     multi_vector_joint_flops,
     mva_joint_flops,

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from gr_mvdr import all_pairs
+from gr_mvdr import scoring as module
 from gr_mvdr.alignment import (
     FirstK,
     FirstToken,
@@ -16,8 +16,7 @@ from gr_mvdr.alignment import (
     TopK,
     TopP,
 )
-from gr_mvdr.all_pairs import all_pairs_relevance
-from gr_mvdr.scoring import Scoring
+from gr_mvdr.scoring import Scoring, all_pairs_relevance
 from gr_mvdr.token_vectors import TokenVectors
 
 STRATEGIES = [
@@ -77,7 +76,7 @@ def gradients(scores, *sides):
 def test_scores_and_gradients_are_those_of_single_pairs(
     strategy, normaliser, salience, monkeypatch
 ):
-    monkeypatch.setattr(all_pairs, "_BLOCK_SIMILARITIES", 2 * 4 * 7 * 5)  # two queries a block
+    monkeypatch.setattr(module, "_BLOCK_SIMILARITIES", 2 * 4 * 7 * 5)  # two queries a block
     documents, queries = texts((7, 1, 4, 5), 0, salience), texts((3, 5, 1), 1, salience)
     scoring = Scoring(strategy, normaliser)
     found = all_pairs_relevance(documents, queries, scoring)

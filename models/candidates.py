@@ -1,23 +1,55 @@
-"""Scoring without an index: candidates are encoded as they come (mva §5 only reranks)."""
+"""Search without an index of its own: BM25's best documents, encoded as they come."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from gr_mvdr.batch import batch_by_size
+from gr_mvdr.evaluation.bm25 import BM25Index, split_words
+from gr_mvdr.progress import track
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_index.costs import SearchCosts
 from gr_mvdr.token_vectors import TokenVectors
 from models.base import Table
-from models.lexical_candidates import LexicalCandidates
+
+if TYPE_CHECKING:
+    from models.multi_vector import MultiVector
+
+_CHUNK = 1000  # documents whose texts are in memory at once
+
+
+class LexicalCandidates:
+    """BM25 over the documents' words: what a system reranks that cannot search by itself."""
+
+    def __init__(self, documents: Table, directory: str | Path | None = None):
+        """
+        Args:
+            documents: with `id` and `text`.
+            directory: where the index is kept, in a folder `bm25`; None = nowhere.
+        """
+        self.index = BM25Index(documents["id"][:], map(split_words, _texts(documents)))
+        if directory is not None:
+            Path(directory).mkdir(parents=True, exist_ok=True)
+            self.index.save(Path(directory) / "bm25")
+
+    def __call__(self, queries: Table, depth: int) -> dict[str, list[str]]:
+        """Query id → its best documents that share a word with it, at most `depth`, best first."""
+        rows = zip(queries["id"][:], queries["text"][:], strict=True)
+        bar = track(rows, "BM25 candidates", total=len(queries))
+        return {query: list(self.index.best(split_words(text), depth)) for query, text in bar}
+
+
+def _texts(documents: Table) -> Iterator[str]:
+    for start in range(0, len(documents), _CHUNK):
+        yield from documents[start : start + _CHUNK]["text"]
 
 
 class CandidateEncoder:
-    """Stands where a `TokenIndex` stands, for `model.search.mode=rerank`; stores no vector.
+    """Replaces a `TokenIndex` for `model.search.mode=rerank` (mva §5); stores no vector.
 
     A corpus of token vectors takes terabytes where nothing makes them fewer or shorter. Encoding
     1,000 candidates of each of 7,000 queries takes as long as encoding 7,000,000 documents, once
@@ -26,10 +58,11 @@ class CandidateEncoder:
 
     bytes_per_token = 0.0
 
-    def __init__(self, system: Any, documents: Table, directory: str | Path | None = None):
+    def __init__(
+        self, system: "MultiVector", documents: Table, directory: str | Path | None = None
+    ):
         """
         Args:
-            system: a `TokenSearching`.
             documents: with `id`, `text` and `tokens`.
             directory: where BM25's index is kept; None = nowhere.
         """
