@@ -80,7 +80,7 @@ def encode_share(
     if size is not None and torch.is_grad_enabled():
         encode = partial(checkpoint, encode, use_reentrant=False)
     own, largest = slice_for_rank(len(ids)), -(-len(ids) // world_size())
-    # As many on every rank: with parameters in shards all encode together (`models.training.shard`).
+    # As many on every rank: with parameters in shards all encode together (`shard`).
     chunks = 1 if size is None else -(-largest // size)
     found = []
     for texts, real in zip(
