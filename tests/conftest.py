@@ -1,20 +1,75 @@
-"""What holds for every test: its random numbers are its own; and float64 for those that ask."""
+"""What every test finds, so that no file sets it up again.
+
+- Caches of collections are in one temporary folder for the whole session, and wandb is offline: for
+  all tests and for the processes that they start. Caches are keyed by all that made them, so tests
+  can share them; one that looks at a cache sets `datasets.config.HF_DATASETS_CACHE` itself.
+- A test draws the same random numbers alone and after others.
+- `finished_run("t5_colbert", "seed=2")` is the folder of a short run without analysis. It is made
+  once a session and shared: only read it, or copy it with `shutil.copytree`.
+- `float64`: a module that asks for it computes in float64.
+- `tests.runs` has the configurations of short runs (`compose_config`, `small`) and `beir`, which
+  writes a collection of twelve documents.
+"""
+
+import os
+import shutil
+import tempfile
 
 import pytest
-import torch
+
+_CACHE = "GR_MVDR_TEST_CACHE"  # xdist's workers inherit it
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if _CACHE not in os.environ:
+        config.stash[_OWNED] = os.environ[_CACHE] = tempfile.mkdtemp(prefix="gr-mvdr-tests-")
+    os.environ["HF_DATASETS_CACHE"] = os.environ[_CACHE]
+    os.environ["WANDB_MODE"] = "offline"
+
+
+_OWNED = pytest.StashKey[str]()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if folder := config.stash.get(_OWNED, None):
+        shutil.rmtree(folder, ignore_errors=True)
+        del os.environ[_CACHE]
 
 
 @pytest.fixture(autouse=True)
 def _seeded():
     """A test draws the same numbers alone and after others: a training run seeds the process."""
+    import torch
+
     torch.manual_seed(0)
 
 
 @pytest.fixture(scope="module")
 def float64():
     """A module that computes in float64: no equality hangs on the order in which a CPU sums."""
+    import torch
+
     from tests.float64 import compute_in
 
     compute_in(torch.float64)
     yield
     compute_in(torch.float32)
+
+
+@pytest.fixture(scope="session")
+def finished_run(tmp_path_factory):
+    """(model, *overrides) → the folder of a short run, made at the first call; only read it."""
+    from tests.runs import NO_ANALYSIS, small
+    from train import train
+
+    made = {}
+
+    def run(model: str, *overrides: str):
+        asked = (model, *overrides)
+        if asked not in made:
+            folder = tmp_path_factory.mktemp("finished")
+            train(small(folder, f"model={model}", *NO_ANALYSIS, *overrides, name=model))
+            made[asked] = folder / model
+        return made[asked]
+
+    return run

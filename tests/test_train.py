@@ -8,7 +8,6 @@ from pathlib import Path
 import datasets
 import pytest
 import pytorch_lightning as pl
-from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
@@ -16,9 +15,9 @@ import train as train_module
 from analysis.recipes.recipe import read_recipes
 from analysis.run_folder import read_run
 from gr_mvdr.evaluation.ranking import Ranking
+from tests.runs import NO_ANALYSIS, ROOT, SMALL, beir, compose_config, small
 from train import train
 
-ROOT = Path(__file__).parents[1]
 MODELS = sorted(path.stem for path in (ROOT / "conf/model").glob("*.yaml"))
 # A pipeline is made of finished runs: tests/models/test_rerank_pipeline.py.
 TRAINED = [model for model in MODELS if model != "rerank_pipeline"]
@@ -26,46 +25,7 @@ NOT_ALIGNED = ["cross_encoder"]
 # Recipes name their collections: tests/test_recipes.py.
 RECIPES = {recipe.name for recipe in read_recipes()}
 EXPERIMENTS = {path.stem for path in (ROOT / "conf/experiment").glob("*.yaml")} - RECIPES
-SMALL = ["experiment=smoke", "logger=none", "data.n_documents=50"]
 SMALLER = {"max_test_queries": 6, "max_rerank_queries": 2}
-NO_ANALYSIS = ["analysis=none", "analysis.pairs=0", "analysis.curve_pairs=0"]
-
-
-@pytest.fixture(autouse=True)
-def quiet(tmp_path, monkeypatch):
-    """Caches of this test in a folder of its own; no wandb run is started."""
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    monkeypatch.setenv("WANDB_MODE", "offline")
-
-
-def configuration(*overrides: str):
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        return compose("train", list(overrides))
-
-
-def small(tmp_path, *overrides: str, name: str = "run"):
-    return configuration(*SMALL, f"output={tmp_path}", f"name={name}", *overrides)
-
-
-def beir(folder: Path) -> Path:
-    """A collection of 12 documents in BEIR layout."""
-    (folder / "qrels").mkdir(parents=True)
-    fruits = "apple pear plum cherry quince fig grape lemon lime melon peach date".split()
-    documents = [
-        {"_id": f, "title": f, "text": f"The {f} is a fruit, number {i}."}
-        for i, f in enumerate(fruits)
-    ]
-    queries = [
-        {"_id": f"{kind}-{f}", "text": f"{word} {f}?"}
-        for f in fruits
-        for kind, word in (("a", "what is a"), ("b", "who eats"))
-    ]
-    for name, rows in (("corpus", documents), ("queries", queries)):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    for split, kind in (("train", "a"), ("test", "b")):
-        lines = ["query-id\tcorpus-id\tscore", *(f"{kind}-{f}\t{f}\t1" for f in fruits)]
-        (folder / "qrels" / f"{split}.tsv").write_text("\n".join(lines) + "\n")
-    return folder
 
 
 @pytest.mark.parametrize(
@@ -117,7 +77,8 @@ def test_a_run_leaves_what_the_contract_says(model, tmp_path):
 # mva_multipass needs the finished runs of mva_multipass_stages.
 @pytest.mark.parametrize("experiment", sorted(EXPERIMENTS - {"mva_multipass"}))
 def test_every_experiment_runs_for_two_steps(tmp_path, experiment):
-    config = configuration(
+    config = compose_config(
+        "train",
         f"experiment={experiment}",
         "logger=none",
         f"output={tmp_path}",
@@ -137,9 +98,11 @@ def test_the_pipeline_of_finished_stages_runs(tmp_path):
     stages = OmegaConf.load(ROOT / "conf/experiment/mva_multipass_stages.yaml")
     for model in stages.hydra.sweeper.params.model.split(","):
         overrides = ["experiment=mva_multipass_stages", f"model={model}", *SMALL[1:]]
-        config = configuration(*overrides, f"output={tmp_path}", f"name={model}-seed1")
+        config = compose_config("train", *overrides, f"output={tmp_path}", f"name={model}-seed1")
         train(OmegaConf.merge(config, {"trainer": {"max_steps": 2}, "data": SMALLER}))
-    config = configuration("experiment=mva_multipass", *SMALL[1:], f"output={tmp_path}", "name=run")
+    config = compose_config(
+        "train", "experiment=mva_multipass", *SMALL[1:], f"output={tmp_path}", "name=run"
+    )
     metrics = train(OmegaConf.merge(config, {"data": SMALLER}))
     assert metrics["cost/joint_flops"] > 0 and "retrieve/mrr@10" in metrics
 
@@ -261,7 +224,8 @@ def test_any_beir_folder_trains_and_cut_queries_are_counted(tmp_path):
     lines = (path / "queries.jsonl").read_text().splitlines()
     long = json.loads(lines[1]) | {"text": "who eats apple " * 60}
     (path / "queries.jsonl").write_text("\n".join([lines[0], json.dumps(long), *lines[2:]]))
-    config = configuration(
+    config = compose_config(
+        "train",
         "model=t5_colbert",
         "data=beir",
         f"data.path={path}",
@@ -308,7 +272,8 @@ def damaged(path: Path, what: str) -> Path:
 )
 def test_damaged_collections_are_refused_with_file_and_line(what, message, tmp_path):
     path = damaged(tmp_path / "fruit", what)
-    config = configuration(
+    config = compose_config(
+        "train",
         "model=bm25",
         "data=beir",
         f"data.path={path}",
@@ -375,7 +340,8 @@ def test_titles_are_asked_for_where_documents_have_none(tmp_path, capsys, monkey
     assert "model.identifiers.missing=refuse: 2 documents have no title, the first is" in error
     assert "'plum'" in error and not list(tmp_path.glob("run/*"))
     metrics = train(
-        configuration(
+        compose_config(
+            "train",
             "model=genre",
             *where,
             "model.identifiers.missing=first_tokens",

@@ -7,7 +7,7 @@ import pytest
 
 import train  # noqa: F401  (imported once, before children are forked)
 from tests.faults.forked import Child, imported, metrics, run
-from tests.test_train import beir
+from tests.runs import beir
 
 MODEL = "model=t5_colbert"
 

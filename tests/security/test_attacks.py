@@ -30,8 +30,8 @@ from gr_mvdr.tokenizers import load_tokenizer
 from models.export.folder import load_exported
 from models.rerank_pipeline import RerankPipeline
 from models.training import CheckpointFile
+from tests.runs import beir
 from tests.security.conftest import ROOT, TINY
-from tests.test_train import beir
 
 NOTHING = {"pairs": 0, "cases": 0, "measurements": [], "experiments": {}, "precision": "float32"}
 

@@ -1,0 +1,49 @@
+"""Short training runs for tests: their configurations, and a tiny collection."""
+
+import json
+from pathlib import Path
+
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig
+
+ROOT = Path(__file__).parents[1]
+# Two steps of training on fifty documents, every analysis on a few pairs.
+SMALL = ("experiment=smoke", "logger=none", "data.n_documents=50")
+NO_ANALYSIS = ("analysis=none", "analysis.pairs=0", "analysis.curve_pairs=0")
+# A backbone of 32 dimensions, for tests that need a trained system and no good one.
+TINY = ("backbone.shape.d_model=32", "backbone.shape.d_kv=8", "backbone.shape.d_ff=64")
+
+
+def compose_config(name: str, *overrides: str) -> DictConfig:
+    """The configuration of a command: `conf/NAME.yaml` under overrides."""
+    from conf.resolvers import register_resolvers
+
+    register_resolvers()
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        return compose(name, list(overrides))
+
+
+def small(folder: Path, *overrides: str, name: str = "run") -> DictConfig:
+    """What `train` makes a short run of, in `folder/name`."""
+    return compose_config("train", *SMALL, f"output={folder}", f"name={name}", *overrides)
+
+
+def beir(folder: Path) -> Path:
+    """Writes a collection of 12 documents in BEIR layout; returns its folder."""
+    (folder / "qrels").mkdir(parents=True)
+    fruits = "apple pear plum cherry quince fig grape lemon lime melon peach date".split()
+    documents = [
+        {"_id": f, "title": f, "text": f"The {f} is a fruit, number {i}."}
+        for i, f in enumerate(fruits)
+    ]
+    queries = [
+        {"_id": f"{kind}-{f}", "text": f"{word} {f}?"}
+        for f in fruits
+        for kind, word in (("a", "what is a"), ("b", "who eats"))
+    ]
+    for name, rows in (("corpus", documents), ("queries", queries)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for split, kind in (("train", "a"), ("test", "b")):
+        lines = ["query-id\tcorpus-id\tscore", *(f"{kind}-{f}\t{f}\t1" for f in fruits)]
+        (folder / "qrels" / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+    return folder
