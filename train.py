@@ -15,15 +15,15 @@ from analysis.analyse import analyse_run
 from analysis.evaluation import (
     evaluate_reranking,
     evaluate_retrieval,
-    index_bytes,
-    peak_memory_bytes,
-    query_milliseconds,
+    measure_index_bytes,
+    measure_latency,
+    measure_peak_memory,
     reset_peak_memory,
 )
-from analysis.provenance import provenance
+from analysis.provenance import record_provenance
 from analysis.publish import publish_run
 from analysis.report.report import write_report
-from analysis.run_folder import CHECKPOINT, opened_run, read_run, start_run
+from analysis.run_folder import CHECKPOINT, open_run, read_run, start_run
 from analysis.studies.study import check_study, run_study
 from conf.command import command, report_errors
 from conf.launch import launch, processes_to_start
@@ -58,7 +58,7 @@ def train(config: DictConfig) -> dict[str, float]:
         ValueError, FileNotFoundError: the user's choices or files are at fault.
     """
     join()
-    with opened_run(config) as (run, missing):
+    with open_run(config) as (run, missing):
         if missing in ([], ["report.html"]):
             return keep_finished(run, missing)
         model, data, logger = train_model(config, run)
@@ -90,7 +90,7 @@ def train_model(config: DictConfig, run: Path) -> tuple[System, RetrievalDataMod
         weights = find_weights(config.weights)
         data = instantiate(config.data)
         model = prepare_model(config, data, run)
-        record = provenance(config.system, model, data, config.seed)
+        record = record_provenance(config.system, model, data, config.seed)
     logger = announce_run(config, run, record) if rank() == 0 else None
     if weights is None:
         return fit(model, data, config, logger), data, logger
@@ -110,15 +110,15 @@ def measure_run(
     model.index(data.documents, run / "index")
     leave()
     metrics["cost/index_seconds"] = time.perf_counter() - start
-    metrics["cost/index_bytes"] = index_bytes(run / "index")
+    metrics["cost/index_bytes"] = measure_index_bytes(run / "index")
     metrics |= evaluate_retrieval(model, data, run, config.retrieval_depth)
     metrics |= evaluate_reranking(model, data, run, instantiate(config.rerank, _convert_="all"))
     metrics |= model.statistics()
-    metrics |= query_milliseconds(model, data, config.retrieval_depth)
+    metrics |= measure_latency(model, data, config.retrieval_depth)
     asked = OmegaConf.to_container(config.analysis, resolve=True)
     metrics |= analyse_run(model, data, run, config.system, asked)
     metrics |= run_study(config.study, model, data, run)
-    metrics["cost/peak_memory_bytes"] = peak_memory_bytes()
+    metrics["cost/peak_memory_bytes"] = measure_peak_memory()
     return metrics
 
 

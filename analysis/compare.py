@@ -20,7 +20,7 @@ from analysis.comparison.paper import read_paper, write_paper_table
 from analysis.metric_names import group
 from analysis.publish import publish_comparison
 from analysis.run_folder import check_links
-from analysis.tables import Cell, Table, summary
+from analysis.tables import Cell, Table, summarise_section
 from conf.command import command
 from gr_mvdr.files.reading import make_printable
 
@@ -78,7 +78,7 @@ def _common_folder(comparison: Comparison) -> Path:
 
 def _printed_summary(section: Section) -> rich.table.Table:
     """Metrics as rows beside few systems, systems as rows if there are many."""
-    table = summary(section)
+    table = summarise_section(section)
     upright = len(table.rows) <= COLUMNS_AT_MOST
     return _printed(table, upright, _ends(section.headlines) if upright else ())
 
@@ -111,7 +111,7 @@ def _styled(cell: Cell) -> Text:
 
 
 @contextmanager
-def comparison_logger(config: DictConfig, folder: Path | str = ".") -> Iterator[Any]:
+def open_logger(config: DictConfig, folder: Path | str = ".") -> Iterator[Any]:
     """The configuration's logger with a run of its own for the comparison; None without one."""
     if not config.get("logger"):
         yield None
@@ -125,7 +125,7 @@ def comparison_logger(config: DictConfig, folder: Path | str = ".") -> Iterator[
 @command("compare")
 def main(config: DictConfig) -> None:
     runs = [config.runs] if isinstance(config.runs, str) else list(config.runs)
-    with comparison_logger(config, config.out or ".") as logger:
+    with open_logger(config, config.out or ".") as logger:
         compare(runs, config.out, config.mixed, logger, config.get("paper"))
 
 

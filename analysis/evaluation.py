@@ -38,11 +38,11 @@ def evaluate_retrieval(model: Any, data: Any, run: Path, depth: int) -> dict[str
     for split in data.test_splits:
         queries = data.test_queries(split)
         found = model.retrieve(queries, depth + data.drop_identical)
-        ranking = without_own(found, data, depth)
+        ranking = drop_own_hits(found, data, depth)
         file = _file("retrieve", split, data)
         ranking.write(run / f"{file}.trec", model.__class__.__name__)
         write_qrels(data.judgements(split, queries), run / f"{file}.qrels")
-        quality = means(judge(ranking, data, split, queries))
+        quality = average_metrics(judge(ranking, data, split, queries))
         metrics |= _prefixed(quality, "retrieve", split, data)
         if split == data.test_splits[0]:
             metrics |= model.search_fidelity(queries, found)
@@ -68,10 +68,10 @@ def evaluate_reranking(
         write_qrels(data.judgements(split, queries), run / f"{_file('rerank', split, data)}.qrels")
         for number, (form, arguments) in enumerate(forms.items()):
             found = model.rerank(queries, data.documents, candidates, **arguments)
-            ranking = without_own(found, data)
+            ranking = drop_own_hits(found, data)
             name = "rerank" if number == 0 else f"rerank-{form}"
             ranking.write(run / f"{_file(name, split, data)}.trec", model.__class__.__name__)
-            quality = means(judge(ranking, data, split, queries))
+            quality = average_metrics(judge(ranking, data, split, queries))
             metrics |= _prefixed(quality, name.replace("-", "/"), split, data)
     return metrics
 
@@ -82,7 +82,7 @@ def judge(
     """The metrics of every query: the one place where a run, a study or an analysis judges.
 
     A hit that is its own query counts nowhere if the collection says so (`data.drop_identical`);
-    to judge a whole depth, search for one document more, see `without_own`.
+    to judge a whole depth, search for one document more, see `drop_own_hits`.
 
     Args:
         ranking: of any system; queries that it lacks count 0.
@@ -94,16 +94,16 @@ def judge(
     """
     qrels = data.judgements(split, queries)
     metrics = tuple(dict.fromkeys((*data.metrics, *further)))
-    return evaluate_queries(without_own(ranking, data), qrels, metrics)
+    return evaluate_queries(drop_own_hits(ranking, data), qrels, metrics)
 
 
-def means(values: QueryMetrics | Iterable[Mapping[str, float]]) -> dict[str, float]:
+def average_metrics(values: QueryMetrics | Iterable[Mapping[str, float]]) -> dict[str, float]:
     """Metric → its mean over queries, of which there is at least one."""
     rows = list(values.values() if isinstance(values, Mapping) else values)
     return {name: fsum(row[name] for row in rows) / len(rows) for name in rows[0]}
 
 
-def without_own(ranking: Ranking, data: Any, depth: int | None = None) -> Ranking:
+def drop_own_hits(ranking: Ranking, data: Any, depth: int | None = None) -> Ranking:
     """A ranking without hits that are their own query, where the collection asks for that.
 
     Args:
@@ -127,7 +127,7 @@ def _prefixed(found: dict[str, float], name: str, split: str, data: Any) -> dict
     return {f"{place}/{metric}": value for metric, value in found.items()}
 
 
-def query_milliseconds(model: Any, data: Any, depth: int) -> dict[str, float]:
+def measure_latency(model: Any, data: Any, depth: int) -> dict[str, float]:
     """Latency of single queries, encoding included: median and 95th percentile in ms."""
     queries = data.test_queries(data.test_splits[0])
     times = []
@@ -142,7 +142,7 @@ def query_milliseconds(model: Any, data: Any, depth: int) -> dict[str, float]:
     }
 
 
-def index_bytes(folder: Path) -> int:
+def measure_index_bytes(folder: Path) -> int:
     """Bytes of all files of an index folder."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
@@ -153,7 +153,7 @@ def reset_peak_memory() -> None:
         Path("/proc/self/clear_refs").write_text("5")
 
 
-def peak_memory_bytes() -> int:
+def measure_peak_memory() -> int:
     """The largest resident size of this process since `reset_peak_memory`."""
     try:
         status = Path("/proc/self/status").read_text()

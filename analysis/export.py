@@ -7,9 +7,9 @@ import torch
 from omegaconf import DictConfig
 from torch import Tensor
 
-from analysis.model_card import model_card
-from analysis.run import restored
-from analysis.run_folder import asked_run, read_run
+from analysis.model_card import build_model_card
+from analysis.run import restore_run
+from analysis.run_folder import read_run, require_run
 from conf.command import command
 from gr_mvdr.files.reading import reading
 from gr_mvdr.files.writing import new_folder
@@ -50,7 +50,7 @@ def export_run(
     out = Path(out or read.path / "export")
     if out.exists():
         raise FileExistsError(f"out={out}: exists, must be a new folder")
-    system, data = restored(read.path, read.provenance.get("version", "0.1"), trust)
+    system, data = restore_run(read.path, read.provenance.get("version", "0.1"), trust)
     check_exportable(type(system))
     if isinstance(system, IdentifiedSystem):
         with reading(f"run={run}: cannot be exported"):  # its scheme may be broken
@@ -58,7 +58,9 @@ def export_run(
     tokenizer = load_tokenizer(read.path / "tokenizer")
     with new_folder(out) as folder:
         write_system(system, tokenizer, folder)
-        (folder / "README.md").write_text(model_card(read, system, tokenizer), encoding="utf-8")
+        (folder / "README.md").write_text(
+            build_model_card(read, system, tokenizer), encoding="utf-8"
+        )
         if check:
             difference = check_library(folder, system, data)
             print(f"sentence-transformers gives the run's scores to {difference:.0e}")
@@ -116,7 +118,7 @@ def _scored_pairs(system: Any, data: Any) -> tuple[Tensor, list[str], list[str]]
 
 @command("export")
 def main(config: DictConfig) -> None:
-    export_run(asked_run(config.run), config.out, config.check, config.trust)
+    export_run(require_run(config.run), config.out, config.check, config.trust)
 
 
 if __name__ == "__main__":

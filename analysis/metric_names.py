@@ -59,18 +59,18 @@ def bounds(key: str) -> tuple[str, str]:
     return f"{key}_low", f"{key}_high"
 
 
-def without_bounds(keys: Iterable[str]) -> list[str]:
+def drop_bounds(keys: Iterable[str]) -> list[str]:
     """The metrics that stand for themselves: not those that are an end of another's interval."""
     keys = list(keys)
     ends = {end for key in keys if set(bounds(key)) <= set(keys) for end in bounds(key)}
     return [key for key in keys if key not in ends]
 
 
-def with_intervals(metrics: Mapping[str, float]) -> dict[str, Statistic]:
+def join_intervals(metrics: Mapping[str, float]) -> dict[str, Statistic]:
     """The metrics of one run, each with its interval."""
     return {
         key: Statistic(metrics[key], None, *map(metrics.get, bounds(key)))
-        for key in without_bounds(metrics)
+        for key in drop_bounds(metrics)
     }
 
 
@@ -79,21 +79,21 @@ def group(key: str) -> str:
     return key.split("/")[0]
 
 
-def by_bin(key: str) -> bool:
+def is_bin(key: str) -> bool:
     """Is this one IDF bin of a metric?"""
     return "/idf_" in key
 
 
-def of_search(key: str) -> bool:
+def is_search(key: str) -> bool:
     """Is this a diagnosis of a generative system's search?"""
     return key.startswith("analysis/search/")
 
 
 def table(key: str) -> str:
     """What shares a table within its group: each analysis, IDF bins, every part of the search."""
-    if of_search(key):
+    if is_search(key):
         return section(key)
-    return f"{chapter(key)}, {'bins' if by_bin(key) else ''}"
+    return f"{chapter(key)}, {'bins' if is_bin(key) else ''}"
 
 
 def chapter(key: str) -> str:
@@ -118,7 +118,7 @@ def label(key: str) -> str:
 
 def full_label(key: str) -> str:
     """The metric's name where no heading stands over it: "retrieve test_unseen R@1"."""
-    return label(key) if of_search(key) else f"{section(key)} {label(key)}"
+    return label(key) if is_search(key) else f"{section(key)} {label(key)}"
 
 
 def column_label(key: str) -> str:
@@ -144,9 +144,9 @@ def order(key: str) -> tuple:
     rank = GROUPS.index(parts[0]) if parts[0] in GROUPS else len(GROUPS)
     if parts[0] == "analysis":
         measured = rank, chapters.place(parts[1])
-        if of_search(key):
+        if is_search(key):
             return *measured, len(parts), parts[2:-1], *_search_place(parts[-1])
-        return *measured, parts[1], int(by_bin(key)), min(map(_place, parts)), key
+        return *measured, parts[1], int(is_bin(key)), min(map(_place, parts)), key
     return rank, len(parts), "/".join(parts[:-1]), _place(parts[-1]), key
 
 

@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerBase
 
 from analysis import metric_names
 from analysis.run_folder import Run
-from analysis.tables import Cell, Table, markdown
+from analysis.tables import Cell, Table, format_markdown
 from gr_mvdr.heads.plain import Head
 from models.base import System
 from models.encoder_decoder import EncoderDecoder
@@ -21,22 +21,26 @@ from models.multi_vector import MultiVector
 _FOLDER = 'folder = "…"  # where this file lies'
 
 
-def model_card(run: Run, system: System, tokenizer: PreTrainedTokenizerBase) -> str:
+def build_model_card(run: Run, system: System, tokenizer: PreTrainedTokenizerBase) -> str:
     """The card's text, Markdown under a YAML header.
 
     Args:
         run: finished; system: its model; tokenizer: its tokeniser.
     """
     named = f"{run.system} on {run.provenance['collection']}"
-    header = ["---", f"library_name: {library(system, tokenizer)}", "tags: [retrieval, gr-mvdr]"]
+    header = [
+        "---",
+        f"library_name: {name_library(system, tokenizer)}",
+        "tags: [retrieval, gr-mvdr]",
+    ]
     parts = [
         [*header, "---", f"# {named}"],
         [_summary(run, system)],
-        markdown(_data(run)),
-        markdown(_sources(run)),
-        markdown(_metrics(run)),
-        markdown(_made(run, system)),
-        usage(system, tokenizer),
+        format_markdown(_data(run)),
+        format_markdown(_sources(run)),
+        format_markdown(_metrics(run)),
+        format_markdown(_made(run, system)),
+        explain_usage(system, tokenizer),
         ["## Licence", "", _licence()],
     ]
     return "\n\n".join("\n".join(part) for part in parts) + "\n"
@@ -93,7 +97,7 @@ def _metrics(run: Run) -> Table:
     keys = [key for key in sorted(keys, key=metric_names.order) if "@" in key.split("/")[-1]]
     columns = list(dict.fromkeys(map(metric_names.label, keys)))
     found: dict[str, dict[str, Cell]] = {}
-    for key, statistic in metric_names.with_intervals({k: run.metrics[k] for k in keys}).items():
+    for key, statistic in metric_names.join_intervals({k: run.metrics[k] for k in keys}).items():
         row = found.setdefault(metric_names.section(key), {})
         row[metric_names.label(key)] = Cell(metric_names.text(key, statistic))
     missing = Cell(metric_names.MISSING)
@@ -124,7 +128,7 @@ def _licence() -> str:
     )
 
 
-def library(system: System, tokenizer: PreTrainedTokenizerBase) -> str:
+def name_library(system: System, tokenizer: PreTrainedTokenizerBase) -> str:
     """The library that reads the folder best."""
     return "sentence-transformers" if _reads(system, tokenizer) else "transformers"
 
@@ -133,7 +137,7 @@ def _reads(system: System, tokenizer: PreTrainedTokenizerBase) -> bool:
     return isinstance(system, MultiVector) and not find_obstacles(system, tokenizer)
 
 
-def usage(system: System, tokenizer: PreTrainedTokenizerBase) -> list[str]:
+def explain_usage(system: System, tokenizer: PreTrainedTokenizerBase) -> list[str]:
     """The lines of the section; its blocks of code run one after the other."""
     lines = ["## How to load it", "", *_transformers(system)]
     if _reads(system, tokenizer):

@@ -19,7 +19,7 @@ PACKAGES = (
 VERSION = version("gr-mvdr")
 
 
-def provenance(system: str, model: Any, data: Any, seed: int) -> dict[str, Any]:
+def record_provenance(system: str, model: Any, data: Any, seed: int) -> dict[str, Any]:
     """What a reader needs to judge or repeat a run's numbers.
 
     Args:
@@ -45,13 +45,13 @@ def provenance(system: str, model: Any, data: Any, seed: int) -> dict[str, Any]:
         "seed": seed,
         "ranks": world_size(),
         "version": VERSION,
-        "git": git_revision(),
+        "git": find_revision(),
         "versions": {name: version(name) for name in PACKAGES},
         "hardware": _hardware(),
     }
 
 
-def git_revision() -> str:
+def find_revision() -> str:
     """The commit of this code, "-dirty" if files differ from it; "unknown" outside a clone."""
     root = Path(__file__).parents[1]
     command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
@@ -66,14 +66,14 @@ def _hardware() -> dict[str, Any]:
     gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
     return {
         "machine": platform.machine(),
-        "processor": processor(),
+        "processor": find_processor(),
         "cores": os.cpu_count(),
         "gpus": gpus,
         "python": platform.python_version(),
     }
 
 
-def processor() -> str:
+def find_processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.comparison.comparison import Comparison
-from analysis.comparison.page import numbers
+from analysis.comparison.page import tabulate_numbers
 from analysis.figures import read_gallery
 from analysis.run_folder import Run, flatten
 from analysis.tables import Table
@@ -69,7 +69,7 @@ def publish_comparison(
     if hasattr(logger, "log_table"):
         several = len(comparison.sections) > 1
         for section in comparison.sections:
-            columns, rows = numbers(Comparison([section]))
+            columns, rows = tabulate_numbers(Comparison([section]))
             rows.sort(key=lambda row: row[columns.index("paradigm")])
             name = f"comparison/{section.setting}" if several else "comparison"
             logger.log_table(name, columns=columns, data=rows)

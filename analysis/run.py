@@ -12,7 +12,7 @@ from analysis.analyse import analyse_run
 from analysis.provenance import VERSION
 from analysis.publish import publish_run
 from analysis.report.report import write_report
-from analysis.run_folder import asked_run, check_links, claimed, read_run
+from analysis.run_folder import check_links, claim_folder, read_run, require_run
 from conf.command import command
 from gr_mvdr.files.reading import reading
 from gr_mvdr.files.run_files import check_finite, read_metrics
@@ -51,9 +51,9 @@ def analyse_again(
     read = read_run(Path(run))
     check_links(read.path)
     version = read.provenance.get("version", "0.1")
-    model, data = restored(read.path, version, trust)
+    model, data = restore_run(read.path, version, trust)
     # An index in a folder of its own: the run's stays as it was searched.
-    with claimed(read.path):
+    with claim_folder(read.path):
         remove_abandoned(read.path, claimed=True)
         folder = temporary_folder("index")
         with reading(f"run={run}: cannot be indexed"):  # a part of it may be broken
@@ -68,7 +68,7 @@ def analyse_again(
     return metrics
 
 
-def restored(run: Path, version: str, trust: bool = False) -> tuple[Any, Any]:
+def restore_run(run: Path, version: str, trust: bool = False) -> tuple[Any, Any]:
     """The run's model, as it was after training, and its data.
 
     Args:
@@ -118,7 +118,7 @@ def _at_home(settings: dict[str, Any], trust: bool) -> dict[str, Any]:
 @command("analyse")
 def main(config: DictConfig) -> None:
     settings = OmegaConf.to_container(config.analysis, resolve=True)
-    run = asked_run(config.run)
+    run = require_run(config.run)
     logger = instantiate(config.logger) if config.get("logger") else None
     analyse_again(run, settings, list(config.peers), logger, config.trust)
 

@@ -105,7 +105,7 @@ class Run:
 
 
 @contextmanager
-def opened_run(config: DictConfig) -> Iterator[tuple[Path, list[str]]]:
+def open_run(config: DictConfig) -> Iterator[tuple[Path, list[str]]]:
     """`find_run`; where something is missing, the folder is this command's until the block ends.
 
     Of several ranks the first claims it, and sweeps away what a killed process left in it.
@@ -117,7 +117,7 @@ def opened_run(config: DictConfig) -> Iterator[tuple[Path, list[str]]]:
             run, missing = find_run(config)
             if missing and rank() == 0:
                 check_links(run)
-                held.enter_context(claimed(run))
+                held.enter_context(claim_folder(run))
                 run, missing = find_run(config)  # as the command before this one left it
                 remove_abandoned(run, claimed=True)
         yield run, missing
@@ -154,7 +154,7 @@ def find_run(config: DictConfig) -> tuple[Path, list[str]]:
         )
     if found not in (None, _choices(config)):
         raise ValueError(f"run={run}: cannot resume, it was made with another config.yaml")
-    return run, missing_parts(run)
+    return run, find_missing_parts(run)
 
 
 def start_run(config: DictConfig, record: dict[str, Any]) -> None:
@@ -168,7 +168,7 @@ def start_run(config: DictConfig, record: dict[str, Any]) -> None:
     write_text(run / "config.yaml", OmegaConf.to_yaml(config, resolve=True))
 
 
-def missing_parts(run: Path) -> list[str]:
+def find_missing_parts(run: Path) -> list[str]:
     """The parts of a run's folder that it lacks or that cannot be read, by what its metrics say.
 
     Not `checkpoints/`: a finished run may do without.
@@ -224,7 +224,7 @@ def flatten(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def asked_run(path: str | None) -> Path:
+def require_run(path: str | None) -> Path:
     """The run that a command is for.
 
     Raises:
@@ -268,7 +268,7 @@ def find_runs(folder: Path) -> list[Path]:
 
 
 @contextmanager
-def claimed(folder: Path) -> Iterator[None]:
+def claim_folder(folder: Path) -> Iterator[None]:
     """Keeps other commands out of a folder until the block ends, however it ends.
 
     `.lock` in it names the process, its host and its start. The system's lock on that file ends

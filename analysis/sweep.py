@@ -13,7 +13,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
-from analysis.compare import compare, comparison_logger
+from analysis.compare import compare, open_logger
 from analysis.comparison.comparison import Comparison
 from analysis.figures import Gallery, GalleryEntry
 from analysis.run_folder import Run
@@ -22,9 +22,9 @@ from analysis.studies.study import (
     TABLE,
     is_measure,
     read_rows,
-    study_table,
+    tabulate_study,
     write_study,
-    write_table,
+    write_study_table,
 )
 from analysis.tables import Row, describe_value
 
@@ -66,9 +66,9 @@ class CompareRuns(Callback):
         # Hydra turns a callback's exception into a warning, so that a sweep without its
         # comparison would exit with 0; SystemExit passes.
         try:
-            with comparison_logger(config, folder) as logger:
+            with open_logger(config, folder) as logger:
                 comparison = compare(runs, folder, self.mixed, logger, self.paper)
-                swept = swept_keys(config)
+                swept = find_swept_keys(config)
                 files = write_sweep_study(comparison, folder, swept, self.choices, self.curves)
                 print(*files, sep="\n", end="\n" * bool(files))
         except (ValueError, FileNotFoundError) as error:
@@ -78,7 +78,7 @@ class CompareRuns(Callback):
             sys.exit("error: the sweep's runs could not be compared")
 
 
-def swept_keys(config: DictConfig) -> list[str]:
+def find_swept_keys(config: DictConfig) -> list[str]:
     """The keys that a sweep varies: those of its configuration and of its command line."""
     keys = list(OmegaConf.select(config, "hydra.sweeper.params") or ())
     parsed = OverridesParser.create().parse_overrides(_overrides(config))
@@ -123,11 +123,13 @@ def write_sweep_study(
     for section, run in runs:
         identity = {"setting": section.setting} if several else {}
         identity |= {"system": run.system}
-        identity |= swept_values(run, swept, choices.get(run.path, {})) | {"seed": run.seed}
-        rows += [identity | row for row in run_rows(run)]
+        identity |= find_swept_values(run, swept, choices.get(run.path, {})) | {"seed": run.seed}
+        rows += [identity | row for row in read_run_rows(run)]
     title = "; ".join(section.setting for section in comparison.sections)
     write_study(rows, folder / TABLE)
-    write_table(study_table(rows, f"{title}; mean ± standard deviation over seeds"), folder)
+    write_study_table(
+        tabulate_study(rows, f"{title}; mean ± standard deviation over seeds"), folder
+    )
     return [folder / "study.md", *_draw(drawings, rows, title, folder)]
 
 
@@ -140,7 +142,7 @@ def _draw(drawings: Sequence[Curves], rows: Sequence[Row], title: str, folder: P
     return gallery.paths
 
 
-def run_rows(run: Run) -> list[Row]:
+def read_run_rows(run: Run) -> list[Row]:
     """The rows of a run's study; without one, a row of its main metrics and costs."""
     table = run.path / TABLE
     if table.is_file():
@@ -154,7 +156,7 @@ def run_rows(run: Run) -> list[Row]:
     return [row]
 
 
-def swept_values(run: Run, swept: Sequence[str], choices: Mapping[str, str]) -> Row:
+def find_swept_values(run: Run, swept: Sequence[str], choices: Mapping[str, str]) -> Row:
     """What a run chose of each swept key.
 
     Args:

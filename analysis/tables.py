@@ -38,7 +38,7 @@ class Table:
     chapter: str = ""
 
 
-def markdown(table: Table) -> list[str]:
+def format_markdown(table: Table) -> list[str]:
     """The lines of a table under its heading; the best are bold."""
     lines = [f"## {table.heading}", "", _markdown_row(table.corner, map(Cell, table.columns))]
     lines += ["|---|" + "---:|" * len(table.columns)]
@@ -50,7 +50,7 @@ def _markdown_row(name: str, cells: Iterable[Cell]) -> str:
     return f"| {' | '.join(text.replace('|', chr(92) + '|') for text in texts)} |"
 
 
-def summary(section: Section, keys: Sequence[str] | None = None) -> Table:
+def summarise_section(section: Section, keys: Sequence[str] | None = None) -> Table:
     """The metrics that matter, one row for each system, one column for each metric.
 
     Args:
@@ -67,7 +67,7 @@ def _cell(section: Section, key: str, group: Group) -> Cell:
     return Cell(metric_names.text(key, statistic), best)
 
 
-def comparison_tables(section: Section) -> list[Table]:
+def tabulate_section(section: Section) -> list[Table]:
     """Every metric of a comparison: rows are systems, and where they rerank in several forms,
     one for each form, since all of them order the same candidates."""
     keys = defaultdict(lambda: defaultdict(dict))
@@ -106,9 +106,9 @@ def _best(column: tuple[tuple[str, Statistic | None], ...]) -> float | None:
     return metric_names.best(present[0][0], [mean for _, mean in present]) if present else None
 
 
-def run_tables(metrics: dict[str, float]) -> dict[str, list[Table]]:
+def tabulate_run(metrics: dict[str, float]) -> dict[str, list[Table]]:
     """The metrics of one run, chapter by chapter; IDF bins have a table of their own."""
-    statistics = metric_names.with_intervals(metrics)
+    statistics = metric_names.join_intervals(metrics)
     keys = sorted(statistics, key=metric_names.order)
     tables = defaultdict(list)
     for (chapter, _), inside in groupby(keys, _chapter_and_table):
@@ -144,9 +144,9 @@ def _sections(keys: list[str]) -> dict[str, None]:
     return dict.fromkeys(map(metric_names.section, keys))
 
 
-def headline_cells(metrics: dict[str, float], splits: set[str]) -> list[tuple[str, str]]:
+def list_headlines(metrics: dict[str, float], splits: set[str]) -> list[tuple[str, str]]:
     """The metrics of one run that matter: name and value."""
-    statistics = metric_names.with_intervals(metrics)
+    statistics = metric_names.join_intervals(metrics)
     keys = metric_names.headlines(sorted(statistics, key=metric_names.order), splits)
     return [(metric_names.full_label(k), metric_names.text(k, statistics[k])) for k in keys]
 

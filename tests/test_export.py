@@ -14,8 +14,8 @@ from hydra import compose, initialize_config_dir
 from safetensors.torch import load_file
 
 from analysis.export import export_run
-from analysis.model_card import model_card
-from analysis.run import restored
+from analysis.model_card import build_model_card
+from analysis.run import restore_run
 from analysis.run_folder import UnfinishedRun, read_run
 from gr_mvdr.tokenizers import EOS_ID, load_tokenizer
 from models.export.folder import load_exported
@@ -63,7 +63,7 @@ def run_card(folder: Path) -> dict:
 @pytest.mark.parametrize("model", [name for name in MODELS if name != "bm25"])
 def test_a_run_loads_back_without_its_folder(runs, tmp_path, model):
     folder = export_run(runs / model, tmp_path / "exported")
-    system, data = restored(runs / model, "")
+    system, data = restore_run(runs / model, "")
     if model.startswith("dsi"):
         system.assign_new(data.documents)
     loaded = load_exported(folder)
@@ -103,7 +103,7 @@ def test_a_card_names_files_without_their_folders(runs, tmp_path):
     read = read_run(runs / "t5_seal")
     sources = {"sources": {"/home/me/corpus.jsonl": "ab12"}, "training_sources": {}}
     changed = replace(read, provenance=read.provenance | sources)
-    card = model_card(changed, load_exported(folder), load_tokenizer(folder))
+    card = build_model_card(changed, load_exported(folder), load_tokenizer(folder))
     assert "| corpus.jsonl | ab12 |" in card and "/home/me" not in card
 
 

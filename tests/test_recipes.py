@@ -18,7 +18,7 @@ from analysis.recipes.document import DOCUMENT, composed, documented
 from analysis.recipes.recipe import makers, read_recipe, read_recipes
 from analysis.recipes.rehearse import chosen_recipes, read_record, rehearse, run
 from analysis.recipes.work import Corpus, work
-from analysis.run import restored
+from analysis.run import restore_run
 from analysis.run_folder import find_runs
 from conf.checks import check_values
 from conf.rehearse import rehearsal_of, rehearsed
@@ -277,7 +277,7 @@ def test_weights_of_a_finished_run_search_without_training(tmp_path):
     assert first.read_text() == second.read_text()
     assert not (tmp_path / "taken/checkpoints").exists()
     with pytest.raises(FileNotFoundError, match=rf"weights={tmp_path}/trained: name that run"):
-        restored(tmp_path / "taken", "0")
+        restore_run(tmp_path / "taken", "0")
     with pytest.raises(ValueError, match=r"weights=.*another tokeniser"):
         train(small(tmp_path, "words", f"weights={tmp_path}/trained", "data.n_documents=50"))
     with pytest.raises(ValueError, match=r"weights=.*must be \(64, 128\)"):

@@ -23,7 +23,7 @@ PAIRS = 200  # of texts for each pair of systems: there are many pairs of system
 COLUMNS = {"equal_partner": "same strongest partner", "overlap": "overlap of weights"}
 
 
-def system_agreement(
+def measure_agreement(
     first: Any, second: Any, limit: int = PAIRS, special: Tensor | None = None
 ) -> dict[str, float]:
     """How alike two systems' directed alignments are, means over pairs.
@@ -84,12 +84,12 @@ def _agree(
     return float(equal[counted].float().mean()), float(overlap[counted].mean())
 
 
-def agreement_rows(runs: Sequence[AlignedRun]) -> list[Row]:
-    """For every two systems the measures of `system_agreement`; special tokens align nothing."""
+def compare_alignments(runs: Sequence[AlignedRun]) -> list[Row]:
+    """For every two systems the measures of `measure_agreement`; special tokens align nothing."""
     rows = []
     for first, second in combinations(runs, 2):
         special = _special(first, second)
-        found = system_agreement(first.store, second.store, PAIRS, special)
+        found = measure_agreement(first.store, second.store, PAIRS, special)
         rows.append({"first": first.label, "second": second.label} | found)
     return rows
 
@@ -102,7 +102,7 @@ def _special(*runs: AlignedRun) -> Tensor:
     return special
 
 
-def agreement_table(rows: Sequence[Row]) -> Table:
+def tabulate_agreement(rows: Sequence[Row]) -> Table:
     """Rows are pairs of systems; systems that cut texts differently have nothing to compare."""
     keys = [f"{direction}/{measure}" for direction in DIRECTIONS for measure in MEASURES]
     labels = [

@@ -11,10 +11,10 @@ from statistics import fmean, stdev
 from analysis.metric_names import (
     Statistic,
     best,
+    drop_bounds,
     headlines,
+    join_intervals,
     order,
-    with_intervals,
-    without_bounds,
 )
 from analysis.run_folder import Run, UnfinishedRun, find_runs, read_run
 
@@ -43,7 +43,7 @@ class Group:
             for key, value in run.metrics.items():
                 values[key].append(value)
         # An interval is of one run: over seeds the deviation tells more.
-        first = with_intervals(self.runs[0].metrics) if len(self.runs) == 1 else {}
+        first = join_intervals(self.runs[0].metrics) if len(self.runs) == 1 else {}
         return {
             key: first.get(key) or Statistic(fmean(seeds), stdev(seeds) if len(seeds) > 1 else None)
             for key, seeds in values.items()
@@ -74,7 +74,7 @@ class Section:
     def keys(self) -> list[str]:
         """All metrics of any group, in reading order; an interval stands with its metric."""
         found = {key for group in self.groups for key in group.statistics}
-        return sorted(without_bounds(found), key=order)
+        return sorted(drop_bounds(found), key=order)
 
     @property
     def headlines(self) -> list[str]:

@@ -39,8 +39,8 @@ def draw_comparison(section: Section, directory: Path, prefix: str = "") -> Gall
     if keys := _shared(section, "/mrr@10"):
         caption = "Mean over seeds; whiskers are the standard deviation of two or more seeds."
         entry = GalleryEntry(f"{prefix}mrr", "MRR@10, searching and reranking", caption)
-        gallery.add(effectiveness_bars(section, keys), entry)
-    curves = [group for group in section.groups if any(map(metric_names.by_bin, group.statistics))]
+        gallery.add(draw_effectiveness(section, keys), entry)
+    curves = [group for group in section.groups if any(map(metric_names.is_bin, group.statistics))]
     if curves:
         caption = (
             "How often a token aligns to an equal token, averaged over the token types of each IDF "
@@ -49,7 +49,7 @@ def draw_comparison(section: Section, directory: Path, prefix: str = "") -> Gall
             "has its own scale, since a document has more tokens to choose from than a query."
         )
         entry = GalleryEntry(f"{prefix}exact_match", "Exact match by IDF", caption)
-        gallery.add(exact_match_curves(section.setting, curves), entry)
+        gallery.add(draw_exact_match(section.setting, curves), entry)
     return gallery
 
 
@@ -61,7 +61,7 @@ def _shared(section: Section, suffix: str) -> list[str]:
 
 
 @matplotlib.rc_context(STYLE)
-def effectiveness_bars(section: Section, keys: Sequence[str]) -> Figure:
+def draw_effectiveness(section: Section, keys: Sequence[str]) -> Figure:
     """One cluster of bars for each metric, one bar for each system."""
     figure = Figure(figsize=(PAGE_WIDTH, 2.8), layout="constrained")
     axes = figure.subplots()
@@ -91,7 +91,7 @@ def effectiveness_bars(section: Section, keys: Sequence[str]) -> Figure:
 
 
 @matplotlib.rc_context(STYLE)
-def exact_match_curves(setting: str, groups: Sequence[Group]) -> Figure:
+def draw_exact_match(setting: str, groups: Sequence[Group]) -> Figure:
     """Exact-match rates of all systems against IDF, hard and soft, in both directions.
 
     Figures 2 and 3 of Wu et al. (§7.2), with every system in one plot.

@@ -11,20 +11,28 @@ from markupsafe import Markup
 
 from analysis import metric_names
 from analysis.chapters import reading
-from analysis.comparison.agreement import agreement_rows, agreement_table
+from analysis.comparison.agreement import compare_alignments, tabulate_agreement
 from analysis.comparison.comparison import Comparison, Group, Section
 from analysis.comparison.figures import draw_comparison
 from analysis.comparison.paper import PaperTable
 from analysis.comparison.significance import (
     Effectiveness,
-    difference_tables,
-    effectiveness,
-    interval_table,
+    compare_effectiveness,
+    tabulate_differences,
+    tabulate_intervals,
 )
 from analysis.figures import Gallery, GalleryEntry
-from analysis.report.cases import AlignedRun, case_browser, open_runs
-from analysis.report.report import picture, write_page
-from analysis.tables import Cell, Row, Table, comparison_tables, markdown, summary, write_rows
+from analysis.report.cases import AlignedRun, embed_cases, open_runs
+from analysis.report.report import embed_picture, write_page
+from analysis.tables import (
+    Cell,
+    Row,
+    Table,
+    format_markdown,
+    summarise_section,
+    tabulate_section,
+    write_rows,
+)
 from gr_mvdr.files.writing import new_file, write_text
 
 FIGURES = "comparison_figures"
@@ -32,7 +40,7 @@ IDENTITY = ("setting", "system", "paradigm", "seeds")
 
 
 @dataclass
-class Findings:
+class SectionFindings:
     """What was found out about the systems of a section beyond their metrics.
 
     Attributes:
@@ -49,7 +57,7 @@ class Findings:
     notes: list[str]
 
 
-def find_out(section: Section, figures: Path, prefix: str = "") -> Findings:
+def examine_section(section: Section, figures: Path, prefix: str = "") -> SectionFindings:
     """Draws, tests and opens what the section's runs left behind.
 
     Args:
@@ -58,8 +66,13 @@ def find_out(section: Section, figures: Path, prefix: str = "") -> Findings:
     # One seed of each system: an alignment is one run's own, not a mean.
     aligned, notes = open_runs([(group.runs[0], group.label) for group in section.groups])
     gallery = draw_comparison(section, figures, prefix)
-    return Findings(
-        section, gallery, effectiveness(section), agreement_rows(aligned), aligned, notes
+    return SectionFindings(
+        section,
+        gallery,
+        compare_effectiveness(section),
+        compare_alignments(aligned),
+        aligned,
+        notes,
     )
 
 
@@ -78,7 +91,7 @@ def write_comparison(
     directory.mkdir(parents=True, exist_ok=True)
     several = len(comparison.sections) > 1
     found = [
-        find_out(section, directory / FIGURES, f"{number}_" if several else "")
+        examine_section(section, directory / FIGURES, f"{number}_" if several else "")
         for number, section in enumerate(comparison.sections, start=1)
     ]
     tables = [
@@ -91,7 +104,7 @@ def write_comparison(
     return {"tables": tables, "pages": pages, "figures": figures}
 
 
-def numbers(comparison: Comparison) -> tuple[list[str], list[list]]:
+def tabulate_numbers(comparison: Comparison) -> tuple[list[str], list[list]]:
     """Columns and rows with plain numbers: a metric and, with several seeds, its "…/std"."""
     statistics = [g.statistics for s in comparison.sections for g in s.groups]
     keys = sorted({key for values in statistics for key in values}, key=metric_names.order)
@@ -108,13 +121,13 @@ def numbers(comparison: Comparison) -> tuple[list[str], list[list]]:
 
 
 def _write_csv(comparison: Comparison, directory: Path) -> Path:
-    path, (columns, rows) = directory / "comparison.csv", numbers(comparison)
+    path, (columns, rows) = directory / "comparison.csv", tabulate_numbers(comparison)
     with new_file(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([columns, *rows])
     return path
 
 
-def _write_tests(found: list[Findings], directory: Path) -> list[Path]:
+def _write_tests(found: list[SectionFindings], directory: Path) -> list[Path]:
     """What is said of every two systems: are their searches different, do they align alike?"""
     files = {
         "comparison_tests.csv": [(f.section.setting, f.effectiveness.rows()) for f in found],
@@ -132,7 +145,7 @@ def _write_tests(found: list[Findings], directory: Path) -> list[Path]:
 def _write_markdown(comparison: Comparison, directory: Path) -> Path:
     lines = ["# Comparison", ""]
     for section in comparison.sections:
-        lines += markdown(summary(section))
+        lines += format_markdown(summarise_section(section))
         lines += ["", "Mean ± sample standard deviation over seeds.", ""]
     lines += [f"- {note}" for note in comparison.notes]
     write_text(directory / "comparison.md", "\n".join(lines).rstrip() + "\n")
@@ -175,7 +188,7 @@ class Part:
 
 def write_comparison_page(
     comparison: Comparison,
-    found: Sequence[Findings],
+    found: Sequence[SectionFindings],
     directory: Path,
     papers: Sequence[PaperTable] = (),
 ) -> Path:
@@ -190,18 +203,20 @@ def write_comparison_page(
     return write_page(path, "comparison.html", **shown)
 
 
-def _part(found: Findings) -> Part:
+def _part(found: SectionFindings) -> Part:
     tested = found.effectiveness
     return Part(
         section=found.section,
         summaries=_summaries(found.section),
-        intervals=interval_table(tested) if tested.statistics else None,
-        differences=difference_tables(tested) if tested.differences else [],
+        intervals=tabulate_intervals(tested) if tested.statistics else None,
+        differences=tabulate_differences(tested) if tested.differences else [],
         test_notes=tested.notes if tested.statistics else [],
-        pictures=list(zip(found.gallery.entries, map(picture, found.gallery.paths), strict=True)),
-        browser=case_browser(found.aligned),
+        pictures=list(
+            zip(found.gallery.entries, map(embed_picture, found.gallery.paths), strict=True)
+        ),
+        browser=embed_cases(found.aligned),
         case_notes=found.notes,
-        agreement=agreement_table(found.agreement) if found.agreement else None,
+        agreement=tabulate_agreement(found.agreement) if found.agreement else None,
         chapters=_chapters(found.section),
     )
 
@@ -213,7 +228,7 @@ def _summaries(section: Section) -> list[Summary]:
 
 
 def _summary(section: Section, keys: list[str]) -> Summary:
-    table, paradigms = summary(section, keys), defaultdict(list)
+    table, paradigms = summarise_section(section, keys), defaultdict(list)
     for group, (_, cells) in zip(section.groups, table.rows, strict=True):
         paradigms[group.paradigm].append((group, cells))
     return Summary(table.columns, paradigms)
@@ -221,6 +236,6 @@ def _summary(section: Section, keys: list[str]) -> Summary:
 
 def _chapters(section: Section) -> dict[str, tuple[str, list[Table]]]:
     chapters = defaultdict(list)
-    for table in comparison_tables(section):
+    for table in tabulate_section(section):
         chapters[table.chapter].append(table)
     return {heading: (reading(heading), tables) for heading, tables in chapters.items()}

@@ -20,7 +20,7 @@ from analysis.comparison.significance import JUDGEMENTS, JudgedQueries
 from analysis.metric_names import MISSING, Statistic
 from analysis.run_folder import Run
 from analysis.studies.study import TABLE, read_rows
-from analysis.tables import Cell, Table, describe_value, markdown, write_rows
+from analysis.tables import Cell, Table, describe_value, format_markdown, write_rows
 from gr_mvdr.evaluation.metrics import rank_of
 from gr_mvdr.evaluation.significance import PERMUTATIONS, randomisation_test
 from gr_mvdr.files.writing import write_text
@@ -170,7 +170,7 @@ def _place(source: str, row: Mapping[str, Any]) -> str:
     return place
 
 
-def is_of(group: Group, row: PaperRow) -> bool:
+def is_of_row(group: Group, row: PaperRow) -> bool:
     """Whether a group's system, place and configuration are the row's."""
     run = group.runs[0]
     places = {key.rpartition("/")[0] for key in group.statistics}
@@ -189,7 +189,7 @@ def _has(run: Run, key: str, wanted: Any) -> bool:
     return str(describe_value(value)) in map(str, options)
 
 
-def measured(group: Group, row: PaperRow, metric: str) -> Statistic | None:
+def read_measurement(group: Group, row: PaperRow, metric: str) -> Statistic | None:
     """What the group's runs measured of a metric, in percent, mean and deviation over seeds."""
     if row.study:
         found = _of_study(group, row, metric)
@@ -232,7 +232,7 @@ class Line:
 
     def ours(self, metric: str) -> Statistic | None:
         """Our value, in percent."""
-        return measured(self.group, self.row, metric) if self.group else None
+        return read_measurement(self.group, self.row, metric) if self.group else None
 
     def difference(self, metric: str) -> float | None:
         """Our value minus the paper's, in points; None where either is missing."""
@@ -255,11 +255,11 @@ class Line:
         return self.queries.values(self.row.values)
 
 
-def paper_lines(section: Section, paper: Paper) -> list[Line]:
+def match_runs(section: Section, paper: Paper) -> list[Line]:
     """The rows in the paper's order; one that has several groups of ours becomes several lines."""
     lines = []
     for row in paper.rows:
-        found = [group for group in section.groups if is_of(group, row)]
+        found = [group for group in section.groups if is_of_row(group, row)]
         found.sort(key=lambda group: row.systems.index(group.runs[0].system))
         for group in found or [None]:
             name = f"{row.name}: {group.label}" if len(found) > 1 else row.name
@@ -279,7 +279,7 @@ def _p_values(above: Line, line: Line) -> dict[str, float]:
     }
 
 
-def paper_table(section: Section, paper: Paper, lines: Sequence[Line]) -> Table:
+def tabulate_paper(section: Section, paper: Paper, lines: Sequence[Line]) -> Table:
     """The lines as a table for people."""
     labels = [metric_names.label(metric) for metric in paper.metrics]
     kinds = ("paper", "ours", "difference")
@@ -312,7 +312,7 @@ def _p_text(p: float | None) -> str:
     return MISSING if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def explanation(paper: Paper, lines: Sequence[Line]) -> list[str]:
+def explain_table(paper: Paper, lines: Sequence[Line]) -> list[str]:
     """How to read the table, and what it lacks."""
     texts = [
         f"In percent; the paper's on {paper.collection}. Ours: mean ± sample standard deviation "
@@ -346,10 +346,10 @@ def write_paper_table(comparison: Comparison, paper: Paper, directory: Path) -> 
     directory.mkdir(parents=True, exist_ok=True)
     shown, records = [], []
     for section in _sections(comparison, paper):
-        lines = paper_lines(section, paper)
-        shown.append((paper_table(section, paper, lines), explanation(paper, lines)))
+        lines = match_runs(section, paper)
+        shown.append((tabulate_paper(section, paper, lines), explain_table(paper, lines)))
         records += [_record(section, line) for line in lines]
-    texts = [text for table, notes in shown for text in (*markdown(table), "", *notes, "")]
+    texts = [text for table, notes in shown for text in (*format_markdown(table), "", *notes, "")]
     write_text(directory / "paper_table.md", "\n".join(texts).rstrip() + "\n")
     write_rows(records, directory / "paper_table.csv")
     return shown

@@ -112,7 +112,7 @@ class Effectiveness:
         return [dict(vars(difference)) for difference in self.differences]
 
 
-def effectiveness(section: Section) -> Effectiveness:
+def compare_effectiveness(section: Section) -> Effectiveness:
     """Bootstraps and tests the searches of a section (Smucker et al., 2007).
 
     Every system that left its ranking and judgements takes part; judgements that differ from the
@@ -158,7 +158,7 @@ def _differences(values: dict[str, dict[str, np.ndarray]]) -> Iterator[Differenc
             yield Difference(metric, a, b, difference, p, corrected)
 
 
-def interval_table(found: Effectiveness) -> Table:
+def tabulate_intervals(found: Effectiveness) -> Table:
     """Rows are systems, columns metrics: "0.600 [0.571, 0.628]", the best in bold."""
     best = {m: max(values[m].mean for values in found.statistics.values()) for m in METRICS}
     rows = [
@@ -173,7 +173,7 @@ def _cell(statistic: Statistic, best: bool) -> Cell:
     return Cell(metric_names.text("retrieve", statistic), best)
 
 
-def difference_tables(found: Effectiveness) -> list[Table]:
+def tabulate_differences(found: Effectiveness) -> list[Table]:
     """For each metric a matrix: row minus column, with p; bold where it is below `LEVEL`."""
     labels = list(found.statistics)
     tables = []

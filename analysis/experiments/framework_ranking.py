@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from analysis.analysis import Findings
-from analysis.evaluation import QueryMetrics, judge, means
+from analysis.evaluation import QueryMetrics, average_metrics, judge
 from analysis.experiments.framework_ranking_figure import CAPTION, ranking_bars
 from analysis.figures import GalleryEntry
 from analysis.statistics import interval, pearson, spearman, spread
@@ -141,7 +141,7 @@ def _row(
     columns = [_aligned(own[query], truth[query]) for query in own]
     by_query = [spearman(*pair) for pair in columns]
     numbers = [value for value in by_query if isfinite(value)]
-    quality = means(found)
+    quality = average_metrics(found)
     mrr = torch.tensor([[values["mrr@10"]] for values in found.values()])
     low, high = interval(mrr, torch.ones_like(mrr))
     return {

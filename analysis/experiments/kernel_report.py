@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from analysis.analysis import Findings
-from analysis.evaluation import judge, means
+from analysis.evaluation import average_metrics, judge
 from analysis.experiments.kernel_figure import caption, kernel_curves
 from analysis.experiments.kernel_search import DEPTH, kernel_rankings
 from analysis.figures import GalleryEntry
@@ -142,7 +142,7 @@ def _retrieval(
     rankings = kernel_rankings(model, data.documents, chosen, sample, features, depth)
     found = {}
     for name, ranking in rankings.items():
-        quality = means(judge(ranking, data, split, chosen, QUALITY))
+        quality = average_metrics(judge(ranking, data, split, chosen, QUALITY))
         found[name] = {key: quality[key] for key in QUALITY} | {"queries": len(chosen)}
     return found
 

@@ -13,7 +13,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from analysis.provenance import git_revision, processor
+from analysis.provenance import find_processor, find_revision
 from analysis.recipes.recipe import Recipe, makers, read_recipes
 from analysis.run_folder import find_runs
 from conf.command import report_errors
@@ -41,7 +41,7 @@ def rehearse(names: Sequence[str], folder: Path, record: Path = RECORD) -> list[
     Raises:
         ValueError: no recipe of a name.
     """
-    recipes, commit, failed = read_recipes(), git_revision(), []
+    recipes, commit, failed = read_recipes(), find_revision(), []
     chosen = chosen_recipes(recipes, names)
     for number, recipe in enumerate(chosen, start=1):
         print(f"{number}/{len(chosen)} {recipe.name}: ", end="", flush=True)
@@ -72,7 +72,7 @@ def remember(record: Path, name: str, rehearsal: dict[str, Any] | None) -> None:
 def entry(commit: str, seconds: int) -> dict[str, Any]:
     """What is remembered of a rehearsal."""
     today = date.today().isoformat()
-    return {"date": today, "commit": commit, "seconds": seconds, "machine": processor()}
+    return {"date": today, "commit": commit, "seconds": seconds, "machine": find_processor()}
 
 
 def chosen_recipes(recipes: list[Recipe], names: Sequence[str]) -> list[Recipe]:
@@ -124,5 +124,5 @@ def read_record(record: Path = RECORD) -> dict[str, dict[str, Any]]:
 
 if __name__ == "__main__":
     with report_errors():
-        failed = rehearse(sys.argv[1:], ROOT / "outputs" / "rehearsals" / git_revision())
+        failed = rehearse(sys.argv[1:], ROOT / "outputs" / "rehearsals" / find_revision())
     sys.exit(f"failed: {', '.join(failed)}" if failed else 0)

@@ -121,7 +121,7 @@ class AlignedRun:
         return found.get(pair[1], float("-inf"))
 
 
-def aligned_run(run: Run, label: str) -> AlignedRun | None:
+def open_alignments(run: Run, label: str) -> AlignedRun | None:
     """Opens the alignments of a run; None where it has none, as a cross-encoder.
 
     Raises:
@@ -134,7 +134,7 @@ def aligned_run(run: Run, label: str) -> AlignedRun | None:
     return AlignedRun(label, AlignmentStore(folder), read_vocabulary(folder), found)
 
 
-def cases_of(
+def build_cases(
     runs: Sequence[AlignedRun], judged: int | None = None, each: int = 4, seed: int = 0
 ) -> dict[str, Any]:
     """The cases of one or several runs over the same collection, ready for JSON.
@@ -149,7 +149,7 @@ def cases_of(
     Returns:
         {"systems": [{label, paradigm, direction, tokens}], "cases": [{group, query, document,
         views}]}; a view holds tokens as places in the system's `tokens`, and for each direction
-        the matrices of `packed`, layer after layer, in each the mean of the heads and then, if
+        the matrices of `pack_matrices`, layer by layer: of each the mean of the heads and then, if
         there are several, every head. Of a system that is not generative, "own" is its A itself.
     """
     shared = set.intersection(*(set(run.numbers) for run in runs)) or set(runs[0].numbers)
@@ -223,7 +223,9 @@ def _view(run: AlignedRun, lexicon: _Lexicon, pair: Pair) -> dict[str, Any]:
     # A generative system's own alignment is its directed one.
     own = (OWN,) if own_direction(run.paradigm) == "query_to_document" else ()
     weights = {
-        reading: packed(torch.cat([_matrices(layer, run.paradigm, reading) for layer in layers]))
+        reading: pack_matrices(
+            torch.cat([_matrices(layer, run.paradigm, reading) for layer in layers])
+        )
         for reading in (*DIRECTIONS, *own)
     }
     return {
@@ -261,7 +263,7 @@ def _matrices(pair: PairAlignment, paradigm: str, reading: str) -> Tensor:
     return torch.cat([mean, directed_alignment(alone, paradigm, reading)])
 
 
-def packed(matrices: Tensor) -> dict[str, Any]:
+def pack_matrices(matrices: Tensor) -> dict[str, Any]:
     """Matrices for a page: bytes from 0, a matrix's smallest weight, to 255, its largest.
 
     A softmax over a long text leaves every weight close to the smallest: from zero, all cells
@@ -297,22 +299,22 @@ def open_runs(runs: Sequence[tuple[Run, str]]) -> tuple[list[AlignedRun], list[s
     opened, notes = [], []
     for run, label in runs:
         try:
-            opened.append(aligned_run(run, label))
+            opened.append(open_alignments(run, label))
         except (FileNotFoundError, ValueError) as error:
             notes.append(f"{label}: its alignments cannot be shown. {error}")
     return [run for run in opened if run is not None and len(run.store)], notes
 
 
-def case_browser(runs: Sequence[AlignedRun], judged: int | None = None) -> Markup | None:
+def embed_cases(runs: Sequence[AlignedRun], judged: int | None = None) -> Markup | None:
     """The data of `templates/cases.html`, safe within a script element; None without runs.
 
     Args:
-        runs: over the same collection. judged: see `analysis.report.cases.cases_of`.
+        runs: over the same collection. judged: see `analysis.report.cases.build_cases`.
     """
-    return as_script(cases_of(runs, judged)) if runs else None
+    return embed_json(build_cases(runs, judged)) if runs else None
 
 
-def as_script(data: dict) -> Markup:
+def embed_json(data: dict) -> Markup:
     """JSON that cannot end the script element around it, whatever the texts say."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return Markup(text.replace("<", "\\u003c"))

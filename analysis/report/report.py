@@ -11,9 +11,9 @@ import jinja2
 from analysis.chapters import of_figure, place, reading, title
 from analysis.comparison.comparison import splits_of
 from analysis.figures import GalleryEntry, read_gallery
-from analysis.report.cases import case_browser, open_runs
+from analysis.report.cases import embed_cases, open_runs
 from analysis.run_folder import Run, flatten, read_run
-from analysis.tables import headline_cells, run_tables
+from analysis.tables import list_headlines, tabulate_run
 from gr_mvdr.files.writing import write_text
 
 Picture = tuple[GalleryEntry, str]
@@ -43,14 +43,14 @@ def write_report(
     others = [_peer(read, Path(peer)) for peer in peers]
     labelled = zip([read, *others], _labels([read, *others]), strict=True)
     aligned, notes = open_runs(list(labelled))
-    browser = case_browser(aligned, judged=1)
+    browser = embed_cases(aligned, judged=1)
     gallery = _gallery(read.path / "figures")
-    tables = run_tables(read.metrics)
+    tables = tabulate_run(read.metrics)
     return write_page(
         read.path / "report.html",
         "report.html",
         run=read,
-        headlines=headline_cells(read.metrics, splits_of(read.metrics)),
+        headlines=list_headlines(read.metrics, splits_of(read.metrics)),
         metrics=tables,
         explanations={chapter: reading(chapter) for chapter in tables},
         figures=_chapters([(entry, image) for entry, image in gallery if not entry.case]),
@@ -82,7 +82,9 @@ def _labels(runs: Sequence[Run]) -> list[str]:
 
 
 def _gallery(directory: Path) -> list[Picture]:
-    return [(entry, picture(directory / f"{entry.name}.png")) for entry in read_gallery(directory)]
+    return [
+        (entry, embed_picture(directory / f"{entry.name}.png")) for entry in read_gallery(directory)
+    ]
 
 
 def _chapters(gallery: Sequence[Picture]) -> dict[str, list[Picture]]:
@@ -101,7 +103,7 @@ def _texts(nested: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def picture(path: Path) -> str:
+def embed_picture(path: Path) -> str:
     """A PNG as a data URL, so that the page needs no other file."""
     return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
 

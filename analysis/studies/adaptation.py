@@ -16,7 +16,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from analysis.evaluation import judge, means, without_own
+from analysis.evaluation import average_metrics, drop_own_hits, judge
 from analysis.figures import COLOURS, PAGE_WIDTH, PANEL_HEIGHT, STYLE, GalleryEntry
 from analysis.metric_names import MISSING, Statistic
 from analysis.studies.study import Findings
@@ -121,12 +121,12 @@ class Adaptation:
         qrels = data.judgements(split, queries)
         encoded = model.encoded_queries(queries)
         ranking = model.retrieve_encoded(encoded, self.depth + data.drop_identical, **self.search)
-        ranking = without_own(ranking, data, self.depth)
+        ranking = drop_own_hits(ranking, data, self.depth)
         candidates = {query: ranking.documents(query) for query in qrels}
         scores, calls = {}, {}
         for strategy in track(self.strategies, "scoring every strategy"):
             scoring = Scoring(strategy.alignment, model.scoring.normaliser)
-            with counted_calls(model.encoder) as counter:
+            with count_calls(model.encoder) as counter:
                 found = model.rerank_encoded(encoded, candidates, scoring)
             scores[strategy] = judge(found, data, split, queries, [CHOSEN_BY])
             calls[strategy] = counter[0]
@@ -159,11 +159,11 @@ def _fold(size: int, number: int, own: set[str], scores: dict) -> Fold:
     }
     best = max(worth, key=worth.get)  # the first of equally good ones
     others = [values for query, values in scores[best].items() if query not in own]
-    return Fold(size, number, best, worth[best], means(others))
+    return Fold(size, number, best, worth[best], average_metrics(others))
 
 
 @contextmanager
-def counted_calls(module: Any):
+def count_calls(module: Any):
     """Counts a module's forward passes: yields a list of one number."""
     counter = [0]
 
@@ -178,7 +178,7 @@ def counted_calls(module: Any):
 
 
 def _findings(scores: dict, calls: dict, folds: Sequence[Fold], setting: str) -> Findings:
-    grid = {strategy: means(values) for strategy, values in scores.items()}
+    grid = {strategy: average_metrics(values) for strategy, values in scores.items()}
     few = {size: _spread([f for f in folds if f.size == size]) for size in _sizes(folds)}
     rows: list[Row] = [
         _identity(strategy) | grid[strategy] | {"cost/encoder_calls": calls[strategy]}
@@ -200,7 +200,7 @@ def _findings(scores: dict, calls: dict, folds: Sequence[Fold], setting: str) ->
     return Findings(
         rows,
         _table(chosen, shown, setting),
-        adaptation_figure(chosen, shown, setting),
+        draw_adaptation(chosen, shown, setting),
         entry,
         metrics,
         {"study_folds": list(map(_fold_row, folds))} if folds else {},
@@ -241,7 +241,7 @@ def _table(grid: dict[str, float], few: dict[int, Statistic], setting: str) -> T
 
 
 @matplotlib.rc_context(STYLE)
-def adaptation_figure(
+def draw_adaptation(
     grid: Mapping[str, float], few_shot: Mapping[int, Statistic], title: str
 ) -> Figure:
     """Draws nDCG@10 of every strategy, and of the folds' choices.
@@ -258,14 +258,14 @@ def adaptation_figure(
     bars = axes.bar(range(len(grid)), list(grid.values()), 0.7, color=colours)
     axes.bar_label(bars, fmt="%.2f", fontsize=7, padding=2)
     places = [len(grid) + 0.3 + number for number in range(len(few_shot))]
-    means = [statistic.mean for statistic in few_shot.values()]
+    heights = [statistic.mean for statistic in few_shot.values()]
     spread = [statistic.std or 0 for statistic in few_shot.values()]
-    bars = axes.bar(places, means, 0.7, yerr=spread, capsize=2, color=COLOURS[2])
+    bars = axes.bar(places, heights, 0.7, yerr=spread, capsize=2, color=COLOURS[2])
     axes.bar_label(bars, fmt="%.2f", fontsize=7, padding=2)
     axes.axhline(next(iter(grid.values())), color="black", linestyle="--", linewidth=1)
     axes.set_xticks([*range(len(grid)), *places], names, fontsize=7)
     axes.set_ylabel("nDCG@10")
-    axes.set_ylim(0, 1.1 * max([*grid.values(), *map(sum, zip(means, spread, strict=True)), 0.1]))
+    axes.set_ylim(0, 1.1 * max([*grid.values(), *map(sum, zip(heights, spread, strict=True)), 0.1]))
     axes.grid(axis="y")
     figure.suptitle(title, parse_math=False)
     return figure

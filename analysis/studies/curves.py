@@ -13,7 +13,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from analysis import metric_names
 from analysis.figures import COLOURS, COLUMN_WIDTH, MARKERS, PAGE_WIDTH, PANEL_HEIGHT, STYLE
 from analysis.metric_names import Statistic
-from analysis.studies.study import columns_of, is_measure, over_seeds
+from analysis.studies.study import average_seeds, is_measure, order_columns
 from analysis.tables import Row
 
 LEGEND_ROW = 0.2  # inches that a row of the legend takes
@@ -129,7 +129,7 @@ def _panels(curves: Curves, rows: Sequence[Row]) -> dict[str, dict[str, list[Poi
     """Panel → line → its points by x, panels and lines in the rows' order."""
     _check_columns(curves, rows)
     panels: dict[str, dict[str, list[Point]]] = {}
-    for settings, statistics in over_seeds(rows):
+    for settings, statistics in average_seeds(rows):
         x = statistics[curves.x].mean if curves.x in statistics else settings.get(curves.x)
         if x is None or curves.y not in statistics or not _chosen(curves, settings):
             continue
@@ -163,7 +163,7 @@ def _chosen(curves: Curves, settings: Row) -> bool:
 
 
 def _check_columns(curves: Curves, rows: Sequence[Row]) -> None:
-    known = columns_of(rows)
+    known = order_columns(rows)
     asked = [("x", curves.x), ("y", curves.y), *(("hue", name) for name in curves.hues)]
     asked += [("column", name) for name in curves.columns]
     asked += [("where", name) for name in curves.where]

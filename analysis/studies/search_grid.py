@@ -7,10 +7,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from analysis.evaluation import index_bytes, judge, means
+from analysis.evaluation import average_metrics, judge, measure_index_bytes
 from analysis.figures import GalleryEntry
 from analysis.studies.curves import Curves, draw_curves
-from analysis.studies.study import Findings, study_table
+from analysis.studies.study import Findings, tabulate_study
 from analysis.tables import Row
 from gr_mvdr.evaluation.metrics import METRICS, rank_of
 from gr_mvdr.evaluation.ranking import Ranking, recall_of_exact
@@ -103,7 +103,9 @@ class SearchGrid:
             except ValueError as error:  # such as more neighbours than the index has tokens
                 warnings.warn(f"study: {setting} left out: {error}", stacklevel=2)
                 continue
-            quality = means(judge(ranking, data, split, queries, METRICS))  # curves may name these
+            quality = average_metrics(
+                judge(ranking, data, split, queries, METRICS)
+            )  # curves may name these
             quality[f"recall_of_exact@{FIRST}"] = recall_of_exact(exact, ranking, FIRST)
             rows.append(setting | quality | costs)
         return self._findings(rows, f"{data.collection.name} ({split}), {len(encoded):,} queries")
@@ -121,7 +123,7 @@ class SearchGrid:
         counted = {key: value - before[key] for key, value in vars(model.searcher.costs).items()}
         costs = {"cost/query_ms": milliseconds / len(encoded)} | SearchCosts(**counted).metrics()
         costs["cost/bytes_per_token"] = model.searcher.bytes_per_token
-        costs["cost/index_bytes"] = index_bytes(run / "index")
+        costs["cost/index_bytes"] = measure_index_bytes(run / "index")
         return ranking, costs
 
     def _findings(self, rows: list[Row], setting: str) -> Findings:
@@ -130,4 +132,6 @@ class SearchGrid:
         caption = self.curves.caption or "One point for each setting of the search."
         entry = GalleryEntry("study", self.curves.title, f"{caption} {setting}.")
         figure = draw_curves(self.curves, rows, setting)
-        return Findings(rows, study_table(rows, f"{self.curves.title}: {setting}"), figure, entry)
+        return Findings(
+            rows, tabulate_study(rows, f"{self.curves.title}: {setting}"), figure, entry
+        )

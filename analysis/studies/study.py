@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from analysis import metric_names
 from analysis.figures import Gallery, GalleryEntry
 from analysis.metric_names import Statistic
-from analysis.tables import Cell, Row, Table, markdown, write_rows
+from analysis.tables import Cell, Row, Table, format_markdown, write_rows
 from gr_mvdr.files.writing import write_text
 from gr_mvdr.parts import admitting, build
 
@@ -97,7 +97,7 @@ def run_study(
     write_study(found.rows, Path(run) / TABLE)
     for name, rows in found.further.items():
         write_study(rows, Path(run) / f"{name}.csv")
-    write_table(found.table, Path(run))
+    write_study_table(found.table, Path(run))
     Gallery(Path(run) / "figures", keep=True).add(found.figure, found.entry)
     return found.metrics
 
@@ -114,7 +114,7 @@ def is_measure(column: str) -> bool:
     return "@" in column or column.startswith("cost/")
 
 
-def columns_of(rows: Sequence[Row]) -> list[str]:
+def order_columns(rows: Sequence[Row]) -> list[str]:
     """All columns in their first order, settings before measures."""
     columns = list(dict.fromkeys(column for row in rows for column in row))
     return sorted(columns, key=is_measure)
@@ -122,7 +122,7 @@ def columns_of(rows: Sequence[Row]) -> list[str]:
 
 def write_study(rows: Sequence[Row], path: Path) -> None:
     """Writes a study's CSV; None is "null", what a row lacks is empty."""
-    write_rows(rows, path, columns_of(rows), none="null")
+    write_rows(rows, path, order_columns(rows), none="null")
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -141,7 +141,7 @@ def _value(text: str) -> Any:
     return None if text == "null" else text
 
 
-def over_seeds(rows: Sequence[Row]) -> list[tuple[Row, dict[str, Statistic]]]:
+def average_seeds(rows: Sequence[Row]) -> list[tuple[Row, dict[str, Statistic]]]:
     """Each setting with its measures, mean and sample standard deviation over the seeds."""
     groups: dict[tuple, list[Row]] = defaultdict(list)
     for row in rows:
@@ -162,12 +162,12 @@ def _statistics(rows: Sequence[Row]) -> dict[str, Statistic]:
     }
 
 
-def study_table(rows: Sequence[Row], heading: str) -> Table:
+def tabulate_study(rows: Sequence[Row], heading: str) -> Table:
     """The rows for people, seeds averaged: the settings, then the measures."""
-    settings = [c for c in columns_of(rows) if not is_measure(c) and c != SEED]
-    measures = [column for column in columns_of(rows) if is_measure(column)]
+    settings = [c for c in order_columns(rows) if not is_measure(c) and c != SEED]
+    measures = [column for column in order_columns(rows) if is_measure(column)]
     lines = []
-    for setting, statistics in over_seeds(rows):
+    for setting, statistics in average_seeds(rows):
         texts = [_text(setting, column) for column in settings]
         texts += [metric_names.text(column, statistics.get(column)) for column in measures]
         lines.append((texts[0], list(map(Cell, texts[1:]))))
@@ -180,6 +180,6 @@ def _text(setting: Row, column: str) -> str:
     return "null" if value is None else str(value)
 
 
-def write_table(table: Table, folder: Path) -> None:
+def write_study_table(table: Table, folder: Path) -> None:
     """Writes `study.md` into a folder."""
-    write_text(folder / f"{NAME}.md", "\n".join(markdown(table)) + "\n")
+    write_text(folder / f"{NAME}.md", "\n".join(format_markdown(table)) + "\n")

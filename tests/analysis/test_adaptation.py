@@ -7,7 +7,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from analysis.metric_names import Statistic
-from analysis.studies.adaptation import Adaptation, Strategy, adaptation_figure
+from analysis.studies.adaptation import Adaptation, Strategy, draw_adaptation
 from analysis.studies.study import check_study, run_study
 from gr_mvdr.alignment import TopK, TopP
 from gr_mvdr.evaluation.metrics import evaluate
@@ -138,7 +138,7 @@ def test_names_in_the_figure_do_not_overlap():
     grid = {f"top-k={k}": 0.5 for k in (1, 2, 4, 6, 8)}
     grid |= {f"top-p={p:.1%}": 0.4 for p in (0.005, 0.01, 0.015, 0.02)}
     few_shot = {8: Statistic(0.5, 0.1), 16: Statistic(0.6)}
-    figure = adaptation_figure(grid, few_shot, "t")
+    figure = draw_adaptation(grid, few_shot, "t")
     FigureCanvasAgg(figure).draw()
     (axes,) = figure.axes
     boxes = [label.get_window_extent() for label in axes.get_xticklabels()]

@@ -6,7 +6,14 @@ import pytest
 import torch
 
 from analysis.directed_alignment import directed_alignment
-from analysis.report.cases import AlignedRun, Candidate, as_script, cases_of, choose_cases, packed
+from analysis.report.cases import (
+    AlignedRun,
+    Candidate,
+    build_cases,
+    choose_cases,
+    embed_json,
+    pack_matrices,
+)
 from analysis.store.alignment_store import AlignmentStore, StoreDescription
 from analysis.store.alignment_writer import AlignmentWriter
 from analysis.store.vocabulary import Vocabulary, read_vocabulary, write_vocabulary
@@ -83,7 +90,7 @@ def stored(folder, explanation, paradigm, ranks, system="a"):
 def test_a_case_holds_every_layer_and_head_of_both_directions(tmp_path, make_explanation):
     explanation = make_explanation(3, layers=2, heads=3)
     run = stored(tmp_path / "a", explanation, "generative", [1, 4, 0])
-    data = cases_of([run])
+    data = build_cases([run])
     json.dumps(data, allow_nan=False)
     assert [(case["group"], case["query"]) for case in data["cases"]] == [
         ("best", "q0"),
@@ -113,19 +120,19 @@ def test_systems_disagree_where_their_reciprocal_ranks_differ_most(tmp_path, mak
     vectors = Explanation(generative.layers)
     first = stored(tmp_path / "a", generative, "generative", [1, 1, 0, 2, 2, 2], "seal")
     second = stored(tmp_path / "b", vectors, "multi_vector", [1, 2, 1, 2, 1, 2], "colbert")
-    data = cases_of([first, second], each=2)
+    data = build_cases([first, second], each=2)
     found = {case["query"]: case for case in data["cases"] if case["group"] == "disagreement"}
     assert set(found) == {"q2", "q1"}
     assert [view["rank"] for view in found["q2"]["views"].values()] == [None, 1]
     assert [system["label"] for system in data["systems"]] == ["seal", "colbert"]
-    alone = cases_of([first], each=2)
+    alone = build_cases([first], each=2)
     assert "disagreement" not in {case["group"] for case in alone["cases"]}
 
 
 def test_weights_are_kept_to_a_step_of_their_range():
     weights = torch.rand(3, 7, 5, generator=torch.Generator().manual_seed(0)) / 100 + 0.5
     weights[1] = 0.25
-    found = unpacked({"weights": {"x": packed(weights)}}, "x", 7, 5)
+    found = unpacked({"weights": {"x": pack_matrices(weights)}}, "x", 7, 5)
     assert torch.allclose(found, weights, atol=0.01 / 255)
 
 
@@ -166,5 +173,5 @@ def test_the_vocabulary_holds_the_tokens_of_the_store(tmp_path, make_explanation
 
 
 def test_no_text_ends_its_script():
-    text = as_script({"token": "</script><!--"})
+    text = embed_json({"token": "</script><!--"})
     assert "<" not in text and json.loads(text) == {"token": "</script><!--"}

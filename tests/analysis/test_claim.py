@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from analysis.run_folder import LOCK, claimed
+from analysis.run_folder import LOCK, claim_folder
 
 
 def child(folder, then):
@@ -15,7 +15,7 @@ def child(folder, then):
     reads, writes = os.pipe()
     if not (number := os.fork()):
         try:
-            with claimed(folder):
+            with claim_folder(folder):
                 os.write(writes, b"1")
                 then()
         finally:
@@ -28,19 +28,22 @@ def child(folder, then):
 def test_the_second_command_is_told_who_has_the_folder(tmp_path):
     owner = child(tmp_path / "run", signal.pause)
     said = rf"process {owner} on {socket.gethostname()} works in it since \d{{4}}-"
-    with pytest.raises(ValueError, match=said), claimed(tmp_path / "run"):
+    with pytest.raises(ValueError, match=said), claim_folder(tmp_path / "run"):
         pass
     os.kill(owner, signal.SIGKILL)
     os.waitpid(owner, 0)
-    with claimed(tmp_path / "run"):  # what a killed one left is taken over
+    with claim_folder(tmp_path / "run"):  # what a killed one left is taken over
         assert json.loads((tmp_path / "run" / LOCK).read_text())["pid"] == os.getpid()
-        with pytest.raises(ValueError, match=f"process {os.getpid()}"), claimed(tmp_path / "run"):
+        with (
+            pytest.raises(ValueError, match=f"process {os.getpid()}"),
+            claim_folder(tmp_path / "run"),
+        ):
             pass
     assert not (tmp_path / "run").exists(), "nothing came into it"
 
 
 def test_a_folder_is_released_after_errors_and_kept_if_something_is_in_it(tmp_path):
-    with pytest.raises(KeyboardInterrupt), claimed(tmp_path / "run"):
+    with pytest.raises(KeyboardInterrupt), claim_folder(tmp_path / "run"):
         (tmp_path / "run/config.yaml").touch()
         raise KeyboardInterrupt
     assert os.listdir(tmp_path / "run") == ["config.yaml"]
@@ -59,7 +62,7 @@ def test_a_child_does_not_keep_what_its_parent_claimed(tmp_path):
     os.waitpid(child(tmp_path / "run", fork_and_die), 0)
     worker = int.from_bytes(os.read(reads, 4), "big")
     try:
-        with claimed(tmp_path / "run"):
+        with claim_folder(tmp_path / "run"):
             pass
     finally:
         os.kill(worker, signal.SIGKILL)
@@ -77,21 +80,21 @@ def test_a_child_does_not_keep_what_its_parent_claimed(tmp_path):
 )
 def test_a_file_that_was_left_is_judged_by_what_it_says(changed, is_free, tmp_path):
     tmp_path = tmp_path / "run"
-    with claimed(tmp_path):
+    with claim_folder(tmp_path):
         own = json.loads((tmp_path / LOCK).read_text())
     tmp_path.mkdir()
     (tmp_path / LOCK).write_text(json.dumps(own | changed))
     if is_free:
-        with claimed(tmp_path):
+        with claim_folder(tmp_path):
             pass
         return
     hint = f"if it has ended, remove {tmp_path / LOCK}" if changed else "works in it since"
-    with pytest.raises(ValueError, match=hint), claimed(tmp_path):
+    with pytest.raises(ValueError, match=hint), claim_folder(tmp_path):
         pass
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"pid": "x"}'])
 def test_a_file_that_says_nothing_is_no_owner(content, tmp_path):
     (tmp_path / LOCK).write_text(content)
-    with claimed(tmp_path):
+    with claim_folder(tmp_path):
         pass

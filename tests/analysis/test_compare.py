@@ -13,7 +13,7 @@ from analysis.compare import compare, main
 from analysis.comparison.comparison import compare_runs
 from analysis.metric_names import Statistic
 from analysis.sweep import CompareRuns
-from analysis.tables import comparison_tables, summary
+from analysis.tables import summarise_section, tabulate_section
 from gr_mvdr.evaluation.metrics import METRICS
 
 ROOT = Path(__file__).parents[2]
@@ -58,7 +58,7 @@ def test_mean_and_sample_standard_deviation_over_seeds(sweep):
 
 def test_the_summary_marks_the_best_of_each_column(sweep):
     (section,) = compare_runs([sweep]).sections
-    table = summary(section)
+    table = summarise_section(section)
     assert table.columns == [
         "retrieve R@1",
         "retrieve MRR@10",
@@ -83,20 +83,20 @@ def test_the_search_of_generative_systems_stands_beside_the_others(sweep):
     worse = metrics | {"analysis/search/search_error@10": 0.5}
     write_run(sweep / "12", "genre", 1, worse)
     (section,) = compare_runs([sweep]).sections
-    table = summary(section)
+    table = summarise_section(section)
     rows = {name: dict(zip(table.columns, cells, strict=True)) for name, cells in table.rows}
     assert rows["dsi"]["search error@10"] == ("0.250", True)  # the smaller error is the better
     assert rows["genre"]["search error@10"] == ("0.500", False)
     assert rows["bm25"]["search error@10"] == rows["bm25"]["model error@10"] == ("–", False)
     assert "luck@10" not in table.columns
-    tables = {table.heading: table for table in comparison_tables(section)}
+    tables = {table.heading: table for table in tabulate_section(section)}
     assert [name for name, _ in tables["search"].rows] == ["dsi", "genre"]
     assert tables["search gold alive"].columns == ["step 1"]
 
 
 def test_forms_of_reranking_stand_in_one_table(sweep):
     (section,) = compare_runs([sweep]).sections
-    rerank = next(table for table in comparison_tables(section) if table.heading == "rerank")
+    rerank = next(table for table in tabulate_section(section) if table.heading == "rerank")
     assert [name for name, _ in rerank.rows] == [
         "t5_colbert",
         "t5_colbert, d→q",
@@ -163,7 +163,7 @@ def test_paradigms_stand_together(tmp_path):
     (section,) = comparison.sections
     systems = [group.label for group in section.groups]
     assert systems == ["bm25", "colbert", "dsi", "seal", "monot5"]
-    assert summary(section).columns[-1] == "cost peak memory"
+    assert summarise_section(section).columns[-1] == "cost peak memory"
     page = (tmp_path / "comparison.html").read_text()
     assert page.count("2.0 GB") == 10  # in the summary, and among all metrics
     headings = [page.index(f">{name}</th>") for name in ("multi vector", "generative")]
@@ -188,7 +188,7 @@ def test_an_interval_is_shown_with_a_single_seed(tmp_path):
             metrics = {key: 0.5, f"{key}_low": 0.25, f"{key}_high": 0.75}
             write_run(tmp_path / name / str(seed), name, seed, metrics)
     (section,) = compare_runs([tmp_path]).sections
-    table = summary(section)
+    table = summarise_section(section)
     assert table.columns == ["exact match q→d hard"]
     assert [cells[0].text for _, cells in table.rows] == [
         "0.500 [0.250, 0.750]",

@@ -9,7 +9,7 @@ import pytest
 import torch
 from datasets import Dataset
 
-from analysis.evaluation import evaluate_reranking, evaluate_retrieval, judge, means
+from analysis.evaluation import average_metrics, evaluate_reranking, evaluate_retrieval, judge
 from analysis.experiments.kernel_report import measure_kernel
 from analysis.experiments.kernel_search import kernel_rankings
 from analysis.studies.study import run_study
@@ -109,7 +109,7 @@ def test_kernels_and_reranking_leave_it_out_too(system, data, tmp_path):
     (table,) = measure_kernel(system, data, 4, (4,), 12, (4,)).tables.values()
     ranking = kernel_rankings(system, data.documents, queries, queries, [4], 20)["exact"]
     (exact,) = (row for row in table if row["features"] == "exact")
-    deep = means(judge(ranking, data, "test", queries, ["mrr@10"]))
+    deep = average_metrics(judge(ranking, data, "test", queries, ["mrr@10"]))
     assert exact["mrr@10"] == pytest.approx(deep["mrr@10"])
     reranked = evaluate_reranking(system, data, tmp_path, {"maxsim": {}})
     written, lists = Ranking.read(tmp_path / "rerank.trec"), data.candidates("test", queries)

@@ -13,7 +13,7 @@ from analysis.comparison.paper import read_paper
 from analysis.recipes.recipe import read_recipe
 from analysis.studies.curves import Curves, draw_curves
 from analysis.studies.study import check_study
-from analysis.sweep import CompareRuns, swept_values
+from analysis.sweep import CompareRuns, find_swept_values
 from conf.resolvers import register_resolvers
 from gr_mvdr.parts import build
 
@@ -89,7 +89,7 @@ def test_every_job_of_a_sweep_composes(experiment):
     config = OmegaConf.create({key: configs[1][key] for key in configs[1] if key in
                                ("model", "multipass")})  # fmt: skip
     run = type("Run", (), {"config": OmegaConf.to_container(config)})
-    assert swept_values(run, list(pairs), pairs) == second
+    assert find_swept_values(run, list(pairs), pairs) == second
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 
 from analysis.compare import compare, main
 from analysis.comparison.comparison import compare_runs
-from analysis.comparison.paper import paper_lines, read_paper, write_paper_table
+from analysis.comparison.paper import match_runs, read_paper, write_paper_table
 from analysis.comparison.significance import JudgedQueries
 from analysis.evaluation import evaluate_retrieval
 from analysis.run_folder import read_run
@@ -112,7 +112,7 @@ def test_rows_are_the_papers_with_ours_beside_them(sweep, tmp_path):
 
 def test_p_values_compare_queries_averaged_over_seeds_with_the_row_above(sweep):
     (section,) = compare_runs([sweep]).sections
-    lines = {line.name: line for line in paper_lines(section, read_paper(PAPER))}
+    lines = {line.name: line for line in match_runs(section, read_paper(PAPER))}
     dsi_1 = np.array([1] * 3 + [0.5] * 3 + [0] * 6)
     dsi_10 = np.array([1] * 9 + [0.5] * 3)
     ones = np.ones(QUERIES)
@@ -131,7 +131,7 @@ def test_the_order_of_the_queries_does_not_matter(tmp_path):
     write_run(tmp_path / "a", "T5-ColBERT", 1, [1] * 6 + [0] * 6)
     write_run(tmp_path / "b", "DSI", 1, [1] * 3 + [0] * 9, qrels=reverse)
     (section,) = compare_runs([tmp_path]).sections
-    _, dsi, *_ = paper_lines(section, read_paper(PAPER))
+    _, dsi, *_ = match_runs(section, read_paper(PAPER))
     assert dsi.p_values["recall@1"] == pytest.approx(2 / 2**3, abs=0.015)  # three queries lost
 
 
@@ -140,7 +140,7 @@ def test_several_groups_of_a_row_have_a_line_each(sweep, tmp_path):
     write_run(sweep / "6", "DSI-PAWA", 1, [1] * QUERIES, beam_size=10)
     write_run(sweep / "7", "DSI-PAWA", 1, [1] * QUERIES, beam_size=20)
     (section,) = compare_runs([sweep]).sections
-    lines = paper_lines(section, read_paper(PAPER))
+    lines = match_runs(section, read_paper(PAPER))
     assert [line.name for line in lines] == [
         *("ColBERT", "DSI: DSI", "DSI: DSI naive"),
         *("PAWA: DSI-PAWA (model.beam_size=10)", "PAWA: DSI-PAWA (model.beam_size=20)"),
@@ -238,7 +238,7 @@ def test_a_query_without_candidates_counts_in_a_reranking(reranked, tmp_path):
 
 def test_reranked_rows_are_tested_on_the_reranked_queries(reranked):
     (section,) = compare_runs([reranked]).sections
-    lines = {line.name: line for line in paper_lines(section, read_paper(TABLE_5))}
+    lines = {line.name: line for line in match_runs(section, read_paper(TABLE_5))}
     assert len(lines["q→d"].queries.judgements) == len(lines["GR"].queries.judgements) == 8
     assert len(lines["search"].queries.judgements) == QUERIES
     first, second, third = np.ones(8), np.array([1] * 4 + [0.5] * 4), np.full(8, 0.5)
@@ -251,7 +251,7 @@ def test_reranked_rows_are_tested_on_the_reranked_queries(reranked):
 def test_a_run_that_was_not_measured_there_is_no_run(reranked, tmp_path):
     write_run(reranked / "c", "T5-ColBERT", 1, [1] * QUERIES, dimension=64)
     comparison = compare_runs([reranked])
-    names = [line.name for line in paper_lines(comparison.sections[0], read_paper(TABLE_5))]
+    names = [line.name for line in match_runs(comparison.sections[0], read_paper(TABLE_5))]
     assert names == ["q→d", "q←d", "GR", "search"]
     (reranked / "a/rerank-document_to_query.trec").unlink()
     ((_, notes),) = write_paper_table(comparison, read_paper(TABLE_5), tmp_path)
@@ -406,13 +406,13 @@ def test_a_row_says_which_runs_it_means(tmp_path):
     ]
     paper = PAPER | {"metrics": ["recall@1"], "systems": ["MVA"], "rows": rows}
     (section,) = compare_runs([tmp_path / "runs"]).sections
-    lines = paper_lines(section, read_paper(paper))
+    lines = match_runs(section, read_paper(paper))
     assert [line.difference("recall@1") for line in lines] == [99, -1, None]
     either = rows[0] | {"where": {"model.pooling.k": [14, 28]}}
-    both = paper_lines(section, read_paper(paper | {"rows": [either]}))
+    both = match_runs(section, read_paper(paper | {"rows": [either]}))
     assert len(both) == 2
     nothing = rows[0] | {"where": {"model.pooling.k.of": 14}}
-    assert paper_lines(section, read_paper(paper | {"rows": [nothing]}))[0].group is None
+    assert match_runs(section, read_paper(paper | {"rows": [nothing]}))[0].group is None
 
 
 def test_a_grid_reads_the_studies_of_all_collections(tmp_path):

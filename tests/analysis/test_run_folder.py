@@ -5,7 +5,7 @@ import os
 import pytest
 from omegaconf import OmegaConf
 
-from analysis.run_folder import asked_run, find_run, opened_run, read_run, start_run
+from analysis.run_folder import find_run, open_run, read_run, require_run, start_run
 from gr_mvdr.files.writing import write_json
 
 
@@ -26,9 +26,9 @@ def test_what_a_sweep_goes_through_does_not_make_another_run(tmp_path):
 
 
 def test_a_command_for_a_run_asks_for_one(tmp_path):
-    assert asked_run(str(tmp_path)) == tmp_path
+    assert require_run(str(tmp_path)) == tmp_path
     with pytest.raises(ValueError, match="run=null: must be the folder of a finished run"):
-        asked_run(None)
+        require_run(None)
 
 
 def finished(folder, **changed):
@@ -84,15 +84,15 @@ def test_metrics_that_are_not_finite_are_refused(tmp_path):
 def test_a_claimed_folder_is_swept_and_finished_ones_are_not_touched(tmp_path):
     config = finished(tmp_path)
     os.chmod(tmp_path / "run", 0o555)
-    with opened_run(config) as (_, missing):
+    with open_run(config) as (_, missing):
         assert not missing and not (tmp_path / "run/.lock").exists()
     os.chmod(tmp_path / "run", 0o755)
     (tmp_path / "run/report.html").unlink()
     left = tmp_path / "run/figures" / f".a.png.{'0' * 8}-1-1-abc.partial"
     left.parent.mkdir()
     left.touch()
-    with opened_run(config) as (_, missing):
+    with open_run(config) as (_, missing):
         assert missing == ["report.html"] and (tmp_path / "run/.lock").exists()
         assert not left.exists()
-        with pytest.raises(ValueError, match="works in it since"), opened_run(config):
+        with pytest.raises(ValueError, match="works in it since"), open_run(config):
             pass

@@ -15,7 +15,7 @@ from analysis.experiments.search_figure import outcome, search_figure
 from analysis.experiments.search_trace import SearchTrace
 from analysis.figures import Gallery, GalleryEntry, read_gallery
 from analysis.report.report import write_report
-from analysis.tables import run_tables
+from analysis.tables import tabulate_run
 from gr_mvdr.decoding.beam_search import beam_search
 from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.evaluation.metrics import evaluate
@@ -361,7 +361,7 @@ def test_the_report_shows_the_search(garden):
     named = {f"analysis/search/{name}": value for name, value in metrics.items()}
     named["analysis/exact_match/query_to_document/hard"] = 0.5
     (run / "metrics.json").write_text(json.dumps(named))
-    tables = run_tables(named)
+    tables = tabulate_run(named)
     (exact,), (search, alive, rank) = tables["Exact match"], tables["Search"]
     assert exact.columns == ["hard"] and search.columns == ["search"]  # turned: it is wide
     assert [name for name, _ in search.rows][:5] == [

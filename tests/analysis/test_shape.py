@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from analysis.analysis import Findings, Texts
-from analysis.comparison.agreement import system_agreement
+from analysis.comparison.agreement import measure_agreement
 from analysis.directed_alignment import directed_alignment, directed_heads
 from analysis.exact_match import DIRECTIONS
 from analysis.measurements.shape_report import Shape
@@ -160,12 +160,12 @@ def test_nothing_is_found_in_no_pairs(make_explanation, store_of):
 
 def test_a_system_agrees_with_itself(make_explanation, store_of):
     store = store_of(make_explanation(6), "generative")
-    found = system_agreement(store, store)
+    found = measure_agreement(store, store)
     assert found["pairs"] == 6
     for direction in DIRECTIONS:
         assert found[f"{direction}/equal_partner"] == 1
         assert found[f"{direction}/overlap"] == pytest.approx(1, abs=1e-5)
-    assert system_agreement(store, store, limit=2)["pairs"] == 2
+    assert measure_agreement(store, store, limit=2)["pairs"] == 2
 
 
 def test_systems_are_compared_where_their_tokens_are_equal(make_explanation, store_of):
@@ -174,10 +174,10 @@ def test_systems_are_compared_where_their_tokens_are_equal(make_explanation, sto
     other.layers[0].document_ids[1, 0] += 1  # one pair has another token
     second = store_of(other, "multi_vector", name="other")
     second.pairs[0] = ("q9", "d9")  # and one is in one store only
-    found = system_agreement(first, second)
+    found = measure_agreement(first, second)
     assert found["pairs"] == 4 and 0 < found[f"{D2Q}/overlap"] < 1
     second.pairs[:] = [("q9", "d9")] * 6
-    assert system_agreement(first, second) == {"pairs": 0}
+    assert measure_agreement(first, second) == {"pairs": 0}
 
 
 def test_pairs_are_found_by_name_in_whatever_order(make_explanation, store_of):
@@ -189,4 +189,4 @@ def test_pairs_are_found_by_name_in_whatever_order(make_explanation, store_of):
                 setattr(part, name, value[order])
     second = store_of(explanation, "generative", name="other")
     second.pairs[:] = [first.pairs[number] for number in order]
-    assert system_agreement(first, second) == pytest.approx(system_agreement(first, first))
+    assert measure_agreement(first, second) == pytest.approx(measure_agreement(first, first))

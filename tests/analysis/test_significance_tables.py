@@ -5,9 +5,9 @@ import pytest
 from analysis.compare import compare
 from analysis.comparison.comparison import Group, Section
 from analysis.comparison.significance import (
-    difference_tables,
-    effectiveness,
-    interval_table,
+    compare_effectiveness,
+    tabulate_differences,
+    tabulate_intervals,
 )
 from analysis.run_folder import Run
 from gr_mvdr.evaluation.ranking import Ranking, write_qrels
@@ -35,7 +35,7 @@ def section_of(tmp_path, **systems):
 
 def test_means_and_intervals_over_queries(tmp_path):
     section = section_of(tmp_path, good=[1, 2] * 20, sure=[1] * 40)
-    found = effectiveness(section)
+    found = compare_effectiveness(section)
     mrr = found.statistics["good"]["mrr@10"]
     assert mrr.mean == pytest.approx(0.75)
     # The mean of 40 values with deviation 1/4 has a standard error of 0.04.
@@ -43,25 +43,25 @@ def test_means_and_intervals_over_queries(tmp_path):
     assert mrr.high == pytest.approx(0.75 + 1.96 * 0.04, abs=0.015)
     sure = found.statistics["sure"]["mrr@10"]
     assert sure.low == sure.high == 1
-    rows = dict(interval_table(found).rows)
+    rows = dict(tabulate_intervals(found).rows)
     assert rows["sure"][0] == ("1.000 [1.000, 1.000]", True) and not rows["good"][0].best
 
 
 def test_seeds_are_averaged_query_by_query(tmp_path):
     seeds = [run_of(tmp_path / "a", [1] * 40), run_of(tmp_path / "b", [2] * 40)]
-    found = effectiveness(Section("fruit", [Group(seeds, "both")]))
+    found = compare_effectiveness(Section("fruit", [Group(seeds, "both")]))
     assert found.statistics["both"]["mrr@10"].mean == pytest.approx(0.75)
 
 
 def test_every_pair_of_systems_is_tested_and_corrected(tmp_path):
     section = section_of(tmp_path, best=[1] * 40, near=[1] * 39 + [5], bad=[5] * 40)
-    found = effectiveness(section)
+    found = compare_effectiveness(section)
     mrr = {(d.first, d.second): d for d in found.differences if d.metric == "mrr@10"}
     assert set(mrr) == {("best", "near"), ("best", "bad"), ("near", "bad")}
     assert mrr["best", "bad"].difference == pytest.approx(0.8)
     assert mrr["best", "near"].p == 1 and mrr["best", "bad"].p < 0.001
     assert mrr["best", "bad"].corrected == pytest.approx(3 * mrr["best", "bad"].p)
-    rows = dict(difference_tables(found)[0].rows)
+    rows = dict(tabulate_differences(found)[0].rows)
     assert [cell.text for cell in rows["best"]] == [
         "",
         "+0.020 (p = 1.000)",
@@ -75,7 +75,7 @@ def test_a_system_without_or_with_other_judgements_is_named(tmp_path):
     other = run_of(tmp_path / "other", [1] * 3, queries=["a", "b", "c"])
     section.groups.append(Group([other], "other"))
     (tmp_path / "second/retrieve.trec").unlink()
-    found = effectiveness(section)
+    found = compare_effectiveness(section)
     assert list(found.statistics) == ["first"] and not found.differences
     assert "second: no intervals and tests, a run has no retrieve.trec" in found.notes[0]
     assert "other: no intervals and tests, judged on other queries" in found.notes[1]

@@ -9,12 +9,12 @@ from analysis.figures import GalleryEntry, read_gallery
 from analysis.metric_names import Statistic
 from analysis.studies.study import (
     Findings,
+    average_seeds,
     check_study,
-    columns_of,
-    over_seeds,
+    order_columns,
     read_rows,
     run_study,
-    study_table,
+    tabulate_study,
     write_study,
 )
 
@@ -40,7 +40,7 @@ class CountingStudy:
         rows = [{"keep": keep, "mrr@10": keep} for keep in self.settings["keep"]]
         entry = GalleryEntry("study", "Title", "Caption")
         metrics = {"analysis/study/settings": len(rows)}
-        table = study_table(rows, "heading")
+        table = tabulate_study(rows, "heading")
         return Findings(rows, table, Figure(), entry, metrics, {"study_more": [{"a": 1}]})
 
 
@@ -101,7 +101,7 @@ def test_a_study_refuses_a_model_before_it_is_trained_and_after(settings, tmp_pa
 
 
 def test_rows_are_read_as_they_were_written(tmp_path):
-    assert columns_of(ROWS) == ["mode", "neighbours", "imputation", "mrr@10", "cost/query_ms"]
+    assert order_columns(ROWS) == ["mode", "neighbours", "imputation", "mrr@10", "cost/query_ms"]
     write_study(ROWS, tmp_path / "study.csv")
     assert read_rows(tmp_path / "study.csv") == ROWS
 
@@ -109,7 +109,7 @@ def test_rows_are_read_as_they_were_written(tmp_path):
 def test_seeds_are_averaged_and_nothing_else():
     rows = [{"seed": seed, "p": p, "mrr@10": seed * p} for seed in (1, 3) for p in (0.1, 0.2)]
     rows.append({"p": 0.1, "q": None, "seed": 1, "mrr@10": 7.0})
-    found = over_seeds(rows)
+    found = average_seeds(rows)
     assert [settings for settings, _ in found] == [{"p": 0.1}, {"p": 0.2}, {"p": 0.1, "q": None}]
     # 0.1 and 0.3: mean 0.2, sample deviation 0.2 / √2.
     assert found[0][1]["mrr@10"].mean == pytest.approx(0.2)
@@ -119,7 +119,7 @@ def test_seeds_are_averaged_and_nothing_else():
 
 def test_a_table_has_units_and_dashes():
     row = {"mode": "impute", "mrr@10": 0.1, "cost/scoring_flops": 2.5e6, "cost/candidates": 12.4}
-    table = study_table([*ROWS, row], "h")
+    table = tabulate_study([*ROWS, row], "h")
     assert table.corner == "mode"
     assert table.columns[:3] == ["neighbours", "imputation", "MRR@10"]
     texts = {name: [cell.text for cell in cells] for name, cells in table.rows}

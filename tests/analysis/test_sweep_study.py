@@ -12,9 +12,9 @@ from analysis.run_folder import Run
 from analysis.studies.study import write_study
 from analysis.sweep import (
     CompareRuns,
-    run_rows,
-    swept_keys,
-    swept_values,
+    find_swept_keys,
+    find_swept_values,
+    read_run_rows,
     write_sweep_study,
 )
 from analysis.tables import describe_value
@@ -118,7 +118,7 @@ def test_what_was_swept_is_shown_as_it_was_chosen():
     keys = ["model", "seed", "model.dimension", "model.training_alignment", "salience",
             "model.pooling.document", "pooling@model.pooling.query", "model.sizes"]  # fmt: skip
     choices = {"salience": "lp", "pooling@model.pooling.query": "first_k"}
-    assert swept_values(run, keys, choices) == {
+    assert find_swept_values(run, keys, choices) == {
         "model.dimension": 64,
         "model.training_alignment": None,
         "salience": "lp",
@@ -130,7 +130,7 @@ def test_what_was_swept_is_shown_as_it_was_chosen():
 
 
 def test_main_metrics_only():
-    row = run_rows(SimpleNamespace(path=Path("none"), metrics=METRICS))[0]
+    row = read_run_rows(SimpleNamespace(path=Path("none"), metrics=METRICS))[0]
     assert "test_unseen/mrr@10" not in row and "rerank/document_to_query/mrr@10" not in row
 
 
@@ -141,13 +141,13 @@ def test_the_swept_keys_are_those_of_the_configuration_and_of_the_command_line()
             "task": ["seed=1,2", "resume=true", "+x=range(3)", "model=a,c", "experiment=e"]
         },
     }
-    assert swept_keys(OmegaConf.create({"hydra": hydra})) == [
+    assert find_swept_keys(OmegaConf.create({"hydra": hydra})) == [
         "model.pooling.document",
         "model",
         "seed",
         "x",
     ]
-    assert swept_keys(OmegaConf.create({"hydra": {"sweep": {}}})) == []
+    assert find_swept_keys(OmegaConf.create({"hydra": {"sweep": {}}})) == []
 
 
 def finish(sweep, choices, **callback):

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 import train  # noqa: F401  (imported once, before children are forked)
-from analysis.run_folder import LOCK, missing_parts
+from analysis.run_folder import LOCK, find_missing_parts
 from tests.faults.forked import Child, imported, metrics, run
 
 MODELS = ["bm25", "t5_colbert", "t5_seal", "dsi_naive"]
@@ -54,7 +54,7 @@ def check_resumed(folder, model, expected, keys=(), cache="cache"):
     child = Child(job, folder / cache)
     assert child.status() == 0, child.said
     assert metrics(folder / "killed") == pytest.approx(expected.metrics, abs=1e-6)
-    assert files(folder / "killed") == expected.files and not missing_parts(folder / "killed")
+    assert files(folder / "killed") == expected.files and not find_missing_parts(folder / "killed")
 
 
 def check_event(folder, model, event, expected, cache="cache"):

@@ -21,7 +21,7 @@ import datasets
 
 from analysis.compare import compare
 from analysis.report.report import write_report
-from analysis.run import analyse_again, restored
+from analysis.run import analyse_again, restore_run
 from analysis.run_folder import read_run
 from models.export.folder import load_exported
 from models.finished_run import find_weights, take_weights
@@ -102,7 +102,7 @@ def run_doors(folder: Path, out: Path, system, data) -> dict:
         "compare": lambda: compare([folder], out / "comparison"),
         "weights": weights,
         "stage": stage,
-        "restored": lambda: restored(folder, "0.1"),
+        "restored": lambda: restore_run(folder, "0.1"),
         "analyse": lambda: analyse_again(folder, NOTHING),
         "report": lambda: write_report(folder),
     }
@@ -176,7 +176,7 @@ def main(made: Path, area: Path, first: int, last: int) -> None:
     outside = area / "outside"
     outside.mkdir(parents=True)
     (outside / "precious").write_text("mine")
-    system, data = restored(made / "t5_colbert", "0.1")
+    system, data = restore_run(made / "t5_colbert", "0.1")
     warm = area / "warm"
     for name in MODELS:  # everything that is imported lazily, is
         folder = Path(shutil.copytree(made / name, warm / name))
