@@ -118,7 +118,6 @@ def _write(layout: Layout, folder: Path, checks: LayoutChecks) -> dict[str, int]
     for split in checks.splits():
         rows = track(checks.judgements(split), f"{layout.name}: {split}")
         counts[split] = write_table(folder / "qrels" / f"{split}.arrow", JUDGEMENTS, rows)
-    checks.counts(counts)
     for kind, runs in (("candidates", layout.candidates), ("negatives", layout.negatives)):
         for name, ranked in runs.items():
             (folder / kind).mkdir(exist_ok=True)

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from functools import cached_property, partial
 from pathlib import Path
 
-from data_modules.builders.given import given_file, given_folder
 from data_modules.formats.layout import Document, Judgement, Layout, Query
-from data_modules.formats.lines import needed, numbered_lines, rows
-from data_modules.formats.trec_files import judgements
+from data_modules.formats.lines import given_path, needed, numbered_lines
+from data_modules.formats.tables import rows
+from data_modules.formats.trec import judgements
 
 SPLITS = ("train", "dev")
 _KEPT = 0.12  # of the documents' file, about; the collection has some 320,000 of 3,213,835
@@ -31,7 +31,8 @@ def msmarco_doc(path: str, document_ids: str | None = None) -> Layout:
         FileNotFoundError: a file is missing.
         ValueError: (on reading) a line breaks a format, or a listed document is unknown.
     """
-    folder, ids = given_folder(path), given_file("document_ids", document_ids)
+    folder = given_path("path", path, "folder")
+    ids = None if document_ids is None else given_path("document_ids", document_ids)
     documents = needed(folder, "msmarco-docs.tsv")
     queries = {split: needed(folder, f"msmarco-doc{split}-queries.tsv") for split in SPLITS}
     qrels = {split: needed(folder, f"msmarco-doc{split}-qrels.tsv") for split in SPLITS}

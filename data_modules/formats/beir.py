@@ -1,4 +1,4 @@
-"""Collections in BEIR layout: corpus.jsonl, queries.jsonl and qrels/<split>.tsv."""
+"""Collections in BEIR layout: corpus.jsonl, queries.jsonl and qrels/<split>.tsv, a split each."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -9,30 +9,22 @@ from data_modules.formats.lines import (
     find,
     find_all,
     integer,
-    json_object,
+    json_lines,
     needed,
-    numbered_lines,
     plain_name,
-    rows,
     string,
     word,
 )
+from data_modules.formats.tables import rows
 
 HEADER = ("query-id", "corpus-id", "score")
 
 
 def recognises(path: Path) -> bool:
-    """Whether this is a folder in BEIR layout, complete or not."""
     return find(path, "corpus.jsonl") is not None
 
 
 def read(path: Path) -> Layout:
-    """A folder in the layout of the BEIR benchmark, one split for each file in ``qrels``.
-
-    Raises:
-        FileNotFoundError: one of its files is missing.
-        ValueError: (on reading) a line breaks the format.
-    """
     corpus, queries = (needed(path, name) for name in ("corpus.jsonl", "queries.jsonl"))
     qrels = find_all(path / "qrels", "*.tsv")
     if not qrels:
@@ -50,15 +42,13 @@ def read(path: Path) -> Layout:
 
 
 def _documents(file: Path) -> Iterator[Document]:
-    for where, line in numbered_lines(file):
-        record = json_object(where, line)
-        title = "" if record.get("title") is None else string(where, "title", record)
-        yield Document(where, word(where, "_id", record), title, string(where, "text", record))
+    for where, record in json_lines(file):
+        title, text = string(where, "title", record, ""), string(where, "text", record)
+        yield Document(where, word(where, "_id", record), title, text)
 
 
 def _queries(file: Path) -> Iterator[Query]:
-    for where, line in numbered_lines(file):
-        record = json_object(where, line)
+    for where, record in json_lines(file):
         yield Query(where, word(where, "_id", record), string(where, "text", record))
 
 

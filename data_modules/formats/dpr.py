@@ -7,8 +7,8 @@
   "negative_ctxs", "hard_negative_ctxs"}, …]``, a split each. A question's id is made of its split
   and its place, from 0: train-17. All positive contexts are relevant; a question without any is
   judged in no split. The other contexts of the training questions are the negatives
-  "negative_ctxs" and "hard_negative_ctxs". Files of other names that hold no contexts are left
-  aside.
+  "negative_ctxs" and "hard_negative_ctxs". Files of other names that hold no contexts are not
+  read.
 
 Contexts are named by the passage that they are (``passage_id``, ``psg_id``); one without gets an id
 made of its title and text. Without ``psgs_w100.tsv`` all contexts of all splits are the documents,
@@ -16,64 +16,55 @@ each once. ``data.path`` may be one of the JSON files. Those files are read in o
 documents, queries, judgements and negatives, an item at a time.
 """
 
-from collections.abc import Iterator
+import hashlib
+import re
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
-from data_modules.formats.dpr_contexts import (
-    NEGATIVE_KINDS,
-    POSITIVE,
-    context_id,
-    context_title,
-    items,
-    split_of,
+from data_modules.formats.layout import Asked, Document, Layout, Ranked, asked_layout
+from data_modules.formats.lines import (
+    array_items,
+    begins_with,
+    by_split,
+    find,
+    find_all,
+    opened,
+    plain_name,
+    string,
+    word,
 )
-from data_modules.formats.json_array import begins_with
-from data_modules.formats.layout import Document, Judgement, Layout, Query, Ranked
-from data_modules.formats.lines import find, find_all, opened, plain_name, string
-from data_modules.formats.passages import DPR, passages
+from data_modules.formats.tables import DPR, passages
 
+POSITIVE = "positive_ctxs"
+NEGATIVE_KINDS = ("negative_ctxs", "hard_negative_ctxs")
 _PASSAGES = "psgs_w100.tsv"
+_ID_KEYS = ("passage_id", "psg_id", "id")
+_SPLIT = re.compile(r"(?:^|[-_.])(train|dev|test)(?=$|[-_.])")
 _START = 1 << 16  # bytes that show what a JSON file holds
 
 
 def recognises(path: Path) -> bool:
-    """Whether there are DPR's passages, or questions with contexts."""
     return find(path, _PASSAGES) is not None or any(map(_has_contexts, _json_files(path)))
 
 
 def read(path: Path) -> Layout:
-    """A folder in DPR's layout, or one of its JSON files.
-
-    Raises:
-        FileNotFoundError: there are no questions with contexts.
-        ValueError: two files of one split; (on reading) an item breaks the format.
-    """
-    splits: dict[str, Path] = {}
-    for file in _json_files(path):
-        if split_of(file) is None and not _has_contexts(file):
-            continue
-        other = splits.setdefault(split_of(file) or "test", file)
-        if other != file:
-            raise ValueError(
-                f"data.path={path}: {other.name} and {file.name} are both of the split "
-                f"{split_of(file)!r}"
-            )
-    if not splits:
+    found = [f for f in _json_files(path) if _SPLIT.search(plain_name(f)) or _has_contexts(f)]
+    if not found:
         raise FileNotFoundError(
             f'data.path={path}: a file …-train.json with [{{"question", "positive_ctxs"}}, …] is '
             "missing"
         )
-    table = find(path, _PASSAGES)
-    files = tuple(splits.values())
+    splits = by_split(path, found, split_of)
+    files, table = tuple(splits.values()), find(path, _PASSAGES)
     asked = [splits["train"]] if "train" in splits else []
-    return Layout(
-        name=path.resolve().name.split(".")[0],
+    return asked_layout(
+        path,
+        reader="dpr/1",
         files=(*([table] if table else ()), *files),
-        options={"reader": "dpr/1"},
         documents=partial(passages, table, DPR) if table else partial(_contexts, files),
-        queries=partial(_queries, files),
-        judgements={split: partial(_judgements, file) for split, file in splits.items()},
+        splits={split: partial(_asked, file) for split, file in splits.items()},
+        name=path.resolve().name.split(".")[0],
         negatives={kind: partial(_negatives, *asked, kind) for kind in NEGATIVE_KINDS if asked},
     )
 
@@ -89,7 +80,44 @@ def _has_contexts(file: Path) -> bool:
         return f'"{POSITIVE}"'.encode() in content.read(_START)
 
 
-def _contexts(files: tuple[Path, ...]) -> Iterator[Document]:
+def split_of(file: Path) -> str:
+    """The split that a file's name names, else "test": ``biencoder-nq-train.json`` is "train"."""
+    return next(reversed(_SPLIT.findall(plain_name(file))), "test")
+
+
+def items(file: Path) -> Iterator[tuple[str, str, dict]]:
+    """(``file:line``, made id, record) of each question; the first of the train file is train-0.
+
+    Raises:
+        ValueError: an item is no question with contexts; names ``file:line``.
+    """
+    split = split_of(file)
+    for number, (where, record) in enumerate(array_items(file)):
+        if not isinstance(record, dict) or not isinstance(record.get(POSITIVE), list):
+            raise ValueError(
+                f'{where}: expected {{"question": …, "{POSITIVE}": […], …}}, got {record!r:.60}'
+            )
+        for kind in (POSITIVE, *NEGATIVE_KINDS):
+            contexts = record.get(kind, [])
+            if not isinstance(contexts, list) or not all(isinstance(c, dict) for c in contexts):
+                raise ValueError(
+                    f'{where}: expected "{kind}": [{{"title", "text", …}}, …], got {contexts!r:.60}'
+                )
+        yield where, f"{split}-{number}", record
+
+
+def context_id(where: str, context: dict) -> str:
+    """A context's id: of psgs_w100.tsv if the file gives it, else made of its title and text."""
+    for key in _ID_KEYS:
+        if key in context:
+            return word(where, key, context)
+    content = f"{string(where, 'title', context, '')}\n{string(where, 'text', context)}"
+    # The store names halves of surrogate pairs.
+    digest = hashlib.sha256(content.encode(errors="surrogatepass")).hexdigest()
+    return f"ctx-{digest[:16]}"
+
+
+def _contexts(files: Iterable[Path]) -> Iterator[Document]:
     seen = set()
     for file in files:
         for where, _, record in items(file):
@@ -98,20 +126,13 @@ def _contexts(files: tuple[Path, ...]) -> Iterator[Document]:
                     identifier = context_id(where, context)
                     if identifier not in seen:
                         seen.add(identifier)
-                        text = string(where, "text", context)
-                        yield Document(where, identifier, context_title(where, context), text)
+                        title = string(where, "title", context, "")
+                        yield Document(where, identifier, title, string(where, "text", context))
 
 
-def _queries(files: tuple[Path, ...]) -> Iterator[Query]:
-    for file in files:
-        for where, query, record in items(file):
-            yield Query(where, query, string(where, "question", record))
-
-
-def _judgements(file: Path) -> Iterator[Judgement]:
+def _asked(file: Path) -> Iterator[Asked]:
     for where, query, record in items(file):
-        for document in _ids(where, record, POSITIVE):
-            yield Judgement(where, query, document, 1)
+        yield Asked(where, query, string(where, "question", record), _ids(where, record, POSITIVE))
 
 
 def _negatives(file: Path, kind: str) -> Iterator[Ranked]:

@@ -15,72 +15,43 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from data_modules.formats.column_order import check_title_and_text
-from data_modules.formats.layout import Document, Judgement, Layout, Query
-from data_modules.formats.lines import (
-    find_all,
-    json_object,
-    numbered_lines,
-    plain_name,
-    rows,
-    string,
-    word,
-)
+from data_modules.formats.layout import Asked, Document, Layout, asked_layout, made_id
+from data_modules.formats.lines import find_all, find_one, first_line, json_lines, string, word
+from data_modules.formats.tables import table_documents
 
-_SPLITS = ("train", "dev")
 _FILE = "*_DSI_{}_data.json"
 _PASSAGE, _QUESTION = "Passage: ", "Question: "
 _TITLE_END = "</s>"
 
 
 def recognises(path: Path) -> bool:
-    """Whether there is a training file in DSI-QG's name."""
     return bool(find_all(path, _FILE.format("train")))
 
 
 def read(path: Path) -> Layout:
-    """A folder in DSI-QG's layout.
-
-    Raises:
-        FileNotFoundError: one of its files is missing.
-        ValueError: two sets lie together; (on reading) a line breaks the format.
-    """
-    splits = {split: _one(path, _FILE.format(split)) for split in _SPLITS}
-    corpus = find_all(path, "*_corpus.tsv")
-    files = {split: file for split, file in splits.items() if file is not None}
+    names = {split: _FILE.format(split) for split in ("train", "dev")}
+    found = {split: find_one(path, f"file {name}", name) for split, name in names.items()}
+    files = {split: file for split, file in found.items() if file is not None}
+    corpus = find_all(path, "*_corpus.tsv")[:1]
     if "train" not in files:
         raise FileNotFoundError(f"data.path={path}: <set>_DSI_train_data.json is missing")
-    return Layout(
-        name=path.resolve().name,
-        files=(*corpus[:1], *files.values()),
-        options={"reader": "dsi_qg/1"},
-        documents=partial(_table, corpus[0]) if corpus else partial(_passages, files["train"]),
-        queries=partial(_queries, files),
-        judgements={split: partial(_judgements, file, split) for split, file in files.items()},
+    return asked_layout(
+        path,
+        reader="dsi_qg/1",
+        files=(*corpus, *files.values()),
+        documents=partial(_table, *corpus) if corpus else partial(_passages, files["train"]),
+        splits={split: partial(_asked, file, split) for split, file in files.items()},
     )
 
 
-def _one(folder: Path, pattern: str) -> Path | None:
-    found = find_all(folder, pattern)
-    if len(found) > 1:
-        names = ", ".join(plain_name(file) for file in found)
-        raise ValueError(f"data.path={folder}: expected one file {pattern}, found {names}")
-    return found[0] if found else None
-
-
 def _table(file: Path) -> Iterator[Document]:
-    _, first = next(numbered_lines(file), ("", ""))
-    columns = ("id", "passage", "title")[: 3 if first.count("\t") == 2 else 2]
-    looked_at = ((w, row.get("title", ""), row["passage"]) for w, row in rows(file, columns))
-    check_title_and_text(looked_at, " ".join(columns))
-    for where, row in rows(file, columns):
-        yield Document(where, row["id"], row.get("title", ""), row["passage"])
+    titled = first_line(file)[1].count("\t") == 2
+    return table_documents(file, ("id", "text", "title")[: 2 + titled], unsure=True)
 
 
 def _lines(file: Path, prefix: str) -> Iterator[tuple[str, str, str]]:
     """(where, document's id, text without its prefix) of the lines with a prefix."""
-    for where, line in numbered_lines(file):
-        record = json_object(where, line)
+    for where, record in json_lines(file):
         text = string(where, "text", record)
         if not text.startswith((_PASSAGE, _QUESTION)):
             raise ValueError(
@@ -97,17 +68,6 @@ def _passages(file: Path) -> Iterator[Document]:
         yield Document(where, document, title if end else "", passage if end else text)
 
 
-def _identifier(split: str, where: str) -> str:
-    """The id made for the question on a line."""
-    return f"{split}-{where.rpartition(':')[2]}"
-
-
-def _queries(files: dict[str, Path]) -> Iterator[Query]:
-    for split, file in files.items():
-        for where, _, text in _lines(file, _QUESTION):
-            yield Query(where, _identifier(split, where), text)
-
-
-def _judgements(file: Path, split: str) -> Iterator[Judgement]:
-    for where, document, _ in _lines(file, _QUESTION):
-        yield Judgement(where, _identifier(split, where), document, 1)
+def _asked(file: Path, split: str) -> Iterator[Asked]:
+    for where, document, text in _lines(file, _QUESTION):
+        yield Asked(where, made_id(split, where), text, [document])

@@ -13,9 +13,17 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from data_modules.formats.json_array import array_items, begins_with
-from data_modules.formats.lines import check_characters, json_object, numbered_lines, string, word
-from data_modules.formats.quoted import quoted_columns
+from data_modules.formats.lines import (
+    array_items,
+    begins_with,
+    check_characters,
+    first_line,
+    json_lines,
+    numbered_lines,
+    string,
+    word,
+)
+from data_modules.formats.tables import rows
 
 FORM = '{"document_id": "…", "queries": ["…", …]}'
 _NUMBER = re.compile(r"\d+")
@@ -24,40 +32,35 @@ _BRACKETS = re.compile(r"\[([^\[\]\"\s]+)\]")
 
 
 def read_generated(file: Path) -> Iterator[tuple[str, str, list[str]]]:
-    """(``file:line``, document's id, its queries) of each document, where it stands first.
+    """(``file:line``, document's id, its queries) of each document, in the order of the first line.
 
     Raises:
         ValueError: a line breaks the format, or, in our own, names a document once more; names
             ``file:line``.
     """
-    for where, document, queries in _found(file):
+    _, first = first_line(file)
+    if begins_with(file, "{") and '"text_id"' not in first:
+        found = _own(file)
+    elif begins_with(file, "[") and not _BRACKETS.fullmatch(first.split("\t")[0].strip()):
+        found = _grouped(_genret(file))
+    elif begins_with(file, "{"):
+        lines = json_lines(file)
+        found = _grouped((w, word(w, "text_id", r), string(w, "text", r)) for w, r in lines)
+    elif "oldid" in first.split("\t"):
+        table = rows(file, ["query", "oldid"], header=True, quoted=True)
+        found = _grouped((where, row["oldid"], row["query"]) for where, row in table)
+    else:
+        found = _grouped(_columns(file))
+    for where, document, queries in found:
         check_characters(where, f"document {document!r} or a query of it", document, *queries)
         yield where, document, queries
 
 
-def _found(file: Path) -> Iterator[tuple[str, str, list[str]]]:
-    """The same, whatever the characters."""
-    _, first = next(numbered_lines(file), ("", ""))
-    if begins_with(file, "{") and '"text_id"' not in first:
-        yield from _own(file)
-        return
-    if begins_with(file, "[") and not _BRACKETS.fullmatch(first.split("\t")[0].strip()):
-        rows = _genret(file)
-    elif begins_with(file, "{"):
-        rows = _dsi_qg(file)
-    elif "oldid" in first.split("\t"):
-        found = quoted_columns(file, ["query", "oldid"], header=True)
-        rows = ((where, row["oldid"], row["query"]) for where, row in found)
-    else:
-        rows = _columns(file)
-    yield from _grouped(rows)
-
-
-def _grouped(rows: Iterator[tuple[str, str, str]]) -> Iterator[tuple[str, str, list[str]]]:
+def _grouped(lines: Iterator[tuple[str, str, str]]) -> Iterator[tuple[str, str, list[str]]]:
     """The queries of each document together."""
     places: dict[str, str] = {}
     queries: dict[str, list[str]] = {}
-    for where, document, query in rows:
+    for where, document, query in lines:
         places.setdefault(document, where)
         queries.setdefault(document, []).append(query)
     for document, found in queries.items():
@@ -65,25 +68,16 @@ def _grouped(rows: Iterator[tuple[str, str, str]]) -> Iterator[tuple[str, str, l
 
 
 def _own(file: Path) -> Iterator[tuple[str, str, list[str]]]:
-    first_line: dict[str, str] = {}
-    for where, line in numbered_lines(file):
-        record = json_object(where, line)
+    places: dict[str, str] = {}
+    for where, record in json_lines(file):
         identifier, queries = record.get("document_id"), record.get("queries")
         texts = isinstance(queries, list) and all(isinstance(query, str) for query in queries)
         if not isinstance(identifier, str) or not texts:
-            raise ValueError(f"{where}: expected {FORM}, got {line[:60]!r}")
-        if identifier in first_line:
-            raise ValueError(
-                f"{where}: document {identifier!r} stands already at {first_line[identifier]}"
-            )
-        first_line[identifier] = where
+            raise ValueError(f"{where}: expected {FORM}, got {json.dumps(record)[:60]!r}")
+        if identifier in places:
+            raise ValueError(f"{where}: document {identifier!r} is already at {places[identifier]}")
+        places[identifier] = where
         yield where, identifier, queries
-
-
-def _dsi_qg(file: Path) -> Iterator[tuple[str, str, str]]:
-    for where, line in numbered_lines(file):
-        record = json_object(where, line)
-        yield where, word(where, "text_id", record), string(where, "text", record)
 
 
 def _genret(file: Path) -> Iterator[tuple[str, str, str]]:

@@ -11,60 +11,48 @@
 ``train.json.qg.json`` holds generated queries: `data_modules.formats.generated` reads it.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from data_modules.formats.json_array import array_items, begins_with
-from data_modules.formats.layout import Document, Judgement, Layout, Query
+from data_modules.formats.layout import Asked, Document, Layout, asked_layout
 from data_modules.formats.lines import (
+    array_items,
+    begins_with,
     find,
-    json_object,
+    json_lines,
     json_value,
     needed,
-    numbered_lines,
     string,
 )
 
-_SPLITS = ("train", "dev", "test")
-_PARTS = ("seen", "unseen")
-
 
 def recognises(path: Path) -> bool:
-    """Whether there is a corpus_lite.json."""
     return find(path, "corpus_lite.json") is not None
 
 
 def read(path: Path) -> Layout:
-    """A folder in GenRet's layout.
-
-    Raises:
-        FileNotFoundError: one of its files is missing.
-        ValueError: (on reading) an item breaks the format.
-    """
     corpus = needed(path, "corpus_lite.json")
-    splits = {s: file for s in _SPLITS if (file := find(path, f"{s}.json"))}
+    splits = {s: file for s in ("train", "dev", "test") if (file := find(path, f"{s}.json"))}
     if not splits:
         raise FileNotFoundError(f"data.path={path}: train.json and dev.json are missing")
     parts = {
         (split, part): file
         for split in splits
-        for part in _PARTS
+        for part in ("seen", "unseen")
         if (file := find(path, f"{split}.json.{part}"))
     }
-    judgements: dict[str, Callable[[], Iterator[Judgement]]] = {
-        split: partial(_judgements, file, split) for split, file in splits.items()
-    }
-    for (split, part), file in parts.items():
-        judgements[f"{split}_{part}"] = partial(_part, splits[split], split, file)
-    return Layout(
-        name=path.resolve().name,
+    return asked_layout(
+        path,
+        reader="genret/1",
         files=(corpus, *splits.values(), *parts.values()),
-        options={"reader": "genret/1"},
         documents=partial(_documents, corpus),
-        queries=partial(_queries, splits),
-        judgements=judgements,
+        splits={split: partial(_asked, file, split) for split, file in splits.items()},
+        parts={
+            f"{split}_{part}": partial(_part, splits[split], split, file)
+            for (split, part), file in parts.items()
+        },
     )
 
 
@@ -75,53 +63,38 @@ def _documents(file: Path) -> Iterator[Document]:
                 raise ValueError(f"{where}: expected a document's text, got {text!r:.60}")
             yield Document(where, str(place), "", text)
         return
-    for place, (where, line) in enumerate(numbered_lines(file)):
-        record = json_object(where, line)
+    for place, (where, record) in enumerate(json_lines(file)):
         if str(record.get("doc_id", place)) != str(place):
             raise ValueError(
                 f"{where}: expected the documents in the order of their ids: doc_id "
-                f"{record['doc_id']!r} stands at place {place}"
+                f"{record['doc_id']!r} is at place {place}"
             )
         title = string(where, "title", record) if record.get("title") else ""
         yield Document(where, str(place), title, string(where, "abstract", record))
 
 
-def _items(file: Path) -> Iterator[tuple[str, str, list[str]]]:
-    """(where, query, ids of its documents) of a split."""
-    for where, item in array_items(file):
+def _asked(file: Path, split: str) -> Iterator[Asked]:
+    for number, (where, item) in enumerate(array_items(file)):
         found = item[1] if isinstance(item, list) and len(item) == 2 else None
         places = found if isinstance(found, list) else [found]
         if not (found is not None and isinstance(item[0], str) and all(map(_is_place, places))):
             raise ValueError(f"{where}: expected [query, place] or [query, [place, …]], got {item}")
-        yield where, item[0], list(dict.fromkeys(map(str, places)))
+        yield Asked(where, f"{split}-{number}", item[0], list(dict.fromkeys(map(str, places))))
 
 
 def _is_place(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _queries(splits: dict[str, Path]) -> Iterator[Query]:
-    for split, file in splits.items():
-        for number, (where, text, _) in enumerate(_items(file)):
-            yield Query(where, f"{split}-{number}", text)
-
-
-def _judgements(file: Path, split: str) -> Iterator[Judgement]:
-    for number, (where, _, documents) in enumerate(_items(file)):
-        for document in documents:
-            yield Judgement(where, f"{split}-{number}", document, 1)
-
-
-def _part(file: Path, split: str, places: Path) -> Iterator[Judgement]:
-    """The judgements of the queries at some places."""
+def _part(file: Path, split: str, places: Path) -> Iterator[Asked]:
+    """The queries at some places."""
     chosen = json_value(places)
     if not isinstance(chosen, list) or not all(map(_is_place, chosen)):
         raise ValueError(f"{places}: expected an array of places in {file.name}")
     wanted, number = set(chosen), -1
-    for number, (where, _, documents) in enumerate(_items(file)):
+    for number, asked in enumerate(_asked(file, split)):
         if number in wanted:
-            for document in documents:
-                yield Judgement(where, f"{split}-{number}", document, 1)
+            yield asked
     if outside := [place for place in chosen if place > number]:
         raise ValueError(
             f"{places}: names place {outside[0]}, but the last of {file.name} is {number}"

@@ -6,8 +6,9 @@ errors name ``file:line``.
 """
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -59,6 +60,15 @@ class Ranked(NamedTuple):
     score: float
 
 
+class Asked(NamedTuple):
+    """A query with its relevant documents, as formats give it that have both on one line."""
+
+    where: str
+    id: str
+    text: str
+    documents: Sequence[str]
+
+
 @dataclass(frozen=True)
 class Layout:
     """A collection that has been found and not yet been read.
@@ -71,7 +81,6 @@ class Layout:
         judgements: by split.
         candidates: by split, documents to rerank.
         negatives: by name, documents to tell apart from the relevant ones in training.
-        expected: counts that must hold: "documents", "queries", or a split's judgements.
         may_lack: splits that are left out where they turn out to be empty.
         needed_bytes: of disk; None = estimated from the files.
     """
@@ -84,9 +93,77 @@ class Layout:
     judgements: Mapping[str, Callable[[], Iterator[Judgement]]]
     candidates: Mapping[str, Callable[[], Iterator[Ranked]]] = field(default_factory=dict)
     negatives: Mapping[str, Callable[[], Iterator[Ranked]]] = field(default_factory=dict)
-    expected: Mapping[str, int] = field(default_factory=dict)
     may_lack: frozenset[str] = frozenset()
     needed_bytes: int | None = None
+
+
+def asked_layout(
+    path: Path,
+    reader: str,
+    splits: Mapping[str, Callable[[], Iterator[Asked]]],
+    parts: Mapping[str, Callable[[], Iterator[Asked]]] | None = None,
+    **others: Any,
+) -> Layout:
+    """The layout of a format whose lines have a query and its relevant documents.
+
+    Args:
+        path: names the collection.
+        reader: with its version.
+        splits: by name, their queries.
+        parts: further splits, of queries that are in `splits`, too.
+        others: the attributes of the layout that do not follow from these.
+    """
+
+    def queries() -> Iterator[Query]:
+        for asked in splits.values():
+            for where, id, text, _ in asked():
+                yield Query(where, id, text)
+
+    def judgements(asked: Callable[[], Iterator[Asked]]) -> Iterator[Judgement]:
+        for where, id, _, documents in asked():
+            for document in documents:
+                yield Judgement(where, id, document, 1)
+
+    found = {
+        "name": path.resolve().name,
+        "options": {"reader": reader},
+        "queries": queries,
+        "judgements": {
+            split: partial(judgements, asked)
+            for split, asked in {**splits, **(parts or {})}.items()
+        },
+    }
+    return Layout(**{**found, **others})
+
+
+def made_id(split: str, where: str) -> str:
+    """The id of a query that has none: train-17 on line 17 of the training file."""
+    return f"{split}-{where.rpartition(':')[2]}"
+
+
+def without_unknown(file: Path, judgements: Iterable[Judgement | None]) -> Iterator[Judgement]:
+    """The judgements of documents that are there; says how many are not.
+
+    Args:
+        judgements: of a collection of which only a part is there: None = of a missing document.
+
+    Raises:
+        ValueError: all are: the file judges another collection.
+    """
+    kept = left_out = 0
+    for judgement in judgements:
+        if judgement is None:
+            left_out += 1
+        else:
+            kept += 1
+            yield judgement
+    if left_out and not kept:
+        raise ValueError(
+            f"{file}: none of its {left_out:,} judgements is of a document that is there: it "
+            "judges another collection"
+        )
+    if left_out:
+        print(f"{file}: {left_out:,} judgements are of documents that are not there")
 
 
 class LayoutChecks:
@@ -226,26 +303,6 @@ class LayoutChecks:
                 "unknown queries or documents and are left out"
             )
 
-    def counts(self, found: Mapping[str, int]) -> None:
-        """Refuses counts other than those the layout promises (ValueError)."""
-        for name, expected in self.layout.expected.items():
-            there = found.get(name, 0)
-            if there != expected:
-                raise ValueError(
-                    f"{self.layout.name}: expected {expected:,} {name}, found {there:,}; "
-                    f"{self._first_difference(name, expected, there)}"
-                )
-
-    def _first_difference(self, name: str, expected: int, found: int) -> str:
-        """Where the item stands that is one too many, or after which the rest is missing."""
-        rows = {"documents": self.layout.documents, "queries": self.layout.queries}.get(name)
-        rows = rows or self.layout.judgements[name]
-        last = next(islice(rows(), max(0, min(expected, found - 1)), None), None)
-        if last is None:
-            return "the files hold none"
-        what = "the first beyond them" if found > expected else "the last before they end"
-        return f"{what} is {last[1]!r} at {last.where}"
-
     def _files(self) -> str:
         return ", ".join(file.name for file in self.layout.files[:4])
 
@@ -254,7 +311,7 @@ def _enter(kind: str, where: str, id: str, seen: dict[str, int], rows: Callable)
     _check_identifier(kind, where, id)
     if id in seen:
         place = _first_place(rows, id)
-        raise ValueError(f"{where}: the {kind} {id!r} stands already at {place}")
+        raise ValueError(f"{where}: the {kind} {id!r} is already at {place}")
     seen[id] = len(seen)
 
 

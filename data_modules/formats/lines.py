@@ -1,4 +1,4 @@
-"""What readers of text files share: opening, numbered lines, JSON, columns, hashes."""
+"""What readers of text files share: finding and opening, numbered lines, JSON, hashes."""
 
 import gzip
 import hashlib
@@ -6,14 +6,32 @@ import json
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
+from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
-PACKED = (".gz", ".zip")  # endings that any file may have beside its own
+PACKED = (".gz", ".zip")  # endings that any file may have after its own
 _INTEGER = re.compile(r" *[+-]?[0-9]{1,9} *")  # grades are stored in 64 bits
+_PAGE = ": it is an HTML page, not the download"
+_PIECE = 1 << 20  # characters of an array read at a time, more for longer items
+_TAIL = 32  # an error this near to the end of what was read may be due to the cut
+_BLANKS = re.compile(r"[ \t\r\n]*")
+
+
+def given_path(key: str, path: str, kind: str = "file") -> Path:
+    """A path as the user typed it; FileNotFoundError if there is no such file or folder.
+
+    Args:
+        key: of the option that names it.
+        kind: "file", "folder" or "folder or file".
+    """
+    place = Path(path).expanduser()
+    if not {"file": place.is_file, "folder": place.is_dir}.get(kind, place.exists)():
+        raise FileNotFoundError(f"data.{key}={path}: no such {kind}")
+    return place
 
 
 def find(folder: Path, *names: str) -> Path | None:
@@ -23,11 +41,7 @@ def find(folder: Path, *names: str) -> Path | None:
 
 
 def needed(folder: Path, *names: str) -> Path:
-    """What `find` finds.
-
-    Raises:
-        FileNotFoundError: there is none of these files.
-    """
+    """What `find` finds; FileNotFoundError if there is none of these files."""
     file = find(folder, *names)
     if file is None:
         raise FileNotFoundError(f"data.path={folder}: the file {' or '.join(names)} is missing")
@@ -44,6 +58,30 @@ def find_all(folder: Path, *patterns: str) -> list[Path]:
         if file.is_file() and any(fnmatchcase(plain_name(file), pattern) for pattern in patterns):
             found.setdefault(plain_name(file), file)
     return list(found.values())
+
+
+def find_one(folder: Path, what: str, *patterns: str) -> Path | None:
+    """The only file of `find_all`, or None; ValueError names several, and what was expected."""
+    found = find_all(folder, *patterns)
+    if len(found) > 1:
+        names = ", ".join(file.name for file in found)
+        raise ValueError(f"data.path={folder}: expected one {what}, found {names}")
+    return found[0] if found else None
+
+
+def by_split(
+    folder: Path, files: Iterable[Path], split_of: Callable[[Path], str]
+) -> dict[str, Path]:
+    """Files by the split that their names name; ValueError names two of one split."""
+    splits: dict[str, Path] = {}
+    for file in files:
+        other = splits.setdefault(split_of(file), file)
+        if other != file:
+            raise ValueError(
+                f"data.path={folder}: {other.name} and {file.name} are both of the split "
+                f"{split_of(file)!r}: keep one"
+            )
+    return splits
 
 
 def plain_name(file: Path) -> str:
@@ -81,11 +119,7 @@ def _member(file: Path, archive: zipfile.ZipFile) -> IO[bytes]:
 
 @contextmanager
 def unpacking(file: Path) -> Iterator[None]:
-    """Names a zip archive that Python cannot unpack, whatever is right with it.
-
-    Raises:
-        ValueError: it is encrypted, or packed by an unknown method.
-    """
+    """Names a zip archive that is encrypted or packed by an unknown method (ValueError)."""
     try:
         yield
     except RuntimeError:  # also NotImplementedError
@@ -98,14 +132,20 @@ def unpacking(file: Path) -> Iterator[None]:
 def page_hint(file: Path) -> str:
     """What a message about a broken file adds if the file is a web page."""
     with file.open("rb") as content:
-        start = content.read(1024)
-    return ": it is an HTML page, not the download" if is_page(start) else ""
+        return _PAGE if _is_page(content.read(1024)) else ""
 
 
-def is_page(start: bytes) -> bool:
+def _is_page(start: bytes) -> bool:
     """Whether a file begins like a web page: what a failed download leaves."""
     text = start.removeprefix(b"\xef\xbb\xbf").lstrip().lower()
     return text.startswith((b"<!doctype html", b"<html"))
+
+
+def begins_with(file: Path, characters: str) -> bool:
+    """Whether the first character that is no blank is one of these."""
+    with opened(file) as content:
+        start = content.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip()
+    return start[:1].decode("ascii", "replace") in tuple(characters)
 
 
 def numbered_lines(file: Path) -> Iterator[tuple[str, str]]:
@@ -117,11 +157,16 @@ def numbered_lines(file: Path) -> Iterator[tuple[str, str]]:
     with opened(file) as lines:
         for number, line in enumerate(lines, start=1):
             where = f"{file}:{number}"
-            if number == 1 and is_page(line[:1024]):
+            if number == 1 and _is_page(line[:1024]):
                 raise ValueError(f"{where}: an HTML page, not the download: {line[:60]!r}")
             text = _decoded(where, line, first=number == 1).rstrip("\r\n")
             if text.strip():
                 yield where, text
+
+
+def first_line(file: Path) -> tuple[str, str]:
+    """The first of `numbered_lines`; its text is empty where the file is."""
+    return next(numbered_lines(file), (f"{file}:1", ""))
 
 
 def _decoded(where: str, content: bytes, first: bool) -> str:
@@ -133,32 +178,151 @@ def _decoded(where: str, content: bytes, first: bool) -> str:
         raise ValueError(f"{where}: expected UTF-8: {error.reason}") from None
 
 
-def json_object(where: str, line: str) -> dict:
-    """The JSON object on a line.
+def json_lines(*files: Path) -> Iterator[tuple[str, dict]]:
+    """(``file:line``, object) of files of JSON lines; ValueError names a line that is none."""
+    for where, line in (line for file in files for line in numbered_lines(file)):
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:  # also numbers and nests beyond any sense
+            reason = f"but {getattr(error, 'msg', error)}: {line[:60]!r}"
+            raise ValueError(f"{where}: expected a JSON object, {reason}") from None
+        if not isinstance(record, dict):
+            raise ValueError(f"{where}: expected a JSON object, got {line[:60]!r}")
+        yield where, record
+
+
+def json_value(file: Path) -> Any:
+    """The one JSON value that a file is; ValueError names ``file:line`` where it is none."""
+    with opened(file) as content:
+        text = _decoded(str(file), content.read(), first=True)
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        page = _PAGE if _is_page(text[:1024].encode()) else ""
+        line, reason = getattr(error, "lineno", 1), getattr(error, "msg", error)
+        raise ValueError(f"{file}:{line}: expected JSON, but {reason}{page}") from None
+
+
+def array_items(file: Path) -> Iterator[tuple[str, Any]]:
+    """(``file:line, item number``, value) of each item of a JSON array; the first is number 0.
+
+    Only a piece of the file is in memory. (ijson names no line of an error, and reads half a
+    surrogate pair as "?".)
 
     Raises:
-        ValueError: it is something else; names ``file:line``.
+        ValueError: the file is no JSON array, or no UTF-8; names ``file:line``.
     """
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:  # also of numbers and nests beyond any sense
-        reason = getattr(error, "msg", error)
-        raise ValueError(f"{where}: expected a JSON object, but {reason}: {line[:60]!r}") from None
-    if not isinstance(record, dict):
-        raise ValueError(f"{where}: expected a JSON object, got {line[:60]!r}")
-    return record
+    with opened(file) as content:
+        text = TextIOWrapper(content, encoding="utf-8-sig")
+        try:
+            yield from _Array(file, text).items()
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{file}: expected UTF-8: {error.reason}") from None
+        finally:
+            text.detach()
 
 
-def string(where: str, key: str, record: dict) -> str:
+class _Array:
+    """A place in the text of an array, of which a piece is in memory."""
+
+    def __init__(self, file: Path, text: TextIOWrapper):
+        self.file, self.text = file, text
+        self.piece, self.place, self.ended = "", 0, False
+        self.line, self.counted = 1, 0  # the line of the place `counted`
+
+    def items(self) -> Iterator[tuple[str, Any]]:
+        if self._next() != "[":
+            page = _PAGE if _is_page(self.piece[:999].encode()) else ""
+            raise self._error(f"a JSON array, got {self.piece[:60]!r}{page}")
+        self.place += 1
+        number, sign = 0, "]" if self._next() == "]" else ","
+        while sign != "]":
+            self._next()
+            where = f"{self.file}:{self._line()}, item {number}"
+            yield where, self._value()
+            sign = self._next()
+            if sign not in (",", "]"):
+                raise self._error(f"',' or ']' after item {number}, got {sign!r}")
+            self.place, number = self.place + 1, number + 1
+        self.place += number == 0
+        if rest := self._next():
+            raise self._error(f"nothing after the array, got {rest!r}")
+
+    def _next(self) -> str:
+        """The next character that is no blank; "" at the end."""
+        self.place = _BLANKS.match(self.piece, self.place).end()
+        while self.place == len(self.piece) and self._read():
+            self.place = _BLANKS.match(self.piece).end()
+        return self.piece[self.place : self.place + 1]
+
+    def _read(self) -> bool:
+        """Forgets what was passed and reads on: as much as is held already, or a piece."""
+        self._line()
+        rest = self.piece[self.place :]
+        more = self.text.read(max(_PIECE, len(rest)))
+        self.piece, self.place, self.counted, self.ended = rest + more, 0, 0, not more
+        return bool(more)
+
+    def _value(self) -> Any:
+        while True:
+            try:
+                value, end = json.JSONDecoder().raw_decode(self.piece, self.place)
+                if end < len(self.piece) or self.ended:  # a number at the end may go on
+                    self.place = end
+                    return value
+            except (ValueError, RecursionError) as error:  # also numbers and nests beyond any sense
+                place = getattr(error, "pos", self.place)
+                reason = str(getattr(error, "msg", error))
+                cut = place > len(self.piece) - _TAIL or reason.startswith("Unterminated")
+                if self.ended or not cut:
+                    self.place = place
+                    raise self._error(f"JSON, but {reason}") from None
+            self._read()
+
+    def _line(self) -> int:
+        """The line of the place."""
+        self.line += self.piece.count("\n", self.counted, self.place)
+        self.counted = self.place
+        return self.line
+
+    def _error(self, expected: str) -> ValueError:
+        return ValueError(f"{self.file}:{self._line()}: expected {expected}")
+
+
+def string(where: str, key: str, record: dict, default: str | None = None) -> str:
     """The text under a key of a JSON object.
+
+    Args:
+        default: instead of a value that is missing or null; None = that is an error, too.
 
     Raises:
         ValueError: there is none, or it is no text.
     """
     value = record.get(key)
+    if value is None and default is not None:
+        return default
     if not isinstance(value, str):
         raise ValueError(f'{where}: expected a string "{key}", got {json.dumps(value)[:60]}')
     return value
+
+
+def word(where: str, key: str, record: dict) -> str:
+    """The id under a key of a JSON object: a string or an integer, else ValueError."""
+    value = record.get(key)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return string(where, key, record)
+
+
+def integer(where: str, name: str, text: str) -> int:
+    """A column as an integer.
+
+    Raises:
+        ValueError: it is none, or has more than nine digits; names ``file:line`` and the column.
+    """
+    if not _INTEGER.fullmatch(text):
+        raise ValueError(f"{where}: expected an integer {name}, got {text[:60]!r}")
+    return int(text)
 
 
 def check_characters(where: str, what: str, *texts: str) -> None:
@@ -174,73 +338,6 @@ def check_characters(where: str, what: str, *texts: str) -> None:
         raise ValueError(
             f"{where}: {what} holds half a surrogate pair, which is no character"
         ) from None
-
-
-def word(where: str, key: str, record: dict) -> str:
-    """The id under a key of a JSON object, which may be a string or an integer.
-
-    Raises:
-        ValueError: there is none, or it is something else.
-    """
-    value = record.get(key)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return str(value)
-    return string(where, key, record)
-
-
-def json_value(file: Path) -> Any:
-    """The one JSON value that a file is.
-
-    Raises:
-        ValueError: it is no JSON; names ``file:line``.
-    """
-    with opened(file) as content:
-        text = _decoded(str(file), content.read(), first=True)
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        page = ": an HTML page, not the download" if is_page(text[:1024].encode()) else ""
-        line, reason = getattr(error, "lineno", 1), getattr(error, "msg", error)
-        raise ValueError(f"{file}:{line}: expected JSON, but {reason}{page}") from None
-
-
-def rows(
-    file: Path, columns: Sequence[str], header: bool = False
-) -> Iterator[tuple[str, dict[str, str]]]:
-    """(``file:line``, column → text) of a file of tab-separated columns.
-
-    Args:
-        columns: their names, all that the file has, in its order.
-        header: whether the first line names them.
-
-    Raises:
-        ValueError: another header, or a line with more or fewer columns (a tab within a text).
-    """
-    expected = "\t".join(columns)
-    lines = numbered_lines(file)
-    if header:
-        where, first = next(lines, (f"{file}:1", ""))
-        if first.split("\t") != list(columns):
-            raise ValueError(f"{where}: expected the header {expected!r}, got {first[:60]!r}")
-    for where, line in lines:
-        found = line.split("\t")
-        if len(found) != len(columns):
-            raise ValueError(
-                f"{where}: expected {len(columns)} columns separated by tabs "
-                f"({', '.join(columns)}), got {len(found)}: {line[:60]!r}"
-            )
-        yield where, dict(zip(columns, found, strict=True))
-
-
-def integer(where: str, name: str, text: str) -> int:
-    """A column as an integer.
-
-    Raises:
-        ValueError: it is none, or has more than nine digits; names ``file:line`` and the column.
-    """
-    if not _INTEGER.fullmatch(text):
-        raise ValueError(f"{where}: expected an integer {name}, got {text[:60]!r}")
-    return int(text)
 
 
 def sha256(file: Path) -> str:

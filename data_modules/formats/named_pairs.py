@@ -1,13 +1,30 @@
-"""Files that name documents for queries by their ids, in lines of columns or as JSON."""
+"""Files that name documents for queries by their ids: runs, triples, hard negatives, candidates.
 
+Lines of columns separated by tabs or blanks, in one of the forms below, or JSON:
+
+- ``{query: [document, …], …}``, as Wu's candidate.json: best first, without scores.
+- Lines ``{"qid", "pos", "neg"}``, as sentence-transformers' msmarco-hard-negatives.jsonl: documents
+  are ids, or ``{"pid", "ce-score"}`` with a teacher's score; ``neg`` is a list, or a list by each
+  system that found them.
+- DPR's ``[{"question", "positive_ctxs", …}, …]``; queries are named as `dpr` names them.
+"""
+
+import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from data_modules.formats.json_array import begins_with
+from data_modules.formats.dpr import NEGATIVE_KINDS, POSITIVE, context_id, items
 from data_modules.formats.layout import Ranked
-from data_modules.formats.lines import numbered_lines
-from data_modules.formats.named_json import NamedPair, json_pairs
+from data_modules.formats.lines import (
+    begins_with,
+    first_line,
+    json_lines,
+    json_value,
+    numbered_lines,
+    word,
+)
 
 RUN = ("query", "Q0", "document", "rank", "score", "tag")
 RANKING = ("query", "document", "rank")  # MS MARCO's own runs
@@ -15,13 +32,32 @@ TRIPLE = ("query", "positive", "negative")  # more negatives may follow (Wu)
 SCORED_TRIPLE = ("positive_score", "negative_score", *TRIPLE)
 _LONG_TRIPLE = (*TRIPLE, "…")
 LIST = ("query", "negative,negative,…")  # RocketQA's data as OpenMatch and RetroMAE lay it out
+_JSON = (
+    '{"query": ["document", …], …}, or lines {"qid": …, "pos": […], "neg": […]}, '
+    'or [{"question": …, "positive_ctxs": […]}, …]'
+)
+
+
+class NamedPair(NamedTuple):
+    """A document that a file names for a query.
+
+    Attributes:
+        query, document: ids.
+        score: the document's; NaN where the file gives none.
+        positive: whether the file says that the document answers the query.
+    """
+
+    query: str
+    document: str
+    score: float = math.nan
+    positive: bool = False
 
 
 def read_pairs(file: Path, *forms: tuple[str, ...]) -> Iterator[NamedPair]:
     """The pairs that a file names, in its order.
 
-    A file that begins with a bracket or brace is JSON, see `json_pairs`. Any other holds columns
-    separated by tabs or blanks; triples need no scores.
+    A file that begins with a bracket or brace is JSON. Any other holds columns separated by tabs or
+    blanks; triples need no scores.
 
     Args:
         forms: `RUN`, `RANKING`, `TRIPLE`, `SCORED_TRIPLE`, `LIST`: what the columns may be. The
@@ -52,27 +88,19 @@ def read_negatives(file: Path, *forms: tuple[str, ...]) -> Iterator[Ranked]:
 def located_pairs(file: Path, *forms: tuple[str, ...]) -> Iterator[tuple[str, NamedPair]]:
     """(``file:line``, pair) of `read_pairs`."""
     if begins_with(file, "[{"):
-        yield from json_pairs(file)
+        yield from _json_pairs(file)
         return
-    for where, form, columns in _lines(file, forms):
-        for pair in _pairs(where, form, columns):
-            yield where, pair
-
-
-def _lines(
-    file: Path, forms: tuple[tuple[str, ...], ...]
-) -> Iterator[tuple[str, tuple[str, ...], list[str]]]:
-    """(``file:line``, its form, columns) of every line."""
     where = None
     if TRIPLE in forms:  # only the first line may be a long one where plain ones are expected
         forms = (*forms, _LONG_TRIPLE)
     for where, line in numbered_lines(file):
         columns = line.split()
-        if form := _form(columns, forms):
-            forms = (form,)
-            yield where, form, columns
-        else:
+        form = _form(columns, forms)
+        if form is None:
             raise ValueError(f"{where}: expected {_shown(forms)}, got {line[:80]!r}")
+        forms = (form,)
+        for pair in _pairs(where, form, columns):
+            yield where, pair
     if where is None:
         raise ValueError(f"{file}: the file is empty; expected lines of {_shown(forms)}")
 
@@ -130,3 +158,60 @@ def _is_number(text: str) -> bool:
         return math.isfinite(float(text))
     except ValueError:
         return False
+
+
+def _json_pairs(file: Path) -> Iterator[tuple[str, NamedPair]]:
+    """The same of a JSON file."""
+    if begins_with(file, "["):
+        yield from _contexts(file)
+        return
+    try:
+        mined = "qid" in json.loads(first_line(file)[1])
+    except json.JSONDecodeError:  # one value that goes on in the next lines
+        mined = False
+    yield from _mined(file) if mined else _lists(file)
+
+
+def _contexts(file: Path) -> Iterator[tuple[str, NamedPair]]:
+    for where, query, record in items(file):
+        for kind in (POSITIVE, *NEGATIVE_KINDS):
+            for context in record.get(kind, ()):
+                yield where, NamedPair(query, context_id(where, context), positive=kind == POSITIVE)
+
+
+def _lists(file: Path) -> Iterator[tuple[str, NamedPair]]:
+    lists = json_value(file)
+    if not isinstance(lists, dict):
+        raise ValueError(f"{file}: expected {_JSON}")
+    for query, documents in lists.items():
+        where = f"{file}: {json.dumps(query)}"
+        if not isinstance(documents, list):
+            raise ValueError(f"{where}: expected {_JSON}, got {json.dumps(documents)[:60]}")
+        for document in documents:
+            yield where, NamedPair(query, *_scored(where, document))
+
+
+def _mined(file: Path) -> Iterator[tuple[str, NamedPair]]:
+    for where, record in json_lines(file):
+        query, found = word(where, "qid", record), record.get("neg")
+        systems = found.values() if isinstance(found, dict) else [found]
+        for place, documents in enumerate([record.get("pos"), *systems]):
+            if not isinstance(documents, list):
+                raise ValueError(
+                    f'{where}: expected lists "pos" and "neg" of ids or of {{"pid", "ce-score"}}, '
+                    f"got {json.dumps(documents)[:60]}"
+                )
+            for document in documents:
+                yield where, NamedPair(query, *_scored(where, document), positive=place == 0)
+
+
+def _scored(where: str, document: Any) -> tuple[str, float]:
+    """The id and the score of a document in JSON: an id, or ``{"pid", "ce-score"}``."""
+    if isinstance(document, dict) and "pid" in document:
+        score = document.get("ce-score", math.nan)
+        if not isinstance(score, int | float):
+            raise ValueError(f'{where}: expected a number "ce-score", got {json.dumps(score)[:60]}')
+        return word(where, "pid", document), float(score)
+    if isinstance(document, bool) or not isinstance(document, str | int):
+        raise ValueError(f"{where}: expected a document's id, got {json.dumps(document)[:60]}")
+    return str(document), math.nan

@@ -9,7 +9,7 @@
   content in one. Where it is missing, ``nq_title_abs.tsv``: title and abstract, in the columns of
   the questions, once for every question that the document answers; its first line counts.
 
-Documents are named by oldid, queries by queryid; a query that stands there several times with the
+Documents are named by oldid, queries by queryid; a query that is there several times with the
 same text has several relevant documents. The semantic ids are not read: every system here makes its
 own. ``NQ_512_qg.tsv`` holds generated queries: `data_modules.formats.generated` reads it.
 """
@@ -20,60 +20,48 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from data_modules.formats.layout import Document, Judgement, Layout, Query
-from data_modules.formats.lines import find_all, plain_name, rows
-from data_modules.formats.quoted import quoted_rows
+from data_modules.formats.layout import Asked, Document, Layout, Query, asked_layout
+from data_modules.formats.lines import find_all, plain_name
+from data_modules.formats.tables import quoted_rows, table_documents
 
 _QUESTIONS = "*_doc_newid.tsv"
 _CONTENTS = ("NQ_doc_content.tsv", "nq_doc_content.tsv")
 _ABSTRACTS = "nq_title_abs.tsv"
-_CONTENT_COLUMNS = ("oldid", "empty 1", "empty 2", "text", "empty 3", "empty 4", "language")
+_CONTENT_COLUMNS = ("id", "empty 1", "empty 2", "text", "empty 3", "empty 4", "language")
 _IDS = re.compile(r"\d+(,\d+)*")
 _LOOKED_AT = 100  # lines, for the order of the columns
 
 
 def recognises(path: Path) -> bool:
-    """Whether there are questions in NCI's names."""
     return bool(find_all(path, _QUESTIONS))
 
 
 def read(path: Path) -> Layout:
-    """A folder in NCI's layout.
-
-    Raises:
-        FileNotFoundError: one of its files is missing.
-        ValueError: (on reading) a line breaks the format.
-    """
-    splits = {_split(file): file for file in find_all(path, _QUESTIONS)}
+    # "train" of nq_train_doc_newid.tsv
+    splits = {
+        plain_name(file).removesuffix("_doc_newid.tsv").removeprefix("nq_"): file
+        for file in find_all(path, _QUESTIONS)
+    }
     contents, abstracts = find_all(path, *_CONTENTS), find_all(path, _ABSTRACTS)
     if not splits:
         raise FileNotFoundError(f"data.path={path}: nq_<split>_doc_newid.tsv is missing")
     if not contents and not abstracts:
         raise FileNotFoundError(f"data.path={path}: {_CONTENTS[0]} and {_ABSTRACTS} are missing")
     texts = (contents or abstracts)[0]
-    return Layout(
-        name=path.resolve().name,
+    whole = partial(table_documents, texts, _CONTENT_COLUMNS)
+    return asked_layout(
+        path,
+        reader="nci/1",
         files=(texts, *splits.values()),
-        options={"reader": "nci/1"},
-        documents=partial(_contents if contents else _abstracts, texts),
+        documents=whole if contents else partial(_abstracts, texts),
+        splits={split: partial(_asked, file) for split, file in splits.items()},
         queries=partial(_queries, tuple(splits.values())),
-        judgements={split: partial(_judgements, file) for split, file in splits.items()},
     )
-
-
-def _split(file: Path) -> str:
-    """ "train" of ``nq_train_doc_newid.tsv``."""
-    return plain_name(file).removesuffix("_doc_newid.tsv").removeprefix("nq_")
-
-
-def _contents(file: Path) -> Iterator[Document]:
-    for where, row in rows(file, _CONTENT_COLUMNS):
-        yield Document(where, row["oldid"], "", row["text"])
 
 
 def _abstracts(file: Path) -> Iterator[Document]:
     seen = set()
-    for where, text, _, (document, *_) in _rows(file):
+    for where, _, text, (document, *_) in _asked(file):
         if document not in seen:
             seen.add(document)
             yield Document(where, document, "", text)
@@ -82,20 +70,13 @@ def _abstracts(file: Path) -> Iterator[Document]:
 def _queries(files: tuple[Path, ...]) -> Iterator[Query]:
     for file in files:
         seen: dict[str, str] = {}
-        for where, text, query, _ in _rows(file):
+        for where, query, text, _ in _asked(file):
             if seen.get(query) != text:
                 yield Query(where, query, text)
             seen.setdefault(query, text)
 
 
-def _judgements(file: Path) -> Iterator[Judgement]:
-    for where, _, query, documents in _rows(file):
-        for document in documents:
-            yield Judgement(where, query, document, 1)
-
-
-def _rows(file: Path) -> Iterator[tuple[str, str, str, list[str]]]:
-    """(where, text, query's id, ids of documents) of each line."""
+def _asked(file: Path) -> Iterator[Asked]:
     place, width = _place_of_oldid(file)
     for where, columns in quoted_rows(file):
         if len(columns) != width:
@@ -108,7 +89,7 @@ def _rows(file: Path) -> Iterator[tuple[str, str, str, list[str]]]:
                 f"{where}: expected a whole number (oldid) in column {place + 1}, got "
                 f"{columns[place]!r}"
             )
-        yield where, columns[0], columns[1], columns[place].split(",")
+        yield Asked(where, columns[1], columns[0], columns[place].split(","))
 
 
 def _place_of_oldid(file: Path) -> tuple[int, int]:

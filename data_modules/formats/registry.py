@@ -1,8 +1,9 @@
 """The formats by name, and which of them a folder is in."""
 
 from pathlib import Path
-from types import ModuleType
+from typing import Protocol
 
+from data_modules.builders import nq320k
 from data_modules.formats import (
     beir,
     dpr,
@@ -10,15 +11,32 @@ from data_modules.formats import (
     genret,
     glen,
     kilt,
-    natural_questions,
     nci,
     trec,
     ultron,
     wu,
 )
 from data_modules.formats.layout import Layout
+from data_modules.formats.lines import given_path
 
-FORMATS: dict[str, ModuleType] = {
+
+class Format(Protocol):
+    """What the module of a format has."""
+
+    def recognises(self, path: Path) -> bool:
+        """Whether a folder or a file looks like the format, complete or not."""
+
+    def read(self, path: Path) -> Layout:
+        """The collection in a folder, or in a file if one file is enough.
+
+        Raises:
+            FileNotFoundError: one of its files is missing.
+            ValueError: two files are of one split or set; (on reading) a line breaks the format,
+                named with ``file:line`` and what was expected.
+        """
+
+
+FORMATS: dict[str, Format] = {
     "beir": beir,
     "wu": wu,
     "genret": genret,
@@ -29,7 +47,7 @@ FORMATS: dict[str, ModuleType] = {
     "kilt": kilt,
     "dpr": dpr,
     "trec": trec,
-    "nq": natural_questions,
+    "nq": nq320k,
 }
 
 
@@ -44,27 +62,17 @@ def read_layout(path: str | Path, format: str | None = None) -> Layout:
         FileNotFoundError: there is no such path, or one of the format's files is missing.
         ValueError: an unknown format, or none or several that recognise the path.
     """
-    place = Path(path).expanduser()
     if format is not None and format not in FORMATS:
         raise ValueError(f"data.format={format}: must be one of {', '.join(FORMATS)}")
-    if not place.exists():
-        raise FileNotFoundError(f"data.path={path}: no such folder or file")
-    return FORMATS[format or _recognised(place)].read(place)
-
-
-def _recognised(path: Path) -> str:
-    found = [name for name, reader in FORMATS.items() if reader.recognises(path)]
+    place = given_path("path", str(path), "folder or file")
+    found = [format] if format else [n for n, reader in FORMATS.items() if reader.recognises(place)]
     if len(found) == 1:
-        return found[0]
+        return FORMATS[found[0]].read(place)
     if found:
         raise ValueError(f"data.path={path}: may be {' or '.join(found)}: say data.format=…")
+    names = sorted(file.name for file in place.iterdir()) if place.is_dir() else [place.name]
+    content = ", ".join(names[:8]) + (", …" if len(names) > 8 else "") or "an empty folder"
     raise ValueError(
-        f"data.path={path}: no known format in {_content(path)}; name it with data.format= "
+        f"data.path={path}: no known format in {content}; name it with data.format= "
         f"({', '.join(FORMATS)})"
     )
-
-
-def _content(path: Path) -> str:
-    """What stands there, for a message."""
-    names = sorted(file.name for file in path.iterdir()) if path.is_dir() else [path.name]
-    return ", ".join(names[:8]) + (", …" if len(names) > 8 else "") or "an empty folder"

@@ -1,4 +1,4 @@
-"""The layout of Ultron (WebUltron) and DDRO: documents as JSON lines beside TREC judgements.
+"""The layout of Ultron (WebUltron) and DDRO: documents as JSON lines, and TREC judgements.
 
 - ``msmarco-docs-sents.top.300k.json``, ``nq-docs-sents.json`` (any ``*docs-sents*.json``): lines
   ``{"docid", "url", "title", "body"}``, or in DDRO's NQ ``{"id", "title", "contents"}``; further
@@ -7,7 +7,7 @@
   and ``msmarco-doctrain-qrels.tsv.gz`` are "train", ``…docdev…`` is "dev".
 
 Ultron's scripts leave several files of documents in one folder: ``data.path`` may be the one that
-is meant; the others are read from the folder that it lies in.
+is meant; the others are read from the folder that it is in.
 
 The documents are a part of MS MARCO's: judgements of others are left out, as in the original, and
 counted; if none is left, they judge another collection. Ids are kept as they are, while the tables
@@ -21,34 +21,18 @@ from fnmatch import fnmatchcase
 from functools import cache, partial
 from pathlib import Path
 
-from data_modules.formats.known_documents import without_unknown
-from data_modules.formats.layout import Document, Judgement, Layout
-from data_modules.formats.lines import (
-    find_all,
-    json_object,
-    numbered_lines,
-    plain_name,
-    string,
-    word,
-)
-from data_modules.formats.trec_files import judgement_files, judgements, queries, query_files
+from data_modules.formats.layout import Document, Judgement, Layout, without_unknown
+from data_modules.formats.lines import find_all, json_lines, plain_name, string, word
+from data_modules.formats.trec import judgement_files, judgements, queries, query_files
 
 _DOCUMENTS = "*docs-sents*.json"
-_IDS, _TEXTS = ("docid", "id"), ("body", "contents")
 
 
 def recognises(path: Path) -> bool:
-    """Whether there are documents in Ultron's names."""
     return bool(_documents_files(path))
 
 
 def read(path: Path) -> Layout:
-    """A folder in Ultron's or DDRO's layout, or its file of documents.
-
-    Raises:
-        FileNotFoundError: one of its files is missing.
-        ValueError: two files of documents; (on reading) a line breaks the format.
-    """
     documents = _documents_files(path)
     if not documents:
         raise FileNotFoundError(f"data.path={path}: {_DOCUMENTS} is missing")
@@ -61,19 +45,16 @@ def read(path: Path) -> Layout:
     folder = documents[0].parent
     judged = judgement_files(folder, "*qrels*.tsv")
     asked = query_files(folder, judged, "*queries*.tsv")
-    known = cache(partial(_document_ids, documents[0]))
+    known = cache(lambda: frozenset(document.id for document in _documents(documents[0])))
+    name = path.resolve().name if path.is_dir() else plain_name(path).removesuffix(".json")
     return Layout(
-        name=(path if path.is_dir() else _without_ending(path)).resolve().name,
+        name=name,
         files=(documents[0], *asked, *judged.values()),
         options={"reader": "ultron/1"},
         documents=partial(_documents, documents[0]),
         queries=partial(queries, asked),
-        judgements={split: partial(_known, file, known) for split, file in judged.items()},
+        judgements={split: partial(_judgements, file, known) for split, file in judged.items()},
     )
-
-
-def _without_ending(file: Path) -> Path:
-    return file.with_name(plain_name(file).removesuffix(".json"))
 
 
 def _documents_files(path: Path) -> list[Path]:
@@ -84,21 +65,16 @@ def _documents_files(path: Path) -> list[Path]:
 
 
 def _documents(file: Path) -> Iterator[Document]:
-    for where, line in numbered_lines(file):
-        record = json_object(where, line)
-        title = "" if record.get("title") is None else string(where, "title", record)
-        text = string(where, _key(_TEXTS, record), record)
-        yield Document(where, word(where, _key(_IDS, record), record), title, text)
+    for where, record in json_lines(file):
+        title = string(where, "title", record, "")
+        text = string(where, _key(record, "body", "contents"), record)
+        yield Document(where, word(where, _key(record, "docid", "id"), record), title, text)
 
 
-def _key(names: tuple[str, str], record: dict) -> str:
-    return names[1] if names[1] in record and names[0] not in record else names[0]
+def _key(record: dict, ultrons: str, ddros: str) -> str:
+    return ddros if ddros in record and ultrons not in record else ultrons
 
 
-def _document_ids(file: Path) -> frozenset[str]:
-    return frozenset(document.id for document in _documents(file))
-
-
-def _known(file: Path, known: Callable[[], frozenset[str]]) -> Iterator[Judgement]:
+def _judgements(file: Path, known: Callable[[], frozenset[str]]) -> Iterator[Judgement]:
     found = (row if row.document_id in known() else None for row in judgements(file))
     return without_unknown(file, found)

@@ -230,7 +230,7 @@ LINE = {"document_id": "d1", "queries": ["amber"]}
         ([{"document_id": "d1", "queries": "amber"}], ":1: expected {.*amber"),
         ([{"document_id": "d1"}], ":1: expected {.*got .*d1"),
         ([LINE, {"document_id": "x", "queries": ["a"]}], ":2: document 'x' is not in the coll"),
-        ([LINE, LINE], r":2: document 'd1' stands already at .*queries.jsonl:1"),
+        ([LINE, LINE], r":2: document 'd1' is already at .*queries.jsonl:1"),
         ([{"document_id": "d1", "queries": [" "]}], "queries.jsonl: the file holds no query"),
         ([{"document_id": "d8", "queries": ["marsh"]}], "no document known in training has an"),
     ],

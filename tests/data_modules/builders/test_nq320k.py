@@ -6,10 +6,8 @@ from pathlib import Path
 import pytest
 
 from data_modules.builders import nq320k as builder
-from data_modules.builders.nq320k import nq320k
-from data_modules.formats import natural_questions, nq_records
+from data_modules.builders.nq320k import TitleKey, field, nq320k
 from data_modules.formats.registry import read_layout
-from data_modules.formats.titled_pages import TitleKey
 
 TRAIN = "v1.0-simplified_simplified-nq-train.jsonl.gz"
 DEV = "nq-dev-all.jsonl.gz"
@@ -104,10 +102,10 @@ def test_abstract_and_content_are_the_first_paragraph_and_what_follows(raw, coll
 
 
 def test_a_page_without_paragraphs_or_lists_keeps_its_text():
-    assert nq_records.field("<H1> A </H1> one two", "abstract") == ""
-    assert nq_records.field("<H1> A </H1> one two", "content") == "A one two"
-    assert nq_records.field("<P> one </P> two <Ul> three </Ul> four", "content") == "two three"
-    assert nq_records.field('<P> 1 < 2 <Td_colspan="2"> x </P>', "abstract") == "1 < 2 x"
+    assert field("<H1> A </H1> one two", "abstract") == ""
+    assert field("<H1> A </H1> one two", "content") == "A one two"
+    assert field("<P> one </P> two <Ul> three </Ul> four", "content") == "two three"
+    assert field('<P> 1 < 2 <Td_colspan="2"> x </P>', "abstract") == "1 < 2 x"
 
 
 def test_first_tokens_cut_the_text(raw, collected):
@@ -139,7 +137,7 @@ def test_a_second_run_reads_no_source(raw, collected, monkeypatch):
     def never(*_):
         raise AssertionError("a source was opened")
 
-    monkeypatch.setattr(nq_records, "numbered_lines", never)
+    monkeypatch.setattr(builder, "json_lines", never)
     monkeypatch.setattr("data_modules.store.sha256", never)
     again = collected(nq320k(str(raw)))
     assert again.folder == first.folder
@@ -149,7 +147,7 @@ def test_a_second_run_reads_no_source(raw, collected, monkeypatch):
 def test_the_raw_format_alone_asserts_nothing(raw, collected):
     layout = read_layout(raw)
     assert layout.options["reader"].startswith("natural_questions/")
-    assert not layout.expected
+    assert layout.name == raw.name
     assert len(collected(layout).documents) == 27
 
 
@@ -233,7 +231,7 @@ def test_shards_give_the_same_collection_as_one_file(raw, collected, monkeypatch
 
 def test_missing_shards_are_named_before_anything_is_read(raw, monkeypatch):
     shards(raw, "train", TRAIN, range(2))
-    monkeypatch.setattr(nq_records, "numbered_lines", None)
+    monkeypatch.setattr(builder, "json_lines", None)
     with pytest.raises(FileNotFoundError, match="48 of 50 train files are missing: nq-train-02"):
         nq320k(str(raw))
 
@@ -242,9 +240,7 @@ def test_an_id_in_two_shards_is_named_with_both_places(raw, collected, built):
     shards(raw, "train", TRAIN, range(3))
     records = lines(raw / "nq-train-00.jsonl.gz")
     write(raw / "nq-train-01.jsonl.gz", records[-1:])
-    message = (
-        r"nq-train-01\.jsonl\.gz:1: the query .* stands already at .*nq-train-00\.jsonl\.gz:10"
-    )
+    message = r"nq-train-01\.jsonl\.gz:1: the query .* is already at .*nq-train-00\.jsonl\.gz:10"
     with pytest.raises(ValueError, match=message):
         collected(nq320k(str(raw), check_counts=False))
     assert built() == []
@@ -288,13 +284,13 @@ def test_a_page_in_the_place_of_the_download_is_named(raw, collected, built):
 
 
 def test_an_interrupted_build_leaves_nothing(raw, collected, built, monkeypatch):
-    pages = nq_records.pages
+    pages = builder.pages
 
     def interrupted(file):
         yield from list(pages(file))[:5]
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("data_modules.formats.titled_pages.pages", interrupted)
+    monkeypatch.setattr("data_modules.builders.nq320k.pages", interrupted)
     with pytest.raises(KeyboardInterrupt):
         collected(nq320k(str(raw)))
     assert built() == []
@@ -302,7 +298,7 @@ def test_an_interrupted_build_leaves_nothing(raw, collected, built, monkeypatch)
 
 def test_a_disk_without_room_is_refused_before_anything_is_read(raw, collected, built, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 10})())
-    monkeypatch.setattr(nq_records, "numbered_lines", None)
+    monkeypatch.setattr(builder, "json_lines", None)
     with pytest.raises(OSError, match="data.store=.*nq320k takes about .* MB, 0.0 MB are free"):
         collected(nq320k(str(raw)))
     assert built() == []
@@ -377,7 +373,7 @@ def test_memory_does_not_grow_with_the_pages(tmp_path):
                 for n in numbers
             ]
             write(folder / name, records)
-        layout = natural_questions.read(folder)
+        layout = builder.read(folder)
         tracemalloc.start()
         for _ in layout.documents():
             pass

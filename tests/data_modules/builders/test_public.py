@@ -8,9 +8,8 @@ import datasets
 import pytest
 from datasets import Dataset
 
-from data_modules.builders import hub
 from data_modules.builders.entity_questions import matched_form
-from data_modules.builders.public import public
+from data_modules.builders.public import hub_columns, public
 from tests.data_modules.formats.test_lines import encrypted
 
 
@@ -157,8 +156,8 @@ def test_what_miracl_holds_twice_word_for_word_counts_once(miniature, collected,
     collection = collected(public("miracl/sw", str(folder)))
     assert len(collection.documents) == 24 and len(collection.qrels["dev"]) == 12
     said = capsys.readouterr().out
-    assert "docs-2.jsonl.gz:1: 1 documents, from this line on, stand there already" in said
-    assert f"{qrels}:13: 12 judgements, from this line on, stand there already" in said
+    assert "docs-2.jsonl.gz:1: 1 documents, from this line on, are there already" in said
+    assert f"{qrels}:13: 12 judgements, from this line on, are there already" in said
 
 
 @pytest.mark.parametrize(
@@ -337,7 +336,7 @@ def test_columns_of_a_file_on_the_hub_stay_as_they_are(tmp_path, monkeypatch):
             *arguments, data_files=str(file), cache_dir=str(tmp_path / "cache"), **options
         ),
     )
-    rows = [row for _, row in hub.columns("miracl/x.tsv", "query_id", "query")]
+    rows = [row for _, row in hub_columns("miracl/x.tsv", ("query_id", "query"))]
     assert rows == [
         {"query_id": "007#0", "query": '"null" is a word'},
         {"query_id": "008#0", "query": "null"},

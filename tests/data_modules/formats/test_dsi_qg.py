@@ -38,7 +38,7 @@ def test_documents_of_a_table(titled, tmp_path):
 
 def test_a_table_in_another_order_is_refused(tmp_path):
     rows = (f"{n}\t{TITLES[n]}\t{TEXTS[n]}\n" for n in range(24))
-    message = r"mini_corpus\.tsv:1: expected the columns id passage tit"
+    message = r"mini_corpus\.tsv:1: expected the columns id text tit"
     assert_refused(copied("dsi_qg", tmp_path), "mini_corpus.tsv", "".join(rows), message)
 
 
@@ -47,7 +47,7 @@ def test_a_passage_that_stands_twice_is_refused(tmp_path):
         collect(read_layout(folder), tmp_path / "store")
 
     folder = copied("dsi_qg", tmp_path)
-    message = r":45: the document '0' stands already at .*json:1"
+    message = r":45: the document '0' is already at .*json:1"
     assert_refused(folder, TRAIN, lambda t: t + t.splitlines()[0], message, stored)
 
 

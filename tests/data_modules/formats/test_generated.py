@@ -39,7 +39,7 @@ def test_brackets_around_other_ids(tmp_path):
         ("who?\t1\tx\t2\n", r":1: expected .*'query queryid oldid"),
         (json.dumps([["who?", 1], ["who?"]]), r":1, item 1: expected \[query, place\]"),
         ('{"text_id": 1, "text": "a"}\n{"text_id": 1}\n', r':2: expected a string "text"'),
-        ('{"document_id": "a", "queries": ["b"]}\n' * 2, r":2: document 'a' stands already at"),
+        ('{"document_id": "a", "queries": ["b"]}\n' * 2, r":2: document 'a' is already at"),
         ('{"text_id": 5, "text": "a\\ud800"}\n', r":1: document '5' .*surrogate"),
         ('[["a", 0], ["a\\ud800", 1]]', r":1, item 1: document '1' .*surrogate"),
         ('{"document_id": "a", "queries": ["b", "\\ud800"]}\n', r":1: document 'a' .*surrogate"),

@@ -39,7 +39,7 @@ def test_documents_as_lines(tmp_path):
     assert found_pairs(layout, "train") == pairs("train")
     records[4]["doc_id"] = 9
     content = "".join(json.dumps(record) + "\n" for record in records)
-    message = r":5: expected the documents in the order .*doc_id 9 sta"
+    message = r":5: expected the documents in the order .*doc_id 9 is at"
     assert_refused(folder, corpus.name, content, message)
 
 

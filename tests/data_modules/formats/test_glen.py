@@ -67,7 +67,7 @@ def test_without_the_whole_split_its_parts_are_splits(tmp_path):
         (DEV, "", r":1: expected a header with the columns query, oldid"),
         (DEV, lambda t: t + "a\tb\tc\n", r":16: expected 2 columns .*got 3"),
         (DEV, lambda t: t + '"a\t3\n', r":16: expected texts in quotes"),
-        (SEEN, lambda t: t + "new?\t3\n", r":10: the query 'new\?' does not stand"),
+        (SEEN, lambda t: t + "new?\t3\n", r":10: the query 'new\?' is not in"),
         ("DOC_NQ_title+content.tsv", "oldid\ttext\n1\tx\n", r":2: expected a column query"),
     ],
 )

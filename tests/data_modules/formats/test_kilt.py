@@ -128,7 +128,7 @@ def test_two_tasks_tables_and_missing_ones_are_named(tmp_path):
     folder = copied("kilt", tmp_path)
     (folder / "fever-dev-kilt.jsonl").write_text("{}")
     with pytest.raises(
-        ValueError, match=r"expected one task, found fever-dev-kilt\.jsonl and nq-de"
+        ValueError, match=r"fever-dev-kilt\.jsonl and nq-dev-kilt\.jsonl are both of"
     ):
         read_layout(folder)
     (folder / "fever-dev-kilt.jsonl").unlink()

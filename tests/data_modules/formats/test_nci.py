@@ -1,7 +1,7 @@
 import pytest
 
-from data_modules.formats.quoted import quoted_rows
 from data_modules.formats.registry import read_layout
+from data_modules.formats.tables import quoted_rows
 from tests.data_modules.formats.miniature import (
     MINIATURES,
     TITLES,

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from data_modules.formats.registry import read_layout
-from data_modules.formats.trec_files import split_of
+from data_modules.formats.trec import split_of
 from data_modules.store import collect
 from tests.data_modules.formats.miniature import (
     MINIATURES,
@@ -83,10 +83,10 @@ def test_a_query_in_two_files_with_one_text_is_one(tmp_path):
     assert found.queries["id"][:] == ["10", "11"]
     assert {split: len(rows) for split, rows in found.qrels.items()} == {"dev_small": 1, "dev": 2}
     (folder / "queries.dev.tsv").write_text("10\tanother\n11\tb\n")
-    with pytest.raises(ValueError, match=r"queries\.dev\.tsv:1: the query '10' stands already at"):
+    with pytest.raises(ValueError, match=r"queries\.dev\.tsv:1: the query '10' is already at"):
         collect(read_layout(folder, "trec"), tmp_path / "store")
     (folder / "queries.dev.tsv").write_text("10\ta\n11\tb\n11\tb\n")
-    with pytest.raises(ValueError, match=r"queries\.dev\.tsv:3: the query '11' stands already at"):
+    with pytest.raises(ValueError, match=r"queries\.dev\.tsv:3: the query '11' is already at"):
         collect(read_layout(folder, "trec"), tmp_path / "store")
 
 
@@ -99,7 +99,7 @@ def test_a_run_may_name_more_than_its_split(tmp_path, capsys):
     (folder / "bm25.run").write_text("5000 Q0 D106 1 2.5 x\n")
     layout = read_layout(folder)
     assert list(layout.candidates) == ["2019"] and len(list(layout.candidates["2019"]())) == 52
-    assert "bm25.run: is left aside: its name names no split" in capsys.readouterr().out
+    assert "bm25.run: is not read: its name names no split" in capsys.readouterr().out
     (folder / "another-test2019.run").write_text("5000 Q0 D106 1 2.5 x\n")
     with pytest.raises(ValueError, match=r"another-test2019\.run and .* runs of the split '2019'"):
         read_layout(folder)
@@ -112,7 +112,7 @@ def test_a_word_that_ends_like_a_split_is_not_it(tmp_path, capsys):
     folder = copied("trec", tmp_path)
     (folder / RUN).rename(folder / "coldev.run")
     assert not read_layout(folder).candidates
-    assert "coldev.run: is left aside" in capsys.readouterr().out
+    assert "coldev.run: is not read" in capsys.readouterr().out
 
 
 def test_judgements_of_a_year(tmp_path, capsys):
@@ -126,14 +126,14 @@ def test_judgements_of_a_year(tmp_path, capsys):
         ("5000", "D107", 0),
     ]
     assert not layout.candidates, "the run is of another split"
-    assert f"{RUN}: is left aside" in capsys.readouterr().out
+    assert f"{RUN}: is not read" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
         ("msmarco-docs.tsv.gz", lambda t: t.replace("is a", "is\ta"), r":1: expected 4 columns "),
-        ("msmarco-docs.tsv.gz", "D1\tu\tt\n", r":1: expected 4 columns .*body\), got 3"),
+        ("msmarco-docs.tsv.gz", "D1\tu\tt\n", r":1: expected 4 columns .*text\), got 3"),
         ("msmarco-docdev-qrels.tsv.gz", "1 0 D1 1 1\n", r":1: expected 'query 0 docu"),
         (RUN, lambda t: t + "5000 Q0 D100 5\n", r":53: expected 'query Q0 document rank sco"),
         (RUN, "5000 Q0 D100 5 high x\n", r":1: expected a number as score, got 'high'"),
@@ -147,7 +147,7 @@ def test_two_files_of_a_split_and_missing_ones_are_named(tmp_path):
     folder = copied("trec", tmp_path)
     (folder / "qrels.dev.tsv").write_text("5000 0 D100 1\n")
     with pytest.raises(
-        ValueError, match=r"msmarco-docdev-qrels\.tsv\.gz and qrels\.dev\.tsv both j"
+        ValueError, match=r"msmarco-docdev-qrels\.tsv\.gz and qrels\.dev\.tsv are both of"
     ):
         read_layout(folder)
     for file in folder.glob("*qrels*"):

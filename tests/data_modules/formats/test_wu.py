@@ -60,7 +60,7 @@ def test_each_split_may_have_its_own_queries_but_no_id_twice(tmp_path):
     rewritten(folder / "queries.train.tsv", lambda text: "".join(text.splitlines(True)[:20]))
     assert found_pairs(read_layout(folder), "dev") == pairs("dev")
     rewritten(folder / "queries.train.tsv", lambda text: text + "5000\tonce more?\n")
-    with pytest.raises(ValueError, match=r"the query '5000' stands already at .*queries\.train"):
+    with pytest.raises(ValueError, match=r"the query '5000' is already at .*queries\.train"):
         collect(read_layout(folder), tmp_path / "store")
 
 
@@ -96,7 +96,7 @@ def test_titles_in_the_place_of_texts_are_refused(tmp_path):
         rows = [line.split("\t") for line in text.replace("\r", "").splitlines()]
         return "".join(f"{pid}\t{title}\t{passage}\n" for pid, passage, title in rows)
 
-    message = r"collection\.tsv:1: expected the columns pid text title"
+    message = r"collection\.tsv:1: expected the columns id text title"
     assert_refused(copied("wu", tmp_path), "collection.tsv", swapped, message)
 
 

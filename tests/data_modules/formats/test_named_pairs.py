@@ -163,7 +163,7 @@ def test_negatives_for_a_layout_are_scored_by_their_places(tmp_path):
         ('{"qid": null, "pos": [], "neg": []}', r':1: expected a string "qid", got null'),
         (
             '{"qid": 1, "pos": [], "neg": [{"ce-score": 1}]}',
-            r':1: expected a string "pid", got null',
+            r":1: expected a document's id, got {.ce-score",
         ),
         (
             '{"qid": 1, "pos": [], "neg": [{"pid": 1, "ce-score": "x"}]}',

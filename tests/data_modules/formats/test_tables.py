@@ -1,6 +1,6 @@
 import pytest
 
-from data_modules.formats.quoted import quoted_columns, quoted_rows
+from data_modules.formats.tables import quoted_rows, rows
 
 
 @pytest.fixture
@@ -31,10 +31,10 @@ def test_a_record_is_named_by_its_first_line(file, text):
 
 def test_more_columns_than_were_asked_for_are_allowed_with_a_header_only(file):
     file.write_text("n\ta\tb\n1\t2\t3\n")
-    assert list(quoted_columns(file, ["b", "a"], header=True)) == [
+    assert list(rows(file, ["b", "a"], header=True, quoted=True)) == [
         (f"{file}:2", {"n": "1", "a": "2", "b": "3"})
     ]
     with pytest.raises(
         ValueError, match=r":1: expected 2 columns separated by tabs \(b, a\), got 3"
     ):
-        list(quoted_columns(file, ["b", "a"]))
+        list(rows(file, ["b", "a"], quoted=True))
