@@ -8,8 +8,8 @@ import numpy as np
 from datasets import Dataset, Features, List, Value
 
 from data_modules.collection import cached_table
+from data_modules.formats.files import sha256
 from data_modules.formats.generated import read_generated
-from data_modules.formats.lines import sha256
 from data_modules.indexing import DocumentTask, Inputs, Source
 from data_modules.tasks import RetrievalTask, TrainingTables
 from data_modules.tokenisation import vocabulary_hash

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data_modules.formats.lines import sha256
+from data_modules.formats.files import sha256
 from data_modules.formats.named_pairs import LIST, RANKING, RUN, SCORED_TRIPLE, TRIPLE
 from data_modules.lexical import stored_run
 from data_modules.negative_draws import NegativeDraws, Teacher

@@ -14,8 +14,8 @@ from datasets import Dataset
 
 from data_modules.arrow_file import open_table, write_table
 from data_modules.collection import DOCUMENTS, JUDGEMENTS, QUERIES, Collection
+from data_modules.formats.files import PACKED, sha256
 from data_modules.formats.layout import Layout, LayoutChecks
-from data_modules.formats.lines import PACKED, sha256
 from data_modules.ranked_runs import write_run
 from data_modules.room import check_room
 from data_modules.written_once import written_once

@@ -12,8 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from data_modules.formats.files import find_all, needed
 from data_modules.formats.layout import Document, Judgement, Layout, Query
-from data_modules.formats.lines import array_items, find_all, needed, string
+from data_modules.formats.lines import array_items, string
 from data_modules.formats.tables import DPR, passages
 
 SPLITS = ("train", "dev", "test")

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from functools import cached_property, partial
 from pathlib import Path
 
+from data_modules.formats.files import given_path, needed
 from data_modules.formats.layout import Document, Judgement, Layout, Query
-from data_modules.formats.lines import given_path, needed, numbered_lines
+from data_modules.formats.lines import numbered_lines
 from data_modules.formats.tables import rows
 from data_modules.formats.trec import judgements
 

@@ -19,16 +19,9 @@ from tokenizers.models import WordPiece
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
+from data_modules.formats.files import PACKED, find_all, given_path
 from data_modules.formats.layout import Document, Judgement, Layout, Query
-from data_modules.formats.lines import (
-    PACKED,
-    check_characters,
-    find_all,
-    given_path,
-    json_lines,
-    string,
-    word,
-)
+from data_modules.formats.lines import check_characters, json_lines, string, word
 
 COUNTS = {
     "documents": 109_739,

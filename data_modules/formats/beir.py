@@ -4,17 +4,9 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+from data_modules.formats.files import find, find_all, needed, plain_name
 from data_modules.formats.layout import Document, Judgement, Layout, Query
-from data_modules.formats.lines import (
-    find,
-    find_all,
-    integer,
-    json_lines,
-    needed,
-    plain_name,
-    string,
-    word,
-)
+from data_modules.formats.lines import integer, json_lines, string, word
 from data_modules.formats.tables import rows
 
 HEADER = ("query-id", "corpus-id", "score")

@@ -22,18 +22,9 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
+from data_modules.formats.files import begins_with, by_split, find, find_all, opened, plain_name
 from data_modules.formats.layout import Asked, Document, Layout, Ranked, asked_layout
-from data_modules.formats.lines import (
-    array_items,
-    begins_with,
-    by_split,
-    find,
-    find_all,
-    opened,
-    plain_name,
-    string,
-    word,
-)
+from data_modules.formats.lines import array_items, string, word
 from data_modules.formats.tables import DPR, passages
 
 POSITIVE = "positive_ctxs"

@@ -15,8 +15,9 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+from data_modules.formats.files import find_all, find_one
 from data_modules.formats.layout import Asked, Document, Layout, asked_layout, made_id
-from data_modules.formats.lines import find_all, find_one, first_line, json_lines, string, word
+from data_modules.formats.lines import first_line, json_lines, string, word
 from data_modules.formats.tables import table_documents
 
 _FILE = "*_DSI_{}_data.json"

@@ -13,9 +13,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from data_modules.formats.files import begins_with
 from data_modules.formats.lines import (
     array_items,
-    begins_with,
     check_characters,
     first_line,
     json_lines,

@@ -16,16 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from data_modules.formats.files import begins_with, find, needed
 from data_modules.formats.layout import Asked, Document, Layout, asked_layout
-from data_modules.formats.lines import (
-    array_items,
-    begins_with,
-    find,
-    json_lines,
-    json_value,
-    needed,
-    string,
-)
+from data_modules.formats.lines import array_items, json_lines, json_value, string
 
 
 def recognises(path: Path) -> bool:

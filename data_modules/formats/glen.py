@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+from data_modules.formats.files import find_all, plain_name
 from data_modules.formats.layout import Asked, Document, Layout, asked_layout, made_id
-from data_modules.formats.lines import find_all, plain_name
 from data_modules.formats.tables import rows
 
 _DOCUMENTS = ("title+content", "collection", "corpus", "first64")  # the fullest texts first

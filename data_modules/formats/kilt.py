@@ -21,16 +21,9 @@ from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 
+from data_modules.formats.files import by_split, find_all, find_one, plain_name
 from data_modules.formats.layout import Document, Judgement, Layout, Query, without_unknown
-from data_modules.formats.lines import (
-    by_split,
-    find_all,
-    find_one,
-    json_lines,
-    plain_name,
-    string,
-    word,
-)
+from data_modules.formats.lines import json_lines, string, word
 from data_modules.formats.tables import KILT, passages
 
 _TASK = re.compile(r"(.+)-(train|dev|test)(_id)?-kilt\.jsonl")

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from data_modules.formats.lines import check_characters, opened
+from data_modules.formats.files import opened
+from data_modules.formats.lines import check_characters
 
 EMPTY = ("refuse", "keep")
 IDENTIFIER_RULE = "a word without white space, as TREC runs need"

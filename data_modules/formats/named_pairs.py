@@ -16,15 +16,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from data_modules.formats.dpr import NEGATIVE_KINDS, POSITIVE, context_id, items
+from data_modules.formats.files import begins_with
 from data_modules.formats.layout import Ranked
-from data_modules.formats.lines import (
-    begins_with,
-    first_line,
-    json_lines,
-    json_value,
-    numbered_lines,
-    word,
-)
+from data_modules.formats.lines import first_line, json_lines, json_value, numbered_lines, word
 
 RUN = ("query", "Q0", "document", "rank", "score", "tag")
 RANKING = ("query", "document", "rank")  # MS MARCO's own runs

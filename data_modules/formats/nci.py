@@ -20,8 +20,8 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
+from data_modules.formats.files import find_all, plain_name
 from data_modules.formats.layout import Asked, Document, Layout, Query, asked_layout
-from data_modules.formats.lines import find_all, plain_name
 from data_modules.formats.tables import quoted_rows, table_documents
 
 _QUESTIONS = "*_doc_newid.tsv"

@@ -16,8 +16,8 @@ from data_modules.formats import (
     ultron,
     wu,
 )
+from data_modules.formats.files import given_path
 from data_modules.formats.layout import Layout
-from data_modules.formats.lines import given_path
 
 
 class Format(Protocol):

@@ -19,16 +19,9 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
+from data_modules.formats.files import by_split, find, find_all, needed, plain_name
 from data_modules.formats.layout import Judgement, Layout, Query
-from data_modules.formats.lines import (
-    by_split,
-    find,
-    find_all,
-    integer,
-    needed,
-    numbered_lines,
-    plain_name,
-)
+from data_modules.formats.lines import integer, numbered_lines
 from data_modules.formats.named_pairs import RUN, read_negatives
 from data_modules.formats.tables import rows, table_documents
 

@@ -21,8 +21,9 @@ from fnmatch import fnmatchcase
 from functools import cache, partial
 from pathlib import Path
 
+from data_modules.formats.files import find_all, plain_name
 from data_modules.formats.layout import Document, Judgement, Layout, without_unknown
-from data_modules.formats.lines import find_all, json_lines, plain_name, string, word
+from data_modules.formats.lines import json_lines, string, word
 from data_modules.formats.trec import judgement_files, judgements, queries, query_files
 
 _DOCUMENTS = "*docs-sents*.json"

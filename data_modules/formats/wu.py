@@ -15,8 +15,9 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+from data_modules.formats.files import find, find_all, needed, plain_name
 from data_modules.formats.layout import Document, Judgement, Layout
-from data_modules.formats.lines import find, find_all, first_line, needed, plain_name
+from data_modules.formats.lines import first_line
 from data_modules.formats.named_pairs import RANKING, RUN, TRIPLE, located_pairs, read_negatives
 from data_modules.formats.tables import table_documents
 from data_modules.formats.trec import judgements, queries, query_files, split_of

@@ -4,7 +4,8 @@ import json
 import pytest
 
 from data_modules.formats import lines as json_array
-from data_modules.formats.lines import array_items, begins_with
+from data_modules.formats.files import begins_with
+from data_modules.formats.lines import array_items
 
 VALUES = [1, 23, [4.5e3, 'a"[é]'], True, None, -7, {"a": [1, {}]}, "x" * 50, ""]
 

@@ -3,7 +3,8 @@ import zipfile
 
 import pytest
 
-from data_modules.formats.lines import find, find_all, integer, numbered_lines
+from data_modules.formats.files import find, find_all
+from data_modules.formats.lines import integer, numbered_lines
 
 
 def test_a_file_that_is_there_plain_and_packed_counts_once(tmp_path):

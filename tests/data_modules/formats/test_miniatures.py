@@ -9,7 +9,7 @@ import datasets
 import pytest
 from hydra import compose, initialize_config_dir
 
-from data_modules.formats.lines import PACKED
+from data_modules.formats.files import PACKED
 from data_modules.formats.registry import read_layout
 from data_modules.store import collect
 from tests.data_modules.formats.miniature import (
