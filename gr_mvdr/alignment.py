@@ -1,13 +1,12 @@
 """Alignment strategies: how A is made from S (gr_as_mvdr §3 and §5.2; aligner §3.1; xtr Eq. 2).
 
 Each strategy is called as ``alignment(similarity, document_mask, query_mask, document_ids=None,
-query_ids=None)`` and returns A: the shape of S (…, M, N), zero at padding. The leading axes of the
-masks (bool) and ids (int64), (…, M) and (…, N), broadcast to those of S. Token ids are part of the
-signature because lexical strategies need them.
+query_ids=None)`` and returns A: the shape of S (…, M, N), zero at padding (see `Tokens`). Token ids
+are part of the signature because lexical strategies need them.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,17 +32,35 @@ def pair_mask(document_mask: Tensor, query_mask: Tensor) -> Tensor:
     return document_mask.unsqueeze(-1) & query_mask.unsqueeze(-2)
 
 
+class Tokens(NamedTuple):
+    """Masks (bool) and ids (int64), (…, M) and (…, N); their leading axes broadcast to S's."""
+
+    document_mask: Tensor
+    query_mask: Tensor
+    document_ids: Tensor | None = None
+    query_ids: Tensor | None = None
+
+    @property
+    def real(self) -> Tensor:
+        """(…, M, N) bool, True where both tokens are real."""
+        return pair_mask(self.document_mask, self.query_mask)
+
+
 class Alignment:
-    """A strategy that needs S and the mask alone: a subclass gives `weights`."""
+    """A strategy, called as the module says; a subclass gives `align`."""
 
     def __call__(
-        self, similarity, document_mask, query_mask, document_ids=None, query_ids=None
+        self,
+        similarity: Tensor,
+        document_mask: Tensor,
+        query_mask: Tensor,
+        document_ids: Tensor | None = None,
+        query_ids: Tensor | None = None,
     ) -> Tensor:
-        real = pair_mask(document_mask, query_mask).expand(similarity.shape)
-        return self.weights(similarity, real)
+        return self.align(similarity, Tokens(document_mask, query_mask, document_ids, query_ids))
 
-    def weights(self, similarity: Tensor, real: Tensor) -> Tensor:
-        """A (…, M, N) from S, and where both tokens are real (bool of the same shape)."""
+    def align(self, similarity: Tensor, tokens: Tokens) -> Tensor:
+        """A of the shape of S (…, M, N), zero at padding."""
         raise NotImplementedError
 
 
@@ -53,17 +70,15 @@ class Selection(Alignment):
     A subclass says which pairs are allowed and how large K is.
     """
 
-    def allowed(self, document_mask, query_mask, document_ids=None, query_ids=None) -> Tensor:
+    def allowed(self, tokens: Tokens) -> Tensor:
         """(…, M, N) bool: the pairs that may align at all; never padding."""
-        return pair_mask(document_mask, query_mask)
+        return tokens.real
 
     def count(self, length: int) -> int:
         """K for documents padded to `length` = M tokens; what exceeds M is cut."""
         return 1
 
-    def select(
-        self, similarity, document_mask, query_mask, document_ids=None, query_ids=None
-    ) -> tuple[Tensor, Tensor]:
+    def select(self, similarity: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
         """The non-zero entries of A, without the rest of it.
 
         Returns:
@@ -71,17 +86,15 @@ class Selection(Alignment):
                 also where nothing is kept.
             kept: (…, K, N) bool, whether A is 1 there.
         """
-        allowed = self.allowed(document_mask, query_mask, document_ids, query_ids)
+        allowed = self.allowed(tokens)
         # −inf, not 0: padding must lose even against a negative similarity.
         masked = similarity.masked_fill(~allowed, -torch.inf)
         length = similarity.shape[-2]
         chosen = _best_rows(masked, min(self.count(length), length))
         return chosen, allowed.expand(similarity.shape).gather(-2, chosen)
 
-    def __call__(
-        self, similarity, document_mask, query_mask, document_ids=None, query_ids=None
-    ) -> Tensor:
-        chosen, kept = self.select(similarity, document_mask, query_mask, document_ids, query_ids)
+    def align(self, similarity: Tensor, tokens: Tokens) -> Tensor:
+        chosen, kept = self.select(similarity, tokens)
         return torch.zeros_like(similarity).scatter_(-2, chosen, kept.to(similarity.dtype))
 
 
@@ -119,11 +132,11 @@ class MaxOverDocument(Selection):
 class MaxOverQuery(Alignment):
     """`MaxSim("document_to_query")`."""
 
-    def weights(self, similarity: Tensor, real: Tensor) -> Tensor:
+    def align(self, similarity: Tensor, tokens: Tokens) -> Tensor:
         if not similarity.numel():  # of no tokens there is no best one
             return torch.zeros_like(similarity)
-        best = similarity.masked_fill(~real, -torch.inf).argmax(-1, keepdim=True)
-        return torch.zeros_like(similarity).scatter_(-1, best, 1.0) * real
+        best = similarity.masked_fill(~tokens.real, -torch.inf).argmax(-1, keepdim=True)
+        return torch.zeros_like(similarity).scatter_(-1, best, 1.0) * tokens.real
 
     def __repr__(self) -> str:
         return "MaxSim(direction='document_to_query')"
@@ -134,8 +147,8 @@ class MaxOverQuery(Alignment):
 class FirstToken(Selection):
     """A = 1 at the first token of either side: a dual encoder such as DPR (gr_as_mvdr §3)."""
 
-    def allowed(self, document_mask, query_mask, document_ids=None, query_ids=None) -> Tensor:
-        return pair_mask(_first(document_mask, 1), _first(query_mask, 1))
+    def allowed(self, tokens: Tokens) -> Tensor:
+        return pair_mask(_first(tokens.document_mask, 1), _first(tokens.query_mask, 1))
 
 
 @part("alignment")
@@ -148,8 +161,8 @@ class FirstK(Selection):
     def __post_init__(self):
         _check_k(self.k)
 
-    def allowed(self, document_mask, query_mask, document_ids=None, query_ids=None) -> Tensor:
-        return pair_mask(_first(document_mask, self.k), _first(query_mask, 1))
+    def allowed(self, tokens: Tokens) -> Tensor:
+        return pair_mask(_first(tokens.document_mask, self.k), _first(tokens.query_mask, 1))
 
 
 @part("alignment")
@@ -160,11 +173,10 @@ class LexicalMaxSim(Selection):
     A query token that the document does not hold adds nothing.
     """
 
-    def allowed(self, document_mask, query_mask, document_ids=None, query_ids=None) -> Tensor:
-        if document_ids is None or query_ids is None:
+    def allowed(self, tokens: Tokens) -> Tensor:
+        if tokens.document_ids is None or tokens.query_ids is None:
             raise ValueError("LexicalMaxSim: needs document_ids and query_ids")
-        equal = document_ids.unsqueeze(-1) == query_ids.unsqueeze(-2)
-        return pair_mask(document_mask, query_mask) & equal
+        return tokens.real & (tokens.document_ids.unsqueeze(-1) == tokens.query_ids.unsqueeze(-2))
 
 
 @part("alignment")
@@ -195,11 +207,9 @@ class TopP(Selection):
     def count(self, length: int) -> int:
         return max(int(self.p * length), 1)
 
-    def select(
-        self, similarity, document_mask, query_mask, document_ids=None, query_ids=None
-    ) -> tuple[Tensor, Tensor]:
-        chosen, kept = super().select(similarity, document_mask, query_mask)
-        k = (self.p * document_mask.sum(-1).double()).floor().clamp(min=1)
+    def select(self, similarity: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
+        chosen, kept = super().select(similarity, tokens)
+        k = (self.p * tokens.document_mask.sum(-1).double()).floor().clamp(min=1)
         rank = torch.arange(chosen.shape[-2], device=chosen.device)
         return chosen, kept & (rank < k.unsqueeze(-1)).unsqueeze(-1)
 
@@ -228,12 +238,9 @@ class InBatchTopK(Selection):
     def __post_init__(self):
         _check_k(self.k)
 
-    def select(
-        self, similarity, document_mask, query_mask, document_ids=None, query_ids=None
-    ) -> tuple[Tensor, Tensor]:
-        chosen, kept = super().select(similarity, document_mask, query_mask)
-        real = pair_mask(document_mask, query_mask)
-        pool = similarity.masked_fill(~real, -torch.inf)
+    def select(self, similarity: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
+        chosen, kept = super().select(similarity, tokens)
+        pool = similarity.masked_fill(~tokens.real, -torch.inf)
         if pool.dim() > 2:
             pool = pool.movedim(0, -3).flatten(-3, -2)  # (…, D·M, N)
         # A pool of fewer than k tokens is retrieved whole.
@@ -251,10 +258,10 @@ class Softmax(Alignment):
     def __post_init__(self):
         other_side(self.direction)
 
-    def weights(self, similarity: Tensor, real: Tensor) -> Tensor:
+    def align(self, similarity: Tensor, tokens: Tokens) -> Tensor:
         # A finite fill: a fully padded row of −inf would turn into NaN, also in the gradient.
-        lowest = torch.finfo(similarity.dtype).min
-        return similarity.masked_fill(~real, lowest).softmax(other_side(self.direction)) * real
+        filled = similarity.masked_fill(~tokens.real, torch.finfo(similarity.dtype).min)
+        return filled.softmax(other_side(self.direction)) * tokens.real
 
 
 @part("alignment")
@@ -277,7 +284,8 @@ class SoftTopK(Alignment):
         _check_k(self.k)
         check_solver(self.epsilon, self.solver, self.iterations, "alignment.")
 
-    def weights(self, similarity: Tensor, real: Tensor) -> Tensor:
+    def align(self, similarity: Tensor, tokens: Tokens) -> Tensor:
+        real = tokens.real.expand(similarity.shape)
         columns, mask = similarity.transpose(-1, -2), real.transpose(-1, -2)
         how = self.k, self.epsilon, mask, self.solver, self.iterations
         return relaxed_top_k(columns, *how).transpose(-1, -2)

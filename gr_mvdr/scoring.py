@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from gr_mvdr.alignment import Alignment, Selection
+from gr_mvdr.alignment import Alignment, Selection, Tokens
 from gr_mvdr.relevance import (
     Normaliser,
     check_normaliser,
@@ -52,7 +52,7 @@ class Scoring:
     def pairwise(self, documents: TokenVectors, queries: TokenVectors) -> tuple[Tensor, Tensor]:
         """S and Ã (…, M, N), the alignment before salience (aligner Eq. 2)."""
         matrix, basis = _similarities(documents, queries)
-        return matrix, self.alignment(basis, *_masks_and_ids(documents, queries))
+        return matrix, self.alignment(basis, *_tokens(documents, queries))
 
     def entries(self, documents: TokenVectors, queries: TokenVectors) -> tuple[Tensor, Tensor]:
         """S and A without the zeros that a hard alignment is sure of: both (…, K, N), K ≤ M.
@@ -62,7 +62,7 @@ class Scoring:
         if not isinstance(self.alignment, Selection):
             return self.matrices(documents, queries)
         matrix, basis = _similarities(documents, queries)
-        chosen, kept = self.alignment.select(basis, *_masks_and_ids(documents, queries))
+        chosen, kept = self.alignment.select(basis, _tokens(documents, queries))
         return matrix.gather(-2, chosen), _chosen_weights(chosen, kept, documents, queries)
 
     def divide(self, matrix: Tensor, aligned: Tensor, queries: TokenVectors) -> Tensor:
@@ -77,8 +77,8 @@ def _similarities(documents: TokenVectors, queries: TokenVectors) -> tuple[Tenso
     return matrix, matrix if documents.keys is None else similarity(documents.keys, queries.keys)
 
 
-def _masks_and_ids(documents: TokenVectors, queries: TokenVectors) -> tuple[Tensor, ...]:
-    return documents.mask, queries.mask, documents.ids, queries.ids
+def _tokens(documents: TokenVectors, queries: TokenVectors) -> Tokens:
+    return Tokens(documents.mask, queries.mask, documents.ids, queries.ids)
 
 
 def _chosen_weights(
@@ -137,8 +137,8 @@ def _selected_relevance(
             block = queries[rows]
             product = documents.vectors.flatten(0, 1) @ block.vectors.flatten(0, 1).T  # (B·M, C·N)
             matrix = product.view(*documents.mask.shape, *block.mask.shape).permute(0, 2, 1, 3)
-            masks_and_ids = _masks_and_ids(documents[:, None], block[None])
-            found.append(scoring.alignment.select(matrix, *masks_and_ids))
+            tokens = _tokens(documents[:, None], block[None])
+            found.append(scoring.alignment.select(matrix, tokens))
     chosen, kept = (torch.cat(parts, dim=1) for parts in zip(*found, strict=True))
     matrix = _ChosenSimilarity.apply(documents.vectors, queries.vectors, chosen)
     weights = _chosen_weights(chosen, kept, documents[:, None], queries[None])

@@ -340,7 +340,6 @@ class MultiVector(System):
         """`retrieve` of queries that are encoded already."""
         options = self.search.changed(**search)
         assert isinstance(self.searcher, TokenIndex), "index the documents first"
-        self.searcher.prepare(options)
         ids, results = self.searcher.document_ids, {}
         starts = range(0, len(encoded), _QUERY_BATCH)
         for start in track(starts, "searching"):

@@ -22,7 +22,7 @@ from analysis.run import restore_run
 from analysis.run_folder import find_runs
 from conf.checks import check_values
 from conf.rehearse import rehearsal_of, rehearsed
-from gr_mvdr.token_index.index import TokenIndex
+from gr_mvdr.token_index.index import SearchOptions, TokenIndex
 from gr_mvdr.token_vectors import PackedTokens
 from train import train
 
@@ -198,7 +198,7 @@ def test_the_bytes_of_a_token_are_those_that_an_index_has(dtype, keys, salience,
     )
     names = [f"d{number}" for number in range(documents)]
     index = TokenIndex.build(tmp_path / "index", names, [packed], dtype=dtype, pq_bytes=8)
-    index.build_neighbours(lists=4)
+    index.prepare(SearchOptions("gather", lists=4))
     model = {
         "_target_": "models.multi_vector.MultiVector",
         "backbone": {},

@@ -1,7 +1,6 @@
 """The index of a multi-vector system: every document token's vector, searched in three ways.
 
-`exact` scores all documents; `gather` scores those that own a token near a query token, with all
-their tokens; `impute` scores from the retrieved tokens alone. Documents can be added and deleted.
+Documents can be added and deleted.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,7 +25,7 @@ from gr_mvdr.token_index.imputation import (
     missing_similarity,
 )
 from gr_mvdr.token_index.max_sim import score_all, score_some
-from gr_mvdr.token_index.neighbours import TokenNeighbours, saved_settings
+from gr_mvdr.token_index.neighbours import TokenNeighbours
 from gr_mvdr.token_index.store import DTYPES, TokenStore
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors, stack
 
@@ -35,7 +34,7 @@ MODES = ("exact", "gather", "impute", "rerank")
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """The options of `model.search`: how a `TokenIndex` is searched.
+    """How a `TokenIndex` is searched: the options of `model.search`.
 
     Attributes:
         mode: "exact": all documents under the system's alignment. "gather": the documents that own
@@ -118,20 +117,10 @@ class SearchOptions:
 
 
 class FoundDocuments(NamedTuple):
-    """Scored documents of one query, in no order.
-
-    Attributes:
-        documents: (C,) int64 document numbers of an index; scores: (C,) fp32.
-        candidates: documents that were scored one way or another, at least C.
-        scored_tokens: document tokens that the final scoring read.
-        flops: operations of the scoring stage, as in XTR's Appendix B (`costs`).
-    """
+    """Scored documents of one query, in no order: (C,) int64 numbers of an index, (C,) fp32."""
 
     documents: Tensor
     scores: Tensor
-    candidates: int
-    scored_tokens: int
-    flops: float
 
 
 class TokenIndex:
@@ -146,15 +135,10 @@ class TokenIndex:
     """
 
     def __init__(self, directory: str | Path, fingerprint: dict[str, str] | None = None):
-        """Opens an index, and its inverted file if there is one, by memory map.
-
-        Arguments and errors as of `TokenStore`.
-        """
+        """Opens an index by memory map; arguments and errors as of `TokenStore`."""
         self.directory, self.costs = Path(directory), SearchCosts()
         self.store = TokenStore(directory, fingerprint)
-        saved = saved_settings(self.directory)
-        self._lists = (saved["lists"], saved["seed"]) if saved else None
-        self.neighbours = TokenNeighbours(self.store, saved["keep"] if saved else 1.0)
+        self.neighbours = TokenNeighbours(self.store)
 
     @classmethod
     def build(
@@ -190,7 +174,7 @@ class TokenIndex:
     def add(self, document_ids: Sequence[str], encoded: Iterable[PackedTokens]) -> None:
         """Adds documents behind the others. An error leaves the index as it was; see `build`."""
         writer.append(self.store, document_ids, encoded)
-        self._reopen()
+        self._open_changed()
 
     def delete(self, document_ids: Sequence[str]) -> None:
         """Deletes documents: no search finds them any more; their bytes remain.
@@ -199,7 +183,11 @@ class TokenIndex:
             ValueError: an id that is not in the index.
         """
         writer.delete(self.store, document_ids)
-        self._reopen()
+        self._open_changed()
+
+    def _open_changed(self) -> None:
+        self.store = TokenStore(self.directory)
+        self.neighbours = TokenNeighbours(self.store, self.neighbours.keep)
 
     def __len__(self) -> int:
         """The number of live documents."""
@@ -226,40 +214,38 @@ class TokenIndex:
         return held / self.store.n_tokens
 
     def prepare(self, options: SearchOptions) -> None:
-        """Makes what a search needs besides the vectors: which tokens are kept, their clusters."""
+        """Makes what a search needs besides the vectors: which tokens are kept, their clusters.
+
+        A faiss inverted file that was saved with the same settings is opened, and built again after
+        `add` and `delete`. Every search calls this.
+
+        Raises:
+            ValueError: a share of tokens is asked for and the index holds no saliences.
+        """
         if options.mode == "exact":
             return
-        if options.probes is None:
-            self.keep_salient(options.keep_document)
-        else:
-            self.build_neighbours(options.lists, options.keep_document, options.seed)
+        if options.keep_document != self.neighbours.keep:
+            self.neighbours = TokenNeighbours(self.store, options.keep_document)
+        if options.probes is not None:
+            self.neighbours.build_lists(options.lists, options.seed)
 
     def search(
         self, queries: Sequence[TokenVectors], scoring: Scoring, options: SearchOptions
-    ) -> list[tuple[Tensor, Tensor]]:
-        """Searches for a batch of queries; call `prepare` with the same options first.
+    ) -> list[FoundDocuments]:
+        """The documents of each query, found in one of the three ways.
 
         Args:
             queries: token vectors (N, …) without padding.
             scoring: the system's form of Eq. 1; "impute" has its own.
-
-        Returns:
-            Of each query, document numbers (C,) int64 and their scores (C,) fp32, in no order.
         """
         options.check(scoring)
         if options.mode == "exact":
             scores = self.exact(stack(queries), scoring).T
             found = (scores[0] > -torch.inf).nonzero()[:, 0]  # deleted documents have −inf
-            return [(found, row[found]) for row in scores]
-        results = []
-        for query in queries:
-            salient, retrieval = options.salient(query), (options.neighbours, options.probes)
-            if options.mode == "gather":
-                result = self.gather(query, scoring, *retrieval, options.refine, salient)
-            else:
-                result = self.impute(salient, *retrieval, options.imputation)
-            results.append((result.documents, result.scores))
-        return results
+            return [FoundDocuments(found, row[found]) for row in scores]
+        if options.mode == "gather":
+            return [self.gather(query, scoring, options) for query in queries]
+        return [self.impute(query, options) for query in queries]
 
     def exact(self, queries: TokenVectors, scoring: Scoring) -> Tensor:
         """Relevance of every document: exhaustive search.
@@ -292,109 +278,50 @@ class TokenIndex:
         self.costs.add(len(documents), *all_tokens_cost(self.store, len(query), documents))
         return scores
 
-    def keep_salient(self, keep: float = 1.0) -> None:
-        """From now on documents are found by the `keep` most salient share of their tokens only.
-
-        Raises:
-            ValueError: the share is less than 1 and the index holds no saliences.
-        """
-        if keep != self.neighbours.keep:
-            self.neighbours = TokenNeighbours(self.store, keep)
-
-    def build_neighbours(self, lists: int | None = None, keep: float = 1.0, seed: int = 0) -> None:
-        """Builds and saves the inverted file (faiss IVF) of token retrieval with `probes`.
-
-        One that was saved with the same settings is opened. After `add` and `delete` the next
-        search builds it anew, with the same settings.
-
-        Args:
-            lists: number of clusters; None = √(number of tokens).
-            keep: see `keep_salient`.
-            seed: of the k-means.
-        """
-        self.keep_salient(keep)
-        self._lists = (lists, seed)
-        self.neighbours.build_lists(lists, seed)
-
-    def tokens(
-        self, queries: Tensor, neighbours: int, probes: int | None = None, rescore: bool = True
-    ) -> tuple[Tensor, Tensor]:
-        """The k' nearest tokens of each query token: see `TokenNeighbours.search`."""
-        self._renew_lists(probes)
-        return self.neighbours.search(queries, neighbours, probes, rescore)
-
     def gather(
-        self,
-        query: TokenVectors,
-        scoring: Scoring,
-        neighbours: int,
-        probes: int | None = None,
-        refine: int | None = None,
-        retrieval_query: TokenVectors | None = None,
+        self, query: TokenVectors, scoring: Scoring, options: SearchOptions
     ) -> FoundDocuments:
         """The documents that own a retrieved token, scored with all their tokens (gr_as_mvdr §6.3).
 
         Args:
-            query: (N, …) token vectors without padding.
-            neighbours: k'; probes: lists visited, None = exact token retrieval.
-            refine: score only so many candidates, those that are best by their retrieved tokens
-                and what is expected of the others; None = all.
-            retrieval_query: what is searched with, such as the query's most salient tokens
-                (aligner §3.2, β_q); None = the query.
+            query: (N, …) token vectors without padding; its most salient ones are searched with.
         """
-        searched = query if retrieval_query is None else retrieval_query
-        self._renew_lists(probes)
+        self.prepare(options)
+        searched, neighbours = options.salient(query), self.neighbours
         with self.costs.timed():
-            found = self.neighbours.retrieve(searched, neighbours, probes, rescore=False)
+            found = neighbours.retrieve(searched, options.neighbours, options.probes, False)
             candidates = candidates_of(found)
             documents, flops = candidates.documents, 0.0
-            if refine is not None and refine < len(documents):
+            if options.refine is not None and options.refine < len(documents):
                 expected = expected_relevance(found, candidates, searched, scoring)
-                # Ties as in `Ranking`.
-                names = self.document_ids
-                best = best_places(expected.numpy(), refine, lambda c: names[int(documents[c])])
-                documents = documents[torch.from_numpy(best).sort().values]
+                documents = self._best(documents, expected, options.refine)
                 flops = imputing_flops(found, candidates)
             scores = score_some(self.store, query, documents, scoring)
         tokens, scoring_flops = all_tokens_cost(self.store, len(query), documents)
-        counts = (len(candidates.documents), tokens, flops + scoring_flops)
-        self.costs.add(*counts)
-        return FoundDocuments(documents, scores, *counts)
+        self.costs.add(len(candidates.documents), tokens, flops + scoring_flops)
+        return FoundDocuments(documents, scores)
 
-    def impute(
-        self,
-        query: TokenVectors,
-        neighbours: int,
-        probes: int | None = None,
-        imputation: str | float = "last",
-    ) -> FoundDocuments:
+    def _best(self, documents: Tensor, scores: Tensor, count: int) -> Tensor:
+        """The `count` best of some documents (C,), in their order; ties as in `Ranking`."""
+        ids = self.document_ids
+        best = best_places(scores.numpy(), count, lambda place: ids[int(documents[place])])
+        return documents[torch.from_numpy(best).sort().values]
+
+    def impute(self, query: TokenVectors, options: SearchOptions) -> FoundDocuments:
         """Relevance from the retrieved tokens alone (xtr Eq. 4); no vector of a document is read.
 
         Made of the similarities that alignments are made from: those of the keys, if there are any.
 
         Args:
             query: (N, …) token vectors without padding; its saliences weight the query tokens.
-            neighbours: k'; probes: lists visited, None = exact token retrieval.
-            imputation: "last", "zero", "mean", "none" or a number: see `missing_similarity`.
         """
-        self._renew_lists(probes)
+        self.prepare(options)
+        query, neighbours = options.salient(query), self.neighbours
         with self.costs.timed():
-            found = self.neighbours.retrieve(query, neighbours, probes)
+            found = neighbours.retrieve(query, options.neighbours, options.probes)
             candidates = candidates_of(found)
-            missing = missing_similarity(found, imputation)
+            missing = missing_similarity(found, options.imputation)
             lengths = self.store.counts[candidates.documents]
             scores = imputed_relevance(found, candidates, missing, lengths, query.salience)
-        counts = (len(scores), 0, imputing_flops(found, candidates))
-        self.costs.add(*counts)
-        return FoundDocuments(candidates.documents, scores, *counts)
-
-    def _renew_lists(self, probes: int | None) -> None:
-        """Builds the inverted file anew if the documents have changed and it is asked for."""
-        if probes is not None and self._lists is not None and not self.neighbours.has_lists:
-            self.neighbours.build_lists(*self._lists)
-
-    def _reopen(self) -> None:
-        """Reads what a writer has changed; an inverted file is built anew when it is needed."""
-        keep = self.neighbours.keep
-        self.store = TokenStore(self.directory)
-        self.neighbours = TokenNeighbours(self.store, keep)
+        self.costs.add(len(scores), 0, imputing_flops(found, candidates))
+        return FoundDocuments(candidates.documents, scores)

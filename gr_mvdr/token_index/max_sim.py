@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gr_mvdr.alignment import Alignment, InBatchTopK, Selection
+from gr_mvdr.alignment import Alignment, InBatchTopK, Selection, Tokens
 from gr_mvdr.batch import length_mask
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_index.store import TokenStore
@@ -164,8 +164,8 @@ def _allowed(documents: PackedTokens, queries: TokenVectors, alignment: Selectio
     """(t, Q·N) bool: the pairs that may align."""
     mask = length_mask(documents.counts)  # (D, M)
     ids = torch.zeros(mask.shape, dtype=torch.int64).masked_scatter(mask, documents.ids)
-    pairs = alignment.allowed(mask[:, None], queries.mask[None], ids[:, None], queries.ids[None])
-    pairs = pairs.expand(len(mask), len(queries), -1, -1)  # (D, Q, M, N)
+    tokens = Tokens(mask[:, None], queries.mask[None], ids[:, None], queries.ids[None])
+    pairs = alignment.allowed(tokens).expand(len(mask), len(queries), -1, -1)  # (D, Q, M, N)
     return pairs.transpose(1, 2)[mask].flatten(1)
 
 

@@ -40,25 +40,14 @@ class TokenNeighbours:
         Raises:
             ValueError: a share of tokens is asked of a store without saliences.
         """
-        self.store, self.keep = store, keep
+        self.store, self.keep, self.folder = store, keep, store.directory / FOLDER
         self.rows = _kept_rows(store, keep)
         self._lists = self._settings = None
 
     @property
-    def folder(self) -> Path:
-        return self.store.directory / FOLDER
-
-    @property
-    def has_lists(self) -> bool:
-        """Whether an inverted file is open."""
-        return self._lists is not None
-
-    @property
     def size_in_bytes(self) -> int:
-        """Bytes of the inverted file; 0 where none was built."""
-        if self._lists is None:
-            return 0
-        return sum(path.stat().st_size for path in self.folder.iterdir())
+        """Bytes of the inverted file; 0 where none is open."""
+        return sum(p.stat().st_size for p in self.folder.iterdir()) if self._lists else 0
 
     def build_lists(self, lists: int | None, seed: int) -> None:
         """Builds, saves and opens the inverted file, or opens the one that was saved.
@@ -70,18 +59,16 @@ class TokenNeighbours:
             lists: number of clusters; None = √K.
             seed: of the k-means.
         """
-        settings = {
-            "lists": lists,
-            "seed": seed,
-            "keep": self.keep,
-            "revision": self.store.header["revision"],
-        }
+        revision = self.store.header["revision"]
+        settings = {"lists": lists, "seed": seed, "keep": self.keep, "revision": revision}
         if settings == self._settings:
             return
-        if settings != saved_settings(self.store.directory):
+        path = self.folder / SETTINGS
+        saved = read_sealed(path) if path.is_file() else {}
+        if settings != {key: saved.get(key) for key in settings}:
             count = lists or int(len(self.rows) ** 0.5)
             count = max(1, min(count, len(self.rows) // _TOKENS_PER_LIST))
-            _save(self.folder, self._filled(count, seed), settings)
+            _save(self.folder, self._train_lists(count, seed), settings)
         self._lists, self._settings = _open(self.folder), settings
 
     def search(
@@ -116,7 +103,7 @@ class TokenNeighbours:
         if probes < 1:
             raise ValueError(f"model.search.probes={probes}: must be ≥ 1")
         if self._lists is None:
-            raise ValueError(f"model.search.probes={probes}: build_neighbours must come first")
+            raise ValueError(f"model.search.probes={probes}: build_lists must come first")
         self._lists.nprobe = probes
         similarities, tokens = self._lists.search(queries.contiguous().numpy(), neighbours)
         similarities, tokens = torch.from_numpy(similarities), torch.from_numpy(tokens)
@@ -186,7 +173,7 @@ class TokenNeighbours:
         together = last - first + 1 == len(rows)
         return self.store.vectors(self.store.searched, slice(first, last + 1) if together else rows)
 
-    def _filled(self, lists: int, seed: int) -> Any:
+    def _train_lists(self, lists: int, seed: int) -> Any:
         """A faiss inverted file of the rows, trained on samples of them."""
         import faiss
 
@@ -200,7 +187,8 @@ class TokenNeighbours:
         centroids = faiss.IndexFlatIP(clustering.d)
         clustering.train(self._sample(order[: _SAMPLE_PER_LIST * lists]), centroids)
         metric = faiss.METRIC_INNER_PRODUCT
-        size, parts = clustering.d, _parts(clustering.d)
+        size = clustering.d
+        parts = size // 2 if size % 2 == 0 else size  # of two dimensions where that is possible
         index = faiss.IndexIVFPQFastScan(centroids, size, lists, parts, _BITS, metric)
         index.pq.cp.seed, index.pq.cp.min_points_per_centroid = seed, 1
         sample = order[:_QUANTISER_SAMPLE]
@@ -213,11 +201,6 @@ class TokenNeighbours:
     def _sample(self, places: Tensor) -> np.ndarray:
         rows = self.rows[places.sort().values]
         return self.store.vectors(self.store.searched, rows).contiguous().numpy()
-
-
-def _parts(size: int) -> int:
-    """Sub-vectors of a vector: of two dimensions where that is possible."""
-    return size // 2 if size % 2 == 0 else size
 
 
 def _kept_rows(store: TokenStore, keep: float) -> Tensor:
@@ -247,16 +230,6 @@ def _save(folder: Path, index: Any, settings: dict[str, Any]) -> None:
         lists = partial / LISTS
         faiss.write_index(index, str(lists))
         write_sealed(partial / SETTINGS, {**settings, "file": checksum(lists)})
-
-
-def saved_settings(directory: Path) -> dict[str, Any] | None:
-    """What the inverted file in an index's directory was built with; None where there is none."""
-    path = directory / FOLDER / SETTINGS
-    if not path.is_file():
-        return None
-    settings = read_sealed(path)
-    settings.pop("file", None)
-    return settings
 
 
 def _open(folder: Path) -> Any:

@@ -17,13 +17,13 @@ from torch.nn.utils.rnn import pad_sequence
 
 from gr_mvdr.alignment import MaxSim
 from gr_mvdr.scoring import Scoring
-from gr_mvdr.token_index.index import TokenIndex
+from gr_mvdr.token_index.index import SearchOptions, TokenIndex
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors
 
 DOCUMENTS, MEAN_LENGTH, LONGEST, DIMENSION = 8_700, 104, 200, 128
 WORDS, TOPICS, TOPIC_WORDS = 16_000, 300, 400
 QUERIES, QUERY_LENGTHS, BATCH = 96, (5, 18), 32
-SEARCH = {"neighbours": 2000, "probes": 64, "refine": 150}
+SEARCH = SearchOptions("gather", neighbours=2000, probes=64, refine=150)
 MIN_RECALL, MIN_SPEED_UP, ROUNDS = 0.99, 3, 3
 COLBERT = Scoring(MaxSim())
 
@@ -87,7 +87,7 @@ def exact(index: TokenIndex, queries: list[TokenVectors]) -> Tensor:
 
 def gather(index: TokenIndex, queries: list[TokenVectors]) -> Tensor:
     """(Q, 10) document numbers."""
-    results = [index.gather(query, COLBERT, **SEARCH) for query in queries]
+    results = [index.gather(query, COLBERT, SEARCH) for query in queries]
     return torch.stack([r.documents[r.scores.topk(10).indices] for r in results])
 
 
@@ -107,7 +107,7 @@ def main() -> None:
         names = [str(number) for number in range(DOCUMENTS)]
         index = TokenIndex.build(Path(folder) / "index", names, stream(texts, documents))
         start = time.perf_counter()
-        index.build_neighbours()
+        index.prepare(SEARCH)
         built = time.perf_counter() - start
         exact(index, queries[:BATCH]), gather(index, queries[:BATCH])  # both are warm
         rounds = [
@@ -119,7 +119,7 @@ def main() -> None:
     recall = same.float().mean().item()
     slow, fast = (min(side[1] for side in sides) for sides in zip(*rounds, strict=True))
     print(
-        f"gather {SEARCH} against exact, {tokens:,} tokens of {DOCUMENTS:,} documents, "
+        f"{SEARCH} against exact, {tokens:,} tokens of {DOCUMENTS:,} documents, "
         f"{bytes_per_token:.0f} bytes a token, lists built in {built:.0f} s: "
         f"recall@10 {recall:.4f}, exact {slow:.1f} ms, gather {fast:.1f} ms a query, "
         f"{slow / fast:.1f}x"

@@ -11,6 +11,7 @@ from gr_mvdr.alignment import (
     InBatchTopK,
     LexicalMaxSim,
     Selection,
+    Tokens,
     TopK,
     TopP,
     pair_mask,
@@ -112,7 +113,7 @@ def test_in_batch_top_k_depends_on_batch_mates_but_not_on_padding():
 def test_a_selection_is_the_alignment_without_its_zeros(strategy, lengths):
     matrix, document_mask, query_mask = random_pairs(lengths=lengths)
     rest = document_mask, query_mask, *random_ids(document_mask, query_mask)
-    chosen, kept = strategy.select(matrix, *rest)
+    chosen, kept = strategy.select(matrix, Tokens(*rest))
     assert isinstance(strategy, Selection)
     assert chosen.dtype == torch.int64 and kept.dtype == torch.bool
     assert chosen.shape == kept.shape

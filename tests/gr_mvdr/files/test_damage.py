@@ -11,8 +11,10 @@ from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.files.arrays import read_arrays, write_arrays
 from gr_mvdr.identifiers.cluster_tree import ClusterTree
 from gr_mvdr.identifiers.scheme import Identifiers, collection_hash
-from gr_mvdr.token_index.index import TokenIndex
+from gr_mvdr.token_index.index import SearchOptions, TokenIndex
 from gr_mvdr.token_vectors import PackedTokens
+
+LISTS = SearchOptions("gather", lists=4)
 
 
 def packed(documents=30, tokens=10):
@@ -32,7 +34,7 @@ def test_a_flipped_bit_anywhere_in_a_token_index_is_found(dtype, tmp_path):
     index = TokenIndex.build(tmp_path / "i", names("d"), [packed()], dtype=dtype, pq_bytes=2)
     index.add(names("e"), [packed()])
     index.delete(["d3"])
-    index.build_neighbours(4)
+    index.prepare(LISTS)
     places = random.Random(0)
     for file in [path for path in (tmp_path / "i").rglob("*") if path.is_file()]:
         whole = file.read_bytes()
@@ -43,9 +45,9 @@ def test_a_flipped_bit_anywhere_in_a_token_index_is_found(dtype, tmp_path):
                 + whole[place + 1 :]
             )
             with pytest.raises(ValueError, match=f"{file.parent.name}/{file.name}"):
-                TokenIndex(tmp_path / "i").build_neighbours(4)
+                TokenIndex(tmp_path / "i").prepare(LISTS)
         file.write_bytes(whole)
-    TokenIndex(tmp_path / "i").build_neighbours(4)
+    TokenIndex(tmp_path / "i").prepare(LISTS)
 
 
 def test_vectors_that_are_not_finite_are_not_indexed_and_not_searched(tmp_path):
@@ -56,7 +58,7 @@ def test_vectors_that_are_not_finite_are_not_indexed_and_not_searched(tmp_path):
     assert not list(tmp_path.iterdir())
     index = TokenIndex.build(tmp_path / "i", names("d"), [packed()])
     with pytest.raises(ValueError, match="query's vectors are not finite"):
-        index.tokens(torch.full((2, 8), torch.nan), 3)
+        index.neighbours.search(torch.full((2, 8), torch.nan), 3, None)
 
 
 def test_counts_that_do_not_add_up_are_refused(tmp_path):

@@ -1,5 +1,8 @@
 """The three searches of a token index against Eq. 1 and xtr Eq. 4 over all documents."""
 
+from dataclasses import replace
+from itertools import product
+
 import pytest
 import torch
 
@@ -16,8 +19,9 @@ from gr_mvdr.alignment import (
 )
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_index import max_sim
+from gr_mvdr.token_index import neighbours as token_neighbours
 from gr_mvdr.token_index.costs import SearchCosts
-from gr_mvdr.token_index.index import TokenIndex
+from gr_mvdr.token_index.index import SearchOptions, TokenIndex
 from gr_mvdr.token_vectors import TokenVectors
 from tests.gr_mvdr.token_index.test_max_sim import as_text, padded, pair_by_pair
 from tests.gr_mvdr.token_index.test_store import (
@@ -49,6 +53,14 @@ QUERY_LENGTHS = [4, 2, 1]
 
 def build(directory, tokens, batch=3, **options):
     return TokenIndex.build(directory, names(tokens), batches(tokens, batch), **options)
+
+
+def gather(index, query, scoring, neighbours, probes=None, **options):
+    return index.gather(query, scoring, SearchOptions("gather", neighbours, probes, **options))
+
+
+def impute(index, query, neighbours, probes=None, **options):
+    return index.impute(query, SearchOptions("impute", neighbours, probes, **options))
 
 
 def some_queries(**parts):
@@ -136,10 +148,9 @@ def test_stored_types_give_close_scores_in_every_mode(tmp_path, dtype, error):
     assert torch.allclose(*exact, atol=error) and exact[1].dtype == torch.float32
     assert not torch.equal(*exact)
     query = as_text(queries, 0)
-    for search in ("gather", "impute"):
-        argument = () if search == "impute" else (COLBERT,)
-        found = [getattr(index, search)(query, *argument, 180) for index in (full, small)]
-        assert torch.allclose(found[0].scores, found[1].scores, atol=error)
+    gathered = [gather(index, query, COLBERT, 180).scores for index in (full, small)]
+    imputed = [impute(index, query, 180).scores for index in (full, small)]
+    assert torch.allclose(*gathered, atol=error) and torch.allclose(*imputed, atol=error)
 
 
 # Gather -------------------------------------------------------------------------------------------
@@ -149,13 +160,11 @@ def test_stored_types_give_close_scores_in_every_mode(tmp_path, dtype, error):
 @pytest.mark.parametrize("alignment", [MaxSim(), TopK(2), Softmax()], ids=str)
 def test_gathering_every_token_is_exact_search(tmp_path, probes, alignment):
     tokens, queries = random_tokens(MANY), some_queries()
-    index = build(tmp_path / "index", tokens)
-    index.build_neighbours(lists=3)
-    scoring = Scoring(alignment)
-    found = index.gather(as_text(queries, 0), scoring, 180, probes)
+    index, scoring = build(tmp_path / "index", tokens), Scoring(alignment)
+    found = gather(index, as_text(queries, 0), scoring, 180, probes, lists=3)
     expected = exact_scores(tokens, part_of(queries, [0]), scoring)
     assert by_document(found) == pytest.approx(expected, abs=1e-5)
-    assert found.candidates == 60 and found.scored_tokens == 180
+    assert (index.costs.candidates, index.costs.scored_tokens) == (60, 180)
 
 
 def test_candidates_own_the_nearest_tokens_and_are_scored_in_full(tmp_path):
@@ -164,7 +173,7 @@ def test_candidates_own_the_nearest_tokens_and_are_scored_in_full(tmp_path):
     owner = torch.arange(60).repeat_interleave(torch.tensor(MANY))
     query = part_of(queries, [0])
     nearest = (tokens.vectors @ query.vectors.T).topk(2, dim=0).indices
-    found = index.gather(as_text(queries, 0), COLBERT, 2)
+    found = gather(index, as_text(queries, 0), COLBERT, 2)
     assert found.documents.tolist() == owner[nearest].unique().tolist()
     expected = exact_scores(tokens, query)
     assert by_document(found) == pytest.approx(
@@ -178,13 +187,13 @@ def test_keys_retrieve_and_vectors_score(tmp_path):
     query, scoring = as_text(queries, 0), Scoring(Softmax("query_to_document"), "query_tokens")
     owner = torch.arange(60).repeat_interleave(torch.tensor(MANY))
     nearest = (tokens.keys @ query.keys.T).topk(2, dim=0).indices
-    found = index.gather(query, scoring, 2)
+    found = gather(index, query, scoring, 2)
     assert found.documents.tolist() == owner[nearest].unique().tolist()
     expected = exact_scores(tokens, part_of(queries, [0]), scoring)
     assert by_document(found) == pytest.approx(
         {n: expected[n] for n in found.documents.tolist()}, abs=1e-5
     )
-    assert index.impute(query, 2).documents.tolist() == found.documents.tolist()
+    assert impute(index, query, 2).documents.tolist() == found.documents.tolist()
 
 
 @pytest.mark.parametrize("probes", [None, 3])
@@ -192,30 +201,31 @@ def test_refining_keeps_the_best_by_what_was_retrieved(tmp_path, probes):
     tokens = random_tokens(MANY, salience=True)
     queries = some_queries(salience=True)
     index = build(tmp_path / "index", tokens)
-    index.build_neighbours(lists=3)
     scoring, query = Scoring(MaxSim(), "alignment"), as_text(queries, 0)
-    everything = by_document(index.gather(query, scoring, 180, probes))
-    few = index.gather(query, scoring, 180, probes, refine=10)
+    everything = by_document(gather(index, query, scoring, 180, probes, lists=3))
+    index.costs = SearchCosts()
+    few = gather(index, query, scoring, 180, probes, lists=3, refine=10)
     best = sorted(everything, key=everything.get, reverse=True)
     # With every token retrieved the order is known but for the codes of the inverted file.
-    assert len(few.documents) == 10 and few.candidates == 60
+    assert len(few.documents) == 10 and index.costs.candidates == 60
     assert len(set(few.documents.tolist()) & set(best[:10])) >= (10 if probes is None else 6)
     assert by_document(few) == pytest.approx(
         {n: everything[n] for n in few.documents.tolist()}, abs=1e-5
     )
-    assert few.scored_tokens == sum(MANY[n] for n in few.documents.tolist())
-    all_of_them = index.gather(query, scoring, 180, probes, refine=60)
+    assert index.costs.scored_tokens == sum(MANY[n] for n in few.documents.tolist())
+    all_of_them = gather(index, query, scoring, 180, probes, lists=3, refine=60)
     assert by_document(all_of_them) == pytest.approx(everything, abs=1e-5)
 
 
 def test_a_pruned_query_retrieves_and_the_whole_query_scores(tmp_path):
     tokens, queries = random_tokens(MANY), some_queries()
     index = build(tmp_path / "index", tokens)
-    query = as_text(queries, 0)
+    query = replace(as_text(queries, 0), salience=torch.tensor([0.1, 0.9, 0.3, 0.2]))
     pruned = query[torch.tensor([False, True, False, False])]
-    found = index.gather(query, COLBERT, 6, retrieval_query=pruned)
-    alone = index.gather(pruned, COLBERT, 6)
+    found = gather(index, query, COLBERT, 6, keep_query=0.25)
+    alone = gather(index, pruned, COLBERT, 6)
     assert found.documents.tolist() == alone.documents.tolist()
+    queries = queries._replace(salience=torch.cat([query.salience, torch.ones(3)]))
     expected = exact_scores(tokens, part_of(queries, [0]))
     assert by_document(found) == pytest.approx(
         {n: expected[n] for n in found.documents.tolist()}, abs=1e-5
@@ -225,12 +235,12 @@ def test_a_pruned_query_retrieves_and_the_whole_query_scores(tmp_path):
 def test_pruned_documents_are_scored_with_all_tokens(tmp_path):
     tokens, queries = random_tokens(MANY, salience=True), some_queries(salience=True)
     index = build(tmp_path / "index", tokens)
-    index.keep_salient(0.2)  # of 1, 2, 3, 4, 5 tokens one each
-    found = index.gather(as_text(queries, 0), COLBERT, 60)
+    # A fifth of 1, 2, 3, 4, 5 tokens is one each.
+    found = gather(index, as_text(queries, 0), COLBERT, 60, keep_document=0.2)
     expected = exact_scores(tokens, part_of(queries, [0]))
     assert by_document(found) == pytest.approx(expected, abs=1e-5)
     with pytest.raises(ValueError, match="neighbours=61: must be ≥ 1 and ≤ the 60 tokens"):
-        index.gather(as_text(queries, 0), COLBERT, 61)
+        gather(index, as_text(queries, 0), COLBERT, 61, keep_document=0.2)
 
 
 def test_salience_decides_the_refinement(tmp_path):
@@ -241,7 +251,7 @@ def test_salience_decides_the_refinement(tmp_path):
         salience=torch.tensor([0.0, 1.0, 1.0]),
     )
     query = TokenVectors(axis[[0]], torch.ones(1, dtype=torch.bool), torch.ones(1))
-    found = build(tmp_path / "index", tokens).gather(query, COLBERT, 3, refine=2)
+    found = gather(build(tmp_path / "index", tokens), query, COLBERT, 3, refine=2)
     assert found.documents.tolist() == [1, 2]
 
 
@@ -253,8 +263,7 @@ def test_salience_decides_the_refinement(tmp_path):
 def test_imputing_nothing_is_the_mean_of_maxima(tmp_path, probes, imputation):
     tokens, queries = random_tokens(MANY), some_queries()
     index = build(tmp_path / "index", tokens)
-    index.build_neighbours(lists=3)
-    found = index.impute(as_text(queries, 0), 180, probes, imputation)
+    found = impute(index, as_text(queries, 0), 180, probes, lists=3, imputation=imputation)
     scoring = Scoring(MaxSim(), "query_tokens")
     expected = exact_scores(tokens, part_of(queries, [0]), scoring)
     assert by_document(found) == pytest.approx(expected, abs=1e-5)
@@ -267,11 +276,12 @@ def test_imputing_equals_equation_4_over_every_token(tmp_path, probes, keep, imp
     tokens, queries = random_tokens(MANY, salience=True), some_queries(salience=True)
     index = build(tmp_path / "index", tokens)
     index.delete(["d4", "d17"])
-    index.keep_salient(keep)
-    if probes:
-        index.build_neighbours(lists=4)
+    options = SearchOptions(
+        "impute", 60, probes, lists=4, imputation=imputation, keep_document=keep
+    )
+    index.prepare(options)
     query, owner = as_text(queries, 0), torch.arange(60).repeat_interleave(torch.tensor(MANY))
-    rows = index.tokens(query.vectors, 60, probes)[1]
+    rows = index.neighbours.search(query.vectors, 60, probes)[1]
     similarity = tokens.vectors.double() @ query.vectors.double().T  # (180, 4)
     is_retrieved = torch.zeros(180, 4, dtype=torch.bool)
     for column, found in enumerate(rows):
@@ -282,14 +292,14 @@ def test_imputing_equals_equation_4_over_every_token(tmp_path, probes, keep, imp
     u, expected = query.salience.double(), {}
     for document in set(owner[is_retrieved.any(1)].tolist()):
         expected[document] = float((u * filled[owner == document].amax(0)).sum() / u.sum())
-    found = by_document(index.impute(query, 60, probes, imputation))
+    found = by_document(index.impute(query, options))
     assert found == pytest.approx(expected, abs=1e-5)
 
 
 def test_missing_similarities_are_bounded_by_the_last(tmp_path):
     tokens, queries = random_tokens(MANY), some_queries(salience=True)
     query = as_text(queries, 0)
-    found = build(tmp_path / "index", tokens).impute(query, 20)
+    found = impute(build(tmp_path / "index", tokens), query, 20)
     similarity = tokens.vectors @ query.vectors.T  # (180, 4)
     last = similarity.topk(20, dim=0).values[-1]
     for document, rows in enumerate(torch.arange(180).split(MANY)):
@@ -308,9 +318,8 @@ def test_short_lists_do_not_corrupt_what_is_imputed(tmp_path):
     noise = 0.01 * random_tokens([120]).vectors
     tokens = random_tokens([10] * 12)._replace(vectors=vectors + noise)
     index = build(tmp_path / "index", tokens)
-    index.build_neighbours(lists=2)
     query = TokenVectors(axis[[0, 1]], torch.ones(2, dtype=torch.bool), torch.ones(2))
-    found = index.impute(query, 100, probes=1)
+    found = impute(index, query, 100, probes=1, lists=2)
     assert found.documents.tolist() == list(range(12))
     assert (found.scores > 0.9).all() and (found.scores < 1.1).all()
 
@@ -318,12 +327,11 @@ def test_short_lists_do_not_corrupt_what_is_imputed(tmp_path):
 # Documents come and go --------------------------------------------------------------------------
 
 
-def all_modes(index, query, scoring=COLBERT, k=20):
-    exact = index.exact(query[None], scoring)[:, 0]
-    found = {"exact": {n: float(s) for n, s in enumerate(exact) if s > -torch.inf}}
-    for probes in (None, 2):
-        found[f"gather {probes}"] = by_document(index.gather(query, scoring, k, probes))
-        found[f"impute {probes}"] = by_document(index.impute(query, k, probes))
+def all_modes(index, query, scoring=COLBERT, k=20, **options):
+    found = {}
+    for mode, probes in (("exact", None), *product(("gather", "impute"), (None, 2))):
+        how = SearchOptions(mode, k, probes, lists=2, **(options if mode != "exact" else {}))
+        found[mode, probes] = by_document(index.search([query], scoring, how)[0])
     return found
 
 
@@ -331,7 +339,7 @@ def test_a_changed_index_answers_as_one_made_of_its_documents(tmp_path):
     tokens, more = random_tokens(MANY), random_tokens([3, 2, 9], seed=4)
     query = as_text(some_queries(), 0)
     index = build(tmp_path / "changed", tokens)
-    index.build_neighbours(lists=2)
+    all_modes(index, query)  # with an inverted file
     index.delete(["d0", "d7", "d59"])
     index.add(["x", "d7", "y"], batches(more, 2))
     index.delete(["x"])
@@ -343,7 +351,6 @@ def test_a_changed_index_answers_as_one_made_of_its_documents(tmp_path):
     fresh = TokenIndex.build(
         tmp_path / "fresh", [*(f"d{n}" for n in left), "d7", "y"], batches(fresh_tokens, 9)
     )
-    fresh.build_neighbours(lists=2)
     assert len(index) == len(fresh) == 59
     for changed in (index, TokenIndex(tmp_path / "changed")):
         found, expected = all_modes(changed, query), all_modes(fresh, query)
@@ -358,12 +365,12 @@ def test_deleted_documents_are_found_by_no_mode(tmp_path):
     tokens = random_tokens(MANY, salience=True)
     query = as_text(some_queries(), 0)
     index = build(tmp_path / "index", tokens)
-    index.build_neighbours(lists=2, keep=0.6)
-    before = all_modes(index, query)
-    best = max(before["exact"], key=before["exact"].get)
+    before = all_modes(index, query, keep_document=0.6)
+    exact = before["exact", None]
+    best = max(exact, key=exact.get)
     index.delete([f"d{best}"])
     assert index.neighbours.keep == 0.6
-    for mode, scores in all_modes(index, query).items():
+    for mode, scores in all_modes(index, query, keep_document=0.6).items():
         assert best in before[mode] and best not in scores, mode
     with pytest.raises(ValueError, match=f"document 'd{best}' is not in it"):
         index.delete([f"d{best}"])
@@ -385,23 +392,24 @@ def test_a_failed_addition_leaves_the_index_in_use(tmp_path):
 # Opening, and what it costs -----------------------------------------------------------------------
 
 
-def test_an_index_opens_again_as_it_was_left(tmp_path):
+def test_an_index_opens_again_as_it_was_left(tmp_path, monkeypatch):
     tokens, query = random_tokens(MANY, salience=True), as_text(some_queries(), 0)
     index = build(tmp_path / "index", tokens, fingerprint={"model": "m"})
-    index.build_neighbours(lists=2, keep=0.7, seed=4)
+    options = {"keep_document": 0.7, "seed": 4}
+    found = all_modes(index, query, **options)
+    monkeypatch.setattr(token_neighbours, "_save", None)  # the inverted file is not built again
     opened = TokenIndex(tmp_path / "index", {"model": "m"})
     assert opened.document_ids == names(tokens) and len(opened) == 60
-    assert all_modes(opened, query) == all_modes(index, query)
+    assert all_modes(opened, query, **options) == found
     with pytest.raises(ValueError, match="made with model m, expected n"):
         TokenIndex(tmp_path / "index", {"model": "n"})
 
 
 def test_a_new_index_replaces_the_old_one_and_its_lists(tmp_path):
-    build(tmp_path / "index", random_tokens(MANY)).build_neighbours()
+    build(tmp_path / "index", random_tokens(MANY)).prepare(SearchOptions("gather"))
+    assert (tmp_path / "index" / "neighbours").exists()
     index = build(tmp_path / "index", random_tokens(seed=3))
     assert not (tmp_path / "index" / "neighbours").exists() and len(index) == 8
-    with pytest.raises(ValueError, match="build_neighbours must come first"):
-        index.tokens(some_queries().vectors, 2, probes=1)
 
 
 def test_building_and_searching_twice_gives_the_same(tmp_path):
@@ -410,8 +418,7 @@ def test_building_and_searching_twice_gives_the_same(tmp_path):
         found = []
         for name in ("one", "two"):
             index = build(tmp_path / dtype / name, tokens, dtype=dtype, pq_bytes=4, seed=2)
-            index.build_neighbours(lists=2, seed=2)
-            found += [all_modes(index, query), all_modes(index, query)]
+            found += [all_modes(index, query, seed=2), all_modes(index, query, seed=2)]
         assert found[0] == found[1] == found[2] == found[3]
 
 
@@ -420,7 +427,7 @@ def test_bytes_are_counted(tmp_path):
     store = 180 * (8 * 4 + 4) + 60 * 8
     assert index.bytes_per_token == store / 180
     assert index.size_in_bytes == store + (tmp_path / "index" / "index.json").stat().st_size
-    index.build_neighbours(lists=2)
+    index.prepare(SearchOptions("gather", lists=2))
     lists = sum(path.stat().st_size for path in (tmp_path / "index" / "neighbours").iterdir())
     assert index.bytes_per_token == (store + lists) / 180
     assert index.size_in_bytes == sum(map(len, contents(tmp_path).values()))
@@ -442,15 +449,18 @@ def test_costs_by_hand(tmp_path):
     index.costs = SearchCosts()
     assert index.costs.metrics() == {}
     query = as_text(queries, 0)
-    found = index.impute(query, 5)
+
+    def counted(search, *arguments, **options):
+        index.costs = SearchCosts()
+        found = search(index, query, *arguments, **options)
+        costs = index.costs
+        return found.documents, (costs.candidates, costs.scored_tokens, costs.flops)
+
     # 10 retrieved tokens of 2 candidates: n · C · (r̄ + 1) = 2 · 2 · 6.
-    assert (found.candidates, found.scored_tokens, found.flops) == (2, 0, 24)
-    found = index.gather(query, COLBERT, 5)
-    assert (found.candidates, found.scored_tokens) == (2, 5)
-    assert found.flops == full(2, 2) + full(2, 3)
-    found = index.gather(query, COLBERT, 5, refine=1)
-    length = [2, 3][found.documents.item()]
-    assert found.flops == 24 + full(2, length) and found.scored_tokens == length
+    assert counted(impute, 5)[1] == (2, 0, 24)
+    assert counted(gather, COLBERT, 5)[1] == (2, 5, full(2, 2) + full(2, 3))
+    documents, costs = counted(gather, COLBERT, 5, refine=1)
+    length = [2, 3][documents.item()]
+    assert costs == (2, length, 24 + full(2, length))
     index.score(query, torch.tensor([1]), COLBERT)
-    assert index.costs.queries == 4
-    assert index.costs.flops == 24 + full(2, 2) + full(2, 3) + 24 + full(2, length) + full(2, 3)
+    assert index.costs.queries == 2 and index.costs.flops == 24 + full(2, length) + full(2, 3)

@@ -165,7 +165,7 @@ def test_an_interrupted_build_leaves_no_lists(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         neighbours.build_lists(3, 0)
     assert not [path for path in (tmp_path / "index").iterdir() if path.is_dir()]
-    assert not neighbours.has_lists
+    assert neighbours.size_in_bytes == 0
 
 
 def test_a_handful_of_tokens_can_be_searched(tmp_path, queries):
@@ -190,7 +190,7 @@ def test_more_lists_than_the_tokens_can_fill_become_fewer(tmp_path, queries):
         (181, None, "neighbours=181: must be ≥ 1 and ≤ the 180 tokens"),
         (181, 1, "neighbours=181: must be"),
         (5, 0, "probes=0: must be ≥ 1"),
-        (5, 2, "probes=2: build_neighbours must come first"),
+        (5, 2, "probes=2: build_lists must come first"),
     ],
 )
 def test_searches_out_of_range_are_refused(tmp_path, queries, neighbours, probes, message):
