@@ -14,8 +14,8 @@ from conf.command import command
 from gr_mvdr.files.reading import reading
 from gr_mvdr.files.writing import new_folder
 from gr_mvdr.tokenizers import load_tokenizer
+from models.docid import Docid
 from models.export.folder import check_exportable, write_system
-from models.identified import IdentifiedSystem
 
 # Pairs of the first test split, and how far scores may lie apart.
 PAIRS, TOLERANCE = 64, 1e-4
@@ -52,7 +52,7 @@ def export_run(
         raise FileExistsError(f"out={out}: exists, must be a new folder")
     system, data = restore_run(read.path, read.provenance.get("version", "0.1"), trust)
     check_exportable(type(system))
-    if isinstance(system, IdentifiedSystem):
+    if isinstance(system, Docid):
         with reading(f"run={run}: cannot be exported"):  # its scheme may be broken
             system.assign_new(data.documents)
     tokenizer = load_tokenizer(read.path / "tokenizer")

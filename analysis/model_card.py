@@ -12,10 +12,10 @@ from analysis.run_folder import Run
 from analysis.tables import Cell, Table, format_markdown
 from gr_mvdr.heads.plain import Head
 from models.base import System
-from models.encoder_decoder import EncoderDecoder
+from models.docid import Docid
 from models.export.folder import find_t5
 from models.export.sentence_transformers import SIMILARITIES, find_obstacles
-from models.identified import IdentifiedSystem
+from models.generative import GenerativeSystem
 from models.multi_vector import MultiVector
 
 _FOLDER = 'folder = "…"  # where this file lies'
@@ -150,7 +150,7 @@ def explain_usage(system: System, tokenizer: PreTrainedTokenizerBase) -> list[st
             "scores of its states lies in `gr_mvdr.safetensors` and `gr_mvdr.json`. "
             f"sentence-transformers' `MultiVectorEncoder` cannot express {lacking}.",
         ]
-    elif not isinstance(system, EncoderDecoder):
+    elif not isinstance(system, GenerativeSystem):
         lines += ["", "What scores the encoder's states lies in `gr_mvdr.safetensors`."]
     elif type(system.head) is not Head:
         lines += [
@@ -159,7 +159,7 @@ def explain_usage(system: System, tokenizer: PreTrainedTokenizerBase) -> list[st
             "whose parameters and rows lie in `gr_mvdr.safetensors` and `head_rows.safetensors`. "
             f"`{_name(system)}` does not have them, its logits are those of the T5's own table.",
         ]
-    if isinstance(system, IdentifiedSystem):
+    if isinstance(system, Docid):
         lines += _identifiers()
     return lines + _here(system)
 
@@ -228,7 +228,7 @@ def _here(system: System) -> list[str]:
         "",
     ]
     documents = 'table({"d1": "a title | its text", "d2": "another | text"})'
-    if isinstance(system, IdentifiedSystem):
+    if isinstance(system, Docid):
         documents = '{"id": system.identifiers.document_ids}'
     elif getattr(system, "special_tokens", None):
         documents += '.add_column("title_tokens", [[], []])'

@@ -1,12 +1,14 @@
 """DSI, DSI-PAWA, GENRE and GENRE-NP: one identifier a document, generated within a trie.
 
 What the identifier is (a new token, digits, the path through a cluster tree, the title) is the
-scheme's choice (`gr_mvdr.identifiers.docids`, `gr_mvdr.identifiers.titles`), what the output table
-is is the head's
-(`gr_mvdr.heads.plain`): the systems of gr_as_mvdr Table 6 differ by their YAML only.
+scheme's choice (`gr_mvdr.identifiers`), what the output table is is the head's (`gr_mvdr.heads`):
+the systems of gr_as_mvdr Table 6 differ by their YAML only. Identifiers are made before training,
+kept in the run's folder, and extended when documents arrive afterwards.
 """
 
+import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,25 +16,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gr_mvdr.batch import PairBatch
-from gr_mvdr.decoding.beam_search import Hypotheses, SearchResult
+from gr_mvdr.backbones import add_tokens
+from gr_mvdr.batch import PairBatch, pad
+from gr_mvdr.decoding.beam_search import BeamSearchResult, Hypotheses, sequence_scores
 from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.identifiers.scheme import collection_hash
+from gr_mvdr.files.writing import new_folder
+from gr_mvdr.heads.plain import Vocabulary
+from gr_mvdr.identifiers.scheme import Identifiers, Scheme, check_at_least, collection_hash
 from gr_mvdr.parts import build, part
 from gr_mvdr.progress import track
+from gr_mvdr.tokenizers import EOS_ID
 from models.base import Table
-from models.decoding import sequence_scores
-from models.generative import check_least, index_folder
-from models.identified import IdentifiedSystem
+from models.generative import GenerativeSystem, index_folder
 
-# Identifiers scored at once.
-_DECODE_BATCH = 512
+_DECODE_BATCH = 512  # identifiers scored at once
 
 
 @part("model")
-class Docid(IdentifiedSystem):
+class Docid(GenerativeSystem):
     """Generates the document's identifier token by token (DSI, GENRE; gr_as_mvdr §5.1, §7.3)."""
+
+    scheme: Scheme
+    identifiers: Identifiers | None = None
 
     def __init__(
         self,
@@ -68,22 +74,138 @@ class Docid(IdentifiedSystem):
         Raises:
             ValueError: an unknown `trained_rows`, a number that is too small.
         """
-        check_least(beam_size=(beam_size, 1), consistency=(consistency, 0))
+        check_at_least("model.beam_size", beam_size, 1)
+        check_at_least("model.consistency", consistency, 0)
         if trained_rows not in ("all", "new"):
             raise ValueError(f"model.trained_rows={trained_rows}: must be all or new")
         super().__init__(backbone, optimizer, head, decoder_layers)
         self.save_hyperparameters()
         self.scheme = build("identifiers", identifiers)
 
-    @torch.no_grad()
-    def score(self, batch: PairBatch) -> Tensor:
-        """(B,) log p(identifier | query) / length^penalty, what the search ranks by."""
-        batch = self.targets(batch)
-        step = self.decoding_step(batch.query_ids, batch.query_mask)
-        scores = sequence_scores(step, batch.document_ids, batch.document_mask)
-        return scores / batch.document_mask.sum(1) ** self.hparams.length_penalty
+    # Identifiers: made before training, kept, extended --------------------------------------------
 
-    # Search ---------------------------------------------------------------------------------
+    def prepare(self, documents: Table, known: Sequence[int], directory: str | Path) -> None:
+        """Gives every known document its identifier, and the backbone rows for new tokens.
+
+        Args:
+            documents: the whole corpus, `PairBatch.document_index` counts in it.
+            known: rows of the documents that are there before training; `index` adds the others.
+            directory: where identifiers are kept; those of an interrupted run are read back.
+
+        Raises:
+            ValueError: the scheme refuses the documents, or `directory` belongs to others.
+        """
+        ids, first_token = documents["id"][:], self.backbone.config.vocab_size
+        if kept := Path(directory).is_dir():
+            self.load_identifiers(Path(directory), collection_hash(ids), first_token)
+        else:
+            chosen = documents.select(known)
+            self.scheme.fit(chosen, first_token, self.mean_vectors)
+            sequences: list[list[int]] = [[] for _ in ids]
+            for row, sequence in zip(known, self.scheme.assign(chosen), strict=True):
+                sequences[row] = sequence
+            self.identifiers = Identifiers(ids, sequences)
+        if self.scheme.n_tokens:
+            add_tokens(self.backbone, self.scheme.n_tokens)
+        if self.hparams.trained_rows == "new":
+            for table in self._tables():
+                table.register_hook(lambda gradient: _without_rows(gradient, first_token))
+        new = range(first_token, first_token + self.scheme.n_tokens)
+        used = {token for sequence in self.identifiers.sequences for token in sequence}
+        tokens = torch.tensor(sorted(used | set(new) | {EOS_ID}))
+        vocabulary = Vocabulary(tokens, first_token, self.scheme.width)
+        self.set_head(vocabulary, self.identifiers.sequences, documents)
+        if not kept:  # last: a head that is impossible leaves nothing behind
+            self.save_identifiers(Path(directory))
+
+    def save_identifiers(self, directory: Path) -> None:
+        """Identifiers, scheme and statistics as the new folder `directory`."""
+        with new_folder(directory) as unfinished:
+            self.identifiers.save(unfinished / "identifiers")
+            self.scheme.save(unfinished / "scheme")
+            statistics = json.dumps(self.identifiers.statistics(), indent=2)
+            (unfinished / "statistics.json").write_text(statistics + "\n")
+
+    def load_identifiers(self, directory: Path, collection: str, first_token: int) -> None:
+        """Takes up what `save_identifiers` wrote.
+
+        Args:
+            collection: the `collection_hash` of the documents; first_token: the first new token.
+
+        Raises:
+            ValueError: they are of other documents, or of another vocabulary.
+        """
+        self.identifiers = Identifiers.load(directory / "identifiers", collection)
+        self.scheme.load(directory / "scheme", self.mean_vectors)
+        if self.scheme.first_token != first_token:
+            raise ValueError(
+                f"{directory}: its identifiers' new tokens begin at {self.scheme.first_token}, the "
+                f"vocabulary of this model has {first_token} tokens"
+            )
+
+    def assign_new(self, documents: Table) -> None:
+        """Identifiers for the documents of a corpus that have none yet; the others keep theirs."""
+        if documents["id"][:] == self.identifiers.document_ids and all(self.identifiers.sequences):
+            return
+        self.identifiers = Identifiers(documents["id"][:], self.scheme.assign(documents))
+        self.head.extend({token for found in self.identifiers.sequences for token in found})
+
+    def covers(self, document: int) -> bool:
+        """Whether the document has an identifier."""
+        return bool(self.identifiers.of(document))
+
+    def statistics(self) -> dict[str, float]:
+        """Depth and collisions of the identifiers, and the head's memory."""
+        found = self.identifiers.statistics()
+        metrics = {f"analysis/identifiers/{name}": float(value) for name, value in found.items()}
+        return super().statistics() | metrics
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_save_checkpoint(checkpoint)
+        checkpoint["identifiers"] = self.identifiers.hash
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_load_checkpoint(checkpoint)
+        found = checkpoint["identifiers"]
+        if found != self.identifiers.hash:
+            raise ValueError(
+                f"the checkpoint was trained with identifiers {found}, "
+                f"these are {self.identifiers.hash}"
+            )
+
+    # Training -------------------------------------------------------------------------------------
+
+    def targets(self, batch: PairBatch) -> PairBatch:
+        """The identifiers of the batch's documents on its document side.
+
+        Raises:
+            ValueError: a document has no identifier (yet): `index` assigns new ones.
+        """
+        sequences = [self.identifiers.of(row) for row in batch.document_index.tolist()]
+        if not all(sequences):
+            row = batch.document_index[[not s for s in sequences].index(True)]
+            name = self.identifiers.document_ids[row]
+            raise ValueError(f"document {name!r} has no identifier: it came after training")
+        ids, mask = (x.to(self.device) for x in pad(sequences))
+        return replace(batch, document_ids=ids, document_mask=mask)
+
+    def _tables(self) -> list[Tensor]:
+        """The embedding table, and the output table where it is another one."""
+        tables = [self.backbone.shared.weight, self.backbone.lm_head.weight]
+        return tables[:1] if tables[0] is tables[1] else tables
+
+    def parameter_groups(self, weight_decay: float) -> list[dict[str, Any]]:
+        """With `trained_rows: new` the tables do not decay: no step moves their other rows."""
+        if self.hparams.trained_rows == "all":
+            return super().parameter_groups(weight_decay)
+        tables = self._tables()
+        others = [p for p in self.parameters() if all(p is not table for table in tables)]
+        return [
+            {"params": others, "weight_decay": weight_decay},
+            {"params": tables, "weight_decay": 0.0},
+        ]
+
+    # Search ---------------------------------------------------------------------------------------
 
     def index(self, documents: Table, directory: str | Path | None = None) -> Trie:
         """The trie of all identifiers; documents that arrived after training get theirs now."""
@@ -100,7 +222,7 @@ class Docid(IdentifiedSystem):
     def search_length(self) -> int:
         return self.searcher.depth
 
-    def documents_of(self, found: SearchResult, number: int) -> dict[int, float]:
+    def documents_of(self, found: BeamSearchResult, number: int) -> dict[int, float]:
         """Every document of a generated identifier; those that share it have one score."""
         mine = found.final[found.final.query == number]
         pairs = documents_found(self.searcher, mine, self.hparams.length_penalty)
@@ -115,6 +237,16 @@ class Docid(IdentifiedSystem):
         """The prefixes of the document's identifier."""
         sequence = tuple(self.identifiers.of(document))
         return {sequence[:length] for length in range(1, len(sequence) + 1)}
+
+    # Scores of given documents --------------------------------------------------------------------
+
+    @torch.no_grad()
+    def score(self, batch: PairBatch) -> Tensor:
+        """(B,) log p(identifier | query) / length^penalty, what the search ranks by."""
+        batch = self.targets(batch)
+        step = self.decoding_step(batch.query_ids, batch.query_mask)
+        scores = sequence_scores(step, batch.document_ids, batch.document_mask)
+        return scores / batch.document_mask.sum(1) ** self.hparams.length_penalty
 
     @torch.inference_mode()
     def rerank(
@@ -132,22 +264,6 @@ class Docid(IdentifiedSystem):
                 self.document_ids[number]: score for number, score in zip(rows, scores, strict=True)
             }
         return Ranking(results)
-
-    def _identifier_scores(self, query: Sequence[int], rows: list[int]) -> Tensor:
-        """(n,) fp64 on the CPU: what `score` gives for one query and some documents.
-
-        A search that keeps everything: identifiers of one beginning share its decoding.
-        """
-        source = [self.prepare_query(query)]
-        scores = torch.full((len(rows),), -torch.inf, dtype=torch.float64)
-        order = sorted(range(len(rows)), key=lambda number: self.identifiers.of(rows[number]))
-        for start in range(0, len(order), _DECODE_BATCH):
-            chunk = torch.tensor(order[start : start + _DECODE_BATCH])
-            trie = Trie.build([self.identifiers.of(rows[number]) for number in chunk])
-            found = self.beam(source, trie, trie.depth, beam_size=len(chunk))
-            for place, score in documents_found(trie, found.final, self.hparams.length_penalty):
-                scores[chunk[place]] = score
-        return scores
 
     @torch.inference_mode()
     def score_all(self, queries: Sequence[Sequence[int]]) -> Tensor:
@@ -168,6 +284,22 @@ class Docid(IdentifiedSystem):
             scores[rows, number] = found[shared]
         return scores
 
+    def _identifier_scores(self, query: Sequence[int], rows: list[int]) -> Tensor:
+        """(n,) fp64 on the CPU: what `score` gives for one query and some documents.
+
+        A search that keeps everything: identifiers of one beginning share its decoding.
+        """
+        source = [self.prepare_query(query)]
+        scores = torch.full((len(rows),), -torch.inf, dtype=torch.float64)
+        order = sorted(range(len(rows)), key=lambda number: self.identifiers.of(rows[number]))
+        for start in range(0, len(order), _DECODE_BATCH):
+            chunk = torch.tensor(order[start : start + _DECODE_BATCH])
+            trie = Trie.build([self.identifiers.of(rows[number]) for number in chunk])
+            found = self.beam(source, trie, trie.depth, beam_size=len(chunk))
+            for place, score in documents_found(trie, found.final, self.hparams.length_penalty):
+                scores[chunk[place]] = score
+        return scores
+
 
 def documents_found(
     trie: Trie, hypotheses: Hypotheses, length_penalty: float
@@ -178,3 +310,10 @@ def documents_found(
     for node, score in zip(nodes.tolist(), scores.tolist(), strict=True):
         if node >= 0:
             yield trie.documents_at(node), score
+
+
+def _without_rows(gradient: Tensor, rows: int) -> Tensor:
+    """A table's gradient that leaves its first rows as they are."""
+    gradient = gradient.clone()
+    gradient[:rows] = 0
+    return gradient

@@ -11,7 +11,7 @@ from gr_mvdr.files.run_files import PARTS, read_config, read_provenance
 from gr_mvdr.parts import TARGET, admitting, build, check_parts
 from gr_mvdr.tokenizers import load_tokenizer
 from models.base import System, Table
-from models.identified import IdentifiedSystem
+from models.docid import Docid
 
 IDENTIFIERS = "identifiers"
 # Documents whose tokens are compared with those that a stage was trained on.
@@ -126,7 +126,7 @@ class FinishedRun:
         if model.trainable and state is None:
             raise ValueError(f"{self.key}: must be a finished run, it has no checkpoints/last.ckpt")
         # It would get identifiers of its own, written into the folder.
-        if isinstance(model, IdentifiedSystem) and not (self.path / IDENTIFIERS).is_dir():
+        if isinstance(model, Docid) and not (self.path / IDENTIFIERS).is_dir():
             raise ValueError(f"{self.key}: must be a finished run, it has no {IDENTIFIERS}")
 
 

@@ -1,71 +1,59 @@
-"""What all generative systems can do: score, align, rerank, and search within a constraint."""
+"""What all generative systems do: teacher forcing, loss, alignment, constrained search (§4).
+
+A system generates an identifier of the document from the query (gr_as_mvdr §4). Each has its file:
+`models.docid`, `models.t5_seal`, `models.query_generator`.
+"""
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from gr_mvdr.backbones import load_encoder_decoder
 from gr_mvdr.batch import PairBatch, cut, pad
+from gr_mvdr.cross_attention import DecoderTrace, align_layer, decoder_paths, factors, trace_decoder
 from gr_mvdr.decoding.beam_search import (
+    BeamSearchResult,
     Constraint,
+    DecodingStep,
     Observer,
-    SearchResult,
     Step,
     beam_search,
 )
+from gr_mvdr.distributed.ranks import (
+    broadcast,
+    gather_rows,
+    mean_over_ranks,
+    slice_for_rank,
+    world_size,
+)
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files.writing import temporary_folder
+from gr_mvdr.heads.non_parametric import in_context
+from gr_mvdr.heads.plain import Head, Vocabulary
+from gr_mvdr.identifiers.scheme import collection_hash
+from gr_mvdr.losses import symmetric_divergence, target_cross_entropy
+from gr_mvdr.parts import build
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import Explanation, Factors, PairAlignment
 from gr_mvdr.tokenizers import EOS_ID
-from models.base import Table
-from models.cross_attention import (
-    align_by_cross_attention,
-    cross_attention_factors,
-    explain_by_paths,
-)
-from models.decoding import DecodingStep
-from models.encoder_decoder import EncoderDecoder
+from models.base import System, Table
 
-# How the scores of a document's segments become the document's score.
-POOLS: dict[str, Callable[[Tensor], Tensor]] = {
-    "sum": lambda scores: scores.sum(),
-    "mean": lambda scores: scores.mean(),
-    "max": lambda scores: scores.max(),
-}
-# Sequences decoded at once in reranking.
-_DECODE_BATCH = 512
-# Queries decoded at once.
-_QUERY_BATCH = 16
-# Targets of a training batch, for the statement of the head's memory.
-_TARGETS = 64
+PLAIN = {"_target_": "gr_mvdr.heads.plain.Head"}
+_ENCODE_BATCH = 64  # texts encoded at once
+_QUERY_BATCH = 16  # queries decoded at once
+_TARGETS = 64  # of a training batch, for the statement of the head's memory
 
 
-def index_folder(directory: str | Path | None, *parts: str) -> Path:
-    """Where an index is kept, None = a temporary folder; parts that lie there are removed.
+class GenerativeSystem(System):
+    """Encoder, decoder and head, their loss, and a search within a constraint.
 
-    A run that was interrupted after indexing indexes once more.
-    """
-    directory = Path(directory or temporary_folder("index"))
-    for part in parts:
-        shutil.rmtree(directory / part, ignore_errors=True)
-    return directory
-
-
-def check_least(**options: tuple[float, float]) -> None:
-    """Raises ValueError if an option of a model, (value, least), is too small."""
-    for name, (value, least) in options.items():
-        if value < least:
-            raise ValueError(f"model.{name}={value}: must be ≥ {least}")
-
-
-class GenerativeSystem(EncoderDecoder):
-    """Generates an identifier of the document from the query (gr_as_mvdr §4).
-
-    A subclass says what the identifiers are: `targets` for training, `searcher`, `search_length`
+    A subclass says what the identifiers are: `targets` for training; `searcher`, `search_length`
     and `documents_of` for search.
     """
 
@@ -76,6 +64,144 @@ class GenerativeSystem(EncoderDecoder):
     # Target tokens that are teacher-forced at once in alignments; None = the whole sequence.
     window: int | None = None
 
+    def __init__(
+        self,
+        backbone: dict[str, Any],
+        optimizer: dict[str, Any],
+        head: dict[str, Any] | None = None,
+        decoder_layers: int | None = None,
+    ):
+        """
+        Args:
+            backbone: arguments of `load_encoder_decoder`.
+            optimizer: see `System`.
+            head: the output table, `_target_` and options; None = the backbone's own.
+            decoder_layers: see `load_encoder_decoder`.
+        """
+        super().__init__(optimizer)
+        self.backbone = load_encoder_decoder(**backbone, decoder_layers=decoder_layers)
+        self.head: Head = build("head", PLAIN, self.backbone)  # until `set_head`
+        self.document_ids: list[str] = []
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Rows of the embedding table: the tokeniser's pieces, unused rows, docid tokens."""
+        return self.backbone.config.vocab_size
+
+    def targets(self, batch: PairBatch) -> PairBatch:
+        """The batch with the identifiers that are to be generated on its document side."""
+        return batch
+
+    def prepare_query(self, tokens: Sequence[int]) -> list[int]:
+        """The query's first tokens and the end token, as the encoder reads them."""
+        return cut(tokens, self.hparams.query_length, EOS_ID)
+
+    def encode(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Query token ids (B, N) and mask → query vectors Q (B, N, d_model)."""
+        return self.backbone.encoder(input_ids=ids, attention_mask=mask.long()).last_hidden_state
+
+    @torch.inference_mode()
+    def encode_texts(
+        self, texts: Sequence[Sequence[int]], length: int, description: str = "encoding"
+    ) -> Iterator[Tensor]:
+        """The vectors of each text without dropout, (tokens, d_model) fp32 on the CPU.
+
+        Args:
+            texts: token ids; length: tokens kept of a text, the end token included.
+        """
+        was_training = self.training
+        self.eval()
+        for start in track(range(0, len(texts), _ENCODE_BATCH), description):
+            rows = [cut(tokens, length, EOS_ID) for tokens in texts[start : start + _ENCODE_BATCH]]
+            ids, mask = (x.to(self.device) for x in pad(rows))
+            vectors = self.encode(ids, mask).float().cpu()
+            yield from (row[real] for row, real in zip(vectors, mask.cpu(), strict=True))
+        self.train(was_training)
+
+    def mean_vectors(self, texts: Sequence[Sequence[int]]) -> np.ndarray:
+        """Token lists, ended → (n, d_model) fp32, the mean of the encoder's vectors."""
+        length = max(map(len, texts), default=1)
+        vectors = self.encode_texts([tokens[:-1] for tokens in texts], length)
+        return np.stack([text.mean(0).numpy() for text in vectors])
+
+    # The loss -------------------------------------------------------------------------------------
+
+    def loss(self, batch: PairBatch) -> Tensor:
+        """() cross-entropy of the target tokens (Eq. 10), a mean over the tokens of all ranks.
+
+        The batch may hold S targets for each query, rows b·S … b·S + S − 1 for query b: the query
+        is encoded once.
+        """
+        batch = self.targets(batch)
+        contrastive = self.head.is_contrastive(self.current_epoch)
+        with self._live_table(batch) if contrastive else nullcontext():
+            return self._cross_entropy(batch)
+
+    def _cross_entropy(self, batch: PairBatch) -> Tensor:
+        per_query = len(batch.document_ids) // len(batch)
+        query_mask = batch.query_mask.repeat_interleave(per_query, 0)
+        index = batch.document_index.repeat_interleave(per_query, 0)
+        rows = self.head.labels(batch.document_ids, index)
+        labels = rows[batch.document_mask]
+        masked = self._masked_rows(batch, labels)
+
+        def logits() -> Tensor:  # with dropout of its own in each pass
+            queries = self.encode(batch.query_ids, batch.query_mask).repeat_interleave(per_query, 0)
+            found = self.logits(queries, query_mask, rows, batch.document_mask)
+            return found if masked is None else found.masked_fill(masked, -torch.inf)
+
+        first, weight = logits(), self.hparams.get("consistency", 0.0)
+        total = target_cross_entropy(first, labels, self.hparams.label_smoothing)
+        if weight and self.training:
+            total = total + weight * symmetric_divergence(first, logits()) * len(labels)
+        return mean_over_ranks(total, len(labels))
+
+    def _masked_rows(self, batch: PairBatch, labels: Tensor) -> Tensor | None:
+        """(n, R) bool: rows that the n target positions are not told apart from; None = all are.
+
+        They are of other documents that are relevant to the query; a target itself never is one.
+        """
+        found = self.head.relevant_rows(batch.relevant)
+        if found is None:
+            return None
+        per_query = len(batch.document_ids) // len(batch)
+        lengths = batch.document_mask.sum(1).view(len(batch), per_query).sum(1)
+        return found.repeat_interleave(lengths, 0).scatter(1, labels.unsqueeze(1), False)
+
+    def logits(self, queries: Tensor, query_mask: Tensor, rows: Tensor, mask: Tensor) -> Tensor:
+        """(n, R) logits, at least fp32, of the n real target positions, row by row of `mask`.
+
+        Args:
+            queries: (B, N, d_model) from `encode`; query_mask: (B, N).
+            rows: (B, M) int64 rows of the head; mask: (B, M).
+        """
+        output, context = self.head.decode(queries, query_mask, rows)
+        position = torch.arange(mask.shape[1], device=mask.device).expand_as(mask)
+        return self.head.logits_at(mask, output.last_hidden_state, context, position)
+
+    # Scores and alignments ------------------------------------------------------------------------
+
+    def token_log_probs(
+        self, queries: Tensor, query_mask: Tensor, ids: Tensor, mask: Tensor, index: Tensor
+    ) -> Tensor:
+        """(B, M) fp32 log p(token | tokens before it, query), zero at padding (Eq. 8).
+
+        Args:
+            queries, query_mask: (B, N, d_model) and (B, N) of each sequence's query.
+            ids, mask: (B, M) the sequences; index: (B,) their documents.
+        """
+        rows = self.head.labels(ids, index)
+        log_probs = self.logits(queries, query_mask, rows, mask).log_softmax(-1)
+        found = log_probs.gather(1, rows[mask].unsqueeze(1)).squeeze(1)
+        return found.new_zeros(mask.shape).masked_scatter(mask, found)
+
+    def sequence_log_probs(
+        self, queries: Tensor, query_mask: Tensor, ids: Tensor, mask: Tensor, index: Tensor
+    ) -> Tensor:
+        """(B,) mean of `token_log_probs` over the real tokens of each sequence."""
+        scores = self.token_log_probs(queries, query_mask, ids, mask, index)
+        return scores.sum(1) / mask.sum(1).clamp(min=1)
+
     def score(self, batch: PairBatch) -> Tensor:
         """(B,) mean log-probability of the target tokens."""
         batch = self.targets(batch)
@@ -85,88 +211,116 @@ class GenerativeSystem(EncoderDecoder):
 
     def align(self, batch: PairBatch, layer: int = -1) -> PairAlignment:
         """S and A of one decoder layer, the targets teacher-forced (Eq. 12–14)."""
-        return align_by_cross_attention(self, self.forced(batch), self.score(batch), layer)
+        return align_layer(self._trace(batch), self.score(batch), layer)
 
     def explain(self, batch: PairBatch) -> Explanation:
         """S and A of every decoder layer, and the logits as sums over all paths (§8)."""
-        return explain_by_paths(self, self.forced(batch), self.score(batch))
+        trace, score = self._trace(batch), self.score(batch)
+        layers = [align_layer(trace, score, layer) for layer in range(len(trace.attentions))]
+        return Explanation(layers, decoder=decoder_paths(trace))
 
     def factors(self, batch: PairBatch) -> Factors:
         """The vectors behind the last decoder layer's S and A."""
-        return cross_attention_factors(self, self.forced(batch))
+        return factors(self._trace(batch))
 
     def forced(self, batch: PairBatch) -> PairBatch:
         """The batch as its pairs are aligned: what is teacher-forced on its document side."""
         return self.targets(batch)
 
-    @torch.inference_mode()
-    def rerank(
-        self,
-        queries: Table,
-        documents: Table,
-        candidates: dict[str, Sequence[str]],
-        segments: Callable[[str, dict], list[list[int]]],
-        pool: str,
-    ) -> Ranking:
-        """Pools log p(segment | query) over segments of each candidate (facts: reranking by GR).
+    def _trace(self, batch: PairBatch) -> DecoderTrace:
+        batch = self.forced(batch)
+        queries = self.encode(batch.query_ids, batch.query_mask)
+        return trace_decoder(self.head, batch, queries, self.window)
 
-        A candidate without segments, a document without text, is left out.
+    # The head and its table -----------------------------------------------------------------------
 
-        Args:
-            queries, documents, candidates: see `System.rerank`.
-            segments: (query text, document row) → token lists of the document.
-            pool: "sum", "mean" or "max" over the segments' mean token log-probabilities.
-        """
-        if pool not in POOLS:
-            raise ValueError(f"rerank.pool={pool}: must be one of {', '.join(POOLS)}")
-        self.eval()
-        row = {identifier: number for number, identifier in enumerate(documents["id"][:])}
-        results = {}
-        for query in track(queries, "reranking", total=len(queries)):
-            chosen = candidates[query["id"]]
-            rows = [row[identifier] for identifier in chosen]
-            found = [segments(query["text"], documents[number]) for number in rows]
-            index = [number for number, group in zip(rows, found, strict=True) for _ in group]
-            scores = self.segment_scores(query["tokens"], [s for g in found for s in g], index)
-            groups = scores.split([len(group) for group in found])
-            results[query["id"]] = {
-                identifier: POOLS[pool](group).item()
-                for identifier, group in zip(chosen, groups, strict=True)
-                if len(group)
-            }
-        return Ranking(results)
-
-    def segment_scores(
-        self, query: Sequence[int], segments: list[list[int]], index: list[int]
-    ) -> Tensor:
-        """(S,) on the CPU: mean token log-probability of each sequence, for one query.
+    def set_head(
+        self, vocabulary: Vocabulary, sequences: list[list[int]], documents: Table
+    ) -> None:
+        """Makes the head for targets that are cut from given sequences.
 
         Args:
-            query: token ids; segments: S token lists; index: S document numbers.
+            vocabulary: the tokens that occur in them.
+            sequences: of each document, the text that its targets are cut from: its identifier,
+                or for n-grams the document itself.
+            documents: with `tokens`, what the contextual vectors of NP decoding are read from.
+
+        Raises:
+            ValueError: an option of the head is impossible, or label smoothing under it.
         """
-        encoded, mask = self._encoded_query(query)
-        scores = []
-        for start in range(0, len(segments), _DECODE_BATCH):
-            batch = slice(start, start + _DECODE_BATCH)
-            ids, real = (x.to(self.device) for x in pad(segments[batch]))
-            repeated = encoded.expand(len(ids), -1, -1), mask.expand(len(ids), -1)
-            documents = torch.tensor(index[batch], device=self.device)
-            scores.append(self.sequence_log_probs(*repeated, ids, real, documents).cpu())
-        return torch.cat(scores) if scores else torch.empty(0)
+        head = self.hparams.head or PLAIN
+        self.head = build("head", head, self.backbone, vocabulary=vocabulary).to(self.device)
+        smoothing = self.hparams.label_smoothing
+        if smoothing and self.head.masks_rows:
+            raise ValueError(
+                f"model.label_smoothing={smoothing}: must be 0 under a head that masks the rows of "
+                "other positions"
+            )
+        tied = self.backbone.lm_head.weight is self.backbone.shared.weight
+        if not self.head.reads_output_table and not tied:
+            self.backbone.lm_head.weight.requires_grad_(False)  # DDP waits for its gradient
+        self._sequences, self._documents = sequences, documents
+        self._make_table(0)
 
-    def _encoded_query(self, query: Sequence[int]) -> tuple[Tensor, Tensor]:
-        ids, mask = (x.to(self.device) for x in pad([self.prepare_query(query)]))
-        return self.encode(ids, mask), mask
+    def _make_table(self, epoch: int) -> None:
+        """NP decoding: the encoder's vectors of the sequences in their documents (Eq. 20)."""
+        if not self.head.builds_before(epoch):
+            return
+        length = self.hparams.document_length
+        named, texts = in_context(self._sequences, self._documents["tokens"], length)
+        encoded = self.encode_texts(texts, length, "contextual table")
+        vectors = [found[: len(own)] for own, found in zip(named, encoded, strict=True)]
+        collection = collection_hash(self._documents["id"][:])
+        self.head.build(named, torch.cat(vectors), collection)
 
-    def prepare_query(self, tokens: Sequence[int]) -> list[int]:
-        """The query's first tokens and the end token, as the encoder reads them."""
-        return cut(tokens, self.hparams.query_length, EOS_ID)
+    @contextmanager
+    def _live_table(self, batch: PairBatch) -> Iterator[None]:
+        """The batch's own table, with gradients into the encoder (NP decoding, contrastive form).
+
+        The documents are those of all ranks' batches: each encodes its share of them.
+        """
+        index = gather_rows(batch.document_index).unique()
+        length, rows = self.hparams.document_length, index.tolist()
+        chosen = [self._sequences[row] for row in rows], self._documents[rows]["tokens"]
+        named, texts = in_context(*chosen, length)
+        own = slice_for_rank(len(texts))
+        # Without a share it encodes one text for nothing: every rank has to come back from it.
+        mine, read = named[own] or [[]], texts[own] or texts[:1]
+        ids, mask = pad([cut(text, length, EOS_ID) for text in read])
+        vectors = self.encode(ids.to(self.device), mask.to(self.device))
+        lengths = torch.tensor([len(tokens) for tokens in mine])
+        is_named = torch.arange(ids.shape[1]) < lengths[:, None]
+        with self.head.live(named, gather_rows(vectors[is_named.to(self.device)].float()), index):
+            # Targets from beyond `document_length` have no contextual row.
+            targets = gather_rows(batch.document_ids[batch.document_mask])
+            self.head.extend(targets.unique().tolist())
+            yield
+
+    def on_train_epoch_start(self) -> None:
+        # A resumed run has the table of its checkpoint and makes the next one when it is due.
+        if self.current_epoch:
+            self._make_table(self.current_epoch)
+        # Each rank has made it; rounding may differ between devices, the rows must not.
+        if world_size() > 1 and (state := self.head.table_state()) is not None:
+            collection = state.pop("collection")
+            state = {name: broadcast(state[name]) for name in sorted(state)}
+            self.head.load_table_state(state | {"collection": collection})
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_save_checkpoint(checkpoint)
+        checkpoint["table"] = self.head.table_state()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_load_checkpoint(checkpoint)
+        if checkpoint["table"] is not None:
+            collection = collection_hash(self._documents["id"][:])
+            self.head.load_table_state(checkpoint["table"], collection)
 
     def statistics(self) -> dict[str, float]:
         """What the head and its logits for a batch of targets take of memory."""
         return {"cost/head_bytes": float(self.head.memory_bytes(_TARGETS, self.search_length))}
 
-    # Search ---------------------------------------------------------------------------------
+    # Search ---------------------------------------------------------------------------------------
 
     @torch.inference_mode()
     def retrieve(self, queries: Table, k: int = 100) -> Ranking:
@@ -174,8 +328,7 @@ class GenerativeSystem(EncoderDecoder):
         assert self.searcher is not None, "index the documents first"
         self.eval()
         results = {}
-        starts = range(0, len(queries), _QUERY_BATCH)
-        for start in track(starts, "searching", total=len(starts)):
+        for start in track(range(0, len(queries), _QUERY_BATCH), "searching"):
             rows = queries[start : start + _QUERY_BATCH]
             found = self.search(rows["tokens"])
             for number, query_id in enumerate(rows["id"]):
@@ -183,12 +336,8 @@ class GenerativeSystem(EncoderDecoder):
                 results[query_id] = {self.document_ids[d]: s for d, s in scores.items()}
         return Ranking(results).top(k)
 
-    def search(self, queries: Sequence[Sequence[int]], **options: Any) -> SearchResult:
-        """Beam search for queries, given as tokens.
-
-        Args:
-            options: `observer` and `wrap` of `beam`.
-        """
+    def search(self, queries: Sequence[Sequence[int]], **options: Any) -> BeamSearchResult:
+        """Beam search for queries, given as tokens; options: `observer` and `wrap` of `beam`."""
         sources = [self.prepare_query(query) for query in queries]
         return self.beam(sources, self.searcher, self.search_length, **options)
 
@@ -200,7 +349,7 @@ class GenerativeSystem(EncoderDecoder):
         beam_size: int | None = None,
         observer: Observer | None = None,
         wrap: Callable[[Step], Step] = lambda step: step,
-    ) -> SearchResult:
+    ) -> BeamSearchResult:
         """Beam search within a constraint; see `gr_mvdr.decoding.beam_search`.
 
         Args:
@@ -222,9 +371,9 @@ class GenerativeSystem(EncoderDecoder):
 
     def decoding_step(self, query_ids: Tensor, query_mask: Tensor) -> DecodingStep:
         """The step function of the search for queries (B, N)."""
-        return DecodingStep(self, query_ids, query_mask)
+        return DecodingStep(self.head, self.encode(query_ids, query_mask), query_mask)
 
-    def documents_of(self, found: SearchResult, number: int) -> dict[int, float]:
+    def documents_of(self, found: BeamSearchResult, number: int) -> dict[int, float]:
         """Document number → score, for query `number` of a search."""
         raise NotImplementedError
 
@@ -239,3 +388,11 @@ class GenerativeSystem(EncoderDecoder):
     def score_all(self, queries: Sequence[Sequence[int]]) -> Tensor | None:
         """(documents, queries) log p(identifier | query); None where it cannot be had."""
         return None
+
+
+def index_folder(directory: str | Path | None, *parts: str) -> Path:
+    """Where an index is kept, None = a temporary folder; what lies there of `parts` is removed."""
+    directory = Path(directory or temporary_folder("index"))
+    for part in parts:
+        shutil.rmtree(directory / part, ignore_errors=True)
+    return directory

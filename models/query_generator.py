@@ -14,16 +14,17 @@ import torch
 from torch import Tensor
 
 from gr_mvdr.batch import PairBatch, cut, pad
+from gr_mvdr.cross_attention import align_layer
 from gr_mvdr.evaluation.bm25 import BM25Index, split_words
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files.writing import new_file, temporary_folder
+from gr_mvdr.identifiers.scheme import check_at_least
 from gr_mvdr.parts import part
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import PairAlignment
 from gr_mvdr.tokenizers import EOS_ID, load_tokenizer
 from models.base import Table
-from models.cross_attention import align_by_cross_attention
-from models.generative import GenerativeSystem, check_least
+from models.generative import GenerativeSystem
 
 PSEUDO_QUERIES = "pseudo_queries.jsonl"
 # Documents whose queries are sampled at once.
@@ -60,7 +61,8 @@ class QueryGenerator(GenerativeSystem):
         """
         super().__init__(backbone, optimizer)
         self.save_hyperparameters()
-        check_least(n_queries=(n_queries, 1), top_k=(top_k, 1))
+        check_at_least("model.n_queries", n_queries, 1)
+        check_at_least("model.top_k", top_k, 1)
 
     @property
     def search_length(self) -> int:
@@ -73,7 +75,7 @@ class QueryGenerator(GenerativeSystem):
 
     def align(self, batch: PairBatch, layer: int = -1) -> PairAlignment:
         """Cross-attention from query tokens to document tokens; every column of A sums to one."""
-        found = align_by_cross_attention(self, _swapped(batch), self.score(batch), layer)
+        found = align_layer(self._trace(_swapped(batch)), self.score(batch), layer)
         matrices = {"similarity": found.similarity.mT, "alignment": found.alignment.mT}
         return replace(found, **matrices, **batch.sides)
 

@@ -1,6 +1,6 @@
 """T5-SEAL: generates n-grams of the corpus and adds up their evidence (gr_as_mvdr §6.2, App. D)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -9,21 +9,32 @@ import torch
 from torch import Tensor
 
 from gr_mvdr.batch import PairBatch, cut, pad
-from gr_mvdr.decoding.beam_search import SearchResult
+from gr_mvdr.decoding.beam_search import BeamSearchResult, sequence_scores
 from gr_mvdr.decoding.evidence import score_documents
 from gr_mvdr.decoding.ngram_index import NgramIndex
 from gr_mvdr.decoding.trie import Trie
+from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.heads.plain import Vocabulary
-from gr_mvdr.identifiers.scheme import collection_hash
+from gr_mvdr.identifiers.scheme import check_at_least, collection_hash
 from gr_mvdr.parts import part
+from gr_mvdr.progress import track
 from gr_mvdr.tokenizers import EOS_ID
 from models.base import Table
-from models.generative import GenerativeSystem, check_least, index_folder
-from models.seal_keys import Key, query_keys, title_keys
+from models.generative import GenerativeSystem, index_folder
+
+# A key: an n-gram of the index and its log-probability given the query.
+Key = tuple[list[int], float]
+# How the scores of a document's segments become the document's score.
+POOLS: dict[str, Callable[[Tensor], Tensor]] = {
+    "sum": Tensor.sum,
+    "mean": Tensor.mean,
+    "max": Tensor.max,
+}
+_DECODE_BATCH = 512  # segments decoded at once in reranking
 
 
 @dataclass
-class Keys(SearchResult):
+class SealResult(BeamSearchResult):
     """What the search found, and full SEAL's further keys of each query."""
 
     further: list[list[Key]]
@@ -67,9 +78,9 @@ class T5SEAL(GenerativeSystem):
                 title, under "body", "title" and "title_end"; None or {} = the paper's form.
             query_ngrams: longest n-gram of the query that is a key; 0 = none, SEAL: 3.
         """
-        check_least(
-            beam_size=(beam_size, 1), key_length=(key_length, 1), query_ngrams=(query_ngrams, 0)
-        )
+        check_at_least("model.beam_size", beam_size, 1)
+        check_at_least("model.key_length", key_length, 1)
+        check_at_least("model.query_ngrams", query_ngrams, 0)
         super().__init__(backbone, optimizer, head)
         self.save_hyperparameters()
         self.titles: Trie | None = None
@@ -151,19 +162,41 @@ class T5SEAL(GenerativeSystem):
         self.searcher = NgramIndex.load(directory / "ngrams")
         return self.searcher
 
-    def search(self, queries: Sequence[Sequence[int]], **options: Any) -> SearchResult:
+    def search(self, queries: Sequence[Sequence[int]], **options: Any) -> SealResult:
         """Beam search for n-grams; in full SEAL titles and the query's n-grams are added."""
         found = super().search(queries, **options)
         further: list[list[Key]] = [[] for _ in queries]
         if self.titles is not None:
-            further = title_keys(
-                self, [self.prepare_query(q, "title") for q in queries], self.titles
-            )
+            further = self._title_keys(queries, self.titles)
         if self.hparams.query_ngrams:
             for query, keys in zip(queries, further, strict=True):
-                source = self.prepare_query(query)
-                keys += query_keys(self, query, source, self.searcher, self.hparams.query_ngrams)
-        return Keys(**vars(found), further=further)
+                keys += self._query_keys(query)
+        return SealResult(**vars(found), further=further)
+
+    def _title_keys(self, queries: Sequence[Sequence[int]], titles: Trie) -> list[list[Key]]:
+        """The most probable titles for each query, with their title end, as keys."""
+        sources = [self.prepare_query(query, "title") for query in queries]
+        found = self.beam(sources, titles, titles.depth)
+        ended = [found.final.of(number) for number in range(len(sources))]
+        return [[(key[:-1], score) for key, score in keys if key[-1] == EOS_ID] for keys in ended]
+
+    def _query_keys(self, query: Sequence[int]) -> list[Key]:
+        """The query's own n-grams that occur in the corpus, with their log-probabilities."""
+        grams = sorted(
+            {
+                tuple(query[start : start + length])
+                for length in range(1, self.hparams.query_ngrams + 1)
+                for start in range(len(query) - length + 1)
+            }
+        )
+        low, high = self.searcher.intervals(grams)
+        grams = [list(gram) for gram, count in zip(grams, high - low, strict=True) if count]
+        if not grams:
+            return []
+        sources = [self.prepare_query(query)] * len(grams)
+        ids, mask = (x.to(self.device) for x in pad(grams))
+        step = self.decoding_step(*(x.to(self.device) for x in pad(sources)))
+        return list(zip(grams, sequence_scores(step, ids, mask).tolist(), strict=True))
 
     @property
     def search_length(self) -> int:
@@ -174,7 +207,7 @@ class T5SEAL(GenerativeSystem):
         """A document is aligned in windows as long as a key, those of `score`."""
         return self.hparams.key_length
 
-    def documents_of(self, found: SearchResult, number: int) -> dict[int, float]:
+    def documents_of(self, found: SealResult, number: int) -> dict[int, float]:
         """The candidates of every step are the keys, whose evidence is added up (SEAL)."""
         keys = {tuple(key): score for key, score in found.further[number]}
         keys |= {tuple(key): score for key, score in found.candidates.of(number)}
@@ -199,6 +232,64 @@ class T5SEAL(GenerativeSystem):
             for start in range(len(tokens) - 1)
             for length in range(1, self.hparams.key_length + 1)
         }
+
+    # Reranking ------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def rerank(
+        self,
+        queries: Table,
+        documents: Table,
+        candidates: dict[str, Sequence[str]],
+        segments: Callable[[str, dict], list[list[int]]],
+        pool: str,
+    ) -> Ranking:
+        """Pools log p(segment | query) over segments of each candidate (facts: reranking by GR).
+
+        A candidate without segments, a document without text, is left out.
+
+        Args:
+            queries, documents, candidates: see `System.rerank`.
+            segments: (query text, document row) → token lists of the document.
+            pool: "sum", "mean" or "max" over the segments' mean token log-probabilities.
+        """
+        if pool not in POOLS:
+            raise ValueError(f"rerank.pool={pool}: must be one of {', '.join(POOLS)}")
+        self.eval()
+        row = {identifier: number for number, identifier in enumerate(documents["id"][:])}
+        results = {}
+        for query in track(queries, "reranking", total=len(queries)):
+            chosen = candidates[query["id"]]
+            rows = [row[identifier] for identifier in chosen]
+            found = [segments(query["text"], documents[number]) for number in rows]
+            index = [number for number, group in zip(rows, found, strict=True) for _ in group]
+            scores = self.segment_scores(query["tokens"], [s for g in found for s in g], index)
+            groups = scores.split([len(group) for group in found])
+            results[query["id"]] = {
+                identifier: POOLS[pool](group).item()
+                for identifier, group in zip(chosen, groups, strict=True)
+                if len(group)
+            }
+        return Ranking(results)
+
+    def segment_scores(
+        self, query: Sequence[int], segments: list[list[int]], index: list[int]
+    ) -> Tensor:
+        """(S,) on the CPU: mean token log-probability of each sequence, for one query.
+
+        Args:
+            query: token ids; segments: S token lists; index: S document numbers.
+        """
+        ids, mask = (x.to(self.device) for x in pad([self.prepare_query(query)]))
+        encoded = self.encode(ids, mask)
+        scores = []
+        for start in range(0, len(segments), _DECODE_BATCH):
+            batch = slice(start, start + _DECODE_BATCH)
+            ids, real = (x.to(self.device) for x in pad(segments[batch]))
+            repeated = encoded.expand(len(ids), -1, -1), mask.expand(len(ids), -1)
+            documents = torch.tensor(index[batch], device=self.device)
+            scores.append(self.sequence_log_probs(*repeated, ids, real, documents).cpu())
+        return torch.cat(scores) if scores else torch.empty(0)
 
 
 def _without_tokens(texts: Sequence[Sequence[int]]) -> set[int]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from gr_mvdr.decoding.beam_search import Hypotheses, SearchResult, Step, Successors
+from gr_mvdr.decoding.beam_search import BeamSearchResult, Hypotheses, Step, Successors
 
 
 class SearchTrace:
@@ -64,7 +64,7 @@ class SearchTrace:
 
         return measured
 
-    def end(self, result: SearchResult) -> None:
+    def end(self, result: BeamSearchResult) -> None:
         """Ends the trace with what the search found."""
         found = [tuple(tokens) for tokens, _ in result.final.of(0)]
         ended = min((len(tokens) for tokens in found if tokens in self.gold), default=None)

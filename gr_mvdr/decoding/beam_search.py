@@ -2,16 +2,21 @@
 
 The constraint lists the allowed tokens of every hypothesis in one call; their log-probabilities are
 gathered from the model's, which were normalised over the whole vocabulary before, and the best of
-each query are chosen by tensor operations. No Python runs for a single hypothesis.
+each query are chosen by tensor operations. No Python runs for a single hypothesis, and everything
+that passes between model, constraint and search is a tensor on the search's device.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
+from transformers import DynamicCache, EncoderDecoderCache
+
+from gr_mvdr.heads.plain import Head
+from gr_mvdr.relevance import at_least_float32
+from gr_mvdr.tokenizers import PAD_ID
 
 
 @dataclass(frozen=True)
@@ -28,7 +33,10 @@ class Successors:
 
 
 class Constraint(Protocol):
-    """A set of token sequences, walked from the left; a state stands for H prefixes."""
+    """A set of token sequences, walked from the left; a state is one of H prefixes.
+
+    An n-gram index allows every n-gram of a corpus, a trie every identifier.
+    """
 
     def root(self, batch: int, device: torch.device | str) -> Any:
         """The state of `batch` empty prefixes; `state[index]` selects some of the prefixes.
@@ -38,10 +46,6 @@ class Constraint(Protocol):
 
     def expand(self, state: Any) -> Successors:
         """Every allowed one-token extension; a prefix that cannot be extended adds no row."""
-
-
-# step(tokens (R,), parents (R,)) -> log-probabilities (R, V): see `beam_search`.
-Step = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass
@@ -72,12 +76,35 @@ class Hypotheses:
         return [(tokens[:length], score) for tokens, length, score in zip(*columns, strict=True)]
 
 
-# observer(depth, live, successors, scores (n,)): see `beam_search`.
-Observer = Callable[[int, Hypotheses, Successors, Tensor], None]
+class Step(Protocol):
+    """The model, one position a call."""
+
+    def __call__(self, tokens: Tensor, parents: Tensor) -> Tensor:
+        """The log-probabilities (R, V) of what follows, −inf for what must not be chosen.
+
+        Args:
+            tokens: (R,) int64 on the search's device, the last token of each hypothesis; parents:
+                (R,) int64, which row of the previous call each continues (so that a cache can be
+                reordered). The first call has one row a query, the start token, and parents
+                0 … B−1. R changes from call to call, R ≤ B × beam.
+        """
+
+
+class Observer(Protocol):
+    """Is shown every step of a search before the pruning."""
+
+    def __call__(
+        self, depth: int, live: Hypotheses, successors: Successors, scores: Tensor
+    ) -> None:
+        """
+        Args:
+            depth: the length of the hypotheses that the step makes (1, 2, …); live: those it
+                extends; successors: all theirs; scores: (n,) log p of each successor's hypothesis.
+        """
 
 
 @dataclass
-class SearchResult:
+class BeamSearchResult:
     """What a beam search found.
 
     final: the hypotheses that ended (with the end token, for want of a successor, or at the length
@@ -102,7 +129,7 @@ def beam_search(
     start_token: int = 0,
     device: torch.device | str = "cpu",
     observer: Observer | None = None,
-) -> SearchResult:
+) -> BeamSearchResult:
     """Finds probable sequences within the constraint, for B queries at once (SEAL's decoding).
 
     Every step keeps the best 2 × beam candidates of each query; those that end are finished, the
@@ -111,64 +138,83 @@ def beam_search(
     constraint does not extend ends where it is; a query without any sequence finds nothing.
 
     Args:
-        step: the model. It receives the last token of each of R hypotheses and, for each, which row
-            of the previous call it continues (so that a cache can be reordered), both (R,) int64 on
-            `device`; it returns log-probabilities (R, V), −inf for what must not be chosen. The
-            first call has one row a query, the start token, and parents 0 … B−1. R changes from
-            call to call, R ≤ B × beam.
-        constraint: the allowed sequences.
+        length: of the longest sequence, in tokens, the end token included.
         end_token: a sequence that ends with it is finished; None: no such token.
-        length: the longest sequence, in tokens, the end token included.
-        observer: is shown every step before the pruning: the length of the hypotheses that the step
-            makes (1, 2, …), those it extends, all their successors, and the log-probability of each
-            successor's hypothesis, (n,).
     Raises:
         ValueError: a size below 1; a log-probability that is not a number; what the constraint
             raises for a `length` it cannot check.
     """
-    _check_sizes(batch_size=batch_size, beam_size=beam_size, length=length)
-    parents = torch.arange(batch_size, device=device)
-    last = torch.full_like(parents, start_token)
-    live = Hypotheses(parents, parents[:, None][:, :0], 0 * parents, 0.0 * parents)
-    state, candidates, final = constraint.root(batch_size, device), [], []
-    first_log_probs = None
+    beams = _Beams(batch_size, beam_size, length, end_token, start_token, device)
+    state, first_log_probs = constraint.root(batch_size, device), None
     for depth in range(1, length + 1):
-        log_probs = step(last, parents)
+        log_probs = step(beams.last, beams.parents)
         first_log_probs = log_probs if first_log_probs is None else first_log_probs
         successors = constraint.expand(state)
-        scores = _scores(live, log_probs, successors)
+        scores = _scores(beams.live, log_probs, successors)
         del log_probs  # the largest tensor: freed before the model makes the next one
         if observer is not None:
-            observer(depth, live, successors, scores)
-        chosen, dead_ends = _best(live, successors, scores, batch_size, 2 * beam_size)
-        found, parents = _extend(live, successors, scores, chosen)
-        candidates.append(found)
-        last = found.tokens[:, -1]
-        ended = last == (-1 if end_token is None else end_token)
-        final += [dead_ends, found[ended]]
-        going_on = _first_of_each(found.query, ~ended, beam_size)
-        live, parents, last = found[going_on], parents[going_on], last[going_on]
-        if depth == length or not len(live):
+            observer(depth, beams.live, successors, scores)
+        going_on = beams.extend(successors, scores)
+        if depth == length or not len(beams.live):
             break
-        state = successors.state[chosen[going_on]]
-    final = _sorted_by_query(_concatenate([*final, live], length), best_first=True)
-    return SearchResult(final, _sorted_by_query(_concatenate(candidates, length)), first_log_probs)
+        state = successors.state[going_on]
+    return beams.result(first_log_probs)
 
 
-def _check_sizes(**sizes: int) -> None:
-    for name, value in sizes.items():
-        if value < 1:
-            raise ValueError(f"{name}={value}: must be ≥ 1")
+class _Beams:
+    """The hypotheses of a search.
 
+    Attributes:
+        live: those that go on; last: (R,) their last tokens; parents: (R,) the rows they extend.
+        final, candidates: of every step so far, see `BeamSearchResult`.
+    """
 
-def _best(
-    live: Hypotheses, successors: Successors, scores: Tensor, batch_size: int, most: int
-) -> tuple[Tensor, Hypotheses]:
-    """The numbers of each query's best successors, and the hypotheses that have no successor."""
-    begins = _begins(successors.row, len(live))
-    counts = begins[_begins(live.query, batch_size)].diff().tolist()
-    dead_ends = live[(begins.diff() == 0) & (live.lengths > 0)]
-    return best_of_each(scores, counts, most), dead_ends
+    def __init__(
+        self,
+        batch_size: int,
+        beam_size: int,
+        length: int,
+        end_token: int | None,
+        start_token: int,
+        device: torch.device | str,
+    ):
+        sizes = dict(batch_size=batch_size, beam_size=beam_size, length=length)
+        for name, value in sizes.items():
+            if value < 1:
+                raise ValueError(f"{name}={value}: must be ≥ 1")
+        self.batch_size, self.beam_size, self.length = batch_size, beam_size, length
+        self.end = -1 if end_token is None else end_token
+        self.parents = torch.arange(batch_size, device=device)
+        self.last = torch.full_like(self.parents, start_token)
+        nothing = 0 * self.parents
+        self.live = Hypotheses(self.parents, nothing[:, None][:, :0], nothing, 0.0 * nothing)
+        self.final: list[Hypotheses] = []
+        self.candidates: list[Hypotheses] = []
+
+    def extend(self, successors: Successors, scores: Tensor) -> Tensor:
+        """Replaces the live hypotheses by the best successors; returns their numbers (R,)."""
+        begins = _begins(successors.row, len(self.live))
+        counts = begins[_begins(self.live.query, self.batch_size)].diff().tolist()
+        dead_ends = self.live[(begins.diff() == 0) & (self.live.lengths > 0)]
+        chosen = best_of_each(scores, counts, 2 * self.beam_size)
+        parents = successors.row[chosen]
+        tokens = torch.cat([self.live.tokens[parents], successors.token[chosen, None]], dim=1)
+        lengths = self.live.lengths[parents] + 1
+        found = Hypotheses(self.live.query[parents], tokens, lengths, scores[chosen])
+        self.candidates.append(found)
+        last = found.tokens[:, -1]
+        ended = last == self.end
+        self.final += [dead_ends, found[ended]]
+        going_on = _first_of_each(found.query, ~ended, self.beam_size)
+        self.live, self.parents, self.last = found[going_on], parents[going_on], last[going_on]
+        return chosen[going_on]
+
+    def result(self, first_log_probs: Tensor) -> BeamSearchResult:
+        final = _concatenate([*self.final, self.live], self.length)
+        final = final[final.log_probs.argsort(descending=True, stable=True)]
+        candidates = _concatenate(self.candidates, self.length)
+        parts = (part[part.query.argsort(stable=True)] for part in (final, candidates))
+        return BeamSearchResult(*parts, first_log_probs)
 
 
 def _scores(live: Hypotheses, log_probs: Tensor, successors: Successors) -> Tensor:
@@ -183,16 +229,6 @@ def _scores(live: Hypotheses, log_probs: Tensor, successors: Successors) -> Tens
 def _begins(group: Tensor, n_groups: int) -> Tensor:
     """Where each group of the ascending group numbers begins, and where the last one ends."""
     return torch.searchsorted(group, torch.arange(n_groups + 1, device=group.device))
-
-
-def _extend(
-    live: Hypotheses, successors: Successors, scores: Tensor, chosen: Tensor
-) -> tuple[Hypotheses, Tensor]:
-    """The hypotheses that the chosen successors make, and the numbers of those they extend."""
-    parents = successors.row[chosen]
-    tokens = torch.cat([live.tokens[parents], successors.token[chosen, None]], dim=1)
-    lengths = live.lengths[parents] + 1
-    return Hypotheses(live.query[parents], tokens, lengths, scores[chosen]), parents
 
 
 def best_of_each(scores: Tensor, counts: list[int], k: int) -> Tensor:
@@ -226,19 +262,86 @@ def _first_of_each(group: Tensor, wanted: Tensor, k: int) -> Tensor:
 
 
 def _concatenate(parts: list[Hypotheses], length: int) -> Hypotheses:
-    def padded(tokens: Tensor) -> Tensor:
-        return torch.nn.functional.pad(tokens, (0, length - tokens.shape[1]), value=-1)
-
+    tokens = [
+        torch.nn.functional.pad(part.tokens, (0, length - part.tokens.shape[1]), value=-1)
+        for part in parts
+    ]
     return Hypotheses(
         torch.cat([part.query for part in parts]),
-        torch.cat([padded(part.tokens) for part in parts]),
+        torch.cat(tokens),
         torch.cat([part.lengths for part in parts]),
         torch.cat([part.log_probs for part in parts]),
     )
 
 
-def _sorted_by_query(hypotheses: Hypotheses, best_first: bool = False) -> Hypotheses:
-    """Orders by query, keeping the given order within a query or putting the best first."""
-    if best_first:
-        hypotheses = hypotheses[hypotheses.log_probs.argsort(descending=True, stable=True)]
-    return hypotheses[hypotheses.query.argsort(stable=True)]
+# The step of a T5 decoder ------------------------------------------------------------------------
+
+
+class DecodingStep:
+    """(tokens (R,), parents (R,)) → log-probabilities (R, V) over tokens, with a cache.
+
+    The softmax runs over the head's rows. A token has the probability of all its rows together, and
+    the decoder goes on with their mean, weighted by their probabilities: every row of a token is a
+    candidate, and all row paths of a token sequence are one hypothesis. So log p(sequence | query)
+    depends on the sequence alone, in a search of any width (docs/generative.md has the other ways).
+    """
+
+    def __init__(self, head: Head, queries: Tensor, query_mask: Tensor):
+        """
+        Args:
+            head: of the decoder; queries: (B, N, d) the encoder's; query_mask: (B, N) bool.
+        """
+        self.head, self.queries, self.mask = head, queries, query_mask
+        self.cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        self.inputs = self.scores = None
+
+    def __call__(self, tokens: Tensor, parents: Tensor) -> Tensor:
+        return self.head.by_token(self.row_scores(tokens, parents))
+
+    @torch.no_grad()
+    def row_scores(self, tokens: Tensor, parents: Tensor) -> Tensor:
+        """(R, rows) log-probabilities of the head's rows after these tokens."""
+        self._extend(tokens, parents)
+        hidden = self.head.backbone.decoder(
+            inputs_embeds=self.inputs[:, -1:],
+            encoder_hidden_states=self.queries,
+            encoder_attention_mask=self.mask.long(),
+            past_key_values=self.cache,
+            use_cache=True,
+        ).last_hidden_state[:, 0]
+        context = self.head.context(self.inputs)
+        position = torch.full_like(parents, self.inputs.shape[1] - 1)
+        logits = self.head.logits(hidden, None if context is None else context[:, -1], position)
+        logits = at_least_float32(logits)
+        # In place: the largest tensor of the search would otherwise be there twice.
+        self.scores = torch.log_softmax(logits, -1, out=logits)
+        return self.scores
+
+    def _extend(self, tokens: Tensor, parents: Tensor) -> None:
+        """Every hypothesis' decoder inputs (R, t, d): its parent's, and the vector of its token."""
+        if self.inputs is None:
+            self.inputs = self.head.start_vector.expand(len(tokens), 1, -1)
+            return
+        self.cache.reorder_cache(parents)
+        self.queries, self.mask = self.queries[parents], self.mask[parents]
+        vectors = self.head.expected_inputs(self.scores, parents, tokens).to(self.inputs)
+        self.scores = None  # not kept while the next ones are made
+        self.inputs = torch.cat([self.inputs[parents], vectors[:, None]], dim=1)
+
+
+def sequence_scores(step: Step, ids: Tensor, mask: Tensor) -> Tensor:
+    """(B,) log p(sequence | query), the number that a search gives the sequence if it finds it.
+
+    Teacher forcing along tokens, not along given rows.
+
+    Args:
+        step: a fresh one for B queries; ids, mask: (B, M) a sequence for each.
+    """
+    last = torch.full((len(ids),), PAD_ID, device=ids.device)
+    pairs = torch.arange(len(ids), device=ids.device)
+    total = torch.zeros(len(ids), device=ids.device)
+    for token, real in zip(ids.unbind(1), mask.unbind(1), strict=True):
+        log_probs = step(last, pairs)[pairs, token]
+        total = total + log_probs.masked_fill(~real, 0.0)
+        last = token
+    return total

@@ -328,3 +328,25 @@ def _clusters(samples: np.ndarray, counts: list[int], k: int, seed: int) -> np.n
             clusters.append(k_means.fit_predict(own) if count > k else np.arange(count))
             start += count
     return np.concatenate(clusters).astype(np.int64)
+
+
+def in_context(
+    sequences: Sequence[list[int]], texts: Sequence[list[int]], length: int
+) -> tuple[list[list[int]], list[list[int]]]:
+    """What is encoded to read identifiers in their context: `title + ' ' + text` (facts: NP).
+
+    Args:
+        sequences: of each document, what its targets are cut from; empty: not in the table.
+        texts: the documents' tokens; length: tokens kept where they are encoded.
+
+    Returns:
+        Each sequence without its end token, and tokens that begin with it: the text itself if it
+        begins so.
+    """
+    named = [[t for t in sequence if t != EOS_ID][: length - 1] for sequence in sequences]
+    read: list[list[int]] = [[] for _ in named]
+    for row, (own, text) in enumerate(zip(named, texts, strict=True)):
+        if own:
+            begins = list(text[: len(own)]) == own
+            read[row] = list(text) if begins else [*own, *text]
+    return named, read

@@ -1,11 +1,9 @@
 """The output table of a generative decoder: D in rel(d, q) = sum(Dᵀ Q ⊙ A) (gr_as_mvdr Table 3).
 
-A head is a table of rows over which the decoder's softmax runs; every row stands for a token. The
+A head is a table of rows over which the decoder's softmax runs; every row is of one token. The
 plain head has one row a token, PAWA makes its rows from the prefix (`gr_mvdr.heads.pawa`), non-
-parametric
-decoding has several contextual rows a token (`gr_mvdr.heads.non_parametric`). Decoder, loss,
-alignment
-and search know rows and tokens only through the methods below.
+parametric decoding has several contextual rows a token (`gr_mvdr.heads.non_parametric`). Loss,
+alignment and search know rows and tokens only through the methods below.
 """
 
 from collections.abc import Iterable
@@ -17,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gr_mvdr.parts import part
+from gr_mvdr.relevance import at_least_float32
 from gr_mvdr.tokenizers import PAD_ID
 
 
@@ -42,11 +41,13 @@ class Head(nn.Module):
 
     # (R,) int64, the token of each row; None: row v is token v.
     row_tokens: Tensor | None = None
+    # Some logits are −inf: label smoothing, which spreads over all rows, is impossible.
+    masks_rows = False
 
-    def __init__(self, backbone: Any, vocabulary: Vocabulary | None = None):
+    def __init__(self, backbone: nn.Module, vocabulary: Vocabulary | None = None):
         """
         Args:
-            backbone: a T5 with `shared`, `lm_head` and `config`.
+            backbone: a T5 with `decoder`, `shared`, `lm_head` and `config`.
             vocabulary: what the targets are made of; the plain head has rows for every token.
         """
         super().__init__()
@@ -64,22 +65,24 @@ class Head(nn.Module):
         scaled = getattr(config, "scale_decoder_outputs", False)  # mT5's config has no such key
         return config.d_model**-0.5 if scaled else 1.0
 
-    # NP decoding makes its table from the encoder; the other heads have none to make.
-
-    # Some logits are −inf: label smoothing, which spreads over all rows, is impossible.
-    masks_rows = False
+    @property
+    def n_rows(self) -> int:
+        """R, the number of rows."""
+        return len(self.backbone.lm_head.weight)
 
     @property
     def reads_output_table(self) -> bool:
         """Whether a loss gives the backbone's own output table a gradient."""
         return True
 
+    # The table's life: only NP decoding has one to make, to keep and to learn ---------------------
+
     def builds_before(self, epoch: int) -> bool:
-        """Is a table to be built before this epoch, counted from 0?"""
+        """Whether a table is to be built before this epoch, counted from 0."""
         return False
 
     def is_contrastive(self, epoch: int) -> bool:
-        """Does the encoder learn its own vectors in this epoch, with a table a batch?"""
+        """Whether the encoder learns its own vectors in this epoch, with a table a batch."""
         return False
 
     def relevant_rows(self, relevant: Tensor | None) -> Tensor | None:
@@ -101,11 +104,6 @@ class Head(nn.Module):
         rows, size = self.n_rows, self.backbone.config.d_model
         return 4 * (rows * size + batch * length * rows)
 
-    @property
-    def n_rows(self) -> int:
-        """R, the number of rows."""
-        return len(self.backbone.lm_head.weight)
-
     def table_state(self) -> dict[str, Any] | None:
         """What a checkpoint must hold besides parameters."""
         return None
@@ -117,8 +115,10 @@ class Head(nn.Module):
             collection: the hash of the documents at hand; None: any.
         """
 
+    # Rows and their vectors ----------------------------------------------------------------------
+
     def labels(self, tokens: Tensor, document_index: Tensor) -> Tensor:
-        """The rows that stand for the tokens of given targets.
+        """The rows of the tokens of given targets.
 
         Args:
             tokens: (B, M) int64, the targets; document_index: (B,) int64, their documents.
@@ -132,15 +132,15 @@ class Head(nn.Module):
         """Row numbers (…) → what the decoder reads for them (…, d)."""
         return self.backbone.shared(rows)
 
-    def inputs(self, rows: Tensor) -> Tensor:
-        """Target rows (B, M) → decoder inputs (B, M, d): the start, then all rows but the last."""
-        start = self.start_vector.expand(len(rows), 1, -1)
-        return torch.cat([start, self.embed(rows[:, :-1])], dim=1)
-
     @property
     def start_vector(self) -> Tensor:
         """(d,) what the decoder reads first."""
         return self.backbone.shared.weight[PAD_ID]
+
+    def inputs(self, rows: Tensor) -> Tensor:
+        """Target rows (B, M) → decoder inputs (B, M, d): the start, then all rows but the last."""
+        start = self.start_vector.expand(len(rows), 1, -1)
+        return torch.cat([start, self.embed(rows[:, :-1])], dim=1)
 
     def context(self, inputs: Tensor) -> Tensor | None:
         """Latent vectors d′ of the prefixes (Eq. 17), for heads whose rows depend on them.
@@ -154,19 +154,19 @@ class Head(nn.Module):
         return None
 
     def logits(self, hidden: Tensor, context: Tensor | None, position: Tensor) -> Tensor:
-        """The logits of all rows.
+        """The logits e_v · h_i of all rows (Eq. 10).
 
         Args:
-            hidden: (n, d) decoder states after the final norm, not scaled; context: (n, d) or
+            hidden: (n, d) decoder states h after the final norm, not scaled; context: (n, d) or
                 None, theirs; position: (n,) int64, the target positions that they predict, from 0.
 
         Returns:
-            (n, R); −inf for rows that cannot stand at a position.
+            (n, R); −inf for rows that cannot be at a position.
         """
         return F.linear(hidden * self.scale, self.backbone.lm_head.weight)
 
     def vectors(self, rows: Tensor, context: Tensor | None) -> Tensor:
-        """ẽ: the vectors whose product with `hidden` are the logits of these rows.
+        """e: the vectors whose product with `hidden` are the logits of these rows.
 
         Args:
             rows: (B, M) int64; context: (B, M, d) or None, the latent vectors of their positions.
@@ -176,7 +176,43 @@ class Head(nn.Module):
         """
         return self.backbone.lm_head.weight[rows] * self.scale
 
-    # What the search sees: tokens. A token's rows are alternatives, of which any may be meant.
+    # Teacher forcing -----------------------------------------------------------------------------
+
+    def decode(
+        self, queries: Tensor, query_mask: Tensor, rows: Tensor, **options: Any
+    ) -> tuple[Any, Tensor | None]:
+        """The states h that predict each target position from the ones before it (Eq. 8).
+
+        Args:
+            queries: (B, N, d) the encoder's; query_mask: (B, N) bool.
+            rows: (B, M) int64 rows of the targets; options: of the backbone's decoder.
+
+        Returns:
+            The decoder's output, `last_hidden_state` (B, M, d), and the context (B, M, d) or None.
+        """
+        inputs = self.inputs(rows)
+        output = self.backbone.decoder(
+            inputs_embeds=inputs,
+            encoder_hidden_states=queries,
+            encoder_attention_mask=query_mask.long(),
+            use_cache=False,
+            **options,
+        )
+        return output, self.context(inputs)
+
+    def logits_at(
+        self, mask: Tensor, hidden: Tensor, context: Tensor | None, position: Tensor
+    ) -> Tensor:
+        """(n, R) logits, at least fp32, of the n real positions of `mask` (B, M), row by row.
+
+        Args:
+            hidden, context: (B, M, d) from `decode`; position: (B, M) int64, see `logits`.
+        """
+        # Only real positions reach the output table, the dearest product of a small model.
+        context = None if context is None else context[mask]
+        return at_least_float32(self.logits(hidden[mask], context, position[mask]))
+
+    # What the search sees: tokens. A token's rows are alternatives, of which any may be meant. ----
 
     def by_token(self, log_probs: Tensor) -> Tensor:
         """Log-probabilities of all rows (n, R) → of all tokens (n, V), each the sum of its rows'.
@@ -200,8 +236,51 @@ class Head(nn.Module):
         return self.embed(tokens)
 
 
+class TableHead(Head):
+    """A head with rows of its own: some tokens have none, some have several (PAWA, NP)."""
+
+    def __init__(self, backbone: nn.Module):
+        super().__init__(backbone)
+        self._search_rows: TokenRows | None = None
+
+    def set_rows(self, row_tokens: Tensor) -> None:
+        """Says which token each row is of, (R,) int64."""
+        # Not in the state dict: the number of rows is not known before a checkpoint is read.
+        self.register_buffer("_row_tokens", row_tokens, persistent=False)
+        self.register_buffer("_row_order", row_tokens.argsort(stable=True), persistent=False)
+
+    @property
+    def row_tokens(self) -> Tensor:
+        """(R,) int64, the token of each row."""
+        return self._row_tokens
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.row_tokens)
+
+    def first_row(self, tokens: Tensor) -> Tensor:
+        """Tokens (…) → the first row of each (…); row 0 for tokens without a row."""
+        ascending = self._row_tokens[self._row_order]
+        place = torch.searchsorted(ascending, tokens.contiguous()).clamp(max=len(ascending) - 1)
+        return self._row_order[place] * (ascending[place] == tokens)
+
+    @property
+    def token_rows(self) -> "TokenRows":
+        """Rows and tokens both ways for the search; made again when rows or device change."""
+        if self._search_rows is None or self._search_rows.row_tokens is not self.row_tokens:
+            self._search_rows = TokenRows(self.row_tokens, self.backbone.shared.num_embeddings)
+        return self._search_rows
+
+    def by_token(self, log_probs: Tensor) -> Tensor:
+        return self.token_rows.by_token(log_probs)
+
+    def expected_inputs(self, log_probs: Tensor, parents: Tensor, tokens: Tensor) -> Tensor:
+        rows, weights = self.token_rows.weights(log_probs, parents, tokens)
+        return (weights.unsqueeze(2) * self.embed(rows)).sum(1)
+
+
 class TokenRows:
-    """Which rows stand for which token, both ways."""
+    """Which rows are of which token, both ways."""
 
     def __init__(self, row_tokens: Tensor, n_tokens: int):
         """
@@ -249,46 +328,3 @@ class TokenRows:
         # Finite: a softmax over −inf alone would be NaN.
         least = torch.finfo(found.dtype).min
         return rows, found.clamp(min=least).masked_fill(~known, least).softmax(1)
-
-
-class TableHead(Head):
-    """A head with rows of its own: some tokens have none, some have several."""
-
-    def __init__(self, backbone: Any):
-        super().__init__(backbone)
-        self._search_rows: TokenRows | None = None
-
-    def set_rows(self, row_tokens: Tensor) -> None:
-        """Says which token each row stands for, (R,) int64."""
-        # Not in the state dict: the number of rows is not known before a checkpoint is read.
-        self.register_buffer("_row_tokens", row_tokens, persistent=False)
-        self.register_buffer("_row_order", row_tokens.argsort(stable=True), persistent=False)
-
-    @property
-    def row_tokens(self) -> Tensor:
-        """(R,) int64, the token of each row."""
-        return self._row_tokens
-
-    @property
-    def n_rows(self) -> int:
-        return len(self.row_tokens)
-
-    def first_row(self, tokens: Tensor) -> Tensor:
-        """Tokens (…) → the first row of each (…); row 0 for tokens without a row."""
-        ascending = self._row_tokens[self._row_order]
-        place = torch.searchsorted(ascending, tokens.contiguous()).clamp(max=len(ascending) - 1)
-        return self._row_order[place] * (ascending[place] == tokens)
-
-    @property
-    def token_rows(self) -> TokenRows:
-        """Rows and tokens both ways for the search; made again when rows or device change."""
-        if self._search_rows is None or self._search_rows.row_tokens is not self.row_tokens:
-            self._search_rows = TokenRows(self.row_tokens, self.backbone.shared.num_embeddings)
-        return self._search_rows
-
-    def by_token(self, log_probs: Tensor) -> Tensor:
-        return self.token_rows.by_token(log_probs)
-
-    def expected_inputs(self, log_probs: Tensor, parents: Tensor, tokens: Tensor) -> Tensor:
-        rows, weights = self.token_rows.weights(log_probs, parents, tokens)
-        return (weights.unsqueeze(2) * self.embed(rows)).sum(1)

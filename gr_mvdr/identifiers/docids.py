@@ -115,8 +115,8 @@ class SemanticDocids(Scheme):
             ValueError: an option out of range.
         """
         super().__init__()
-        check_at_least("k", k, 2)
-        check_at_least("leaf_size", leaf_size, 1)
+        check_at_least("model.identifiers.k", k, 2)
+        check_at_least("model.identifiers.leaf_size", leaf_size, 1)
         check_choice("new_documents", new_documents, ("number", "nearest"))
         self.k, self.leaf_size, self.balanced, self.seed = k, leaf_size, balanced, seed
         self.positional, self.new_documents = positional, new_documents

@@ -57,8 +57,8 @@ class TfidfSvd:
         Raises:
             ValueError: an option below 1.
         """
-        check_at_least("embeddings.dimension", dimension, 1)
-        check_at_least("embeddings.max_features", max_features, 1)
+        check_at_least("model.identifiers.embeddings.dimension", dimension, 1)
+        check_at_least("model.identifiers.embeddings.max_features", max_features, 1)
         self.dimension, self.max_features, self.seed = dimension, max_features, seed
 
     def fit(self, documents: Table) -> None:
@@ -133,7 +133,7 @@ class OwnEncoder(_Stateless):
         Args:
             length: tokens read of a document, the end token included.
         """
-        check_at_least("embeddings.length", length, 1)
+        check_at_least("model.identifiers.embeddings.length", length, 1)
         self.length = length
 
     def transform(self, documents: Table, encode: Encode | None = None) -> np.ndarray:
@@ -165,8 +165,8 @@ class HuggingFaceEncoder(_Stateless):
             length: tokens read of a document.
             batch_size: documents at once.
         """
-        check_at_least("embeddings.length", length, 1)
-        check_at_least("embeddings.batch_size", batch_size, 1)
+        check_at_least("model.identifiers.embeddings.length", length, 1)
+        check_at_least("model.identifiers.embeddings.batch_size", batch_size, 1)
         self.name, self.length, self.batch_size = name, length, batch_size
 
     @torch.inference_mode()

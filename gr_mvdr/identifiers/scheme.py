@@ -206,10 +206,10 @@ def check_choice(key: str, value: str, choices: tuple[str, ...]) -> None:
         raise ValueError(f"model.identifiers.{key}={value}: must be {' or '.join(choices)}")
 
 
-def check_at_least(key: str, value: int, least: int) -> None:
-    """Raises ValueError if an option of a scheme is too small."""
+def check_at_least(key: str, value: float, least: float) -> None:
+    """Raises ValueError if an option of a model, its whole key, is too small."""
     if value < least:
-        raise ValueError(f"model.identifiers.{key}={value}: must be ≥ {least}")
+        raise ValueError(f"{key}={value}: must be ≥ {least}")
 
 
 def _shared(sequences: list[tuple[int, ...]]) -> int:

@@ -33,8 +33,8 @@ class Titles(Scheme):
         super().__init__()
         check_choice("missing", missing, ("refuse", "first_tokens"))
         check_choice("long", long, ("refuse", "cut"))
-        check_at_least("first_tokens", first_tokens, 1)
-        check_at_least("max_length", max_length, 2)
+        check_at_least("model.identifiers.first_tokens", first_tokens, 1)
+        check_at_least("model.identifiers.max_length", max_length, 2)
         self.missing, self.first_tokens = missing, first_tokens
         self.max_length, self.long = max_length, long
 

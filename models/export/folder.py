@@ -21,9 +21,9 @@ from gr_mvdr.identifiers.scheme import collection_hash
 from gr_mvdr.parts import TARGET, admitting, build, check_parts, find_part
 from gr_mvdr.tokenizers import EOS_ID, PAD_ID
 from models.base import System
-from models.encoder_decoder import EncoderDecoder
+from models.docid import Docid
 from models.export.sentence_transformers import find_obstacles, write_modules
-from models.identified import IdentifiedSystem
+from models.generative import GenerativeSystem
 from models.multi_vector import MultiVector
 
 FORMAT = 1
@@ -63,7 +63,7 @@ def write_system(system: System, tokenizer: PreTrainedTokenizerBase, folder: Pat
     }
     settings["head"], rows = head_rows(getattr(system, "head", None))
     _write_tensors(rows, folder / ROWS)
-    if isinstance(system, IdentifiedSystem):
+    if isinstance(system, Docid):
         system.save_identifiers(folder / IDENTIFIERS)
         settings["identifiers"] = {
             "collection": collection_hash(system.identifiers.document_ids),
@@ -167,7 +167,7 @@ def head_rows(head: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return {}, {}
 
 
-def make_head(system: EncoderDecoder, settings: dict[str, Any], rows: dict[str, Tensor]) -> None:
+def make_head(system: GenerativeSystem, settings: dict[str, Any], rows: dict[str, Tensor]) -> None:
     """Gives a system the head that was exported, before its parameters are loaded.
 
     Args:
@@ -210,7 +210,7 @@ def load_exported(folder: str | Path, trust: bool = False) -> System:
         system = _new_system(settings, folder)
         make_head(system, settings["head"], _tensors(folder / ROWS))
         _load_parts(system, folder / PARTS)
-        if isinstance(system, IdentifiedSystem):
+        if isinstance(system, Docid):
             named = settings["identifiers"]
             system.load_identifiers(folder / IDENTIFIERS, named["collection"], named["first_token"])
     return system.eval()

@@ -9,17 +9,15 @@ Under a wide one `generate` also turns a long list of allowed tokens into a mask
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
 
 import numpy as np
 import torch
 from torch import Tensor
 from transformers import T5ForConditionalGeneration
 
-from gr_mvdr.decoding.beam_search import beam_search
+from gr_mvdr.decoding.beam_search import DecodingStep, beam_search
 from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.heads.plain import Head
-from models.decoding import DecodingStep
 from tests.benchmarks.bench_beam_search import small_t5
 
 DOCUMENTS, DEPTH, CLUSTERS = 100_000, 6, 7
@@ -111,12 +109,9 @@ def search_by_trie(
 ) -> Found:
     """The same search by `gr_mvdr.decoding.beam_search`, with the step of the generative
     systems."""
-
-    def encode(ids: Tensor, mask: Tensor) -> Tensor:
-        return model.encoder(ids, attention_mask=mask.long()).last_hidden_state
-
-    system = SimpleNamespace(backbone=model, head=Head(model), encode=encode)
-    step = DecodingStep(system, query_ids, torch.ones_like(query_ids, dtype=torch.bool))
+    mask = torch.ones_like(query_ids, dtype=torch.bool)
+    queries = model.encoder(query_ids, attention_mask=mask.long()).last_hidden_state
+    step = DecodingStep(Head(model), queries, mask)
     found = beam_search(step, trie, len(query_ids), beam_size, length, END).final
     return [found.of(query)[:beam_size] for query in range(len(query_ids))]
 

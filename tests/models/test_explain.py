@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from gr_mvdr.batch import PairBatch
+from gr_mvdr.heads.plain import Head
 from gr_mvdr.relevance import similarity
 from gr_mvdr.tokenizers import EOS_ID
-from models.t5_seal import T5SEAL
 
 PARTS = ("self_attention", "cross_attention", "feed_forward")
 NAMES = ("embedding", *(f"{part}_{layer}" for layer in (1, 2) for part in PARTS))
@@ -148,8 +148,8 @@ def test_seals_log_probabilities_are_those_of_its_score(tools):
 @pytest.mark.parametrize("missing", [None, (), (None, None)])
 @torch.inference_mode()
 def test_missing_attention_is_an_error_not_an_empty_alignment(tools, monkeypatch, missing):
-    """Scaled-dot-product attention answers no weights, with a warning at most."""
-    seal, decode = tools.make_seal(), T5SEAL.decode
+    """Scaled-dot-product attention returns no weights, with a warning at most."""
+    seal, decode = tools.make_seal(), Head.decode
 
     def without(self, *arguments, output_attentions=False, **options):
         output, context = decode(self, *arguments, **options)
@@ -157,7 +157,7 @@ def test_missing_attention_is_an_error_not_an_empty_alignment(tools, monkeypatch
             output.cross_attentions = missing
         return output, context
 
-    monkeypatch.setattr(T5SEAL, "decode", without)
+    monkeypatch.setattr(Head, "decode", without)
     for ask in (seal.align, seal.explain, seal.factors):
         with pytest.raises(RuntimeError, match="eager attention is needed"):
             ask(tools.make_batch())

@@ -123,7 +123,7 @@ def contributions(system, batch, layer):
     ]
     rows = head.labels(batch.document_ids, batch.document_index)
     queries = system.encode(batch.query_ids, batch.query_mask)
-    _, context = system.decode(queries, batch.query_mask, rows)
+    _, context = head.decode(queries, batch.query_mask, rows)
     for hook in hooks:
         hook.remove()
     power = seen["before"].pow(2).mean(-1, keepdim=True)
@@ -248,7 +248,7 @@ def test_no_segments_have_no_scores(tools):
 @pytest.mark.parametrize("at_once", [1, 4, 512])
 @torch.no_grad()
 def test_rerank_pools_segment_scores(tools, documents, queries, monkeypatch, pool, at_once):
-    monkeypatch.setattr("models.generative._DECODE_BATCH", at_once)
+    monkeypatch.setattr("models.t5_seal._DECODE_BATCH", at_once)
     seal = tools.sharpen(tools.make_seal())
     candidates = {"q0": ["d1", "d3"], "q1": ["d6"], "q2": ["d5", "d0", "d2"]}
     windows = lambda query, row: [row["tokens"][s : s + 4] for s in range(0, len(row["tokens"]), 4)]  # noqa: E731
