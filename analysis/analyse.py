@@ -77,7 +77,7 @@ def extract_run(
     names, batches = data.test_pairs(data.test_splits[0], pairs, covers=model.covers)
     if not names:
         return None
-    texts = data.collection.sources, data.query_length, data.document_length, data.options
+    texts = data.collection.sources, data.query_length, data.document_length, data.text_options
     made_from = hashlib.sha256(json.dumps(texts, sort_keys=True, default=str).encode())
     description = StoreDescription(
         system=system,

@@ -64,7 +64,7 @@ def evaluate_reranking(
     metrics = {}
     for split in data.test_splits:
         queries = data.rerank_queries(split)
-        candidates = data.candidates(split, queries)
+        candidates = data.list_candidates(split, queries)
         write_qrels(data.judgements(split, queries), run / f"{_file('rerank', split, data)}.qrels")
         for number, (form, arguments) in enumerate(forms.items()):
             found = model.rerank(queries, data.documents, candidates, **arguments)
@@ -114,7 +114,7 @@ def drop_own_hits(ranking: Ranking, data: Any, depth: int | None = None) -> Rank
     kept = {}
     for query in ranking.query_ids:
         scores = ranking.scores(query)
-        kept[query] = {document: scores[document] for document in data.kept(query, scores)}
+        kept[query] = {document: scores[document] for document in data.keep_hits(query, scores)}
     return Ranking(kept) if depth is None else Ranking(kept).top(depth)
 
 

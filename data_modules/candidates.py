@@ -1,10 +1,14 @@
-"""Documents to rerank that a file names."""
+"""Documents to rerank: those that a file names, and those that BM25 finds."""
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 
+from datasets import Dataset
+
 from data_modules.formats.named_pairs import RANKING, RUN, read_pairs
+from gr_mvdr.evaluation.bm25 import BM25Index, split_words
 from gr_mvdr.evaluation.ranking import Ranking
 
 
@@ -14,7 +18,7 @@ def read_candidates(
     """Query id → the documents of the corpus that the file names for it, as `Ranking` orders them.
 
     Args:
-        file: a TREC run, or what `read_pairs` reads beside it.
+        file: a TREC run, or another form that `read_pairs` reads.
         query_ids: of the queries that are reranked; document_ids: of the corpus.
 
     Returns:
@@ -39,3 +43,25 @@ def read_candidates(
         print(f"{file}: {unknown:,} candidates are not in the collection and are left out")
     ranking = Ranking(found)
     return {query: ranking.documents(query) for query in found}
+
+
+class LazyBM25:
+    """Called, it gives BM25 over the texts of a table: built the first time, then kept."""
+
+    def __init__(self, documents: Dataset):
+        """
+        Args:
+            documents: columns id and text.
+        """
+        self.documents = documents
+
+    def __call__(self) -> BM25Index:
+        return self._index
+
+    @cached_property
+    def _index(self) -> BM25Index:
+        texts = (text for rows in self.documents.iter(1000) for text in rows["text"])
+        return BM25Index(self.documents["id"][:], map(split_words, texts))
+
+    def __reduce__(self) -> tuple:
+        return LazyBM25, (self.documents,)  # a loader's worker gets texts, not the whole index

@@ -1,21 +1,19 @@
 """A retrieval collection: documents, queries and the judgements between them, as tables."""
 
-import hashlib
-import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
-import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset, Features, Value
 from datasets.table import InMemoryTable
+from transformers import PreTrainedTokenizerBase
 
-from data_modules.arrow_file import kept_table, write_table
-from data_modules.columns import arrow_column
+from data_modules.tables import TokenColumn, arrow_column, integers, short_hash
+from gr_mvdr.evaluation.bm25 import BM25Index
 
 DOCUMENTS = Features({"id": Value("string"), "title": Value("string"), "text": Value("string")})
 QUERIES = Features({"id": Value("string"), "text": Value("string")})
@@ -59,9 +57,13 @@ class Collection:
             ValueError: the collection has no such split.
         """
         grades: dict[str, dict[str, int]] = {}
-        for query_id, document_id, grade in judged_triples(self._split(split)):
+        for query_id, document_id, grade in _judged_triples(self._split(split)):
             grades.setdefault(query_id, {})[document_id] = grade
         return grades
+
+    def relevant_documents(self, split: str) -> set[str]:
+        """The ids of the documents that a split judges relevant to a query."""
+        return {document for _, document, grade in _judged_triples(self.qrels[split]) if grade > 0}
 
     def split_queries(self, split: str) -> Dataset:
         """The queries that have a judgement in a split, in the order of the queries' table.
@@ -82,11 +84,46 @@ class Collection:
             )
         return self.qrels[split]
 
+    def default_test_split(self, train_split: str | None) -> str:
+        """The split that systems are tested on where nobody says which.
 
-def judged_triples(table: Dataset) -> Iterator[tuple[str, str, int]]:
+        Raises:
+            ValueError: several could be meant.
+        """
+        others = [split for split in self.qrels if split != train_split]
+        for split in ("test", "dev"):
+            if split in others:
+                return split
+        if len(others) == 1:
+            return others[0]
+        raise ValueError(
+            f"data.test_split=null: must be one of {', '.join(others) or 'none'}, the splits of "
+            f"{self.name} besides the training split"
+        )
+
+    def unjudged(self, splits: Sequence[str]) -> dict[str, int]:
+        """Numbers of queries without a relevant document.
+
+        Returns:
+            Those of no split at all; of each of `splits` those that have judgements and no
+            relevant document, or none that the collection has. Zeros are left out.
+        """
+        judged = [arrow_column(table, "query_id").combine_chunks() for table in self.qrels.values()]
+        known = pc.is_in(arrow_column(self.queries, "id"), pa.concat_arrays(judged))
+        documents = arrow_column(self.documents, "id")
+        found = {"in no split": len(known) - pc.sum(known).as_py()}
+        for split in splits:
+            query, document, relevance = (arrow_column(self.qrels[split], n) for n in JUDGEMENTS)
+            relevance = pc.if_else(pc.is_in(document, documents), relevance, 0)
+            table = pa.table({"query": query, "relevance": relevance})
+            best = table.group_by("query").aggregate([("relevance", "max")])["relevance_max"]
+            found[f"{split}: none relevant"] = pc.sum(pc.less(best, 1)).as_py()
+        return {name: count for name, count in found.items() if count}
+
+
+def _judged_triples(table: Dataset) -> Iterator[tuple[str, str, int]]:
     """Rows of a qrels table as (query id, document id, grade)."""
-    columns = (table[name][:] for name in ("query_id", "document_id", "relevance"))
-    return zip(*columns, strict=True)
+    return zip(*(table[name][:] for name in JUDGEMENTS), strict=True)
 
 
 def relevant_pairs(judgements: Dataset, queries: Dataset, documents: Dataset) -> Dataset:
@@ -105,11 +142,10 @@ def relevant_pairs(judgements: Dataset, queries: Dataset, documents: Dataset) ->
     }
     relevant = pc.greater(arrow_column(judgements, "relevance"), 0)
     known = pc.and_(*map(pc.is_valid, rows.values()))
-    kept = pc.and_(relevant, known)
     made_from = [table._fingerprint for table in (judgements, queries, documents)]
     return Dataset(
-        InMemoryTable(pa.table(rows).filter(kept)),
-        fingerprint=hashlib.sha256(json.dumps(["pairs/1", *made_from]).encode()).hexdigest()[:32],
+        InMemoryTable(pa.table(rows).filter(pc.and_(relevant, known))),
+        fingerprint=short_hash("pairs/1", *made_from),
     )
 
 
@@ -118,32 +154,110 @@ def _rows_of(ids: pa.ChunkedArray, table: Dataset) -> pa.ChunkedArray:
     return pc.index_in(ids, value_set=arrow_column(table, "id")).cast(pa.int64())
 
 
-def cached_table(
-    rows: Callable[[], Iterator[dict]], features: Features, *made_from: str
-) -> Dataset:
-    """Write rows once next to the cache of ``datasets`` and memory-map them from then on.
+class PairSet:
+    """Pairs of a query's row and a document's row, each held once."""
 
-    Args:
-        rows: makes the iterator over the rows; called only if the cache lacks the table.
-        features: the columns and their types.
-        made_from: everything that determines the rows (name and version of the code, hashes of
-            files, parameters). A table made from the same things is read back, not made again.
+    def __init__(self, queries: np.ndarray, documents: np.ndarray, n_documents: int):
+        """
+        Args:
+            queries, documents: (pairs,) int64 rows; n_documents: of the corpus.
+        """
+        self.n_documents = n_documents
+        keys = np.asarray(queries, np.int64) * n_documents + np.asarray(documents, np.int64)
+        # (P,) int64 ascending: query row · documents + document row; so a query's are neighbours.
+        self.keys, self.first = np.unique(keys, return_index=True)
 
-    Raises:
-        Exception: whatever ``rows`` raised, as it was raised; the cache then keeps nothing.
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def queries(self) -> np.ndarray:
+        """(P,) int64, ascending."""
+        return self.keys // self.n_documents
+
+    @property
+    def documents(self) -> np.ndarray:
+        """(P,) int64."""
+        return self.keys % self.n_documents
+
+    def of(self, query: int) -> np.ndarray:
+        """(documents,) int64, the rows of a query's documents, ascending."""
+        start, end = np.searchsorted(self.keys, np.array([query, query + 1]) * self.n_documents)
+        return self.keys[start:end] % self.n_documents
+
+    def counts(self, n_queries: int) -> np.ndarray:
+        """(queries,) int64, the documents of each query."""
+        return np.bincount(self.queries, minlength=n_queries)
+
+    def places(self, query: int | np.ndarray, documents: Sequence[int] | np.ndarray) -> np.ndarray:
+        """(n,) int64, the places of the pairs in `keys`; −1 = none."""
+        wanted = np.asarray(query, np.int64) * self.n_documents + np.asarray(documents, np.int64)
+        if not len(self):
+            return np.full(wanted.shape, -1)
+        found = np.searchsorted(self.keys, wanted).clip(max=len(self) - 1)
+        return np.where(self.keys[found] == wanted, found, -1)
+
+
+@dataclass(frozen=True)
+class TrainingTables:
+    """A split of a collection as training reads it: what examples are made from.
+
+    Attributes:
+        pairs: columns query_row and document_row.
+        queries: columns id, text, tokens, word_starts.
+        documents: the same columns and title_tokens.
+        query_length, document_length: tokens kept of a text, the end token included.
+        tokenizer: the run's.
+        special_tokens: the ids of the texts that end a source or a title, by name.
+        known: (known,) int64, rows of the documents that are there in training; None = all.
+        bm25: gives BM25 over the documents, which is built when it is first asked for.
+        training: False for validation, whose queries a file made for training may lack.
+        negatives: TREC runs of hard negatives that came with the collection, by name.
+        mask_relevant: whether examples name all that is relevant, so that none of it is a negative.
+        drop_identical: whether the document that a query is itself is no negative of it either.
     """
-    key = hashlib.sha256(json.dumps([str(features), *made_from]).encode()).hexdigest()[:32]
-    folder = Path(datasets.config.HF_DATASETS_CACHE) / "tables" / key
-    return kept_table(folder, features, key, lambda file: write_table(file, features, rows()))
 
+    pairs: Dataset
+    queries: Dataset
+    documents: Dataset
+    query_length: int
+    document_length: int
+    tokenizer: PreTrainedTokenizerBase
+    special_tokens: dict[str, list[int]] = field(default_factory=dict)
+    known: np.ndarray | None = None
+    bm25: Callable[[], BM25Index] | None = None
+    training: bool = True
+    negatives: dict[str, Path] = field(default_factory=dict)
+    mask_relevant: bool = False
+    drop_identical: bool = False
 
-@contextmanager
-def no_bars() -> Iterator[None]:
-    """Keep the bars of ``datasets`` out of ours, and leave the user's setting as it was."""
-    shown = not datasets.are_progress_bars_disabled()
-    datasets.disable_progress_bars()
-    try:
-        yield
-    finally:
-        if shown:
-            datasets.enable_progress_bars()
+    @property
+    def split_name(self) -> str:
+        """The kind of split that it is, for messages."""
+        return "training" if self.training else "validation"
+
+    @cached_property
+    def relevant(self) -> PairSet:
+        """The pairs of which the document is no negative of the query."""
+        queries, documents = integers(self.pairs, "query_row"), integers(self.pairs, "document_row")
+        if self.drop_identical:
+            row_of = {name: row for row, name in enumerate(self.documents["id"][:])}
+            ids = enumerate(self.queries["id"][:])
+            own = np.array([(row, row_of[name]) for row, name in ids if name in row_of], np.int64)
+            queries, documents = np.concatenate([[queries, documents], own.reshape(-1, 2).T], 1)
+        return PairSet(queries, documents, len(self.documents))
+
+    @cached_property
+    def known_rows(self) -> np.ndarray:
+        """(known,) int64, `known` with None replaced by all rows."""
+        return np.arange(len(self.documents)) if self.known is None else np.asarray(self.known)
+
+    @cached_property
+    def document_tokens(self) -> TokenColumn:
+        """The documents' token lists."""
+        return TokenColumn(self.documents)
+
+    @cached_property
+    def query_tokens(self) -> TokenColumn:
+        """The queries' token lists."""
+        return TokenColumn(self.queries)

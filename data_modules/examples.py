@@ -1,23 +1,109 @@
-"""Training examples of the retrieval task: what the encoder reads and what the decoder answers."""
+"""Training examples of the retrieval task: the source that is read, its targets and negatives."""
 
-from collections.abc import Iterator
-from functools import partial
+from functools import cached_property
 
 import numpy as np
-from datasets import Features, List, Value
 
-from data_modules.collection import cached_table
-from data_modules.columns import TokenColumn
+from data_modules.collection import TrainingTables
+from data_modules.epoch import Example, HardNegatives
 from data_modules.negatives import Negatives
-from data_modules.segments import token_spans
-from data_modules.spans import sample_starts, span_weights
-from data_modules.tasks import Example, Examples, HardNegatives, RetrievalTask, TrainingTables
+from data_modules.tables import integers
 from gr_mvdr.batch import cut
+from gr_mvdr.distributed.ranks import rank
 from gr_mvdr.parts import part
-from gr_mvdr.progress import track
 from gr_mvdr.tokenizers import EOS_ID
 
-_WEIGHTS = Features({"weights": List(Value("float32"))})
+
+class RetrievalTask:
+    """The query → its relevant document, one example a pair; a subclass gives the targets."""
+
+    def __init__(self, tables: TrainingTables):
+        self.tables = tables
+        self.query_rows = integers(tables.pairs, "query_row")
+        self.document_rows = integers(tables.pairs, "document_row")
+
+    def targets(self, row: int, source: list[int], rng: np.random.Generator) -> list[list[int]]:
+        """The token sequences of a document to learn from any source, a pair's query or not.
+
+        Args:
+            row: of the documents.
+            source: token ids, the end token included.
+        """
+        raise NotImplementedError
+
+    def pair_targets(self, pair: int, rng: np.random.Generator) -> list[list[int]]:
+        """The token sequences to learn from the query of a pair."""
+        return self.targets(int(self.document_rows[pair]), self.query(pair), rng)
+
+    @property
+    def has_targets(self) -> np.ndarray:
+        """(documents,) bool: those that have a target. Pairs of others are no examples."""
+        return np.ones(len(self.tables.documents), dtype=bool)
+
+    @cached_property
+    def pairs(self) -> np.ndarray:
+        """(examples,) int64, the pairs that are examples; says how many are not.
+
+        Raises:
+            ValueError: no pair is one.
+        """
+        has = self.has_targets[self.document_rows]
+        if not has.all():
+            counted = f"{int((~has).sum()):,} of {len(has):,} {self.tables.split_name} pairs"
+            if not has.any():
+                raise ValueError(f"data.examples: {counted} have a document without text")
+            if rank() == 0:
+                print(f"{counted} are left out: their documents have no text, so no spans")
+        return np.flatnonzero(has)
+
+    def make_example(self, source: list[int], row: int, rng: np.random.Generator) -> Example:
+        """A source that is no training query, with the targets of a document."""
+        return Example(source, self.targets(row, source, rng), row)
+
+    def query(self, pair: int) -> list[int]:
+        """The query's first tokens and the end token."""
+        tokens = self.tables.query_tokens[self.query_rows[pair]]
+        return cut(tokens, self.tables.query_length, EOS_ID)
+
+    def relevant(self, pair: int) -> list[int]:
+        """What else is relevant to the query of a pair; nothing without `mask_relevant`."""
+        if not self.tables.mask_relevant:
+            return []
+        found = self.tables.relevant.of(int(self.query_rows[pair]))
+        return found[found != self.document_rows[pair]].tolist()
+
+    def numbers(self, rng: np.random.Generator) -> np.ndarray:
+        return self.pairs
+
+    def draw(self, number: int, rng: np.random.Generator) -> Example:
+        row, targets = int(self.document_rows[number]), self.pair_targets(number, rng)
+        return Example(self.query(number), targets, row, relevant=self.relevant(number))
+
+    @property
+    def target_lengths(self) -> np.ndarray:
+        """(pairs,) about how many tokens a target has."""
+        return np.zeros(len(self.document_rows), dtype=np.int64)
+
+    def document_lengths(self, longest: int) -> np.ndarray:
+        """(pairs,) the tokens of each pair's document, `longest` at most."""
+        return self.tables.document_tokens.lengths.clip(max=longest)[self.document_rows]
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        return self.tables.query_tokens.lengths[self.query_rows] + self.target_lengths
+
+
+class Examples:
+    """What the training pairs of a collection become."""
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """The SHA-256 of each file that is read, by its path."""
+        return {}
+
+    def prepare(self, tables: TrainingTables) -> RetrievalTask:
+        """The examples of a collection's training pairs."""
+        raise NotImplementedError
 
 
 @part("examples", negatives="negatives")
@@ -27,8 +113,8 @@ class DocumentExamples(Examples):
     def __init__(self, negatives: Negatives | None = None):
         """
         Args:
-            negatives: documents that each query is told apart from, drawn afresh in every epoch
-                from (seed, epoch, pair); None = the batch's other documents alone.
+            negatives: documents that each query is told apart from, drawn in every epoch from
+                (seed, epoch, pair); None = the batch's other documents alone.
         """
         self.negatives = negatives
 
@@ -51,19 +137,21 @@ class _Documents(RetrievalTask):
         example = super().draw(number, rng)
         if self.negatives is None:
             return example
-        return self._beside(example, *self.negatives.draw(number, rng))
+        return self._with_negatives(example, *self.negatives.draw(number, rng))
 
-    def example(self, source: list[int], row: int, rng: np.random.Generator) -> Example:
-        example = super().example(source, row, rng)
+    def make_example(self, source: list[int], row: int, rng: np.random.Generator) -> Example:
+        example = super().make_example(source, row, rng)
         if self.negatives is None:
             return example
-        return self._beside(example, *self.negatives.draw_beside(row, rng))
+        return self._with_negatives(example, *self.negatives.draw_random(row, rng))
 
-    def _beside(self, example: Example, rows: list[int], teacher: list[float] | None) -> Example:
+    def _with_negatives(
+        self, example: Example, rows: list[int], teacher: list[float] | None
+    ) -> Example:
         targets = [self._text(row) for row in rows]
         return example._replace(negatives=HardNegatives(targets, rows, teacher))
 
-    def answers(self, row: int, source: list[int], rng: np.random.Generator) -> list[list[int]]:
+    def targets(self, row: int, source: list[int], rng: np.random.Generator) -> list[list[int]]:
         return [self._text(row)]
 
     def _text(self, row: int) -> list[int]:
@@ -84,7 +172,7 @@ class IdentifierExamples(Examples):
 
 
 class _Identifiers(RetrievalTask):
-    def answers(self, row: int, source: list[int], rng: np.random.Generator) -> list[list[int]]:
+    def targets(self, row: int, source: list[int], rng: np.random.Generator) -> list[list[int]]:
         return [[]]
 
 
@@ -116,81 +204,9 @@ class _Queries(RetrievalTask):
         source = cut(self.tables.document_tokens[row], self.length, EOS_ID)
         return Example(source, [self.query(number)], row)
 
-    def answers(self, row: int, source: list[int], rng: np.random.Generator) -> list[list[int]]:
+    def targets(self, row: int, source: list[int], rng: np.random.Generator) -> list[list[int]]:
         raise ValueError("data.indexing: must be null where the query is the target")
 
     @property
     def target_lengths(self) -> np.ndarray:
         return self.document_lengths(self.length)
-
-
-@part("examples")
-class SpanExamples(Examples):
-    """Query → spans of the document that resemble it: SEAL's targets.
-
-    The weights of the start words are computed once and cached; the spans are drawn afresh in
-    every epoch, from (seed, epoch, pair).
-    """
-
-    def __init__(
-        self,
-        n_spans: int = 10,
-        length: int = 10,
-        temperature: float = 1.0,
-        max_tokens: int | None = None,
-    ):
-        """
-        Args:
-            n_spans: spans a pair and epoch (10 on MS MARCO, 5 on NQ320k in the paper).
-            length: words of a span.
-            temperature: T of the softmax over start words.
-            max_tokens: cut a span's tokens. Keys in search are 10 tokens long, spans 10 words:
-                what lies behind costs time and is never generated. None = the paper's form.
-        """
-        self.n_spans, self.length = n_spans, length
-        self.temperature, self.max_tokens = temperature, max_tokens
-
-    def prepare(self, tables: TrainingTables) -> RetrievalTask:
-        """The examples of a collection's training pairs; reads or computes the start weights."""
-        return SpanTask(tables, self)
-
-
-class SpanTask(RetrievalTask):
-    """The prepared form of `SpanExamples`."""
-
-    def __init__(self, tables: TrainingTables, examples: SpanExamples):
-        super().__init__(tables)
-        self.examples = examples
-        made = (tables.pairs, tables.queries, tables.documents)
-        fingerprints = [table._fingerprint for table in made]
-        weights = partial(_start_weights, tables, examples.temperature)
-        made_from = ("span-weights/2", str(examples.temperature), *fingerprints)
-        self.weights = cached_table(weights, _WEIGHTS, *made_from)
-
-    @property
-    def answerable(self) -> np.ndarray:
-        # A text may be all characters that the tokeniser drops.
-        words = TokenColumn(self.tables.documents, "word_starts").lengths
-        return (words > 0) & (self.tables.document_tokens.lengths > 0)
-
-    def targets(self, pair: int, rng: np.random.Generator) -> list[list[int]]:
-        weights = np.asarray(self.weights[pair]["weights"])
-        return self._spans(int(self.document_rows[pair]), weights, rng)
-
-    def answers(self, row: int, source: list[int], rng: np.random.Generator) -> list[list[int]]:
-        text = self.tables.tokenizer.decode(source, skip_special_tokens=True)
-        passage = self.tables.documents[row]["text"]
-        return self._spans(row, span_weights(text, passage, self.examples.temperature), rng)
-
-    def _spans(self, row: int, weights: np.ndarray, rng: np.random.Generator) -> list[list[int]]:
-        starts = sample_starts(weights, self.examples.n_spans, rng)
-        spans = token_spans(self.tables.documents[row], starts, self.examples.length)
-        longest = self.tables.document_length
-        return [cut(span[: self.examples.max_tokens], longest, EOS_ID) for span in spans]
-
-
-def _start_weights(tables: TrainingTables, temperature: float) -> Iterator[dict]:
-    for pair in track(tables.pairs, "span weights", total=len(tables.pairs)):
-        query = tables.queries[pair["query_row"]]["text"]
-        document = tables.documents[pair["document_row"]]["text"]
-        yield {"weights": span_weights(query, document, temperature)}

@@ -1,12 +1,12 @@
 """Gold alignments: which of a document's tokens answer a query (docs/almanac.md)."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from data_modules.module import RetrievalDataModule
 from data_modules.tokenisation import SEPARATOR
 
 Pair = tuple[str, str]
@@ -16,26 +16,27 @@ COLUMNS = ("gold", "evidence")
 _CHUNK = 256  # documents tokenised at once
 
 
-def gold_tokens(data: Any, split: str, pairs: Sequence[Pair]) -> dict[Pair, tuple[Tensor, Tensor]]:
+def gold_tokens(
+    data: RetrievalDataModule, split: str, pairs: Sequence[Pair]
+) -> dict[Pair, tuple[Tensor, Tensor]]:
     """Where the documents of some pairs answer their queries.
 
-    A token counts if one of its characters stands in a span. The end token never does, nor does
+    A token counts if one of its characters is in a span. The end token never does, nor does
     what `document_length` cuts off; a title may name the answer too, but is no gold.
 
     Args:
-        data: a `RetrievalDataModule`.
         split: that the queries belong to.
         pairs: (query id, relevant document id), as of `data.test_pairs`.
 
     Returns:
         Of each pair whose answer is among the tokens that are kept: answer (m,) bool, the tokens
         that answer the question, and evidence (m,) bool, those that state what it gives. m counts
-        the tokens as they stand in a batch, the end token included. {} where the collection knows
+        the tokens as in a batch, the end token included. {} where the collection knows
         no answers, or where documents are read without their text.
     """
     queries = data.queries(split)
     known = set(COLUMNS) <= set(queries.column_names)
-    if not known or "text" not in data.options["text_fields"]:
+    if not known or "text" not in data.text_fields:
         return {}
     columns = (queries[name][:] for name in ("id", *COLUMNS))
     spans = {query: parts for query, *parts in zip(*columns, strict=True)}
@@ -48,7 +49,7 @@ def gold_tokens(data: Any, split: str, pairs: Sequence[Pair]) -> dict[Pair, tupl
     return found
 
 
-def _characters(data: Any, documents: set[str]) -> dict[str, np.ndarray]:
+def _characters(data: RetrievalDataModule, documents: set[str]) -> dict[str, np.ndarray]:
     """Of each document (m, 2) int32: the characters [start, end) of its `text` that a token covers.
 
     Those of a title are negative; the end token covers none.
@@ -63,7 +64,7 @@ def _characters(data: Any, documents: set[str]) -> dict[str, np.ndarray]:
         for number, (name, offsets) in enumerate(
             zip(own["id"], encoded["offset_mapping"], strict=True)
         ):
-            fields = {field: own[field][number] for field in data.options["text_fields"]}
+            fields = {field: own[field][number] for field in data.text_fields}
             kept = np.array([*offsets[: data.document_length - 1], (0, 0)], dtype=np.int32)
             kept[:-1] -= _shift(fields)
             found[name] = kept
@@ -71,14 +72,14 @@ def _characters(data: Any, documents: set[str]) -> dict[str, np.ndarray]:
 
 
 def _shift(fields: Mapping[str, str]) -> int:
-    """Characters that stand before `text` where fields are joined, empty ones left out."""
+    """Characters before `text` where fields are joined, empty ones left out."""
     names = list(fields)
     before = [fields[name] for name in names[: names.index("text")] if fields[name]]
     return sum(len(part) + len(SEPARATOR) for part in before)
 
 
 def _inside(characters: np.ndarray, spans: Spans) -> Tensor:
-    """(m,) bool: the tokens of which a character stands in a span."""
+    """(m,) bool: the tokens of which a character is in a span."""
     bounds = np.array([(span["start"], span["end"]) for span in spans]).reshape(-1, 2)
     starts, ends = characters[:, :1], characters[:, 1:]
     overlap = np.minimum(ends, bounds[:, 1]) - np.maximum(starts, bounds[:, 0])

@@ -1,18 +1,27 @@
-"""The indexing task: an input made from a document → what answers it (DSI, NCI)."""
+"""The indexing task: an input made from a document → the document's targets (DSI, NCI, DSI-QG)."""
 
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Iterator, Sequence
+from functools import cached_property, partial
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+from datasets import Dataset, Features, List, Value
 
-from data_modules.columns import TokenColumn
-from data_modules.segments import token_spans
-from data_modules.tasks import Example, RetrievalTask, TrainingTables
+from data_modules.collection import TrainingTables
+from data_modules.epoch import Example
+from data_modules.examples import RetrievalTask
+from data_modules.formats.files import sha256
+from data_modules.formats.generated import read_generated
+from data_modules.spans import token_spans
+from data_modules.tables import TokenColumn, cached_table
+from data_modules.tokenisation import vocabulary_hash
 from gr_mvdr.batch import cut
 from gr_mvdr.distributed.ranks import rank
 from gr_mvdr.parts import part
 from gr_mvdr.tokenizers import EOS_ID
+
+_QUERIES = Features({"document_row": Value("int64"), "tokens": List(List(Value("int32")))})
 
 
 class DocumentTask(Protocol):
@@ -27,11 +36,11 @@ class DocumentTask(Protocol):
     lengths: np.ndarray
 
     def draw(self, row: int, rng: np.random.Generator) -> Example:
-        """One example of a document, drawn afresh."""
+        """Draws one example of a document, a fresh one each time."""
 
 
-class Inputs(Protocol):
-    """What stands for the query in the indexing task."""
+class Inputs:
+    """What is read in place of the query in the indexing task."""
 
     @property
     def sources(self) -> dict[str, str]:
@@ -40,6 +49,7 @@ class Inputs(Protocol):
 
     def prepare(self, tables: TrainingTables, retrieval: RetrievalTask) -> DocumentTask:
         """The indexing examples of a collection; `retrieval` gives their targets."""
+        raise NotImplementedError
 
 
 @part("indexing", inputs="inputs")
@@ -59,14 +69,14 @@ class Indexing:
     ) -> "IndexingTask":
         """The indexing examples of the documents known in training.
 
-        One without an input, or without an answer, is left out; says how many have no text.
+        One without an input, or without a target, is left out; says how many have no text.
 
         Raises:
-            ValueError: none of them has an input, or the retrieval task has no answer to one.
+            ValueError: none of them has an input, or the retrieval task has no target for one.
         """
         examples = self.inputs.prepare(tables, retrieval)
         rows = np.intersect1d(known, examples.rows)
-        rows = rows[retrieval.answerable[rows]]
+        rows = rows[retrieval.has_targets[rows]]
         empty = known[tables.document_tokens.lengths[known] == 0]
         if (left_out := len(np.setdiff1d(empty, rows))) and rank() == 0:
             print(f"{left_out:,} of {len(known):,} documents have no text to be indexed by")
@@ -94,12 +104,12 @@ class IndexingTask:
         return self.examples.draw(number, rng)
 
 
-class Source:
+class _TextTask:
     """Examples that read a piece of text and have the targets of the retrieval task."""
 
     def __init__(self, tables: TrainingTables, retrieval: RetrievalTask):
         self.tables, self.retrieval = tables, retrieval
-        # A document without text cannot stand for a query.
+        # A document without text gives no source.
         self.rows = np.flatnonzero(tables.document_tokens.lengths)
 
     def read(self, row: int, rng: np.random.Generator) -> list[int]:
@@ -107,11 +117,11 @@ class Source:
         raise NotImplementedError
 
     def draw(self, row: int, rng: np.random.Generator) -> Example:
-        return self.retrieval.example(self.read(row, rng), row, rng)
+        return self.retrieval.make_example(self.read(row, rng), row, rng)
 
 
 @part("inputs")
-class FirstTokens(Inputs):
+class DocumentStart(Inputs):
     """The document's first tokens (DSI)."""
 
     def __init__(self, length: int = 32):
@@ -125,10 +135,10 @@ class FirstTokens(Inputs):
 
     def prepare(self, tables: TrainingTables, retrieval: RetrievalTask) -> DocumentTask:
         """See `Inputs`."""
-        return _FirstTokens(tables, retrieval, self.length)
+        return _DocumentStart(tables, retrieval, self.length)
 
 
-class _FirstTokens(Source):
+class _DocumentStart(_TextTask):
     def __init__(self, tables: TrainingTables, retrieval: RetrievalTask, length: int):
         super().__init__(tables, retrieval)
         self.length = length
@@ -158,7 +168,7 @@ class RandomSpans(Inputs):
         return _RandomSpans(tables, retrieval, self)
 
 
-class _RandomSpans(Source):
+class _RandomSpans(_TextTask):
     def __init__(self, tables: TrainingTables, retrieval: RetrievalTask, inputs: RandomSpans):
         super().__init__(tables, retrieval)
         self.length, self.unit = inputs.length, inputs.unit
@@ -221,3 +231,77 @@ class _Mixed:
     def lengths(self) -> np.ndarray:
         lengths = np.stack([part.lengths for part in self.parts]) * self.has
         return lengths.sum(0) // np.maximum(1, self.has.sum(0))
+
+
+@part("inputs")
+class GeneratedQueries(Inputs):
+    """One of the document's generated queries; a document without any is left out."""
+
+    def __init__(self, path: str):
+        """
+        Args:
+            path: JSON lines {"document_id": …, "queries": […]}, as `experiment=query_generation`
+                writes them, or another form of `data_modules.formats.generated`; queries without
+                a token are left out.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+        """
+        self.path = Path(path).expanduser()
+        if not self.path.is_file():
+            raise FileNotFoundError(f"data.indexing.inputs.path={path}: no such file")
+
+    @cached_property
+    def sources(self) -> dict[str, str]:
+        """The file's SHA-256 by its path."""
+        return {str(self.path): sha256(self.path)}
+
+    def prepare(self, tables: TrainingTables, retrieval: RetrievalTask) -> DocumentTask:
+        """See `Inputs`; the tokenised queries are cached.
+
+        Raises:
+            ValueError: a line breaks the format, or names a document that is unknown or was
+                named before; named as file:line.
+        """
+        made_from = (
+            "generated-queries/2",
+            *self.sources.values(),
+            vocabulary_hash(tables.tokenizer),
+            tables.documents._fingerprint,
+        )
+        rows = partial(_tokenised, self.path, tables)
+        return _GeneratedQueries(tables, retrieval, cached_table(rows, _QUERIES, *made_from))
+
+
+class _GeneratedQueries(_TextTask):
+    def __init__(self, tables: TrainingTables, retrieval: RetrievalTask, queries: Dataset):
+        super().__init__(tables, retrieval)
+        self.rows = np.array(queries["document_row"][:], dtype=np.int64)
+        self.queries = queries["tokens"]
+        self.place = {int(row): place for place, row in enumerate(self.rows)}
+
+    def read(self, row: int, rng: np.random.Generator) -> list[int]:
+        queries = self.queries[self.place[row]]
+        return cut(queries[rng.integers(len(queries))], self.tables.query_length, EOS_ID)
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        lengths = np.zeros(len(self.tables.documents), dtype=np.int64)
+        lengths[self.rows] = [np.mean([len(query) for query in found]) for found in self.queries]
+        return lengths
+
+
+def _tokenised(path: Path, tables: TrainingTables) -> Iterator[dict]:
+    row_of = {identifier: row for row, identifier in enumerate(tables.documents["id"][:])}
+    empty = True
+    for where, identifier, queries in read_generated(path):
+        if identifier not in row_of:
+            raise ValueError(f"{where}: document {identifier!r} is not in the collection")
+        if not queries:
+            continue
+        found = tables.tokenizer(queries, add_special_tokens=False)["input_ids"]
+        if found := [tokens for tokens in found if tokens]:
+            empty = False
+            yield {"document_row": row_of[identifier], "tokens": found}
+    if empty:
+        raise ValueError(f"{path}: the file holds no query")

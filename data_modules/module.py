@@ -1,52 +1,125 @@
-"""The LightningDataModule: training pairs in batches, beside what evaluation reads."""
+"""The LightningDataModule: a collection's texts → tokens → training examples → batches."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pytorch_lightning as pl
+from datasets import Dataset, concatenate_datasets
 from torch.utils.data import DataLoader
+from transformers import PreTrainedTokenizerBase
 
-from data_modules.collection import relevant_pairs
-from data_modules.epoch import Epoch, collate
-from data_modules.evaluation_data import EvaluationData
-from data_modules.examples import DocumentExamples
+from data_modules.candidates import LazyBM25, read_candidates
+from data_modules.collection import Collection, relevant_pairs
+from data_modules.epoch import Epoch, Example, Task, collate
+from data_modules.examples import DocumentExamples, Examples, TrainingTables
+from data_modules.formats.layout import Layout
 from data_modules.indexing import Indexing
-from data_modules.tasks import Example, Examples, Task, TrainingTables
+from data_modules.store import collect
+from data_modules.tables import TokenColumn
+from data_modules.tokenisation import (
+    add_tokens,
+    clean_table,
+    collection_tokenizer,
+    encode_special_tokens,
+    join_fields,
+)
 from gr_mvdr.batch import PairBatch, cut
 from gr_mvdr.distributed.ranks import rank, world_size
+from gr_mvdr.evaluation.bm25 import BM25Index, split_words
+from gr_mvdr.evaluation.metrics import METRICS, rank_of
 from gr_mvdr.parts import part
+from gr_mvdr.progress import track
 from gr_mvdr.tokenizers import EOS_ID
 
 
 @part("data", examples="examples", indexing="indexing")
-class RetrievalDataModule(EvaluationData):
-    """Everything that a run reads, from one collection."""
+@dataclass(kw_only=True, eq=False, repr=False)
+class RetrievalDataModule(pl.LightningDataModule):
+    """Everything that a run reads, from one collection. A subclass for each source gives `read`.
 
-    def __init__(
-        self,
-        examples: Examples | None = None,
-        indexing: Indexing | None = None,
-        batch_size: int = 64,
-        num_workers: int = 0,
-        seed: int = 0,
-        mask_relevant: bool = True,
-        **options: Any,
-    ):
-        """
-        Args:
-            examples: source, targets and negatives of a training pair; None = query and document.
-            indexing: further examples, made from documents; None = retrieval pairs only.
-            batch_size: training examples a step, of all processes together.
-            num_workers: loader processes.
-            seed: of the order of the examples and of what they draw.
-            mask_relevant: no document that is known to be relevant to a query is a negative of it
-                within a batch; False = copies of its positive alone are none (the papers).
-            options: of `EvaluationData`.
-        """
-        super().__init__(**options)
-        self.examples, self.indexing = examples or DocumentExamples(), indexing
-        self.batch_size, self.num_workers, self.seed = batch_size, num_workers, seed
-        self.mask_relevant = mask_relevant
+    Args:
+        test_split: the split that is retrieved and reranked; a list adds further ones; None =
+            test, or dev where there is none.
+        new_documents: splits whose documents arrive after training.
+        train_split, validation_split: splits of the collection; None = none (a run with
+            `weights` trains on nothing).
+        store: folder of built collections; None = next to the cache of ``datasets``.
+        empty_documents: "refuse", or "keep" documents without title and text.
+        tokenizer_options: arguments of `collection_tokenizer` (backbone, path, unit, …).
+        text_fields: what a document's text is made of, joined with " | ".
+        cleaning: steps of `clean_text` that texts and queries go through.
+        query_length, document_length: tokens kept of a text, the end token included.
+        examples: source, targets and negatives of a training pair; None = query and document.
+        indexing: further examples, made from documents; None = retrieval pairs only.
+        batch_size: training examples a step, of all processes together.
+        num_workers: loader processes.
+        seed: of the order of the examples and of what they draw.
+        mask_relevant: no document that is known to be relevant to a query is a negative of it
+            within a batch; False = copies of its positive alone are none (the papers).
+        candidates: BM25 documents a query in reranking.
+        candidates_run: a file that names the documents to rerank (a TREC run, candidate.json);
+            None = the collection's own, and BM25's where it has none.
+        add_relevant: the relevant documents are candidates, found or not (gr_as_mvdr §6.3);
+            False = a reranking finds only what the candidates hold (mva §5).
+        drop_identical: a hit whose id is the query's own is none (ArguAna, Quora).
+        metrics: of the rankings, such as recall@1000; see `gr_mvdr.evaluation.metrics.KINDS`.
+        max_test_queries, max_rerank_queries: random samples of the test queries; None = all.
+
+    Raises:
+        FileNotFoundError: there is no such file of candidates.
+        ValueError: options that no collection can meet; there is no such metric.
+    """
+
+    test_split: str | list[str] | None
+    tokenizer_options: dict[str, Any]
+    new_documents: str | Sequence[str] = ()
+    train_split: str | None = "train"
+    validation_split: str | None = None
+    store: str | None = None
+    empty_documents: str = "refuse"
+    text_fields: Sequence[str] = ("title", "text")
+    cleaning: Sequence[str] = ()
+    query_length: int = 64
+    document_length: int = 256
+    examples: Examples | None = None
+    indexing: Indexing | None = None
+    batch_size: int = 64
+    num_workers: int = 0
+    seed: int = 0
+    mask_relevant: bool = True
+    candidates: int = 100
+    candidates_run: str | None = None
+    add_relevant: bool = True
+    drop_identical: bool = False
+    metrics: Sequence[str] = METRICS
+    max_test_queries: int | None = None
+    max_rerank_queries: int | None = None
+
+    def __post_init__(self):
+        super().__init__()
+        self.test_split, self.new_documents = (
+            _split_names(self.test_split),
+            _split_names(self.new_documents),
+        )
+        self.text_fields, self.cleaning = list(self.text_fields), list(self.cleaning)
+        self.tokenizer_options = dict(self.tokenizer_options)
+        self.examples = self.examples or DocumentExamples()
+        self.metrics = _check_metrics(self.metrics)
+        self._named_candidates: dict[str, dict[str, list[str]]] = {}
+        for key in ("query_length", "document_length"):
+            if (length := getattr(self, key)) < 2:
+                raise ValueError(f"{key}={length}: must be ≥ 2 (a token and the end token)")
+        if self.validation_split in self.new_documents:
+            raise ValueError(
+                f"data.validation_split={self.validation_split}: must not be one of "
+                "data.new_documents, which arrive after training"
+            )
+        if self.candidates_run and not Path(self.candidates_run).expanduser().is_file():
+            raise FileNotFoundError(f"data.candidates_run={self.candidates_run}: no such file")
         if self.batch_size < world_size():
             rule = (
                 f"must be ≥ {world_size()}, the number of processes"
@@ -54,6 +127,98 @@ class RetrievalDataModule(EvaluationData):
                 else "must be ≥ 1"
             )
             raise ValueError(f"data.batch_size={self.batch_size}: {rule}")
+
+    # The collection: texts and their tokens
+
+    def read(self) -> Collection:
+        """The collection itself."""
+        raise NotImplementedError
+
+    def collect(self, layout: Layout) -> Collection:
+        """The collection of a layout, from the store if it is there already."""
+        return collect(layout, self.store, self.empty_documents)
+
+    @cached_property
+    def collection(self) -> Collection:
+        """The collection as it was read; every split that will be needed is looked up at once."""
+        collection = self.read()
+        named = [
+            (key, name) for key in ("test_split", "new_documents") for name in getattr(self, key)
+        ]
+        named += [(key, getattr(self, key)) for key in ("train_split", "validation_split")]
+        for key, split in named:
+            if split is not None and split not in collection.qrels:
+                present = ", ".join(sorted(collection.qrels))
+                raise ValueError(f"data.{key}={split}: must be one of {present}")
+        return collection
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The run's tokeniser: the backbone's, a given vocabulary, or one trained here."""
+        split = self.train_split
+        training = self._split_queries(split) if split else self.collection.queries.select([])
+        return collection_tokenizer(self._texts, training, **self.tokenizer_options)
+
+    @cached_property
+    def special_tokens(self) -> dict[str, list[int]]:
+        """The token ids of the texts of `tokenizer.special_tokens`, by name."""
+        texts = self.tokenizer_options.get("special_tokens") or {}
+        return encode_special_tokens(texts, self.tokenizer)
+
+    @cached_property
+    def _texts(self) -> Dataset:
+        return join_fields(clean_table(self.collection.documents, self.cleaning), self.text_fields)
+
+    @cached_property
+    def documents(self) -> Dataset:
+        """The corpus: id, title, text (the joined fields), tokens (all), word_starts, title_tokens.
+
+        The title's tokens are those of the title alone.
+        """
+        return add_tokens(self._texts, self.tokenizer)
+
+    @cached_property
+    def known_documents(self) -> np.ndarray:
+        """(known,) int64: rows of the documents that are there in training.
+
+        All but those that a split of `new_documents` judges relevant and the train split does not.
+        """
+        new = {d for name in self.new_documents for d in self.collection.relevant_documents(name)}
+        if self.train_split is not None:
+            new -= self.collection.relevant_documents(self.train_split)
+        return np.flatnonzero([identifier not in new for identifier in self._texts["id"][:]])
+
+    def _split_queries(self, split: str) -> Dataset:
+        return clean_table(self.collection.split_queries(split), self.cleaning)
+
+    def queries(self, split: str) -> Dataset:
+        """The queries with judgements in a split: id, text, tokens."""
+        return add_tokens(self._split_queries(split), self.tokenizer)
+
+    @property
+    def bm25(self) -> BM25Index:
+        """BM25 over the joined fields, the source of candidates and of negatives."""
+        return self._lazy_bm25()
+
+    @cached_property
+    def _lazy_bm25(self) -> LazyBM25:
+        return LazyBM25(self._texts)
+
+    @property
+    def text_options(self) -> dict[str, Any]:
+        """What, besides the collection, makes the tokens of its texts."""
+        names = ("train_split", "validation_split", "tokenizer_options", "text_fields", "cleaning")
+        return {name: getattr(self, name) for name in names}
+
+    def cut_texts(self) -> dict[str, int]:
+        """How many texts are longer than the limits and are cut: reported, never fatal."""
+        splits = [split for split in (self.train_split, *self.test_splits) if split]
+        queries = concatenate_datasets([self.queries(split) for split in splits])
+        limits = (queries, self.query_length), (self.documents, self.document_length)
+        counts = [int((TokenColumn(table).lengths >= limit).sum()) for table, limit in limits]
+        return dict(zip(("queries", "documents"), counts, strict=True))
+
+    # Training
 
     def train_dataloader(self) -> DataLoader:
         """The examples of an epoch in an order drawn from (seed, epoch).
@@ -65,9 +230,17 @@ class RetrievalDataModule(EvaluationData):
 
     def val_dataloader(self) -> DataLoader | list:
         """Pairs of the validation split, always the same ones; none without such a split."""
-        if self.options["validation_split"] is None:
+        if self.validation_split is None:
             return []
         return self._loader(Epoch([self.validation_task], self.seed, 0), shuffle=False)
+
+    def _loader(self, epoch: Epoch, shuffle: bool = True) -> DataLoader:
+        return DataLoader(
+            epoch,
+            batch_sampler=epoch.batches(self.batch_size, shuffle, rank(), world_size()),
+            num_workers=self.num_workers,
+            collate_fn=collate,
+        )
 
     def epoch(self, number: int) -> Epoch:
         """The training examples of one epoch: all retrieval pairs and a share of documents."""
@@ -76,7 +249,7 @@ class RetrievalDataModule(EvaluationData):
     @cached_property
     def training_tasks(self) -> list[Task]:
         """The (query, relevant document) pairs of the train split; documents to index."""
-        tables = self._tables(self.options["train_split"])
+        tables = self._tables(self.train_split)
         retrieval = self.examples.prepare(tables)
         if self.indexing is None or self.indexing.ratio == 0:
             return [retrieval]
@@ -85,13 +258,7 @@ class RetrievalDataModule(EvaluationData):
     @cached_property
     def validation_task(self) -> Task:
         """The pairs of the validation split."""
-        return self.examples.prepare(self._tables(self.options["validation_split"]))
-
-    @property
-    def training_sources(self) -> dict[str, str]:
-        """The SHA-256 of each file besides the collection that training reads, by its path."""
-        indexing = self.indexing.inputs.sources if self.indexing else {}
-        return self.examples.sources | indexing
+        return self.examples.prepare(self._tables(self.validation_split))
 
     def _tables(self, split: str) -> TrainingTables:
         queries = self.queries(split)
@@ -106,18 +273,90 @@ class RetrievalDataModule(EvaluationData):
             known=self.known_documents,
             negatives=self.collection.negatives,
             bm25=self._lazy_bm25,
-            training=split == self.options["train_split"],
+            training=split == self.train_split,
             mask_relevant=self.mask_relevant,
             drop_identical=self.drop_identical,
         )
 
-    def _loader(self, epoch: Epoch, shuffle: bool = True) -> DataLoader:
-        return DataLoader(
-            epoch,
-            batch_sampler=epoch.batches(self.batch_size, shuffle, rank(), world_size()),
-            num_workers=self.num_workers,
-            collate_fn=collate,
-        )
+    @property
+    def training_sources(self) -> dict[str, str]:
+        """The SHA-256 of each file besides the collection that training reads, by its path."""
+        indexing = self.indexing.inputs.sources if self.indexing else {}
+        return self.examples.sources | indexing
+
+    # Evaluation (gr_as_mvdr §6.3)
+
+    @cached_property
+    def test_splits(self) -> list[str]:
+        """The splits that are retrieved and reranked, the main one first."""
+        return self.test_split or [self.collection.default_test_split(self.train_split)]
+
+    def test_queries(self, split: str) -> Dataset:
+        """The queries of a test split, or a sample of `max_test_queries`, the same every time."""
+        return _sample(self.queries(split), self.max_test_queries)
+
+    def rerank_queries(self, split: str) -> Dataset:
+        """The queries that are reranked: a sample of `max_rerank_queries`."""
+        return _sample(self.test_queries(split), self.max_rerank_queries)
+
+    def judgements(self, split: str, queries: Dataset) -> dict[str, dict[str, int]]:
+        """The qrels of a split, of these queries only."""
+        grades = self.collection.judgements(split)
+        return {query: grades[query] for query in queries["id"][:]}
+
+    def list_candidates(self, split: str, queries: Dataset) -> dict[str, list[str]]:
+        """Query id → the documents that are reranked, best first; see `add_relevant`.
+
+        A relevant document that the collection lacks is none of them.
+        """
+        grades, named = self.judgements(split, queries), self._read_candidates(split)
+        known = set(self._texts["id"][:]) if self.add_relevant else set()
+        lists = {}
+        rows = zip(queries["id"][:], queries["text"][:], strict=True)
+        for query, text in track(rows, "candidates", total=len(queries)):
+            found = named.get(query)
+            if found is None:
+                found = self.bm25.best(split_words(text), self.candidates + self.drop_identical)
+            relevant = [d for d, grade in grades[query].items() if grade > 0 and d in known]
+            lists[query] = list(dict.fromkeys([*self.keep_hits(query, found), *relevant]))
+        return lists
+
+    def _candidates_file(self, split: str) -> Path | None:
+        file = self.candidates_run or self.collection.candidates.get(split)
+        return None if file is None else Path(file).expanduser()
+
+    def _read_candidates(self, split: str) -> dict[str, list[str]]:
+        """What a file, or the collection itself, names for the reranked queries of a test split.
+
+        Raises:
+            ValueError: the user's file has no candidate for a query.
+        """
+        if split not in self._named_candidates:
+            ids, file = self.rerank_queries(split)["id"][:], self._candidates_file(split)
+            found = {} if file is None else read_candidates(file, ids, self._texts["id"][:])
+            missing = [query for query in ids if query not in found]
+            if missing and self.candidates_run:
+                raise ValueError(
+                    f"data.candidates_run={self.candidates_run}: {len(missing):,} of {len(ids):,} "
+                    f"queries have no candidate in the collection, the first is {missing[0]!r}"
+                )
+            self._named_candidates[split] = found
+        return self._named_candidates[split]
+
+    @property
+    def candidates_from(self) -> dict[str, str]:
+        """Where the candidates of each test split's queries come from; reads the files."""
+        found = {}
+        for split in self.test_splits:
+            file = self.candidates_run or self.collection.candidates.get(split)
+            missing = len(self.rerank_queries(split)) - len(self._read_candidates(split))
+            rest = f"; {missing:,} queries from BM25" if missing else ""
+            found[split] = "BM25" if file is None else f"{file}{rest}"
+        return found
+
+    def keep_hits(self, query: str, documents: Iterable[str]) -> list[str]:
+        """A query's documents without the query itself, if `drop_identical` says so."""
+        return [found for found in documents if not (self.drop_identical and found == query)]
 
     def test_pairs(
         self,
@@ -134,7 +373,7 @@ class RetrievalDataModule(EvaluationData):
         Returns:
             (query id, document id) of every pair, and the pairs in batches of `batch_size`.
         """
-        queries = self._sample(self.test_queries(split), limit)
+        queries = _sample(self.test_queries(split), limit)
         rows = relevant_pairs(self.collection.qrels[split], queries, self.documents)
         names, items = [], []
         for row in rows.select(range(min(limit, len(rows)))):
@@ -147,3 +386,26 @@ class RetrievalDataModule(EvaluationData):
             items.append(Example(source, [target], row["document_row"]))
         starts = range(0, len(items), batch_size)
         return names, [collate(items[start : start + batch_size]) for start in starts]
+
+
+def _split_names(named: str | Sequence[str] | None) -> list[str]:
+    """Names of splits; one alone needs no list."""
+    return [named] if isinstance(named, str) else list(named or [])
+
+
+def _check_metrics(metrics: Sequence[str]) -> tuple[str, ...]:
+    if not metrics or isinstance(metrics, str):
+        raise ValueError(f"data.metrics={metrics}: must be a list, such as [recall@1000]")
+    try:
+        list(map(rank_of, metrics))
+    except ValueError as error:
+        raise ValueError(f"data.metrics: {error}") from None
+    return tuple(metrics)
+
+
+def _sample(queries: Dataset, limit: int | None) -> Dataset:
+    if limit is None or limit >= len(queries):
+        return queries
+    # Whatever the seed: runs of several seeds are measured on the same queries.
+    chosen = np.random.default_rng(0).permutation(len(queries))[:limit]
+    return queries.select(sorted(chosen.tolist()))

@@ -1,20 +1,50 @@
 """Hard negatives: documents that each training query is told apart from, and their teacher."""
 
+import hashlib
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from datasets import Dataset
 
+from data_modules.collection import PairSet, TrainingTables
 from data_modules.formats.files import sha256
-from data_modules.formats.named_pairs import LIST, RANKING, RUN, SCORED_TRIPLE, TRIPLE
-from data_modules.lexical import stored_run
-from data_modules.negative_draws import NegativeDraws, Teacher
-from data_modules.pair_rows import NamedRows, PairSet, read_named_rows
-from data_modules.tasks import TrainingTables
+from data_modules.formats.layout import Ranked
+from data_modules.formats.named_pairs import (
+    LIST,
+    RANKING,
+    RUN,
+    SCORED_TRIPLE,
+    TRIPLE,
+    read_pairs,
+)
+from data_modules.store import write_run
+from data_modules.tables import cache_folder, integers, written_once
+from gr_mvdr.evaluation.bm25 import BM25Index, split_words
 from gr_mvdr.evaluation.ranking import tie_order
 from gr_mvdr.parts import part
+from gr_mvdr.progress import track
 
 _KEY = "data.examples.negatives"
+
+
+@dataclass(frozen=True)
+class NamedRows:
+    """What a file says of the queries and documents of a collection.
+
+    Attributes:
+        queries, documents: (lines,) int64 rows, pair by pair as in the file.
+        scores: (lines,) fp32, NaN = none.
+        positive: (lines,) bool, the file says that the document is relevant to the query.
+    """
+
+    queries: np.ndarray
+    documents: np.ndarray
+    scores: np.ndarray
+    positive: np.ndarray
 
 
 class Negatives:
@@ -23,37 +53,33 @@ class Negatives:
     Each time that a pair is drawn, `n` of its query's candidates are drawn with it. Relevant
     documents and those that arrive after training are no candidates, and with a teacher neither is
     a document that it did not score. A query with fewer than `n` candidates takes all, and random
-    other documents beside them.
+    other documents with them.
     """
 
-    def __init__(self, n: int, teacher: str | None = None):
+    def __init__(self, n: int, teacher: str | None = None, path: str | None = None):
         """
         Args:
             n: negatives a query and step.
             teacher: a file with a teacher's scores: a TREC run, or lines
                 `positive_score negative_score query positive negative`; None = no teacher.
+            path: a file that names candidates; None = no file does.
 
         Raises:
             FileNotFoundError: there is no such file.
         """
         self.n = n
-        self.teacher = None if teacher is None else _file("teacher", teacher)
+        self.path, self.teacher = _file("path", path), _file("teacher", teacher)
 
     @cached_property
     def sources(self) -> dict[str, str]:
         """The SHA-256 of each file that is read, by its path."""
-        return {str(file): sha256(file) for file in self.files}
-
-    @property
-    def files(self) -> list[Path]:
-        """What is read."""
-        return [] if self.teacher is None else [self.teacher]
+        return {str(file): sha256(file) for file in (self.path, self.teacher) if file}
 
     def candidates(self, tables: TrainingTables) -> tuple[PairSet, NamedRows | None]:
         """The candidates of the tables' queries, and scores if they came with a teacher's."""
         raise NotImplementedError
 
-    def prepare(self, tables: TrainingTables) -> NegativeDraws:
+    def prepare(self, tables: TrainingTables) -> "NegativeDraws":
         """Reads or computes the negatives of a collection's training pairs.
 
         Raises:
@@ -61,8 +87,8 @@ class Negatives:
         """
         found, scored = self.candidates(tables)
         if self.teacher is not None:
-            scored = read_named_rows(f"{_KEY}.teacher", self.teacher, tables, (RUN, SCORED_TRIPLE))
-        teacher = None if scored is None else Teacher(scored, len(tables.documents))
+            scored = _read_rows(f"{_KEY}.teacher", self.teacher, tables, (RUN, SCORED_TRIPLE))
+        teacher = None if scored is None else _Teacher(scored, len(tables.documents))
         return NegativeDraws(tables, found, teacher, self.n)
 
 
@@ -85,7 +111,7 @@ class Bm25Negatives(Negatives):
         Raises:
             ValueError: it finds nothing for any training query.
         """
-        run = stored_run(tables.queries, tables.documents, tables.bm25, self.depth)
+        run = _bm25_run(tables.queries, tables.documents, tables.bm25, self.depth)
         if tables.training and not run.stat().st_size:
             raise ValueError(
                 f"{_KEY}=bm25: no training query shares a word with a document: negatives=none"
@@ -105,13 +131,8 @@ class RunNegatives(Negatives):
             n, teacher: see `Negatives`.
             depth: the run's best documents of a query, by score.
         """
-        super().__init__(n, teacher)
-        self.path, self.depth = _file("path", path), depth
-
-    @property
-    def files(self) -> list[Path]:
-        """The run and the teacher's file."""
-        return [self.path, *super().files]
+        super().__init__(n, teacher, path)
+        self.depth = depth
 
     def candidates(self, tables: TrainingTables) -> tuple[PairSet, None]:
         """See `Negatives`; without scores the file's order counts."""
@@ -143,26 +164,6 @@ class OwnNegatives(Negatives):
         return _best(f"{_KEY}.name", tables.negatives[self.name], tables, self.depth), None
 
 
-def _best(key: str, file: Path, tables: TrainingTables, depth: int) -> PairSet:
-    """The `depth` best documents of each query in a TREC run; ties as in `Ranking`."""
-    run = read_named_rows(key, file, tables, (RUN, RANKING))
-    # Without scores nothing ties: the file's order counts.
-    ties = np.where(np.isnan(run.scores), 0, _places_in_ties(run.documents, tables))
-    order = np.lexsort((ties, -run.scores, run.queries))
-    queries, documents = run.queries[order], run.documents[order]
-    rank = np.arange(len(queries)) - np.searchsorted(queries, queries)
-    best = rank < depth
-    return PairSet(queries[best], documents[best], len(tables.documents))
-
-
-def _places_in_ties(documents: np.ndarray, tables: TrainingTables) -> np.ndarray:
-    """(n,) int64: the place of each of these rows among documents of equal scores."""
-    distinct, which = np.unique(documents, return_inverse=True)
-    ids = tables.documents["id"][:]
-    order = tie_order([ids[row] for row in distinct.tolist()])
-    return np.argsort(order)[which]
-
-
 @part("negatives")
 class TripleNegatives(Negatives):
     """Random ones of the negatives that triples give a query (MS MARCO; mva §2.3).
@@ -179,17 +180,11 @@ class TripleNegatives(Negatives):
             n: see `Negatives`.
             teacher: see `Negatives`; None = the scores of the triples, if they have any.
         """
-        super().__init__(n, teacher)
-        self.path = _file("path", path)
-
-    @property
-    def files(self) -> list[Path]:
-        """The triples and the teacher's file."""
-        return [self.path, *super().files]
+        super().__init__(n, teacher, path)
 
     def candidates(self, tables: TrainingTables) -> tuple[PairSet, NamedRows | None]:
         """See `Negatives`; a document that a triple calls positive is no candidate of its query."""
-        found = read_named_rows(f"{_KEY}.path", self.path, tables, (TRIPLE, SCORED_TRIPLE, LIST))
+        found = _read_rows(f"{_KEY}.path", self.path, tables, (TRIPLE, SCORED_TRIPLE, LIST))
         size = len(tables.documents)
         positive = PairSet(found.queries[found.positive], found.documents[found.positive], size)
         kept = positive.places(found.queries, found.documents) < 0
@@ -197,8 +192,171 @@ class TripleNegatives(Negatives):
         return PairSet(found.queries[kept], found.documents[kept], size), scored
 
 
-def _file(key: str, path: str) -> Path:
-    file = Path(path).expanduser()
-    if not file.is_file():
+def _file(key: str, path: str | None) -> Path | None:
+    file = None if path is None else Path(path).expanduser()
+    if file is not None and not file.is_file():
         raise FileNotFoundError(f"{_KEY}.{key}={path}: no such file")
     return file
+
+
+def _bm25_run(
+    queries: Dataset, documents: Dataset, bm25: Callable[[], BM25Index], depth: int
+) -> Path:
+    """The TREC run of the `depth` best documents of each query, in the cache of ``datasets``."""
+    made_from = f"bm25/1 {depth} {queries._fingerprint} {documents._fingerprint}"
+    name = f"bm25-{hashlib.sha256(made_from.encode()).hexdigest()[:16]}.trec"
+
+    def search(index: BM25Index) -> Iterator[Ranked]:
+        rows = zip(queries["id"][:], queries["text"][:], strict=True)
+        for query, text in track(rows, "BM25 run", total=len(queries)):
+            for document, score in index.best(split_words(text), depth).items():
+                yield Ranked("", query, document, score)
+
+    run = cache_folder("runs") / name
+    with written_once(run) as partial:
+        if partial is not None:
+            write_run(search(bm25()), partial, "bm25")
+    return run
+
+
+def _best(key: str, file: Path, tables: TrainingTables, depth: int) -> PairSet:
+    """The `depth` best documents of each query in a TREC run; ties as in `Ranking`."""
+    run = _read_rows(key, file, tables, (RUN, RANKING))
+    distinct, which = np.unique(run.documents, return_inverse=True)
+    ids = tables.documents["id"][:]
+    place_in_ties = np.argsort(tie_order([ids[row] for row in distinct.tolist()]))[which]
+    # Without scores nothing ties: the file's order counts.
+    ties = np.where(np.isnan(run.scores), 0, place_in_ties)
+    order = np.lexsort((ties, -run.scores, run.queries))
+    queries, documents = run.queries[order], run.documents[order]
+    rank = np.arange(len(queries)) - np.searchsorted(queries, queries)
+    best = rank < depth
+    return PairSet(queries[best], documents[best], len(tables.documents))
+
+
+def _read_rows(
+    key: str, file: Path, tables: TrainingTables, forms: Sequence[tuple[str, ...]]
+) -> NamedRows:
+    """Reads a file of named pairs and says how many of them name what the tables lack.
+
+    Args:
+        key: of the configuration, for the message.
+        forms: see `read_pairs`.
+
+    Raises:
+        ValueError: a line breaks the format, or, in training, no pair is known.
+    """
+    ids = tables.documents["id"][:]
+    query_rows = {identifier: row for row, identifier in enumerate(tables.queries["id"][:])}
+    document_rows = {ids[row]: row for row in tables.known_rows.tolist()}
+    columns = array("q"), array("q"), array("f"), array("b")
+    other_queries = unknown_documents = 0
+    for pair in track(read_pairs(file, *forms), f"reading {file.name}"):
+        if pair.query not in query_rows:
+            other_queries += 1
+        elif pair.document not in document_rows:
+            unknown_documents += 1
+        else:
+            rows = query_rows[pair.query], document_rows[pair.document]
+            for column, value in zip(columns, (*rows, pair.score, pair.positive), strict=True):
+                column.append(value)
+    used, left_out = len(columns[0]), other_queries + unknown_documents
+    if left_out or not used:
+        said = (
+            f"{other_queries:,} are of queries outside the {tables.split_name} split, "
+            f"{unknown_documents:,} name documents that are not known in training"
+        )
+        if not used and tables.training:
+            raise ValueError(f"{key}={file}: none of its {left_out:,} pairs can be used: {said}")
+        if left_out:
+            print(f"{file}: {used:,} of {used + left_out:,} pairs are used; {said}")
+    kinds = np.int64, np.int64, np.float32, bool
+    return NamedRows(*(np.array(column, kind) for column, kind in zip(columns, kinds, strict=True)))
+
+
+class _Teacher:
+    """A teacher's scores of (query, document) pairs; of a pair scored twice, the first."""
+
+    def __init__(self, scored: NamedRows, n_documents: int):
+        self.pairs = PairSet(scored.queries, scored.documents, n_documents)
+        # One more, which −1 points to, for pairs that it did not score.
+        self.values = np.append(scored.scores[self.pairs.first], np.float32(np.nan))
+
+    def scores(self, query: int | np.ndarray, documents: list[int] | np.ndarray) -> np.ndarray:
+        """(n,) fp32 of a query's (or of n queries') documents; NaN = not scored."""
+        return self.values[self.pairs.places(query, documents)]
+
+
+class NegativeDraws:
+    """The negatives of one collection's training pairs, ready to be drawn."""
+
+    def __init__(
+        self, tables: TrainingTables, candidates: PairSet, teacher: _Teacher | None, n: int
+    ):
+        """
+        Args:
+            tables: whose pairs are numbered.
+            candidates: documents known in training; those in `tables.relevant` are left out here.
+            teacher: None = no scores; n: documents that each draw gives.
+
+        Raises:
+            ValueError: `n` leaves too few documents to draw from.
+        """
+        self.query_rows = integers(tables.pairs, "query_row")
+        self.document_rows = integers(tables.pairs, "document_row")
+        self.relevant = tables.relevant
+        queries, documents = candidates.queries, candidates.documents
+        kept = self.relevant.places(queries, documents) < 0
+        if teacher is not None:
+            kept &= np.isfinite(teacher.scores(queries, documents))
+        self.candidates = PairSet(queries[kept], documents[kept], len(tables.documents))
+        self.known, self.teacher, self.n = tables.known_rows, teacher, n
+        self._check(tables)
+
+    def _check(self, tables: TrainingTables) -> None:
+        split, size = tables.split_name, len(tables.queries)
+        most = len(self.known) - int(self.relevant.counts(size).max(initial=1))
+        if self.n > most:
+            rule = f"must be ≤ {most}, the known documents that are not relevant to a query"
+            raise ValueError(f"{_KEY}.n={self.n}: {rule}")
+        if few := int((self.candidates.counts(size) < self.n).sum()):
+            print(
+                f"{few:,} of {size:,} {split} queries have fewer than {self.n} "
+                "candidates for negatives: random documents fill them up"
+            )
+        if self.teacher is not None:
+            scores = self.teacher.scores(self.query_rows, self.document_rows)
+            if missing := int(np.isnan(scores).sum()):
+                print(f"{missing:,} of {len(scores):,} {split} pairs have no score by the teacher")
+
+    def draw(self, pair: int, rng: np.random.Generator) -> tuple[list[int], list[float] | None]:
+        """n distinct documents for a training pair.
+
+        Returns:
+            Their rows, and a teacher's 1 + n scores of the pair's document and of them.
+        """
+        query, document = int(self.query_rows[pair]), int(self.document_rows[pair])
+        own = self.candidates.of(query)
+        chosen = rng.choice(own, min(self.n, len(own)), replace=False).tolist()
+        rows = self._fill_up(chosen, self.relevant.of(query).tolist(), rng)
+        if self.teacher is None:
+            return rows, None
+        return rows, self.teacher.scores(query, [document, *rows]).tolist()
+
+    def draw_random(
+        self, row: int, rng: np.random.Generator
+    ) -> tuple[list[int], list[float] | None]:
+        """n random documents other than one, whose source is no training query; none is scored."""
+        rows = self._fill_up([], [row], rng)
+        return rows, None if self.teacher is None else [np.nan] * (1 + self.n)
+
+    def _fill_up(
+        self, chosen: list[int], excluded: list[int], rng: np.random.Generator
+    ) -> list[int]:
+        taken = {*chosen, *excluded}
+        while len(chosen) < self.n:
+            row = int(self.known[rng.integers(len(self.known))])
+            if row not in taken:
+                taken.add(row)
+                chosen.append(row)
+        return chosen

@@ -1,20 +1,96 @@
-"""SEAL's full form: titles as keys, special tokens on the sources, unsupervised examples."""
+"""SEAL's training examples: spans that resemble the query; in full SEAL titles and parts, too."""
 
-from functools import cached_property
+from collections.abc import Iterator
+from functools import cached_property, partial
 
 import numpy as np
+from datasets import Features, List, Value
 
-from data_modules.examples import SpanExamples, SpanTask
+from data_modules.collection import TrainingTables
+from data_modules.epoch import Example
+from data_modules.examples import Examples, RetrievalTask
 from data_modules.indexing import DocumentTask, Inputs
-from data_modules.segments import token_spans
-from data_modules.tasks import Example, RetrievalTask, TrainingTables
+from data_modules.spans import sample_starts, span_weights, token_spans
+from data_modules.tables import TokenColumn, cached_table
 from gr_mvdr.batch import cut
 from gr_mvdr.parts import part
+from gr_mvdr.progress import track
 from gr_mvdr.tokenizers import EOS_ID
 
+_WEIGHTS = Features({"weights": List(Value("float32"))})
 # What `tokenizer.special_tokens` must name: the texts that ask for a span and for a title, and the
 # text that ends a title ("|| body", "|| title" and "@@" in SEAL).
 SPECIAL_TOKENS = ("body", "title", "title_end")
+
+
+@part("examples")
+class SpanExamples(Examples):
+    """Query → spans of the document that resemble it: SEAL's targets.
+
+    The weights of the start words are computed once and cached; the spans are drawn in every
+    epoch, from (seed, epoch, pair).
+    """
+
+    def __init__(
+        self,
+        n_spans: int = 10,
+        length: int = 10,
+        temperature: float = 1.0,
+        max_tokens: int | None = None,
+    ):
+        """
+        Args:
+            n_spans: spans a pair and epoch (10 on MS MARCO, 5 on NQ320k in the paper).
+            length: words of a span.
+            temperature: T of the softmax over start words.
+            max_tokens: cut a span's tokens. Keys in search are 10 tokens long, spans 10 words:
+                what lies behind costs time and is never generated. None = the paper's form.
+        """
+        self.n_spans, self.length = n_spans, length
+        self.temperature, self.max_tokens = temperature, max_tokens
+
+    def prepare(self, tables: TrainingTables) -> RetrievalTask:
+        """The examples of a collection's training pairs; reads or computes the start weights."""
+        return _Spans(tables, self)
+
+
+class _Spans(RetrievalTask):
+    def __init__(self, tables: TrainingTables, examples: SpanExamples):
+        super().__init__(tables)
+        self.examples = examples
+        made = (tables.pairs, tables.queries, tables.documents)
+        fingerprints = [table._fingerprint for table in made]
+        weights = partial(_start_weights, tables, examples.temperature)
+        made_from = ("span-weights/2", str(examples.temperature), *fingerprints)
+        self.weights = cached_table(weights, _WEIGHTS, *made_from)
+
+    @property
+    def has_targets(self) -> np.ndarray:
+        # A text may be all characters that the tokeniser drops.
+        words = TokenColumn(self.tables.documents, "word_starts").lengths
+        return (words > 0) & (self.tables.document_tokens.lengths > 0)
+
+    def pair_targets(self, pair: int, rng: np.random.Generator) -> list[list[int]]:
+        weights = np.asarray(self.weights[pair]["weights"])
+        return self._spans(int(self.document_rows[pair]), weights, rng)
+
+    def targets(self, row: int, source: list[int], rng: np.random.Generator) -> list[list[int]]:
+        text = self.tables.tokenizer.decode(source, skip_special_tokens=True)
+        passage = self.tables.documents[row]["text"]
+        return self._spans(row, span_weights(text, passage, self.examples.temperature), rng)
+
+    def _spans(self, row: int, weights: np.ndarray, rng: np.random.Generator) -> list[list[int]]:
+        starts = sample_starts(weights, self.examples.n_spans, rng)
+        spans = token_spans(self.tables.documents[row], starts, self.examples.length)
+        longest = self.tables.document_length
+        return [cut(span[: self.examples.max_tokens], longest, EOS_ID) for span in spans]
+
+
+def _start_weights(tables: TrainingTables, temperature: float) -> Iterator[dict]:
+    for pair in track(tables.pairs, "span weights", total=len(tables.pairs)):
+        query = tables.queries[pair["query_row"]]["text"]
+        document = tables.documents[pair["document_row"]]["text"]
+        yield {"weights": span_weights(query, document, temperature)}
 
 
 @part("examples")
@@ -33,13 +109,13 @@ class SealExamples(SpanExamples):
         return _Seal(tables, self)
 
 
-class _Seal(SpanTask):
+class _Seal(_Spans):
     """Numbers below the number of pairs are their spans, the ones from there on titles."""
 
     def __init__(self, tables: TrainingTables, examples: SpanExamples):
         super().__init__(tables, examples)
-        self.marked = _Marked(tables)
-        self.titled = np.flatnonzero(self.marked.has_title[self.document_rows])
+        self.texts = _SealTexts(tables)
+        self.titled = np.flatnonzero(self.texts.has_title[self.document_rows])
 
     def numbers(self, rng: np.random.Generator) -> np.ndarray:
         return np.concatenate([self.pairs, len(self.document_rows) + np.arange(len(self.titled))])
@@ -47,13 +123,13 @@ class _Seal(SpanTask):
     def draw(self, number: int, rng: np.random.Generator) -> Example:
         n_pairs = len(self.document_rows)
         pair = number if number < n_pairs else self.titled[number - n_pairs]
-        row, mark = self.document_rows[pair], "body" if number < n_pairs else "title"
-        targets = self.targets(pair, rng) if mark == "body" else [self.marked.title(row)]
-        source = self.marked.source(self.query(pair), mark)
+        row, asked = self.document_rows[pair], "body" if number < n_pairs else "title"
+        targets = self.pair_targets(pair, rng) if asked == "body" else [self.texts.title(row)]
+        source = self.texts.source(self.query(pair), asked)
         return Example(source, targets, row, relevant=self.relevant(pair))
 
-    def example(self, source: list[int], row: int, rng: np.random.Generator) -> Example:
-        return super().example(self.marked.source(source, "body"), row, rng)
+    def make_example(self, source: list[int], row: int, rng: np.random.Generator) -> Example:
+        return super().make_example(self.texts.source(source, "body"), row, rng)
 
     @cached_property
     def lengths(self) -> np.ndarray:
@@ -63,7 +139,7 @@ class _Seal(SpanTask):
 
 @part("inputs")
 class UnsupervisedParts(Inputs):
-    """Parts of a document that answer each other, for `Indexing`.
+    """Parts of a document as sources and targets of each other, for `Indexing`.
 
     Drawn uniformly: document → title, span → title, title → span, span → another span. Sources
     carry the special tokens of `SealExamples`. Without a title only span → another span is left.
@@ -84,28 +160,25 @@ class UnsupervisedParts(Inputs):
 
 class _Parts:
     def __init__(self, tables: TrainingTables, inputs: UnsupervisedParts):
-        self.tables, self.inputs, self.marked = tables, inputs, _Marked(tables)
+        self.tables, self.inputs, self.texts = tables, inputs, _SealTexts(tables)
         self.rows = np.flatnonzero(tables.document_tokens.lengths)
 
     def draw(self, row: int, rng: np.random.Generator) -> Example:
         document = self.tables.documents[row]
-        kind = int(rng.integers(4)) if self.marked.has_title[row] else 3
-        one, another = self._spans(document, rng)
-        if kind < 2:
-            source = document["tokens"] if kind == 0 else one
-            source = self.marked.source(self._ended(source), "title")
-            return Example(source, [self.marked.title(row)], row)
-        source = document["title_tokens"] if kind == 2 else another
-        source = self.marked.source(self._ended(source), "body")
-        return Example(source, [self._ended(one[: self.inputs.max_tokens])], row)
-
-    def _spans(self, document: dict, rng: np.random.Generator) -> list[list[int]]:
-        """Two spans that start at different words; a document no longer than one has only one."""
+        kind = int(rng.integers(4)) if self.texts.has_title[row] else 3
+        # Two spans that start at different words; a document no longer than one has only one.
         starts = max(1, len(document["word_starts"]) - self.inputs.length + 1)
         chosen = rng.choice(starts, size=2, replace=starts < 2)
-        return token_spans(document, chosen.tolist(), self.inputs.length)
+        one, another = token_spans(document, chosen.tolist(), self.inputs.length)
+        if kind < 2:
+            source = document["tokens"] if kind == 0 else one
+            source = self.texts.source(self._end(source), "title")
+            return Example(source, [self.texts.title(row)], row)
+        source = document["title_tokens"] if kind == 2 else another
+        source = self.texts.source(self._end(source), "body")
+        return Example(source, [self._end(one[: self.inputs.max_tokens])], row)
 
-    def _ended(self, tokens: list[int]) -> list[int]:
+    def _end(self, tokens: list[int]) -> list[int]:
         return cut(tokens, self.tables.document_length, EOS_ID)
 
     @cached_property
@@ -114,7 +187,7 @@ class _Parts:
         return np.full(len(self.tables.documents), self.inputs.length)
 
 
-class _Marked:
+class _SealTexts:
     """Sources and titles with the special tokens of `tokenizer.special_tokens`."""
 
     def __init__(self, tables: TrainingTables):
@@ -123,13 +196,13 @@ class _Marked:
             raise ValueError(
                 f"tokenizer.special_tokens: {', '.join(missing)} missing, SEAL's titles need it"
             )
-        self.special_tokens, self.titles = tables.special_tokens, tables.documents["title_tokens"]
-        self.longest = tables.document_length
+        self.special_tokens = tables.special_tokens
+        self.titles, self.longest = tables.documents["title_tokens"], tables.document_length
         self.has_title = np.array([len(title) > 0 for title in self.titles])
 
-    def source(self, tokens: list[int], mark: str) -> list[int]:
-        """The mark between a text, which keeps its length, and its end token."""
-        return [*tokens[:-1], *self.special_tokens[mark], EOS_ID]
+    def source(self, tokens: list[int], asked: str) -> list[int]:
+        """What is asked for, between a text, which keeps its length, and its end token."""
+        return [*tokens[:-1], *self.special_tokens[asked], EOS_ID]
 
     def title(self, row: int) -> list[int]:
         """The title's key: its tokens and what ends it."""

@@ -1,6 +1,7 @@
 """The sources of collections: one data module each, which only says where texts come from."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from data_modules.almanac import almanac
 from data_modules.builders.msmarco_doc import msmarco_doc
@@ -13,102 +14,71 @@ from gr_mvdr.parts import part
 
 
 @part("data")
+@dataclass(kw_only=True, eq=False, repr=False)
 class AlmanacDataModule(RetrievalDataModule):
-    """The generated collection."""
+    """The generated collection. Args: see `almanac`, and `RetrievalDataModule`."""
 
-    def __init__(self, n_documents: int, train_questions: int, collection_seed: int, **options):
-        """
-        Args:
-            n_documents, train_questions, collection_seed: see `almanac`.
-            options: of `RetrievalDataModule`.
-        """
-        super().__init__(**options)
-        self.arguments = dict(
-            n_documents=n_documents, train_questions=train_questions, seed=collection_seed
-        )
+    n_documents: int
+    train_questions: int
+    collection_seed: int
 
     def read(self) -> Collection:
-        return almanac(**self.arguments)
+        return almanac(self.n_documents, self.collection_seed, self.train_questions)
 
 
 @part("data")
+@dataclass(kw_only=True, eq=False, repr=False)
 class FilesDataModule(RetrievalDataModule):
-    """Files in one of the formats of `data_modules.formats`."""
+    """Files in one of the formats of `data_modules.formats`.
 
-    def __init__(self, path: str, format: str | None = None, **options):
-        """
-        Args:
-            path: a folder, or a file of a format that is one file.
-            format: its name; None = found out.
-            options: of `RetrievalDataModule`.
-        """
-        super().__init__(**options)
-        self.path, self.format = path, format
+    Args:
+        path: a folder, or a file of a format that is one file.
+        format: its name; None = found out.
+    """
+
+    path: str
+    format: str | None = None
 
     def read(self) -> Collection:
         return self.collect(read_layout(self.path, self.format))
 
 
 @part("data")
+@dataclass(kw_only=True, eq=False, repr=False)
 class Nq320kDataModule(RetrievalDataModule):
-    """NQ320k from the raw Natural Questions."""
+    """NQ320k from the raw Natural Questions. Args: see `nq320k`, and `RetrievalDataModule`."""
 
-    def __init__(
-        self,
-        path: str,
-        text: str | Sequence[str] = ("abstract", "content"),
-        first_tokens: int | None = None,
-        title_vocabulary: str | None = None,
-        check_counts: bool = True,
-        **options,
-    ):
-        """
-        Args:
-            path, text, first_tokens, title_vocabulary, check_counts: see `nq320k`.
-            options: of `RetrievalDataModule`.
-        """
-        super().__init__(**options)
-        self.arguments = dict(
-            path=path,
-            text=text if isinstance(text, str) else list(text),
-            first_tokens=first_tokens,
-            title_vocabulary=title_vocabulary,
-            check_counts=check_counts,
-        )
+    path: str
+    text: str | Sequence[str] = ("abstract", "content")
+    first_tokens: int | None = None
+    title_vocabulary: str | None = None
+    check_counts: bool = True
 
     def read(self) -> Collection:
-        return self.collect(nq320k(**self.arguments))
+        text = self.text if isinstance(self.text, str) else list(self.text)
+        options = self.first_tokens, self.title_vocabulary, self.check_counts
+        return self.collect(nq320k(self.path, text, *options))
 
 
 @part("data")
+@dataclass(kw_only=True, eq=False, repr=False)
 class MsmarcoDocDataModule(RetrievalDataModule):
-    """MS MARCO documents that have a training judgement, or are listed."""
+    """MS MARCO documents that have a training judgement, or are listed. Args: see `msmarco_doc`."""
 
-    def __init__(self, path: str, document_ids: str | None = None, **options):
-        """
-        Args:
-            path, document_ids: see `msmarco_doc`.
-            options: of `RetrievalDataModule`.
-        """
-        super().__init__(**options)
-        self.path, self.document_ids = path, document_ids
+    path: str
+    document_ids: str | None = None
 
     def read(self) -> Collection:
         return self.collect(msmarco_doc(self.path, self.document_ids))
 
 
 @part("data")
+@dataclass(kw_only=True, eq=False, repr=False)
 class PublicDataModule(RetrievalDataModule):
-    """A public collection by name."""
+    """A public collection by name. Args: see `public`, and `RetrievalDataModule`."""
 
-    def __init__(self, name: str, path: str | None = None, **options):
-        """
-        Args:
-            name, path: see `public`.
-            options: of `RetrievalDataModule`.
-        """
-        super().__init__(**options)
-        self.arguments = dict(name=name, path=path)
+    name: str = field()  # Lightning's own attribute of this name is no default
+    path: str | None = None
 
     def read(self) -> Collection:
-        return self.collect(public(**self.arguments))
+        return self.collect(public(self.name, self.path))

@@ -1,8 +1,11 @@
-"""Spans of a passage: SEAL's training targets, and fixed windows for leak-free reranking."""
+"""Spans of a document: SEAL's training targets, and the segments that reranking decodes."""
 
+import zlib
 from collections.abc import Sequence
 
 import numpy as np
+
+from gr_mvdr.parts import part
 
 # Words at which no span begins (single letters are what is left of contractions).
 STOPWORDS = frozenset(
@@ -51,6 +54,11 @@ def span_weights(query: str, passage: str, temperature: float = 1.0, window: int
     return weights / weights.sum()
 
 
+def _windows(words: list[str], width: int) -> list[str]:
+    """The window that starts at each word; those at the end are shorter."""
+    return [" ".join(words[start : start + width]) for start in range(len(words))]
+
+
 def sample_starts(weights: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
     """Draws n start words with replacement: (n,) int64, from weights as `span_weights` gives.
 
@@ -62,49 +70,66 @@ def sample_starts(weights: np.ndarray, n: int, rng: np.random.Generator) -> np.n
     return np.searchsorted(cumulative / cumulative[-1], rng.random(n), side="right")
 
 
-def sample_spans(
-    query: str,
-    passage: str,
-    n_spans: int,
-    rng: np.random.Generator,
-    length: int = 10,
-    temperature: float = 1.0,
-) -> list[str]:
-    """Draws spans of `length` words that resemble the query: SEAL's training targets of a pair.
+def token_spans(document: dict, starts: Sequence[int], length: int) -> list[list[int]]:
+    """The tokens of the `length` words from each start on; fewer at the document's end.
 
-    To draw afresh in each epoch, keep `span_weights` and call `sample_starts` and `spans_at`.
-
-    Returns:
-        n_spans strings in the passage's own case; one that starts near the end is shorter. A
-        passage without words has none.
-    Raises:
-        ValueError: as `span_weights`, or a length below 1.
+    Args:
+        document: a row with `tokens` and `word_starts`.
+        starts: word numbers.
+        length: in words.
     """
-    starts = sample_starts(span_weights(query, passage, temperature), n_spans, rng)
-    return spans_at(passage, starts, length)
+    tokens = document["tokens"]
+    bounds = [*document["word_starts"], len(tokens)]
+    last = len(bounds) - 1
+    return [tokens[bounds[start] : bounds[min(start + length, last)]] for start in starts]
 
 
-def spans_at(passage: str, starts: Sequence[int], length: int = 10) -> list[str]:
-    """The up to `length` words of the passage from each start on, in their own case."""
-    if length < 1:
-        raise ValueError(f"length={length}: must be ≥ 1")
-    words = passage.split()
-    return [" ".join(words[start : start + length]) for start in starts]
+@part("segments")
+class FixedWindows:
+    """Consecutive windows over the document's first tokens: they do not look at the query."""
+
+    def __init__(self, length: int = 10, document_length: int = 256):
+        """
+        Args:
+            length: tokens a window, the length of a key in search.
+            document_length: tokens of the document that are looked at, the end token included.
+
+        Raises:
+            ValueError: a length below 1.
+        """
+        if length < 1:
+            raise ValueError(f"length={length}: must be ≥ 1")
+        self.length, self.document_length = length, document_length
+
+    def __call__(self, query: str, document: dict) -> list[list[int]]:
+        """Token lists of one document; the last may be shorter."""
+        tokens = document["tokens"][: self.document_length - 1]  # a batch adds the end token
+        return [tokens[i : i + self.length] for i in range(0, len(tokens), self.length)]
 
 
-def fixed_windows(tokens: Sequence[int], length: int) -> list[Sequence[int]]:
-    """Cuts a document's tokens into consecutive windows: segments that do not look at a query.
+@part("segments")
+class SampledSpans:
+    """Spans drawn by similarity to the query, as in training: the paper's rerank setting.
 
-    Returns:
-        windows of `length` tokens that do not overlap; the last may be shorter.
-    Raises:
-        ValueError: a length below 1.
+    A document without text has none, nor has a span of words without a token.
+
+    Lexical overlap leaks into the score this way (facts: reranking by a generative model).
     """
-    if length < 1:
-        raise ValueError(f"length={length}: must be ≥ 1")
-    return [tokens[start : start + length] for start in range(0, len(tokens), length)]
 
+    def __init__(self, n_spans: int = 3, length: int = 10, temperature: float = 1.0, seed: int = 0):
+        """
+        Args:
+            n_spans: spans a document.
+            length: words a span.
+            temperature: T of the softmax over start words.
+            seed: the same pair gets the same spans in every run of the same seed.
+        """
+        self.n_spans, self.length = n_spans, length
+        self.temperature, self.seed = temperature, seed
 
-def _windows(words: list[str], width: int) -> list[str]:
-    """The window that starts at each word; those at the end are shorter."""
-    return [" ".join(words[start : start + width]) for start in range(len(words))]
+    def __call__(self, query: str, document: dict) -> list[list[int]]:
+        """Token lists of one document."""
+        pair = zlib.crc32(f"{query}\n{document['id']}".encode())
+        weights = span_weights(query, document["text"], self.temperature)
+        starts = sample_starts(weights, self.n_spans, np.random.default_rng((self.seed, pair)))
+        return [span for span in token_spans(document, starts, self.length) if span]

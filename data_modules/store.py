@@ -3,22 +3,20 @@
 import errno
 import hashlib
 import json
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import datasets
 import pyarrow as pa
-from datasets import Dataset
+from datasets import Dataset, Features
 
-from data_modules.arrow_file import open_table, write_table
 from data_modules.collection import DOCUMENTS, JUDGEMENTS, QUERIES, Collection
 from data_modules.formats.files import PACKED, sha256
-from data_modules.formats.layout import Layout, LayoutChecks
-from data_modules.ranked_runs import write_run
-from data_modules.room import check_room
-from data_modules.written_once import written_once
+from data_modules.formats.layout import Layout, LayoutChecks, Ranked
+from data_modules.tables import cache_folder, open_table, write_table, written_once
 from gr_mvdr.files.arrays import checksum, read_sealed, verify, write_sealed
 from gr_mvdr.progress import track
 
@@ -35,7 +33,7 @@ def collect(
 
     Args:
         layout: what a reader found.
-        store: where collections are kept; None = beside the cache of ``datasets``.
+        store: where collections are kept; None = next to the cache of ``datasets``.
         empty_documents: "refuse", or "keep" those that have neither title nor text.
 
     Raises:
@@ -43,14 +41,15 @@ def collect(
             differ from those that were expected; nothing is left behind.
         OSError: the disk has too little room.
     """
-    place = Path(store).expanduser() if store else _default_store()
+    place = Path(store).expanduser() if store else cache_folder("collections")
     sources = source_hashes(layout, place)
     options = {**layout.options, "empty_documents": empty_documents}
     key = _key(sources, options)
     folder = place / f"{layout.name}-{key[:12]}"
     with written_once(folder) as partial:
         if partial is not None:
-            check_room(f"data.store={place}: {layout.name}", place, _needed_bytes(layout))
+            needed = layout.needed_bytes or sum(map(_text_bytes, layout.files))
+            check_room(f"data.store={place}: {layout.name}", place, needed)
             partial.mkdir()
             try:
                 counts = _write(layout, partial, LayoutChecks(layout, empty_documents))
@@ -58,10 +57,6 @@ def collect(
                 raise OSError(f"data.store={place}: could not be written: {error}") from None
             _write_manifest(partial, layout, sources, options, counts)
     return open_collection(folder)
-
-
-def _default_store() -> Path:
-    return Path(datasets.config.HF_DATASETS_CACHE) / "collections"
 
 
 def _key(sources: Mapping[str, str], options: Mapping[str, Any]) -> str:
@@ -94,30 +89,41 @@ def _kept_hash(kept: Path, file: Path) -> str:
         return sha256(file)  # a store that only others fill
 
 
-def _needed_bytes(layout: Layout) -> int:
-    return layout.needed_bytes or sum(_text_bytes(file) for file in layout.files)
-
-
 def _text_bytes(file: Path) -> int:
     return file.stat().st_size * (_UNPACKED if file.suffix in PACKED else 1)
 
 
+def check_room(what: str, folder: Path, needed: int) -> None:
+    """Refuses to begin what the disk cannot hold.
+
+    Args:
+        what: takes the room, for the message: begins with the key that the user can change.
+        folder: where it is written; needed: bytes.
+
+    Raises:
+        OSError: fewer bytes are free.
+    """
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise OSError(f"{what} takes about {_amount(needed)}, {_amount(free)} are free")
+
+
+def _amount(size: int) -> str:
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
+
+
 def _write(layout: Layout, folder: Path, checks: LayoutChecks) -> dict[str, int]:
-    """All tables and runs of a layout; answers how many rows each has."""
-    counts = {
-        "documents": write_table(
-            folder / "documents.arrow",
-            DOCUMENTS,
-            track(checks.documents(), f"{layout.name}: documents"),
-        ),
-        "queries": write_table(
-            folder / "queries.arrow", QUERIES, track(checks.queries(), f"{layout.name}: queries")
-        ),
-    }
+    """All tables and runs of a layout; returns how many rows each has."""
+
+    def write(name: str, features: Features, rows: Iterable[Mapping]) -> int:
+        rows = track(rows, f"{layout.name}: {Path(name).name}")
+        return write_table(folder / f"{name}.arrow", features, rows)
+
+    counts = {"documents": write("documents", DOCUMENTS, checks.documents())}
+    counts["queries"] = write("queries", QUERIES, checks.queries())
     (folder / "qrels").mkdir()
     for split in checks.splits():
-        rows = track(checks.judgements(split), f"{layout.name}: {split}")
-        counts[split] = write_table(folder / "qrels" / f"{split}.arrow", JUDGEMENTS, rows)
+        counts[split] = write(f"qrels/{split}", JUDGEMENTS, checks.judgements(split))
     for kind, runs in (("candidates", layout.candidates), ("negatives", layout.negatives)):
         for name, ranked in runs.items():
             (folder / kind).mkdir(exist_ok=True)
@@ -125,6 +131,21 @@ def _write(layout: Layout, folder: Path, checks: LayoutChecks) -> dict[str, int]
                 checks.ranked(kind, ranked), folder / kind / f"{name}.trec"
             )
     return counts
+
+
+def write_run(ranked: Iterable[Ranked], file: Path, tag: str = "given") -> int:
+    """Writes a TREC run, ``query Q0 document rank score tag``; returns how many lines it has.
+
+    Args:
+        ranked: a query's documents together, in the order of their ranks.
+    """
+    count = 0
+    with file.open("w", encoding="utf-8") as run:
+        for query, documents in groupby(ranked, key=lambda row: row.query_id):
+            for rank, row in enumerate(documents, start=1):
+                run.write(f"{query} Q0 {row.document_id} {rank} {row.score!r} {tag}\n")
+                count += 1
+    return count
 
 
 def _write_manifest(
@@ -174,8 +195,9 @@ def _opened(folder: Path) -> Collection:
     for name, expected in manifest.get("files", {}).items():
         verify(folder / name, expected)
 
-    def table(name: str, features: datasets.Features, rows: int) -> Dataset:
-        found = open_table(folder / f"{name}.arrow", features, f"{folder.name}-{name}")
+    def table(name: str, features: Features, rows: int) -> Dataset:
+        fingerprint = hashlib.sha256(f"{folder.name}-{name}".encode()).hexdigest()[:32]
+        found = open_table(folder / f"{name}.arrow", features, fingerprint)
         if len(found) != rows:
             raise ValueError(f"{name} has {len(found):,} rows, not {rows:,}")
         return found

@@ -1,29 +1,31 @@
-"""From text columns to token columns: one tokeniser a run, every step cached."""
+"""From text columns to token columns: cleaned, joined, tokenised; every step cached."""
 
 import hashlib
-import json
 import re
+import string
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from html.parser import HTMLParser
 from itertools import chain
 from pathlib import Path
 
-import datasets
+import ftfy
 import numpy as np
 from datasets import Dataset, Features, List, Value
 from transformers import PreTrainedTokenizerBase
 
-from data_modules.arrow_file import TABLE, kept_table
-from data_modules.cleaning import cleaned
-from data_modules.collection import no_bars
-from data_modules.written_once import written_once
+from data_modules.tables import TABLE, cache_folder, kept_table, no_bars, short_hash, written_once
 from gr_mvdr.tokenizers import UNK_ID, build_word_tokenizer, load_tokenizer, train_tokenizer
 
 _WORD = re.compile(r"\S+")
 SEPARATOR = " | "  # between the fields of a document
 _INTEGERS = List(Value("int32"))
 _LEARNED_FROM = 50_000  # documents, and queries, that a new tokeniser learns its pieces from
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+# Elements whose content is no text. Without an end they are a mention ("the <style> tag is …").
+_SILENT = [re.compile(rf"(?is)<{tag}(?=[\s>])[^>]*>.*?</{tag}\s*>") for tag in ("script", "style")]
+_SILENT_ENDS = re.compile(r"(?i)</(?:script|style)\s*>")
 
 
 def collection_tokenizer(
@@ -53,13 +55,9 @@ def collection_tokenizer(
     """
     if unit not in ("piece", "word"):
         raise ValueError(f"tokenizer.unit={unit}: must be piece or word")
-    if unit == "word":
-        key = _key("word/1", documents._fingerprint, queries._fingerprint)
-        return _kept(key, lambda: build_word_tokenizer(_texts(documents, queries)))
-    if backbone is None and path is None:
-        return _trained(
-            documents, queries, vocab_size, lowercase, list((special_tokens or {}).values())
-        )
+    if unit == "word" or (backbone is None and path is None):
+        special = list((special_tokens or {}).values())
+        return _make_tokenizer(documents, queries, unit, vocab_size, lowercase, special)
     loaded = load_tokenizer(path or backbone)
     if backbone is None and len(loaded) > vocab_size:
         raise ValueError(
@@ -69,27 +67,29 @@ def collection_tokenizer(
     return loaded
 
 
-def _trained(
+def _make_tokenizer(
     documents: Dataset,
     queries: Dataset,
+    unit: str,
     vocab_size: int,
     lowercase: bool,
-    special_tokens: list[str],
+    special: list[str],
 ) -> PreTrainedTokenizerBase:
-    fingerprints = documents._fingerprint, queries._fingerprint
-    texts = (_spread(table, _LEARNED_FROM) for table in (documents, queries))
-    return _kept(
-        _key("unigram/6", _LEARNED_FROM, *fingerprints, vocab_size, lowercase, *special_tokens),
-        lambda: train_tokenizer(chain(_texts(*texts), special_tokens), vocab_size, lowercase),
-    )
-
-
-def _kept(key: str, make: Callable[[], PreTrainedTokenizerBase]) -> PreTrainedTokenizerBase:
-    """The tokeniser of a key, made once."""
-    path = Path(datasets.config.HF_DATASETS_CACHE) / "tokenizers" / f"{key}.json"
+    """A tokeniser of the collection's own words or pieces, made once."""
+    made_from = documents._fingerprint, queries._fingerprint
+    if unit == "word":
+        key = short_hash("word/1", *made_from)
+    else:
+        key = short_hash("unigram/6", _LEARNED_FROM, *made_from, vocab_size, lowercase, *special)
+    path = cache_folder("tokenizers") / f"{key}.json"
     with written_once(path) as partial:
         if partial is not None:
-            make().backend_tokenizer.save(str(partial))
+            if unit == "word":
+                made = build_word_tokenizer(_texts(documents, queries))
+            else:
+                texts = (_spread(table, _LEARNED_FROM) for table in (documents, queries))
+                made = train_tokenizer(chain(_texts(*texts), special), vocab_size, lowercase)
+            made.backend_tokenizer.save(str(partial))
     return load_tokenizer(path)
 
 
@@ -106,11 +106,11 @@ def _texts(documents: Dataset, queries: Dataset) -> Iterator[str]:
             yield from rows["text"]
 
 
-def clean(table: Dataset, steps: list[str]) -> Dataset:
+def clean_table(table: Dataset, steps: list[str]) -> Dataset:
     """Replaces `text`, and `title` where there is one, by their cleaned form.
 
     Args:
-        steps: of `data_modules.cleaning`; none = the table as it is.
+        steps: of `clean_text`; none = the table as it is.
 
     Raises:
         ValueError: an unknown step.
@@ -119,10 +119,68 @@ def clean(table: Dataset, steps: list[str]) -> Dataset:
         return table
     names = [name for name in ("title", "text") if name in table.column_names]
 
-    def cleaned_rows(rows: dict) -> dict:
-        return {name: [cleaned(text, steps) for text in rows[name]] for name in names}
+    def clean_rows(rows: dict) -> dict:
+        return {name: [clean_text(text, steps) for text in rows[name]] for name in names}
 
-    return _map(table, cleaned_rows, _key("clean/3", table._fingerprint, steps), "cleaning")
+    return _map(table, clean_rows, short_hash("clean/3", table._fingerprint, steps), "cleaning")
+
+
+class _Text(HTMLParser):
+    """The text between tags, entities replaced by their characters."""
+
+    def __init__(self):
+        super().__init__(convert_charrefs=True)
+        self.parts: list[str] = []
+
+    def set_cdata_mode(self, *_, **__) -> None:
+        """Every tag is an ordinary one: what follows a lone <script> or <style> is read on."""
+
+    def handle_data(self, data: str) -> None:
+        self.parts.append(data)
+
+
+def _without_silent(text: str) -> str:
+    # Only up to the last end: behind it every mention would be searched to the end of the text.
+    ends = [found.end() for found in _SILENT_ENDS.finditer(text)]
+    if not ends:
+        return text
+    head, tail = text[: ends[-1]], text[ends[-1] :]
+    for element in _SILENT:
+        head = element.sub("", head)
+    return head + tail
+
+
+def _without_tags(text: str) -> str:
+    parser = _Text()
+    parser.feed(_without_silent(text))
+    parser.close()
+    return "".join(parser.parts)
+
+
+STEPS: dict[str, Callable[[str], str]] = {
+    "html": _without_tags,
+    "unicode": lambda text: ftfy.fix_text(text, normalization="NFC"),
+    "punctuation": lambda text: text.translate(_PUNCTUATION),
+}
+
+
+def clean_text(text: str, steps: Sequence[str]) -> str:
+    """A text after some steps of Wu's T5-SEAL, in their order; white space becomes single blanks.
+
+    Args:
+        steps: "html" removes tags and replaces entities, "unicode" repairs what was decoded wrongly
+            (ftfy) and normalises to NFC, "punctuation" removes the punctuation marks of ASCII and
+            leaves nothing in their place ("don't" → "dont"). Wu's texts went through unicode,
+            html, punctuation.
+
+    Raises:
+        ValueError: an unknown step.
+    """
+    for step in steps:
+        if step not in STEPS:
+            raise ValueError(f"data.cleaning=[{step}]: must be of {', '.join(STEPS)}")
+        text = " ".join(STEPS[step](text).split())
+    return text
 
 
 def join_fields(documents: Dataset, fields: list[str]) -> Dataset:
@@ -142,7 +200,7 @@ def join_fields(documents: Dataset, fields: list[str]) -> Dataset:
         texts = zip(*(rows[field] for field in fields), strict=True)
         return {"text": [SEPARATOR.join(filter(None, parts)) for parts in texts]}
 
-    key = _key("join/1", documents._fingerprint, list(fields))
+    key = short_hash("join/1", documents._fingerprint, list(fields))
     return _map(documents, join, key, "joining fields")
 
 
@@ -164,7 +222,7 @@ def add_tokens(table: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
             columns.append(tokenizer(rows["title"], add_special_tokens=False)["input_ids"])
         return dict(zip(names, columns, strict=True))
 
-    key = _key("tokens/4", table._fingerprint, vocabulary_hash(tokenizer))
+    key = short_hash("tokens/4", table._fingerprint, vocabulary_hash(tokenizer))
     return _map(table, tokenise, key, "tokenising", **{name: _INTEGERS for name in names})
 
 
@@ -240,7 +298,3 @@ def _map(table: Dataset, function: Callable, key: str, description: str, **new: 
     source = Path(table.cache_files[0]["filename"])
     tables = source.parents[1] if source.name == TABLE else source.parent / "tables"
     return kept_table(tables / key, features, key, mapped)
-
-
-def _key(*causes) -> str:
-    return hashlib.sha256(json.dumps(causes).encode()).hexdigest()[:32]

@@ -85,6 +85,24 @@ def pad(sequences: Sequence[Sequence[int]], pad_id: int = 0) -> tuple[Tensor, Te
     return ids, mask
 
 
+def append_documents(index: Sequence[int], further: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Where further documents of a batch go: behind its own, each document once.
+
+    Args:
+        index: numbers of the batch's documents; further: of those to append, such as negatives.
+
+    Returns:
+        The places in `further` of those that are new, and the row in the batch of each of them.
+    """
+    row_of = {number: row for row, number in enumerate(index)}
+    new = []
+    for place, number in enumerate(further):
+        if number not in row_of:
+            row_of[number] = len(index) + len(new)
+            new.append(place)
+    return new, [row_of[number] for number in further]
+
+
 def length_mask(lengths: Tensor) -> Tensor:
     """(B,) int64 lengths → (B, L) bool, True = a real token; L is the longest, at least 1."""
     return torch.arange(max(1, int(lengths.max()))) < lengths.unsqueeze(1)

@@ -81,7 +81,7 @@ def measure_framework_ranking(model: Any, data: Any, queries: int) -> Findings:
 def _candidate_pairs(model: Any, data: Any, split: str, queries: Any) -> list[tuple[int, int]]:
     """(row of the query, row of the document) of all candidates that the model knows."""
     row = {identifier: number for number, identifier in enumerate(data.documents["id"][:])}
-    candidates = data.candidates(split, queries)
+    candidates = data.list_candidates(split, queries)
     found = [(n, row[name]) for n, q in enumerate(queries["id"][:]) for name in candidates[q]]
     return [(query, document) for query, document in found if model.covers(document)]
 

@@ -137,7 +137,7 @@ def _retrieval(
     """Feature map, or "exact" → the quality of searching the corpus by it."""
     split = data.test_splits[0]
     chosen = spread(data.test_queries(split), queries)
-    sample = spread(data.queries(data.options["train_split"]), _SAMPLE)
+    sample = spread(data.queries(data.train_split), _SAMPLE)
     depth = DEPTH + data.drop_identical
     rankings = kernel_rankings(model, data.documents, chosen, sample, features, depth)
     found = {}

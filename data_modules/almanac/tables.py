@@ -11,7 +11,8 @@ from data_modules.almanac.people import Person, Work
 from data_modules.almanac.places import Building, Event, Settlement
 from data_modules.almanac.prose import ask, describe
 from data_modules.almanac.world import Permutation, World
-from data_modules.collection import DOCUMENTS, JUDGEMENTS, Collection, cached_table
+from data_modules.collection import DOCUMENTS, JUDGEMENTS, Collection
+from data_modules.tables import cached_table
 
 _SPANS = List({"start": Value("int64"), "end": Value("int64")})
 QUESTIONS = Features(

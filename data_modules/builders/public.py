@@ -20,14 +20,13 @@ import datasets
 from datasets import Features, Value
 
 from data_modules.builders import entity_questions
-from data_modules.collection import no_bars
 from data_modules.formats import beir, trec
 from data_modules.formats.files import find, find_all, given_path, needed, page_hint, unpacking
 from data_modules.formats.layout import Document, Judgement, Layout, Query
 from data_modules.formats.lines import integer, json_lines, string, word
 from data_modules.formats.tables import rows, table_documents
-from data_modules.room import check_room
-from data_modules.written_once import written_once
+from data_modules.store import check_room
+from data_modules.tables import no_bars, written_once
 
 # BEIR's judgements on the hub by split; its "validation" is BEIR's dev.
 _BEIR_SPLITS = {

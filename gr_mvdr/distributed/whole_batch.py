@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from gr_mvdr.batch import PairBatch
+from gr_mvdr.batch import PairBatch, append_documents
 from gr_mvdr.distributed.ranks import gather, slice_for_rank, world_size
 
 Encoded = TypeVar("Encoded")
@@ -49,14 +49,10 @@ def assembled(parts: Sequence[PairBatch]) -> PairBatch:
     numbered = list(zip(starts, parts, strict=True))
     places = [start + row for start, part in numbered for row in range(len(part))]
     if "negatives" in every:
-        index = every["document_index"].tolist()
-        row_of = {index[place]: row for row, place in enumerate(places)}
         hard = torch.cat([start + part.negatives for start, part in numbered])
-        for place in hard.flatten().tolist():
-            if index[place] not in row_of:
-                row_of[index[place]] = len(places)
-                places.append(place)
-        rows = [row_of[index[place]] for place in hard.flatten().tolist()]
+        further, index = hard.flatten().tolist(), every["document_index"].tolist()
+        new, rows = append_documents([index[i] for i in places], [index[i] for i in further])
+        places += [further[i] for i in new]
         every["negatives"] = torch.tensor(rows, device=hard.device).view_as(hard)
     chosen = torch.tensor(places, device=every["document_ids"].device)
     documents = {name: every[name][chosen] for name in every if name.startswith("document")}

@@ -261,4 +261,4 @@ def tiny_data(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     tokenizer = dict(backbone=None, path=None, unit="word", vocab_size=500, lowercase=True)
     lengths = dict(query_length=8, document_length=10)
-    return TinyData(test_split="test", tokenizer=tokenizer, candidates=4, **lengths)
+    return TinyData(test_split="test", tokenizer_options=tokenizer, candidates=4, **lengths)

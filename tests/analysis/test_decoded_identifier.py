@@ -22,7 +22,7 @@ ARGUMENTS = dict(n_documents=60, train_questions=3, collection_seed=2, test_spli
 def data(tmp_path_factory):
     before = datasets.config.HF_DATASETS_CACHE
     datasets.config.HF_DATASETS_CACHE = tmp_path_factory.mktemp("cache")
-    yield AlmanacDataModule(**ARGUMENTS, tokenizer=WORDS, document_length=200)
+    yield AlmanacDataModule(**ARGUMENTS, tokenizer_options=WORDS, document_length=200)
     datasets.config.HF_DATASETS_CACHE = before
 
 
@@ -156,5 +156,5 @@ def test_other_systems_and_collections_say_nothing(data, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(model, name, value, raising=False)
             assert not measure_decoded_identifiers(model, data, 5).metrics
-    monkeypatch.setitem(data.options, "text_fields", ["title"])
+    monkeypatch.setattr(data, "text_fields", ["title"])
     assert not measure_decoded_identifiers(model, data, 5).metrics

@@ -47,7 +47,7 @@ def data(request, tmp_path, monkeypatch):
     tokenizer = dict(backbone=None, path=None, unit="word", vocab_size=500, lowercase=True)
     options = dict(drop_identical=request.param, metrics=METRICS, candidates=4)
     lengths = dict(query_length=9, document_length=9)
-    return Arguments(test_split="test", tokenizer=tokenizer, **options, **lengths)
+    return Arguments(test_split="test", tokenizer_options=tokenizer, **options, **lengths)
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_kernels_and_reranking_leave_it_out_too(system, data, tmp_path):
     deep = average_metrics(judge(ranking, data, "test", queries, ["mrr@10"]))
     assert exact["mrr@10"] == pytest.approx(deep["mrr@10"])
     reranked = evaluate_reranking(system, data, tmp_path, {"maxsim": {}})
-    written, lists = Ranking.read(tmp_path / "rerank.trec"), data.candidates("test", queries)
+    written, lists = Ranking.read(tmp_path / "rerank.trec"), data.list_candidates("test", queries)
     assert all(set(written.documents(query)) == set(lists[query]) for query in queries["id"])
     assert ("d3" in lists["d3"]) == (not data.drop_identical)
     for metric, value in by_definition(written, data, ["recall@1", "mrr@5", "success@3"]).items():

@@ -79,7 +79,7 @@ def test_every_candidate_is_ranked_as_on_its_own(tiny_data):
     system = seal()
     measured = rows(measure_framework_ranking(system, tiny_data, queries=4))
     chosen = tiny_data.rerank_queries("test").select([0, 3, 6, 9])
-    candidates = tiny_data.candidates("test", chosen)
+    candidates = tiny_data.list_candidates("test", chosen)
     grades = tiny_data.judgements("test", chosen)
     documents = {row["id"]: row for row in tiny_data.documents}
     results = {(name, form): {} for name in NAMES for form in ("sum", "mean")}
@@ -167,7 +167,7 @@ def test_documents_without_an_identifier_are_left_out(tiny_data, tmp_path):
     known = [row for row in range(30) if row % 3]
     system = docid(tiny_data, tmp_path / "identifiers", known)
     measured = rows(measure_framework_ranking(system, tiny_data, queries=10))
-    candidates = tiny_data.candidates("test", tiny_data.rerank_queries("test"))
+    candidates = tiny_data.list_candidates("test", tiny_data.rerank_queries("test"))
     covered = sum(int(name[1:]) % 3 > 0 for names in candidates.values() for name in names)
     row = measured["logits", "mean"]
     assert row["pairs"] == covered < sum(map(len, candidates.values()))

@@ -28,7 +28,9 @@ def start(documents: int) -> AlmanacDataModule:
         collection_seed=1,
         test_split="test",
         new_documents=["test_unseen"],
-        tokenizer=dict(backbone=None, path=None, unit="piece", vocab_size=16_384, lowercase=True),
+        tokenizer_options=dict(
+            backbone=None, path=None, unit="piece", vocab_size=16_384, lowercase=True
+        ),
         query_length=40,
         document_length=160,
         batch_size=BATCH,

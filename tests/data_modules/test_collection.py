@@ -1,12 +1,10 @@
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
-import datasets
+import numpy as np
 import pytest
 from datasets import Dataset
 
-from data_modules.collection import JUDGEMENTS, QUERIES, Collection, cached_table
+from data_modules.collection import JUDGEMENTS, Collection, PairSet
 
 
 def qrels_table(*triples: tuple[str, str, int]) -> Dataset:
@@ -29,12 +27,6 @@ def collection() -> Collection:
     )
 
 
-@pytest.fixture
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    return tmp_path / "cache"
-
-
 def test_a_split_has_its_judgements_and_its_queries_in_table_order(collection):
     assert collection.judgements("train") == {"3": {"b": 2, "a": 0}, "1": {"a": 1}}
     assert collection.split_queries("train")["id"][:] == ["1", "3"]
@@ -49,42 +41,25 @@ def test_an_unknown_or_empty_split_names_those_that_exist(collection, verb):
             getattr(empty, verb)(split)
 
 
-def test_a_cached_table_is_made_once_for_the_same_sources(cache):
-    made = []
-
-    def rows() -> Iterator[dict]:
-        made.append(1)
-        yield {"id": "1", "text": "x"}
-
-    for _ in range(2):
-        table = cached_table(rows, QUERIES, "generator/1", "seed=1")
-        assert table[0] == {"id": "1", "text": "x"}
-        assert all(file["filename"].startswith(str(cache)) for file in table.cache_files)
-    assert len(made) == 1
-    cached_table(rows, QUERIES, "generator/1", "seed=2")
-    assert len(made) == 2
-
-
-def test_an_error_in_the_rows_arrives_as_raised_and_leaves_no_table(cache, capfd):
-    def rows() -> Iterator[dict]:
-        yield {"id": "1", "text": "x"}
-        raise ValueError("line 2")
-
-    with pytest.raises(ValueError, match=r"^line 2$"):
-        cached_table(rows, QUERIES, "broken")
-    assert not list(cache.rglob("*.arrow"))
-    assert "examples" not in capfd.readouterr().err
-    assert not datasets.are_progress_bars_disabled()
+def test_a_set_of_pairs_is_a_set_of_tuples():
+    rng = np.random.default_rng(0)
+    queries, documents = rng.integers(0, 6, 40), rng.integers(0, 9, 40)
+    expected = set(zip(queries.tolist(), documents.tolist(), strict=True))
+    found = PairSet(queries, documents, 9)
+    assert len(found) == len(expected) < 40
+    pairs = list(zip(found.queries.tolist(), found.documents.tolist(), strict=True))
+    assert pairs == sorted(expected)
+    for query in range(7):
+        assert found.of(query).tolist() == sorted(d for q, d in expected if q == query)
+        assert found.counts(7)[query] == len(found.of(query))
+        places = found.places(query, np.arange(9))
+        held = [(query, d) in expected for d in range(9)]
+        assert (places >= 0).tolist() == held
+        assert found.documents[places[held]].tolist() == np.flatnonzero(held).tolist()
+    assert [(queries[i], documents[i]) for i in found.first] == pairs
 
 
-def test_a_kept_table_that_is_damaged_is_named_with_what_to_do(cache, tmp_path):
-    def kept(name):
-        table = cached_table(lambda: iter([{"id": "q1", "text": "a" * 500}]), QUERIES, name)
-        return Path(table.cache_files[0]["filename"])
-
-    file = kept("a")
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
-    file.write_bytes(content)
-    with pytest.raises(ValueError, match=rf"{file}: is damaged, .*: remove {file.parent}"):
-        kept("a")
+def test_an_empty_set_holds_nothing():
+    none = PairSet(np.array([], int), np.array([], int), 5)
+    assert len(none) == 0 and none.of(3).tolist() == [] and none.counts(2).tolist() == [0, 0]
+    assert none.places(np.array([0, 1]), np.array([2, 3])).tolist() == [-1, -1]

@@ -1,16 +1,15 @@
-import datasets
 import numpy as np
 import pytest
 from datasets import Dataset
 
+from data_modules.collection import TrainingTables
 from data_modules.examples import (
     DocumentExamples,
     IdentifierExamples,
     QueryExamples,
-    SpanExamples,
 )
+from data_modules.seal_examples import SpanExamples
 from data_modules.spans import span_weights
-from data_modules.tasks import TrainingTables
 from data_modules.tokenisation import add_tokens
 from gr_mvdr.tokenizers import EOS_ID, build_word_tokenizer
 
@@ -19,9 +18,8 @@ QUERIES = ["gamma delta?", "who is three", "beta"]
 
 
 @pytest.fixture
-def tables(tmp_path, monkeypatch):
+def tables(cache):
     """Three texts a side; the pairs are not in the documents' order."""
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     tokenizer = build_word_tokenizer(DOCUMENTS + QUERIES)
 
     def table(texts):
@@ -100,7 +98,7 @@ def test_span_starts_follow_the_weights_of_the_pair(tables):
     unpaired = span_weights("gamma delta", documents[0]["text"], 0.5)
     for weights, targets in (
         (expected, task.draw(1, np.random.default_rng(0)).targets),
-        (unpaired, task.answers(0, [*other, EOS_ID], np.random.default_rng(0))),
+        (unpaired, task.targets(0, [*other, EOS_ID], np.random.default_rng(0))),
     ):
         drawn = [span[0] for span in targets]
         frequency = [drawn.count(token) / len(drawn) for token in documents[0]["tokens"]]
@@ -115,7 +113,7 @@ def test_draws_depend_on_the_generator_alone(tables):
 
 def test_weights_are_computed_once_for_each_temperature(tables, monkeypatch):
     SpanExamples().prepare(tables)
-    monkeypatch.setattr("data_modules.examples.span_weights", None)
+    monkeypatch.setattr("data_modules.seal_examples.span_weights", None)
     SpanExamples(n_spans=3, length=4).prepare(tables)
     with pytest.raises(TypeError):
         SpanExamples(temperature=0.5).prepare(tables)

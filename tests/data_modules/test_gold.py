@@ -1,4 +1,3 @@
-import datasets
 import pytest
 import torch
 from datasets import Dataset
@@ -9,15 +8,12 @@ from data_modules.gold import gold_tokens
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.tokenizers import EOS_ID
 
+pytestmark = pytest.mark.usefixtures("cache")
+
 WORDS = dict(backbone=None, path=None, unit="word", vocab_size=500, lowercase=True)
 PIECES = WORDS | dict(unit="piece", vocab_size=8000)
 TEXT = "Zirford, a city in Hochmark, lies on the Urkey."
 SPANS = {"q0": ("Hochmark", ["a city", "Urkey"]), "q1": ("Urkey", []), "q2": ("no such", [])}
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
 
 
 def spans(parts):
@@ -39,7 +35,7 @@ def module(title="Zirford town", known=True, tokenizer=WORDS, **options):
         def read(self):
             return found
 
-    return Tiny(test_split="train", tokenizer=tokenizer, **options)
+    return Tiny(test_split="train", tokenizer_options=tokenizer, **options)
 
 
 PAIRS = [("q0", "d1"), ("q1", "d1")]
@@ -95,7 +91,7 @@ def test_gold_of_the_almanac_fits_the_batches_of_its_test_pairs():
         def read(self):
             return collection
 
-    data = Almanac(test_split="test", tokenizer=PIECES, document_length=40)
+    data = Almanac(test_split="test", tokenizer_options=PIECES, document_length=40)
     names, batches = data.test_pairs("test", limit=30, batch_size=4)
     found = gold_tokens(data, "test", names)
     texts = dict(zip(collection.documents["id"], collection.documents["text"], strict=True))

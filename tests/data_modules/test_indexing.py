@@ -5,7 +5,6 @@ import random
 from collections import Counter
 from itertools import pairwise
 
-import datasets
 import numpy as np
 import pytest
 from datasets import Dataset
@@ -15,12 +14,13 @@ from data_modules.examples import (
     DocumentExamples,
     IdentifierExamples,
     QueryExamples,
-    SpanExamples,
 )
-from data_modules.generated_queries import GeneratedQueries
-from data_modules.indexing import FirstTokens, Indexing, Mixed, RandomSpans
+from data_modules.indexing import DocumentStart, GeneratedQueries, Indexing, Mixed, RandomSpans
 from data_modules.module import RetrievalDataModule
+from data_modules.seal_examples import SpanExamples
 from gr_mvdr.tokenizers import EOS_ID
+
+pytestmark = pytest.mark.usefixtures("cache")
 
 WORDS = "river stone amber castle hollow marsh bright winter copper lantern north harbour".split()
 TOKENIZER = dict(backbone=None, path=None, unit="word", vocab_size=500, lowercase=True)
@@ -56,18 +56,13 @@ class Tiny(RetrievalDataModule):
         return Collection("tiny", *tables, qrels, {})
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-
-
 def tiny(inputs=None, ratio=1.0, **options):
     defaults = dict(
         test_split="new",
         new_documents=["new"],
-        tokenizer=TOKENIZER,
+        tokenizer_options=TOKENIZER,
         examples=IdentifierExamples(),
-        indexing=Indexing(ratio, inputs or FirstTokens(4)),
+        indexing=Indexing(ratio, inputs or DocumentStart(4)),
         query_length=4,
         document_length=6,
         batch_size=4,
@@ -140,7 +135,7 @@ def test_the_documents_of_a_part_of_an_epoch_change_from_epoch_to_epoch():
 
 def test_an_epoch_depends_on_seed_and_epoch_alone():
     """Resuming at an epoch, and loader workers, change nothing."""
-    options = dict(inputs=Mixed([RandomSpans(2), FirstTokens(3)]), ratio=1.5)
+    options = dict(inputs=Mixed([RandomSpans(2), DocumentStart(3)]), ratio=1.5)
     unbroken = tiny(**options)
     epochs = [batches(unbroken, epoch) for epoch in range(3)]
     assert epochs[0] != epochs[1] != epochs[2]
@@ -151,7 +146,7 @@ def test_an_epoch_depends_on_seed_and_epoch_alone():
 
 
 def test_examples_of_both_tasks_share_batches_of_like_length():
-    data = tiny(inputs=FirstTokens(10), examples=IdentifierExamples(), query_length=10)
+    data = tiny(inputs=DocumentStart(10), examples=IdentifierExamples(), query_length=10)
     epoch = data.epoch(0)
     lengths = [len(example.source) for example in epoch]
     found = epoch.batches(4, shuffle=True)
@@ -173,7 +168,7 @@ def indexed(data, n=40):
 
 
 def test_first_tokens():
-    examples, texts = indexed(tiny(FirstTokens(4)), 2)
+    examples, texts = indexed(tiny(DocumentStart(4)), 2)
     assert list(examples) == list(range(7))
     for row, found in examples.items():
         assert [e[:3] for e in found] == [([*texts[row][:3], EOS_ID], [[]], row)] * 2
@@ -248,7 +243,7 @@ def test_a_missing_file_is_named():
 
 def test_mixed_inputs_draw_one_of_those_that_a_document_has(generated):
     path, queries = generated
-    data = tiny(Mixed([FirstTokens(2), GeneratedQueries(str(path))]))
+    data = tiny(Mixed([DocumentStart(2), GeneratedQueries(str(path))]))
     examples, texts = indexed(data, 400)
     assert list(examples) == list(range(7))
     for row, found in examples.items():
@@ -261,7 +256,7 @@ def test_mixed_inputs_draw_one_of_those_that_a_document_has(generated):
 
 def test_first_tokens_are_more_than_the_end_token():
     with pytest.raises(ValueError, match="inputs.length=1: must be ≥ 2"):
-        FirstTokens(1)
+        DocumentStart(1)
 
 
 # What answers

@@ -1,7 +1,6 @@
 from dataclasses import replace
 from itertools import pairwise
 
-import datasets
 import numpy as np
 import pytest
 import torch
@@ -10,12 +9,13 @@ from torch.utils.data import DataLoader
 
 from analysis.evaluation import evaluate_retrieval
 from data_modules.collection import JUDGEMENTS, Collection, relevant_pairs
-from data_modules.epoch import Epoch, collate
-from data_modules.examples import SpanExamples
+from data_modules.epoch import Epoch, Example, collate
 from data_modules.module import RetrievalDataModule
-from data_modules.tasks import Example
+from data_modules.seal_examples import SpanExamples
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.tokenizers import EOS_ID, UNK_ID
+
+pytestmark = pytest.mark.usefixtures("cache")
 
 LEXICON = "river stone amber castle hollow marsh bright winter copper lantern north harbour".split()
 TOKENIZER = dict(backbone=None, path=None, unit="word", vocab_size=500, lowercase=True)
@@ -57,13 +57,8 @@ class Tiny(RetrievalDataModule):
         return collection()
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-
-
 def tiny(**options):
-    return Tiny(**{"test_split": "test", "tokenizer": TOKENIZER, **options})
+    return Tiny(**{"test_split": "test", "tokenizer_options": TOKENIZER, **options})
 
 
 def test_collate_pads():
@@ -183,7 +178,7 @@ def test_samples_are_stable_and_nested():
 def test_candidates_are_the_best_of_bm25_and_every_relevant_document_once():
     data = tiny(candidates=4)
     queries = data.rerank_queries("test")
-    lists = data.candidates("test", queries)
+    lists = data.list_candidates("test", queries)
     assert list(lists) == queries["id"][:]
     for query, row in zip(queries["id"], queries["text"], strict=True):
         best = list(data.bm25.best(row.split(), 4))
@@ -193,8 +188,8 @@ def test_candidates_are_the_best_of_bm25_and_every_relevant_document_once():
     assert "d3" not in lists["q11"] or "d3" in data.bm25.best(
         data.queries("test")[1]["text"].split(), 4
     )
-    assert tiny(candidates=0).candidates("test", queries)["q10"] == ["d10", "d29"]
-    found = tiny(candidates=4, add_relevant=False).candidates("test", queries)
+    assert tiny(candidates=0).list_candidates("test", queries)["q10"] == ["d10", "d29"]
+    found = tiny(candidates=4, add_relevant=False).list_candidates("test", queries)
     assert all(found[query] == lists[query][: len(found[query])] for query in lists)
     assert max(map(len, found.values())) == 4
 
@@ -282,11 +277,11 @@ def test_two_ranks_of_two_workers_read_every_pair_once():
 
 
 @pytest.mark.parametrize(
-    ("size", "ranks", "sizes"), [(5, 2, [5, 6]), (4, 3, [3, 4, 4]), (3, 3, [3, 3, 5])]
+    ("size", "world_size", "sizes"), [(5, 2, [5, 6]), (4, 3, [3, 4, 4]), (3, 3, [3, 3, 5])]
 )
-def test_no_process_is_left_without_an_example(size, ranks, sizes):
+def test_no_process_is_left_without_an_example(size, world_size, sizes):
     epoch = tiny().epoch(0)
-    parts = [epoch.batches(size, True, rank, ranks) for rank in range(ranks)]
+    parts = [epoch.batches(size, True, rank, world_size) for rank in range(world_size)]
     assert all(batch for part in parts for batch in part)
     assert sorted(sum(map(len, batch)) for batch in zip(*parts, strict=True)) == sizes
 
@@ -306,27 +301,30 @@ def test_candidates_come_from_a_file_the_collection_or_bm25(tmp_path, capsys):
     run.write_text("\n".join([*lines, "q10 Q0 nowhere 3 1 x"]))
     data = tiny(candidates_run=str(run))
     queries = data.rerank_queries("test")
-    given = data.candidates("test", queries)
+    given = data.list_candidates("test", queries)
     assert given["q10"] == ["d25", "d1", "d10", "d29"] and given["q12"] == ["d25", "d1", "d12"]
     assert "1 candidates are not in the collection" in capsys.readouterr().out
     own = replace(collection(), candidates={"test": run})
-    assert tiny().candidates("test", queries) != given
+    assert tiny().list_candidates("test", queries) != given
     data = tiny()
     data.collection = own
-    assert data.candidates("test", queries) == given
+    assert data.list_candidates("test", queries) == given
     run.write_text("\n".join(line.replace("1 25 x", "1 1 x") for line in lines))
-    tied = tiny(candidates_run=str(run)).candidates("test", queries)
+    tied = tiny(candidates_run=str(run)).list_candidates("test", queries)
     assert tied["q12"] == ["d25", "d1", "d12"], "equal scores: the last id first"
     run.write_text("\n".join(lines[2:]))
     with pytest.raises(ValueError, match=r"1 of 10 queries have no candidate .* first is 'q10'"):
         tiny(candidates_run=str(run)).candidates_from  # noqa: B018, before training
     data = tiny()
     data.collection = own
-    assert data.candidates("test", queries)["q10"] == tiny().candidates("test", queries)["q10"]
+    assert (
+        data.list_candidates("test", queries)["q10"]
+        == tiny().list_candidates("test", queries)["q10"]
+    )
     assert data.candidates_from == {"test": f"{run}; 1 queries from BM25"}
     run.write_text("\n".join(line.replace(" d", " other") for line in lines))
     with pytest.raises(ValueError, match=r"10 of 10 queries have no candidate in the collection"):
-        tiny(candidates_run=str(run)).candidates("test", queries)
+        tiny(candidates_run=str(run)).list_candidates("test", queries)
     with pytest.raises(FileNotFoundError, match=r"^data\.candidates_run=/no: no such file"):
         tiny(candidates_run="/no")
 
@@ -345,7 +343,7 @@ class Several(Tiny):
 
 @pytest.mark.parametrize("masked", [True, False])
 def test_no_document_of_a_batch_that_is_relevant_to_a_query_is_its_negative(masked):
-    data = Several(test_split="test", tokenizer=TOKENIZER, mask_relevant=masked)
+    data = Several(test_split="test", tokenizer_options=TOKENIZER, mask_relevant=masked)
     epoch, false = data.epoch(0), 0
     for places in epoch.batches(8, shuffle=True):
         batch = collate([epoch[place] for place in places])
@@ -373,7 +371,9 @@ class Copies(Tiny):
 
 @pytest.mark.parametrize("dropped", [True, False])
 def test_a_hit_that_is_the_query_itself_is_dropped_where_the_collection_says_so(dropped, tmp_path):
-    data = Copies(test_split="test", tokenizer=TOKENIZER, drop_identical=dropped, candidates=30)
+    data = Copies(
+        test_split="test", tokenizer_options=TOKENIZER, drop_identical=dropped, candidates=30
+    )
 
     class Finds:
         def retrieve(self, queries, k):
@@ -387,7 +387,7 @@ def test_a_hit_that_is_the_query_itself_is_dropped_where_the_collection_says_so(
     evaluate_retrieval(Finds(), data, tmp_path, depth=2)
     found = Ranking.read(tmp_path / "retrieve.trec").documents("q10")
     assert found == (["d29", "d1"] if dropped else ["q10", "d29"])
-    assert ("q10" in data.candidates("test", data.queries("test"))["q10"]) is not dropped
+    assert ("q10" in data.list_candidates("test", data.queries("test"))["q10"]) is not dropped
 
 
 def test_a_relevant_document_that_the_collection_lacks_is_judged_and_nothing_else(tmp_path):
@@ -409,15 +409,15 @@ def test_a_relevant_document_that_the_collection_lacks_is_judged_and_nothing_els
     queries = data.queries("test")
     assert queries["id"][:] == whole.queries("test")["id"][:], "the mean is over all of them"
     assert data.judgements("test", queries)["q10"] == {"gone": 1}
-    assert "gone" not in data.candidates("test", queries)["q10"]
+    assert "gone" not in data.list_candidates("test", queries)["q10"]
     assert "q10" not in {query for query, _ in data.test_pairs("test", 100)[0]}
     assert len(data.epoch(0)) == len(whole.epoch(0)), "it makes no training pair"
-    assert data.unjudged == {"test: none relevant": 1}
+    assert data.collection.unjudged(data.test_splits) == {"test: none relevant": 1}
 
 
 def test_queries_that_nothing_answers_are_counted():
     data = tiny()
-    assert data.unjudged == {}
+    assert data.collection.unjudged(data.test_splits) == {}
     found = collection()
     more = Dataset.from_dict({"id": ["q98", "q99"], "text": ["a", "b"]})
     none = Dataset.from_dict(
@@ -428,7 +428,10 @@ def test_queries_that_nothing_answers_are_counted():
         queries=concatenate_datasets([found.queries, more]),
         qrels=found.qrels | {"test": concatenate_datasets([found.qrels["test"], none])},
     )
-    assert data.unjudged == {"in no split": 1, "test: none relevant": 1}
+    assert data.collection.unjudged(data.test_splits) == {
+        "in no split": 1,
+        "test: none relevant": 1,
+    }
 
 
 def test_without_a_name_the_test_split_is_measured_or_dev():

@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
-import datasets
 import numpy as np
 import pytest
 import torch
@@ -14,16 +13,17 @@ from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 
 from data_modules.collection import JUDGEMENTS, Collection
-from data_modules.epoch import collate
+from data_modules.epoch import Example, HardNegatives, collate
 from data_modules.examples import DocumentExamples
-from data_modules.indexing import FirstTokens, Indexing
+from data_modules.indexing import DocumentStart, Indexing
 from data_modules.module import RetrievalDataModule
 from data_modules.negatives import Bm25Negatives, OwnNegatives, RunNegatives, TripleNegatives
-from data_modules.tasks import Example, HardNegatives
 from gr_mvdr.evaluation.bm25 import split_words
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.losses import HardNegativesCrossEntropy
 from gr_mvdr.tokenizers import EOS_ID
+
+pytestmark = pytest.mark.usefixtures("cache")
 
 ROOT = Path(__file__).parents[2]
 COLOURS = "red blue green black white grey brown pink gold plum".split()
@@ -47,10 +47,9 @@ class Asked(RetrievalDataModule):
 def test_the_document_that_a_query_is_is_no_negative_where_it_is_no_hit(
     dropped, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     examples, own = DocumentExamples(Bm25Negatives(n=2, depth=3)), 0
     options = dict(examples=examples, drop_identical=dropped)
-    data = Asked(test_split="test", tokenizer=TOKENIZER, **options)
+    data = Asked(test_split="test", tokenizer_options=TOKENIZER, **options)
     epoch = data.epoch(0)
     for place, number in enumerate(epoch.numbers):
         given = epoch[place].negatives.documents
@@ -63,9 +62,8 @@ def test_the_document_that_a_query_is_is_no_negative_where_it_is_no_hit(
 
 
 def test_bm25_that_finds_nothing_is_said_before_training(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     data = Asked(
-        test_split="test", tokenizer=TOKENIZER, examples=DocumentExamples(Bm25Negatives(2))
+        test_split="test", tokenizer_options=TOKENIZER, examples=DocumentExamples(Bm25Negatives(2))
     )
     wordless = [{**row, "text": "?!"} for row in data.collection.queries]
     data.collection = replace(data.collection, queries=Dataset.from_list(wordless))
@@ -104,16 +102,11 @@ class Tiny(RetrievalDataModule):
         return Collection("tiny", *tables, qrels, {}, negatives=self.own)
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-
-
 def tiny(negatives=None, **options):
     defaults = dict(
         test_split="test",
         new_documents=["new"],
-        tokenizer=TOKENIZER,
+        tokenizer_options=TOKENIZER,
         examples=DocumentExamples(negatives),
         document_length=6,
         batch_size=3,
@@ -247,7 +240,7 @@ def test_more_negatives_than_documents_are_refused():
 def test_an_indexing_example_has_random_negatives(tmp_path):
     margins = written(tmp_path / "margins.tsv", "2 1 q0 d0 d4")
     for form, teacher in ((Bm25Negatives(2, depth=3), None), (TripleNegatives(margins, 2), 3)):
-        data = tiny(form, indexing=Indexing(3.0, FirstTokens(4)))
+        data = tiny(form, indexing=Indexing(3.0, DocumentStart(4)))
         examples = [e for number in range(8) for e in list(data.epoch(number))[7:]]
         by_row = {row: [e for e in examples if e.document == row] for row in range(NEW)}
         for row, found in by_row.items():
@@ -359,7 +352,7 @@ def test_bm25_is_asked_once_for_each_depth_and_handed_to_no_worker(monkeypatch):
     data.epoch(0)
     assert data.bm25 is data.bm25 is data._lazy_bm25()
     assert set(vars(pickle.loads(pickle.dumps(data._lazy_bm25)))) == {"documents"}
-    monkeypatch.setattr("data_modules.lexical.BM25Index", None)
+    monkeypatch.setattr("data_modules.candidates.BM25Index", None)
     again = tiny(Bm25Negatives(2, depth=5))
     assert len(again.epoch(0)[0].negatives.documents) == 2
     with pytest.raises(TypeError):

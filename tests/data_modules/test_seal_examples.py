@@ -3,15 +3,13 @@
 from collections import Counter
 from dataclasses import replace
 
-import datasets
 import numpy as np
 import pytest
 from datasets import Dataset
 
-from data_modules.examples import SpanExamples
+from data_modules.collection import TrainingTables
 from data_modules.indexing import Indexing
-from data_modules.seal_examples import SealExamples, UnsupervisedParts
-from data_modules.tasks import TrainingTables
+from data_modules.seal_examples import SealExamples, SpanExamples, UnsupervisedParts
 from data_modules.tokenisation import add_tokens
 from gr_mvdr.tokenizers import EOS_ID, build_word_tokenizer
 
@@ -22,8 +20,7 @@ SPECIAL_TOKENS = {"body": [901, 902], "title": [901, 903], "title_end": [904, 90
 
 
 @pytest.fixture
-def tables(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+def tables(cache):
     tokenizer = build_word_tokenizer(TEXTS + QUERIES + TITLES)
     documents = {"id": ["a", "b", "c"], "text": TEXTS, "title": TITLES}
     documents = add_tokens(Dataset.from_dict(documents), tokenizer)
@@ -97,7 +94,7 @@ def test_parts_are_inputs_of_the_indexing_task(tables):
 
 def test_other_inputs_ask_for_spans(tables):
     task = SealExamples(n_spans=2, length=2).prepare(tables)
-    example = task.example([7, EOS_ID], 1, np.random.default_rng(0))
+    example = task.make_example([7, EOS_ID], 1, np.random.default_rng(0))
     assert example.source == [7, 901, 902, EOS_ID] and len(example.targets) == 2
 
 

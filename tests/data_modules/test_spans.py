@@ -1,15 +1,15 @@
-"""Span sampling: SEAL's own weights, draws that follow them, and the ends of passages."""
+"""Spans: SEAL's own weights, draws that follow them, the ends of passages, and segments."""
 
 import numpy as np
 import pytest
 
 from data_modules.spans import (
     STOPWORDS,
-    fixed_windows,
-    sample_spans,
+    FixedWindows,
+    SampledSpans,
     sample_starts,
     span_weights,
-    spans_at,
+    token_spans,
 )
 
 # Weights that the original implementation gives (reference file `span_weights.json`).
@@ -70,13 +70,11 @@ def test_an_empty_query_has_no_preference():
 
 def test_a_passage_shorter_than_a_window():
     assert span_weights("the red house", "House").tolist() == [1.0]
-    rng = np.random.default_rng(0)
-    assert sample_spans("the red house", "House", 2, rng) == ["House", "House"]
 
 
 def test_a_passage_without_words_has_no_spans():
     assert span_weights("who", "  \n").shape == (0,)
-    assert sample_spans("who", "", 3, np.random.default_rng(0)) == []
+    assert sample_starts(np.empty(0), 3, np.random.default_rng(0)).shape == (0,)
     assert span_weights("", "red house").tolist() == [0.5, 0.5]  # a query that cleaning emptied
     with pytest.raises(ValueError, match="temperature=0"):
         span_weights("who", "me", temperature=0)
@@ -99,32 +97,57 @@ def test_the_smallest_random_number_draws_the_first_start_that_has_a_weight():
     assert sample_starts(np.array([0.0, 0.5, 0.5]), 2, Zero()).tolist() == [1, 1]
 
 
-def test_spans_keep_their_case_and_stop_at_the_end():
-    words = [f"Word{number}" for number in range(15)]
-    passage = "  ".join(words)
-    assert spans_at(passage, [0, 5, 6, 14]) == [
-        " ".join(words[:10]), " ".join(words[5:15]), " ".join(words[6:]), "Word14",
-    ]  # fmt: skip
-    assert spans_at(passage, [3], length=2) == ["Word3 Word4"]
+# Words of 1, 2, 1, 3 and 1 tokens.
+DOCUMENT = {
+    "id": "d1",
+    "text": "Aldgate bridge the ravensmoor fell",
+    "tokens": [10, 20, 21, 30, 40, 41, 42, 50],
+    "word_starts": [0, 1, 3, 4, 7],
+}
+
+
+@pytest.mark.parametrize(
+    ("start", "length", "tokens"),
+    [
+        (0, 1, [10]),
+        (1, 2, [20, 21, 30]),
+        (3, 1, [40, 41, 42]),
+        (3, 2, [40, 41, 42, 50]),
+        (3, 10, [40, 41, 42, 50]),
+        (0, 99, DOCUMENT["tokens"]),
+    ],
+)
+def test_spans_of_words_are_cut_from_the_tokens(start, length, tokens):
+    assert token_spans(DOCUMENT, [start], length) == [tokens]
+
+
+def test_windows_cover_the_first_tokens_without_looking_at_the_query():
+    windows = FixedWindows(length=3, document_length=8)
+    assert windows("ravensmoor", DOCUMENT) == [[10, 20, 21], [30, 40, 41], [42]]
+    assert windows("anything else", DOCUMENT) == windows("ravensmoor", DOCUMENT)
+    assert FixedWindows(length=10)("", DOCUMENT) == [DOCUMENT["tokens"]]
+    assert FixedWindows(length=10)("", {"tokens": []}) == []
     with pytest.raises(ValueError, match="length=0"):
-        spans_at(passage, [0], length=0)
+        FixedWindows(length=0)
 
 
-def test_the_same_seed_draws_the_same_spans():
-    query, passage = next(iter(CASES))
-    first, again, other = (
-        sample_spans(query, passage, 8, np.random.default_rng(seed)) for seed in (1, 1, 2)
+def pieces(document, length):
+    tokens, bounds = document["tokens"], [*document["word_starts"], len(document["tokens"])]
+    last = len(bounds) - 1
+    return [tokens[bounds[s] : bounds[min(s + length, last)]] for s in range(last)]
+
+
+def test_sampled_spans_are_pieces_of_the_document_that_resemble_the_query():
+    spans = SampledSpans(n_spans=200, length=2, temperature=0.1)("ravensmoor fell", DOCUMENT)
+    assert len(spans) == 200 and all(span in pieces(DOCUMENT, 2) for span in spans)
+    assert spans.count([10]) + spans.count([10, 20, 21]) < 20 < spans.count([40, 41, 42, 50])
+    assert [30, 40, 41, 42] not in spans, "no span starts at a stop word"
+
+
+def test_the_same_pair_and_seed_draw_the_same_spans():
+    draw = lambda seed=0, query="fell", name="d1": SampledSpans(20, 1, seed=seed)(  # noqa: E731
+        query, {**DOCUMENT, "id": name}
     )
-    assert first == again != other
-    assert all(span in passage for span in first)
-
-
-def test_windows_cover_a_document_once():
-    tokens = list(range(23))
-    windows = fixed_windows(tokens, 10)
-    assert [len(window) for window in windows] == [10, 10, 3]
-    assert [token for window in windows for token in window] == tokens
-    assert fixed_windows([], 10) == []
-    assert fixed_windows(tokens, 23) == [tokens]
-    with pytest.raises(ValueError, match="length=0"):
-        fixed_windows(tokens, 0)
+    assert draw() == draw()
+    assert draw() != draw(seed=1)
+    assert draw() != draw(name="d2")

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from data_modules import room, store
+from data_modules import store
 from data_modules.formats.layout import Document, Judgement, Layout, Query, Ranked
 from data_modules.formats.registry import read_layout
 from data_modules.store import collect
@@ -182,9 +182,9 @@ def test_too_little_room_is_said_before_anything_is_written(layout, tmp_path):
 
 
 def test_little_room_is_said_in_a_unit_that_shows_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(room.shutil, "disk_usage", lambda _: SimpleNamespace(free=1_500_000))
+    monkeypatch.setattr(store.shutil, "disk_usage", lambda _: SimpleNamespace(free=1_500_000))
     with pytest.raises(OSError, match=r"^x takes about 48\.2 MB, 1\.5 MB are free$"):
-        room.check_room("x", tmp_path, 48_200_000)
+        store.check_room("x", tmp_path, 48_200_000)
 
 
 def test_an_interrupted_build_leaves_nothing(layout, tmp_path):

@@ -163,8 +163,7 @@ def test_the_file_is_what_the_indexing_task_reads(make, tmp_path, monkeypatch):
     """Pseudo-queries of a beir collection become sources of that collection's documents."""
     datasets = pytest.importorskip("datasets")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    from data_modules.generated_queries import GeneratedQueries
-    from data_modules.indexing import Indexing
+    from data_modules.indexing import GeneratedQueries, Indexing
     from data_modules.sources import FilesDataModule
 
     folder = tmp_path / "collection"
@@ -178,7 +177,7 @@ def test_the_file_is_what_the_indexing_task_reads(make, tmp_path, monkeypatch):
         (folder / f"qrels/{split}.tsv").write_text(judged)
     lengths = dict(query_length=8, document_length=12)
     run_tokenizer = dict(backbone=None, path=None, unit="word", vocab_size=60, lowercase=True)
-    options = dict(path=str(folder), test_split="test", tokenizer=run_tokenizer, **lengths)
+    options = dict(path=str(folder), test_split="test", tokenizer_options=run_tokenizer, **lengths)
     data = FilesDataModule(**options)
     data.tokenizer.save_pretrained(tmp_path / "words")
     shape = dict(vocab_size=len(data.tokenizer), d_model=16, d_kv=8, d_ff=24, num_layers=1)

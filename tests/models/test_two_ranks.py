@@ -10,8 +10,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from data_modules.epoch import collate
-from data_modules.tasks import Example, HardNegatives
+from data_modules.epoch import Example, HardNegatives, collate
 from gr_mvdr.batch import cut
 from gr_mvdr.distributed.ranks import rank, world_size
 from gr_mvdr.distributed.whole_batch import assembled, whole_batch

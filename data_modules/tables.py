@@ -1,0 +1,186 @@
+"""Tables on disk: Arrow files that are made once and memory-mapped, and their columns."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pyarrow as pa
+from datasets import Dataset, DatasetInfo, Features
+from datasets.table import MemoryMappedTable
+from filelock import FileLock
+
+from gr_mvdr.files.arrays import checksum, read_sealed, verify, write_sealed
+from gr_mvdr.files.writing import name_errors, new_file, remove_abandoned
+
+TABLE, _CONTENTS = "table.arrow", "table.json"
+_ROWS = 1000  # that are held in memory before they are written
+
+
+@contextmanager
+def written_once(path: Path) -> Iterator[Path | None]:
+    """Gives a temporary name for what is to be made, or None if it is there; other processes wait.
+
+    What was made takes its name at the end of the block; after an error or an interruption nothing
+    is left, after a kill what the next call sweeps away. What is there is not touched: a cache that
+    is filled may be on a disk that cannot be written to.
+
+    Args:
+        path: of a file or folder that is whole if it is there.
+    """
+    if path.exists():
+        yield None
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_name(f".{path.name}.lock")):
+        if path.exists():
+            yield None
+            return
+        remove_abandoned(path.parent)
+        with new_file(path) as partial:
+            yield partial
+
+
+def write_table(file: Path, features: Features, rows: Iterable[Mapping[str, Any]]) -> int:
+    """Writes rows as an Arrow stream, in bounded memory; returns how many there were."""
+    schema, count, rows = features.arrow_schema, 0, iter(rows)
+    with (
+        name_errors(file),
+        pa.OSFile(str(file), "wb") as sink,
+        pa.ipc.new_stream(sink, schema) as writer,
+    ):
+        while some := list(islice(rows, _ROWS)):
+            writer.write_batch(pa.RecordBatch.from_pylist(some, schema=schema))
+            count += len(some)
+    return count
+
+
+def open_table(file: Path, features: Features, fingerprint: str) -> Dataset:
+    """Memory-maps a table of `write_table`.
+
+    Args:
+        fingerprint: names its content, so that what is made from the table is cached under it.
+    """
+    table = MemoryMappedTable.from_file(str(file))
+    return Dataset(table, info=DatasetInfo(features=features), fingerprint=fingerprint)
+
+
+def kept_table(folder: Path, features: Features, key: str, write: Callable[[Path], Any]) -> Dataset:
+    """A table that is made once, in a folder of its own, and memory-mapped from then on.
+
+    Args:
+        key: names all that its content depends on; its fingerprint.
+        write: makes the Arrow stream at a path.
+
+    Raises:
+        ValueError: the table is not as it was written.
+    """
+    with written_once(folder) as partial:
+        if partial is not None:
+            partial.mkdir()
+            write(partial / TABLE)
+            write_sealed(partial / _CONTENTS, {TABLE: checksum(partial / TABLE)})
+    try:
+        verify(folder / TABLE, read_sealed(folder / _CONTENTS)[TABLE])
+        return open_table(folder / TABLE, features, key)
+    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
+        raise ValueError(f"{error}: remove {folder}, and it is made again") from None
+
+
+def cached_table(
+    rows: Callable[[], Iterator[dict]], features: Features, *made_from: str
+) -> Dataset:
+    """Writes rows once next to the cache of ``datasets`` and memory-maps them from then on.
+
+    Args:
+        rows: makes the iterator over the rows; called only if the cache lacks the table.
+        features: the columns and their types.
+        made_from: everything that determines the rows (name and version of the code, hashes of
+            files, parameters). A table made from the same things is read back, not made again.
+
+    Raises:
+        Exception: whatever ``rows`` raised, as it was raised; the cache then keeps nothing.
+    """
+    key = short_hash(str(features), *made_from)
+    folder = cache_folder("tables") / key
+    return kept_table(folder, features, key, lambda file: write_table(file, features, rows()))
+
+
+def cache_folder(name: str) -> Path:
+    """A folder next to the cache of ``datasets``."""
+    return Path(datasets.config.HF_DATASETS_CACHE) / name
+
+
+def short_hash(*causes: Any) -> str:
+    """The key of what was made from these causes: 32 hexadecimal digits of their JSON's SHA-256."""
+    return hashlib.sha256(json.dumps(causes).encode()).hexdigest()[:32]
+
+
+@contextmanager
+def no_bars() -> Iterator[None]:
+    """Keeps the bars of ``datasets`` out of ours, and leaves the user's setting as it was."""
+    shown = not datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if shown:
+            datasets.enable_progress_bars()
+
+
+def arrow_column(table: Dataset, name: str) -> pa.ChunkedArray:
+    """A column in the order of the table's rows, as Arrow keeps it."""
+    return table.with_format("arrow").select_columns([name])[:].column(name)
+
+
+def integers(table: Dataset, name: str) -> np.ndarray:
+    """(rows,) int64, a column of integers."""
+    return arrow_column(table, name).to_numpy().astype(np.int64, copy=False)
+
+
+class TokenColumn(Sequence):
+    """The token lists of a table: all lengths at once, one list when it is asked for.
+
+    Takes the memory of a number or two for each row: a collection may have millions of them.
+    """
+
+    def __init__(self, table: Dataset, name: str = "tokens"):
+        """
+        Args:
+            table: rows may be selected from another; name: of a column of lists of integers.
+        """
+        self.table, self.name = table, name
+        self.chunks = table.data.column(name).chunks
+        sizes = [len(chunk) for chunk in self.chunks]
+        self.firsts = np.cumsum([0, *sizes])  # (chunks + 1,) the row that each begins with
+        chosen = table._indices
+        # (rows,) int64, the row's place in the file; None = in order.
+        self.places = None if chosen is None else chosen.column(0).to_numpy()
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """(rows,) int64, the tokens of each list."""
+        parts = [np.diff(chunk.offsets.to_numpy()) for chunk in self.chunks]
+        lengths = np.concatenate([np.empty(0, np.int64), *parts]).astype(np.int64)
+        return lengths if self.places is None else lengths[self.places]
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __getitem__(self, row: int) -> list[int]:
+        if not 0 <= row < len(self):
+            raise IndexError(row)
+        place = row if self.places is None else self.places[row]
+        number = int(np.searchsorted(self.firsts, place, side="right")) - 1
+        return self.chunks[number][int(place - self.firsts[number])].as_py()
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return (self[row] for row in range(len(self)))
+
+    def __reduce__(self) -> tuple:
+        return TokenColumn, (self.table, self.name)  # a loader's worker maps the file itself

@@ -1,0 +1,86 @@
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pytest
+from datasets import Dataset, concatenate_datasets
+
+from data_modules.collection import QUERIES
+from data_modules.tables import TokenColumn, arrow_column, cached_table, integers
+
+LISTS = [list(range(n % 7)) for n in range(50)]
+
+
+def table() -> Dataset:
+    return Dataset.from_dict({"tokens": LISTS, "n": list(range(50))})
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        lambda t: t,
+        lambda t: t.select([5, 3, 49, 3]),
+        lambda t: t.select(range(10, 30)),
+        lambda t: concatenate_datasets([t, t.select(range(4, 9))]),
+        lambda t: t.select([]),
+    ],
+)
+def test_a_column_gives_what_the_table_gives(chosen):
+    rows = chosen(table())
+    column = TokenColumn(rows)
+    assert list(column) == rows["tokens"][:] and len(column) == len(rows)
+    assert column.lengths.tolist() == [len(tokens) for tokens in rows["tokens"][:]]
+    assert integers(rows, "n").tolist() == rows["n"][:]
+    assert arrow_column(rows, "n").to_pylist() == rows["n"][:]
+    assert list(pickle.loads(pickle.dumps(column))) == list(column)
+
+
+def test_rows_are_counted_from_the_start():
+    column = TokenColumn(table())
+    assert column[np.int64(6)] == LISTS[6]
+    for row in (-1, 50):
+        with pytest.raises(IndexError):
+            column[row]
+
+
+def test_a_cached_table_is_made_once_for_the_same_sources(cache):
+    made = []
+
+    def rows() -> Iterator[dict]:
+        made.append(1)
+        yield {"id": "1", "text": "x"}
+
+    for _ in range(2):
+        table = cached_table(rows, QUERIES, "generator/1", "seed=1")
+        assert table[0] == {"id": "1", "text": "x"}
+        assert all(file["filename"].startswith(str(cache)) for file in table.cache_files)
+    assert len(made) == 1
+    cached_table(rows, QUERIES, "generator/1", "seed=2")
+    assert len(made) == 2
+
+
+def test_an_error_in_the_rows_arrives_as_raised_and_leaves_no_table(cache, capfd):
+    def rows() -> Iterator[dict]:
+        yield {"id": "1", "text": "x"}
+        raise ValueError("line 2")
+
+    with pytest.raises(ValueError, match=r"^line 2$"):
+        cached_table(rows, QUERIES, "broken")
+    assert not list(cache.rglob("*.arrow"))
+    assert "examples" not in capfd.readouterr().err
+    assert not datasets.are_progress_bars_disabled()
+
+
+def test_a_kept_table_that_is_damaged_is_named_with_what_to_do(cache, tmp_path):
+    def kept(name):
+        table = cached_table(lambda: iter([{"id": "q1", "text": "a" * 500}]), QUERIES, name)
+        return Path(table.cache_files[0]["filename"])
+
+    file = kept("a")
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"{file}: is damaged, .*: remove {file.parent}"):
+        kept("a")
