@@ -123,10 +123,10 @@ def _checked(where: str, record: Any) -> dict[str, Any]:
 
 def _shared(texts: list[str]) -> int:
     """Characters that all texts begin with, up to the last whole word."""
-    first, last = min(texts, default=""), max(texts, default="")
-    pairs = zip(first, last, strict=False)  # the texts between them share what these two share
-    length = next((place for place, (a, b) in enumerate(pairs) if a != b), len(first))
-    return first.rfind(" ", 0, length) + 1
+    shared, last = min(texts, default=""), max(texts, default="")
+    while not last.startswith(shared):  # the texts between them share what these two share
+        shared = shared[:-1]
+    return shared.rfind(" ") + 1
 
 
 def matched_form(text: str) -> str:

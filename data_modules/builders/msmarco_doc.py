@@ -11,8 +11,8 @@ from pathlib import Path
 from data_modules.formats.files import given_path, needed
 from data_modules.formats.layout import Document, Judgement, Layout, Query
 from data_modules.formats.lines import numbered_lines
-from data_modules.formats.tables import rows
-from data_modules.formats.trec import judgements
+from data_modules.formats.tables import table_documents
+from data_modules.formats.trec import COLUMNS, judgements, queries
 
 SPLITS = ("train", "dev")
 _KEPT = 0.12  # of the documents' file, about; the collection has some 320,000 of 3,213,835
@@ -35,10 +35,10 @@ def msmarco_doc(path: str, document_ids: str | None = None) -> Layout:
     folder = given_path("path", path, "folder")
     ids = None if document_ids is None else given_path("document_ids", document_ids)
     documents = needed(folder, "msmarco-docs.tsv")
-    queries = {split: needed(folder, f"msmarco-doc{split}-queries.tsv") for split in SPLITS}
+    asked = {split: needed(folder, f"msmarco-doc{split}-queries.tsv") for split in SPLITS}
     qrels = {split: needed(folder, f"msmarco-doc{split}-qrels.tsv") for split in SPLITS}
-    kept = _Kept(documents, queries, qrels, ids)
-    others = [*queries.values(), *qrels.values(), *([ids] if ids else [])]
+    kept = _Kept(documents, asked, qrels, ids)
+    others = [*asked.values(), *qrels.values(), *([ids] if ids else [])]
     unpacked = documents.stat().st_size * (1 if documents.suffix == ".tsv" else _PACKED)
     return Layout(
         name="msmarco_doc",
@@ -55,9 +55,9 @@ class _Kept:
     """The part of the files that is about the documents that are kept."""
 
     def __init__(
-        self, file: Path, queries: dict[str, Path], qrels: dict[str, Path], ids: Path | None
+        self, file: Path, asked: dict[str, Path], qrels: dict[str, Path], ids: Path | None
     ):
-        self._file, self._queries, self._qrels, self._ids = file, queries, qrels, ids
+        self._file, self._queries, self._qrels, self._ids = file, asked, qrels, ids
 
     @cached_property
     def _wanted(self) -> dict[str, str]:
@@ -74,10 +74,10 @@ class _Kept:
 
     def documents(self) -> Iterator[Document]:
         missing = set(self._wanted)
-        for where, row in rows(self._file, ("docid", "url", "title", "body")):
-            if row["docid"] in self._wanted:
-                missing.discard(row["docid"])
-                yield Document(where, row["docid"], row["title"], row["body"])
+        for document in table_documents(self._file, COLUMNS):
+            if document.id in self._wanted:
+                missing.discard(document.id)
+                yield document
         if missing:
             first = next(id for id in self._wanted if id in missing)
             raise ValueError(
@@ -94,9 +94,7 @@ class _Kept:
                     f"msmarco_doc: {left:,} of {len(judged):,} {split} queries are left out: "
                     "none of the kept documents is relevant to them"
                 )
-            for where, row in rows(file, ("qid", "query")):
-                if row["qid"] in asked:
-                    yield Query(where, row["qid"], row["query"])
+            yield from (query for query in queries((file,)) if query.id in asked)
 
     @cached_property
     def _asked(self) -> dict[str, set[str]]:

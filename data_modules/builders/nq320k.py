@@ -64,25 +64,19 @@ def nq320k(
         FileNotFoundError: files or shards are missing.
         ValueError: an unknown choice; (on reading) a line breaks the format, or a count differs.
     """
-    folder, vocabulary = given_path("path", path, "folder"), title_vocabulary
-    if vocabulary is not None:
-        vocabulary = given_path("title_vocabulary", vocabulary)
-    fields = [text] if isinstance(text, str) else list(text)
-    if not fields or set(fields) - set(FIELDS):
-        raise ValueError(f"data.text={text}: must be one or both of {', '.join(FIELDS)}")
-    if first_tokens is not None and first_tokens < 1:
-        raise ValueError(f"data.first_tokens={first_tokens}: must be ≥ 1, or null for all")
-    files = {split: _raw_files(folder, split, check_counts) for split in _NAMES}
-    options = {"text": fields, "first_tokens": first_tokens, "check_counts": check_counts}
-    pages = TitledPages(files, fields, first_tokens, TitleKey(vocabulary), check_counts)
-    raw = [*files["train"], *files["dev"]]
+    folder = given_path("path", path, "folder")
+    titles = title_vocabulary and given_path("title_vocabulary", title_vocabulary)
+    pages = TitledPages(folder, text, first_tokens, TitleKey(titles), check_counts)
+    raw = [file for files in pages.files.values() for file in files]
     return Layout(
         name="nq320k",
-        files=(*raw, *([vocabulary] if vocabulary else [])),
+        files=(*raw, *([titles] if titles else [])),
         options={
             "reader": "natural_questions/1",
-            "title_vocabulary": vocabulary is not None,
-            **options,
+            "text": pages.fields,
+            "first_tokens": first_tokens,
+            "title_vocabulary": titles is not None,
+            "check_counts": check_counts,
         },
         documents=pages.documents,
         queries=pages.queries,
@@ -151,22 +145,20 @@ class TitledPages:
 
     def __init__(
         self,
-        files: dict[str, Sequence[Path]],
-        fields: Sequence[str],
+        folder: Path,
+        text: str | Sequence[str],
         first_tokens: int | None,
         key: "TitleKey",
         check_counts: bool,
     ):
-        """
-        Args:
-            files: by split, training first.
-            fields: of a document's text, in order (`FIELDS`).
-            first_tokens: white-space tokens kept of the text; None = all.
-            key: of a title.
-            check_counts: refuse other counts than `COUNTS` once all pages were read.
-        """
-        self._files, self._fields, self._first_tokens = files, fields, first_tokens
-        self._key, self._check_counts = key, check_counts
+        """See `nq320k`."""
+        self.fields = [text] if isinstance(text, str) else list(text)
+        if not self.fields or set(self.fields) - set(FIELDS):
+            raise ValueError(f"data.text={text}: must be one or both of {', '.join(FIELDS)}")
+        if first_tokens is not None and first_tokens < 1:
+            raise ValueError(f"data.first_tokens={first_tokens}: must be ≥ 1, or null for all")
+        self.files = {split: _raw_files(folder, split, check_counts) for split in _NAMES}
+        self._first_tokens, self._key, self._check_counts = first_tokens, key, check_counts
         self.asked: dict[str, list[Asked]] = {}  # by split
         self.places: list[tuple[str, str]] = []  # where each document is, and its title
         self._of_training = 0
@@ -178,8 +170,8 @@ class TitledPages:
             ValueError: a line breaks the format, or a count differs.
         """
         numbers: dict[str, int] = {}
-        self.asked, self.places = {split: [] for split in self._files}, []
-        for split, files in self._files.items():
+        self.asked, self.places = {split: [] for split in self.files}, []
+        for split, files in self.files.items():
             for page in (page for file in files for page in pages(file)):
                 number = numbers.setdefault(self._key(page.title), len(numbers))
                 asked = Asked(page.where, page.question_id, page.question, number)
@@ -193,7 +185,7 @@ class TitledPages:
             self._check_count(name, expected)
 
     def _text(self, page: str) -> str:
-        text = " ".join(filter(None, (field(page, name) for name in self._fields)))
+        text = " ".join(filter(None, (field(page, name) for name in self.fields)))
         return text if self._first_tokens is None else " ".join(text.split()[: self._first_tokens])
 
     def _check_count(self, name: str, expected: int) -> None:

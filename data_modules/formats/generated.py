@@ -13,9 +13,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from data_modules.formats import genret, glen
 from data_modules.formats.files import begins_with
+from data_modules.formats.layout import Asked
 from data_modules.formats.lines import (
-    array_items,
     check_characters,
     first_line,
     json_lines,
@@ -23,7 +24,6 @@ from data_modules.formats.lines import (
     string,
     word,
 )
-from data_modules.formats.tables import rows
 
 FORM = '{"document_id": "…", "queries": ["…", …]}'
 _NUMBER = re.compile(r"\d+")
@@ -42,13 +42,12 @@ def read_generated(file: Path) -> Iterator[tuple[str, str, list[str]]]:
     if begins_with(file, "{") and '"text_id"' not in first:
         found = _own(file)
     elif begins_with(file, "[") and not _BRACKETS.fullmatch(first.split("\t")[0].strip()):
-        found = _grouped(_genret(file))
+        found = _grouped(_flat(genret.read_asked(file, "train")))
     elif begins_with(file, "{"):
         lines = json_lines(file)
         found = _grouped((w, word(w, "text_id", r), string(w, "text", r)) for w, r in lines)
     elif "oldid" in first.split("\t"):
-        table = rows(file, ["query", "oldid"], header=True, quoted=True)
-        found = _grouped((where, row["oldid"], row["query"]) for where, row in table)
+        found = _grouped(_flat(glen.read_asked(file, "train")))
     else:
         found = _grouped(_columns(file))
     for where, document, queries in found:
@@ -80,13 +79,8 @@ def _own(file: Path) -> Iterator[tuple[str, str, list[str]]]:
         yield where, identifier, queries
 
 
-def _genret(file: Path) -> Iterator[tuple[str, str, str]]:
-    for where, item in array_items(file):
-        if not (isinstance(item, list) and len(item) == 2 and isinstance(item[0], str)):
-            raise ValueError(f"{where}: expected [query, place], got {json.dumps(item)[:60]}")
-        places = item[1] if isinstance(item[1], list) else [item[1]]
-        for place in places:
-            yield where, str(place), item[0]
+def _flat(found: Iterator[Asked]) -> Iterator[tuple[str, str, str]]:
+    return ((where, document, text) for where, _, text, names in found for document in names)
 
 
 def _columns(file: Path) -> Iterator[tuple[str, str, str]]:

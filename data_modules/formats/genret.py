@@ -41,7 +41,7 @@ def read(path: Path) -> Layout:
         reader="genret/1",
         files=(corpus, *splits.values(), *parts.values()),
         documents=partial(_documents, corpus),
-        splits={split: partial(_asked, file, split) for split, file in splits.items()},
+        splits={split: partial(read_asked, file, split) for split, file in splits.items()},
         parts={
             f"{split}_{part}": partial(_part, splits[split], split, file)
             for (split, part), file in parts.items()
@@ -66,7 +66,8 @@ def _documents(file: Path) -> Iterator[Document]:
         yield Document(where, str(place), title, string(where, "abstract", record))
 
 
-def _asked(file: Path, split: str) -> Iterator[Asked]:
+def read_asked(file: Path, split: str) -> Iterator[Asked]:
+    """The queries of a split's file, or generated ones, and their documents."""
     for number, (where, item) in enumerate(array_items(file)):
         found = item[1] if isinstance(item, list) and len(item) == 2 else None
         places = found if isinstance(found, list) else [found]
@@ -85,7 +86,7 @@ def _part(file: Path, split: str, places: Path) -> Iterator[Asked]:
     if not isinstance(chosen, list) or not all(map(_is_place, chosen)):
         raise ValueError(f"{places}: expected an array of places in {file.name}")
     wanted, number = set(chosen), -1
-    for number, asked in enumerate(_asked(file, split)):
+    for number, asked in enumerate(read_asked(file, split)):
         if number in wanted:
             yield asked
     if outside := [place for place in chosen if place > number]:

@@ -47,7 +47,7 @@ def read(path: Path) -> Layout:
         reader="glen/1",
         files=(texts[0], *files.values()),
         documents=partial(_documents, texts[0]),
-        splits={s: partial(_asked, file, s) for s, file in files.items() if s not in parts},
+        splits={s: partial(read_asked, file, s) for s, file in files.items() if s not in parts},
         parts={s: partial(_part, files[whole], whole, files[s]) for s, whole in parts.items()},
     )
 
@@ -66,16 +66,17 @@ def _documents(file: Path) -> Iterator[Document]:
         yield Document(where, row["oldid"], "", text)
 
 
-def _asked(file: Path, split: str) -> Iterator[Asked]:
+def read_asked(file: Path, split: str) -> Iterator[Asked]:
+    """The queries of a split's file, or generated ones, and their documents."""
     for where, row in rows(file, ["query", "oldid"], header=True, quoted=True):
         yield Asked(where, made_id(split, where), row["query"], [row["oldid"]])
 
 
 def _part(file: Path, split: str, part: Path) -> Iterator[Asked]:
     """The queries whose text is in the file of a part."""
-    wanted = {asked.text: asked.where for asked in _asked(part, split)}
+    wanted = {asked.text: asked.where for asked in read_asked(part, split)}
     found = set()
-    for asked in _asked(file, split):
+    for asked in read_asked(file, split):
         if asked.text in wanted:
             found.add(asked.text)
             yield asked

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from data_modules.formats.files import opened
-from data_modules.formats.lines import check_characters
+from data_modules.formats.lines import check_characters, numbered_lines
 
 EMPTY = ("refuse", "keep")
 IDENTIFIER_RULE = "a word without white space, as TREC runs need"
@@ -125,16 +124,10 @@ def asked_layout(
             for document in documents:
                 yield Judgement(where, id, document, 1)
 
-    found = {
-        "name": path.resolve().name,
-        "options": {"reader": reader},
-        "queries": queries,
-        "judgements": {
-            split: partial(judgements, asked)
-            for split, asked in {**splits, **(parts or {})}.items()
-        },
-    }
-    return Layout(**{**found, **others})
+    all_splits = {**splits, **(parts or {})}
+    judged = {split: partial(judgements, asked) for split, asked in all_splits.items()}
+    found = {"name": path.resolve().name, "queries": queries, **others}
+    return Layout(options={"reader": reader}, judgements=judged, **found)
 
 
 def made_id(split: str, where: str) -> str:
@@ -176,7 +169,6 @@ class LayoutChecks:
     def __init__(self, layout: Layout, empty_documents: str = "refuse"):
         """
         Args:
-            layout: whose rows they are.
             empty_documents: "refuse", or "keep" those that have neither title nor text.
 
         Raises:
@@ -192,8 +184,7 @@ class LayoutChecks:
                 f"have another name than {' and '.join(_TABLES)}"
             )
         self.layout, self.keep_empty = layout, empty_documents == "keep"
-        # Ids and the rows that they have.
-        self.document_ids: dict[str, int] = {}
+        self.document_ids: dict[str, int] = {}  # their rows
         self.query_ids: dict[str, int] = {}
 
     def documents(self) -> Iterator[dict[str, str]]:
@@ -203,19 +194,16 @@ class LayoutChecks:
             _enter("document", where, id, self.document_ids, self.layout.documents)
             check_characters(where, f"document {id!r}", title, text)
             if not (title.strip() or text.strip()):
-                self._check_kept(where, id)
+                if not self.keep_empty:
+                    raise ValueError(
+                        f"{where}: document {id!r} is empty: it has neither title nor text "
+                        "(data.empty_documents=keep keeps such documents)"
+                    )
                 empty += 1
             yield {"id": id, "title": title, "text": text}
         _check_some("documents", self.layout, self.document_ids)
         if empty:
             print(f"{self.layout.name}: {empty:,} documents without title and text are kept")
-
-    def _check_kept(self, where: str, id: str) -> None:
-        if not self.keep_empty:
-            raise ValueError(
-                f"{where}: document {id!r} is empty: it has neither title nor text "
-                "(data.empty_documents=keep keeps such documents)"
-            )
 
     def queries(self) -> Iterator[dict[str, str]]:
         """Rows of the queries' table."""
@@ -257,9 +245,8 @@ class LayoutChecks:
             yield {"query_id": query, "document_id": document, "relevance": relevance}
         self._check_documents(split, len(pairs), outside, first)
         if not relevant:
-            raise ValueError(
-                f"{self._files()}: split {split!r} is empty: it names no relevant document"
-            )
+            files = ", ".join(file.name for file in self.layout.files[:4])
+            raise ValueError(f"{files}: split {split!r} is empty: it names no relevant document")
         _check_once(pairs, rows)
 
     def _check_query(self, split: str, where: str, id: str, rows: Callable) -> None:
@@ -304,15 +291,11 @@ class LayoutChecks:
                 "unknown queries or documents and are left out"
             )
 
-    def _files(self) -> str:
-        return ", ".join(file.name for file in self.layout.files[:4])
-
 
 def _enter(kind: str, where: str, id: str, seen: dict[str, int], rows: Callable) -> None:
     _check_identifier(kind, where, id)
     if id in seen:
-        place = _first_place(rows, id)
-        raise ValueError(f"{where}: the {kind} {id!r} is already at {place}")
+        raise ValueError(f"{where}: the {kind} {id!r} is already at {_first_place(rows, id)}")
     seen[id] = len(seen)
 
 
@@ -323,7 +306,7 @@ def _check_identifier(kind: str, where: str, id: str) -> None:
 
 
 def _first_place(rows: Callable[[], Iterable[tuple]], *ids: str) -> str:
-    """Where a row of these ids stands first: read again, as to remember all places takes memory."""
+    """Where a row of these ids is first: read again, as to remember all places takes memory."""
     return next(row[0] for row in rows() if row[1 : 1 + len(ids)] == ids)
 
 
@@ -344,14 +327,9 @@ def _check_some(what: str, layout: Layout, found: Mapping[str, int]) -> None:
     """Refuses a collection without documents or queries: names the file that has no line."""
     if found:
         return
-    blank = [file for file in layout.files if _is_blank(file)]
+    blank = [file for file in layout.files if next(numbered_lines(file), None) is None]
     blank.sort(key=lambda file: what[:4] not in file.name)  # "quer" of queries.jsonl, qrels last
     if blank:
         raise ValueError(f"{blank[0]}:1: no {what}: the file is empty")
     files = ", ".join(map(str, layout.files[:4])) + (", …" if len(layout.files) > 4 else "")
     raise ValueError(f"{files}: no {what}: they hold none")
-
-
-def _is_blank(file: Path) -> bool:
-    with opened(file) as lines:
-        return not any(line.strip() for line in lines)

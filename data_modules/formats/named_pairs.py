@@ -36,11 +36,13 @@ class NamedPair(NamedTuple):
     """A document that a file names for a query.
 
     Attributes:
+        where: ``file:line``.
         query, document: ids.
         score: the document's; NaN where the file gives none.
         positive: whether the file says that the document answers the query.
     """
 
+    where: str
     query: str
     document: str
     score: float = math.nan
@@ -62,25 +64,6 @@ def read_pairs(file: Path, *forms: tuple[str, ...]) -> Iterator[NamedPair]:
     Raises:
         ValueError: a line breaks the format; names ``file:line`` and what was expected.
     """
-    return (pair for _, pair in located_pairs(file, *forms))
-
-
-def read_negatives(file: Path, *forms: tuple[str, ...]) -> Iterator[Ranked]:
-    """What `read_pairs` reads and the file does not call positive, for a layout.
-
-    Without scores the documents of a query are scored by their places, best first.
-    """
-    query, place = None, 0
-    for where, pair in located_pairs(file, *forms):
-        if not pair.positive:
-            place = place - 1 if pair.query == query else 0
-            query = pair.query
-            score = float(place) if math.isnan(pair.score) else pair.score
-            yield Ranked(where, pair.query, pair.document, score)
-
-
-def located_pairs(file: Path, *forms: tuple[str, ...]) -> Iterator[tuple[str, NamedPair]]:
-    """(``file:line``, pair) of `read_pairs`."""
     if begins_with(file, "[{"):
         yield from _json_pairs(file)
         return
@@ -93,10 +76,23 @@ def located_pairs(file: Path, *forms: tuple[str, ...]) -> Iterator[tuple[str, Na
         if form is None:
             raise ValueError(f"{where}: expected {_shown(forms)}, got {line[:80]!r}")
         forms = (form,)
-        for pair in _pairs(where, form, columns):
-            yield where, pair
+        yield from _pairs(where, form, columns)
     if where is None:
         raise ValueError(f"{file}: the file is empty; expected lines of {_shown(forms)}")
+
+
+def read_negatives(file: Path, *forms: tuple[str, ...]) -> Iterator[Ranked]:
+    """What `read_pairs` reads and the file does not call positive, for a layout.
+
+    Without scores the documents of a query are scored by their places, best first.
+    """
+    query, place = None, 0
+    for pair in read_pairs(file, *forms):
+        if not pair.positive:
+            place = place - 1 if pair.query == query else 0
+            query = pair.query
+            score = float(place) if math.isnan(pair.score) else pair.score
+            yield Ranked(pair.where, pair.query, pair.document, score)
 
 
 def _form(columns: list[str], forms: tuple[tuple[str, ...], ...]) -> tuple[str, ...] | None:
@@ -120,12 +116,12 @@ def _are_scored(columns: list[str]) -> bool:
 
 def _pairs(where: str, form: tuple[str, ...], columns: list[str]) -> Iterator[NamedPair]:
     if form == RUN:
-        yield NamedPair(columns[0], columns[2], _number(where, "score", columns[4]))
+        yield NamedPair(where, columns[0], columns[2], _number(where, "score", columns[4]))
     elif form == RANKING:
-        yield NamedPair(columns[0], columns[1], -_number(where, "rank", columns[2]))
+        yield NamedPair(where, columns[0], columns[1], -_number(where, "rank", columns[2]))
     elif form == LIST:
         for document in filter(None, columns[1].split(",")):
-            yield NamedPair(columns[0], document)
+            yield NamedPair(where, columns[0], document)
     else:
         scores = [math.nan] * len(columns)
         if form == SCORED_TRIPLE:
@@ -134,7 +130,7 @@ def _pairs(where: str, form: tuple[str, ...], columns: list[str]) -> Iterator[Na
             columns = columns[2:]
         query, *documents = columns
         for place, document in enumerate(documents):
-            yield NamedPair(query, document, scores[place], positive=place == 0)
+            yield NamedPair(where, query, document, scores[place], positive=place == 0)
 
 
 def _shown(forms: tuple[tuple[str, ...], ...]) -> str:
@@ -154,26 +150,25 @@ def _is_number(text: str) -> bool:
         return False
 
 
-def _json_pairs(file: Path) -> Iterator[tuple[str, NamedPair]]:
+def _json_pairs(file: Path) -> Iterator[NamedPair]:
     """The same of a JSON file."""
     if begins_with(file, "["):
-        yield from _contexts(file)
-        return
+        return _contexts(file)
     try:
         mined = "qid" in json.loads(first_line(file)[1])
     except json.JSONDecodeError:  # one value that goes on in the next lines
         mined = False
-    yield from _mined(file) if mined else _lists(file)
+    return _mined(file) if mined else _lists(file)
 
 
-def _contexts(file: Path) -> Iterator[tuple[str, NamedPair]]:
+def _contexts(file: Path) -> Iterator[NamedPair]:
     for where, query, record in items(file):
         for kind in (POSITIVE, *NEGATIVE_KINDS):
             for context in record.get(kind, ()):
-                yield where, NamedPair(query, context_id(where, context), positive=kind == POSITIVE)
+                yield NamedPair(where, query, context_id(where, context), positive=kind == POSITIVE)
 
 
-def _lists(file: Path) -> Iterator[tuple[str, NamedPair]]:
+def _lists(file: Path) -> Iterator[NamedPair]:
     lists = json_value(file)
     if not isinstance(lists, dict):
         raise ValueError(f"{file}: expected {_JSON}")
@@ -182,10 +177,10 @@ def _lists(file: Path) -> Iterator[tuple[str, NamedPair]]:
         if not isinstance(documents, list):
             raise ValueError(f"{where}: expected {_JSON}, got {json.dumps(documents)[:60]}")
         for document in documents:
-            yield where, NamedPair(query, *_scored(where, document))
+            yield NamedPair(where, query, *_scored(where, document))
 
 
-def _mined(file: Path) -> Iterator[tuple[str, NamedPair]]:
+def _mined(file: Path) -> Iterator[NamedPair]:
     for where, record in json_lines(file):
         query, found = word(where, "qid", record), record.get("neg")
         systems = found.values() if isinstance(found, dict) else [found]
@@ -196,7 +191,7 @@ def _mined(file: Path) -> Iterator[tuple[str, NamedPair]]:
                     f"got {json.dumps(documents)[:60]}"
                 )
             for document in documents:
-                yield where, NamedPair(query, *_scored(where, document), positive=place == 0)
+                yield NamedPair(where, query, *_scored(where, document), positive=place == 0)
 
 
 def _scored(where: str, document: Any) -> tuple[str, float]:

@@ -26,7 +26,7 @@ from data_modules.formats.named_pairs import RUN, read_negatives
 from data_modules.formats.tables import rows, table_documents
 
 _DOCUMENTS, _PASSAGES = "msmarco-docs.tsv", "collection.tsv"
-_COLUMNS = {_DOCUMENTS: ("id", "url", "title", "text"), _PASSAGES: ("id", "text")}
+COLUMNS = ("id", "url", "title", "text")  # of MS MARCO's documents
 _QRELS = ("*qrels*.tsv", "*qrels*.txt")
 # What a name says besides the split: msmarco-doctrain-qrels.tsv, nq_queries_dev.tsv.gz,
 # qrels.dev.small.tsv, 2019qrels-docs.txt, 2019qrels-pass.txt, msmarco-docdev-top100.
@@ -35,7 +35,6 @@ _OTHER_WORDS = re.compile(
     r"|qrels?|queries|query|top\d+"
 )
 _SEPARATORS = re.compile(r"[-_.]+")
-_EVERYTHING = ("", "all")  # "splits" of files with the queries of every split
 
 
 def recognises(path: Path) -> bool:
@@ -45,6 +44,7 @@ def recognises(path: Path) -> bool:
 
 def read(path: Path) -> Layout:
     documents = needed(path, _DOCUMENTS, _PASSAGES)
+    columns = COLUMNS if plain_name(documents) == _DOCUMENTS else ("id", "text")
     judged = judgement_files(path, *_QRELS)
     asked = query_files(path, judged, "*queries*.tsv")
     candidates = _run_files(path, judged, "*top100*", "*.trec", "*.run")
@@ -52,7 +52,7 @@ def read(path: Path) -> Layout:
         name=path.resolve().name,
         files=(documents, *asked, *judged.values(), *candidates.values()),
         options={"reader": "trec/1"},
-        documents=partial(table_documents, documents, _COLUMNS[plain_name(documents)]),
+        documents=partial(table_documents, documents, columns),
         queries=partial(queries, asked),
         judgements={split: partial(judgements, file) for split, file in judged.items()},
         candidates={s: partial(read_negatives, file, RUN) for s, file in candidates.items()},
@@ -87,21 +87,24 @@ def query_files(folder: Path, splits: dict[str, Path], *patterns: str) -> tuple[
     Raises:
         FileNotFoundError: a split has none.
     """
-    found = {split_of(file): file for file in find_all(folder, *patterns)}
-    for name in _EVERYTHING:
-        if name in found:
-            return (found[name],)
+    found = find_all(folder, *patterns)
+    if everything := [file for file in found if split_of(file) in ("", "all")]:
+        return (everything[0],)
     files = []
     for split, judged in splits.items():
-        longer = (file for name, file in found.items() if _ends_with(name, split))
-        file = found.get(split) or next(longer, None)
-        if file is None:
+        if not (named := _of_split(split, found)):
             raise FileNotFoundError(
                 f"data.path={folder}: the queries ({' or '.join(patterns)}) of the split "
                 f"{split!r}, which {judged.name} judges, are missing"
             )
-        files.append(file)
+        files.append(named[0])
     return tuple(dict.fromkeys(files))
+
+
+def _of_split(split: str, files: list[Path]) -> list[Path]:
+    """Those whose names name just the split, else those that say more."""
+    exact = [file for file in files if split_of(file) == split]
+    return exact or [file for file in files if _ends_with(split_of(file), split)]
 
 
 def _ends_with(name: str, split: str) -> bool:
@@ -121,8 +124,7 @@ def _run_files(folder: Path, splits: Iterable[str], *patterns: str) -> dict[str,
     found = find_all(folder, *patterns)
     runs: dict[str, Path] = {}
     for split in splits:
-        exact = [file for file in found if split_of(file) == split]
-        chosen = exact or [file for file in found if _ends_with(split_of(file), split)]
+        chosen = _of_split(split, found)
         if len(chosen) > 1:
             raise ValueError(
                 f"data.path={folder}: {chosen[0].name} and {chosen[1].name} are both runs of the "

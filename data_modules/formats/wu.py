@@ -18,7 +18,7 @@ from pathlib import Path
 from data_modules.formats.files import find, find_all, needed, plain_name
 from data_modules.formats.layout import Document, Judgement, Layout
 from data_modules.formats.lines import first_line
-from data_modules.formats.named_pairs import RANKING, RUN, TRIPLE, located_pairs, read_negatives
+from data_modules.formats.named_pairs import RANKING, RUN, TRIPLE, read_negatives, read_pairs
 from data_modules.formats.tables import table_documents
 from data_modules.formats.trec import judgements, queries, query_files, split_of
 
@@ -74,7 +74,7 @@ def _documents(file: Path) -> Iterator[Document]:
 def _training_pairs(file: Path) -> Iterator[Judgement]:
     """Each pair of a query and a document that a triple calls relevant, once."""
     seen = set()
-    for where, pair in located_pairs(file, TRIPLE):
-        if pair.positive and pair[:2] not in seen:
-            seen.add(pair[:2])
-            yield Judgement(where, pair.query, pair.document, 1)
+    for where, query, document, _, positive in read_pairs(file, TRIPLE):
+        if positive and (query, document) not in seen:
+            seen.add((query, document))
+            yield Judgement(where, query, document, 1)

@@ -12,7 +12,6 @@ from data_modules.formats.named_pairs import (
     RUN,
     SCORED_TRIPLE,
     TRIPLE,
-    NamedPair,
     read_negatives,
     read_pairs,
 )
@@ -27,13 +26,16 @@ def written(path, *lines):
 
 def test_a_run_names_one_pair_a_line(tmp_path):
     file = written(tmp_path / "run.trec", RUN_LINE, "", "q1\tQ0\td2\t2\t-1e-3\tbm25")
-    assert list(read_pairs(file, RUN)) == [("q1", "d1", 2.5, False), ("q1", "d2", -1e-3, False)]
+    assert [pair[1:] for pair in read_pairs(file, RUN)] == [
+        ("q1", "d1", 2.5, False),
+        ("q1", "d2", -1e-3, False),
+    ]
 
 
 def test_triples_name_two_pairs_a_line(tmp_path):
     file = written(tmp_path / "triples.tsv", "q1\td1\td2", "q2 d3 d1")
     found = list(read_pairs(file, TRIPLE, SCORED_TRIPLE))
-    assert [(*pair[:2], pair.positive) for pair in found] == [
+    assert [(pair.query, pair.document, pair.positive) for pair in found] == [
         ("q1", "d1", True),
         ("q1", "d2", False),
         ("q2", "d3", True),
@@ -45,8 +47,8 @@ def test_triples_name_two_pairs_a_line(tmp_path):
 @pytest.mark.parametrize("forms", [(TRIPLE, SCORED_TRIPLE), (RUN, SCORED_TRIPLE)])
 def test_triples_with_scores(forms, tmp_path):
     file = written(tmp_path / "margins.tsv", "9.5\t-0.25\tq1\td1\td2")
-    expected = [NamedPair("q1", "d1", 9.5, True), NamedPair("q1", "d2", -0.25, False)]
-    assert list(read_pairs(file, *forms)) == expected
+    expected = [("q1", "d1", 9.5, True), ("q1", "d2", -0.25, False)]
+    assert [pair[1:] for pair in read_pairs(file, *forms)] == expected
 
 
 @pytest.mark.parametrize(
@@ -72,7 +74,7 @@ def named(file, *forms):
     """(query, document, score or None, positive) of every pair."""
     return [
         (q, d, None if math.isnan(score) else score, positive)
-        for q, d, score, positive in read_pairs(file, *forms)
+        for _, q, d, score, positive in read_pairs(file, *forms)
     ]
 
 
