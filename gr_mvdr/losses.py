@@ -161,20 +161,16 @@ class WeightedSum:
 def _own_scores(relevance: Tensor, batch: PairBatch, loss: object) -> Tensor:
     """(B, 1 + G) fp32, the relevance of each query's positive and hard negatives."""
     if batch.negatives is None:
-        raise ValueError(
-            f"model.loss={type(loss).__name__}: needs data.examples.negatives, "
-            "such as negatives=bm25"
-        )
+        rule = "needs data.examples.negatives, such as negatives=bm25"
+        raise ValueError(f"model.loss={type(loss).__name__}: {rule}")
     queries = torch.arange(len(batch), device=relevance.device)[:, None]
     return at_least_float32(relevance[torch.cat([queries, batch.negatives], dim=1), queries])
 
 
 def _teacher(batch: PairBatch, loss: object) -> Tensor:
     if batch.teacher is None:
-        raise ValueError(
-            f"model.loss={type(loss).__name__}: needs a teacher's scores, "
-            "data.examples.negatives.teacher"
-        )
+        rule = "needs a teacher's scores, data.examples.negatives.teacher"
+        raise ValueError(f"model.loss={type(loss).__name__}: {rule}")
     return batch.teacher
 
 

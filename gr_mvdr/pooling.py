@@ -1,6 +1,6 @@
-"""Fewer vectors than tokens: which of an encoder's states stand for a text (mva §2.2).
+"""Fewer vectors than tokens: which of an encoder's states represent a text (mva §2.2).
 
-A pooling is called twice: `enter` on what the encoder reads, `leave` on what it answers. `width` is
+A pooling is called twice: `enter` on what the encoder reads, `leave` on what it returns. `width` is
 the size of a pooled state in encoder states.
 """
 
@@ -29,10 +29,10 @@ class AllTokens(nn.Module):
         return embeddings, mask
 
     def leave(self, states: Tensor, mask: Tensor, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The pooled states, their mask, and the token that each stands for.
+        """The pooled states, their mask, and the token of each.
 
         Args:
-            states: (B, L', d_model) of the encoder; mask: (B, L') as `enter` answered.
+            states: (B, L', d_model) of the encoder; mask: (B, L') as `enter` returned.
             ids: (B, L) int64 of the text's tokens.
 
         Returns:
@@ -41,7 +41,7 @@ class AllTokens(nn.Module):
         return states, mask, ids
 
     def count(self, tokens: int) -> int:
-        """How many states stand for a text of so many tokens."""
+        """How many states represent a text of so many tokens."""
         return tokens
 
 
@@ -67,7 +67,7 @@ class LearnedTokens(AllTokens):
     def __init__(self, size: int, vocabulary_size: int, k: int):
         super().__init__()
         self.k, self.vocabulary_size = _at_least_one("k", k), vocabulary_size
-        self.embeddings = nn.Parameter(torch.randn(k, size))  # T5 draws its table so, too
+        self.embeddings = nn.Parameter(torch.randn(k, size))  # as T5 draws its table
 
     def enter(self, embeddings: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         own = self.embeddings.to(embeddings.dtype).expand(len(embeddings), -1, -1)
@@ -93,11 +93,11 @@ class Temporal(AllTokens):
     def leave(self, states: Tensor, mask: Tensor, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         batch, length, size = states.shape
         missing = -length % self.width
-        # Zero where a group is not full, whatever the encoder answered at padding.
+        # Zero where a group is not full, whatever the encoder returned at padding.
         states = F.pad(states * mask.unsqueeze(-1), (0, 0, 0, missing))
         groups = F.pad(mask, (0, missing)).view(batch, -1, self.width)
         states = states.view(batch, -1, self.width * size)
-        # A group stands for its first token, which is real if any is: padding is on the right.
+        # The token of a group is its first, which is real if any is: padding is on the right.
         return states, groups.any(-1), F.pad(ids, (0, missing))[:, :: self.width]
 
     def count(self, tokens: int) -> int:

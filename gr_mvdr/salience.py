@@ -46,8 +46,24 @@ def _share_of(mask: Tensor, share: float) -> Tensor:
     return (share * mask.sum(-1).double()).ceil().long()
 
 
+class Salience(nn.Module):
+    """A salience with nothing to count and nothing to learn; a subclass gives `forward`."""
+
+    def fit(self, documents: Sequence[Sequence[int]], vocabulary_size: int) -> None:
+        """Counts what must be known of the collection before training.
+
+        Args:
+            documents: the token ids of each, as the model reads them.
+            vocabulary_size: V; all ids are below it.
+        """
+
+    def penalty(self, salience: Tensor, mask: Tensor) -> Tensor:
+        """() what to add to the loss."""
+        return salience.new_zeros(())
+
+
 @part("salience")
-class LearnedSalience(nn.Module):
+class LearnedSalience(Salience):
     """u = λ · ReLU(w·x + b) with a gate λ in [0, 1] (aligner Eq. 3; the gates of its Figure 6).
 
     It begins with w = 0 and b = 1: all tokens count alike, and no ReLU is dead. With a prior, a
@@ -100,28 +116,26 @@ class LearnedSalience(nn.Module):
             scores = (vectors.to(self.weight.dtype) @ self.weight + self.bias).relu()
             if self.prior is not None:
                 scores = scores * self.prior(vectors, ids, mask)
-        return self._gates(scores, mask) * scores * mask
-
-    def _gates(self, scores: Tensor, mask: Tensor) -> Tensor | float:
-        """(B, L) λ."""
+        gates = 1.0  # λ
         if self.gate == "lp":
-            return relaxed_top_k(scores, _share_of(mask, self.sparsity), mask=mask, **self.solver)
-        return top_share(scores, mask, self.sparsity) if self.gate == "hard" else 1.0
+            gates = relaxed_top_k(scores, _share_of(mask, self.sparsity), mask=mask, **self.solver)
+        elif self.gate == "hard":
+            gates = top_share(scores, mask, self.sparsity)
+        return gates * scores * mask
 
     def fit(self, documents: Sequence[Sequence[int]], vocabulary_size: int) -> None:
-        """Only a prior has something to count."""
         if self.prior is not None:
             self.prior.fit(documents, vocabulary_size)
 
     def penalty(self, salience: Tensor, mask: Tensor) -> Tensor:
-        """() what to add to the loss: of the gate "l1", its coefficient · the mean of u."""
+        """() of the gate "l1", its coefficient · the mean of u; else 0."""
         if self.gate != "l1":
-            return salience.new_zeros(())
+            return super().penalty(salience, mask)
         return self.l1 * salience.sum() / mask.sum().clamp(min=1)
 
 
 @part("salience")
-class IdfSalience(nn.Module):
+class IdfSalience(Salience):
     """u = the token's inverse document frequency: not learned, what learned ones must beat.
 
     idf(t) = ln(1 + (D − df + ½) / (df + ½)), divided by its mean over the collection's token
@@ -143,12 +157,6 @@ class IdfSalience(nn.Module):
         return torch.where(known, self.idf[ids * known], 1.0) * mask
 
     def fit(self, documents: Sequence[Sequence[int]], vocabulary_size: int) -> None:
-        """Counts the document frequencies.
-
-        Args:
-            documents: the token ids of each.
-            vocabulary_size: V; all ids are below it.
-        """
         from gr_mvdr.tokenizers import (
             UNK_ID,  # brings transformers, which an alignment does not need
         )
@@ -164,10 +172,6 @@ class IdfSalience(nn.Module):
             idf /= np.average(idf, weights=counts)
         self.idf = torch.from_numpy(idf).to(self.idf)
 
-    def penalty(self, salience: Tensor, mask: Tensor) -> Tensor:
-        """() zero: there is nothing to learn."""
-        return salience.new_zeros(())
-
     def _load_from_state_dict(self, state_dict, prefix, *others):
         # A new module holds no table yet; the checkpoint knows its size.
         if (saved := state_dict.get(prefix + "idf")) is not None:
@@ -176,7 +180,7 @@ class IdfSalience(nn.Module):
 
 
 @part("salience")
-class FrequencySalience(nn.Module):
+class FrequencySalience(Salience):
     """u = BM25's saturated term frequency of the token in its own text: not learned.
 
     u = (k1 + 1) tf / (tf + k1 (1 − b + b m / mean m)): 1 for a token that occurs once in a text of
@@ -208,12 +212,7 @@ class FrequencySalience(nn.Module):
         return (self.k1 + 1) * frequency / saturated * mask
 
     def fit(self, documents: Sequence[Sequence[int]], vocabulary_size: int) -> None:
-        """Takes the documents' mean length; they are token lists, as the model reads them."""
         self.mean_length.fill_(sum(map(len, documents)) / max(1, len(documents)))
-
-    def penalty(self, salience: Tensor, mask: Tensor) -> Tensor:
-        """() zero: there is nothing to learn."""
-        return salience.new_zeros(())
 
 
 def relaxed_top_k(
@@ -224,10 +223,9 @@ def relaxed_top_k(
     solver: Solver = "exact",
     iterations: int = 1000,
 ) -> Tensor:
-    """λ of aligner Eq. 4: close to 1 at the k best scores, close to 0 elsewhere.
+    """λ of max sᵀλ + ε H(λ) with Σ λ = k and 0 ≤ λ ≤ 1 (aligner Eq. 4, Appendix A.1).
 
-    max sᵀλ + ε H(λ) with Σ λ = k and 0 ≤ λ ≤ 1 (Appendix A.1). Its solution is
-    λ_i = min(1, exp((s_i + a) / ε)) with one scalar a.
+    λ_i = min(1, exp((s_i + a) / ε)) with one scalar a: close to 1 at the k best, else close to 0.
 
     Args:
         scores: (…, m) float.
@@ -249,15 +247,14 @@ def relaxed_top_k(
         raise ValueError(f"k={k}: must be ≥ 1")
     if not scores.numel():
         return torch.zeros_like(scores)
-    mask = scores.new_ones((), dtype=torch.bool) if mask is None else mask
+    mask = torch.ones_like(scores, dtype=torch.bool) if mask is None else mask
     k = torch.as_tensor(k, device=scores.device).expand(scores.shape[:-1]).reshape(-1, 1)
     m = scores.shape[-1]
     parts = (scores.reshape(-1, m), k, mask.expand(scores.shape).reshape(-1, m))
     size = max(1, _BLOCK // m) if scores.device.type == "cpu" else len(parts[0])
     blocks = zip(*(part.split(size) for part in parts), strict=True)
     solve = _exact if solver == "exact" else partial(_iterative, iterations=iterations)
-    solved = [_solved(*block, epsilon, solve) for block in blocks]
-    return torch.cat(solved).view(scores.shape)
+    return torch.cat([_solved(*block, epsilon, solve) for block in blocks]).view(scores.shape)
 
 
 def _solved(scores: Tensor, k: Tensor, mask: Tensor, epsilon: float, solve: Callable) -> Tensor:
@@ -313,20 +310,17 @@ def _edge(scores: Tensor, k: Tensor, mask: Tensor) -> Tensor:
     which that is ≤ 1 is right. Then s_t is at most ln(m − k + 1) above the k-th best score:
     counted from that, nothing that matters is too large or too small for a plain sum.
     """
-    ordered = _ascending(scores.masked_fill(~mask, -torch.inf))
+    ordered = scores.masked_fill(~mask, -torch.inf)
+    if ordered.device.type == "cpu":  # numpy sorts tenfold faster than torch there
+        ordered = torch.from_numpy(np.sort(ordered.numpy(), axis=-1))
+    else:
+        ordered = ordered.sort(dim=-1).values
     last = torch.arange(ordered.shape[-1], device=k.device)
     kth = ordered.gather(-1, (last[-1:] + 1 - k.ceil().long()).clamp(max=len(last) - 1))
     sizes = (ordered - kth).clamp(max=_LARGEST).exp()
     left = (k - last.flip(0)).clamp(min=0)
     uncut = left * sizes <= sizes.cumsum(-1)
     return ordered.gather(-1, (uncut * last).amax(-1, keepdim=True))
-
-
-def _ascending(values: Tensor) -> Tensor:
-    """The last axis from low to high; on a CPU numpy sorts tenfold faster than torch."""
-    if values.device.type != "cpu":
-        return values.sort(dim=-1).values
-    return torch.from_numpy(np.sort(values.numpy(), axis=-1))
 
 
 def _iterative(scores: Tensor, k: Tensor, mask: Tensor, iterations: int) -> Tensor:

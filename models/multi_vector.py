@@ -48,6 +48,8 @@ class MultiVector(System):
     """Token vectors of a shared T5 encoder under one form of Eq. 1 (gr_as_mvdr §3, aligner §2)."""
 
     paradigm = "multi_vector"
+    searcher: TokenIndex | CandidateEncoder | None = None
+    mean_floats: float | None = None  # numbers that hold a document, after `index`
 
     def __init__(
         self,
@@ -71,16 +73,13 @@ class MultiVector(System):
         Args:
             backbone, dimension, projections, pooling, salience: see `TokenEncoder`.
             query_length, document_length: tokens kept of a text, the end token included.
-            alignment: a strategy of `gr_mvdr.alignment`, as a dict with `_target_`.
+            alignment, loss: of `gr_mvdr.alignment` and `gr_mvdr.losses`, as dicts with `_target_`.
             training_alignment: the one that the loss uses; None = the same (xtr has another).
             normaliser: Z of Eq. 1, see `gr_mvdr.relevance.normaliser`.
-            loss: a loss of `gr_mvdr.losses`, as a dict with `_target_`.
-            search: arguments of `SearchOptions`.
-            optimizer: see `System`.
+            search, optimizer: see `SearchOptions` and `System`.
             sentinel_id: pad queries up to query_length with this token (T5's <extra_id_0>) and
                 let it align like any other: ColBERT's query augmentation. None = off.
-            gradient_cache: texts that are encoded at once in training, see `encode_share`;
-                None = the whole batch.
+            gradient_cache: texts encoded at once in training (`encode_share`); None = all.
         """
         super().__init__(optimizer)
         self.save_hyperparameters()
@@ -90,14 +89,12 @@ class MultiVector(System):
         self.training_scoring = Scoring(trained, normaliser)
         self.loss_function = build("loss", loss)
         self.encoder = TokenEncoder(backbone, dimension, projections, pooling, salience)
-        self._check(salience or {})
-        check_gradient_cache(gradient_cache)
         self.vocabulary_size = self.encoder.n_tokens
-        self.searcher: TokenIndex | CandidateEncoder | None = None
-        self.mean_floats: float | None = None  # numbers that hold a document, after `index`
+        self._check(salience or {})
 
     def _check(self, salience: dict[str, Any]) -> None:
         """Refuses choices that do not go together, before hours of training."""
+        check_gradient_cache(self.hparams.gradient_cache)
         self.search.check(self.scoring)
         if isinstance(self.scoring.alignment, InBatchTopK):
             rule = "must be model.training_alignment, a score may not depend on other documents"
@@ -283,8 +280,11 @@ class MultiVector(System):
 
     def fingerprint(self, documents: Table) -> dict[str, str]:
         """What an index depends on: the model's weights, and the documents' ids and tokens."""
-        collection = _texts_hash(documents["id"][:], documents["tokens"])
-        return {"model": hash_weights(self), "collection": collection}
+        total = 0  # a sum, as the documents' order plays no part
+        for name, tokens in zip(documents["id"][:], documents["tokens"], strict=True):
+            text = hashlib.sha256(f"{name} {list(tokens)}".encode()).digest()
+            total += int.from_bytes(text[:16], "big")
+        return {"model": hash_weights(self), "collection": f"{total % 2**128:032x}"}
 
     def _shortest_first(self, documents: Table) -> tuple[list[int], list[list[int]]]:
         """The documents' rows, shortest first, and the tokens that are read of each."""
@@ -393,12 +393,3 @@ class MultiVector(System):
             exact = self.retrieve(sample, 10, mode="exact", **whole)
             metrics["retrieve/recall_of_exact@10"] = recall_of_exact(exact, ranking)
         return metrics
-
-
-def _texts_hash(ids: Sequence[str], texts: Sequence[Sequence[int]]) -> str:
-    """Of a collection's ids and tokens, in whatever order they come."""
-    total = 0
-    for name, tokens in zip(ids, texts, strict=True):
-        text = hashlib.sha256(f"{name} {list(tokens)}".encode()).digest()
-        total += int.from_bytes(text[:16], "big")
-    return f"{total % 2**128:032x}"

@@ -1,7 +1,7 @@
 """Texts to token vectors: one shared T5 encoder, and what each side makes of its states."""
 
 import math
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -14,8 +14,10 @@ from gr_mvdr.salience import FrequencySalience
 from gr_mvdr.token_vectors import TokenVectors
 
 Side = Literal["query", "document"]
-SIDES = ("query", "document")
+SIDES = get_args(Side)
 PROJECTIONS = ("shared", "attention")
+# Of each side, the description of a part; None = none.
+Parts = dict[Side, dict[str, Any] | None]
 
 
 class TokenEncoder(nn.Module):
@@ -30,8 +32,8 @@ class TokenEncoder(nn.Module):
         backbone: dict[str, Any],
         dimension: int,
         projections: str = "shared",
-        pooling: dict[Side, dict[str, Any] | None] | None = None,
-        salience: dict[Side, dict[str, Any] | None] | None = None,
+        pooling: Parts | None = None,
+        salience: Parts | None = None,
     ):
         """
         Args:
@@ -46,37 +48,53 @@ class TokenEncoder(nn.Module):
         """
         super().__init__()
         if projections not in PROJECTIONS:
-            raise ValueError(
-                f"model.projections={projections}: must be one of {', '.join(PROJECTIONS)}"
-            )
+            rule = f"must be one of {', '.join(PROJECTIONS)}"
+            raise ValueError(f"model.projections={projections}: {rule}")
         if dimension < 1:
             raise ValueError(f"model.dimension={dimension}: must be ≥ 1")
         self.backbone = load_encoder(**backbone)
         size, self.vocabulary_size = self.backbone.config.d_model, self.backbone.config.vocab_size
+        self._add_pooling(pooling or {}, size)
+        self._add_projections(projections, size, dimension)
+        named = {side: part for side, part in (salience or {}).items() if part}
+        self.salience = nn.ModuleDict(
+            {side: build("salience", named[side], dimension) for side in SIDES if side in named}
+        )
+        for side, part in self.salience.items():
+            if _has(part, FrequencySalience) and type(self.pooling[side]) is not AllTokens:
+                raise ValueError(
+                    f"model.salience.{side}=FrequencySalience: needs "
+                    f"model.pooling.{side}=all_tokens: it counts tokens"
+                )
+
+    def _add_pooling(self, pooling: Parts, size: int) -> None:
+        every = {"_target_": "gr_mvdr.pooling.AllTokens"}
         self.pooling = nn.ModuleDict(
-            {side: self._pooling((pooling or {}).get(side)) for side in SIDES}
+            {
+                side: build("pooling", pooling.get(side) or every, size, self.vocabulary_size)
+                for side in SIDES
+            }
         )
         # The learned tokens of a pooling have ids beyond the vocabulary.
-        self.n_tokens = self.vocabulary_size + max(
-            getattr(part, "k", 0) for part in self.pooling.values()
-        )
+        learned = max(getattr(part, "k", 0) for part in self.pooling.values())
+        self.n_tokens = self.vocabulary_size + learned
+
+    def _add_projections(self, projections: str, size: int, dimension: int) -> None:
         widths = {side: size * self.pooling[side].width for side in SIDES}
+
+        def one_each() -> nn.ModuleDict:
+            return nn.ModuleDict({s: nn.Linear(widths[s], dimension, bias=False) for s in SIDES})
+
         if projections == "attention":
-            self.values = _linear({side: (widths[side], dimension) for side in SIDES})
-            self.keys = _linear({side: (widths[side], dimension) for side in SIDES})
+            self.values, self.keys = one_each(), one_each()
         elif widths["query"] == widths["document"]:
             one = nn.Linear(widths["query"], dimension, bias=False)
-            self.values, self.keys = nn.ModuleDict({side: one for side in SIDES}), None
+            self.values, self.keys = nn.ModuleDict(dict.fromkeys(SIDES, one)), None
         else:
             raise ValueError(
                 "model.projections=shared: both sides must be pooled to states of one width; "
                 "temporal pooling of one side needs projections=attention"
             )
-        given = salience or {}
-        self.salience = nn.ModuleDict(
-            {s: build("salience", given[s], dimension) for s in SIDES if given.get(s)}
-        )
-        self._check_pooled()
 
     def forward(self, ids: Tensor, mask: Tensor, side: Side) -> TokenVectors:
         """Token ids (B, L) int64 and mask (B, L) bool → the side's token vectors."""
@@ -98,18 +116,8 @@ class TokenEncoder(nn.Module):
         return TokenVectors(vectors, mask, ids, salience, keys)
 
     def vectors_of(self, tokens: int, side: Side) -> int:
-        """How many vectors stand for a text of so many tokens."""
+        """How many vectors a text of so many tokens has."""
         return self.pooling[side].count(tokens)
-
-    def _check_pooled(self) -> None:
-        """Frequencies are those of tokens; a pooled vector is none."""
-        for side, part in self.salience.items():
-            frequency = any(isinstance(module, FrequencySalience) for module in part.modules())
-            if frequency and type(self.pooling[side]) is not AllTokens:
-                raise ValueError(
-                    f"model.salience.{side}=FrequencySalience: needs "
-                    f"model.pooling.{side}=all_tokens: it counts tokens"
-                )
 
     def penalty(self, queries: TokenVectors, documents: TokenVectors) -> Tensor:
         """() what the saliences add to the loss (the L1 gate; aligner §4.3)."""
@@ -121,17 +129,13 @@ class TokenEncoder(nn.Module):
 
     def counts(self, kind: type[nn.Module]) -> bool:
         """Whether a salience of this kind weighs tokens here."""
-        return any(isinstance(part, kind) for part in self.salience.modules())
+        return _has(self.salience, kind)
 
     def fit(self, documents: list[list[int]]) -> None:
         """What a salience must know of the collection before training: document frequencies."""
         for part in self.salience.values():
             part.fit(documents, self.vocabulary_size)
 
-    def _pooling(self, settings: dict[str, Any] | None) -> nn.Module:
-        settings = settings or {"_target_": "gr_mvdr.pooling.AllTokens"}
-        return build("pooling", settings, self.backbone.config.d_model, self.vocabulary_size)
 
-
-def _linear(shapes: dict[str, tuple[int, int]]) -> nn.ModuleDict:
-    return nn.ModuleDict({side: nn.Linear(*shape, bias=False) for side, shape in shapes.items()})
+def _has(part: nn.Module, kind: type[nn.Module]) -> bool:
+    return any(isinstance(module, kind) for module in part.modules())

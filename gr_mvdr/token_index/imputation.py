@@ -114,10 +114,8 @@ def check_imputation(imputation: str | float) -> None:
     """Refuses what `missing_similarity` does not know."""
     is_number = isinstance(imputation, Real) and not isinstance(imputation, bool)
     if imputation not in IMPUTATIONS and not is_number:
-        raise ValueError(
-            f"model.search.imputation={imputation}: must be one of {', '.join(IMPUTATIONS)} "
-            "or a number"
-        )
+        rule = f"must be one of {', '.join(IMPUTATIONS)} or a number"
+        raise ValueError(f"model.search.imputation={imputation}: {rule}")
 
 
 def imputed_relevance(
@@ -152,16 +150,11 @@ def imputed_relevance(
         values, weights = candidates.similarity.masked_fill(~seen, 0.0), weights * seen
     else:
         values = torch.where(seen, candidates.similarity, missing)
-        if _is_above(missing, retrieved):
+        is_below = retrieved.similarities < missing.unsqueeze(1)
+        if (is_below & (retrieved.owners >= 0)).any():  # which under "last" it cannot
             whole = _retrieved_whole(retrieved, candidates, lengths)
             values = torch.where(whole, values, values.maximum(missing))
     return divided((values * weights).sum(1), weights.sum(1))
-
-
-def _is_above(missing: Tensor, retrieved: Retrieved) -> bool:
-    """Whether an imputed value exceeds a retrieved one, which under "last" it cannot."""
-    real = retrieved.owners >= 0
-    return bool((real & (retrieved.similarities < missing.unsqueeze(1))).any())
 
 
 def _retrieved_whole(retrieved: Retrieved, candidates: Candidates, lengths: Tensor) -> Tensor:

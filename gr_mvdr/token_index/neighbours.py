@@ -92,10 +92,8 @@ class TokenNeighbours:
             ValueError: k' or the probes are out of range, or there is no inverted file.
         """
         if not 1 <= neighbours <= len(self.rows):
-            raise ValueError(
-                f"model.search.neighbours={neighbours}: must be ≥ 1 and ≤ the {len(self.rows)} "
-                "tokens that can be retrieved"
-            )
+            rule = f"must be ≥ 1 and ≤ the {len(self.rows)} tokens that can be retrieved"
+            raise ValueError(f"model.search.neighbours={neighbours}: {rule}")
         if not queries.isfinite().all():
             raise ValueError("a query's vectors are not finite: the model's weights are broken")
         if probes is None:
@@ -105,15 +103,13 @@ class TokenNeighbours:
         if self._lists is None:
             raise ValueError(f"model.search.probes={probes}: build_lists must come first")
         self._lists.nprobe = probes
-        similarities, tokens = self._lists.search(queries.contiguous().numpy(), neighbours)
-        similarities, tokens = torch.from_numpy(similarities), torch.from_numpy(tokens)
-        if rescore:
-            similarities = self._similarities(queries, tokens)
-        similarities = similarities.masked_fill(tokens < 0, -torch.inf)
-        if rescore:
-            similarities, order = similarities.sort(dim=1, descending=True, stable=True)
-            tokens = tokens.gather(1, order)
-        return similarities, tokens
+        found = self._lists.search(queries.contiguous().numpy(), neighbours)
+        similarities, tokens = map(torch.from_numpy, found)
+        if not rescore:
+            return similarities.masked_fill(tokens < 0, -torch.inf), tokens
+        similarities = self._similarities(queries, tokens).masked_fill(tokens < 0, -torch.inf)
+        similarities, order = similarities.sort(dim=1, descending=True, stable=True)
+        return similarities, tokens.gather(1, order)
 
     def retrieve(
         self, query: TokenVectors, neighbours: int, probes: int | None, rescore: bool = True
@@ -209,9 +205,8 @@ def _kept_rows(store: TokenStore, keep: float) -> Tensor:
     if keep == 1.0:
         return live.nonzero()[:, 0]
     if store.salience(slice(0, 0)) is None:
-        raise ValueError(
-            f"model.search.keep_document={keep}: must be 1 for a system without salience"
-        )
+        rule = "must be 1 for a system without salience"
+        raise ValueError(f"model.search.keep_document={keep}: {rule}")
     kept = torch.zeros_like(live)
     for documents in store.blocks(_BLOCK):
         counts = store.counts[documents]
