@@ -10,7 +10,7 @@ the final layer norm, and d̂_i what the layer's cross-attention reads of the de
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -187,8 +187,8 @@ def trace_decoder(
         head: of a T5 in evaluation mode.
         batch: pairs, the targets on the document side.
         queries: (B, N, d) the encoder's vectors of the query side.
-        window: longer targets are decoded window by window of so many tokens, as they are where
-            the system trains, scores and searches, and joined again; None = the whole sequence.
+        window: tokens that are decoded at once, as where the system trains, scores and searches;
+            longer targets are joined again; None = the whole sequence.
 
     Raises:
         RuntimeError: the attention weights are missing (not eager attention).
@@ -196,8 +196,7 @@ def trace_decoder(
     decoder, windows = head.backbone.decoder, Windows(batch.document_ids.shape[1], window)
     targets = head.labels(batch.document_ids, batch.document_index)
     rows, sides = windows.split(targets), map(windows.repeat, (queries, batch.query_mask))
-    with _eager(decoder), ExitStack() as hooks:
-        parts, states = _recorders(decoder, hooks)
+    with _recording(decoder) as (parts, states):
         output, context = head.decode(*sides, rows, output_attentions=True)
     attentions = output.cross_attentions
     if not attentions or any(attention is None for attention in attentions):
@@ -257,29 +256,29 @@ def _final_norm(norm: nn.Module, stream: list[Tensor]) -> Tensor:
     return norm.weight * torch.rsqrt(power + norm.variance_epsilon)
 
 
-def _recorders(decoder: nn.Module, hooks: ExitStack) -> tuple[list[Tensor], list[Tensor]]:
-    """Lists that fill with the summands and with the cross-attentions' inputs in a pass."""
-    parts, states = [], []
+@contextmanager
+def _recording(decoder: Any) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
+    """Lists that fill with the summands and with the cross-attentions' inputs in a pass.
+
+    Attention is eager meanwhile, the one kind that returns its weights.
+    """
+    parts: list[Tensor] = []
+    states: list[Tensor] = []
+    watched = []
     for block in decoder.block:
         for layer, name in zip(block.layer, SUBLAYERS.values(), strict=True):
-            _on_output(getattr(layer, name), parts.append, hooks)
-        _on_output(block.layer[1].layer_norm, states.append, hooks)
-    return parts, states
+            watched.append((getattr(layer, name), parts))
+        watched.append((block.layer[1].layer_norm, states))
 
+    def keeper(found: list[Tensor]) -> Callable[..., None]:
+        return lambda _, __, out: found.append(out[0] if isinstance(out, tuple) else out)
 
-def _on_output(module: nn.Module, keep: Callable[[Tensor], None], hooks: ExitStack) -> None:
-    def hook(_, __, output: Any) -> None:
-        keep(output[0] if isinstance(output, tuple) else output)
-
-    hooks.callback(module.register_forward_hook(hook).remove)
-
-
-@contextmanager
-def _eager(decoder: nn.Module) -> Iterator[None]:
-    """Attention that returns its weights, for a while."""
+    hooks = [module.register_forward_hook(keeper(found)) for module, found in watched]
     implementation = decoder.config._attn_implementation
     decoder.set_attn_implementation("eager")
     try:
-        yield
+        yield parts, states
     finally:
         decoder.set_attn_implementation(implementation)
+        for hook in hooks:
+            hook.remove()

@@ -63,8 +63,7 @@ class Docid(GenerativeSystem):
             document_length: tokens kept of a document where it is encoded (the model's own
                 encoder as source of docids, the contextual table of NP decoding).
             beam_size: hypotheses a query.
-            optimizer: see `System`.
-            head: see `GenerativeSystem`.
+            optimizer, head: see `GenerativeSystem`.
             trained_rows: of the embedding table: "all", or "new", the docid tokens' alone.
             length_penalty: documents are ranked by log p / length^penalty (0.8 in NCI).
             label_smoothing: of the training loss.

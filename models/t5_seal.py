@@ -71,9 +71,8 @@ class T5SEAL(GenerativeSystem):
             key_length: longest generated n-gram, in tokens.
             beam_size: hypotheses a query.
             evidence: parameters of `score_documents`.
-            optimizer: see `System`.
+            optimizer, head: see `GenerativeSystem`.
             label_smoothing: of the training loss (0.1 in full SEAL).
-            head: see `GenerativeSystem`.
             special_tokens: ids that ask for a part of the body and for a title, and that end a
                 title, under "body", "title" and "title_end"; None or {} = the paper's form.
             query_ngrams: longest n-gram of the query that is a key; 0 = none, SEAL: 3.

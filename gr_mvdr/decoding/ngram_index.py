@@ -16,6 +16,7 @@ from torch import Tensor
 from gr_mvdr.decoding.beam_search import Successors
 from gr_mvdr.files.arrays import check, check_offsets, read_arrays, write_arrays
 
+_ARRAYS = ("text", "starts", "suffixes", "shared")
 # Branches of so many depths are held in memory; deeper intervals are short enough to scan.
 LISTED_DEPTHS = 2
 
@@ -24,7 +25,7 @@ LISTED_DEPTHS = 2
 class Intervals:
     """Prefixes of `depth` tokens each: their intervals [low, high) of the index, (H,) int64.
 
-    The intervals stay in numpy, beside the index; `device` is where the search runs.
+    The intervals stay in numpy, like the index; `device` is where the search runs.
     """
 
     low: np.ndarray
@@ -93,7 +94,7 @@ class NgramIndex:
         Raises:
             ValueError: `path` exists.
         """
-        arrays = {name: getattr(self, name) for name in ("text", "starts", "suffixes", "shared")}
+        arrays = {name: getattr(self, name) for name in _ARRAYS}
         write_arrays(Path(path), arrays, {"depth": self.depth})
 
     @classmethod
@@ -104,11 +105,11 @@ class NgramIndex:
             FileNotFoundError: no such folder.
             ValueError: a file of the folder is missing or damaged.
         """
-        arrays, settings = read_arrays(Path(path), ("text", "starts", "suffixes", "shared"))
+        arrays, settings = read_arrays(Path(path), _ARRAYS)
         depth = settings.get("depth")
         if not isinstance(depth, int) or not 1 <= depth <= 255:
             raise ValueError(f"{path}: depth={depth!r}: must be a number between 1 and 255")
-        _check_arrays(Path(path), **arrays, depth=depth)
+        _check_arrays(Path(path), arrays, depth)
         return cls(**arrays, depth=depth)
 
     def __len__(self) -> int:
@@ -239,15 +240,9 @@ class NgramIndex:
         return row, start, np.where(is_last, state.high[row], stop)
 
 
-def _check_arrays(
-    path: Path,
-    text: np.ndarray,
-    starts: np.ndarray,
-    suffixes: np.ndarray,
-    shared: np.ndarray,
-    depth: int,
-) -> None:
+def _check_arrays(path: Path, arrays: dict[str, np.ndarray], depth: int) -> None:
     """Refuses arrays that point outside the text, or across a document's end."""
+    text, starts, suffixes, shared = (arrays[name] for name in _ARRAYS)
     fits = text.dtype in (np.uint16, np.uint32) and text.ndim == 1
     check(fits, path / "text.npy", "must hold tokens, uint16 or uint32")
     check_offsets(starts, 0, len(text), len(starts) - 1, path / "starts.npy")

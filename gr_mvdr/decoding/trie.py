@@ -1,6 +1,6 @@
 """A trie of all documents' identifiers in flat arrays: DSI's and GENRE's search space.
 
-The nodes are numbered breadth first and the children of a node stand side by side, ascending by
+The nodes are numbered breadth first and the children of a node are side by side, ascending by
 token. The numbers of all (parent, token) pairs are therefore ascending too, so that whole batches
 are extended by arithmetic and looked up by bisection.
 """
@@ -108,7 +108,7 @@ class Trie:
                 f"{path}: is a trie of the collection {settings.get('collection')}, must be of "
                 f"{collection}, the collection in use"
             )
-        _check_arrays(Path(path), **arrays)
+        _check_arrays(Path(path), arrays)
         return cls(**arrays)
 
     def __len__(self) -> int:
@@ -194,14 +194,9 @@ def _check(flat: np.ndarray, lengths: np.ndarray) -> None:
         )
 
 
-def _check_arrays(
-    path: Path,
-    first_child: np.ndarray,
-    token: np.ndarray,
-    documents: np.ndarray,
-    first_document: np.ndarray,
-) -> None:
+def _check_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
     """Refuses arrays that are no trie: in these nothing leads back, and nothing outside."""
+    first_child, token, documents, first_document = (arrays[name] for name in _ARRAYS)
     nodes = len(token)
     check(nodes > 1 and token.dtype == np.int64, path / "token.npy", "must hold nodes, int64")
     check_offsets(first_child, 1, nodes, nodes, path / "first_child.npy")

@@ -13,8 +13,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from gr_mvdr.heads.plain import TableHead, Vocabulary
+from gr_mvdr.identifiers.scheme import check_at_least
 from gr_mvdr.parts import part
 from gr_mvdr.tokenizers import EOS_ID
 
@@ -34,10 +36,9 @@ class Occurrences(nn.Module):
         assert len(documents) and (documents.diff() > 0).all(), "distinct, ascending documents"
         assert len(tokens) == len(rows) == starts[-1], "a row for every token"
         # Not in the state dict: sizes are not known before a checkpoint is read.
-        self.register_buffer("documents", documents, persistent=False)
-        self.register_buffer("starts", starts, persistent=False)
-        self.register_buffer("tokens", tokens, persistent=False)
-        self.register_buffer("rows", rows, persistent=False)
+        buffers = dict(documents=documents, starts=starts, tokens=tokens, rows=rows)
+        for name, value in buffers.items():
+            self.register_buffer(name, value, persistent=False)
 
     @classmethod
     def of(
@@ -90,12 +91,12 @@ class NonParametricHead(TableHead):
     """A table of contextual token vectors, at most `clusters` a surface token (Eq. 20).
 
     Its rows are no parameters: they get a gradient from `live` alone. The table has to be built
-    (`build`), set (`set_table`) or loaded (`load_table_state`) before use.
+    (`build`) or loaded (`load_table_state`) before use.
     """
 
     def __init__(
         self,
-        backbone: Any,
+        backbone: PreTrainedModel,
         vocabulary: Vocabulary | None = None,
         clusters: int = 5,
         seed: int = 0,
@@ -118,12 +119,9 @@ class NonParametricHead(TableHead):
         super().__init__(backbone)
         if form not in FORMS:
             raise ValueError(f"model.head.form={form}: must be one of {', '.join(FORMS)}")
-        numbers = dict(
-            clusters=clusters, rebuild_every=rebuild_every, contrastive_epochs=contrastive_epochs
-        )
-        for name, value in numbers.items():
-            if value < 1:
-                raise ValueError(f"model.head.{name}={value}: must be ≥ 1")
+        check_at_least("model.head.clusters", clusters, 1)
+        check_at_least("model.head.rebuild_every", rebuild_every, 1)
+        check_at_least("model.head.contrastive_epochs", contrastive_epochs, 1)
         self.clusters, self.seed, self.form = clusters, seed, form
         self.rebuild_every, self.contrastive_epochs = rebuild_every, contrastive_epochs
         self.needed = [EOS_ID] if vocabulary is None else [EOS_ID, *vocabulary.tokens.tolist()]
@@ -136,8 +134,6 @@ class NonParametricHead(TableHead):
     def reads_output_table(self) -> bool:
         return False
 
-    # The schedule
-
     def builds_before(self, epoch: int) -> bool:
         if self.form == "async":
             return epoch % self.rebuild_every == 0
@@ -145,12 +141,6 @@ class NonParametricHead(TableHead):
 
     def is_contrastive(self, epoch: int) -> bool:
         return self.form == "contrastive" and epoch < self.contrastive_epochs
-
-    # The table
-
-    @property
-    def built(self) -> bool:
-        return self.occurrences is not None
 
     @torch.no_grad()
     def build(
@@ -161,37 +151,21 @@ class NonParametricHead(TableHead):
         Args:
             sequences: document d's own tokens (its title, its text), without the end token.
             vectors: (n, d_model), the contextual vectors of all these tokens, in order.
-            collection: see `set_table`.
+            collection: a hash of the documents, for `load_table_state`.
         """
         vectors = vectors.float()  # where they are: a GPU would sum them in a varying order
         tokens = flat(sequences, vectors)
         assert len(tokens) == len(vectors), "a vector for every token"
         rows, row_tokens, row = cluster_rows(vectors, tokens, self.clusters, self.seed)
-        self.set_table(rows, row_tokens, sequences, row, collection)
+        self.set_table(rows, row_tokens, Occurrences.of(sequences, row))
+        self.collection = collection
         self.extend(self.needed)
 
-    def set_table(
-        self,
-        rows: Tensor,
-        row_tokens: Tensor,
-        sequences: Sequence[Sequence[int]],
-        row_of_occurrence: Tensor,
-        collection: str | None = None,
-    ) -> None:
-        """Takes a table as it is.
-
-        Args:
-            rows: (R, d_model); row_tokens: (R,) int64.
-            sequences: the documents' tokens; row_of_occurrence: (n,) int64, their rows, in order.
-            collection: a hash of the documents, for `load_table_state`.
-        """
-        self._set(rows, row_tokens, Occurrences.of(sequences, row_of_occurrence))
-        self.collection = collection
-
-    def _set(self, table: Tensor, row_tokens: Tensor, occurrences: Occurrences) -> None:
+    def set_table(self, rows: Tensor, row_tokens: Tensor, occurrences: Occurrences) -> None:
+        """Takes a table as it is: rows (R, d_model), their tokens (R,) int64, where they occur."""
         weight = self.backbone.shared.weight
         # Not in the state dict: the number of rows is not known before a checkpoint is read.
-        self.register_buffer("table", table.to(weight), persistent=False)
+        self.register_buffer("table", rows.to(weight), persistent=False)
         self.set_rows(row_tokens.to(weight.device))
         self.occurrences = occurrences.to(weight.device)
 
@@ -204,7 +178,7 @@ class NonParametricHead(TableHead):
             table = torch.cat([self.table, self.backbone.shared.weight[new].to(self.table)])
             # Only in `live` does the table have a gradient.
             table = table if self.table.requires_grad else table.detach()
-            self._set(table, torch.cat([self.row_tokens, new]), self.occurrences)
+            self.set_table(table, torch.cat([self.row_tokens, new]), self.occurrences)
 
     @contextmanager
     def live(
@@ -217,22 +191,21 @@ class NonParametricHead(TableHead):
         which queries a row is no negative either, `relevant_rows` says.
 
         Args:
-            sequences: the tokens of the batch's distinct documents.
-            vectors: (n, d_model), the contextual vectors of all these tokens, in order.
+            sequences, vectors: as for `build`, of the batch's distinct documents.
             documents: (D,) int64, ascending (as from `unique`), the numbers of these documents.
         """
         before = self.table, self.row_tokens, self.occurrences
         rows = torch.arange(len(vectors), device=vectors.device)
         try:
             occurrences = Occurrences.of(sequences, rows, documents)
-            self._set(vectors, occurrences.tokens, occurrences)
+            self.set_table(vectors, occurrences.tokens, occurrences)
             counts = occurrences.starts.diff()
             self.row_documents = occurrences.documents.repeat_interleave(counts)
             self.extend([EOS_ID])
             yield
         finally:
             self.row_documents = None
-            self._set(*before)
+            self.set_table(*before)
 
     def relevant_rows(self, relevant: Tensor | None) -> Tensor | None:
         if relevant is None or self.row_documents is None:
@@ -244,9 +217,8 @@ class NonParametricHead(TableHead):
         """The table and its documents, for a checkpoint."""
         state = {"table": self.table, "row_tokens": self.row_tokens}
         state |= dict(self.occurrences.named_buffers())
-        return {name: value.cpu() for name, value in state.items()} | {
-            "collection": self.collection
-        }
+        state = {name: value.cpu() for name, value in state.items()}
+        return state | {"collection": self.collection}
 
     def load_table_state(self, state: dict[str, Any], collection: str | None = None) -> None:
         """Takes the table of a checkpoint.
@@ -260,17 +232,15 @@ class NonParametricHead(TableHead):
                 f"the documents given are the collection {collection}"
             )
         parts = {name: state[name] for name in ("documents", "starts", "tokens", "rows")}
-        self._set(state["table"], state["row_tokens"], Occurrences(**parts))
+        self.set_table(state["table"], state["row_tokens"], Occurrences(**parts))
         self.collection = state["collection"]
-
-    # The head
 
     def labels(self, tokens: Tensor, document_index: Tensor) -> Tensor:
         """The rows of given targets: those of the same tokens in the document itself.
 
         A target is looked for in its document's tokens: at the first place that agrees with most
-        of its beginning. Tokens past that (the end token, a marker, a target of another text)
-        stand for the first row of their surface token.
+        of its beginning. Tokens past that (the end token, a special token, a target of another
+        text) get the first row of their surface token.
         """
         rows, agrees = self.occurrences.find(tokens, document_index)
         return torch.where(agrees, rows, self.first_row(tokens))

@@ -1,13 +1,14 @@
 """Prefix-aware weight-adaptive decoding (gr_as_mvdr §5.1, Eq. 17–19; NCI's PAWA decoder)."""
 
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from gr_mvdr.heads.plain import TableHead, Vocabulary
+from gr_mvdr.identifiers.scheme import check_at_least
 from gr_mvdr.parts import part
 
 FORMS = ("paper", "nci")
@@ -36,7 +37,7 @@ class PawaHead(TableHead):
 
     def __init__(
         self,
-        backbone: Any,
+        backbone: PreTrainedModel,
         vocabulary: Vocabulary,
         form: str = "paper",
         layers: int = 4,
@@ -45,10 +46,8 @@ class PawaHead(TableHead):
     ):
         """
         Args:
-            backbone: a T5 with `shared`, `lm_head` and `config`.
-            vocabulary: the tokens that can be generated, one row each. With a width, position i
-                has the tokens first_token + i·width … + width − 1 to itself and the others of its
-                kind get −inf; tokens below first_token (the end token) may stand anywhere.
+            vocabulary: the tokens that can be generated, one row each. With a width, the docid
+                tokens of other positions get −inf; the end token may be anywhere.
             form: "paper" or "nci".
             layers, heads, dropout: of the decoder that reads the prefix.
 
@@ -56,11 +55,10 @@ class PawaHead(TableHead):
             ValueError: form, layers or heads are impossible.
         """
         super().__init__(backbone)
-        size = backbone.config.d_model
+        size = self.backbone.config.d_model
         if form not in FORMS:
             raise ValueError(f"model.head.form={form}: must be one of {', '.join(FORMS)}")
-        if layers < 1:
-            raise ValueError(f"model.head.layers={layers}: must be ≥ 1")
+        check_at_least("model.head.layers", layers, 1)
         if heads < 1 or size % heads:
             raise ValueError(f"model.head.heads={heads}: must divide d_model, which is {size}")
         self.form, self.width, self.first_token = form, vocabulary.width, vocabulary.first_token
@@ -123,7 +121,9 @@ class PawaHead(TableHead):
         if self.form == "nci":
             scores = scores + F.linear(hidden, self._static())
         if self.width is not None:
-            scores = scores.masked_fill(~self._may_stand(position), -torch.inf)
+            place = self.row_tokens - self.first_token
+            own = place.div(self.width, rounding_mode="floor") == position.unsqueeze(1)
+            scores = scores.masked_fill(~(own | (place < 0)), -torch.inf)  # (n, R)
         return scores
 
     def _products(self, hidden: Tensor, context: Tensor) -> Tensor:
@@ -150,12 +150,6 @@ class PawaHead(TableHead):
     def _static(self) -> Tensor:
         """(R, d) the backbone's own output rows."""
         return self.backbone.lm_head.weight[self.row_tokens]
-
-    def _may_stand(self, position: Tensor) -> Tensor:
-        """(n,) positions → (n, R) bool: may this row stand there?"""
-        token = self.row_tokens - self.first_token
-        own = token.div(self.width, rounding_mode="floor") == position.unsqueeze(1)
-        return own | (token < 0)
 
     def parameter_bytes(self) -> int:
         """What the head's own parameters take: R·d² numbers and the small decoder."""

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from gr_mvdr.parts import part
 from gr_mvdr.relevance import at_least_float32
@@ -44,7 +45,7 @@ class Head(nn.Module):
     # Some logits are −inf: label smoothing, which spreads over all rows, is impossible.
     masks_rows = False
 
-    def __init__(self, backbone: nn.Module, vocabulary: Vocabulary | None = None):
+    def __init__(self, backbone: PreTrainedModel, vocabulary: Vocabulary | None = None):
         """
         Args:
             backbone: a T5 with `decoder`, `shared`, `lm_head` and `config`.
@@ -239,7 +240,7 @@ class Head(nn.Module):
 class TableHead(Head):
     """A head with rows of its own: some tokens have none, some have several (PAWA, NP)."""
 
-    def __init__(self, backbone: nn.Module):
+    def __init__(self, backbone: PreTrainedModel):
         super().__init__(backbone)
         self._search_rows: TokenRows | None = None
 

@@ -74,9 +74,30 @@ class ClusterTree:
     @classmethod
     def load(cls, folder: Path) -> "ClusterTree":
         """Opens a saved tree by memory map."""
-        arrays = read_arrays(folder, _ARRAYS)[0]
-        _check_arrays(folder, **arrays)
-        return cls(**arrays)
+        tree = cls(**read_arrays(folder, _ARRAYS)[0])
+        tree._check(folder)
+        return tree
+
+    def _check(self, path: Path) -> None:
+        """Refuses arrays that are no tree of clusters of the points."""
+        nodes, count = len(self.centroids), len(self.points)
+        fits = self.centroids.ndim == 2 and nodes
+        fits = fits and self.centroids.shape[1:] == self.points.shape[1:]
+        check(
+            fits and np.isfinite(self.centroids).all(), path / "centroids.npy", "must hold vectors"
+        )
+        check(np.isfinite(self.points).all(), path / "points.npy", "must hold vectors")
+        check_offsets(self.first_child, 1, nodes, nodes, path / "first_child.npy")
+        # Breadth first, all children come later.
+        later = (self.first_child[:-1] > np.arange(nodes)).all()
+        check(later, path / "first_child.npy", "a node is its own ancestor")
+        check_offsets(self.first_member, 0, count, nodes, path / "first_member.npy")
+        is_leaf = self.first_child[1:] == self.first_child[:-1]
+        filled = (np.diff(self.first_member) > 0) == is_leaf
+        check(filled.all(), path / "first_member.npy", "leaves alone must have members")
+        fits = self.members.dtype == np.int64
+        fits = fits and np.array_equal(np.sort(self.members), np.arange(count))
+        check(fits, path / "members.npy", "must hold every point once")
 
     def __len__(self) -> int:
         """The number of nodes."""
@@ -199,28 +220,3 @@ def _seat(costs: np.ndarray, labels: np.ndarray, room: np.ndarray) -> None:
 def _means(points: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """(parts, d) float32, the mean of each part."""
     return np.stack([points[labels == part].mean(0) for part in range(labels.max() + 1)])
-
-
-def _check_arrays(
-    path: Path,
-    first_child: np.ndarray,
-    centroids: np.ndarray,
-    members: np.ndarray,
-    first_member: np.ndarray,
-    points: np.ndarray,
-) -> None:
-    """Refuses arrays that are no tree of clusters of the points."""
-    nodes, count = len(centroids), len(points)
-    fits = centroids.ndim == 2 and nodes and centroids.shape[1:] == points.shape[1:]
-    check(fits and np.isfinite(centroids).all(), path / "centroids.npy", "must hold vectors")
-    check(np.isfinite(points).all(), path / "points.npy", "must hold vectors")
-    check_offsets(first_child, 1, nodes, nodes, path / "first_child.npy")
-    # Breadth first, all children come later.
-    later = (first_child[:-1] > np.arange(nodes)).all()
-    check(later, path / "first_child.npy", "a node is its own ancestor")
-    check_offsets(first_member, 0, count, nodes, path / "first_member.npy")
-    is_leaf = first_child[1:] == first_child[:-1]
-    filled = (np.diff(first_member) > 0) == is_leaf
-    check(filled.all(), path / "first_member.npy", "leaves alone must have members")
-    fits = members.dtype == np.int64 and np.array_equal(np.sort(members), np.arange(count))
-    check(fits, path / "members.npy", "must hold every point once")

@@ -39,7 +39,7 @@ class AtomicDocids(Scheme):
 
     @property
     def width(self) -> int:
-        """All tokens stand at the one position."""
+        """All tokens belong to the one position."""
         return self.n_tokens
 
     def assign(self, documents: Table) -> list[list[int]]:
@@ -86,6 +86,8 @@ class SemanticDocids(Scheme):
     have no children: there is no end token.
     """
 
+    options = ("k", "leaf_size", "balanced", "positional", "seed")
+
     def __init__(
         self,
         k: int,
@@ -101,11 +103,9 @@ class SemanticDocids(Scheme):
             k: clusters that a cluster is split into (DSI 10, NCI 30).
             leaf_size: clusters of at most so many documents are not split (DSI 100, NCI 30).
             balanced: the parts of a cluster differ in size by at most one.
-            positional: a token stands at one position only, as in NCI; else all positions share
-                the same tokens.
-            embeddings: of the documents, a class of `gr_mvdr.identifiers.document_embeddings` and
-            its options;
-                None = TF-IDF and SVD.
+            positional: a token belongs to one position, as in NCI; else all positions share theirs.
+            embeddings: of the documents, of `gr_mvdr.identifiers.document_embeddings`, with
+                options; None = TF-IDF and SVD.
             new_documents: that arrive later go down the tree by the nearest centroids; "number"
                 gives them the leaf's next number, or, when its tokens are used up, the identifier
                 of the leaf's nearest known document; "nearest" always gives them that.
@@ -127,9 +127,7 @@ class SemanticDocids(Scheme):
 
     @property
     def settings(self) -> dict[str, Any]:
-        names = ("k", "leaf_size", "balanced", "positional", "seed")
-        options = {name: getattr(self, name) for name in names}
-        return {**options, "embeddings": self.embedding_settings}
+        return super().settings | {"embeddings": self.embedding_settings}
 
     @property
     def numbers_a_position(self) -> int:
@@ -163,21 +161,20 @@ class SemanticDocids(Scheme):
 
     def assign(self, documents: Table) -> list[list[int]]:
         """Known documents keep their places, whatever their text is now; new ones find theirs."""
-        places, paths = self._places(), self.tree.paths()
-        numbers = self.numbers(documents)
+        places = [(0, 0)] * len(self.document_ids)  # each document's leaf and its number there
+        for leaf in range(len(self.tree)):
+            for number, member in enumerate(self.tree.members_of(leaf).tolist()):
+                places[member] = (leaf, number)
+        numbers, paths = self.numbers(documents), self.tree.paths()
         found = [None if number is None else places[number] for number in numbers]
         new = [row for row, number in enumerate(numbers) if number is None]
         for row, place in zip(new, self._new_places(documents.select(new), places), strict=True):
             found[row] = place
-        return [self._tokens([*paths[leaf], number]) for leaf, number in found]
-
-    def _places(self) -> list[tuple[int, int]]:
-        """The known documents' leaves and their numbers in these."""
-        places = [(0, 0)] * len(self.document_ids)
-        for leaf in range(len(self.tree)):
-            for number, member in enumerate(self.tree.members_of(leaf).tolist()):
-                places[member] = (leaf, number)
-        return places
+        step = self.width or 0
+        return [
+            [self.first_token + at * step + part for at, part in enumerate([*paths[leaf], number])]
+            for leaf, number in found
+        ]
 
     def _new_places(
         self, documents: Table, places: Sequence[tuple[int, int]]
@@ -194,10 +191,6 @@ class SemanticDocids(Scheme):
             else:
                 found.append(places[self.tree.nearest_member(leaf, point)])
         return found
-
-    def _tokens(self, numbers: Sequence[int]) -> list[int]:
-        step = self.width or 0
-        return [self.first_token + at * step + number for at, number in enumerate(numbers)]
 
     def save(self, folder: str | Path) -> None:
         """Writes the fitted scheme as the new folder `folder`: options, tree and embeddings."""

@@ -1,8 +1,7 @@
 """One vector a document, to cluster by: TF-IDF and SVD, the model's own encoder, or another."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,11 +17,11 @@ from gr_mvdr.progress import track
 from gr_mvdr.tokenizers import EOS_ID, load_text_tokenizer
 
 
-class DocumentEmbeddings(Protocol):
-    """Where a document's vector comes from."""
+class DocumentEmbeddings:
+    """Where a document's vector comes from; by default nothing is learned or kept."""
 
     def fit(self, documents: Table) -> None:
-        """Learns from the known documents, where there is something to learn."""
+        """Learns from the known documents."""
 
     def transform(self, documents: Table, encode: Encode | None = None) -> np.ndarray:
         """(n, d) float32, of length 1 each (0 for a document of which nothing is known).
@@ -30,21 +29,20 @@ class DocumentEmbeddings(Protocol):
         Args:
             documents: a table with `text` and `tokens`; encode: the model's own encoder.
         """
+        raise NotImplementedError
 
     def save(self, folder: str | Path) -> None:
         """Writes what `fit` learned as the new folder `folder`."""
 
     def load(self, folder: str | Path) -> None:
-        """Reads it back."""
+        """Reads it back; raises as `read_arrays` does."""
 
 
 @part("embeddings")
-class TfidfSvd:
+class TfidfSvd(DocumentEmbeddings):
     """TF-IDF of the documents' words, reduced by a truncated SVD (latent semantic analysis).
 
-    Needs no pretrained model and no network. Words as in BM25 (`gr_mvdr.evaluation.bm25.words`),
-    term
-    frequencies as 1 + ln tf.
+    Needs no pretrained model and no network. Words as in BM25, term frequencies as 1 + ln tf.
     """
 
     def __init__(self, dimension: int = 64, max_features: int = 100_000, seed: int = 0):
@@ -79,17 +77,14 @@ class TfidfSvd:
         _, _, self.components = randomized_svd(weights, dimension, random_state=self.seed)
 
     def transform(self, documents: Table, encode: Encode | None = None) -> np.ndarray:
-        """(n, d) float32."""
         return normalised(self.vectorizer.transform(documents["text"][:]) @ self.components.T)
 
     def save(self, folder: str | Path) -> None:
-        """Writes the words as JSON, their IDF and the SVD's directions as arrays."""
         arrays = {"idf": self.vectorizer.idf_, "components": self.components}
         vocabulary = self.vectorizer.get_feature_names_out().tolist()
         write_arrays(Path(folder), arrays, {"vocabulary": vocabulary})
 
     def load(self, folder: str | Path) -> None:
-        """Reads them back; raises as `read_arrays` does."""
         arrays, settings = read_arrays(Path(folder), ("idf", "components"))
         self.vectorizer = self._new_vectorizer(settings["vocabulary"])
         self.vectorizer.idf_ = arrays["idf"]
@@ -107,21 +102,8 @@ class TfidfSvd:
         )
 
 
-class _Stateless:
-    """Embeddings that learn nothing from the documents: there is nothing to keep."""
-
-    def fit(self, documents: Table) -> None:
-        """Nothing to learn."""
-
-    def save(self, folder: str | Path) -> None:
-        """Nothing to write."""
-
-    def load(self, folder: str | Path) -> None:
-        """Nothing to read."""
-
-
 @part("embeddings")
-class OwnEncoder(_Stateless):
+class OwnEncoder(DocumentEmbeddings):
     """The encoder of the model itself, as it is when it is asked.
 
     The tree is made with the encoder from before training. Documents that arrive after training
@@ -129,19 +111,12 @@ class OwnEncoder(_Stateless):
     """
 
     def __init__(self, length: int = 256):
-        """
-        Args:
-            length: tokens read of a document, the end token included.
-        """
+        """length: tokens read of a document, the end token included."""
         check_at_least("model.identifiers.embeddings.length", length, 1)
         self.length = length
 
     def transform(self, documents: Table, encode: Encode | None = None) -> np.ndarray:
-        """(n, d) float32.
-
-        Raises:
-            ValueError: no encoder is given.
-        """
+        """Raises ValueError if no encoder is given."""
         if encode is None:
             raise ValueError(
                 "model.identifiers.embeddings=OwnEncoder: needs the model's encoder to embed "
@@ -152,7 +127,7 @@ class OwnEncoder(_Stateless):
 
 
 @part("embeddings")
-class HuggingFaceEncoder(_Stateless):
+class HuggingFaceEncoder(DocumentEmbeddings):
     """A pretrained encoder with its own tokeniser; the mean of its token vectors.
 
     The T5 family (its encoder alone) or an encoder-only model such as BERT.
@@ -171,7 +146,6 @@ class HuggingFaceEncoder(_Stateless):
 
     @torch.inference_mode()
     def transform(self, documents: Table, encode: Encode | None = None) -> np.ndarray:
-        """(n, d) float32."""
         tokenizer, model = load_text_tokenizer(self.name), self._model()
         options = {"truncation": True, "max_length": self.length}
         tokens = tokenizer(documents["text"][:], **options)["input_ids"]
@@ -181,7 +155,10 @@ class HuggingFaceEncoder(_Stateless):
         starts = range(0, len(order), self.batch_size)
         for start in track(starts, "embedding batches of documents"):
             rows = order[start : start + self.batch_size]
-            vectors[rows] = _mean_vectors(model, [tokens[row] for row in rows])
+            ids, mask = (x.to(model.device) for x in pad([tokens[row] for row in rows]))
+            states: Tensor = model(input_ids=ids, attention_mask=mask.long()).last_hidden_state
+            total = states.masked_fill(~mask.unsqueeze(2), 0).sum(1)
+            vectors[rows] = (total / mask.sum(1, keepdim=True).clamp(min=1)).cpu().numpy()
         return normalised(vectors)
 
     def _model(self) -> torch.nn.Module:
@@ -195,14 +172,6 @@ class HuggingFaceEncoder(_Stateless):
         else:
             model = AutoModel.from_pretrained(self.name, **weight_options("eager"))
         return model.float().eval().to("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def _mean_vectors(model: Any, tokens: Sequence[Sequence[int]]) -> np.ndarray:
-    """(n, d) float32, the mean of a model's vectors over each sequence's own tokens."""
-    ids, mask = (x.to(model.device) for x in pad(tokens))
-    vectors: Tensor = model(input_ids=ids, attention_mask=mask.long()).last_hidden_state
-    total = vectors.masked_fill(~mask.unsqueeze(2), 0).sum(1)
-    return (total / mask.sum(1, keepdim=True).clamp(min=1)).cpu().numpy()
 
 
 def normalised(vectors: np.ndarray) -> np.ndarray:

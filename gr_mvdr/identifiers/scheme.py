@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -23,18 +23,20 @@ class Scheme:
     """How documents get their identifiers: atomic, naive or semantic docids, titles.
 
     `fit` learns from the documents that are known in training, `assign` names any documents: the
-    known ones as `fit` did, whatever stands beside them, new ones by the same structure. New
-    documents are numbered in the order given, so `assign` is asked about a whole collection at
-    once; documents added at its end change no identifier before them.
+    known ones as `fit` did, whatever else is in the collection, new ones by the same structure and
+    in the order given. So `assign` is asked about a whole collection at once; documents added at
+    its end change no identifier before them.
 
     Attributes:
         n_tokens: new tokens needed beyond the vocabulary, from `first_token` on; known once fitted.
         width: tokens a position, where position i owns first_token + i · width and the width − 1
-            tokens after it; None where a token may stand at any position.
+            tokens after it; None where a token may be at any position.
         document_ids: of the known documents, in their order; a document's number is its place.
         first_token: the first new token's id.
     """
 
+    # The options that known documents' identifiers depend on.
+    options: ClassVar[tuple[str, ...]] = ()
     n_tokens: int = 0
     width: int | None = None
 
@@ -44,17 +46,17 @@ class Scheme:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The options that known documents' identifiers depend on, for JSON."""
-        return {}
+        """The `options` with their values, for JSON."""
+        return {name: getattr(self, name) for name in self.options}
 
     def fit(self, documents: Table, first_token: int, encode: Encode | None = None) -> None:
         """
         Args:
-            documents: the known documents; first_token: the first token id that is still free;
+            documents: the known ones; first_token: the first token id that is still free.
             encode: the model's own encoder, for schemes that are made with it.
 
         Raises:
-            ValueError: there are none.
+            ValueError: there are no documents.
         """
         if len(documents) == 0:
             raise ValueError("model.identifiers: there is no document to give an identifier to")
@@ -128,7 +130,7 @@ class Identifiers:
 
     @property
     def hash(self) -> str:
-        """32 hexadecimal digits that stand for these documents with these identifiers."""
+        """32 hexadecimal digits of these documents with these identifiers."""
         return _hash([self.document_ids, self.sequences])
 
     def statistics(self) -> dict[str, float]:
@@ -141,14 +143,17 @@ class Identifiers:
         """
         assigned = [tuple(sequence) for sequence in self.sequences if sequence]
         lengths = np.array([len(sequence) for sequence in assigned] or [0])
+        shared = sum(count for count in Counter(assigned).values() if count > 1)
+        prefixes = {sequence[: end + 1] for sequence in assigned for end in range(len(sequence))}
+        followed = {prefix[:-1] for prefix in prefixes}
         return {
             "documents": len(self),
             "assigned": len(assigned),
-            "collision_rate": _shared(assigned) / max(1, len(assigned)),
+            "collision_rate": shared / max(1, len(assigned)),
             "mean_length": float(lengths.mean()),
             "min_length": int(lengths.min()),
             "max_length": int(lengths.max()),
-            "branching": _branching(assigned),
+            "branching": len(prefixes) / max(1, len(followed)),
         }
 
     def save(self, folder: str | Path) -> None:
@@ -192,7 +197,7 @@ class Identifiers:
 
 
 def collection_hash(document_ids: Sequence[str]) -> str:
-    """32 hexadecimal digits that stand for these documents in this order."""
+    """32 hexadecimal digits of these documents in this order."""
     return _hash(list(document_ids))
 
 
@@ -210,15 +215,3 @@ def check_at_least(key: str, value: float, least: float) -> None:
     """Raises ValueError if an option of a model, its whole key, is too small."""
     if value < least:
         raise ValueError(f"{key}={value}: must be ≥ {least}")
-
-
-def _shared(sequences: list[tuple[int, ...]]) -> int:
-    """How many of the sequences are not the only one of their kind."""
-    return sum(count for count in Counter(sequences).values() if count > 1)
-
-
-def _branching(sequences: list[tuple[int, ...]]) -> float:
-    """Edges of the sequences' trie for each node that has a child."""
-    prefixes = {sequence[: end + 1] for sequence in sequences for end in range(len(sequence))}
-    followed = {prefix[:-1] for prefix in prefixes}
-    return len(prefixes) / max(1, len(followed))

@@ -1,7 +1,5 @@
 """Titles as identifiers (GENRE, De Cao et al. 2021; gr_as_mvdr §5.1, §7.3)."""
 
-from typing import Any
-
 from gr_mvdr.batch import cut
 from gr_mvdr.identifiers.scheme import Encode, Scheme, Table, check_at_least, check_choice
 from gr_mvdr.parts import part
@@ -11,6 +9,8 @@ from gr_mvdr.tokenizers import EOS_ID
 @part("identifiers")
 class Titles(Scheme):
     """A document's identifier is its title, then </s>. Documents of one title share it."""
+
+    options = ("missing", "first_tokens", "max_length", "long")
 
     def __init__(
         self,
@@ -38,11 +38,6 @@ class Titles(Scheme):
         self.missing, self.first_tokens = missing, first_tokens
         self.max_length, self.long = max_length, long
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        names = ("missing", "first_tokens", "max_length", "long")
-        return {name: getattr(self, name) for name in names}
-
     def fit(self, documents: Table, first_token: int, encode: Encode | None = None) -> None:
         """Learns nothing, but refuses now what `assign` would refuse later."""
         super().fit(documents, first_token, encode)
@@ -55,31 +50,23 @@ class Titles(Scheme):
             ValueError: a document without a title, or a title that is too long, is to be refused.
         """
         ids, names = documents["id"][:], documents["title_tokens"][:]
+        nameless = [document for document, name in zip(ids, names, strict=True) if not name]
         if self.missing == "first_tokens":
             texts = documents["tokens"]
             names = [name or texts[row][: self.first_tokens] for row, name in enumerate(names)]
-        else:
-            self._check_present(ids, names)
-        if self.long == "refuse":
-            self._check_lengths(ids, names)
-        return [cut(name, self.max_length, EOS_ID) for name in names]
-
-    def _check_present(self, ids: list[str], names: list[list[int]]) -> None:
-        nameless = [document for document, name in zip(ids, names, strict=True) if not name]
-        if nameless:
+        elif nameless:
             raise ValueError(
                 f"model.identifiers.missing=refuse: {len(nameless)} documents have no title, the "
                 f"first is {nameless[0]!r}; model.identifiers.missing=first_tokens names them by "
                 "their text"
             )
-
-    def _check_lengths(self, ids: list[str], names: list[list[int]]) -> None:
         lengths = {document: len(name) + 1 for document, name in zip(ids, names, strict=True)}
         long = [document for document, length in lengths.items() if length > self.max_length]
-        if long:
+        if long and self.long == "refuse":
             longest = max(long, key=lengths.__getitem__)
             raise ValueError(
                 f"model.identifiers.max_length={self.max_length}: {len(long)} titles have more "
                 f"tokens, the longest ({longest!r}) {lengths[longest]}, the end token included; "
                 "model.identifiers.long=cut shortens them"
             )
+        return [cut(name, self.max_length, EOS_ID) for name in names]

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from gr_mvdr.backbones import load_encoder_decoder
-from gr_mvdr.heads.non_parametric import NonParametricHead, cluster_rows
+from gr_mvdr.heads.non_parametric import NonParametricHead, Occurrences, cluster_rows
 from gr_mvdr.heads.plain import Head, Vocabulary
 
 SHAPE = dict(vocab_size=40, d_model=16, d_kv=8, d_ff=24, num_layers=1, num_heads=2)
@@ -36,7 +36,7 @@ def test_one_row_a_token_with_the_decoders_embeddings_is_the_plain_head(backbone
     plain, head = Head(backbone), NonParametricHead(backbone)
     tokens = [token for title in TITLES for token in title]
     table = backbone.shared.weight.detach()
-    head.set_table(table, torch.arange(40), TITLES, torch.tensor(tokens))
+    head.set_table(table, torch.arange(40), Occurrences.of(TITLES, torch.tensor(tokens)))
     targets, index = torch.tensor([[7, 8, 7, 1], [9, 7, 1, 0]]), torch.tensor([0, 3])
     rows = head.labels(targets, index)
     assert torch.equal(rows, plain.labels(targets, index))
@@ -282,21 +282,20 @@ def test_a_table_of_any_size_survives_a_checkpoint(backbone):
     torch.save(head.table_state(), file)
     file.seek(0)
     other = NonParametricHead(backbone)
-    assert not other.built
     other.load_table_state(torch.load(file, weights_only=True), "abc")
     targets, index = torch.tensor([[7, 8, 7, 1], [7, 7, 8, 1]]), torch.tensor([0, 1])
     assert torch.equal(other.labels(targets, index), head.labels(targets, index))
     hidden = random(3, 16)
     scores = [h.logits(hidden, None, torch.arange(3)) for h in (head, other)]
     assert torch.equal(*scores) and torch.equal(other.by_token(scores[0]), head.by_token(scores[0]))
-    assert other.collection == "abc" and other.built
+    assert other.collection == "abc"
 
 
 def test_a_table_of_another_collection_is_refused(backbone):
     state, other = built(backbone).table_state(), NonParametricHead(backbone)
     with pytest.raises(ValueError, match="from the collection abc, .* are the collection xyz"):
         other.load_table_state(state, "xyz")
-    assert not other.built
+    assert other.occurrences is None
 
 
 @pytest.mark.parametrize(
