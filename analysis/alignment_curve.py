@@ -5,18 +5,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import pytorch_lightning as pl
 import torch
 from matplotlib.figure import Figure
 
-from analysis.analysis import Findings
-from analysis.directed_alignment import directed_alignment, own_direction
+from analysis.analysis import Analysis, Findings, Subject
+from analysis.directed_alignment import aligning_side, directed_alignment, own_direction
 from analysis.exact_match import exact_match
-from analysis.figures import COLOURS, MARKERS, PAGE_WIDTH, PANEL_HEIGHT, STYLE, GalleryEntry
+from analysis.figures import COLOURS, MARKERS, GalleryEntry, page_figure, styled
 from analysis.low_rank import low_rank
 from analysis.tables import Row, write_rows
+from gr_mvdr.batch import PairBatch
+from gr_mvdr.parts import part
 from gr_mvdr.relevance import Explanation
+from models.base import System
 
 FILE = "alignment_curve.csv"
 PANELS = {
@@ -50,7 +52,7 @@ class AlignmentCurve(pl.Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.rows = list(state_dict["rows"])
 
-    def on_train_epoch_end(self, trainer: pl.Trainer, model: pl.LightningModule) -> None:
+    def on_train_epoch_end(self, trainer: pl.Trainer, model: System) -> None:
         if not (self.pairs and model.alignable):
             return
         data = trainer.datamodule
@@ -66,7 +68,7 @@ class AlignmentCurve(pl.Callback):
 
 
 @torch.inference_mode()
-def _measured(model: pl.LightningModule, batches: Sequence[Any]) -> dict[str, float]:
+def _measured(model: System, batches: Sequence[PairBatch]) -> dict[str, float]:
     was_training = model.training
     model.eval()
     explained = [model.explain(batch.to(model.device)) for batch in batches]
@@ -79,13 +81,13 @@ def _of_batch(explanation: Explanation, paradigm: str) -> dict[str, torch.Tensor
     """Values of each pair, or of each of its aligning tokens, of the last layer."""
     pairs = explanation.layers[-1]
     masks, direction = (pairs.document_mask, pairs.query_mask), own_direction(paradigm)
-    aligned = pairs.alignment.flatten(0, 1)
     heads = pairs.alignment.shape[1]
-    errors = low_rank(aligned, *(mask.repeat_interleave(heads, 0) for mask in masks))
+    per_head = [mask.repeat_interleave(heads, 0) for mask in masks]
+    errors = low_rank(pairs.alignment.flatten(0, 1), *per_head)
     norms = errors["frobenius"].clamp_min(1e-12)
     sides = directed_alignment(pairs, paradigm, direction), pairs.document_ids, pairs.query_ids
     hard, soft = exact_match(*sides, *masks, direction)
-    real = masks[direction == "query_to_document"]
+    _, real = aligning_side(pairs, direction)
     found = {
         "relative_error": errors["equal_rows"] / norms,
         "relative_error_rank_one": errors["best_rank_one"] / norms,
@@ -100,27 +102,32 @@ def _of_batch(explanation: Explanation, paradigm: str) -> dict[str, torch.Tensor
     return {name: value.cpu() for name, value in found.items()}
 
 
-def measure_curve(run: Path) -> Findings:
-    """The curve of a run as a figure; nothing if none was measured while it trained."""
-    path = Path(run) / FILE
-    if not path.is_file():
-        return Findings()
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
-    caption = CAPTION + (
-        "; and which share of the logits' parts is cross-attention's."
-        if "cross_attention" in rows[0]
-        else "."
-    )
-    entry = GalleryEntry("alignment_curve", "The alignment while it is learned", caption)
-    return Findings(figures=[(curve_figure(rows), entry)])
+@part("analysis")
+class Curve(Analysis):
+    """What `AlignmentCurve` measured while the run trained, as a figure."""
+
+    name, title = "curve", "The alignment in training"
+    reading = "The alignment after every epoch of training."
+
+    def __init__(self, subject: Subject):
+        self.path = subject.run / FILE
+
+    def finish(self) -> Findings:
+        if not self.path.is_file():
+            return Findings()
+        with self.path.open(newline="", encoding="utf-8") as file:
+            rows = [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
+        crossed = "; and which share of the logits' parts is cross-attention's."
+        caption = CAPTION + (crossed if "cross_attention" in rows[0] else ".")
+        entry = GalleryEntry("alignment_curve", "The alignment while it is learned", caption)
+        return Findings(figures=[(curve_figure(rows), entry)])
 
 
-@matplotlib.rc_context(STYLE)
+@styled
 def curve_figure(rows: Sequence[Row]) -> Figure:
     """What was measured after every epoch, one panel a measure."""
     panels = [name for name in PANELS if name in rows[0]]
-    figure = Figure(figsize=(PAGE_WIDTH, PANEL_HEIGHT), layout="constrained")
+    figure = page_figure()
     steps = [row["step"] for row in rows]
     for number, (axes, name) in enumerate(
         zip(figure.subplots(1, len(panels)), panels, strict=True)

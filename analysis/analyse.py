@@ -1,41 +1,44 @@
-"""The analysis of one run: its alignments are extracted once, then measured, drawn and asked about.
+"""The analysis of one run: its alignments are kept, and every question that is listed is asked.
 
-What is measured stands in `conf/analysis/`: measurements read the stored alignments, experiments
-ask the model itself. Either answers a `Findings`.
+`conf/analysis/full.yaml` lists the questions, `analysis.analysis` says what each must look like.
 """
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from analysis.alignment_curve import measure_curve
-from analysis.analysis import Findings, GoldTokens, Texts
+from transformers import PreTrainedTokenizerBase
+
+from analysis.analysis import Analysis, Findings, GoldTokens, Subject, Texts
 from analysis.figures import Gallery
-from analysis.measurements.alignment_cases import draw_cases
 from analysis.store.alignment_store import AlignmentStore, StoreDescription
 from analysis.store.alignment_writer import extract_alignments
 from analysis.store.vocabulary import write_vocabulary
 from analysis.tables import write_rows
 from analysis.tokens import TokenKinds, document_frequencies, inverse_document_frequency
 from data_modules.gold import gold_tokens
+from data_modules.module import RetrievalDataModule
 from gr_mvdr.backbones import hash_weights
-from gr_mvdr.parts import TARGET, admitting, build
+from gr_mvdr.parts import TARGET, admitting, build, find_part
 from gr_mvdr.progress import track
+from models.base import System
 
 # Pairs of the store at once, and their similarity values: only speed and memory depend on them.
 BATCH, BATCH_VALUES = 64, 2**23
+# Options that say how much is asked: 0 leaves the question out.
+SIZES = ("pairs", "queries", "cases")
 
 
 def analyse_run(
-    model: Any, data: Any, run: Path, system: str, settings: Mapping[str, Any]
+    model: System, data: RetrievalDataModule, run: Path, system: str, settings: Mapping[str, Any]
 ) -> dict[str, float]:
-    """Measures the alignments of test pairs, and asks the model what these do not show.
+    """Keeps the alignments of test pairs, and asks the questions of `settings`.
 
     Args:
-        model: a `models.base.System` whose index is built; data: a `RetrievalDataModule`.
+        model: its index is built.
         run: the run's folder; `alignments/`, a CSV for each table and `figures/` appear in it.
         system: the model's name.
         settings: a file of `conf/analysis`, resolved.
@@ -44,30 +47,56 @@ def analyse_run(
         Flat metrics, "analysis/…".
 
     Raises:
-        ValueError: a measurement that does not exist.
+        ValueError: an analysis that does not exist.
     """
-    run, found = Path(run), []
+    subject = Subject(model, data, Path(run))
     if settings["pairs"] and model.alignable:
-        found += _analyse_alignments(model, data, run, system, settings)
-    experiments = (settings["experiments"] or {}).values()
-    with admitting(settings):
-        found += [build("experiment", asked, model, data) for asked in experiments if asked]
-    return write_findings(found, run)
+        pairs, precision = settings["pairs"], settings["precision"]
+        store = extract_run(model, data, subject.run, system, pairs, precision)
+        if store is not None:
+            subject = Subject(model, data, subject.run, store, texts_of(model, data, store))
+    return write_findings(ask(subject, settings["questions"] or {}), subject.run)
 
 
-def _analyse_alignments(
-    model: Any, data: Any, run: Path, system: str, settings: Mapping[str, Any]
-) -> list[Findings]:
-    store = extract_run(model, data, run, system, settings["pairs"], settings["precision"])
-    if store is None:
-        return []
-    texts = texts_of(model, data, store)
-    found = measure_store(store, texts, settings["measurements"])
-    return [*found, measure_curve(run), draw_cases(store, texts, settings["cases"])]
+def ask(subject: Subject, questions: Mapping[str, Mapping[str, Any] | None]) -> list[Findings]:
+    """Asks all questions; those of stored alignments share one pass over the store.
+
+    Args:
+        questions: name → `_target_`, an `analysis.analysis.Analysis`, and its options; None leaves
+            one out.
+    """
+    asked: list[Analysis] = []
+    with admitting(questions):
+        for settings in questions.values():
+            if not settings or 0 in map(settings.get, SIZES):
+                continue
+            if find_part("analysis", settings[TARGET]).applies(subject):
+                asked.append(build("analysis", settings, subject))
+    if subject.store is not None:
+        _show_alignments(subject.store, asked)
+    return [analysis.finish() for analysis in asked]
+
+
+def _show_alignments(store: AlignmentStore, asked: Sequence[Analysis]) -> None:
+    """Shows every pair of a store to all analyses that look."""
+    looking = [one for one in asked if type(one).update is not Analysis.update]
+    if not looking:
+        return
+    size, first = store.batch_size(BATCH_VALUES, BATCH), 0
+    batches = track(store.explanations(size), "reading alignments", -(-len(store) // size))
+    for batch in batches:
+        for analysis in looking:
+            analysis.update(batch, first)
+        first += len(batch)
 
 
 def extract_run(
-    model: Any, data: Any, run: Path, system: str, pairs: int, precision: str = "float32"
+    model: System,
+    data: RetrievalDataModule,
+    run: Path,
+    system: str,
+    pairs: int,
+    precision: str = "float32",
 ) -> AlignmentStore | None:
     """The alignments of (test query, relevant document) pairs; None if the system knows none.
 
@@ -92,8 +121,8 @@ def extract_run(
     return store
 
 
-def texts_of(model: Any, data: Any, store: AlignmentStore) -> Texts:
-    """What the measurements know of a run's texts."""
+def texts_of(model: System, data: RetrievalDataModule, store: AlignmentStore) -> Texts:
+    """What is known of a run's texts besides their alignments."""
     # Docid tokens lie beyond the tokeniser's: no document's text holds them.
     size = max(len(data.tokenizer), model.vocabulary_size)
     frequencies = document_frequencies(data.documents["tokens"], size)
@@ -106,39 +135,21 @@ def texts_of(model: Any, data: Any, store: AlignmentStore) -> Texts:
     )
 
 
-def token_strings(tokenizer: Any, ids: Sequence[int]) -> list[str]:
+def token_strings(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
     """Tokens as they are drawn; a docid token as its number among these, "#17"."""
     size = len(tokenizer)
     return [tokenizer.convert_ids_to_tokens(i) if i < size else f"#{i - size}" for i in ids]
 
 
-def measure_store(store: AlignmentStore, texts: Texts, names: Iterable[str]) -> list[Findings]:
-    """Shows every pair of a store to all measurements, in one pass.
-
-    Args:
-        names: dotted paths of classes, see `analysis.analysis.Measurement`.
-    """
-    asked = [{TARGET: name} for name in names]
-    with admitting(asked):
-        measurements = [build("measurement", one, store, texts) for one in asked]
-    size, first = store.batch_size(BATCH_VALUES, BATCH), 0
-    batches = track(store.explanations(size), "measuring alignments", -(-len(store) // size))
-    for batch in batches:
-        for measurement in measurements:
-            measurement.update(batch, first)
-        first += len(batch)
-    return [measurement.result() for measurement in measurements]
-
-
 def write_findings(found: Sequence[Findings], run: Path) -> dict[str, float]:
-    """Writes tables and figures into a run's folder; answers all metrics."""
+    """Writes tables and figures into a run's folder; returns all metrics."""
     metrics, gallery = {}, Gallery(run / "figures", keep=True)
-    figures = [figure for measured in found for figure in measured.figures]
+    figures = [figure for findings in found for figure in findings.figures]
     if any(entry.case for _, entry in figures):  # there may have been more of them
         gallery.entries = [entry for entry in gallery.entries if not entry.case]
-    for measured in found:
-        metrics |= measured.metrics
-        for name, rows in measured.tables.items():
+    for findings in found:
+        metrics |= findings.metrics
+        for name, rows in findings.tables.items():
             write_rows(rows, run / f"{name}.csv")
     for figure, entry in figures:
         gallery.add(figure, entry)

@@ -1,21 +1,49 @@
-"""A measurement: one question about a system's alignments, asked batch by batch."""
+"""An analysis: one question asked of a finished model, and the one way in which all are asked.
+
+`conf/analysis/full.yaml` lists them. A new one is a class in a file and a line in that list:
+
+    @part("analysis")
+    class AlignedShare(Analysis):
+        name, title = "aligned_share", "Aligned tokens"
+        reading = "The share of a document's tokens that are aligned to anything."
+
+        def __init__(self, subject):
+            self.aligned = self.tokens = 0
+
+        def update(self, batch, first):
+            pairs = batch.layers[-1]
+            self.aligned += int(pairs.alignment.amax((1, 3)).gt(0).sum())
+            self.tokens += int(pairs.document_mask.sum())
+
+        def finish(self):
+            return Findings(named(self.name, {"share": self.aligned / self.tokens}))
+
+Its metrics, tables and figures reach the run's folder, its report, comparisons and wandb.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from analysis.figures import GalleryEntry
+from analysis.store.alignment_store import AlignmentStore
 from analysis.tables import Row
 from analysis.tokens import TokenKinds
 from gr_mvdr.relevance import Explanation
 
+if TYPE_CHECKING:
+    from data_modules.module import RetrievalDataModule
+    from models.base import System
+
 
 @dataclass(frozen=True)
 class GoldTokens:
-    """Where a document's tokens answer a query, as the collection itself knows.
+    """Which of a document's tokens matter to a query, as the collection itself knows.
 
     Attributes:
         answer: (m,) bool over the document's tokens: they answer the question.
@@ -28,7 +56,7 @@ class GoldTokens:
 
 @dataclass(frozen=True)
 class Texts:
-    """What measurements know of the texts besides their alignments.
+    """What is known of the texts besides their alignments.
 
     Attributes:
         idf: (V,) fp32 importance of every token id.
@@ -43,12 +71,29 @@ class Texts:
     gold: Mapping[tuple[str, str], GoldTokens] = field(default_factory=dict)
 
 
-@dataclass
-class Findings:
-    """What a measurement found.
+@dataclass(frozen=True)
+class Subject:
+    """What is asked: a finished run.
 
     Attributes:
-        metrics: flat, "analysis/<measurement>/…", for the run's `metrics.json`.
+        model: its index is built. data: the run's. run: its folder.
+        store: alignments of test pairs; None where the system has none, or none are kept
+            (`analysis.pairs=0`). texts: of these pairs.
+    """
+
+    model: "System | None" = None
+    data: "RetrievalDataModule | None" = None
+    run: Path | None = None
+    store: AlignmentStore | None = None
+    texts: Texts | None = None
+
+
+@dataclass
+class Findings:
+    """What was found.
+
+    Attributes:
+        metrics: flat, "analysis/<name>/…", for the run's `metrics.json`.
         tables: file name without suffix → rows of a CSV in the run's folder.
         figures: pictures, and how to read each.
     """
@@ -58,11 +103,36 @@ class Findings:
     figures: list[tuple[Figure, GalleryEntry]] = field(default_factory=list)
 
 
-class Measurement(Protocol):
-    """Made from a store and the texts: `X(store, texts)`; sees every pair of the store once."""
+class Analysis:
+    """One question, made as `X(subject, **options)` with the options of its line in the list.
+
+    An analysis of stored alignments gathers in `update`, which all of these share one pass for;
+    one that asks the model itself does so in `finish`.
+
+    Attributes:
+        name: the first part of its metrics' names, and its chapter on pages. Analyses may share
+            one: the first that is listed gives the title.
+        title: the chapter's heading. reading: how to read its numbers, a sentence or two.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str] = ""
+    reading: ClassVar[str] = ""
+
+    @classmethod
+    def applies(cls, subject: Subject) -> bool:
+        """Whether the question makes sense here: by default, whether alignments are stored."""
+        return subject.store is not None
 
     def update(self, batch: Explanation, first: int) -> None:
-        """Takes in a padded batch; its pairs are `store.pairs[first : first + len(batch)]`."""
+        """Takes in a padded batch, the pairs `store.pairs[first : first + len(batch)]`."""
 
-    def result(self) -> Findings:
-        """What was found; without pairs to which the question applies, nothing."""
+    def finish(self) -> Findings:
+        """What was found; nothing where the question does not apply to any pair or query."""
+        raise NotImplementedError
+
+
+def named(name: str, values: Mapping[str, float]) -> dict[str, float]:
+    """Metrics "analysis/<name>/<key>", without those that are not finite."""
+    flat = {f"analysis/{name}/{key}": float(value) for key, value in values.items()}
+    return {key: value for key, value in flat.items() if isfinite(value)}

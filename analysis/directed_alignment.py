@@ -11,6 +11,7 @@ from gr_mvdr.alignment import Softmax, other_side, pair_mask
 from gr_mvdr.relevance import PairAlignment
 
 TINY = 1e-30  # the least divisor: a column of padding sums to zero
+DIRECTIONS = ("query_to_document", "document_to_query")
 
 # The direction in which a paradigm aligns of its own accord.
 OWN_DIRECTION = {
@@ -59,6 +60,12 @@ def directed_alignment(pairs: PairAlignment, paradigm: str, direction: str) -> T
     real = pair_mask(pairs.document_mask, pairs.query_mask)
     attention = pairs.alignment.float().mean(1).masked_fill(~real, 0)
     return attention if direction == "document_to_query" else normalised(attention, direction)
+
+
+def aligning_side(pairs: PairAlignment, direction: str) -> tuple[Tensor, Tensor]:
+    """Token ids and mask of the side that aligns: (B, N) of the query or (B, M) of the document."""
+    side = "query" if direction == "query_to_document" else "document"
+    return getattr(pairs, f"{side}_ids"), getattr(pairs, f"{side}_mask")
 
 
 def directed_heads(pairs: PairAlignment, direction: str) -> Tensor:

@@ -7,12 +7,15 @@ marker or hatch as well. Sizes are those of the ACM's two-column page.
 import json
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import matplotlib
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 from torch import Tensor
 
 from gr_mvdr.files.reading import reading
@@ -22,7 +25,7 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 HATCHES = ("", "//", "..", "xx", "\\\\", "--", "++", "oo")
 
-COLUMN_WIDTH, PAGE_WIDTH = 3.33, 7.0  # inches, of the ACM's two-column page
+COLUMN_WIDTH, PAGE_WIDTH = 3.33, 7.0  # inches
 PANEL_HEIGHT = 2.5
 
 STYLE = {
@@ -32,18 +35,44 @@ STYLE = {
     "axes.spines.right": False,
     "axes.axisbelow": True,
     "grid.color": "#dddddd",
+    "hatch.linewidth": 0.4,
     "lines.linewidth": 1.2,
     "lines.markersize": 4,
     "figure.dpi": 100,
     "pdf.fonttype": 42,  # text stays text in the PDF
 }
+styled = matplotlib.rc_context(STYLE)  # decorates a function that draws
 
 # What an alignment's aligning side is.
 ALIGNING = {"query_to_document": "query", "document_to_query": "document"}
 
-
+LIST = "figures.json"
+_NAME = re.compile(r"[\w-][\w.=+ -]*")
+DOTS = 200  # an inch in a PNG: sharp on screens of high resolution
 BOX_WIDTH = 0.36
 STEP = BOX_WIDTH + 0.06  # between two kinds of boxes at one place
+
+
+def page_figure(title: str = "", height: float = PANEL_HEIGHT) -> Figure:
+    """An empty figure as wide as a page, with a line above its panels."""
+    figure = Figure(figsize=(PAGE_WIDTH, height), layout="constrained")
+    if title:  # a "$" in it would otherwise start a formula
+        figure.suptitle(title, fontsize=9, parse_math=False)
+    return figure
+
+
+def legend_below(figure: Figure, columns: int, handles: Sequence[Artist] | None = None) -> None:
+    """One legend for all panels, by default of everything that has a label, each label once."""
+    if handles is None:
+        found = (zip(*axes.get_legend_handles_labels(), strict=True) for axes in figure.axes)
+        handles = list({label: handle for pairs in found for handle, label in pairs}.values())
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False)
+
+
+def box_handles(labels: Iterable[str]) -> list[Patch]:
+    """The legend of `draw_boxes`, one label a kind."""
+    looks = zip(labels, COLOURS, HATCHES, strict=False)
+    return [Patch(facecolor=c, edgecolor="black", hatch=h, label=label) for label, c, h in looks]
 
 
 def draw_boxes(axes: Axes, values: Sequence[Tensor], number: int) -> None:
@@ -71,39 +100,21 @@ def draw_boxes(axes: Axes, values: Sequence[Tensor], number: int) -> None:
     )
 
 
-LIST = "figures.json"
-_NAME = re.compile(r"[\w-][\w.=+ -]*")
-DOTS = 200  # an inch in a PNG: sharp on screens of high resolution
-
-
 @dataclass(frozen=True)
 class GalleryEntry:
-    """One figure: `name`.png and `name`.pdf lie beside the list.
+    """One figure: `name`.png and `name`.pdf are in the list's folder.
 
     Attributes:
         name: file name without suffix.
         title: a heading.
         caption: a sentence on how to read it.
-        case: True for a single pair, False for a measurement.
+        case: True for a single pair, False for an analysis.
     """
 
     name: str
     title: str
     caption: str
     case: bool = False
-
-
-def save_figure(figure: Figure, directory: Path, name: str) -> Path:
-    """Writes `name`.png and `name`.pdf (temporary name, then renamed); answers the PNG's path."""
-    directory.mkdir(parents=True, exist_ok=True)
-    for kind in ("pdf", "png"):
-        # Without a date equal figures are equal files.
-        metadata = {"CreationDate": None} if kind == "pdf" else None
-        with new_file(directory / f"{name}.{kind}") as partial, warnings.catch_warnings():
-            # Scripts that the font lacks show as boxes; a warning a character helps nobody.
-            warnings.filterwarnings("ignore", "Glyph .* missing from font")
-            figure.savefig(partial, format=kind, dpi=DOTS, bbox_inches="tight", metadata=metadata)
-    return directory / f"{name}.png"
 
 
 class Gallery:
@@ -128,6 +139,19 @@ class Gallery:
         save_figure(figure, self.directory, entry.name)
         self.entries = [other for other in self.entries if other.name != entry.name] + [entry]
         write_json(self.directory / LIST, [asdict(entry) for entry in self.entries])
+
+
+def save_figure(figure: Figure, directory: Path, name: str) -> Path:
+    """Writes `name`.png and `name`.pdf (temporary name, then renamed); returns the PNG's path."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for kind in ("pdf", "png"):
+        # Without a date equal figures are equal files.
+        metadata = {"CreationDate": None} if kind == "pdf" else None
+        with new_file(directory / f"{name}.{kind}") as partial, warnings.catch_warnings():
+            # Scripts that the font lacks show as boxes; a warning a character helps nobody.
+            warnings.filterwarnings("ignore", "Glyph .* missing from font")
+            figure.savefig(partial, format=kind, dpi=DOTS, bbox_inches="tight", metadata=metadata)
+    return directory / f"{name}.png"
 
 
 def read_gallery(directory: Path) -> list[GalleryEntry]:

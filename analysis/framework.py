@@ -4,15 +4,55 @@ The paper reads rel(d, q) off the last layer's cross-attention alone (Eq. 5, 11�
 rest. With the final layer norm's scale held at its value the logit is an exact sum over paths, so
 that what was dropped can be weighed. A path's share is its direct one: what self-attention and
 feed-forward layers pass on of an earlier cross-attention counts as theirs.
+
+One rule for tokens: every real target token counts, the end token too, since the system predicts
+and scores it. The tables have the same without special tokens ("not_special" in column `tokens`).
 """
 
 import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from torch import Tensor
 
-from gr_mvdr.relevance import PairAlignment
+from analysis.analysis import Analysis, Findings, Subject, named
+from analysis.figures import COLOURS, HATCHES, GalleryEntry, page_figure, styled
+from analysis.tables import Row
+from gr_mvdr.parts import part
+from gr_mvdr.progress import track
+from gr_mvdr.relevance import DecoderPaths, Explanation, PairAlignment
 
+# Of path kinds with one path a layer, the sum over layers has a row of its own.
+SUMMED = ("self_attention", "cross_attention", "feed_forward")
+SHARES = ("covariance_share", "absolute_share", "pair_covariance_share", "pair_mean_share", "mean")
+PATHS = (
+    "Every logit of a target token is the sum of what these paths of the decoder add to it, top to "
+    "bottom as in the model. Left: how much of what tells tokens' logits apart comes through a "
+    "path, cov(path, logit) / var(logit); negative where it works against the others. Middle: the "
+    "same of the means over each pair's tokens, which is what tells pairs apart. Right: the mean "
+    "size of a path among the sizes of all. The bars of a panel sum to 1. The framework of Eq. 14 "
+    "is the last layer's cross-attention alone; what other layers pass on of an earlier "
+    "cross-attention counts as theirs."
+)
+PANELS = {
+    "covariance_share": "covariance with\nthe {total}, over tokens",
+    "pair_mean_share": "covariance with\nthe {total}, over pairs",
+    "absolute_share": "absolute size,\nover tokens",
+}
+KINDS = ("embedding", "self_attention", "cross_attention", "feed_forward")
+_BATCH = 16  # pairs, of which each gets another query
+ROW_HEIGHT = 0.19  # inches a path takes
+NUMBER_ROOM = 0.22  # of the bars' range, for the numbers at their ends
+CHANGES = (
+    "The logits of the same target tokens after their own query and after another one: what of the "
+    "change comes through each path of the decoder, as shares that sum to 1 in every panel. Left "
+    "and middle: covariance with the change, over tokens and over the means of pairs. Right: the "
+    "mean size. Cross-attentions read the query; what the other paths add they got from an earlier "
+    "cross-attention, which Eq. 14 leaves out."
+)
 # Totals whose variance is this small against their size do not vary, but for rounding.
 _CONSTANT = 1e-12
 
@@ -84,3 +124,220 @@ class PathShares:
     def absolute(self) -> Tensor:
         """(P,) mean of |part| / Σ_p |part|; they sum to 1; NaN without totals."""
         return self._absolute / (self._count or torch.nan)
+
+
+class TokenAndPairShares:
+    """Shares of P parts in the logits of tokens, and in what pairs sum and average of them.
+
+    - `covariance_share`: cov(part, logit) / var(logit) over the target tokens of all pairs.
+    - `absolute_share`: mean over those tokens of |part| / Σ |parts|.
+    - `pair_covariance_share`: the first over pairs, of sums over a pair's tokens (Eq. 11). Where
+      targets differ in length, so do the sums, and mean contributions decide.
+    - `pair_mean_share`: the same of means over a pair's tokens, free of length.
+    - `mean`: of the part over tokens.
+
+    All of them add up: a group of paths has the sum of its paths' values.
+    """
+
+    def __init__(self, parts: int):
+        self.tokens, self.sums, self.means = (PathShares(parts) for _ in range(3))
+
+    def update(self, parts: Tensor, logits: Tensor, mask: Tensor) -> None:
+        """Takes in parts (B, P, M) and logits (B, M) where mask (B, M) is True."""
+        self.tokens.update(parts.transpose(1, 2)[mask], logits[mask])
+        counts = mask.sum(1)
+        some = counts > 0
+        sums = (parts.double() * mask[:, None]).sum(2)[some]
+        totals, counts = (logits.double() * mask).sum(1)[some], counts[some]
+        self.sums.update(sums, totals)
+        self.means.update(sums / counts.unsqueeze(1), totals / counts)
+
+    def values(self) -> dict[str, Tensor]:
+        """Each of `SHARES` → (P,) fp64."""
+        tokens = self.tokens
+        pairs = self.sums.covariance, self.means.covariance
+        found = tokens.covariance, tokens.absolute, *pairs, tokens.mean
+        return dict(zip(SHARES, found, strict=True))
+
+
+def path_rows(names: Sequence[str], values: Mapping[str, Tensor]) -> Iterator[Row]:
+    """A row for each path, then one for all layers' paths of each kind of `SUMMED`.
+
+    Args:
+        names: P paths; values: column → (P,) what adds up over paths.
+    """
+    groups = {name: [number] for number, name in enumerate(names)}
+    kinds = [path_kind(name) for name in names]
+    for kind in SUMMED:
+        groups[f"{kind}_all"] = [number for number, found in enumerate(kinds) if found == kind]
+    for name, numbers in groups.items():
+        yield {"path": name} | {key: float(part[numbers].sum()) for key, part in values.items()}
+
+
+@part("analysis")
+class Framework(Analysis):
+    """What does each path of the decoder add to the target tokens' logits? (§8)"""
+
+    name, title = "framework", "Does the framework hold?"
+    reading = (
+        "Which share of the decoder's own logits comes from cross-attention, which is all that the "
+        "equation of relevance sees; the rest comes from self-attention, feed-forward layers and "
+        "embeddings."
+    )
+
+    @classmethod
+    def applies(cls, subject: Subject) -> bool:
+        return subject.store is not None and bool(subject.store.path_names)
+
+    def __init__(self, subject: Subject):
+        store = subject.store
+        self.names, self.layers, self.heads = store.path_names, store.layers, store.heads
+        self.special = subject.texts.kinds.special
+        self.error = 0.0
+        self.paths = {name: TokenAndPairShares(len(self.names)) for name in ("all", "not_special")}
+        self.by_head = PathShares(self.layers * self.heads)
+
+    def update(self, batch: Explanation, first: int) -> None:
+        paths, pairs = batch.decoder, batch.layers[-1]
+        real = pairs.document_mask
+        error = path_sum_error(paths.contributions * real[:, None], paths.logits * real)
+        self.error = max(self.error, float(error.max()))
+        counted = real & ~self.special[pairs.document_ids]
+        for name, mask in (("all", real), ("not_special", counted)):
+            self.paths[name].update(paths.contributions, paths.logits, mask)
+        heads = torch.cat([head_contributions(layer) for layer in batch.layers], 1)
+        self.by_head.update(heads.transpose(1, 2)[real], paths.logits[real])
+
+    def finish(self) -> Findings:
+        """Metrics and tables of paths and heads, and a figure."""
+        rows = [
+            {"tokens": tokens} | row
+            for tokens, shares in self.paths.items()
+            for row in path_rows(self.names, shares.values())
+        ]
+        by_path = {row["path"]: row for row in rows if row["tokens"] == "all"}
+        flat = {"sum_error": self.error}
+        paths = {"last_layer": f"cross_attention_{self.layers}"}
+        for name, path in (paths | {"cross_attention": "cross_attention_all"}).items():
+            flat[f"{name}_share"] = by_path[path]["covariance_share"]
+            flat[f"{name}_absolute_share"] = by_path[path]["absolute_share"]
+        entry = GalleryEntry("framework", "Where the logits come from", PATHS)
+        tables = {"framework": rows, "framework_heads": list(self._head_rows())}
+        figures = [(share_bars([by_path[name] for name in self.names]), entry)]
+        return Findings(named(self.name, flat), tables, figures)
+
+    def _head_rows(self) -> Iterator[Row]:
+        """`absolute_share` is a head's among all heads, the others are of the logit."""
+        found = self.by_head.covariance, self.by_head.absolute, self.by_head.mean
+        for number, shares in enumerate(torch.stack(found, 1).tolist()):
+            layer, head = divmod(number, self.heads)
+            names = ("covariance_share", "absolute_share", "mean")
+            yield {"layer": layer + 1, "head": head + 1} | dict(zip(names, shares, strict=True))
+
+
+@part("analysis")
+class QueryPaths(Analysis):
+    """Through which paths does a query change the logits? (gr_as_mvdr §8)
+
+    Most of a logit says how well a token follows the tokens before it, whatever the query. The
+    same targets after another query tell the rest: the difference of a token's logits is the sum
+    of the differences of its paths, each with the final layer norm's scale of its own pass.
+
+    Args:
+        pairs: how many test pairs of the first test split. Each gets the query of the pair half a
+            batch further as its other one; a batch of one pair has none.
+    """
+
+    name = "framework"
+
+    @classmethod
+    def applies(cls, subject: Subject) -> bool:
+        return subject.model.paradigm == "generative"
+
+    def __init__(self, subject: Subject, pairs: int):
+        self.model, self.data, self.pairs = subject.model, subject.data, pairs
+
+    def finish(self) -> Findings:
+        names, shares = self._shares()
+        if shares is None:
+            return Findings()
+        rows = list(path_rows(names, shares.values()))
+        by_path = {row["path"]: row["covariance_share"] for row in rows}
+        last = [name for name in names if name.startswith("cross_attention")][-1]
+        flat = {
+            "query_last_layer_share": by_path[last],
+            "query_cross_attention_share": by_path["cross_attention_all"],
+        }
+        entry = GalleryEntry("framework_query", "How a query changes the logits", CHANGES)
+        figures = [(share_bars(rows[: len(names)], "change of logit"), entry)]
+        return Findings(named(self.name, flat), {"framework_query": rows}, figures)
+
+    @torch.inference_mode()
+    def _shares(self) -> tuple[tuple[str, ...], TokenAndPairShares | None]:
+        model, names, shares = self.model.eval(), (), None
+        _, batches = self.data.test_pairs(
+            self.data.test_splits[0], self.pairs, batch_size=_BATCH, covers=model.covers
+        )
+        for batch in track([batch for batch in batches if len(batch) > 1], "changing queries"):
+            half = len(batch) // 2
+            sides = {
+                name: getattr(batch, name).roll(half, 0) for name in ("query_ids", "query_mask")
+            }
+            explanation = model.explain(batch.to(model.device))
+            own = explanation.decoder
+            other: DecoderPaths = model.explain(replace(batch, **sides).to(model.device)).decoder
+            names = own.names
+            shares = shares or TokenAndPairShares(len(names))
+            parts, logits = own.contributions - other.contributions, own.logits - other.logits
+            # Questions about one document are neighbours; a text may be asked twice.
+            changed = (batch.query_ids != sides["query_ids"]).any(1)
+            mask = explanation.layers[-1].document_mask & changed[:, None].to(logits.device)
+            shares.update(parts, logits, mask)
+        return names, shares
+
+
+@styled
+def share_bars(rows: Sequence[Row], total: str = "logit") -> Figure:
+    """One bar a path, three panels of shares.
+
+    Args:
+        rows: of table `framework`, one a path, in the model's order.
+        total: what the paths add up to.
+    """
+    figure = page_figure(height=0.9 + ROW_HEIGHT * len(rows))
+    panels = figure.subplots(1, len(PANELS), sharey=True)
+    for axes, (share, title) in zip(panels, PANELS.items(), strict=True):
+        _bars(axes, rows, share)
+        axes.set_title(title.format(total=total))
+        axes.set_xlabel("share")
+    panels[0].set_yticks(range(len(rows)), [_label(row["path"]) for row in rows])
+    panels[0].set_ylim(len(rows) - 0.4, -0.6)  # the model's input above, as people read
+    return figure
+
+
+def _bars(axes: Axes, rows: Sequence[Row], share: str) -> None:
+    for place, row in enumerate(rows):
+        kind = KINDS.index(path_kind(row["path"]))
+        axes.barh(place, row[share], color=COLOURS[kind], hatch=HATCHES[kind], edgecolor="black")
+        if row[share] == row[share]:
+            _write(axes, row[share], place)
+    values = [0.0, *(row[share] for row in rows if row[share] == row[share])]
+    low, high = min(values), max(values)
+    room = NUMBER_ROOM * ((high - low) or 1.0)
+    axes.set_xlim(low - room * (low < 0), high + room)
+    axes.axvline(0, color="black", linewidth=0.8)
+    axes.grid(axis="x")
+
+
+def _write(axes: Axes, value: float, place: int) -> None:
+    """A bar's number at its end."""
+    shown = round(value, 2) + 0.0  # no minus sign before a zero
+    side, at = (2, "left") if shown >= 0 else (-2, "right")
+    end = value if shown else max(value, 0)
+    how = dict(textcoords="offset points", ha=at, va="center", fontsize=7)
+    axes.annotate(f"{shown:.2f}", (end, place), (side, 0), **how)
+
+
+def _label(path: str) -> str:
+    kind = path_kind(path)
+    return kind.replace("_", "-") + path.removeprefix(kind).replace("_", " ")

@@ -5,26 +5,49 @@ p_i = Σ_j φ(d_i)ᵀφ(q_j) (Eq. 25):
 
     rel(d, q) = Σ_ij d_iᵀ q_j softmax(d_iᵀ Q)_j ≈ Σ_i 1/p_i tr(F(d_i)ᵀ Σ_j F(q_j))
 
-No document token meets a query token in it. Feature maps here answer log φ: features of long
+No document token meets a query token in it. Feature maps here return log φ: features of long
 vectors are too large or too small for any float, but a factor that a document token's features
 share cancels in its row, and one that a feature has on one side cancels against its inverse on the
 other. So every row is scaled to a largest feature of 1, and p_i ≥ 1.
+
+A multi-vector system's own alignment may be another; here it has the softmax of the lemma, and no
+salience.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
+from math import log
 
 import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 from torch import Tensor
 
+from analysis.analysis import Analysis, Findings, Subject, named
+from analysis.figures import COLOURS, MARKERS, GalleryEntry, legend_below, page_figure, styled
+from analysis.kernel_retrieval import EXACT, LogFeatures, retrieval_quality, row_features
+from analysis.statistics import spearman
+from analysis.tables import Row
 from gr_mvdr.alignment import Softmax
+from gr_mvdr.parts import part
+from gr_mvdr.progress import track
 from gr_mvdr.relevance import Factors, relevance, similarity
-
-# Vectors (…, l) → log φ (…, m).
-LogFeatures = Callable[[Tensor], Tensor]
 
 # Names of feature maps; random ones are named after their number.
 ELU, UNIFORM = "elu", "uniform"
+_BATCH = 8  # pairs at once
+TITLES = {
+    "error": "relative error",
+    "rank_correlation": "rank correlation over pairs",
+    "mrr@10": "MRR@10, whole corpus",
+}
+# Feature map → its line's label, colour and style.
+LINES = {
+    ELU: ("elu + 1", COLOURS[1], "--"),
+    UNIFORM: ("all weights equal", COLOURS[3], "-."),
+    EXACT: ("softmax itself", COLOURS[2], ":"),
+}
 
 
 def log_elu_features(vectors: Tensor) -> Tensor:
@@ -100,11 +123,6 @@ def kernel_relevance(factors: Factors, log_features: LogFeatures) -> Tensor:
     return (rows * factors.document_mask[:, None]).sum((1, 2))
 
 
-def row_features(logarithms: Tensor) -> Tensor:
-    """(…, m) log φ → φ, each row scaled to a largest feature of 1."""
-    return (logarithms - logarithms.amax(-1, keepdim=True)).exp()
-
-
 def softmax_relevance(factors: Factors) -> Tensor:
     """(B,) what is estimated: Σ S ⊙ softmax of keys over query tokens, heads summed (Eq. 16)."""
     masks = factors.document_mask[:, None], factors.query_mask[:, None]
@@ -123,3 +141,182 @@ def squared_key_norm(factors: Factors) -> Tensor:
     real = (factors.document_mask[:, :, None] & factors.query_mask[:, None, :])[:, None]
     heads = squares.shape[1]
     return (squares * real).sum((1, 2, 3)) / (heads * real.sum((1, 2, 3)))
+
+
+class Estimates:
+    """True and kernelised relevance of pairs, batch by batch.
+
+    Args:
+        features: numbers of random features.
+    """
+
+    def __init__(self, features: Sequence[int]):
+        self.features = features
+        self.maps: dict[str, LogFeatures] = {}
+        self._truth: list[Tensor] = []
+        self._norms: list[Tensor] = []
+        self._found: dict[str, list[Tensor]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._truth))
+
+    def update(self, factors: Factors) -> None:
+        """Takes in B pairs."""
+        if not self.maps:
+            self.maps = feature_maps(factors.query_keys.shape[-1], self.features)
+        self._truth.append(softmax_relevance(factors).double().cpu())
+        self._norms.append(squared_key_norm(factors).cpu())
+        for name, log_features in self.maps.items():
+            estimate = kernel_relevance(factors, log_features).double().cpu()
+            self._found.setdefault(name, []).append(estimate)
+
+    @property
+    def key_norm(self) -> float:
+        """Mean over pairs of ‖d_i + q_j‖²."""
+        return float(torch.cat(self._norms).mean())
+
+    def values(self) -> dict[str, Row]:
+        """Feature map → its `error` ‖estimate − truth‖ / ‖truth‖ over pairs, `rank_correlation`."""
+        truth = torch.cat(self._truth)
+        found = {name: torch.cat(parts) for name, parts in self._found.items()}
+        return {
+            name: {
+                "error": float((estimate - truth).norm() / truth.norm()),
+                "rank_correlation": spearman(estimate, truth),
+                "pairs": len(truth),
+            }
+            for name, estimate in found.items()
+        }
+
+
+@part("analysis")
+class Kernel(Analysis):
+    """How well does a kernel replace the alignment, in relevance and in retrieval? (Lemma 5.2)
+
+    Only a multi-vector system retrieves: a generative one's document vectors depend on the query.
+
+    Args:
+        pairs: how many test pairs of the first test split.
+        features: numbers of random features.
+        retrieval_queries: test queries, evenly spread, that search the whole corpus; 0 = none.
+        retrieval_features: as `features`, for retrieval.
+        most_documents: a larger corpus is not searched, as it would be encoded once more; the
+            estimates stay.
+    """
+
+    name, title = "kernel", "Kernelised relevance"
+    reading = (
+        "How well the relevance is approximated when softmax attention is replaced by a kernel "
+        "(Lemma 5.2), by the number of features."
+    )
+
+    @classmethod
+    def applies(cls, subject: Subject) -> bool:
+        return subject.model.paradigm in ("multi_vector", "generative")
+
+    def __init__(
+        self,
+        subject: Subject,
+        pairs: int,
+        features: Sequence[int] = (16, 64, 256, 1024),
+        retrieval_queries: int = 0,
+        retrieval_features: Sequence[int] = (16, 64, 256),
+        most_documents: int = 20_000,
+    ):
+        self.model, self.data, self.pairs, self.features = (
+            subject.model,
+            subject.data,
+            pairs,
+            features,
+        )
+        self.retrieval_features = retrieval_features
+        retrieves = self.model.paradigm == "multi_vector"
+        searchable = retrieves and len(self.data.documents) <= most_documents
+        self.queries = retrieval_queries if searchable else 0
+
+    def finish(self) -> Findings:
+        """The table `kernel`, its metrics and curves."""
+        estimates = self._estimates()
+        if not len(estimates):
+            return Findings()
+        rows = {name: {"features": name} | values for name, values in estimates.values().items()}
+        if self.queries:
+            maps = partial(feature_maps, features=self.retrieval_features)
+            found = retrieval_quality(self.model, self.data, self.queries, maps)
+            for name, values in found.items():
+                rows[name] = rows.get(name, {"features": name}) | values
+        table, size = list(rows.values()), estimates.key_norm
+        flat = {"squared_key_norm": size}
+        for row in table:
+            features = row["features"]
+            place = f"features_{features}" if features.isdigit() else features
+            for key in ("error", "rank_correlation", "mrr@10"):
+                flat[f"{place}/{key}"] = row.get(key, float("nan"))
+        figures = [(kernel_curves(table), GalleryEntry("kernel", self.title, caption(size)))]
+        return Findings(named(self.name, flat), {"kernel": table}, figures)
+
+    @torch.inference_mode()
+    def _estimates(self) -> Estimates:
+        model, estimates = self.model.eval(), Estimates(self.features)
+        split = self.data.test_splits[0]
+        _, batches = self.data.test_pairs(split, self.pairs, _BATCH, covers=model.covers)
+        for batch in track(batches, "kernelising pairs"):
+            estimates.update(model.factors(batch.to(model.device)))
+        return estimates
+
+
+def caption(squared_key_norm: float) -> str:
+    """How to read the curves, with the scale of this system's keys."""
+    features = f"10^{squared_key_norm / log(10):.1f}"
+    return (
+        "Σ S ⊙ softmax with the exponential replaced by an inner product of features (Lemma 5.2): "
+        "the points are positive random features, the dashed line is elu + 1, one feature a "
+        "dimension; dash-dotted is no kernel at all, equal weights, above which an estimate says "
+        "something. Error is ‖estimate − true‖ / ‖true‖ over pairs. Retrieval is by one inner "
+        "product a document; the dotted line is the softmax's own relevance over all documents. "
+        "The relative variance of the estimate of exp(d·q) is (exp ‖d + q‖² − 1) / features, and "
+        f"‖d + q‖² is {squared_key_norm:.1f} on average here: it takes some {features} features "
+        "until a typical weight's deviation is no larger than the weight."
+    )
+
+
+@styled
+def kernel_curves(rows: Sequence[Row]) -> Figure:
+    """A panel for error and one for rank correlation; a third where there was retrieval.
+
+    Args:
+        rows: of table `kernel`.
+    """
+    measures = [name for name in TITLES if any(row.get(name) is not None for row in rows)]
+    figure = page_figure()
+    for axes, measure in zip(figure.subplots(1, len(measures)), measures, strict=True):
+        _curve(axes, [row for row in rows if measure in row], measure)
+    legend_below(figure, 4)
+    return figure
+
+
+def _curve(axes: Axes, rows: Sequence[Row], measure: str) -> None:
+    points = sorted(
+        (int(row["features"]), row[measure]) for row in rows if row["features"].isdigit()
+    )
+    numbers = [number for number, _ in points]
+    axes.plot(
+        numbers,
+        [value for _, value in points],
+        color=COLOURS[0],
+        marker=MARKERS[0],
+        label="random features",
+    )
+    for row in rows:
+        if row["features"] in LINES:
+            label, colour, style = LINES[row["features"]]
+            axes.axhline(row[measure], color=colour, linestyle=style, label=label)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(numbers, [str(number) for number in numbers])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlabel("random features")
+    axes.set_title(TITLES[measure])
+    values = [row[measure] for row in rows if row[measure] == row[measure]]
+    top = max([*values, 0.0]) or 1.0
+    axes.set_ylim(min([*values, 0.0]) * 1.08, top * 1.08)  # from zero, no marker cut off
+    axes.grid()

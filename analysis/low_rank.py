@@ -1,15 +1,74 @@
-"""How close is an alignment to rank one? (gr_as_mvdr §5.2.4 and §7.4, Lemma 5.1)
+"""How close is an alignment to rank one? (gr_as_mvdr §5.2.4 and §7.4, Lemma 5.1, Figure 4)
 
 Lemma 5.1 promises a rank-one matrix R near A, and its proof one with equal rows, R = 1rᵀ: every
 document token spreads its attention over the query in the same way. Both are measured here, as is
 the paper's norm ‖X‖_{1,∞}; its bound is in `analysis.low_rank_bound`.
 """
 
+from collections.abc import Iterator, Mapping, Sequence
+
 import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
+from analysis.analysis import Analysis, Findings, Subject, named
+from analysis.figures import (
+    COLOURS,
+    MARKERS,
+    PANEL_HEIGHT,
+    GalleryEntry,
+    box_handles,
+    draw_boxes,
+    legend_below,
+    page_figure,
+    styled,
+)
+from analysis.low_rank_bound import composite_norm, lemma_terms
+from analysis.statistics import HeadSample, select
+from analysis.tables import Row
 from gr_mvdr.alignment import pair_mask
+from gr_mvdr.parts import part
+from gr_mvdr.relevance import Explanation, PairAlignment
 
+OWN, PAIRWISE = "own", "without_salience"
+MEANS = ("relative_error", "relative_error_rank_one", "effective_rank")
+AVERAGED = (
+    *("frobenius", "equal_rows", "best_rank_one", *MEANS),
+    *("small_spread", "vacuous_entries", "vacuous"),
+)
+# The smallest weight that a store's precision can tell from zero.
+SMALLEST = {"float32": torch.finfo(torch.float32).tiny, "float16": 2.0**-24}
+# What a box is called, by whether the system has salience.
+LABELS = {
+    (OWN, False): "alignment",
+    (OWN, True): "with salience",
+    (PAIRWISE, True): "without salience",
+}
+ERRORS = {"relative_error": "R of equal rows", "relative_error_rank_one": "best R of rank one"}
+MARKS = {
+    "residual": ("o", "‖A − R‖"),
+    "bound_entries": ("^", "4γ²‖E‖₁, from the logits"),
+    "bound": ("s", "4γ‖W‖₁, Lemma 5.1"),
+}
+VALUES = 30  # singular values that are drawn
+NORMS = (
+    "One column of marks for each head, at the norm of its own projections ‖W‖₁; medians over "
+    "pairs, ‖·‖ is the paper's √(‖·‖₁ ‖·‖_∞), darker marks are earlier layers. Circles: the "
+    "distance of A from the best matrix of equal rows. Triangles: the bound 4γ²‖E‖₁ from the "
+    "centred logits themselves; squares: the lemma's 4γ‖W‖₁. The dashed line is ‖W‖₁ alone, with "
+    "which the paper compares. The further a head's marks are apart, the less the lemma says "
+    "about it."
+)
+RANKS = (
+    "Left: ‖A − R‖ / ‖A‖ (Frobenius) over pairs and heads. Blue: with the best R of equal rows, as "
+    "in the lemma; 0 is an alignment in which all document tokens look at the query alike. Orange "
+    "(hatched): with the best R of rank one at all. Boxes span the quartiles, "
+    "the line is the median, the diamond the mean. Right: the mean singular values, each "
+    "matrix's divided by their sum: the faster a line falls, the lower the rank."
+)
 # Eigenvalues of a Gram matrix below this share of the largest are rounding.
 ROUNDING = 1e-15
 
@@ -70,21 +129,6 @@ def equal_rows_residual(alignment: Tensor, document_mask: Tensor, query_mask: Te
     return (matrix - mean) * document_mask.unsqueeze(-1)
 
 
-def composite_norm(matrix: Tensor) -> Tensor:
-    """‖X‖_{1,∞} = √(‖X‖₁ ‖X‖_∞), the norm of Lemma 5.1 (Dong et al., ICML 2021).
-
-    ‖X‖₁ is the largest sum of absolute values of a column, ‖X‖_∞ of a row.
-
-    Args:
-        matrix: (..., M, N), zero at padding.
-
-    Returns:
-        (...) of its type.
-    """
-    sizes = matrix.abs()
-    return (sizes.sum(-2).amax(-1) * sizes.sum(-1).amax(-1)).sqrt()
-
-
 def _real(alignment: Tensor, document_mask: Tensor, query_mask: Tensor) -> Tensor:
     return alignment.double().masked_fill(~pair_mask(document_mask, query_mask), 0)
 
@@ -93,3 +137,247 @@ def normalised_values(values: Tensor) -> Tensor:
     """(..., K) values divided by their sum; zeros stay zeros."""
     total = values.sum(-1, keepdim=True)
     return torch.where(total > 0, values / total, 0.0)
+
+
+@part("analysis")
+class LowRank(Analysis):
+    """How close are alignments to rank one, and what does Lemma 5.1 promise?
+
+    The system's own A is measured, and of a system with salience also Ã, the alignment before it.
+    Of stores with many layers and heads an even sample of the pairs (`HeadSample`). A matrix of
+    zeros has neither relative errors nor a rank nor a spectrum, and is left out of their means.
+    """
+
+    name, title = "low_rank", "Low rank"
+    reading = (
+        "How far the last layer's alignment is from a matrix of rank one, relative to its norm: 0 "
+        "is rank one. “relative error” is that of a matrix with equal rows, as in Lemma 5.1, "
+        "“rank one” that of the best matrix of rank one; “without salience” measures the alignment "
+        "before tokens are weighted."
+    )
+
+    def __init__(self, subject: Subject):
+        store = subject.store
+        self.description = store.description
+        self.generative = store.description.paradigm == "generative"
+        self.sample = HeadSample(len(store), store.layers * store.heads)
+        self.parts: dict[str, list[dict[str, Tensor]]] = {OWN: [], PAIRWISE: []}  # (n, L, H)
+        self.spectra: dict[str, Tensor] = {}  # (L, K) sums over pairs and heads
+        self.projections: Tensor | None = None  # (L, H) ‖W‖₁
+
+    def update(self, batch: Explanation, first: int) -> None:
+        rows = self.sample.rows(first, len(batch))
+        if not len(rows):
+            return
+        layers = [select(pairs, rows) for pairs in batch.layers]
+        self._add(OWN, layers, [pairs.alignment for pairs in layers], batch, rows)
+        if batch.pairwise is not None:
+            self._add(PAIRWISE, layers[-1:], [batch.pairwise[rows]], batch, rows)
+
+    def _add(
+        self,
+        name: str,
+        layers: list[PairAlignment],
+        alignments: list[Tensor],
+        batch: Explanation,
+        rows: Tensor,
+    ) -> None:
+        found, spectra = zip(*map(self._measured, layers, alignments), strict=True)
+        measures = {key: torch.stack([one[key] for one in found], 1) for key in found[0]}
+        if self.generative:
+            measures |= self._bounds(measures, batch, rows)
+        self.parts[name].append(measures)  # in float32 a bound could be infinite
+        self.spectra[name] = _added(self.spectra.get(name), torch.stack(spectra))
+
+    def _measured(self, pairs: PairAlignment, alignment: Tensor) -> tuple[dict, Tensor]:
+        """Measures (n, H) of one layer, and the sum of its normalised spectra (K,)."""
+        heads = alignment.shape[1]
+        masks = [m.repeat_interleave(heads, 0) for m in (pairs.document_mask, pairs.query_mask)]
+        matrices = alignment.flatten(0, 1)
+        values = singular_values(matrices, *masks)
+        residual = equal_rows_residual(matrices, *masks)
+        found = rank_measures(values, residual) | {"residual": composite_norm(residual)}
+        found["relative_error"] = found["equal_rows"] / found["frobenius"]
+        found["relative_error_rank_one"] = found["best_rank_one"] / found["frobenius"]
+        found["effective_rank"] = found["effective_rank"].where(found["frobenius"] > 0, torch.nan)
+        if self.generative:
+            terms = lemma_terms(matrices, *masks, SMALLEST[self.description.precision])
+            found |= {
+                "residual_lemma": terms.residual,
+                "logits_norm": terms.logits_norm,
+                "gamma_squared": terms.gamma_squared,
+                "bound_entries": terms.bound,
+                "trivial": terms.trivial,
+                "small_spread": terms.small_spread,
+            }
+        found = {key: value.unflatten(0, (-1, heads)) for key, value in found.items()}
+        return found, normalised_values(values).sum(0)
+
+    def _bounds(self, measures: dict, batch: Explanation, rows: Tensor) -> dict[str, Tensor]:
+        """γ and the lemma's 4γ‖W‖, (n, L, H)."""
+        decoder = batch.decoder
+        self.projections = decoder.projection_norms.double()
+        residuals = decoder.document_norms[rows].double() * decoder.query_norms[rows, None].double()
+        gamma = measures["gamma_squared"] * residuals[..., None]
+        trivial = measures.pop("trivial")
+        bound = 4 * gamma * self.projections
+        return {
+            "gamma": gamma,
+            "bound": bound,
+            "vacuous_entries": (measures["bound_entries"] >= trivial).double(),
+            "vacuous": (bound >= trivial).double(),
+        }
+
+    def finish(self) -> Findings:
+        """Metrics of the last layer, the tables `low_rank` and `spectrum`, and Figure 4."""
+        if not self.parts[OWN]:
+            return Findings()
+        values = {
+            name: {key: torch.cat([one[key] for one in parts]) for key in parts[0]}
+            for name, parts in self.parts.items()
+            if parts
+        }
+        metrics, rows = {}, []
+        for name, found in values.items():
+            place = "" if name == OWN else f"{name}/"
+            metrics |= {place + key: float(found[key][:, -1].nanmean()) for key in MEANS}
+            rows += self._rows(name, found)
+            measured = (found["frobenius"] > 0).sum((0, 2))  # of each layer
+            # (L, K) mean normalised singular values; NaN where all matrices are zeros
+            self.spectra[name] = self.spectra[name] / measured[:, None]
+        tables = {"low_rank": rows, "spectrum": list(self._spectrum_rows())}
+        return Findings(named(self.name, metrics), tables, self._figures(values, rows))
+
+    def _rows(self, name: str, values: dict[str, Tensor]) -> Iterator[Row]:
+        """For each layer and head means over pairs; of the norms, which span orders, medians."""
+        pairs, layers, heads = values["frobenius"].shape
+        means = {key: value.nanmean(0) for key, value in values.items() if key in AVERAGED}
+        medians = {
+            key: value.nanmedian(0).values for key, value in values.items() if key not in AVERAGED
+        }
+        for layer in range(layers):
+            for head in range(heads):
+                row: Row = {"alignment": name, "layer": layer + 1, "head": head + 1}
+                row |= {key: float(value[layer, head]) for key, value in (means | medians).items()}
+                if self.projections is not None:
+                    row["projection_norm"] = float(self.projections[layer, head])
+                yield row | {"pairs": pairs}
+
+    def _spectrum_rows(self) -> Iterator[Row]:
+        for name, spectra in self.spectra.items():
+            for layer, shares in enumerate(spectra.tolist(), start=1):
+                for number, share in enumerate(shares, start=1):
+                    yield {"alignment": name, "layer": layer, "number": number, "share": share}
+
+    def _figures(self, values: dict[str, dict[str, Tensor]], rows: list[Row]) -> list:
+        errors, spectra = {measure: {} for measure in ERRORS}, {}
+        for name, found in values.items():
+            for layer, spectrum in enumerate(self.spectra[name]):
+                label = str(layer + 1) if self.generative else LABELS[name, PAIRWISE in values]
+                for measure, boxes in errors.items():
+                    boxes[label] = found[measure][:, layer].flatten()
+                spectra[label] = spectrum
+        title = self.description.title
+        entry = GalleryEntry("low_rank", "Distance from rank one (the paper's Figure 4b)", RANKS)
+        axis = "decoder layer" if self.generative else ""
+        figures = [(rank_figure(errors, spectra, axis, title), entry)]
+        if self.generative:
+            entry = GalleryEntry("low_rank_bound", "Lemma 5.1 (the paper's Figure 4a)", NORMS)
+            figures.insert(0, (norm_figure(rows, title), entry))
+        return figures
+
+
+def _added(total: Tensor | None, part: Tensor) -> Tensor:
+    """Adds spectra of different lengths; the shorter one ends in zeros."""
+    if total is None:
+        return part
+    longer, shorter = (total, part) if total.shape[-1] >= part.shape[-1] else (part, total)
+    longer = longer.clone()
+    longer[:, : shorter.shape[-1]] += shorter
+    return longer
+
+
+@styled
+def norm_figure(rows: Sequence[Row], title: str) -> Figure:
+    """‖A − R‖ and its bounds against ‖W‖, one mark a head (Figure 4a).
+
+    Args:
+        rows: the table `low_rank` of a generative system. title: the line above.
+    """
+    figure = page_figure(title, PANEL_HEIGHT + 0.9)
+    axes = figure.subplots()
+    layers = [row["layer"] for row in rows]
+    norms = [row["projection_norm"] for row in rows]
+    # The end of the colour map is too pale for paper.
+    last = 1 + (max(layers) - 1) / 0.85 if max(layers) > 1 else 2
+    look = {"c": layers, "cmap": "viridis", "vmin": 1, "vmax": last, "s": 18}
+    for name, (marker, _) in MARKS.items():
+        image = axes.scatter(norms, [row[name] for row in rows], marker=marker, **look)
+    ends = [min(norms), max(norms)]
+    axes.plot(ends, ends, linestyle="--", color=COLOURS[7], linewidth=1)
+    axes.set_yscale("log")
+    axes.grid(axis="y")
+    axes.set_xlabel("‖W‖₁ of the head's projections")
+    axes.set_ylabel("norm (log scale)")
+    bar = figure.colorbar(image, ax=axes, label="decoder layer")
+    bar.ax.set_ylim(0.999, max(layers) if max(layers) > 1 else 2)
+    bar.ax.yaxis.set_major_locator(MaxNLocator(integer=True))
+    marks = [
+        Line2D([], [], linestyle="", marker=marker, color="#444444", label=label)
+        for marker, label in MARKS.values()
+    ]
+    dashed = Line2D([], [], linestyle="--", color=COLOURS[7], label="‖W‖₁")
+    legend_below(figure, 4, [*marks, dashed])
+    return figure
+
+
+@styled
+def rank_figure(
+    errors: Mapping[str, Mapping[str, Tensor]], spectra: Mapping[str, Tensor], axis: str, title: str
+) -> Figure:
+    """The distribution of the relative error (Figure 4b) and the mean spectrum.
+
+    Args:
+        errors: measure of `ERRORS` → label → (n,) relative errors, NaN of alignments of zeros.
+        spectra: label → (K,) mean normalised singular values, the same labels.
+        axis: what the labels count; "" where they speak for themselves.
+        title: the line above both panels.
+    """
+    figure = page_figure(title, PANEL_HEIGHT + 0.6)
+    left, right = figure.subplots(1, 2)
+    for number, boxes in enumerate(errors.values()):
+        draw_boxes(left, [box[box.isfinite()] for box in boxes.values()], number)
+    left.set_xticks(range(len(spectra)), list(spectra))
+    left.set_xlim(-0.6, len(spectra) - 0.4)
+    left.set_ylim(0, 1.05)
+    left.grid(axis="y")
+    left.set_title("relative error")
+    left.set_xlabel(axis)
+    left.set_ylabel("‖A − R‖ / ‖A‖")
+    handles = box_handles(ERRORS.values())
+    figure.legend(handles=handles, loc="outside lower left", ncols=2, frameon=False)
+    _draw_spectra(right, spectra)
+    if len(spectra) > 1:
+        right.legend(title=axis or None, frameon=False, ncols=1 + (len(spectra) - 1) // 6)
+    return figure
+
+
+def _draw_spectra(axes: Axes, spectra: Mapping[str, Tensor]) -> None:
+    for number, (label, values) in enumerate(spectra.items()):
+        shown = values[:VALUES].numpy()
+        axes.plot(
+            range(1, len(shown) + 1),
+            shown,
+            color=COLOURS[number % len(COLOURS)],
+            marker=MARKERS[number % len(MARKERS)],
+            linestyle=("-", "--", ":")[number // len(COLOURS) % 3],
+            markevery=max(1, len(shown) // 8),
+            label=label,
+        )
+    axes.set_ylim(bottom=0)
+    longest = min(VALUES, max(map(len, spectra.values())))
+    axes.set_xticks([1, *range(5, longest + 1, 5)])
+    axes.grid(axis="y")
+    axes.set_title("mean spectrum")
+    axes.set_xlabel("number of the singular value")
+    axes.set_ylabel("share of their sum")

@@ -32,10 +32,24 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from analysis.low_rank import composite_norm
 from gr_mvdr.alignment import pair_mask
 
 SMALL_SPREAD = 1.256  # Dong et al.'s condition on s_i
+
+
+def composite_norm(matrix: Tensor) -> Tensor:
+    """‖X‖_{1,∞} = √(‖X‖₁ ‖X‖_∞), the norm of Lemma 5.1 (Dong et al., ICML 2021).
+
+    ‖X‖₁ is the largest sum of absolute values of a column, ‖X‖_∞ of a row.
+
+    Args:
+        matrix: (..., M, N), zero at padding.
+
+    Returns:
+        (...) of its type.
+    """
+    sizes = matrix.abs()
+    return (sizes.sum(-2).amax(-1) * sizes.sum(-1).amax(-1)).sqrt()
 
 
 @dataclass(frozen=True)
@@ -69,7 +83,7 @@ def lemma_terms(
     query_mask: Tensor,
     smallest: float = torch.finfo(torch.float32).tiny,
 ) -> LemmaTerms:
-    """The terms of Lemma 5.1, whose derivation stands above.
+    """The terms of Lemma 5.1, derived above.
 
     Args:
         attention: (B, M, N), real rows sum to 1 over the query; heads may be flattened into B.
@@ -85,7 +99,7 @@ def lemma_terms(
     means = logs.sum(-2, keepdim=True) / rows.sum(-2, keepdim=True).clamp(min=1)
     logits = (logs - means) * real
     shared = means.masked_fill(~columns, -torch.inf).softmax(-1)
-    # Zero is no bar: centred rows hold values on both sides of it.
+    # Zeros at padding are no extreme: centred rows have values on both sides of it.
     spread = logits.amax(-1) - logits.amin(-1)
     growth = spread.expm1()
     bound = (growth.amax(-1) * shared.amax((-2, -1)) * growth.sum(-1)).sqrt()

@@ -12,6 +12,7 @@ from gr_mvdr.relevance import PairAlignment
 RESAMPLES = 1000
 LEVEL = 0.95
 CELLS = 2**22  # weights drawn at once: 32 MB as float64
+MATRICES = 100_000  # (pair, layer, head) at most; 2,000 pairs of 6 layers of 8 heads
 
 
 def interval(
@@ -21,7 +22,7 @@ def interval(
     level: float = LEVEL,
     seed: int = 0,
 ) -> tuple[Tensor, Tensor]:
-    """The interval of K ratios Σ_p sums / Σ_p counts when the P units are drawn anew.
+    """The percentile bootstrap interval of K ratios Σ_p sums / Σ_p counts (Efron, 1979).
 
     Units (such as pairs) are drawn as wholes, with replacement, so that tokens of one text stay
     together; the same draw serves all K ratios. A draw that leaves a ratio without any count says
@@ -44,9 +45,8 @@ def interval(
         raise ValueError(f"level={level}: must be between 0 and 1")
     if resamples < 1:
         raise ValueError(f"resamples={resamples}: must be ≥ 1")
-    units, ratios = sums.shape
-    if not units or not ratios:
-        nothing = torch.full((ratios,), torch.nan, dtype=torch.float64)
+    if not sums.numel():
+        nothing = torch.full(sums.shape[1:], torch.nan, dtype=torch.float64)
         return nothing, nothing.clone()
     drawn = _drawn_ratios(sums.double(), counts.double(), resamples, seed)
     tails = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
@@ -79,7 +79,9 @@ def spearman(first: Tensor, second: Tensor) -> float:
     Returns:
         ρ in [−1, 1]; NaN with fewer than two values, or where one side never varies.
     """
-    return pearson(_ranks(first), _ranks(second))
+    from scipy.stats import rankdata
+
+    return pearson(*(torch.from_numpy(rankdata(values.numpy())) for values in (first, second)))
 
 
 def pearson(first: Tensor, second: Tensor) -> float:
@@ -88,13 +90,6 @@ def pearson(first: Tensor, second: Tensor) -> float:
         return float("nan")
     one, other = (values.double() - values.double().mean() for values in (first, second))
     return float(one @ other / (one.norm() * other.norm()))  # 0 / 0 where a side never varies
-
-
-def _ranks(values: Tensor) -> Tensor:
-    """(n,) float64 ranks from 1, ties averaged."""
-    _, which, counts = torch.unique(values, return_inverse=True, return_counts=True)
-    last = counts.cumsum(0).double()
-    return (last - (counts - 1) / 2)[which]
 
 
 def spread(table: Any, limit: int) -> Any:
@@ -107,11 +102,8 @@ def spread_numbers(size: int, limit: int) -> list[int]:
     return np.linspace(0, size - 1, min(limit, size)).round().astype(int).tolist()
 
 
-MATRICES = 100_000  # (pair, layer, head) at most; 2,000 pairs of 6 layers of 8 heads
-
-
 class HeadSample:
-    """An even sample of a store's pairs.
+    """An even sample of a store's pairs: single heads are measured in so many matrices at most.
 
     Args:
         pairs: how many the store holds.

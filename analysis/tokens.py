@@ -18,7 +18,7 @@ WORD_MARK = "▁"  # SentencePiece's: the piece begins a word
 class TokenKinds:
     """What kind of token every id is.
 
-    The rule, the same in every measurement:
+    The rule, the same in every analysis:
 
     - *Special* tokens (the tokeniser's own list: padding, end, unknown, sentinels) never count as
       aligning tokens. They stay on the other side as something to align to, since the system sees

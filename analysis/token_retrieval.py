@@ -1,15 +1,14 @@
 """Whose tokens does a query token retrieve? (XTR §5.1, Figure 4.)"""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import matplotlib
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from analysis.analysis import Findings
-from analysis.figures import COLOURS, PAGE_WIDTH, PANEL_HEIGHT, STYLE, GalleryEntry
+from analysis.analysis import Analysis, Findings, Subject, named
+from analysis.figures import COLOURS, GalleryEntry, page_figure, styled
 from analysis.statistics import spread
 from analysis.tables import Row
 from gr_mvdr.parts import part
@@ -17,7 +16,6 @@ from gr_mvdr.progress import track
 from gr_mvdr.token_index.index import TokenIndex
 from gr_mvdr.token_index.neighbours import TokenNeighbours
 
-PREFIX = "analysis/token_retrieval/"
 RANKS = (1, 10, 100)  # of the metrics
 _SEARCHED = 8  # queries at once: every token of the index is compared with all of theirs
 LABELS = {"gold": "from a relevant document", "lexical": "the query token itself"}
@@ -63,64 +61,66 @@ def by_rank(hit: Tensor, real: Tensor) -> Tensor:
     return hit.sum(0).double() / real.sum(0)
 
 
-@part("experiment")
-def measure_token_retrieval(model: Any, data: Any, queries: int, neighbours: int = 100) -> Findings:
+@part("analysis")
+class TokenRetrieval(Analysis):
     """Gold and lexical token retrieval by rank, over the words of test queries.
 
     All tokens of the index are looked at, whatever the system's own search would leave out. The
     query's special tokens (end, sentinels) retrieve nothing here.
 
     Args:
-        model: a multi-vector system whose index is built; data: a `RetrievalDataModule`.
         queries: test queries at most, spread evenly over the first test split.
         neighbours: tokens retrieved, at most as many as the index has.
-
-    Returns:
-        "gold@k" and "lexical@k", the probabilities at rank k itself; nothing for other systems.
     """
-    if not queries or not isinstance(getattr(model, "searcher", None), TokenIndex):
-        return Findings()
-    parts = list(_found(model, data, queries, neighbours))
-    if not parts:
-        return Findings()
-    found = Found(*map(torch.cat, zip(*parts, strict=True)))
-    rows = _rows(found)
-    ranks = [k for k in RANKS if k <= len(rows)]
-    metrics = {f"{PREFIX}{name}@{k}": rows[k - 1][name] for name in LABELS for k in ranks}
-    title = f"{data.collection.name}: tokens retrieved by {len(found.real):,} words of queries"
-    entry = GalleryEntry("token_retrieval", "What query tokens retrieve", CAPTION)
-    return Findings(metrics, {"token_retrieval": rows}, [(retrieval_figure(rows, title), entry)])
 
+    name, title = "token_retrieval", "Token retrieval"
+    reading = (
+        "The probability that the document token at rank k of a query token's neighbours is of a "
+        "relevant document (gold), and that it is the same token (lexical)."
+    )
 
-def _rows(found: Found) -> list[Row]:
-    size = int(found.real.any(0).sum())  # ranks at which anything was retrieved
-    curves = [by_rank(getattr(found, name), found.real)[:size].tolist() for name in LABELS]
-    columns = zip(*curves, strict=True)
-    return [
-        {"rank": rank} | dict(zip(LABELS, values, strict=True))
-        for rank, values in enumerate(columns, start=1)
-    ]
+    @classmethod
+    def applies(cls, subject: Subject) -> bool:
+        return isinstance(getattr(subject.model, "searcher", None), TokenIndex)
 
+    def __init__(self, subject: Subject, queries: int, neighbours: int = 100):
+        self.model, self.data = subject.model, subject.data
+        self.queries, self.neighbours = queries, neighbours
 
-@torch.inference_mode()
-def _found(model: Any, data: Any, queries: int, neighbours: int) -> Iterator[Found]:
-    split, index = data.test_splits[0], model.searcher
-    table = spread(data.test_queries(split), queries)
-    grades = data.judgements(split, table)
-    special = torch.tensor(sorted(data.tokenizer.all_special_ids))
-    tokens = TokenNeighbours(index.store)  # of all documents, none pruned
-    neighbours = min(neighbours, len(tokens.rows))
-    encoded, known = model.encoded_queries(table), set(index.document_ids)
-    for start in track(range(0, len(encoded), _SEARCHED), "retrieving tokens"):
-        chosen = []
-        for name, query in encoded[start : start + _SEARCHED]:
-            judged = grades[name].items()
-            relevant = [d for d, grade in judged if grade > 0 and d in known]
-            words = query[~torch.isin(query.ids, special)]
-            own = [name] if data.drop_identical and name in known else []
-            if relevant and len(words):
-                chosen.append((words, index.numbers(relevant), index.numbers(own)))
-        yield from _retrieved(tokens, chosen, neighbours)
+    def finish(self) -> Findings:
+        """Metrics "gold@k" and "lexical@k", the probabilities at rank k itself."""
+        parts = list(self._found())
+        if not parts:
+            return Findings()
+        found = Found(*map(torch.cat, zip(*parts, strict=True)))
+        size = int(found.real.any(0).sum())  # ranks at which anything was retrieved
+        curves = {n: by_rank(getattr(found, n), found.real)[:size].tolist() for n in LABELS}
+        rows = [{"rank": k + 1} | {n: curves[n][k] for n in LABELS} for k in range(size)]
+        flat = {f"{n}@{k}": curves[n][k - 1] for n in LABELS for k in RANKS if k <= size}
+        title = f"{self.data.collection.name}: tokens retrieved by {len(found.real):,} query words"
+        entry = GalleryEntry("token_retrieval", "What query tokens retrieve", CAPTION)
+        figures = [(retrieval_figure(rows, title), entry)]
+        return Findings(named(self.name, flat), {"token_retrieval": rows}, figures)
+
+    @torch.inference_mode()
+    def _found(self) -> Iterator[Found]:
+        data, index = self.data, self.model.searcher
+        table = spread(data.test_queries(data.test_splits[0]), self.queries)
+        grades = data.judgements(data.test_splits[0], table)
+        special = torch.tensor(sorted(data.tokenizer.all_special_ids))
+        tokens = TokenNeighbours(index.store)  # of all documents, none pruned
+        neighbours = min(self.neighbours, len(tokens.rows))
+        encoded, known = self.model.encoded_queries(table), set(index.document_ids)
+        for start in track(range(0, len(encoded), _SEARCHED), "retrieving tokens"):
+            chosen = []
+            for name, query in encoded[start : start + _SEARCHED]:
+                judged = grades[name].items()
+                relevant = [d for d, grade in judged if grade > 0 and d in known]
+                words = query[~torch.isin(query.ids, special)]
+                own = [name] if data.drop_identical and name in known else []
+                if relevant and len(words):
+                    chosen.append((words, index.numbers(relevant), index.numbers(own)))
+            yield from _retrieved(tokens, chosen, neighbours)
 
 
 def _retrieved(tokens: TokenNeighbours, chosen: list, neighbours: int) -> Iterator[Found]:
@@ -143,14 +143,14 @@ def _without(rows: Tensor, gone: Tensor) -> Tensor:
     return rows.masked_fill(gone, -1).gather(1, order)
 
 
-@matplotlib.rc_context(STYLE)
+@styled
 def retrieval_figure(rows: list[Row], title: str) -> Figure:
     """Two panels over a logarithmic rank (XTR Figure 4).
 
     Args:
         rows: rank, gold, lexical. title: the line above both panels.
     """
-    figure = Figure(figsize=(PAGE_WIDTH, PANEL_HEIGHT), layout="constrained")
+    figure = page_figure(title)
     ranks = [row["rank"] for row in rows]
     panels = zip(figure.subplots(1, 2), LABELS.items(), COLOURS, strict=False)
     for axes, (name, label), colour in panels:
@@ -163,5 +163,4 @@ def retrieval_figure(rows: list[Row], title: str) -> Figure:
         axes.set_xlabel("rank of the retrieved token")
         axes.set_ylabel("probability")
         axes.set_title(label)
-    figure.suptitle(title, fontsize=STYLE["axes.titlesize"], parse_math=False)
     return figure

@@ -1,0 +1,255 @@
+"""The deletion test: how much does the score fall without the most aligned tokens?
+
+If the alignment shows what a score is made of, a text without the tokens that contribute most to
+the relevance (Eq. 1; of a generative system Eq. 14, its last layer) loses more than one without as
+many random tokens. Every shortened text is encoded and scored again.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from analysis.analysis import Analysis, Findings, Subject, named
+from analysis.contribution import SIDES, contributions
+from analysis.figures import (
+    COLOURS,
+    MARKERS,
+    PANEL_HEIGHT,
+    GalleryEntry,
+    legend_below,
+    page_figure,
+    styled,
+)
+from analysis.tables import Row
+from gr_mvdr.batch import PairBatch, length_mask
+from gr_mvdr.parts import part
+from gr_mvdr.progress import track
+from gr_mvdr.relevance import PairAlignment
+
+REPORTED = {"document": 4, "query": 1}  # how many tokens are gone in the metrics
+_BATCH = 32  # pairs
+LABELS = {"aligned": "the most aligned tokens", "random": "random tokens"}
+NORMAL = 1.96  # standard errors: 95 % of a normal distribution
+CAPTION = (
+    "How much the score of a query and its relevant document falls when some tokens of the "
+    "document (left) or of the query (right) are removed and the pair is scored anew, in standard "
+    "deviations of the score over pairs; bars are 95 % intervals of the mean. If the alignment "
+    "tells what the score is made of, removing the tokens that contribute most to the relevance "
+    "costs more than removing random ones. A generative system reads each token of the document "
+    "in the context of those before it, which any gap breaks. Special tokens always stay."
+)
+
+# Side, which tokens are removed ("aligned", "random"), how many.
+Key = tuple[str, str, int]
+
+
+def without_tokens(ids: Tensor, mask: Tensor, removed: Tensor) -> tuple[Tensor, Tensor]:
+    """Texts without some of their tokens, padded again.
+
+    Args:
+        ids: (B, L) int64; mask, removed: (B, L) bool.
+
+    Returns:
+        ids and mask (B, L'), L' ≤ L the longest that is left.
+    """
+    kept = mask & ~removed
+    order = (~kept).long().argsort(dim=1, stable=True)
+    left = length_mask(kept.sum(1).cpu()).to(ids.device)
+    return ids.gather(1, order)[:, : left.shape[1]] * left, left
+
+
+def strongest(values: Tensor, candidates: Tensor, k: int) -> Tensor:
+    """(B, L) bool: the k candidates with the largest values; of equal ones the first.
+
+    Args:
+        values: (B, L); candidates: (B, L) bool.
+    """
+    order = values.masked_fill(~candidates, -torch.inf).argsort(dim=1, descending=True, stable=True)
+    chosen = torch.zeros_like(candidates).scatter_(1, order[:, :k], True)
+    return chosen & candidates
+
+
+def removable(batch: PairBatch, pairs: PairAlignment, side: str, special: Tensor) -> Tensor | None:
+    """(B, L) bool: the tokens that may go, all but the special ones.
+
+    None where the system does not read this side token by token, so that no token has a vector of
+    its own: pooled texts, and identifiers in the place of documents.
+
+    Args:
+        batch: pairs; pairs: their alignment; side: "document" or "query".
+        special: ids of special tokens.
+    """
+    ids, mask = getattr(batch, f"{side}_ids"), getattr(batch, f"{side}_mask")
+    # Sentinels and other special tokens may follow the text's own tokens.
+    length = ids.shape[1]
+    read, real = (getattr(pairs, f"{side}_{part}")[:, :length] for part in ("ids", "mask"))
+    words = mask & ~torch.isin(ids, special)
+    if read.shape != ids.shape or bool((words & ~(real & (read == ids))).any()):
+        return None
+    return words
+
+
+@part("analysis")
+class Deletion(Analysis):
+    """Deletes tokens of test queries and of their relevant documents.
+
+    A pair counts where a token that may go is left; aligned and random tokens are removed from the
+    same pairs. Documents are left alone where a system does not read them token by token.
+
+    Args:
+        pairs: of test query and relevant document, at most.
+        removed: how many tokens are removed.
+        draws: random choices a pair; seed: of these.
+
+    Raises:
+        ValueError: fewer than one token or draw.
+    """
+
+    name, title = "deletion", "Deleting tokens"
+    reading = (
+        "How much the score falls, in standard deviations of the scores, when the most aligned "
+        "tokens are taken out, compared with as many random ones."
+    )
+
+    @classmethod
+    def applies(cls, subject: Subject) -> bool:
+        return subject.model.alignable
+
+    def __init__(
+        self,
+        subject: Subject,
+        pairs: int,
+        removed: Sequence[int] = (1, 2, 4, 8),
+        draws: int = 3,
+        seed: int = 0,
+    ):
+        if min(*removed, draws) < 1:
+            raise ValueError(f"removed={list(removed)}, draws={draws}: must be ≥ 1")
+        self.model, self.data, self.pairs = subject.model, subject.data, pairs
+        self.removed, self.draws = removed, draws
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def finish(self) -> Findings:
+        """Metrics "document/aligned_4", "query/random_1": the mean fall in standard deviations of
+        the score over pairs; the table `deletion` and its figure.
+        """
+        falls, scores = self._measure()
+        rows = deletion_rows(falls, scores)
+        if not rows:
+            return Findings()
+        flat = {
+            f"{row['side']}/{row['removed']}_{row['tokens']}": row["deviations"]
+            for row in rows
+            if row["tokens"] == REPORTED[row["side"]]
+        }
+        title = f"{self.data.collection.name}: scores of {len(scores):,} pairs without some tokens"
+        entry = GalleryEntry("deletion", "Scores without the most aligned tokens", CAPTION)
+        figures = [(deletion_figure(rows, title), entry)]
+        return Findings(named(self.name, flat), {"deletion": rows}, figures)
+
+    @torch.inference_mode()
+    def _measure(self) -> tuple[dict[Key, Tensor], Tensor]:
+        """What `deletion_rows` reads, on the CPU."""
+        model, data = self.model.eval(), self.data
+        split = data.test_splits[0]
+        _, batches = data.test_pairs(split, self.pairs, _BATCH, covers=model.covers)
+        special = torch.tensor(sorted(data.tokenizer.all_special_ids), device=model.device)
+        falls, scores = defaultdict(list), [torch.empty(0)]
+        for batch in track(batches, "deleting tokens"):
+            batch = batch.to(model.device)
+            whole = model.score(batch)
+            scores.append(whole.cpu())
+            for key, fall in self._falls(batch, whole, special):
+                falls[key].append(fall.cpu())
+        return {key: torch.cat(parts) for key, parts in falls.items()}, torch.cat(scores)
+
+    def _falls(
+        self, batch: PairBatch, scores: Tensor, special: Tensor
+    ) -> Iterator[tuple[Key, Tensor]]:
+        """Score minus score without the tokens, of the pairs that keep a token that may go."""
+        pairs = self.model.align(batch)
+        for side, contribution in zip(SIDES, contributions(pairs), strict=True):
+            words = removable(batch, pairs, side, special)
+            if words is None:
+                continue
+            own = contribution[:, : words.shape[1]]
+            draw = [torch.rand(own.shape, generator=self.generator) for _ in range(self.draws)]
+            values = {"aligned": [own], "random": [one.to(own.device) for one in draw]}
+            for k in self.removed:
+                rows = (words.sum(1) > k).nonzero()[:, 0]
+                if not len(rows):
+                    continue
+                fields = {name: field for name, field in vars(batch).items() if field is not None}
+                part = PairBatch(**{name: field[rows] for name, field in fields.items()})
+                for name, drawn in values.items():
+                    gone = [strongest(value[rows], words[rows], k) for value in drawn]
+                    left = torch.stack([self._score(part, side, tokens) for tokens in gone])
+                    yield (side, name, k), scores[rows] - left.mean(0)
+
+    def _score(self, batch: PairBatch, side: str, gone: Tensor) -> Tensor:
+        """(B,) scores of pairs without some tokens (B, L) bool of one side."""
+        ids, mask = f"{side}_ids", f"{side}_mask"
+        left = without_tokens(getattr(batch, ids), getattr(batch, mask), gone)
+        return self.model.score(replace(batch, **dict(zip((ids, mask), left, strict=True))))
+
+
+def deletion_rows(falls: dict[Key, Tensor], scores: Tensor) -> list[Row]:
+    """The table: mean falls and their standard errors, raw and in deviations of the scores.
+
+    Args:
+        falls: of every choice of tokens, one value a pair.
+        scores: (P,) of all whole pairs; if all are equal, deviations are NaN.
+    """
+    if len(scores) < 2:
+        return []
+    deviation, rows = float(scores.double().std()) or float("nan"), []
+    for (side, name, k), values in falls.items():
+        if len(values) < 2:  # a mean without an error
+            continue
+        values = values.double()
+        fall, error = float(values.mean()), float(values.std() / len(values) ** 0.5)
+        rows.append(
+            {"side": side, "removed": name, "tokens": k, "pairs": len(values)}
+            | {"fall": fall, "standard_error": error}
+            | {"deviations": fall / deviation, "deviations_error": error / deviation}
+        )
+    return rows
+
+
+@styled
+def deletion_figure(rows: Sequence[Row], title: str) -> Figure:
+    """A panel a side, a curve for each choice of tokens.
+
+    Args:
+        rows: the table `deletion`. title: the line above the panels.
+    """
+    sides = list(dict.fromkeys(row["side"] for row in rows))
+    figure = page_figure(title, PANEL_HEIGHT + 0.3)
+    panels = figure.subplots(1, len(sides), squeeze=False)[0]
+    for axes, side in zip(panels, sides, strict=True):
+        _panel(axes, [row for row in rows if row["side"] == side])
+        axes.set_title(f"tokens of the {side}")
+    panels[0].set_ylabel("fall of the score\n(standard deviations)")
+    legend_below(figure, 2)
+    return figure
+
+
+def _panel(axes: Axes, rows: Sequence[Row]) -> None:
+    for (name, label), colour, marker in zip(LABELS.items(), COLOURS, MARKERS, strict=False):
+        drawn = [row for row in rows if row["removed"] == name]
+        columns = ("tokens", "deviations", "deviations_error")
+        tokens, falls, errors = zip(*([row[c] for c in columns] for row in drawn), strict=True)
+        bars = [NORMAL * error for error in errors]
+        style = {"color": colour, "marker": marker, "capsize": 2, "label": label}
+        axes.errorbar(tokens, falls, yerr=bars, **style)
+    axes.axhline(0, color="#666666", linewidth=0.8)
+    counts = sorted({row["tokens"] for row in rows})
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(counts, [str(count) for count in counts])
+    axes.set_xlabel("tokens removed")
+    axes.grid()

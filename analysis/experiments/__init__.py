@@ -1,1 +1,0 @@
-"""What only the model itself can answer."""
