@@ -102,7 +102,7 @@ class FrameworkRanking(Analysis):
     def _candidate_pairs(self) -> list[tuple[int, int]]:
         """(row of the query, row of the document) of all candidates that the model knows."""
         row = {identifier: number for number, identifier in enumerate(self.data.documents["id"][:])}
-        candidates, ids = self.data.candidates(self.split, self.queries), self.queries["id"][:]
+        candidates, ids = self.data.list_candidates(self.split, self.queries), self.queries["id"][:]
         found = [(number, row[name]) for number, q in enumerate(ids) for name in candidates[q]]
         return [(query, document) for query, document in found if self.model.covers(document)]
 

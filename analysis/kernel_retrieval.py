@@ -136,7 +136,7 @@ def retrieval_quality(
     """
     split = data.test_splits[0]
     chosen = spread(data.test_queries(split), queries)
-    sample = spread(data.queries(data.options["train_split"]), _SAMPLE)
+    sample = spread(data.queries(data.train_split), _SAMPLE)
     depth = DEPTH + data.drop_identical
     rankings = kernel_rankings(model, data.documents, chosen, sample, feature_maps, depth)
     found = {}

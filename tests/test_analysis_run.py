@@ -91,11 +91,11 @@ def test_analysing_twice_gives_the_same_and_aligns_once(run, monkeypatch):
             assert second[key] == pytest.approx(value, abs=1e-6), key
 
 
-def test_measurements_that_are_not_asked_for_keep_their_metrics(run):
+def test_analyses_that_are_not_asked_for_keep_their_metrics(run):
     folder = run("t5_colbert")
     whole = analyse_again(folder, settings())
-    only = ["analysis.measurements.exact_match_report.ExactMatch"]
-    part = analyse_again(folder, settings() | {"measurements": only, "experiments": None})
+    only = {"exact_match": {"_target_": "analysis.exact_match.ExactMatch"}}
+    part = analyse_again(folder, settings() | {"questions": only})
     assert part.keys() == whole.keys()
 
 

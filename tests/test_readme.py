@@ -50,7 +50,7 @@ def test_a_train_command_of_the_readme_runs(arguments, tmp_path, monkeypatch):
         job = [a for a in job if not a.startswith("experiment=")]
         experiment = f"experiment=[{','.join([*chosen, 'smoke'])}]"
         # Analyses have tests of their own.
-        small += ["analysis.pairs=0", "analysis.curve_pairs=0", "analysis.experiments=null"]
+        small += ["analysis.pairs=0", "analysis.curve_pairs=0", "analysis.questions=null"]
         overrides = [*job, *small, experiment, "logger=none", f"output={tmp_path}"]
         with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
             config = compose("train", [*overrides, f"name=job{number}"])

@@ -264,7 +264,7 @@ def test_rehearsals_are_remembered_and_kept_at_their_commit(tmp_path, monkeypatc
 
 def small(tmp_path, name, *overrides):
     asked = ["model=t5_colbert", "rehearsal=small", "analysis=none", "analysis.pairs=0"]
-    asked += ["analysis.curve_pairs=0", "analysis.experiments=null", f"output={tmp_path}"]
+    asked += ["analysis.curve_pairs=0", "analysis.questions=null", f"output={tmp_path}"]
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         return compose("train", [*asked, f"name={name}", *overrides])
 

@@ -315,10 +315,10 @@ analysis.curve_pairs=-1
 analysis.queries=abc
 analysis.search_queries=-2
 analysis.sample_pairs=true
-analysis.measurements=all
-analysis.experiments=5
-analysis.experiments.kernel.features=[]
-analysis.experiments.kernel.features=[0]
+analysis.questions=all
+analysis.questions=5
+analysis.questions.kernel.features=[]
+analysis.questions.kernel.features=[0]
 study=adaptation study.k=[0]
 study=adaptation study.p=[1.5]
 study=adaptation study.folds_of=[]
@@ -482,14 +482,14 @@ name=5
 model=genre model.length_penalty=0
 model=bm25 model.k1=0
 model=t5_seal rerank={}
-analysis.experiments=null
-analysis.experiments.kernel=null
+analysis.questions=null
+analysis.questions.kernel=null
 study=pruning study.settings=[{mode:[gather],neighbours:[10]}]
 +data.examples.negatives=null
 model=t5_seal +model.evidence.special_ids=[0,1,2]
 model=aligner +model.salience.document.iterations=5
-+analysis.experiments.deletion.draws=5
-+analysis.experiments.token_retrieval.neighbours=50
++analysis.questions.deletion.draws=5
++analysis.questions.token_retrieval.neighbours=50
 """
 
 
@@ -565,7 +565,7 @@ TYPED = [
     ("seed", "seed: Error parsing override 'seed' missing EQUAL"),
     ("data.metrics=[recall@1", "data.metrics=[recall@1: "),
     ("salience=null", "salience=null: must be one of bm25, hard, "),
-    ("analysis=5", "analysis=5: must be one of experiments, full, "),
+    ("analysis=5", "analysis=5: must be one of full, none"),
     ("data.path='x", "data.path='x: "),
     ("~nothing", "Could not delete"),
     ("nogroup@here=5", "Override nogroup@here=5 looks like a config group"),

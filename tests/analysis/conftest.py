@@ -8,7 +8,7 @@ import pytest
 import torch
 from datasets import Dataset
 
-from analysis.analysis import Texts
+from analysis.analysis import Subject, Texts
 from analysis.store.alignment_store import AlignmentStore, StoreDescription
 from analysis.store.alignment_writer import AlignmentWriter
 from analysis.tokens import TokenKinds
@@ -108,7 +108,7 @@ def store_of(tmp_path):
 
 @pytest.fixture
 def measure():
-    """Runs a measurement over a whole store; ids 0 to 29 grow in importance."""
+    """Runs an analysis over a whole store; ids 0 to 29 grow in importance."""
 
     def run(measurement, store, size=64, special=(), idf=None):
         idf = torch.linspace(0, 10, 30) if idf is None else idf
@@ -116,11 +116,11 @@ def measure():
         chosen = no.clone()
         chosen[list(special)] = True
         texts = Texts(idf, TokenKinds(chosen, no, no), lambda ids: [str(i) for i in ids])
-        found, first = measurement(store, texts), 0
+        found, first = measurement(Subject(store=store, texts=texts)), 0
         for batch in store.explanations(size):
             found.update(batch, first)
             first += len(batch)
-        return found.result()
+        return found.finish()
 
     return run
 

@@ -4,7 +4,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from analysis.alignment_curve import FILE, AlignmentCurve, measure_curve
+from analysis.alignment_curve import FILE, AlignmentCurve, Curve
+from analysis.analysis import Subject
 
 
 class Learner(torch.nn.Module):
@@ -106,7 +107,7 @@ def test_nothing_is_measured_where_nothing_is_asked_or_aligned(tmp_path, make_ex
     AlignmentCurve(0, str(tmp_path)).on_train_epoch_end(trainer_of(1), model)
     model.alignable = False
     AlignmentCurve(7, str(tmp_path)).on_train_epoch_end(trainer_of(1), model)
-    assert not list(tmp_path.iterdir()) and measure_curve(tmp_path).figures == []
+    assert not list(tmp_path.iterdir()) and Curve(Subject(run=tmp_path)).finish().figures == []
 
 
 @pytest.mark.parametrize("paradigm", ["generative", "multi_vector"])
@@ -115,7 +116,7 @@ def test_the_curve_is_drawn_with_a_panel_a_measure(tmp_path, make_explanation, p
     curve = AlignmentCurve(7, str(tmp_path))
     for epoch in range(3):
         curve.on_train_epoch_end(trainer_of(1, epoch), model)
-    ((figure, entry),) = measure_curve(tmp_path).figures
+    ((figure, entry),) = Curve(Subject(run=tmp_path)).finish().figures
     assert len(figure.axes) == (4 if paradigm == "generative" else 3)
     assert figure.axes[0].lines[0].get_xdata().tolist() == [10, 20, 30]
     assert ("cross-attention" in entry.caption) == (paradigm == "generative")

@@ -6,17 +6,18 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from analysis.analyse import measure_store, write_findings
-from analysis.analysis import Findings, GoldTokens, Texts
+from analysis.analyse import ask, write_findings
+from analysis.analysis import Findings, GoldTokens, Subject, Texts
 from analysis.figures import read_gallery
-from analysis.measurements.alignment_cases import draw_cases
 from analysis.store.alignment_store import AlignmentStore, StoreDescription
 from analysis.store.alignment_writer import AlignmentWriter
 from analysis.tokens import TokenKinds
 
-CONFIGURED = OmegaConf.load(
-    Path(__file__).parents[2] / "conf/analysis/measurements.yaml"
-).measurements
+LISTED = OmegaConf.load(Path(__file__).parents[2] / "conf/analysis/full.yaml")
+LISTED = OmegaConf.to_container(OmegaConf.create({"analysis": LISTED}), resolve=True)["analysis"]
+ALONE = "kernel", "ranking", "query", "decoded", "token_retrieval", "deletion", "curve", "search"
+STORED = {name: asked for name, asked in LISTED["questions"].items() if name not in ALONE}
+MEASURED = {name: asked for name, asked in STORED.items() if name != "heatmaps"}
 VOCABULARY = 30
 
 
@@ -50,8 +51,7 @@ def test_everything_that_is_configured_measures_every_paradigm(
     tmp_path, make_explanation, paradigm
 ):
     store = stored(tmp_path, make_explanation(6, paradigm=paradigm), paradigm)
-    texts = texts_of(store)
-    found = [*measure_store(store, texts, CONFIGURED), draw_cases(store, texts, 3)]
+    found = ask(Subject(store=store, texts=texts_of(store)), STORED)
     metrics = write_findings(found, tmp_path)
     assert all(key.startswith("analysis/") for key in metrics)
     assert 0 <= metrics["analysis/exact_match/document_to_query/soft"] <= 1
@@ -60,7 +60,7 @@ def test_everything_that_is_configured_measures_every_paradigm(
     assert len(tables) == len(set(tables)) and "exact_match" in tables
     assert all((tmp_path / f"{name}.csv").stat().st_size > 0 for name in tables)
     gallery = read_gallery(tmp_path / "figures")
-    assert sum(entry.case for entry in gallery) == 3
+    assert sum(entry.case for entry in gallery) == 4
     for entry in gallery:
         for kind in ("png", "pdf"):
             assert (tmp_path / "figures" / f"{entry.name}.{kind}").stat().st_size > 1000
@@ -71,9 +71,10 @@ def test_everything_that_is_configured_measures_every_paradigm(
 def test_batches_change_nothing(tmp_path, make_explanation, monkeypatch):
     store = stored(tmp_path, make_explanation(9), "generative")
     monkeypatch.setattr("analysis.analyse.Gallery", Mock())  # drawing takes most of the time
-    whole = write_findings(measure_store(store, texts_of(store), CONFIGURED), tmp_path)
+    subject = Subject(store=store, texts=texts_of(store))
+    whole = write_findings(ask(subject, MEASURED), tmp_path)
     monkeypatch.setattr("analysis.analyse.BATCH", 2)
-    parts = write_findings(measure_store(store, texts_of(store), CONFIGURED), tmp_path)
+    parts = write_findings(ask(subject, MEASURED), tmp_path)
     assert whole.keys() == parts.keys()
     for key, value in whole.items():
         assert value == pytest.approx(parts[key], rel=1e-4, abs=1e-5), key

@@ -3,9 +3,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from analysis.analysis import Texts
-from analysis.contribution import contributions, group_shares, top_shares
-from analysis.measurements.contribution_report import GROUPS, Contribution
+from analysis.analysis import Subject, Texts
+from analysis.contribution import GROUPS, Contribution, contributions, group_shares, top_shares
 from analysis.tokens import TokenKinds
 from gr_mvdr.relevance import Explanation, PairAlignment
 
@@ -53,13 +52,13 @@ def texts():
 
 
 def measured(pairs, size=None):
-    measurement = Contribution(SimpleNamespace(), texts())
+    measurement = Contribution(Subject(texts=texts()))
     count = len(pairs.score)
     for first in range(0, count, size or count):
         part = slice(first, first + (size or count))
         one = PairAlignment(**{n: v[part] for n, v in vars(pairs).items()})
         measurement.update(Explanation([one]), first)
-    return measurement.result()
+    return measurement.finish()
 
 
 def value(result, side, group, name, column="share"):
@@ -144,6 +143,6 @@ def test_pairs_without_relevance_do_not_count(make_pairs):
 
 def test_a_generative_system_is_read_by_its_last_layer(make_pairs):
     first, last = (make_pairs(5, heads=2, paradigm="generative", seed=seed) for seed in (0, 1))
-    measurement = Contribution(SimpleNamespace(), texts())
+    measurement = Contribution(Subject(texts=texts()))
     measurement.update(Explanation([first, last]), 0)
-    assert measurement.result().metrics == pytest.approx(measured(last).metrics)
+    assert measurement.finish().metrics == pytest.approx(measured(last).metrics)

@@ -4,15 +4,12 @@ import datasets
 import pytest
 import torch
 
-from analysis.experiments.decoded_identifier import (
-    measure_decoded_identifiers,
-    occurrences,
-    overlap,
-)
+from analysis.decoded_identifier import DecodedIdentifiers, occurrences, overlap
 from data_modules.gold import gold_tokens
 from data_modules.sources import AlmanacDataModule
 from gr_mvdr.decoding.beam_search import Hypotheses
 from gr_mvdr.tokenizers import EOS_ID
+from tests.analysis.asking import asked
 
 WORDS = dict(backbone=None, path=None, unit="word", vocab_size=500, lowercase=True)
 ARGUMENTS = dict(n_documents=60, train_questions=3, collection_seed=2, test_split="test")
@@ -104,7 +101,7 @@ def test_a_system_that_generates_the_answer_is_perfect(data):
     pairs = golden(data)
     sequences = {query: [[*text[answer].tolist(), EOS_ID]] for query, text, answer, _ in pairs}
     assert len(sequences) == len(pairs) > 20
-    found = measure_decoded_identifiers(Decoder(sequences), data, 100)
+    found = asked(DecodedIdentifiers, Decoder(sequences), data, 100)
     metrics = short(found.metrics)
     assert metrics["found"] == metrics["best_found"] == metrics["recall"] == 1
     # A name may stand in the text once more, where it answers nothing.
@@ -124,7 +121,7 @@ def test_the_best_identifier_and_all_that_occur(data):
         beginning, elsewhere = text[:3].tolist(), [text[0].item()] * 9
         half = number < len(pairs) / 2
         sequences[query] = [elsewhere, beginning] if half else [beginning, elsewhere]
-    found = measure_decoded_identifiers(Decoder(sequences), data, 100)
+    found = asked(DecodedIdentifiers, Decoder(sequences), data, 100)
     metrics = short(found.metrics)
     assert metrics["found"] == 1
     assert metrics["best_found"] == pytest.approx(len(pairs) // 2 / len(pairs))
@@ -137,24 +134,24 @@ def test_the_best_identifier_and_all_that_occur(data):
 def test_only_so_many_queries_are_searched(data):
     pairs = golden(data)
     sequences = {query: [text[:3].tolist()] for query, text, *_ in pairs}
-    found = measure_decoded_identifiers(Decoder(sequences), data, 7)
+    found = asked(DecodedIdentifiers, Decoder(sequences), data, 7)
     assert found.tables["decoded_identifiers"][0]["pairs"] == 7
 
 
 def test_docids_that_are_no_text_say_nothing(data):
     sequences = {query: [[100_001, 100_002, EOS_ID]] for query, *_ in golden(data)}
-    found = measure_decoded_identifiers(Decoder(sequences), data, 100)
+    found = asked(DecodedIdentifiers, Decoder(sequences), data, 100)
     assert not (found.metrics or found.tables)
 
 
 def test_other_systems_and_collections_say_nothing(data, monkeypatch):
     sequences = {query: [text[:3].tolist()] for query, text, *_ in golden(data)}
     model = Decoder(sequences)
-    assert measure_decoded_identifiers(model, data, 5).metrics
-    assert not measure_decoded_identifiers(model, data, 0).metrics
+    assert asked(DecodedIdentifiers, model, data, 5).metrics
+    assert not asked(DecodedIdentifiers, model, data, 0).metrics
     for name, value in (("paradigm", "multi_vector"), ("searcher", None)):
         with monkeypatch.context() as patch:
             patch.setattr(model, name, value, raising=False)
-            assert not measure_decoded_identifiers(model, data, 5).metrics
+            assert not asked(DecodedIdentifiers, model, data, 5).metrics
     monkeypatch.setattr(data, "text_fields", ["title"])
-    assert not measure_decoded_identifiers(model, data, 5).metrics
+    assert not asked(DecodedIdentifiers, model, data, 5).metrics

@@ -3,10 +3,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from analysis.experiments.deletion import deletion_rows, measure_deletion
-from analysis.experiments.token_removal import removable, strongest, without_tokens
+from analysis.deletion import Deletion, deletion_rows, removable, strongest, without_tokens
 from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.relevance import PairAlignment
+from tests.analysis.asking import asked
 
 END = 1
 
@@ -97,7 +97,7 @@ def rows_of(found, side, removed):
 
 
 def test_falls_by_hand():
-    found = measure_deletion(Weighted(WEIGHTS), table(DOCUMENTS, QUERIES), 9, (1, 2, 4))
+    found = asked(Deletion, Weighted(WEIGHTS), table(DOCUMENTS, QUERIES), 9, (1, 2, 4))
     deviation = torch.tensor([115.0, 106, 108, 102]).std().item()
     documents, queries = (rows_of(found, side, "aligned") for side in ("document", "query"))
     # One token: 13; 12; 13; 11. The last document has two words, so none to keep without two.
@@ -118,7 +118,7 @@ def test_falls_by_hand():
 def test_random_tokens_cost_what_an_average_token_costs():
     """The mean over many draws is the mean contribution of a word; special tokens always stay."""
     data = table(DOCUMENTS * 5, QUERIES * 5)
-    found = measure_deletion(Weighted(WEIGHTS), data, 9, (1,), draws=200)
+    found = asked(Deletion, Weighted(WEIGHTS), data, 9, (1,), draws=200)
     expected = (15 / 6 + 6 / 3 + 8 / 4 + 2 / 2) / 4
     random = rows_of(found, "document", "random")[1]
     assert random["fall"] == pytest.approx(expected, rel=0.08)
@@ -127,7 +127,7 @@ def test_random_tokens_cost_what_an_average_token_costs():
 
 def test_special_tokens_stay_and_every_text_keeps_a_word():
     model = Weighted(WEIGHTS)
-    measure_deletion(model, table(DOCUMENTS, QUERIES), 9, (1, 2, 4, 8))
+    asked(Deletion, model, table(DOCUMENTS, QUERIES), 9, (1, 2, 4, 8))
     for batch in model.scored:
         for side in ("document", "query"):
             ids, mask = getattr(batch, f"{side}_ids"), getattr(batch, f"{side}_mask")
@@ -138,7 +138,7 @@ def test_special_tokens_stay_and_every_text_keeps_a_word():
 def test_the_same_seed_draws_the_same_tokens():
     data = table(DOCUMENTS, QUERIES)
     one, again, other = (
-        measure_deletion(Weighted(WEIGHTS), data, 9, (1, 2), draws=1, seed=seed).tables
+        asked(Deletion, Weighted(WEIGHTS), data, 9, (1, 2), draws=1, seed=seed).tables
         for seed in (1, 1, 2)
     )
     assert one == again != other
@@ -146,8 +146,8 @@ def test_the_same_seed_draws_the_same_tokens():
 
 def test_sentinels_behind_the_query_change_nothing():
     data = table(DOCUMENTS, QUERIES)
-    one = measure_deletion(Weighted(WEIGHTS), data, 9, (1, 2))
-    other = measure_deletion(Weighted(WEIGHTS, sentinels=3), data, 9, (1, 2))
+    one = asked(Deletion, Weighted(WEIGHTS), data, 9, (1, 2))
+    other = asked(Deletion, Weighted(WEIGHTS, sentinels=3), data, 9, (1, 2))
     assert one.tables == other.tables
 
 
@@ -165,7 +165,7 @@ def replaced(ids):
 @pytest.mark.parametrize("ids", [[10], [10, 11, 12, 13, 25, 26, 27, 28, END]])
 def test_documents_that_are_not_read_token_by_token_are_left_alone(ids):
     model = Weighted(WEIGHTS, reads=replaced(ids))
-    found = measure_deletion(model, table(DOCUMENTS, QUERIES), 9, (1, 2))
+    found = asked(Deletion, model, table(DOCUMENTS, QUERIES), 9, (1, 2))
     assert {row["side"] for row in found.tables["deletion"]} == {"query"}
     assert set(found.metrics) == {f"analysis/deletion/query/{n}_1" for n in ("aligned", "random")}
     batch = table(DOCUMENTS, QUERIES).test_pairs("test", 9, 2, None)[1][0]
@@ -179,15 +179,15 @@ def test_documents_that_are_not_read_token_by_token_are_left_alone(ids):
 
 def test_systems_without_alignment_and_single_pairs_say_nothing():
     data, model = table(DOCUMENTS, QUERIES), Weighted(WEIGHTS)
-    assert not measure_deletion(model, data, 0).tables
+    assert not asked(Deletion, model, data, 0).tables
     model.alignable = False
-    assert not measure_deletion(model, data, 9).tables
+    assert not asked(Deletion, model, data, 9).tables
     single = {("query", "aligned", 1): torch.tensor([1.0])}
     assert deletion_rows(single, torch.tensor([2.0, 3.0])) == []
     assert deletion_rows(single, torch.tensor([2.0])) == []
     for options in (dict(removed=(0, 1)), dict(draws=0)):
         with pytest.raises(ValueError, match="must be ≥ 1"):
-            measure_deletion(Weighted(WEIGHTS), data, 9, **options)
+            asked(Deletion, Weighted(WEIGHTS), data, 9, **options)
 
 
 def test_equal_scores_have_no_deviation_to_measure_by():
@@ -198,7 +198,7 @@ def test_equal_scores_have_no_deviation_to_measure_by():
 
 def test_the_figure_has_a_panel_a_side():
     data = table(DOCUMENTS, QUERIES)
-    ((figure, entry),) = measure_deletion(Weighted(WEIGHTS), data, 9, (1, 2)).figures
+    ((figure, entry),) = asked(Deletion, Weighted(WEIGHTS), data, 9, (1, 2)).figures
     assert [axes.get_title() for axes in figure.axes] == [
         "tokens of the document",
         "tokens of the query",

@@ -2,6 +2,7 @@
 
 import ast
 import csv
+from functools import partial
 from pathlib import Path
 
 import datasets
@@ -10,13 +11,14 @@ import torch
 from datasets import Dataset
 
 from analysis.evaluation import average_metrics, evaluate_reranking, evaluate_retrieval, judge
-from analysis.experiments.kernel_report import measure_kernel
-from analysis.experiments.kernel_search import kernel_rankings
+from analysis.kernel import Kernel, feature_maps
+from analysis.kernel_retrieval import kernel_rankings
 from analysis.studies.study import run_study
 from data_modules.collection import JUDGEMENTS, Collection
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.evaluation.ranking import Ranking
 from models.multi_vector import MultiVector
+from tests.analysis.asking import asked
 
 METRICS = ["recall@1", "mrr@5", "ndcg@5", "success@3"]
 SHAPE = dict(vocab_size=500, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)
@@ -106,8 +108,9 @@ def test_a_run_and_its_studies_have_the_same_numbers(system, data, tmp_path):
 
 def test_kernels_and_reranking_leave_it_out_too(system, data, tmp_path):
     queries = data.test_queries("test")
-    (table,) = measure_kernel(system, data, 4, (4,), 12, (4,)).tables.values()
-    ranking = kernel_rankings(system, data.documents, queries, queries, [4], 20)["exact"]
+    (table,) = asked(Kernel, system, data, 4, (4,), 12, (4,)).tables.values()
+    maps = partial(feature_maps, features=[4])
+    ranking = kernel_rankings(system, data.documents, queries, queries, maps, 20)["exact"]
     (exact,) = (row for row in table if row["features"] == "exact")
     deep = average_metrics(judge(ranking, data, "test", queries, ["mrr@10"]))
     assert exact["mrr@10"] == pytest.approx(deep["mrr@10"])

@@ -4,8 +4,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from analysis.exact_match import DIRECTIONS, exact_match
-from analysis.token_types import TokenTypeRates
+from analysis.analysis import Texts
+from analysis.exact_match import DIRECTIONS, ExactMatchRates, exact_match
+from analysis.tokens import TokenKinds
 from gr_mvdr.alignment import Softmax
 from gr_mvdr.batch import pad
 
@@ -17,6 +18,11 @@ def golden():
     if not GOLDEN.exists():
         pytest.skip(f"{GOLDEN} is not there")
     return json.loads(GOLDEN.read_text())
+
+
+def rates_of(size):
+    no = torch.zeros(size, dtype=torch.bool)
+    return ExactMatchRates(Texts(torch.ones(size), TokenKinds(no, no, no), list))
 
 
 def padded(pairs, extra=3):
@@ -56,21 +62,24 @@ def test_equals_the_reference_in_a_padded_batch(golden, direction):
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_token_type_tables_equal_the_reference(golden, direction):
-    rates = TokenTypeRates(vocabulary_size=12)
+    rates = rates_of(12)
     for start in range(0, len(golden["pairs"]), 5):  # in batches, as a stream
         hard, soft, *ids, document_mask, query_mask = matches(
             golden["pairs"][start : start + 5], direction
         )
         document_ids, query_ids = ids
         if direction == "query_to_document":
-            rates.update(query_ids, hard, soft, query_mask)
+            rates.update(query_ids, query_mask, hard, soft)
         else:
-            rates.update(document_ids, hard, soft, document_mask)
+            rates.update(document_ids, document_mask, hard, soft)
     for measure in ("hard", "soft"):
         for definition in ("all", "matched"):
             expected = golden["per_token"][f"{direction}/{measure}/{definition}"]
-            table = rates.table(measure, definition)
-            assert table == pytest.approx({int(k): v for k, v in expected.items()}, abs=1e-6)
+            found = rates.rates(measure, definition)
+            seen = found.isfinite().nonzero().flatten().tolist()
+            assert seen == sorted(map(int, expected))
+            for token, value in expected.items():
+                assert float(found[int(token)]) == pytest.approx(value, abs=1e-6)
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
@@ -139,4 +148,4 @@ def test_unknown_direction_is_named():
 def test_a_token_outside_the_vocabulary_is_named():
     ids, one = torch.tensor([12]), torch.tensor([1.0])
     with pytest.raises(ValueError, match="token id 12 is outside"):
-        TokenTypeRates(12).update(ids, one, one, torch.tensor([True]))
+        rates_of(12).update(ids, one > 0, one, one)

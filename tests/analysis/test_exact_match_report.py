@@ -3,13 +3,15 @@ import math
 import pytest
 import torch
 
-from analysis.analysis import Texts
+from analysis.analysis import Subject, Texts
 from analysis.directed_alignment import directed_alignment, directed_heads, own_direction
-from analysis.exact_match import DIRECTIONS, exact_match
-from analysis.measurements.exact_match_figures import exact_match_boxes
-from analysis.measurements.exact_match_report import ExactMatch
-from analysis.measurements.exact_match_table import ExactMatchTable
-from analysis.token_types import TokenTypeRates
+from analysis.exact_match import (
+    DIRECTIONS,
+    ExactMatch,
+    ExactMatchRates,
+    exact_match,
+    exact_match_boxes,
+)
 from analysis.tokens import TokenKinds
 from gr_mvdr.relevance import DecoderPaths, Explanation, PairAlignment
 
@@ -119,9 +121,9 @@ def test_a_report_by_hand(store_of, measure, by_hand):
 def test_content_rates_leave_out_punctuation_and_stopwords(store_of, by_hand):
     store, kinds = store_of(by_hand, "generative"), torch.arange(5)
     texts = Texts(IDF, TokenKinds(kinds < 2, kinds == 3, kinds == 4), lambda ids: ids)
-    report = ExactMatch(store, texts)
+    report = ExactMatch(Subject(store=store, texts=texts))
     report.update(by_hand, 0)
-    found = report.result()
+    found = report.finish()
     prefix = "analysis/exact_match/document_to_query"
     assert found.metrics[f"{prefix}/soft"] == pytest.approx(0.4)
     assert found.metrics[f"{prefix}/soft_content"] == pytest.approx(0.8)  # b is punctuation
@@ -274,12 +276,11 @@ def test_figures_say_how_to_read_them(make_explanation, store_of, measure, parad
 
 @pytest.mark.parametrize("seen", [[], [3], [2, 3, 4]])
 def test_boxes_stand_at_the_bins_that_have_tokens(seen):
-    rates = TokenTypeRates(5)
-    ids = torch.tensor(seen, dtype=torch.int64)
-    rates.update(ids, torch.ones(len(seen)), torch.full((len(seen),), 0.5), ids > 0)
-    content = torch.ones(5, dtype=torch.bool)
-    table = ExactMatchTable(dict.fromkeys(DIRECTIONS, rates), IDF, content, {}, {})
-    figure = exact_match_boxes(table, "query_to_document", "title")
+    no = torch.zeros(5, dtype=torch.bool)
+    rates = ExactMatchRates(Texts(IDF, TokenKinds(no, no, no), list))
+    ids = torch.tensor([seen], dtype=torch.int64)
+    rates.update(ids, ids > 0, ids > 0, torch.full(ids.shape, 0.5))
+    figure = exact_match_boxes(rates, "query_to_document", "title")
     expected = {2: "0-2", 3: "2-4", 4: "8-15"}
     labels = [label.get_text() for label in figure.axes[0].get_xticklabels()]
     for token, name in expected.items():

@@ -4,8 +4,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from analysis.experiments.framework_query import measure_query_paths
+from analysis.framework import QueryPaths
 from models.t5_seal import T5SEAL
+from tests.analysis.asking import asked
 
 SHAPE = dict(vocab_size=60, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2)
 BACKBONE = dict(name=None, dropout_rate=0.0, attention="eager", shape=SHAPE)
@@ -26,7 +27,7 @@ def rows(measured):
 @torch.inference_mode()
 def test_shares_are_of_the_difference_between_two_queries(tiny_data):
     system = seal().eval()
-    measured = rows(measure_query_paths(system, tiny_data, 8))
+    measured = rows(asked(QueryPaths, system, tiny_data, 8))
     _, (batch,) = tiny_data.test_pairs("test", 8, batch_size=8)
     swapped = [4, 5, 6, 7, 0, 1, 2, 3]
     other = replace(batch, query_ids=batch.query_ids[swapped], query_mask=batch.query_mask[swapped])
@@ -46,7 +47,7 @@ def test_a_path_that_is_cut_off_has_no_share(tiny_data):
     with torch.no_grad():
         for block in system.backbone.decoder.block:
             block.layer[2].DenseReluDense.wo.weight.zero_()
-    measured = measure_query_paths(system, tiny_data, 10)
+    measured = asked(QueryPaths, system, tiny_data, 10)
     found = rows(measured)
     assert found["feed_forward_all"]["absolute_share"] == 0
     assert measured.metrics == {
@@ -60,14 +61,14 @@ def test_a_path_that_is_cut_off_has_no_share(tiny_data):
 def test_pairs_without_another_query_and_other_systems_say_nothing(tiny_data):
     other = SimpleNamespace(paradigm="multi_vector")
     for found in (
-        measure_query_paths(seal(), tiny_data, 1),
-        measure_query_paths(seal(), tiny_data, 0),
-        measure_query_paths(other, tiny_data, 5),
+        asked(QueryPaths, seal(), tiny_data, 1),
+        asked(QueryPaths, seal(), tiny_data, 0),
+        asked(QueryPaths, other, tiny_data, 5),
     ):
         assert (found.metrics, found.tables, found.figures) == ({}, {}, [])
 
 
 def test_the_figure_names_the_change(tiny_data):
-    ((figure, entry),) = measure_query_paths(seal(), tiny_data, 6).figures
+    ((figure, entry),) = asked(QueryPaths, seal(), tiny_data, 6).figures
     assert entry.name == "framework_query"
     assert "change of logit" in figure.axes[0].get_title()

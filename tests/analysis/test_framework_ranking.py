@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from analysis.experiments.framework_ranking import NAMES, measure_framework_ranking, relevances
+from analysis.framework_ranking import NAMES, FrameworkRanking, relevances
 from gr_mvdr.batch import PairBatch, cut, pad
 from gr_mvdr.evaluation.metrics import evaluate
 from gr_mvdr.evaluation.ranking import Ranking
@@ -9,6 +9,7 @@ from gr_mvdr.tokenizers import EOS_ID
 from models.docid import Docid
 from models.multi_vector import MultiVector
 from models.t5_seal import T5SEAL
+from tests.analysis.asking import asked
 
 SHAPE = dict(vocab_size=60, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2)
 BACKBONE = dict(name=None, dropout_rate=0.0, attention="eager", shape=SHAPE)
@@ -77,7 +78,7 @@ def test_relevances_are_those_of_the_model(tiny_data):
 def test_every_candidate_is_ranked_as_on_its_own(tiny_data):
     """Sorted batches and padding change nothing."""
     system = seal()
-    measured = rows(measure_framework_ranking(system, tiny_data, queries=4))
+    measured = rows(asked(FrameworkRanking, system, tiny_data, queries=4))
     chosen = tiny_data.rerank_queries("test").select([0, 3, 6, 9])
     candidates = tiny_data.list_candidates("test", chosen)
     grades = tiny_data.judgements("test", chosen)
@@ -114,7 +115,7 @@ def test_every_candidate_is_ranked_as_on_its_own(tiny_data):
 
 
 def test_log_p_agrees_with_itself(tiny_data):
-    measured = rows(measure_framework_ranking(seal(), tiny_data, queries=10))
+    measured = rows(asked(FrameworkRanking, seal(), tiny_data, queries=10))
     for form in ("sum", "mean"):
         assert measured["log_prob", form]["correlation"] == pytest.approx(1)
         assert measured["log_prob", form]["rank_correlation"] == pytest.approx(1)
@@ -123,7 +124,7 @@ def test_log_p_agrees_with_itself(tiny_data):
 
 
 def test_metrics_are_of_both_forms_with_intervals(tiny_data):
-    measured = measure_framework_ranking(seal(), tiny_data, queries=4)
+    measured = asked(FrameworkRanking, seal(), tiny_data, queries=4)
     table = rows(measured)
     for name, form in table:
         key, row = f"analysis/framework/{name}/{form}", table[name, form]
@@ -155,7 +156,7 @@ def test_a_framework_that_is_exact_agrees_in_everything(tiny_data):
                 pairs.relevance = explanation.decoder.log_probs.sum(1) / 2
             return explanation
 
-    measured = rows(measure_framework_ranking(Exact(), tiny_data, queries=6))
+    measured = rows(asked(FrameworkRanking, Exact(), tiny_data, queries=6))
     for form in ("sum", "mean"):
         for name in ("last_layer", "all_layers"):
             row = measured[name, form]
@@ -166,7 +167,7 @@ def test_a_framework_that_is_exact_agrees_in_everything(tiny_data):
 def test_documents_without_an_identifier_are_left_out(tiny_data, tmp_path):
     known = [row for row in range(30) if row % 3]
     system = docid(tiny_data, tmp_path / "identifiers", known)
-    measured = rows(measure_framework_ranking(system, tiny_data, queries=10))
+    measured = rows(asked(FrameworkRanking, system, tiny_data, queries=10))
     candidates = tiny_data.list_candidates("test", tiny_data.rerank_queries("test"))
     covered = sum(int(name[1:]) % 3 > 0 for names in candidates.values() for name in names)
     row = measured["logits", "mean"]
@@ -186,14 +187,14 @@ def test_other_systems_and_no_queries_have_nothing_to_compare(tiny_data):
         **SIZES,
     )
     for found in (
-        measure_framework_ranking(system, tiny_data, queries=4),
-        measure_framework_ranking(seal(), tiny_data, queries=0),
+        asked(FrameworkRanking, system, tiny_data, queries=4),
+        asked(FrameworkRanking, seal(), tiny_data, queries=0),
     ):
         assert (found.metrics, found.tables, found.figures) == ({}, {}, [])
 
 
 def test_the_figure_has_a_bar_for_every_score_and_form(tiny_data):
-    ((figure, entry),) = measure_framework_ranking(seal(), tiny_data, queries=3).figures
+    ((figure, entry),) = asked(FrameworkRanking, seal(), tiny_data, queries=3).figures
     assert entry.name == "framework_ranking"
     assert [len(axes.patches) for axes in figure.axes] == [
         9,

@@ -3,9 +3,16 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from analysis.analysis import GoldTokens, Texts
-from analysis.gold_alignment import MEASURES, at_thresholds, at_top, measure, strength
-from analysis.measurements.gold_alignment_report import DEPTHS, GoldAlignment
+from analysis.analysis import GoldTokens, Subject, Texts
+from analysis.gold_alignment import (
+    DEPTHS,
+    MEASURES,
+    GoldAlignment,
+    at_thresholds,
+    at_top,
+    measure,
+    strength,
+)
 from gr_mvdr.relevance import Explanation, PairAlignment
 
 VOCABULARY, END = 30, 1
@@ -129,12 +136,12 @@ def measured(pairs, gold, paradigm="multi_vector", size=None):
     """The measurement of one batch, or of batches of a size."""
     layers = pairs if isinstance(pairs, list) else [pairs]
     count = len(layers[0].score)
-    measurement = GoldAlignment(store(names(count), paradigm), texts(gold))
+    measurement = GoldAlignment(Subject(store=store(names(count), paradigm), texts=texts(gold)))
     for first in range(0, count, size or count):
         part = slice(first, first + (size or count))
         cut = [PairAlignment(**{n: v[part] for n, v in vars(p).items()}) for p in layers]
         measurement.update(Explanation(cut), first)
-    return measurement.result()
+    return measurement.finish()
 
 
 def rows_of(result, **wanted):

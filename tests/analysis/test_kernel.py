@@ -4,7 +4,6 @@ from functools import partial
 import pytest
 import torch
 
-from analysis.experiments.kernel_retrieval import Best, KernelVectors
 from analysis.kernel import (
     feature_maps,
     kernel_relevance,
@@ -12,10 +11,10 @@ from analysis.kernel import (
     log_random_features,
     log_uniform_features,
     orthogonal_projections,
-    row_features,
     softmax_relevance,
     squared_key_norm,
 )
+from analysis.kernel_retrieval import Best, KernelVectors, row_features
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.relevance import Factors
 from gr_mvdr.token_vectors import TokenVectors

@@ -1,10 +1,15 @@
 import pytest
 import torch
 
-from analysis.experiments.kernel_report import measure_kernel
-from analysis.experiments.kernel_search import kernel_rankings
 from analysis.figures import Gallery
-from analysis.kernel import feature_maps, kernel_relevance, softmax_relevance, squared_key_norm
+from analysis.kernel import (
+    Kernel,
+    feature_maps,
+    kernel_relevance,
+    softmax_relevance,
+    squared_key_norm,
+)
+from analysis.kernel_retrieval import kernel_rankings
 from analysis.statistics import spearman
 from analysis.tables import write_rows
 from gr_mvdr.alignment import Softmax
@@ -16,6 +21,7 @@ from gr_mvdr.tokenizers import EOS_ID
 from models.bm25 import BM25
 from models.multi_vector import MultiVector
 from models.t5_seal import T5SEAL
+from tests.analysis.asking import asked
 
 SHAPE = dict(vocab_size=60, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2)
 BACKBONE = dict(name=None, dropout_rate=0.0, attention="eager", shape=SHAPE)
@@ -43,6 +49,10 @@ def seal():
     return T5SEAL(BACKBONE, key_length=4, beam_size=3, evidence=EVIDENCE, **SIZES)
 
 
+def maps_of(count):
+    return lambda size: feature_maps(size, [count])
+
+
 def rows(measured):
     return {row["features"]: row for row in measured.tables["kernel"]}
 
@@ -51,7 +61,7 @@ def rows(measured):
 @torch.inference_mode()
 def test_error_and_correlation_over_all_pairs(make, tiny_data):
     system = make()
-    measured = measure_kernel(system, tiny_data, pairs=9, features=(4, 32))
+    measured = asked(Kernel, system, tiny_data, pairs=9, features=(4, 32))
     _, (batch,) = tiny_data.test_pairs("test", 9, batch_size=9)
     factors = system.factors(batch)
     truth = softmax_relevance(factors)
@@ -77,7 +87,7 @@ def test_the_truth_is_the_generative_systems_own_relevance(tiny_data):
 
 
 def test_the_error_falls_with_features(tiny_data):
-    metrics = measure_kernel(multi_vector(), tiny_data, 10, features=(8, 2048)).metrics
+    metrics = asked(Kernel, multi_vector(), tiny_data, 10, features=(8, 2048)).metrics
     error = "analysis/kernel/features_{}/error"
     assert metrics[error.format(2048)] < 0.5 * metrics[error.format(8)]
     assert metrics["analysis/kernel/features_2048/rank_correlation"] > 0.9
@@ -110,11 +120,11 @@ def test_the_exact_search_is_that_of_the_softmax(options, tiny_data):
     with torch.no_grad():
         for weight in system.encoder.salience.parameters():
             weight.uniform_(0.5, 2)  # a fresh one is the same for all tokens
-    measured = rows(measure_kernel(system, tiny_data, 4, (4,), 5, (16,)))
+    measured = rows(asked(Kernel, system, tiny_data, 4, (4,), 5, (16,)))
     queries = tiny_data.test_queries("test").select([0, 2, 4, 7, 9])
     expected = exact(system, tiny_data, queries)
     quality = evaluate(expected, tiny_data.judgements("test", queries))
-    found = kernel_rankings(system, tiny_data.documents, queries, queries, [4])["exact"]
+    found = kernel_rankings(system, tiny_data.documents, queries, queries, maps_of(4))["exact"]
     for query in queries["id"]:
         scores = expected.top(10).scores(query)
         assert found.scores(query) == pytest.approx(scores, rel=1e-4, abs=1e-5)
@@ -129,7 +139,7 @@ def test_the_exact_search_is_that_of_the_softmax(options, tiny_data):
 def test_with_enough_features_and_the_query_as_sample_the_search_is_exact(tiny_data):
     query = tiny_data.test_queries("test").select([0])
     system = multi_vector().eval()
-    found = kernel_rankings(system, tiny_data.documents, query, query, [8192])
+    found = kernel_rankings(system, tiny_data.documents, query, query, maps_of(8192))
     assert found.keys() == {"uniform", "elu", "8192", "exact"}
     expected, estimate = (found[name].scores("q10") for name in ("exact", "8192"))
     assert len(expected) == 10
@@ -141,7 +151,7 @@ def test_with_enough_features_and_the_query_as_sample_the_search_is_exact(tiny_d
 
 
 def test_metrics_of_pairs_and_of_retrieval(tiny_data):
-    metrics = measure_kernel(multi_vector(), tiny_data, 6, (4, 16), 5, (16,)).metrics
+    metrics = asked(Kernel, multi_vector(), tiny_data, 6, (4, 16), 5, (16,)).metrics
     maps = ("features_4", "features_16", "elu", "uniform")
     parts = {f"{name}/{key}" for name in maps for key in ("error", "rank_correlation")}
     parts |= {f"{name}/mrr@10" for name in ("features_16", "elu", "uniform", "exact")}
@@ -150,7 +160,7 @@ def test_metrics_of_pairs_and_of_retrieval(tiny_data):
 
 
 def test_a_generative_system_does_not_retrieve(tiny_data):
-    measured = measure_kernel(seal(), tiny_data, 6, (4,), retrieval_queries=5)
+    measured = asked(Kernel, seal(), tiny_data, 6, (4,), retrieval_queries=5)
     assert not any("mrr" in key for key in measured.metrics)
     assert rows(measured).keys() == {"uniform", "elu", "4"}
     assert len(measured.figures[0][0].axes) == 2
@@ -159,10 +169,10 @@ def test_a_generative_system_does_not_retrieve(tiny_data):
 def test_a_larger_corpus_is_not_searched(tiny_data, monkeypatch):
     system = multi_vector()
     sizes = dict(features=(4,), retrieval_queries=5, retrieval_features=(4,))
-    searched = measure_kernel(system, tiny_data, 6, **sizes, most_documents=30)
+    searched = asked(Kernel, system, tiny_data, 6, **sizes, most_documents=30)
     assert "mrr@10" in rows(searched)["exact"]
-    monkeypatch.setattr("analysis.experiments.kernel_report.kernel_rankings", None)
-    measured = measure_kernel(system, tiny_data, 6, **sizes, most_documents=29)
+    monkeypatch.setattr("analysis.kernel.retrieval_quality", None)
+    measured = asked(Kernel, system, tiny_data, 6, **sizes, most_documents=29)
     assert rows(measured).keys() == {"uniform", "elu", "4"}
     estimates = {k: v for k, v in searched.metrics.items() if not k.endswith("mrr@10")}
     assert measured.metrics == pytest.approx(estimates)
@@ -170,8 +180,8 @@ def test_a_larger_corpus_is_not_searched(tiny_data, monkeypatch):
 
 def test_systems_without_factors_have_nothing_to_measure(tiny_data):
     for found in (
-        measure_kernel(BM25(), tiny_data, 4),
-        measure_kernel(multi_vector(), tiny_data, 0),
+        asked(Kernel, BM25(), tiny_data, 4),
+        asked(Kernel, multi_vector(), tiny_data, 0),
     ):
         assert (found.metrics, found.tables, found.figures) == ({}, {}, [])
 
@@ -179,13 +189,13 @@ def test_systems_without_factors_have_nothing_to_measure(tiny_data):
 def test_documents_that_the_system_does_not_know_are_left_out(tiny_data):
     system = seal()
     system.covers = lambda row: row % 2 == 0
-    assert rows(measure_kernel(system, tiny_data, 10, (4,)))["elu"]["pairs"] == 5
+    assert rows(asked(Kernel, system, tiny_data, 10, (4,)))["elu"]["pairs"] == 5
     system.covers = lambda row: False
-    assert measure_kernel(system, tiny_data, 10, (4,)).tables == {}
+    assert asked(Kernel, system, tiny_data, 10, (4,)).tables == {}
 
 
 def test_the_figure_and_the_table_can_be_written(tiny_data, tmp_path):
-    measured = measure_kernel(multi_vector(), tiny_data, 6, (4, 16), 5, (8, 16))
+    measured = asked(Kernel, multi_vector(), tiny_data, 6, (4, 16), 5, (8, 16))
     ((figure, entry),) = measured.figures
     assert [axes.get_title() for axes in figure.axes][2] == "MRR@10, whole corpus"
     assert f"{measured.metrics['analysis/kernel/squared_key_norm']:.1f}" in entry.caption

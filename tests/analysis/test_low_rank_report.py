@@ -3,11 +3,10 @@ from statistics import mean, median
 import pytest
 import torch
 
-from analysis.low_rank import low_rank
+from analysis.exact_match import ExactMatch
+from analysis.low_rank import LowRank, low_rank
 from analysis.low_rank_bound import lemma_terms
-from analysis.measurements.exact_match_report import ExactMatch
-from analysis.measurements.low_rank_report import LowRank
-from analysis.measurements.shape_report import Shape
+from analysis.shape import Shape
 from analysis.statistics import HeadSample, select
 
 

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 import pytest
 
 from analysis.figures import Gallery, GalleryEntry
-from analysis.measurements.alignment_heatmap import alignment_heatmap
+from analysis.heatmap import alignment_heatmap
 from analysis.report.report import write_report
 from analysis.run_folder import UnfinishedRun
 from analysis.store.alignment_store import StoreDescription

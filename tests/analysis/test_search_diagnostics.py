@@ -6,15 +6,12 @@ import datasets
 import pytest
 import torch
 
-from analysis import metric_names
+from analysis import metric_names, search_trace
 from analysis.analyse import analyse_run, write_findings
-from analysis.experiments import search_trace
-from analysis.experiments.search_diagnostics import diagnose_search
-from analysis.experiments.search_errors import search_errors
-from analysis.experiments.search_figure import outcome, search_figure
-from analysis.experiments.search_trace import SearchTrace
 from analysis.figures import Gallery, GalleryEntry, read_gallery
 from analysis.report.report import write_report
+from analysis.search_diagnostics import SearchDiagnostics, outcome, search_errors, search_figure
+from analysis.search_trace import SearchTrace
 from analysis.tables import tabulate_run
 from gr_mvdr.decoding.beam_search import beam_search
 from gr_mvdr.decoding.trie import Trie
@@ -23,13 +20,14 @@ from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.parts import admitting
 from models.docid import Docid
 from models.t5_seal import T5SEAL
+from tests.analysis.asking import asked
 
 END, VOCABULARY = 1, 8
 
 
 def diagnosed(system, data, folder, queries):
     """The metrics, once all files are written."""
-    return write_findings([diagnose_search(system, data, queries)], folder)
+    return write_findings([asked(SearchDiagnostics, system, data, queries)], folder)
 
 
 class Table(list):
@@ -347,8 +345,8 @@ def test_other_systems_have_no_such_search(tmp_path, paradigm):
     system = SimpleNamespace(paradigm=paradigm)
     assert diagnosed(system, None, tmp_path, 50) == {}
     assert diagnosed(SimpleNamespace(paradigm="generative"), None, tmp_path, 0) == {}
-    search = {"_target_": "analysis.experiments.search_diagnostics.diagnose_search", "queries": 50}
-    settings = {"pairs": 0, "experiments": {"search": search, "other": None}}
+    search = {"_target_": "analysis.search_diagnostics.SearchDiagnostics", "queries": 50}
+    settings = {"pairs": 0, "questions": {"search": search, "other": None}}
     assert analyse_run(system, None, tmp_path, "x", settings) == {}
     assert not list(tmp_path.iterdir())
 
@@ -385,8 +383,7 @@ def test_the_report_shows_the_search(garden):
 
 def test_the_figure_joins_those_that_are_there(garden):
     run, metrics = garden
-    values = {f"analysis/search/{name}": value for name, value in metrics.items()}
-    figure = search_figure(values, "cost $x_{1}$")
+    figure = search_figure(metrics, "cost $x_{1}$")
     left, right = figure.axes
     assert [bar.get_height() for bar in left.patches] == [0.5, 0.25]
     assert [text.get_text() for text in left.texts] == ["rank 2", "rank 2"]

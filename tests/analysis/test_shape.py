@@ -3,12 +3,12 @@ import math
 import pytest
 import torch
 
-from analysis.analysis import Findings, Texts
+from analysis.analysis import Findings, Subject, Texts
 from analysis.comparison.agreement import measure_agreement
 from analysis.directed_alignment import directed_alignment, directed_heads
 from analysis.exact_match import DIRECTIONS
-from analysis.measurements.shape_report import Shape
 from analysis.shape import (
+    Shape,
     agreement,
     entropy,
     largest_entropy,
@@ -155,7 +155,7 @@ def test_nothing_is_found_in_no_pairs(make_explanation, store_of):
     store = store_of(make_explanation(), "generative")
     no = torch.zeros(30, dtype=torch.bool)
     texts = Texts(torch.zeros(30), TokenKinds(no, no, no), lambda ids: [])
-    assert Shape(store, texts).result() == Findings()
+    assert Shape(Subject(store=store, texts=texts)).finish() == Findings()
 
 
 def test_a_system_agrees_with_itself(make_explanation, store_of):

@@ -4,9 +4,10 @@ import pytest
 import torch
 from datasets import Dataset
 
-from analysis.experiments.token_retrieval import by_rank, hits, measure_token_retrieval
+from analysis.token_retrieval import TokenRetrieval, by_rank, hits
 from gr_mvdr.token_index.index import TokenIndex
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors
+from tests.analysis.asking import asked
 
 END = 1
 
@@ -87,7 +88,7 @@ def test_retrieval_on_a_circle_worked_out_by_hand(tmp_path, keys):
     Their first three neighbours: a10 b10 a11; a11 b12 b10; a11 b12 b10. The similarity is that of
     the keys where there are any.
     """
-    found = measure_token_retrieval(Model(tmp_path, keys=keys), data(), 10, neighbours=3)
+    found = asked(TokenRetrieval, Model(tmp_path, keys=keys), data(), 10, neighbours=3)
     rows = found.tables["token_retrieval"]
     assert [row["rank"] for row in rows] == [1, 2, 3]
     third = 1 / 3
@@ -102,7 +103,7 @@ def test_retrieval_on_a_circle_worked_out_by_hand(tmp_path, keys):
 
 def test_all_tokens_are_a_rank_of_their_own(tmp_path):
     """Six tokens: every one is retrieved once, a half of them belongs to either document."""
-    found = measure_token_retrieval(Model(tmp_path), data(), 10, neighbours=100)
+    found = asked(TokenRetrieval, Model(tmp_path), data(), 10, neighbours=100)
     rows = found.tables["token_retrieval"]
     assert len(rows) == 6 and sum(row["gold"] for row in rows) == pytest.approx(3)
 
@@ -111,7 +112,7 @@ def test_deleted_documents_are_not_found(tmp_path):
     model = Model(tmp_path)
     model.searcher.delete(["a"])
     qrels = {"q0": {"b": 1}, "q1": {"b": 1}}
-    found = measure_token_retrieval(model, data(qrels=qrels), 10)
+    found = asked(TokenRetrieval, model, data(qrels=qrels), 10)
     assert [row["gold"] for row in found.tables["token_retrieval"]] == [1, 1, 1]
 
 
@@ -119,36 +120,36 @@ def test_many_queries_are_searched_in_parts(tmp_path):
     """Twenty times the same queries: the same probabilities."""
     queries = {f"{name}-{n}": value for n in range(20) for name, value in QUERIES.items()}
     qrels = {name: QRELS[name.split("-")[0]] for name in queries}
-    one = measure_token_retrieval(Model(tmp_path), data(), 10)
-    many = measure_token_retrieval(Model(tmp_path, queries), data(queries, qrels), 100)
+    one = asked(TokenRetrieval, Model(tmp_path), data(), 10)
+    many = asked(TokenRetrieval, Model(tmp_path, queries), data(queries, qrels), 100)
     assert many.metrics == pytest.approx(one.metrics)
-    few = measure_token_retrieval(Model(tmp_path, queries), data(queries, qrels), 1)
+    few = asked(TokenRetrieval, Model(tmp_path, queries), data(queries, qrels), 1)
     assert few.metrics["analysis/token_retrieval/gold@1"] == 0, "q0 alone"
 
 
 def test_other_systems_say_nothing(tmp_path):
     for model in (SimpleNamespace(searcher=None), SimpleNamespace(searcher="a trie")):
-        found = measure_token_retrieval(model, data(), 10)
+        found = asked(TokenRetrieval, model, data(), 10)
         assert not (found.metrics or found.tables or found.figures)
-    assert not measure_token_retrieval(Model(tmp_path), data(), 0).metrics
+    assert not asked(TokenRetrieval, Model(tmp_path), data(), 0).metrics
     nothing = {"q0": ([END], [0.3]), "q1": ([10], [0.3])}
     unjudged = data(nothing, {"q0": {"a": 1}, "q1": {"a": 0}})
-    assert not measure_token_retrieval(Model(tmp_path, nothing), unjudged, 10).metrics
+    assert not asked(TokenRetrieval, Model(tmp_path, nothing), unjudged, 10).metrics
 
 
 def test_the_figure_has_logarithmic_ranks(tmp_path):
-    ((figure, entry),) = measure_token_retrieval(Model(tmp_path), data(), 10).figures
+    ((figure, entry),) = asked(TokenRetrieval, Model(tmp_path), data(), 10).figures
     assert [axes.get_xscale() for axes in figure.axes] == ["log", "log"]
     assert entry.name == "token_retrieval"
 
 
 def test_tokens_of_the_query_itself_are_no_hits(tmp_path):
     """The query "a" is the document a: its 10 and 11 find b12, b10 and b's end, in that order."""
-    asked = {"a": ([10, 11, END], [0.0, 1.0, 3.0])}
-    found = data(asked, {"a": {"b": 1}})
+    queries = {"a": ([10, 11, END], [0.0, 1.0, 3.0])}
+    found = data(queries, {"a": {"b": 1}})
     found.drop_identical = True
-    (rows,) = measure_token_retrieval(
-        Model(tmp_path, asked), found, 10, neighbours=6
+    (rows,) = asked(
+        TokenRetrieval, Model(tmp_path, queries), found, 10, neighbours=6
     ).tables.values()
     assert [row["gold"] for row in rows] == [1.0] * 3
     # 10 at 0.0: b10 at 0.1 first; 11 at 1.0: b10 at 0.1 before b12 at 2.0, both no 11.

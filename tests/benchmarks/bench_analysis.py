@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
-from analysis.analyse import measure_store
-from analysis.analysis import Texts
+from analysis.analyse import ask
+from analysis.analysis import Subject, Texts
 from analysis.exact_match import exact_match
 from analysis.low_rank import low_rank
 from analysis.store.alignment_store import AlignmentStore, StoreDescription
@@ -67,14 +67,15 @@ def measure() -> None:
     start = time.perf_counter()
     store = extract_alignments(system(), made, folder / "alignments", names, description)
     extracted = time.perf_counter() - start
-    configured = OmegaConf.load(ROOT / "conf/analysis/measurements.yaml").measurements
-    measure_store(store, texts(), configured)
+    listed = OmegaConf.to_container(OmegaConf.load(ROOT / "conf/analysis/full.yaml").questions)
+    stored = "exact_match", "low_rank", "shape", "framework", "gold", "contribution"
+    ask(Subject(store=store, texts=texts()), {name: listed[name] for name in stored})
     seconds = time.perf_counter() - start
     used = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     size = sum(path.stat().st_size for path in store.directory.iterdir())
     print(
         f"{len(names):,} pairs of T5-ColBERT (small), documents of {DOCUMENT_TOKENS} tokens: "
-        f"extracted in {extracted:.0f} s ({size / 1e6:.0f} MB), all measurements after "
+        f"extracted in {extracted:.0f} s ({size / 1e6:.0f} MB), all analyses of them after "
         f"{seconds:.0f} s; peak memory {used / 1e9:.2f} GB"
     )
     assert seconds < MOST_SECONDS and used < MOST_BYTES

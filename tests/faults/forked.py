@@ -25,7 +25,7 @@ SMALL = [
     *("experiment=smoke", "logger=none"),
     *("data.max_test_queries=4", "data.max_rerank_queries=2", "data.candidates=5"),
     *("data.test_split=[test]", "trainer.max_steps=-1", "trainer.max_epochs=2"),
-    *("analysis=none", "analysis.pairs=2", "analysis.cases=0", "analysis.measurements=[]"),
+    *("analysis=none", "analysis.pairs=2", "analysis.questions=null"),
     *("analysis.curve_pairs=0", "tokenizer.vocab_size=300", "document_length=16"),
     *("trainer.precision=64-true", "data.batch_size=32", "backbone.shape.d_model=16"),
     *("backbone.shape.d_kv=8", "backbone.shape.d_ff=16", "backbone.shape.num_layers=1"),
