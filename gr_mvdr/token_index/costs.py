@@ -57,10 +57,9 @@ def all_tokens_cost(store: TokenStore, query_tokens: int, documents: Tensor) -> 
     Where keys make an alignment of their own, the operations of mva §2.1.
     """
     tokens = int(store.counts[documents].sum())
-    mean, size = tokens / max(1, len(documents)), store.sizes["vectors"]
-    if "keys" in store.sizes:
-        return tokens, len(documents) * mva_joint_flops(query_tokens, mean, size)
-    return tokens, colbert_scoring_flops(query_tokens, len(documents), mean, size)
+    pair_flops = mva_joint_flops if "keys" in store.sizes else multi_vector_joint_flops
+    mean = tokens / max(1, len(documents))
+    return tokens, len(documents) * pair_flops(query_tokens, mean, store.sizes["vectors"])
 
 
 def imputing_flops(retrieved: Retrieved, candidates: Candidates) -> float:
@@ -76,6 +75,7 @@ def multi_vector_joint_flops(
     """One pair under sum-of-max, n (2 m d + m + 1) (xtr.txt App. B).
 
     2 n m d for S, n m for the maxima, n for their sum. A single-vector system is n = m = 1.
+    Gathering scores C candidates so, at worst n k': Table 1's n² k' (2 m̄ d + m̄ + 1).
 
     Args:
         query_tokens: n; document_tokens: m; dimension: d of a vector.
@@ -121,21 +121,6 @@ def transformer_flops(
     attention = 8 * tokens * d_model * d_attention + 4 * tokens**2 * d_attention
     feed_forward = (6 if gated else 4) * tokens * d_model * d_ff
     return layers * (attention + feed_forward)
-
-
-def colbert_scoring_flops(
-    query_tokens: float, candidates: float, document_tokens: float, dimension: float
-) -> float:
-    """The scoring stage of gather, for one query: n C (2 m̄ d + m̄ + 1) (xtr.txt App. B).
-
-    At worst every retrieved token is of another document and C = n k', which gives Table 1's
-    n² k' (2 m̄ d + m̄ + 1). Encoding and token retrieval are not counted.
-
-    Args:
-        query_tokens: n; candidates: C, the documents that are scored.
-        document_tokens: m̄, their mean number of tokens; dimension: d of a vector.
-    """
-    return candidates * multi_vector_joint_flops(query_tokens, document_tokens, dimension)
 
 
 def xtr_scoring_flops(query_tokens: float, candidates: float, retrieved_tokens: float) -> float:

@@ -89,7 +89,7 @@ def delete(store: TokenStore, document_ids: Sequence[str]) -> None:
     write_sealed(store.directory / HEADER, {**store.header, **change})
 
 
-class _Written:
+class _Progress:
     """What has been written or was about to be: how many documents, in how many bytes."""
 
     documents = 0
@@ -97,9 +97,9 @@ class _Written:
 
 
 @contextmanager
-def _disk_full(directory: Path, documents: int) -> Iterator[_Written]:
+def _disk_full(directory: Path, documents: int) -> Iterator[_Progress]:
     """Says what would have been needed where the disk is full."""
-    written = _Written()
+    written = _Progress()
     try:
         yield written
     except OSError as error:
@@ -119,7 +119,7 @@ def _append(
     header: Header,
     document_ids: Sequence[str],
     encoded: Iterable[PackedTokens],
-    written: _Written,
+    written: _Progress,
     quantisers: dict[str, ProductQuantiser],
 ) -> Header:
     """Writes a stream behind the rows that the header counts; returns the new header."""
@@ -194,7 +194,7 @@ def _arrays(
     return {n: np.ascontiguousarray(part.numpy(), columns[n].dtype) for n, part in parts.items()}
 
 
-def _quantise(store: TokenStore, n_bytes: int, seed: int, written: _Written) -> None:
+def _quantise(store: TokenStore, n_bytes: int, seed: int, written: _Progress) -> None:
     """Replaces a store's fp16 vectors by codes that are learned from a sample of all of them."""
     generator = torch.Generator().manual_seed(seed)
     sample = torch.randperm(store.n_tokens, generator=generator)[: ProductQuantiser.sample_size()]

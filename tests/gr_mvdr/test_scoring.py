@@ -1,5 +1,7 @@
 """All pairs of a batch in little memory: the same numbers and gradients as Eq. 1 written down."""
 
+from typing import get_args
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -16,8 +18,12 @@ from gr_mvdr.alignment import (
     TopK,
     TopP,
 )
+from gr_mvdr.batch import PairBatch
+from gr_mvdr.losses import InBatchCrossEntropy
+from gr_mvdr.relevance import Normaliser
 from gr_mvdr.scoring import Scoring, all_pairs_relevance
 from gr_mvdr.token_vectors import TokenVectors
+from tests.pairwise import pairwise
 
 STRATEGIES = [
     MaxSim(),
@@ -70,9 +76,11 @@ def gradients(scores, *sides):
     return [torch.zeros_like(p) if g is None else g for p, g in zip(parts, found, strict=True)]
 
 
-@pytest.mark.parametrize("normaliser", ["none", "alignment", "query_tokens", "non_zero"])
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
-@pytest.mark.parametrize("salience", [False, True])
+@pytest.mark.parametrize(
+    ("strategy", "normaliser", "salience"),
+    pairwise(STRATEGIES, get_args(Normaliser), [False, True]),
+    ids=str,
+)
 def test_scores_and_gradients_are_those_of_single_pairs(
     strategy, normaliser, salience, monkeypatch
 ):
@@ -88,6 +96,27 @@ def test_scores_and_gradients_are_those_of_single_pairs(
     )
     for one, other in pairs:
         assert torch.allclose(one, other, atol=1e-9)
+
+
+def test_xtrs_loss_whole():
+    """xtr Eq. 2, its Z and its cross entropy in loops, as `InBatchTopK` states them."""
+    documents, queries = texts((4, 1, 3), 0), texts((3, 1, 2), 1)
+    k_train, temperature, losses = 4, 0.5, []
+    for q in range(3):
+        query, f = queries.unpadded(q).vectors, []
+        similarities = [documents.unpadded(d).vectors @ query.T for d in range(3)]  # (M, N) each
+        least = torch.cat(similarities).topk(k_train, 0).values[-1]  # (N,) over the whole batch
+        for matrix in similarities:
+            retrieved = matrix >= least  # Â
+            best = matrix.masked_fill(~retrieved, -torch.inf).amax(0)
+            z = retrieved.any(0).sum()
+            f.append(best[retrieved.any(0)].sum() / z.clamp(min=1))
+        losses.append(-(torch.stack(f) / temperature).log_softmax(0)[q])
+    relevance = all_pairs_relevance(documents, queries, Scoring(InBatchTopK(k_train), "alignment"))
+    ids, mask = queries.ids, queries.mask
+    batch = PairBatch(ids, mask, documents.ids, documents.mask, torch.arange(3))
+    found = InBatchCrossEntropy(temperature)(relevance, batch)
+    assert torch.isclose(found, torch.stack(losses).mean(), atol=1e-9)
 
 
 def test_keys_align_and_values_score():

@@ -6,6 +6,7 @@ import torch
 from data_modules.epoch import collate
 from gr_mvdr.distributed import whole_batch
 from tests.models.test_two_ranks import DISTINCT, examples, make_cross_encoder
+from tests.pairwise import pairwise
 
 BACKBONE = dict(name=None, attention="eager")
 
@@ -28,17 +29,20 @@ def gradients(system, batch, seed=1):
     return loss.detach(), torch.cat(found)
 
 
-@pytest.fixture(params=[True, False], ids=["given", "in-batch"])
+@pytest.fixture(params=[True, False], ids=["hard", "in-batch"])
 def batch(request):
-    return collate(examples(given=request.param))
+    return collate(examples(request.param))
 
 
-@pytest.mark.parametrize("name", ["t5_colbert", "xtr", "aligner", "mva-learned", "cross_encoder"])
-@pytest.mark.parametrize("size", [1, 2, 100])
-def test_cached_gradients_are_plain_ones(tools, name, size, batch):
+NAMES = ["t5_colbert", "xtr", "aligner", "mva-learned", "cross_encoder"]
+
+
+@pytest.mark.parametrize(("name", "size", "hard"), pairwise(NAMES, [1, 2, 100], [True, False]))
+def test_cached_gradients_are_plain_ones(tools, name, size, hard):
     """Without dropout: a chunk has draws of its own."""
+    batch = collate(examples(hard))
     if name == "xtr":
-        batch = collate(examples(given=False, documents=DISTINCT))
+        batch = collate(examples(False, documents=DISTINCT))
     plain, cached = (make(tools, name, gradient_cache=n).eval() for n in (None, size))
     loss, expected = gradients(plain, batch)
     again, found = gradients(cached, batch)
@@ -74,7 +78,7 @@ def test_under_autocast_gradients_are_alike(tools, batch):
 
 @pytest.mark.parametrize("name", ["t5_colbert", "cross_encoder"])
 def test_one_chunk_of_activations_is_held(tools, name):
-    batch = collate(examples(given=False) * 8)
+    batch = collate(examples(False) * 8)
 
     def held(size):
         total = 0
@@ -107,7 +111,7 @@ def test_a_chunk_holds_at_least_one_text(tools, name):
 
 @pytest.mark.parametrize("name", ["t5_colbert", "seal"])
 def test_checkpointed_layers_give_the_same_gradients_with_dropout(tools, name):
-    batch = collate(examples(given=False))
+    batch = collate(examples(False))
     found = []
     for on in (False, True):
         backbone = BACKBONE | {
@@ -122,7 +126,7 @@ def test_checkpointed_layers_give_the_same_gradients_with_dropout(tools, name):
 
 
 def test_checkpointed_layers_hold_less_and_only_in_training(tools):
-    batch = collate(examples(given=False))
+    batch = collate(examples(False))
     counts = []
     for on in (False, True):
         backbone = BACKBONE | {"shape": tools.SHAPE, "gradient_checkpointing": on}
@@ -138,7 +142,7 @@ def test_checkpointed_layers_hold_less_and_only_in_training(tools):
 
 def test_accumulated_equal_parts_have_the_gradient_of_the_whole_batch(tools):
     """A generative loss is a mean over tokens: parts of as many tokens weigh alike."""
-    found = [example._replace(targets=[[5, 6, 7, 1]]) for example in examples(given=False)[:4]]
+    found = [example._replace(targets=[[5, 6, 7, 1]]) for example in examples(False)[:4]]
     system = tools.make_seal()
     _, whole = gradients(system, collate(found))
     parts = [gradients(system, collate(found[start : start + 2]))[1] for start in (0, 2)]

@@ -52,7 +52,7 @@ def trained():
             **dict(logger=False, enable_checkpointing=False, enable_progress_bar=False),
             enable_model_summary=False,
         )
-        batch = collate(part_of(examples(given=name == "cached"), rank(), world_size()))
+        batch = collate(part_of(examples(name == "cached"), rank(), world_size()))
         trainer.fit(system, torch.utils.data.DataLoader(Steps(batch), batch_size=None))
         weights = trainer.strategy.lightning_module_state_dict()
         layer = next(p for n, p in system.named_parameters() if "SelfAttention" in n)

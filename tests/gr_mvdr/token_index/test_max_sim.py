@@ -1,5 +1,7 @@
 """Packed relevance against Eq. 1 of each pair, document by document."""
 
+from typing import get_args
+
 import pytest
 import torch
 
@@ -13,14 +15,16 @@ from gr_mvdr.alignment import (
     TopK,
     TopP,
 )
+from gr_mvdr.relevance import Normaliser
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_index.max_sim import (
     packed_relevance,
     segment_max,
     selects_one,
 )
-from gr_mvdr.token_vectors import PackedTokens, TokenVectors
+from gr_mvdr.token_vectors import PackedTokens, TokenVectors, stack
 from tests.gr_mvdr.token_index.test_store import part_of, random_tokens
+from tests.pairwise import pairwise
 
 ONE = [MaxSim(), LexicalMaxSim(), FirstToken(), FirstK(2), TopK(1)]
 QUERY_LENGTHS = [4, 2, 1]
@@ -34,18 +38,7 @@ def as_text(tokens, number):
 
 def padded(tokens):
     """Packed texts as token vectors (B, L, …)."""
-    counts = tokens.counts
-    mask = torch.arange(int(counts.max())) < counts[:, None]
-
-    def spread(part):
-        if part is None:
-            return None
-        rows = part.new_zeros(*mask.shape, *part.shape[1:])
-        rows[mask] = part
-        return rows
-
-    vectors, _, ids, salience, keys = tokens
-    return TokenVectors(spread(vectors), mask, spread(ids), spread(salience), spread(keys))
+    return stack([as_text(tokens, number) for number in range(len(tokens.counts))])
 
 
 def pair_by_pair(documents, queries, scoring):
@@ -58,9 +51,12 @@ def pair_by_pair(documents, queries, scoring):
     return scores
 
 
-@pytest.mark.parametrize("normaliser", ["none", "alignment", "query_tokens", "non_zero"])
-@pytest.mark.parametrize("parts", [{}, {"salience": True}, {"keys": 5}, {"keys": 5, "salience": 1}])
-@pytest.mark.parametrize("alignment", ONE, ids=str)
+PARTS = [{}, {"salience": True}, {"keys": 5}, {"keys": 5, "salience": 1}]
+
+
+@pytest.mark.parametrize(
+    ("alignment", "parts", "normaliser"), pairwise(ONE, PARTS, get_args(Normaliser)), ids=str
+)
 def test_packed_documents_equal_eq_1_of_every_pair(alignment, parts, normaliser):
     documents = random_tokens([3, 1, 3, 3, 2, 2, 6], **parts)
     queries = random_tokens(QUERY_LENGTHS, seed=1, **parts)
