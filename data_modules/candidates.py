@@ -13,12 +13,12 @@ from gr_mvdr.evaluation.ranking import Ranking
 
 
 def read_candidates(
-    file: Path, query_ids: Sequence[str], document_ids: Sequence[str]
+    path: str | Path, query_ids: Sequence[str], document_ids: Sequence[str]
 ) -> dict[str, list[str]]:
     """Query id → the documents of the corpus that the file names for it, as `Ranking` orders them.
 
     Args:
-        file: a TREC run, or another form that `read_pairs` reads.
+        path: of a TREC run, or another form that `read_pairs` reads.
         query_ids: of the queries that are reranked; document_ids: of the corpus.
 
     Returns:
@@ -27,6 +27,7 @@ def read_candidates(
     Raises:
         ValueError: a line breaks the format.
     """
+    file = Path(path).expanduser()
     wanted, known = set(query_ids), set(document_ids)
     found: dict[str, dict[str, float]] = {}
     unknown = 0

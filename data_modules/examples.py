@@ -1,6 +1,9 @@
 """Training examples of the retrieval task: the source that is read, its targets and negatives."""
 
+from copy import copy
+from dataclasses import dataclass
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 
@@ -14,13 +17,30 @@ from gr_mvdr.parts import part
 from gr_mvdr.tokenizers import EOS_ID
 
 
-class RetrievalTask:
-    """The query → its relevant document, one example a pair; a subclass gives the targets."""
+class Examples:
+    """The query → its relevant document, one example a pair; a subclass gives the targets.
 
-    def __init__(self, tables: TrainingTables):
-        self.tables = tables
-        self.query_rows = integers(tables.pairs, "query_row")
-        self.document_rows = integers(tables.pairs, "document_row")
+    Attributes:
+        tables: what is prepared; pairs are numbered as in `tables.pairs`.
+        query_rows, document_rows: (pairs,) int64.
+    """
+
+    tables: TrainingTables
+    query_rows: np.ndarray
+    document_rows: np.ndarray
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """The SHA-256 of each file that is read, by its path."""
+        return {}
+
+    def prepare(self, tables: TrainingTables) -> Self:
+        """A copy that has the training pairs of a collection and draws their examples."""
+        prepared = copy(self)
+        prepared.tables = tables
+        prepared.query_rows = integers(tables.pairs, "query_row")
+        prepared.document_rows = integers(tables.pairs, "document_row")
+        return prepared
 
     def targets(self, row: int, source: list[int], rng: np.random.Generator) -> list[list[int]]:
         """The token sequences of a document to learn from any source, a pair's query or not.
@@ -93,59 +113,42 @@ class RetrievalTask:
         return self.tables.query_tokens.lengths[self.query_rows] + self.target_lengths
 
 
-class Examples:
-    """What the training pairs of a collection become."""
-
-    @property
-    def sources(self) -> dict[str, str]:
-        """The SHA-256 of each file that is read, by its path."""
-        return {}
-
-    def prepare(self, tables: TrainingTables) -> RetrievalTask:
-        """The examples of a collection's training pairs."""
-        raise NotImplementedError
-
-
 @part("examples", negatives="negatives")
+@dataclass
 class DocumentExamples(Examples):
-    """Query → the document's own tokens, and those of its negatives. For multi-vector systems."""
+    """Query → the document's own tokens, and those of its negatives. For multi-vector systems.
 
-    def __init__(self, negatives: Negatives | None = None):
-        """
-        Args:
-            negatives: documents that each query is told apart from, drawn in every epoch from
-                (seed, epoch, pair); None = the batch's other documents alone.
-        """
-        self.negatives = negatives
+    Args:
+        negatives: documents that each query is told apart from, drawn in every epoch from
+            (seed, epoch, pair); None = the batch's other documents alone.
+    """
+
+    negatives: Negatives | None = None
 
     @property
     def sources(self) -> dict[str, str]:
         """The files of the negatives and of their teacher."""
         return self.negatives.sources if self.negatives else {}
 
-    def prepare(self, tables: TrainingTables) -> RetrievalTask:
-        """The examples of a collection's training pairs; reads or computes the negatives."""
-        return _Documents(tables, self.negatives)
-
-
-class _Documents(RetrievalTask):
-    def __init__(self, tables: TrainingTables, negatives: Negatives | None):
-        super().__init__(tables)
-        self.negatives = negatives.prepare(tables) if negatives else None
+    def prepare(self, tables: TrainingTables) -> Self:
+        """See `Examples`; reads or computes the negatives."""
+        prepared = super().prepare(tables)
+        prepared.drawn = self.negatives.prepare(tables) if self.negatives else None
+        return prepared
 
     def draw(self, number: int, rng: np.random.Generator) -> Example:
         example = super().draw(number, rng)
-        if self.negatives is None:
+        if self.drawn is None:
             return example
-        return self._with_negatives(example, *self.negatives.draw(number, rng))
+        return self._add_negatives(example, *self.drawn.draw(number, rng))
 
     def make_example(self, source: list[int], row: int, rng: np.random.Generator) -> Example:
         example = super().make_example(source, row, rng)
-        if self.negatives is None:
+        if self.drawn is None:
             return example
-        return self._with_negatives(example, *self.negatives.draw_random(row, rng))
+        return self._add_negatives(example, *self.drawn.draw_random(row, rng))
 
-    def _with_negatives(
+    def _add_negatives(
         self, example: Example, rows: list[int], teacher: list[float] | None
     ) -> Example:
         targets = [self._text(row) for row in rows]
@@ -166,42 +169,32 @@ class _Documents(RetrievalTask):
 class IdentifierExamples(Examples):
     """Query → an identifier that the model looks up by the document's row (DSI, GENRE, NP)."""
 
-    def prepare(self, tables: TrainingTables) -> RetrievalTask:
-        """The examples of a collection's training pairs; their target is empty."""
-        return _Identifiers(tables)
-
-
-class _Identifiers(RetrievalTask):
     def targets(self, row: int, source: list[int], rng: np.random.Generator) -> list[list[int]]:
         return [[]]
 
 
 @part("examples")
+@dataclass
 class QueryExamples(Examples):
-    """Document → query: what a query generator learns (doc2query, DSI-QG)."""
+    """Document → query: what a query generator learns (doc2query, DSI-QG).
 
-    def __init__(self, length: int | None = None):
-        """
-        Args:
-            length: tokens kept of the document, the end token included; None = document_length.
-        """
-        if length is not None and length < 2:
-            raise ValueError(f"data.examples.length={length}: must be ≥ 2")
-        self.length = length
+    Args:
+        length: tokens kept of the document, the end token included; None = document_length.
+    """
 
-    def prepare(self, tables: TrainingTables) -> RetrievalTask:
-        """The examples of a collection's training pairs, in the other direction."""
-        return _Queries(tables, self.length or tables.document_length)
+    length: int | None = None
 
+    def __post_init__(self):
+        if self.length is not None and self.length < 2:
+            raise ValueError(f"data.examples.length={self.length}: must be ≥ 2")
 
-class _Queries(RetrievalTask):
-    def __init__(self, tables: TrainingTables, length: int):
-        super().__init__(tables)
-        self.length = length
+    @property
+    def longest(self) -> int:
+        return self.length or self.tables.document_length
 
     def draw(self, number: int, rng: np.random.Generator) -> Example:
         row = int(self.document_rows[number])
-        source = cut(self.tables.document_tokens[row], self.length, EOS_ID)
+        source = cut(self.tables.document_tokens[row], self.longest, EOS_ID)
         return Example(source, [self.query(number)], row)
 
     def targets(self, row: int, source: list[int], rng: np.random.Generator) -> list[list[int]]:
@@ -209,4 +202,4 @@ class _Queries(RetrievalTask):
 
     @property
     def target_lengths(self) -> np.ndarray:
-        return self.document_lengths(self.length)
+        return self.document_lengths(self.longest)

@@ -1,16 +1,18 @@
 """The indexing task: an input made from a document → the document's targets (DSI, NCI, DSI-QG)."""
 
 from collections.abc import Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Protocol
+from typing import Self
 
 import numpy as np
-from datasets import Dataset, Features, List, Value
+from datasets import Features, List, Value
 
 from data_modules.collection import TrainingTables
 from data_modules.epoch import Example
-from data_modules.examples import RetrievalTask
+from data_modules.examples import Examples
 from data_modules.formats.files import sha256
 from data_modules.formats.generated import read_generated
 from data_modules.spans import token_spans
@@ -24,73 +26,79 @@ from gr_mvdr.tokenizers import EOS_ID
 _QUERIES = Features({"document_row": Value("int64"), "tokens": List(List(Value("int32")))})
 
 
-class DocumentTask(Protocol):
-    """Examples of documents: an example's number is the document's row.
+class Inputs:
+    """What is read in place of the query: examples of documents, numbered by the document's row.
 
     Attributes:
         rows: the documents that have an input, ascending.
-        lengths: (documents,) about how many tokens an example has.
     """
 
+    tables: TrainingTables
+    retrieval: Examples
     rows: np.ndarray
-    lengths: np.ndarray
-
-    def draw(self, row: int, rng: np.random.Generator) -> Example:
-        """Draws one example of a document, a fresh one each time."""
-
-
-class Inputs:
-    """What is read in place of the query in the indexing task."""
 
     @property
     def sources(self) -> dict[str, str]:
         """The SHA-256 of each file that is read, by its path."""
         return {}
 
-    def prepare(self, tables: TrainingTables, retrieval: RetrievalTask) -> DocumentTask:
-        """The indexing examples of a collection; `retrieval` gives their targets."""
+    def prepare(self, tables: TrainingTables, retrieval: Examples) -> Self:
+        """A copy that has the documents of a collection; `retrieval` gives their targets."""
+        prepared = copy(self)
+        prepared.tables, prepared.retrieval = tables, retrieval
+        # A document without text gives no source.
+        prepared.rows = np.flatnonzero(tables.document_tokens.lengths)
+        return prepared
+
+    def read(self, row: int, rng: np.random.Generator) -> list[int]:
+        """The source of a document's example: token ids, the end token included."""
+        raise NotImplementedError
+
+    def draw(self, row: int, rng: np.random.Generator) -> Example:
+        """Draws one example of a document, a fresh one each time."""
+        return self.retrieval.make_example(self.read(row, rng), row, rng)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """(documents,) about how many tokens an example has."""
         raise NotImplementedError
 
 
 @part("indexing", inputs="inputs")
+@dataclass
 class Indexing:
-    """Indexing examples, mixed with the retrieval pairs by a ratio."""
+    """Indexing examples, mixed with the retrieval pairs by a ratio.
 
-    def __init__(self, ratio: float, inputs: Inputs):
-        """
-        Args:
-            ratio: indexing examples a retrieval pair (up to 32 in DSI, often 1); 0 = none.
-            inputs: what the document is replaced by.
-        """
-        self.ratio, self.inputs = ratio, inputs
+    An epoch's examples run through the documents evenly.
 
-    def prepare(
-        self, tables: TrainingTables, retrieval: RetrievalTask, known: np.ndarray
-    ) -> "IndexingTask":
-        """The indexing examples of the documents known in training.
+    Args:
+        ratio: indexing examples a retrieval pair (up to 32 in DSI, often 1); 0 = none.
+        inputs: what the document is replaced by.
+    """
+
+    ratio: float
+    inputs: Inputs
+
+    def prepare(self, tables: TrainingTables, retrieval: Examples, known: np.ndarray) -> Self:
+        """A copy that draws the indexing examples of the documents known in training.
 
         One without an input, or without a target, is left out; says how many have no text.
 
         Raises:
             ValueError: none of them has an input, or the retrieval task has no target for one.
         """
-        examples = self.inputs.prepare(tables, retrieval)
-        rows = np.intersect1d(known, examples.rows)
+        prepared, inputs = copy(self), self.inputs.prepare(tables, retrieval)
+        rows = np.intersect1d(known, inputs.rows)
         rows = rows[retrieval.has_targets[rows]]
         empty = known[tables.document_tokens.lengths[known] == 0]
         if (left_out := len(np.setdiff1d(empty, rows))) and rank() == 0:
             print(f"{left_out:,} of {len(known):,} documents have no text to be indexed by")
         if not len(rows):
             raise ValueError("data.indexing.inputs: no document known in training has an input")
-        examples.draw(int(rows[0]), np.random.default_rng(0))  # fails here or never
-        return IndexingTask(examples, rows, round(self.ratio * len(tables.pairs)))
-
-
-class IndexingTask:
-    """An epoch's `count` examples run through the documents evenly."""
-
-    def __init__(self, examples: DocumentTask, rows: np.ndarray, count: int):
-        self.examples, self.rows, self.count = examples, rows, count
+        inputs.draw(int(rows[0]), np.random.default_rng(0))  # fails here or never
+        prepared.inputs, prepared.rows = inputs, rows
+        prepared.count = round(self.ratio * len(tables.pairs))  # an epoch's
+        return prepared
 
     def numbers(self, rng: np.random.Generator) -> np.ndarray:
         """(count,) document rows, each as often as any other or once more."""
@@ -98,50 +106,22 @@ class IndexingTask:
 
     @property
     def lengths(self) -> np.ndarray:
-        return self.examples.lengths
+        return self.inputs.lengths
 
     def draw(self, number: int, rng: np.random.Generator) -> Example:
-        return self.examples.draw(number, rng)
-
-
-class _TextTask:
-    """Examples that read a piece of text and have the targets of the retrieval task."""
-
-    def __init__(self, tables: TrainingTables, retrieval: RetrievalTask):
-        self.tables, self.retrieval = tables, retrieval
-        # A document without text gives no source.
-        self.rows = np.flatnonzero(tables.document_tokens.lengths)
-
-    def read(self, row: int, rng: np.random.Generator) -> list[int]:
-        """The source of a document's example: token ids, the end token included."""
-        raise NotImplementedError
-
-    def draw(self, row: int, rng: np.random.Generator) -> Example:
-        return self.retrieval.make_example(self.read(row, rng), row, rng)
+        return self.inputs.draw(number, rng)
 
 
 @part("inputs")
+@dataclass
 class DocumentStart(Inputs):
-    """The document's first tokens (DSI)."""
+    """The document's first tokens (DSI); `length` of them, the end token included."""
 
-    def __init__(self, length: int = 32):
-        """
-        Args:
-            length: tokens, the end token included.
-        """
-        if length < 2:
-            raise ValueError(f"data.indexing.inputs.length={length}: must be ≥ 2")
-        self.length = length
+    length: int = 32
 
-    def prepare(self, tables: TrainingTables, retrieval: RetrievalTask) -> DocumentTask:
-        """See `Inputs`."""
-        return _DocumentStart(tables, retrieval, self.length)
-
-
-class _DocumentStart(_TextTask):
-    def __init__(self, tables: TrainingTables, retrieval: RetrievalTask, length: int):
-        super().__init__(tables, retrieval)
-        self.length = length
+    def __post_init__(self):
+        if self.length < 2:
+            raise ValueError(f"data.indexing.inputs.length={self.length}: must be ≥ 2")
 
     def read(self, row: int, rng: np.random.Generator) -> list[int]:
         return cut(self.tables.document_tokens[row], self.length, EOS_ID)
@@ -152,26 +132,17 @@ class _DocumentStart(_TextTask):
 
 
 @part("inputs")
+@dataclass
 class RandomSpans(Inputs):
-    """A span of the document that starts anywhere (NCI: 64 words)."""
+    """A span of the document that starts anywhere (NCI: 64 words).
 
-    def __init__(self, length: int = 64, unit: str = "words"):
-        """
-        Args:
-            length: of a span; a shorter document is taken whole.
-            unit: "words" or "tokens". A span of words is cut at document_length tokens.
-        """
-        self.length, self.unit = length, unit
+    Args:
+        length: of a span; a shorter document is taken whole.
+        unit: "words" or "tokens". A span of words is cut at document_length tokens.
+    """
 
-    def prepare(self, tables: TrainingTables, retrieval: RetrievalTask) -> DocumentTask:
-        """See `Inputs`."""
-        return _RandomSpans(tables, retrieval, self)
-
-
-class _RandomSpans(_TextTask):
-    def __init__(self, tables: TrainingTables, retrieval: RetrievalTask, inputs: RandomSpans):
-        super().__init__(tables, retrieval)
-        self.length, self.unit = inputs.length, inputs.unit
+    length: int = 64
+    unit: str = "words"
 
     def read(self, row: int, rng: np.random.Generator) -> list[int]:
         document = self.tables.documents[row]
@@ -195,90 +166,85 @@ class _RandomSpans(_TextTask):
 
 
 @part("inputs", inputs="inputs")
+@dataclass
 class Mixed(Inputs):
-    """Several inputs: each example takes one of those that the document has."""
+    """Several inputs, drawn equally often: each example takes one that the document has."""
 
-    def __init__(self, inputs: Sequence[Inputs]):
-        """
-        Args:
-            inputs: all are drawn equally often.
-        """
-        if not inputs:
+    inputs: Sequence[Inputs]
+
+    def __post_init__(self):
+        if not self.inputs:
             raise ValueError("data.indexing.inputs.inputs=[]: must name at least one")
-        self.inputs = list(inputs)
 
     @property
     def sources(self) -> dict[str, str]:
         """The files of all inputs."""
         return {path: key for inputs in self.inputs for path, key in inputs.sources.items()}
 
-    def prepare(self, tables: TrainingTables, retrieval: RetrievalTask) -> DocumentTask:
+    def prepare(self, tables: TrainingTables, retrieval: Examples) -> Self:
         """See `Inputs`."""
-        return _Mixed([inputs.prepare(tables, retrieval) for inputs in self.inputs])
-
-
-class _Mixed:
-    def __init__(self, parts: list[DocumentTask]):
-        self.parts = parts
-        self.has = np.stack([np.isin(np.arange(len(part.lengths)), part.rows) for part in parts])
-        self.rows = np.flatnonzero(self.has.any(0))
+        prepared = super().prepare(tables, retrieval)
+        prepared.inputs = [inputs.prepare(tables, retrieval) for inputs in self.inputs]
+        every = np.arange(len(tables.documents))
+        # (inputs, documents) bool: which inputs a document has.
+        prepared.has = np.stack([np.isin(every, inputs.rows) for inputs in prepared.inputs])
+        prepared.rows = np.flatnonzero(prepared.has.any(0))
+        return prepared
 
     def draw(self, row: int, rng: np.random.Generator) -> Example:
-        part = rng.choice(np.flatnonzero(self.has[:, row]))
-        return self.parts[part].draw(row, rng)
+        return self.inputs[rng.choice(np.flatnonzero(self.has[:, row]))].draw(row, rng)
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        lengths = np.stack([part.lengths for part in self.parts]) * self.has
+        lengths = np.stack([inputs.lengths for inputs in self.inputs]) * self.has
         return lengths.sum(0) // np.maximum(1, self.has.sum(0))
 
 
 @part("inputs")
+@dataclass
 class GeneratedQueries(Inputs):
-    """One of the document's generated queries; a document without any is left out."""
+    """One of the document's generated queries; a document without any is left out.
 
-    def __init__(self, path: str):
-        """
-        Args:
-            path: JSON lines {"document_id": …, "queries": […]}, as `experiment=query_generation`
-                writes them, or another form of `data_modules.formats.generated`; queries without
-                a token are left out.
+    Args:
+        path: JSON lines {"document_id": …, "queries": […]}, as `experiment=query_generation`
+            writes them, or another form of `data_modules.formats.generated`; queries without a
+            token are left out.
 
-        Raises:
-            FileNotFoundError: there is no such file.
-        """
-        self.path = Path(path).expanduser()
-        if not self.path.is_file():
-            raise FileNotFoundError(f"data.indexing.inputs.path={path}: no such file")
+    Raises:
+        FileNotFoundError: there is no such file.
+    """
+
+    path: str
+
+    def __post_init__(self):
+        self.file = Path(self.path).expanduser()
+        if not self.file.is_file():
+            raise FileNotFoundError(f"data.indexing.inputs.path={self.path}: no such file")
 
     @cached_property
     def sources(self) -> dict[str, str]:
         """The file's SHA-256 by its path."""
-        return {str(self.path): sha256(self.path)}
+        return {str(self.file): sha256(self.file)}
 
-    def prepare(self, tables: TrainingTables, retrieval: RetrievalTask) -> DocumentTask:
+    def prepare(self, tables: TrainingTables, retrieval: Examples) -> Self:
         """See `Inputs`; the tokenised queries are cached.
 
         Raises:
             ValueError: a line breaks the format, or names a document that is unknown or was
                 named before; named as file:line.
         """
+        prepared = super().prepare(tables, retrieval)
         made_from = (
             "generated-queries/2",
             *self.sources.values(),
             vocabulary_hash(tables.tokenizer),
             tables.documents._fingerprint,
         )
-        rows = partial(_tokenised, self.path, tables)
-        return _GeneratedQueries(tables, retrieval, cached_table(rows, _QUERIES, *made_from))
-
-
-class _GeneratedQueries(_TextTask):
-    def __init__(self, tables: TrainingTables, retrieval: RetrievalTask, queries: Dataset):
-        super().__init__(tables, retrieval)
-        self.rows = np.array(queries["document_row"][:], dtype=np.int64)
-        self.queries = queries["tokens"]
-        self.place = {int(row): place for place, row in enumerate(self.rows)}
+        queries = cached_table(partial(_tokenised, self.file, tables), _QUERIES, *made_from)
+        prepared.rows = np.array(queries["document_row"][:], dtype=np.int64)
+        prepared.queries = queries["tokens"]
+        prepared.place = {int(row): place for place, row in enumerate(prepared.rows)}
+        return prepared
 
     def read(self, row: int, rng: np.random.Generator) -> list[int]:
         queries = self.queries[self.place[row]]

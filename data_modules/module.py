@@ -101,10 +101,8 @@ class RetrievalDataModule(pl.LightningDataModule):
 
     def __post_init__(self):
         super().__init__()
-        self.test_split, self.new_documents = (
-            _split_names(self.test_split),
-            _split_names(self.new_documents),
-        )
+        self.test_split = _split_names(self.test_split)
+        self.new_documents = _split_names(self.new_documents)
         self.text_fields, self.cleaning = list(self.text_fields), list(self.cleaning)
         self.tokenizer_options = dict(self.tokenizer_options)
         self.examples = self.examples or DocumentExamples()
@@ -120,12 +118,8 @@ class RetrievalDataModule(pl.LightningDataModule):
             )
         if self.candidates_run and not Path(self.candidates_run).expanduser().is_file():
             raise FileNotFoundError(f"data.candidates_run={self.candidates_run}: no such file")
-        if self.batch_size < world_size():
-            rule = (
-                f"must be ≥ {world_size()}, the number of processes"
-                if world_size() > 1
-                else "must be ≥ 1"
-            )
+        if self.batch_size < (least := world_size()):
+            rule = f"must be ≥ {least}" + (", the number of processes" if least > 1 else "")
             raise ValueError(f"data.batch_size={self.batch_size}: {rule}")
 
     # The collection: texts and their tokens
@@ -142,14 +136,11 @@ class RetrievalDataModule(pl.LightningDataModule):
     def collection(self) -> Collection:
         """The collection as it was read; every split that will be needed is looked up at once."""
         collection = self.read()
-        named = [
-            (key, name) for key in ("test_split", "new_documents") for name in getattr(self, key)
-        ]
-        named += [(key, getattr(self, key)) for key in ("train_split", "validation_split")]
-        for key, split in named:
-            if split is not None and split not in collection.qrels:
-                present = ", ".join(sorted(collection.qrels))
-                raise ValueError(f"data.{key}={split}: must be one of {present}")
+        for key in ("test_split", "new_documents", "train_split", "validation_split"):
+            for split in _split_names(getattr(self, key)):
+                if split not in collection.qrels:
+                    present = ", ".join(sorted(collection.qrels))
+                    raise ValueError(f"data.{key}={split}: must be one of {present}")
         return collection
 
     @cached_property
@@ -321,10 +312,6 @@ class RetrievalDataModule(pl.LightningDataModule):
             lists[query] = list(dict.fromkeys([*self.keep_hits(query, found), *relevant]))
         return lists
 
-    def _candidates_file(self, split: str) -> Path | None:
-        file = self.candidates_run or self.collection.candidates.get(split)
-        return None if file is None else Path(file).expanduser()
-
     def _read_candidates(self, split: str) -> dict[str, list[str]]:
         """What a file, or the collection itself, names for the reranked queries of a test split.
 
@@ -332,8 +319,9 @@ class RetrievalDataModule(pl.LightningDataModule):
             ValueError: the user's file has no candidate for a query.
         """
         if split not in self._named_candidates:
-            ids, file = self.rerank_queries(split)["id"][:], self._candidates_file(split)
-            found = {} if file is None else read_candidates(file, ids, self._texts["id"][:])
+            ids = self.rerank_queries(split)["id"][:]
+            file = self.candidates_run or self.collection.candidates.get(split)
+            found = read_candidates(file, ids, self._texts["id"][:]) if file else {}
             missing = [query for query in ids if query not in found]
             if missing and self.candidates_run:
                 raise ValueError(

@@ -2,13 +2,13 @@
 
 import hashlib
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
-from datasets import Dataset
 
 from data_modules.collection import PairSet, TrainingTables
 from data_modules.formats.files import sha256
@@ -31,8 +31,7 @@ from gr_mvdr.progress import track
 _KEY = "data.examples.negatives"
 
 
-@dataclass(frozen=True)
-class NamedRows:
+class NamedRows(NamedTuple):
     """What a file says of the queries and documents of a collection.
 
     Attributes:
@@ -54,26 +53,33 @@ class Negatives:
     documents and those that arrive after training are no candidates, and with a teacher neither is
     a document that it did not score. A query with fewer than `n` candidates takes all, and random
     other documents with them.
+
+    Args:
+        n: negatives a query and step.
+        teacher: a file with a teacher's scores: a TREC run, or lines
+            `positive_score negative_score query positive negative`; None = no teacher.
+        path: a file that names candidates, of the subclasses that read one.
+
+    Raises:
+        FileNotFoundError: there is no such file.
     """
 
-    def __init__(self, n: int, teacher: str | None = None, path: str | None = None):
-        """
-        Args:
-            n: negatives a query and step.
-            teacher: a file with a teacher's scores: a TREC run, or lines
-                `positive_score negative_score query positive negative`; None = no teacher.
-            path: a file that names candidates; None = no file does.
+    n: int
+    teacher: str | None
+    path: str | None  # not every subclass has one
 
-        Raises:
-            FileNotFoundError: there is no such file.
-        """
-        self.n = n
-        self.path, self.teacher = _file("path", path), _file("teacher", teacher)
+    def __post_init__(self):
+        self.files: dict[str, Path] = {}
+        for key in ("path", "teacher"):
+            if (path := getattr(self, key, None)) is not None:
+                self.files[key] = Path(path).expanduser()
+                if not self.files[key].is_file():
+                    raise FileNotFoundError(f"{_KEY}.{key}={path}: no such file")
 
     @cached_property
     def sources(self) -> dict[str, str]:
         """The SHA-256 of each file that is read, by its path."""
-        return {str(file): sha256(file) for file in (self.path, self.teacher) if file}
+        return {str(file): sha256(file) for file in self.files.values()}
 
     def candidates(self, tables: TrainingTables) -> tuple[PairSet, NamedRows | None]:
         """The candidates of the tables' queries, and scores if they came with a teacher's."""
@@ -86,24 +92,21 @@ class Negatives:
             ValueError: a file is wrong or names nothing that is known; too few documents.
         """
         found, scored = self.candidates(tables)
-        if self.teacher is not None:
-            scored = _read_rows(f"{_KEY}.teacher", self.teacher, tables, (RUN, SCORED_TRIPLE))
+        if "teacher" in self.files:
+            file = self.files["teacher"]
+            scored = _read_rows(f"{_KEY}.teacher", file, tables, (RUN, SCORED_TRIPLE))
         teacher = None if scored is None else _Teacher(scored, len(tables.documents))
         return NegativeDraws(tables, found, teacher, self.n)
 
 
 @part("negatives")
+@dataclass
 class Bm25Negatives(Negatives):
-    """Random ones of the documents that BM25 finds and that are not relevant."""
+    """Random ones of the `depth` best documents that BM25 finds and that are not relevant."""
 
-    def __init__(self, n: int, depth: int = 100, teacher: str | None = None):
-        """
-        Args:
-            n, teacher: see `Negatives`.
-            depth: best documents that BM25 finds for a query.
-        """
-        super().__init__(n, teacher)
-        self.depth = depth
+    n: int
+    depth: int = 100
+    teacher: str | None = None
 
     def candidates(self, tables: TrainingTables) -> tuple[PairSet, None]:
         """See `Negatives`; what BM25 finds is kept as a TREC run.
@@ -111,7 +114,7 @@ class Bm25Negatives(Negatives):
         Raises:
             ValueError: it finds nothing for any training query.
         """
-        run = _bm25_run(tables.queries, tables.documents, tables.bm25, self.depth)
+        run = _bm25_run(tables, self.depth)
         if tables.training and not run.stat().st_size:
             raise ValueError(
                 f"{_KEY}=bm25: no training query shares a word with a document: negatives=none"
@@ -120,37 +123,39 @@ class Bm25Negatives(Negatives):
 
 
 @part("negatives")
+@dataclass
 class RunNegatives(Negatives):
-    """Random ones of the documents that a run ranks and that are not relevant."""
+    """Random ones of the documents that a run ranks and that are not relevant.
 
-    def __init__(self, path: str, n: int, depth: int = 100, teacher: str | None = None):
-        """
-        Args:
-            path: a TREC run of the training queries, such as another system's `retrieve.trec`, or
-                another file that names negatives (`data_modules.formats.named_pairs`).
-            n, teacher: see `Negatives`.
-            depth: the run's best documents of a query, by score.
-        """
-        super().__init__(n, teacher, path)
-        self.depth = depth
+    Args:
+        path: a TREC run of the training queries, such as another system's `retrieve.trec`, or
+            another file that names negatives (`data_modules.formats.named_pairs`).
+        depth: the run's best documents of a query, by score.
+    """
+
+    path: str
+    n: int
+    depth: int = 100
+    teacher: str | None = None
 
     def candidates(self, tables: TrainingTables) -> tuple[PairSet, None]:
         """See `Negatives`; without scores the file's order counts."""
-        return _best(f"{_KEY}.path", self.path, tables, self.depth), None
+        return _best(f"{_KEY}.path", self.files["path"], tables, self.depth), None
 
 
 @part("negatives")
+@dataclass
 class OwnNegatives(Negatives):
-    """Random ones of the negatives that came with the collection (DPR's, Wu's triples)."""
+    """Random ones of the negatives that came with the collection (DPR's, Wu's triples).
 
-    def __init__(self, name: str, n: int, depth: int = 100, teacher: str | None = None):
-        """
-        Args:
-            name: of a run in the collection's folder `negatives`.
-            n, depth, teacher: see `RunNegatives`.
-        """
-        super().__init__(n, teacher)
-        self.name, self.depth = name, depth
+    Args:
+        name: of a run in the collection's folder `negatives`; depth: see `RunNegatives`.
+    """
+
+    name: str
+    n: int
+    depth: int = 100
+    teacher: str | None = None
 
     def candidates(self, tables: TrainingTables) -> tuple[PairSet, None]:
         """See `Negatives`.
@@ -165,26 +170,27 @@ class OwnNegatives(Negatives):
 
 
 @part("negatives")
+@dataclass
 class TripleNegatives(Negatives):
     """Random ones of the negatives that triples give a query (MS MARCO; mva §2.3).
 
     The training pairs stay those of the collection's judgements.
+
+    Args:
+        path: lines `query positive negative …` of ids, or a teacher's margins,
+            `positive_score negative_score query positive negative`, or lists
+            `query negative,negative,…`, or JSON (see `json_pairs`).
+        teacher: see `Negatives`; None = the scores of the triples, if they have any.
     """
 
-    def __init__(self, path: str, n: int = 1, teacher: str | None = None):
-        """
-        Args:
-            path: lines `query positive negative …` of ids, or a teacher's margins,
-                `positive_score negative_score query positive negative`, or lists
-                `query negative,negative,…`, or JSON (see `json_pairs`).
-            n: see `Negatives`.
-            teacher: see `Negatives`; None = the scores of the triples, if they have any.
-        """
-        super().__init__(n, teacher, path)
+    path: str
+    n: int = 1
+    teacher: str | None = None
 
     def candidates(self, tables: TrainingTables) -> tuple[PairSet, NamedRows | None]:
         """See `Negatives`; a document that a triple calls positive is no candidate of its query."""
-        found = _read_rows(f"{_KEY}.path", self.path, tables, (TRIPLE, SCORED_TRIPLE, LIST))
+        forms = (TRIPLE, SCORED_TRIPLE, LIST)
+        found = _read_rows(f"{_KEY}.path", self.files["path"], tables, forms)
         size = len(tables.documents)
         positive = PairSet(found.queries[found.positive], found.documents[found.positive], size)
         kept = positive.places(found.queries, found.documents) < 0
@@ -192,17 +198,9 @@ class TripleNegatives(Negatives):
         return PairSet(found.queries[kept], found.documents[kept], size), scored
 
 
-def _file(key: str, path: str | None) -> Path | None:
-    file = None if path is None else Path(path).expanduser()
-    if file is not None and not file.is_file():
-        raise FileNotFoundError(f"{_KEY}.{key}={path}: no such file")
-    return file
-
-
-def _bm25_run(
-    queries: Dataset, documents: Dataset, bm25: Callable[[], BM25Index], depth: int
-) -> Path:
+def _bm25_run(tables: TrainingTables, depth: int) -> Path:
     """The TREC run of the `depth` best documents of each query, in the cache of ``datasets``."""
+    queries, documents = tables.queries, tables.documents
     made_from = f"bm25/1 {depth} {queries._fingerprint} {documents._fingerprint}"
     name = f"bm25-{hashlib.sha256(made_from.encode()).hexdigest()[:16]}.trec"
 
@@ -215,7 +213,7 @@ def _bm25_run(
     run = cache_folder("runs") / name
     with written_once(run) as partial:
         if partial is not None:
-            write_run(search(bm25()), partial, "bm25")
+            write_run(search(tables.bm25()), partial, "bm25")
     return run
 
 

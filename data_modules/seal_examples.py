@@ -1,15 +1,17 @@
 """SEAL's training examples: spans that resemble the query; in full SEAL titles and parts, too."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import Self
 
 import numpy as np
 from datasets import Features, List, Value
 
 from data_modules.collection import TrainingTables
 from data_modules.epoch import Example
-from data_modules.examples import Examples, RetrievalTask
-from data_modules.indexing import DocumentTask, Inputs
+from data_modules.examples import Examples
+from data_modules.indexing import Inputs
 from data_modules.spans import sample_starts, span_weights, token_spans
 from data_modules.tables import TokenColumn, cached_table
 from gr_mvdr.batch import cut
@@ -24,45 +26,33 @@ SPECIAL_TOKENS = ("body", "title", "title_end")
 
 
 @part("examples")
+@dataclass
 class SpanExamples(Examples):
     """Query → spans of the document that resemble it: SEAL's targets.
 
     The weights of the start words are computed once and cached; the spans are drawn in every
     epoch, from (seed, epoch, pair).
+
+    Args:
+        n_spans: spans a pair and epoch (10 on MS MARCO, 5 on NQ320k in the paper).
+        length: words of a span.
+        temperature: T of the softmax over start words.
+        max_tokens: cut a span's tokens. Keys in search are 10 tokens long, spans 10 words: what
+            lies behind costs time and is never generated. None = the paper's form.
     """
 
-    def __init__(
-        self,
-        n_spans: int = 10,
-        length: int = 10,
-        temperature: float = 1.0,
-        max_tokens: int | None = None,
-    ):
-        """
-        Args:
-            n_spans: spans a pair and epoch (10 on MS MARCO, 5 on NQ320k in the paper).
-            length: words of a span.
-            temperature: T of the softmax over start words.
-            max_tokens: cut a span's tokens. Keys in search are 10 tokens long, spans 10 words:
-                what lies behind costs time and is never generated. None = the paper's form.
-        """
-        self.n_spans, self.length = n_spans, length
-        self.temperature, self.max_tokens = temperature, max_tokens
+    n_spans: int = 10
+    length: int = 10
+    temperature: float = 1.0
+    max_tokens: int | None = None
 
-    def prepare(self, tables: TrainingTables) -> RetrievalTask:
-        """The examples of a collection's training pairs; reads or computes the start weights."""
-        return _Spans(tables, self)
-
-
-class _Spans(RetrievalTask):
-    def __init__(self, tables: TrainingTables, examples: SpanExamples):
-        super().__init__(tables)
-        self.examples = examples
-        made = (tables.pairs, tables.queries, tables.documents)
-        fingerprints = [table._fingerprint for table in made]
-        weights = partial(_start_weights, tables, examples.temperature)
-        made_from = ("span-weights/2", str(examples.temperature), *fingerprints)
-        self.weights = cached_table(weights, _WEIGHTS, *made_from)
+    def prepare(self, tables: TrainingTables) -> Self:
+        """See `Examples`; reads or computes the start weights."""
+        prepared, made = super().prepare(tables), (tables.pairs, tables.queries, tables.documents)
+        rows = partial(_start_weights, tables, self.temperature)
+        made_from = str(self.temperature), *(table._fingerprint for table in made)
+        prepared.weights = cached_table(rows, _WEIGHTS, "span-weights/2", *made_from)
+        return prepared
 
     @property
     def has_targets(self) -> np.ndarray:
@@ -77,13 +67,13 @@ class _Spans(RetrievalTask):
     def targets(self, row: int, source: list[int], rng: np.random.Generator) -> list[list[int]]:
         text = self.tables.tokenizer.decode(source, skip_special_tokens=True)
         passage = self.tables.documents[row]["text"]
-        return self._spans(row, span_weights(text, passage, self.examples.temperature), rng)
+        return self._spans(row, span_weights(text, passage, self.temperature), rng)
 
     def _spans(self, row: int, weights: np.ndarray, rng: np.random.Generator) -> list[list[int]]:
-        starts = sample_starts(weights, self.examples.n_spans, rng)
-        spans = token_spans(self.tables.documents[row], starts, self.examples.length)
+        starts = sample_starts(weights, self.n_spans, rng)
+        spans = token_spans(self.tables.documents[row], starts, self.length)
         longest = self.tables.document_length
-        return [cut(span[: self.examples.max_tokens], longest, EOS_ID) for span in spans]
+        return [cut(span[: self.max_tokens], longest, EOS_ID) for span in spans]
 
 
 def _start_weights(tables: TrainingTables, temperature: float) -> Iterator[dict]:
@@ -98,24 +88,19 @@ class SealExamples(SpanExamples):
     """Query || body → spans that resemble it, query || title → the title, an example each.
 
     The spans are those of `SpanExamples`. A pair whose document has no title has no title example.
+    Numbers below the number of pairs are their spans, the ones from there on titles.
     """
 
-    def prepare(self, tables: TrainingTables) -> RetrievalTask:
-        """The examples of a collection's training pairs.
+    def prepare(self, tables: TrainingTables) -> Self:
+        """See `SpanExamples`.
 
         Raises:
             ValueError: a special token is missing.
         """
-        return _Seal(tables, self)
-
-
-class _Seal(_Spans):
-    """Numbers below the number of pairs are their spans, the ones from there on titles."""
-
-    def __init__(self, tables: TrainingTables, examples: SpanExamples):
-        super().__init__(tables, examples)
-        self.texts = _SealTexts(tables)
-        self.titled = np.flatnonzero(self.texts.has_title[self.document_rows])
+        prepared = super().prepare(tables)
+        prepared.texts = _SealTexts(tables)
+        prepared.titled = np.flatnonzero(prepared.texts.has_title[prepared.document_rows])
+        return prepared
 
     def numbers(self, rng: np.random.Generator) -> np.ndarray:
         return np.concatenate([self.pairs, len(self.document_rows) + np.arange(len(self.titled))])
@@ -138,45 +123,41 @@ class _Seal(_Spans):
 
 
 @part("inputs")
+@dataclass
 class UnsupervisedParts(Inputs):
     """Parts of a document as sources and targets of each other, for `Indexing`.
 
     Drawn uniformly: document → title, span → title, title → span, span → another span. Sources
     carry the special tokens of `SealExamples`. Without a title only span → another span is left.
+
+    Args:
+        length: words of a span.
+        max_tokens: cut the tokens of a span that is a target.
     """
 
-    def __init__(self, length: int = 10, max_tokens: int | None = None):
-        """
-        Args:
-            length: words of a span.
-            max_tokens: cut the tokens of a span that is a target.
-        """
-        self.length, self.max_tokens = length, max_tokens
+    length: int = 10
+    max_tokens: int | None = None
 
-    def prepare(self, tables: TrainingTables, retrieval: RetrievalTask) -> DocumentTask:
+    def prepare(self, tables: TrainingTables, retrieval: Examples) -> Self:
         """See `Inputs`; the targets are the parts'."""
-        return _Parts(tables, self)
-
-
-class _Parts:
-    def __init__(self, tables: TrainingTables, inputs: UnsupervisedParts):
-        self.tables, self.inputs, self.texts = tables, inputs, _SealTexts(tables)
-        self.rows = np.flatnonzero(tables.document_tokens.lengths)
+        prepared = super().prepare(tables, retrieval)
+        prepared.texts = _SealTexts(tables)
+        return prepared
 
     def draw(self, row: int, rng: np.random.Generator) -> Example:
         document = self.tables.documents[row]
         kind = int(rng.integers(4)) if self.texts.has_title[row] else 3
         # Two spans that start at different words; a document no longer than one has only one.
-        starts = max(1, len(document["word_starts"]) - self.inputs.length + 1)
+        starts = max(1, len(document["word_starts"]) - self.length + 1)
         chosen = rng.choice(starts, size=2, replace=starts < 2)
-        one, another = token_spans(document, chosen.tolist(), self.inputs.length)
+        one, another = token_spans(document, chosen.tolist(), self.length)
         if kind < 2:
             source = document["tokens"] if kind == 0 else one
             source = self.texts.source(self._end(source), "title")
             return Example(source, [self.texts.title(row)], row)
         source = document["title_tokens"] if kind == 2 else another
         source = self.texts.source(self._end(source), "body")
-        return Example(source, [self._end(one[: self.inputs.max_tokens])], row)
+        return Example(source, [self._end(one[: self.max_tokens])], row)
 
     def _end(self, tokens: list[int]) -> list[int]:
         return cut(tokens, self.tables.document_length, EOS_ID)
@@ -184,7 +165,7 @@ class _Parts:
     @cached_property
     def lengths(self) -> np.ndarray:
         # The source is the whole document or a part of it: nothing to sort by.
-        return np.full(len(self.tables.documents), self.inputs.length)
+        return np.full(len(self.tables.documents), self.length)
 
 
 class _SealTexts:
