@@ -1,3 +1,5 @@
+"""BEIR's layout, and how the broken lines of any format are named once they are stored."""
+
 import hashlib
 from pathlib import Path
 
@@ -13,6 +15,7 @@ FILES = {
     "qrels/train.tsv": "query-id\tcorpus-id\tscore\n1\ta\t1\n",
     "qrels/test.tsv": "query-id\tcorpus-id\tscore\n2\tb\t2\n2\ta\t0\n",
 }
+HEADER = "query-id\tcorpus-id\tscore\n"
 
 
 @pytest.fixture
@@ -49,17 +52,12 @@ def test_a_changed_file_makes_another_collection(folder):
     assert after.folder != before.folder
 
 
-def test_a_split_whose_relevant_document_goes_is_refused(folder):
-    collection(folder)
-    (folder / "corpus.jsonl").write_text('{"_id": "a", "text": "x y"}\n')
-    with pytest.raises(ValueError, match=r"split 'test' is empty: it names no relevant document"):
-        collection(folder)
-
-
-@pytest.mark.parametrize("name", ["corpus.jsonl", "queries.jsonl"])
-def test_a_missing_file_is_named(folder, name):
-    (folder / name).unlink()
-    with pytest.raises(FileNotFoundError, match=rf"^data\.path=.*small: the file {name}"):
+def test_missing_files_are_named(folder):
+    (folder / "queries.jsonl").unlink()
+    with pytest.raises(FileNotFoundError, match=r"^data\.path=.*small: the file queries\.jsonl is"):
+        read_layout(folder)
+    (folder / "corpus.jsonl").unlink()
+    with pytest.raises(FileNotFoundError, match=r"^data\.path=.*small: the file corpus\.jsonl is"):
         read_layout(folder, "beir")
 
 
@@ -70,9 +68,6 @@ def test_missing_judgements_are_named(folder):
         read_layout(folder)
 
 
-QRELS_HEADER = "query-id\tcorpus-id\tscore\n"
-
-
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -80,56 +75,18 @@ QRELS_HEADER = "query-id\tcorpus-id\tscore\n"
         ("corpus.jsonl", "[1]\n", r":1: expected a JSON object, got '\[1\]'"),
         ("corpus.jsonl", '{"text": "x"}\n', r':1: expected a string "_id", got null'),
         ("corpus.jsonl", '{"_id": 7.5, "text": "x"}\n', r':1: expected a string "_id", got 7.5'),
-        (
-            "corpus.jsonl",
-            '{"_id": "a b", "text": "x"}\n',
-            r":1: the document's id is 'a b': must be a w",
-        ),
         ("corpus.jsonl", '{"_id": "a"}\n', r':1: expected a string "text", got null'),
         ("corpus.jsonl", '{"_id": "a", "text": "x", "title": 1}\n', r':1: expected .* "title"'),
-        (
-            "corpus.jsonl",
-            '\n{"_id": "a", "text": " "}\n',
-            r":2: document 'a' is empty: it has neither ",
-        ),
+        ("corpus.jsonl", '\n{"_id": "a", "text": " "}\n', r":2: document 'a' is empty: it has "),
         ("corpus.jsonl", '{"_id": "a", "text": "\\ud800"}\n', r":1: .*surrogate"),
         ("corpus.jsonl", FILES["corpus.jsonl"] * 2, r":4: .*'a' is already at .*jsonl:1"),
-        ("queries.jsonl", '{"_id": "1", "text": ""}\n', r":1: query '1' is empty"),
-        (
-            "qrels/test.tsv",
-            "2\tb\t2\n",
-            r":1: expected a header with the columns query-id, corpus",
-        ),
+        ("corpus.jsonl", "", r":1: no documents: the file is empty"),
+        ("queries.jsonl", "\n", r":1: no queries: the file is empty"),
+        ("qrels/test.tsv", "2\tb\t2\n", r":1: expected a header with the columns query-id, corpus"),
         ("qrels/test.tsv", "", r":1: expected a header"),
-        ("qrels/test.tsv", QRELS_HEADER + "2 b 1\n", r":2: expected 3 columns"),
-        ("qrels/test.tsv", QRELS_HEADER + "2\tb\t1.5\n", r":2: expected an integer .*'1\.5'"),
-        ("qrels/test.tsv", QRELS_HEADER + "9\tb\t1\n", r":2: query '9' is not in the collection"),
-        (
-            "qrels/test.tsv",
-            QRELS_HEADER + "2\tc\t1\n",
-            r":2: document 'c' is not in the collection: .* judges another collection",
-        ),
-        (
-            "qrels/test.tsv",
-            QRELS_HEADER + "2\tb\t1\n2\tb\t1\n",
-            r":3: '2' 'b': the pair is judged already at .*test\.tsv:2",
-        ),
+        ("qrels/test.tsv", HEADER + "2 b 1\n", r":2: expected 3 columns"),
+        ("qrels/test.tsv", HEADER + "2\tb\t1.5\n", r":2: expected an integer .*'1\.5'"),
     ],
 )
 def test_a_broken_line_is_named_with_its_file_and_number(folder, name, content, message):
     assert_refused(folder, name, content, message, collection)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("corpus.jsonl", "", r"corpus\.jsonl:1: no documents: the file is empty"),
-        ("queries.jsonl", "\n", r"queries\.jsonl:1: no queries: the file is empty"),
-        ("qrels/test.tsv", QRELS_HEADER, r"split 'test' is empty: it names no relevant document"),
-        ("qrels/test.tsv", QRELS_HEADER + "2\tb\t0\n", r"split 'test' is empty"),
-    ],
-)
-def test_nothing_in_a_file_is_named(folder, name, content, message):
-    (folder / name).write_text(content)
-    with pytest.raises(ValueError, match=message):
-        collection(folder)
