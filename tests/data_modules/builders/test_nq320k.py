@@ -34,17 +34,6 @@ def documents(collection) -> dict[str, dict]:
     return {row["title"]: row for row in collection.documents}
 
 
-def test_the_papers_counts_are_asserted():
-    assert builder.COUNTS == {
-        "documents": 109_739,
-        "train": 307_373,
-        "dev": 7_830,
-        "dev_seen": 6_075,
-        "dev_unseen": 1_755,
-    }
-    assert builder.COUNTS["dev_seen"] + builder.COUNTS["dev_unseen"] == builder.COUNTS["dev"]
-
-
 def test_the_miniature_becomes_a_collection_of_one_document_a_title(raw, collected):
     collection = collected(nq320k(str(raw)))
     assert collection.name == "nq320k"
@@ -362,7 +351,7 @@ def test_a_vocabulary_makes_one_of_titles_that_differ_in_unknown_words(raw, coll
 
 
 def test_memory_does_not_grow_with_the_pages(tmp_path):
-    text = "<H1> {} </H1> <P> " + "long " * 20_000 + "</P>"
+    text = "<H1> {} </H1> <P> " + "long " * 10_000 + "</P>"
 
     def held(count: int) -> int:
         folder = tmp_path / str(count)
@@ -381,4 +370,4 @@ def test_memory_does_not_grow_with_the_pages(tmp_path):
         tracemalloc.stop()
         return peak
 
-    assert held(60) < 1.5 * held(10)  # 60 pages are 6 MB
+    assert held(40) < 1.5 * held(8)  # 40 pages are 2 MB

@@ -5,9 +5,7 @@ import zipfile
 from functools import partial
 from pathlib import Path
 
-import datasets
 import pytest
-from hydra import compose, initialize_config_dir
 
 from data_modules.formats.files import PACKED
 from data_modules.formats.registry import read_layout
@@ -23,6 +21,7 @@ from tests.data_modules.formats.miniature import (
     pairs,
     read_all,
 )
+from tests.runs import compose_config
 from train import train
 
 TITLED = {"beir", "wu", "dsi_qg", "ultron", "kilt", "dpr", "trec"}  # the others join the two
@@ -56,18 +55,12 @@ def test_a_format_is_found_and_holds_what_it_should(format):
     assert sorted(layout.judgements) == sorted(splits)
     for split in splits:
         assert found_pairs(layout, split) == pairs(split), split
+    assert list(layout.queries()) == list(read_layout(MINIATURES / format).queries())
+    for rows in layout.negatives.values():
+        assert list(rows()) == list(rows())
     for row in (*documents, *layout.queries()):
         file, _, line = row.where.partition(":")
         assert Path(file) in layout.files and line[0].isdigit()
-
-
-@pytest.mark.parametrize("format", FORMATS)
-def test_reading_twice_gives_the_same_rows(format):
-    first, second = (read_layout(MINIATURES / format) for _ in range(2))
-    assert list(first.queries()) == list(second.queries())
-    assert [list(rows()) for rows in first.negatives.values()] == [
-        list(rows()) for rows in second.negatives.values()
-    ]
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -99,8 +92,10 @@ def repacked(folder: Path, ending: str, windows: bool) -> None:
             target.write_bytes(content)
 
 
-@pytest.mark.parametrize(("ending", "windows"), [("", True), (".gz", True), (".zip", False)])
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize(
+    ("format", "ending", "windows"),
+    [*((format, ".gz", True) for format in FORMATS), ("beir", "", True), ("wu", ".zip", True)],
+)
 def test_packing_line_ends_and_byte_order_marks_change_nothing(format, ending, windows, tmp_path):
     def content(layout):
         rows = [*layout.documents(), *layout.queries()]
@@ -139,17 +134,11 @@ def test_mixed_encodings_are_named(format, tmp_path):
     assert_refused(folder, DOCUMENTS[format], mixed, "expected UTF-8", read)
 
 
-@pytest.mark.parametrize(
-    "format", [f if f == "dpr" else pytest.param(f, marks=pytest.mark.slow) for f in FORMATS]
-)
-def test_a_format_runs_to_the_end(format, tmp_path, monkeypatch):
-    """BM25 reads all that a format has; one with hard negatives trains, too."""
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    with initialize_config_dir(str(Path("conf").resolve()), version_base="1.3"):
-        overrides = f"data=files data.path={MINIATURES / format} data.test_split=dev"
-        model = "t5_colbert" if format == "dpr" else "bm25"
-        smoke = f"experiment=smoke model={model} logger=none analysis=none"
-        place = [f"output={tmp_path}", "name=run"]
-        config = compose("train", [*smoke.split(), *overrides.split(), *place])
-    metrics = train(config)
+@pytest.mark.parametrize("format", ["dpr", pytest.param("trec", marks=pytest.mark.slow)])
+def test_a_format_runs_to_the_end(format, tmp_path):
+    """BM25 reads candidates, a model that trains hard negatives, too."""
+    model = "t5_colbert" if format == "dpr" else "bm25"
+    files = f"data=files data.path={MINIATURES / format} data.test_split=dev"
+    run = f"experiment=smoke model={model} logger=none analysis=none output={tmp_path} name=run"
+    metrics = train(compose_config("train", *files.split(), *run.split()))
     assert metrics["retrieve/recall@100"] == 1.0 and "rerank/mrr@10" in metrics
