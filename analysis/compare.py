@@ -14,13 +14,18 @@ from omegaconf import DictConfig
 from rich.console import Console
 from rich.text import Text
 
-from analysis.comparison.comparison import Comparison, Section, compare_runs
+from analysis.comparison.comparison import (
+    Comparison,
+    Section,
+    compare_runs,
+    summarise_section,
+)
 from analysis.comparison.page import write_comparison
 from analysis.comparison.paper import read_paper, write_paper_table
 from analysis.metric_names import group
 from analysis.publish import publish_comparison
 from analysis.run_folder import check_links
-from analysis.tables import Cell, Table, summarise_section
+from analysis.tables import Cell, Table
 from conf.command import command
 from gr_mvdr.files.reading import make_printable
 

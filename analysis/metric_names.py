@@ -1,8 +1,9 @@
 """How metrics are named, ordered, formatted and judged in tables for people."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from statistics import fmean, stdev
 
 from analysis import chapters
 from gr_mvdr.evaluation.metrics import KINDS, METRICS, is_metric
@@ -53,6 +54,11 @@ class Statistic:
     low: float | None = None
     high: float | None = None
 
+    @classmethod
+    def over(cls, values: Sequence[float]) -> "Statistic":
+        """Mean and deviation of one value or more."""
+        return cls(fmean(values), stdev(values) if len(values) > 1 else None)
+
 
 def bounds(key: str) -> tuple[str, str]:
     """The metrics that hold the ends of a metric's interval, where it has one."""
@@ -72,6 +78,11 @@ def join_intervals(metrics: Mapping[str, float]) -> dict[str, Statistic]:
         key: Statistic(metrics[key], None, *map(metrics.get, bounds(key)))
         for key in drop_bounds(metrics)
     }
+
+
+def find_splits(keys: Iterable[str]) -> set[str]:
+    """The names of further test splits, in the middle of their metrics' keys."""
+    return {k.split("/")[1] for k in keys if k.startswith("retrieve/") and k.count("/") == 2}
 
 
 def group(key: str) -> str:
@@ -145,7 +156,7 @@ def order(key: str) -> tuple:
     if parts[0] == "analysis":
         measured = rank, chapters.place(parts[1])
         if is_search(key):
-            return *measured, len(parts), parts[2:-1], *_search_place(parts[-1])
+            return *measured, len(parts), parts[2:-1], *_search_place(parts[-1]), key
         return *measured, parts[1], int(is_bin(key)), min(map(_place, parts)), key
     return rank, len(parts), "/".join(parts[:-1]), _place(parts[-1]), key
 
@@ -184,17 +195,13 @@ def heading(key: str, splits: set[str]) -> tuple[str, str]:
 
 def headlines(keys: list[str], splits: set[str]) -> list[str]:
     """The metrics that a summary shows: of a search's default ones all but two, others always."""
-    searched = {_last(key) for key in keys if group(key) == "retrieve"}
+    searched = {key.split("/")[-1] for key in keys if group(key) == "retrieve"}
     hidden = HIDDEN if searched >= set(METRICS) >= set(filter(is_metric, searched)) else ()
-    return [key for key in keys if _is_headline(key, splits) and _last(key) not in hidden]
-
-
-def _last(key: str) -> str:
-    return key.split("/")[-1]
+    return [key for key in keys if _is_headline(key, splits) and key.split("/")[-1] not in hidden]
 
 
 def _is_headline(key: str, splits: set[str]) -> bool:
-    name = _last(key)
+    name = key.split("/")[-1]
     match group(key):
         case "retrieve":
             return is_metric(name)

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from analysis.comparison.comparison import Comparison
-from analysis.comparison.page import tabulate_numbers
+from analysis.comparison.comparison import Comparison, tabulate_numbers
 from analysis.figures import read_gallery
 from analysis.run_folder import Run, flatten
 from analysis.tables import Table

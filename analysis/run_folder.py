@@ -30,6 +30,7 @@ from gr_mvdr.files.writing import (
 )
 
 CHECKPOINT, FIGURES = "checkpoints/last.ckpt", "figures/figures.json"
+STUDY = "study.csv"  # of a run or a sweep, where one was made
 
 # Keys of the configuration that say where or how a run was made, not what was run. The data's
 # contents are compared by their hashes.

@@ -16,17 +16,15 @@ from omegaconf import DictConfig, OmegaConf
 from analysis.compare import compare, open_logger
 from analysis.comparison.comparison import Comparison
 from analysis.figures import Gallery, GalleryEntry
-from analysis.run_folder import Run
+from analysis.run_folder import STUDY, Run
 from analysis.studies.curves import Curves, draw_curves
 from analysis.studies.study import (
-    TABLE,
     is_measure,
-    read_rows,
     tabulate_study,
     write_study,
     write_study_table,
 )
-from analysis.tables import Row, describe_value
+from analysis.tables import Row, describe_value, read_rows
 
 # Columns that every row has anyway, under a name of their own.
 _OWN_COLUMNS = ("model", "seed")
@@ -117,7 +115,7 @@ def write_sweep_study(
     """
     drawings = [Curves(**one) for one in curves]
     runs = [(s, run) for s in comparison.sections for group in s.groups for run in group.runs]
-    if not drawings and not any((run.path / TABLE).is_file() for _, run in runs):
+    if not drawings and not any((run.path / STUDY).is_file() for _, run in runs):
         return []
     several, rows = len(comparison.sections) > 1, []
     for section, run in runs:
@@ -126,7 +124,7 @@ def write_sweep_study(
         identity |= find_swept_values(run, swept, choices.get(run.path, {})) | {"seed": run.seed}
         rows += [identity | row for row in read_run_rows(run)]
     title = "; ".join(section.setting for section in comparison.sections)
-    write_study(rows, folder / TABLE)
+    write_study(rows, folder / STUDY)
     write_study_table(
         tabulate_study(rows, f"{title}; mean ± standard deviation over seeds"), folder
     )
@@ -144,7 +142,7 @@ def _draw(drawings: Sequence[Curves], rows: Sequence[Row], title: str, folder: P
 
 def read_run_rows(run: Run) -> list[Row]:
     """The rows of a run's study; without one, a row of its main metrics and costs."""
-    table = run.path / TABLE
+    table = run.path / STUDY
     if table.is_file():
         return read_rows(table)
     row = {}

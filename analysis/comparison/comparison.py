@@ -2,25 +2,20 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from statistics import fmean, stdev
 
-from analysis.metric_names import (
-    Statistic,
-    best,
-    drop_bounds,
-    headlines,
-    join_intervals,
-    order,
-)
+from analysis import metric_names
+from analysis.metric_names import Statistic
 from analysis.run_folder import Run, UnfinishedRun, find_runs, read_run
+from analysis.tables import Cell, Table
 
 SHOWN_CHOICES = 3  # more differences than these do not fit a label
 SHOWN_VALUE = 40  # letters of a choice's value in a label
 PARADIGMS = ("lexical", "multi_vector", "generative")  # in the order of tables
+IDENTITY = ("setting", "system", "paradigm", "seeds")
 
 
 @dataclass
@@ -43,11 +38,8 @@ class Group:
             for key, value in run.metrics.items():
                 values[key].append(value)
         # An interval is of one run: over seeds the deviation tells more.
-        first = join_intervals(self.runs[0].metrics) if len(self.runs) == 1 else {}
-        return {
-            key: first.get(key) or Statistic(fmean(seeds), stdev(seeds) if len(seeds) > 1 else None)
-            for key, seeds in values.items()
-        }
+        first = metric_names.join_intervals(self.runs[0].metrics) if len(self.runs) == 1 else {}
+        return {key: first.get(key) or Statistic.over(seeds) for key, seeds in values.items()}
 
     @property
     def paradigm(self) -> str:
@@ -63,7 +55,7 @@ class Section:
     """Groups measured on the same collection and splits.
 
     Attributes:
-        setting: the collection and its splits, in a line.
+        setting: the collection and its splits: "wtq (dev)".
         groups: the systems.
     """
 
@@ -72,28 +64,24 @@ class Section:
 
     @property
     def keys(self) -> list[str]:
-        """All metrics of any group, in reading order; an interval stands with its metric."""
+        """All metrics of any group in reading order, those of intervals left out."""
         found = {key for group in self.groups for key in group.statistics}
-        return sorted(drop_bounds(found), key=order)
+        return sorted(metric_names.drop_bounds(found), key=metric_names.order)
 
     @property
     def headlines(self) -> list[str]:
         """The metrics of the summary."""
-        return headlines(self.keys, self.splits)
+        return metric_names.headlines(self.keys, self.splits)
 
     @property
     def splits(self) -> set[str]:
         """The names of further test splits."""
-        return splits_of(self.keys)
+        return metric_names.find_splits(self.keys)
 
     def best(self, key: str) -> float | None:
         """The best mean of a metric; None where no value is better than another."""
-        return best(key, [g.statistics[key].mean for g in self.groups if key in g.statistics])
-
-
-def splits_of(keys: Iterable[str]) -> set[str]:
-    """The names of further test splits, which stand in the middle of their metrics' keys."""
-    return {k.split("/")[1] for k in keys if k.startswith("retrieve/") and k.count("/") == 2}
+        means = [g.statistics[key].mean for g in self.groups if key in g.statistics]
+        return metric_names.best(key, means)
 
 
 @dataclass
@@ -120,26 +108,27 @@ def compare_runs(paths: list[Path], mixed: bool = False) -> Comparison:
         FileNotFoundError: a path does not exist.
         ValueError: no finished run, or different collections or splits without `mixed`.
     """
-    runs, notes = _read(paths)
+    runs, notes = _read_runs(paths)
     if not runs:
         raise ValueError("; ".join(["runs: no finished run to compare", *notes]))
     settings = defaultdict(list)
     for run in runs:
         settings[run.setting, run.fingerprint].append(run)
+    named = [name for name, _ in settings]
+    names = [  # equal names of different data are told apart
+        name if named.count(name) == 1 else f"{name}, data {fingerprint}"
+        for name, fingerprint in settings
+    ]
     if len(settings) > 1 and not mixed:
         raise ValueError(
             f"runs over different collections or splits cannot be compared: "
-            f"{'; '.join(_setting_names(settings))}. mixed=true shows them apart"
+            f"{'; '.join(names)}. mixed=true shows them apart"
         )
-    names = _setting_names(settings)
-    sections = [
-        Section(name, _groups(runs, notes))
-        for name, runs in zip(names, settings.values(), strict=True)
-    ]
-    return Comparison(sections, notes)
+    groups = [_group_runs(runs, notes) for runs in settings.values()]
+    return Comparison(list(map(Section, names, groups)), notes)
 
 
-def _read(paths: list[Path]) -> tuple[list[Run], list[str]]:
+def _read_runs(paths: list[Path]) -> tuple[list[Run], list[str]]:
     runs, notes = [], []
     for path in map(Path, paths):
         if not path.is_dir():
@@ -155,16 +144,7 @@ def _read(paths: list[Path]) -> tuple[list[Run], list[str]]:
     return runs, notes
 
 
-def _setting_names(settings: dict[tuple[str, str], list[Run]]) -> list[str]:
-    """The setting of each section; equal names of different data are told apart."""
-    names = [name for name, _ in settings]
-    return [
-        name if names.count(name) == 1 else f"{name}, data {fingerprint}"
-        for name, fingerprint in settings
-    ]
-
-
-def _groups(runs: list[Run], notes: list[str]) -> list[Group]:
+def _group_runs(runs: list[Run], notes: list[str]) -> list[Group]:
     groups: dict[tuple[str, str], dict] = defaultdict(dict)
     for run in runs:
         seeds = groups[run.system, json.dumps(run.choices, sort_keys=True)]
@@ -172,26 +152,23 @@ def _groups(runs: list[Run], notes: list[str]) -> list[Group]:
             notes.append(f"{seeds[run.seed].path} has the system and seed of {run.path}: skipped")
         seeds[run.seed] = run
     result = [Group(list(seeds.values())) for seeds in groups.values()]
-    result.sort(key=_paradigm_place)  # stable: as given within a paradigm
-    _label(result)
+    places = {paradigm.replace("_", " "): place for place, paradigm in enumerate(PARADIGMS)}
+    # Within a paradigm they stay as given.
+    result.sort(key=lambda group: places.get(group.paradigm, len(PARADIGMS)))
+    _label_groups(result)
     return result
 
 
-def _paradigm_place(group: Group) -> int:
-    paradigm = group.runs[0].provenance.get("paradigm")
-    return PARADIGMS.index(paradigm) if paradigm in PARADIGMS else len(PARADIGMS)
-
-
-def _label(groups: list[Group]) -> None:
+def _label_groups(groups: list[Group]) -> None:
     """Names each group by its system and what tells it from the same system's other groups."""
     taken: dict[str, int] = defaultdict(int)
     for group in groups:
         system, choices = group.runs[0].system, group.runs[0].choices
         rivals = [g.runs[0].choices for g in groups if g.runs[0].system == system]
         telling = [
-            f"{key}={_shortened(choices[key])}"
-            for key in choices
-            if any(rival.get(key) != choices[key] for rival in rivals)
+            f"{key}={value if len(value) <= SHOWN_VALUE else f'{value[: SHOWN_VALUE - 1]}…'}"
+            for key, value in choices.items()
+            if any(rival.get(key) != value for rival in rivals)
         ]
         more = ["…"] if len(telling) > SHOWN_CHOICES else []
         details = ", ".join(telling[:SHOWN_CHOICES] + more)
@@ -200,6 +177,70 @@ def _label(groups: list[Group]) -> None:
         group.label = label if taken[label] == 1 else f"{label} #{taken[label]}"
 
 
-def _shortened(value: str) -> str:
-    """A long value, such as a list of stages, by its beginning."""
-    return value if len(value) <= SHOWN_VALUE else f"{value[: SHOWN_VALUE - 1]}…"
+def summarise_section(section: Section, keys: Sequence[str] | None = None) -> Table:
+    """The metrics that matter: a row for each system, a column for each metric.
+
+    Args:
+        keys: which; by default the section's headlines.
+    """
+    keys = section.headlines if keys is None else keys
+    best = {key: section.best(key) for key in keys}
+    rows = []
+    for group in section.groups:
+        found = [(key, group.statistics.get(key)) for key in keys]
+        rows.append((group.label, [_format_cell(key, value, best[key]) for key, value in found]))
+    return Table(section.setting, [metric_names.full_label(key) for key in keys], rows)
+
+
+def _format_cell(key: str, value: Statistic | None, best: float | None) -> Cell:
+    return Cell(metric_names.text(key, value), value is not None and value.mean == best)
+
+
+def tabulate_section(section: Section) -> list[Table]:
+    """Every metric of a comparison: rows are systems, and where they rerank in several forms,
+    one for each form, since all of them order the same candidates."""
+    keys = defaultdict(lambda: defaultdict(dict))
+    for key in section.keys:
+        heading, form = metric_names.heading(key, section.splits)
+        keys[metric_names.chapter(key), heading][form][metric_names.label(key)] = key
+    return [_tabulate_forms(section, *place, forms) for place, forms in keys.items()]
+
+
+def _tabulate_forms(
+    section: Section, chapter: str, heading: str, forms: dict[str, dict[str, str]]
+) -> Table:
+    """One table; forms: name of a form of reranking, or "" → column → metric."""
+    columns = list(dict.fromkeys(label for labels in forms.values() for label in labels))
+    rows = {}
+    for group in section.groups:
+        for form, labels in forms.items():
+            keys = [labels.get(column, "") for column in columns]
+            row = [(key, group.statistics.get(key)) for key in keys]
+            if any(value for _, value in row):
+                rows[f"{group.label}, {form}" if form else group.label] = row
+    best = []
+    for column in zip(*rows.values(), strict=True):
+        means = [value.mean for _, value in column if value]
+        key = next((key for key, value in column if value), "")
+        best.append(metric_names.best(key, means))
+    cells = [
+        (name, [_format_cell(*cell, winner) for cell, winner in zip(row, best, strict=True)])
+        for name, row in rows.items()
+    ]
+    return Table(heading, columns, cells, chapter=chapter)
+
+
+def tabulate_numbers(comparison: Comparison) -> tuple[list[str], list[list]]:
+    """Columns and rows with plain numbers: a metric and, with several seeds, its "…/std"."""
+    statistics = [g.statistics for s in comparison.sections for g in s.groups]
+    keys = sorted({key for values in statistics for key in values}, key=metric_names.order)
+    spread = {k for values in statistics for k, s in values.items() if s.std is not None}
+    columns = [name for k in keys for name in ((k, f"{k}/std") if k in spread else (k,))]
+    rows = []
+    for section in comparison.sections:
+        for group in section.groups:
+            values = {key: value.mean for key, value in group.statistics.items()}
+            values |= {f"{key}/std": value.std for key, value in group.statistics.items()}
+            identity = [section.setting, group.label, group.paradigm, group.seeds]
+            rows.append(identity + [values.get(column) for column in columns])
+    return [*IDENTITY, *columns], rows

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
@@ -18,9 +17,17 @@ from analysis import metric_names
 from analysis.comparison.comparison import Comparison, Group, Section
 from analysis.comparison.significance import JUDGEMENTS, JudgedQueries
 from analysis.metric_names import MISSING, Statistic
-from analysis.run_folder import Run
-from analysis.studies.study import TABLE, read_rows
-from analysis.tables import Cell, Table, describe_value, format_markdown, write_rows
+from analysis.run_folder import STUDY, Run
+from analysis.tables import (
+    Cell,
+    Row,
+    Table,
+    describe_value,
+    escape_markdown,
+    format_markdown,
+    read_rows,
+    write_rows,
+)
 from gr_mvdr.evaluation.metrics import rank_of
 from gr_mvdr.evaluation.significance import PERMUTATIONS, randomisation_test
 from gr_mvdr.files.writing import write_text
@@ -170,49 +177,6 @@ def _place(source: str, row: Mapping[str, Any]) -> str:
     return place
 
 
-def is_of_row(group: Group, row: PaperRow) -> bool:
-    """Whether a group's system, place and configuration are the row's."""
-    run = group.runs[0]
-    places = {key.rpartition("/")[0] for key in group.statistics}
-    return (
-        run.system in row.systems
-        and row.place in places
-        and all(_has(run, key, wanted) for key, wanted in row.where.items())
-    )
-
-
-def _has(run: Run, key: str, wanted: Any) -> bool:
-    value: Any = run.config
-    for part in key.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
-    options = wanted if isinstance(wanted, list) else [wanted]
-    return str(describe_value(value)) in map(str, options)
-
-
-def read_measurement(group: Group, row: PaperRow, metric: str) -> Statistic | None:
-    """What the group's runs measured of a metric, in percent, mean and deviation over seeds."""
-    if row.study:
-        found = _of_study(group, row, metric)
-    else:
-        found = group.statistics.get(f"{row.place}/{metric}")
-    if found is None:
-        return None
-    return Statistic(100 * found.mean, None if found.std is None else 100 * found.std)
-
-
-def _of_study(group: Group, row: PaperRow, metric: str) -> Statistic | None:
-    values = []
-    for run in group.runs:
-        table = run.path / TABLE
-        for found in read_rows(table) if table.is_file() else []:
-            if all(str(found.get(key)) == str(value) for key, value in row.study.items()):
-                values.append(found.get(metric))
-    values = [value for value in values if value is not None]
-    if not values:
-        return None
-    return Statistic(fmean(values), stdev(values) if len(values) > 1 else None)
-
-
 @dataclass
 class Line:
     """A row of the table: the paper's numbers, and the runs that reproduce it, if there are any.
@@ -230,13 +194,26 @@ class Line:
     group: Group | None
     p_values: dict[str, float] = field(default_factory=dict)
 
-    def ours(self, metric: str) -> Statistic | None:
-        """Our value, in percent."""
-        return read_measurement(self.group, self.row, metric) if self.group else None
+    @cached_property
+    def ours(self) -> dict[str, Statistic | None]:
+        """Metric → our value in percent, mean and deviation over seeds; None: not measured."""
+        return {metric: self._measured(metric) for metric in self.row.values}
+
+    def _measured(self, metric: str) -> Statistic | None:
+        if self.group is None:
+            return None
+        found = self.group.statistics.get(f"{self.row.place}/{metric}")
+        if self.row.study:
+            rows = [row for run in self.group.runs for row in _study_rows(run, self.row)]
+            values = [row[metric] for row in rows if row.get(metric) is not None]
+            found = Statistic.over(values) if values else None
+        if found is None:
+            return None
+        return Statistic(100 * found.mean, None if found.std is None else 100 * found.std)
 
     def difference(self, metric: str) -> float | None:
         """Our value minus the paper's, in points; None where either is missing."""
-        ours, paper = self.ours(metric), self.row.values[metric]
+        ours, paper = self.ours[metric], self.row.values[metric]
         return None if ours is None or paper is None else ours.mean - paper
 
     @property
@@ -255,61 +232,74 @@ class Line:
         return self.queries.values(self.row.values)
 
 
+def _study_rows(run: Run, row: PaperRow) -> list[Row]:
+    """The rows of a run's `study.csv` with the settings that the paper's row asks for."""
+    table = run.path / STUDY
+    return [
+        found
+        for found in (read_rows(table) if table.is_file() else [])
+        if all(str(found.get(key)) == str(value) for key, value in row.study.items())
+    ]
+
+
 def match_runs(section: Section, paper: Paper) -> list[Line]:
     """The rows in the paper's order; one that has several groups of ours becomes several lines."""
     lines = []
     for row in paper.rows:
-        found = [group for group in section.groups if is_of_row(group, row)]
+        found = [group for group in section.groups if _is_of_row(group, row)]
         found.sort(key=lambda group: row.systems.index(group.runs[0].system))
         for group in found or [None]:
             name = f"{row.name}: {group.label}" if len(found) > 1 else row.name
             lines.append(Line(name, row, group))
     for above, line in pairwise(lines):
-        line.p_values = _p_values(above, line)
+        judgements = line.queries.judgements
+        if judgements is not None and judgements == above.queries.judgements:
+            line.p_values = {
+                metric: randomisation_test(line.values[metric], above.values[metric])
+                for metric in line.row.values
+            }
     return lines
 
 
-def _p_values(above: Line, line: Line) -> dict[str, float]:
-    judgements = line.queries.judgements
-    if judgements is None or judgements != above.queries.judgements:
-        return {}
-    return {
-        metric: randomisation_test(line.values[metric], above.values[metric])
-        for metric in line.row.values
-    }
+def _is_of_row(group: Group, row: PaperRow) -> bool:
+    """Whether a group's system, place and configuration are the row's."""
+    run = group.runs[0]
+    if run.system not in row.systems:
+        return False
+    if row.place not in {key.rpartition("/")[0] for key in group.statistics}:
+        return False
+    for key, wanted in row.where.items():
+        value: Any = run.config
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        options = wanted if isinstance(wanted, list) else [wanted]
+        if str(describe_value(value)) not in map(str, options):
+            return False
+    return True
 
 
 def tabulate_paper(section: Section, paper: Paper, lines: Sequence[Line]) -> Table:
     """The lines as a table for people."""
     labels = [metric_names.label(metric) for metric in paper.metrics]
-    kinds = ("paper", "ours", "difference")
-    columns = [f"{kind} {label}" for kind in kinds for label in labels]
+    columns = [f"{kind} {label}" for kind in ("paper", "ours", "difference") for label in labels]
     columns += [f"p ({label})" for label in labels] + ["seeds"]
     rows = []
     for line in lines:
-        cells = [_number_text(line.row.values[metric]) for metric in paper.metrics]
-        cells += [_percent(line.ours(metric)) for metric in paper.metrics]
-        cells += [_number_text(line.difference(metric), "+") for metric in paper.metrics]
-        cells += [_p_text(line.p_values.get(metric)) for metric in paper.metrics]
-        cells += [str(len(line.group.runs)) if line.group else MISSING]
-        rows.append((line.name, list(map(Cell, cells))))
+        texts = [_format(line.row.values[metric]) for metric in paper.metrics]
+        for ours in (line.ours[metric] for metric in paper.metrics):
+            spread = "" if ours is None or ours.std is None else f" ± {ours.std:.1f}"
+            texts.append(MISSING if ours is None else f"{ours.mean:.1f}{spread}")
+        texts += [_format(line.difference(metric), "+") for metric in paper.metrics]
+        for p in (line.p_values.get(metric) for metric in paper.metrics):
+            texts.append(MISSING if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}")
+        texts.append(str(len(line.group.runs)) if line.group else MISSING)
+        rows.append((line.name, list(map(Cell, texts))))
     heading = f"{paper.title} ({paper.collection}) beside ours ({section.setting})"
     return Table(heading, columns, rows)
 
 
-def _number_text(value: float | None, sign: str = "") -> str:
+def _format(value: float | None, sign: str = "") -> str:
     return MISSING if value is None else f"{value:{sign}.1f}"
-
-
-def _percent(statistic: Statistic | None) -> str:
-    if statistic is None:
-        return MISSING
-    spread = "" if statistic.std is None else f" ± {statistic.std:.1f}"
-    return f"{statistic.mean:.1f}{spread}"
-
-
-def _p_text(p: float | None) -> str:
-    return MISSING if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def explain_table(paper: Paper, lines: Sequence[Line]) -> list[str]:
@@ -344,31 +334,28 @@ def write_paper_table(comparison: Comparison, paper: Paper, directory: Path) -> 
     """
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
+    sections = comparison.sections
+    if paper.across:  # its rows are of several collections: one table of all
+        setting = "; ".join(section.setting for section in sections)
+        sections = [Section(setting, [group for s in sections for group in s.groups])]
     shown, records = [], []
-    for section in _sections(comparison, paper):
+    for section in sections:
         lines = match_runs(section, paper)
         shown.append((tabulate_paper(section, paper, lines), explain_table(paper, lines)))
         records += [_record(section, line) for line in lines]
-    texts = [text for table, notes in shown for text in (*format_markdown(table), "", *notes, "")]
+    texts = []
+    for table, notes in shown:
+        texts += [*format_markdown(table), "", *map(escape_markdown, notes), ""]
     write_text(directory / "paper_table.md", "\n".join(texts).rstrip() + "\n")
     write_rows(records, directory / "paper_table.csv")
     return shown
 
 
-def _sections(comparison: Comparison, paper: Paper) -> list[Section]:
-    """The comparison's; one of all collections where the paper's rows are of several."""
-    if not paper.across:
-        return comparison.sections
-    setting = "; ".join(section.setting for section in comparison.sections)
-    return [Section(setting, [group for s in comparison.sections for group in s.groups])]
-
-
-def _record(section: Section, line: Line) -> Mapping[str, object]:
+def _record(section: Section, line: Line) -> Row:
     """A line with plain numbers, in percent; nothing where there is none."""
-    record: dict[str, object] = {"setting": section.setting, "system": line.name}
-    record["place"] = line.row.place
+    record = {"setting": section.setting, "system": line.name, "place": line.row.place}
     for metric, value in line.row.values.items():
-        ours = line.ours(metric) or Statistic(None)
+        ours = line.ours[metric] or Statistic(None)
         record |= {f"paper/{metric}": value, metric: ours.mean, f"{metric}/std": ours.std}
         record[f"difference/{metric}"] = line.difference(metric)
         record[f"p/{metric}"] = line.p_values.get(metric)

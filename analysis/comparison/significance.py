@@ -3,8 +3,8 @@
 The values of every test query come from the rankings and judgements that the runs left.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from analysis import metric_names
-from analysis.comparison.comparison import Group, Section
+from analysis.comparison.comparison import Section
 from analysis.metric_names import Statistic
 from analysis.run_folder import Run
 from analysis.statistics import interval
@@ -103,13 +103,13 @@ class Effectiveness:
         notes: why a system is missing.
     """
 
-    statistics: dict[str, dict[str, Statistic]]
+    statistics: dict[str, dict[str, Statistic]] = field(default_factory=dict)
     differences: list[Difference] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def rows(self) -> list[Row]:
         """The differences, for a CSV."""
-        return [dict(vars(difference)) for difference in self.differences]
+        return list(map(asdict, self.differences))
 
 
 def compare_effectiveness(section: Section) -> Effectiveness:
@@ -118,14 +118,8 @@ def compare_effectiveness(section: Section) -> Effectiveness:
     Every system that left its ranking and judgements takes part; judgements that differ from the
     first system's are left out and noted.
     """
-    values, notes = _values_by_query(section.groups)
-    statistics = {label: _statistics(found) for label, found in values.items()}
-    return Effectiveness(statistics, list(_differences(values)), notes)
-
-
-def _values_by_query(groups: Sequence[Group]) -> tuple[dict[str, dict[str, np.ndarray]], list[str]]:
-    found, notes, judged = {}, [], None
-    for group in groups:
+    found, values, judged = Effectiveness(), {}, None
+    for group in section.groups:
         queries = JudgedQueries(group.runs)
         if queries.judgements is None:
             reason = f"a run has no {queries.file} and {JUDGEMENTS}, or seeds were judged apart"
@@ -133,13 +127,16 @@ def _values_by_query(groups: Sequence[Group]) -> tuple[dict[str, dict[str, np.nd
             reason = "judged on other queries than the first system"
         else:
             judged = queries.judgements
-            found[group.label] = queries.values(METRICS)
+            values[group.label] = queries.values(METRICS)
+            found.statistics[group.label] = _bootstrap(values[group.label])
             continue
-        notes.append(f"{group.label}: no intervals and tests, {reason}.")
-    return found, notes
+        found.notes.append(f"{group.label}: no intervals and tests, {reason}.")
+    for metric in METRICS:
+        found.differences += _test_pairs(metric, {a: v[metric] for a, v in values.items()})
+    return found
 
 
-def _statistics(values: dict[str, np.ndarray]) -> dict[str, Statistic]:
+def _bootstrap(values: dict[str, np.ndarray]) -> dict[str, Statistic]:
     columns = torch.tensor(np.stack(list(values.values()), 1))
     bounds = interval(columns, torch.ones_like(columns))
     return {
@@ -148,49 +145,43 @@ def _statistics(values: dict[str, np.ndarray]) -> dict[str, Statistic]:
     }
 
 
-def _differences(values: dict[str, dict[str, np.ndarray]]) -> Iterator[Difference]:
+def _test_pairs(metric: str, values: dict[str, np.ndarray]) -> list[Difference]:
+    """The differences of every two systems; values: label → (Q,)."""
     pairs = list(combinations(values, 2))
-    for metric in METRICS:
-        tested = track(pairs, f"testing {metric_names.label(metric)}", len(pairs))
-        p_values = [randomisation_test(values[a][metric], values[b][metric]) for a, b in tested]
-        for (a, b), p, corrected in zip(pairs, p_values, holm(p_values), strict=True):
-            difference = float(values[a][metric].mean() - values[b][metric].mean())
-            yield Difference(metric, a, b, difference, p, corrected)
+    tested = track(pairs, f"testing {metric_names.label(metric)}", len(pairs))
+    p_values = [randomisation_test(values[a], values[b]) for a, b in tested]
+    return [
+        Difference(metric, a, b, float(values[a].mean() - values[b].mean()), p, corrected)
+        for (a, b), p, corrected in zip(pairs, p_values, holm(p_values), strict=True)
+    ]
 
 
 def tabulate_intervals(found: Effectiveness) -> Table:
     """Rows are systems, columns metrics: "0.600 [0.571, 0.628]", the best in bold."""
     best = {m: max(values[m].mean for values in found.statistics.values()) for m in METRICS}
-    rows = [
-        (label, [_cell(values[m], values[m].mean == best[m]) for m in METRICS])
-        for label, values in found.statistics.items()
-    ]
+    rows = []
+    for label, values in found.statistics.items():
+        texts = [metric_names.text("retrieve", values[metric]) for metric in METRICS]
+        winners = [values[metric].mean == best[metric] for metric in METRICS]
+        rows.append((label, list(map(Cell, texts, winners))))
     heading = "Search, with 95 % intervals over queries"
     return Table(heading, [metric_names.label(metric) for metric in METRICS], rows)
 
 
-def _cell(statistic: Statistic, best: bool) -> Cell:
-    return Cell(metric_names.text("retrieve", statistic), best)
-
-
 def tabulate_differences(found: Effectiveness) -> list[Table]:
     """For each metric a matrix: row minus column, with p; bold where it is below `LEVEL`."""
-    labels = list(found.statistics)
-    tables = []
+    labels, tables = list(found.statistics), []
     for metric in METRICS:
-        known = {(d.first, d.second): d for d in found.differences if d.metric == metric}
-        rows = [(a, [_difference_cell(known, a, b) for b in labels]) for a in labels]
-        heading = f"{metric_names.label(metric)}, row minus column"
-        tables.append(Table(heading, labels, rows))
+        cells = {(label, label): Cell("") for label in labels}
+        for d in (d for d in found.differences if d.metric == metric):
+            cells[d.first, d.second] = _format_difference(d.difference, d.corrected)
+            cells[d.second, d.first] = _format_difference(-d.difference, d.corrected)
+        rows = [(a, [cells[a, b] for b in labels]) for a in labels]
+        tables.append(Table(f"{metric_names.label(metric)}, row minus column", labels, rows))
     return tables
 
 
-def _difference_cell(known: dict[tuple[str, str], Difference], row: str, column: str) -> Cell:
-    if row == column:
-        return Cell("")
-    known_first = (row, column) in known
-    found = known[(row, column) if known_first else (column, row)]
-    p = "p < 0.001" if found.corrected < 0.001 else f"p = {found.corrected:.3f}"
-    difference = found.difference if known_first else -found.difference
-    text = f"{difference:+.3f}" if abs(difference) >= 0.0005 else "0.000"
-    return Cell(f"{text.replace('-', '−')} ({p})", found.corrected < LEVEL)
+def _format_difference(difference: float, p: float) -> Cell:
+    shown = f"{difference:+.3f}" if abs(difference) >= 0.0005 else "0.000"
+    said = "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+    return Cell(f"{shown.replace('-', '−')} ({said})", p < LEVEL)

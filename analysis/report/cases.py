@@ -121,17 +121,40 @@ class AlignedRun:
         return found.get(pair[1], float("-inf"))
 
 
-def open_alignments(run: Run, label: str) -> AlignedRun | None:
-    """Opens the alignments of a run; None where it has none, as a cross-encoder.
+def open_runs(runs: Sequence[tuple[Run, str]]) -> tuple[list[AlignedRun], list[str]]:
+    """Opens the alignments of runs with their labels.
 
-    Raises:
-        FileNotFoundError, ValueError: the store, its vocabulary or the ranking is damaged.
+    Returns:
+        Those that have some (a cross-encoder has none), and a line for each whose alignments
+        cannot be read: a damaged store costs a page its cases, no more.
     """
-    folder, ranking = run.path / "alignments", run.path / RANKING
-    if not folder.is_dir():
-        return None
-    found = Ranking.read(ranking) if ranking.is_file() else None
-    return AlignedRun(label, AlignmentStore(folder), read_vocabulary(folder), found)
+    opened, notes = [], []
+    for run, label in runs:
+        folder, ranking = run.path / "alignments", run.path / RANKING
+        if not folder.is_dir():
+            continue
+        try:
+            found = Ranking.read(ranking) if ranking.is_file() else None
+            store, vocabulary = AlignmentStore(folder), read_vocabulary(folder)
+            opened.append(AlignedRun(label, store, vocabulary, found))
+        except (FileNotFoundError, ValueError) as error:
+            notes.append(f"{label}: its alignments cannot be shown. {error}")
+    return [run for run in opened if len(run.store)], notes
+
+
+def embed_cases(runs: Sequence[AlignedRun], judged: int | None = None) -> Markup | None:
+    """The data of `templates/cases.html`, safe within a script element; None without runs.
+
+    Args:
+        runs: over the same collection. judged: see `build_cases`.
+    """
+    return embed_json(build_cases(runs, judged)) if runs else None
+
+
+def embed_json(data: dict) -> Markup:
+    """JSON that cannot end the script element around it, whatever the texts say."""
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return Markup(text.replace("<", "\\u003c"))
 
 
 def build_cases(
@@ -154,37 +177,35 @@ def build_cases(
     """
     shared = set.intersection(*(set(run.numbers) for run in runs)) or set(runs[0].numbers)
     candidates = [_candidate(runs, pair, judged) for pair in sorted(shared)]
-    lexicons = [_Lexicon(run.vocabulary) for run in runs]
-    cases = [
-        {
-            "group": group,
-            "query": pair[0],
-            "document": pair[1],
-            "views": _views(runs, lexicons, pair),
+    places: list[dict[int, int]] = [{} for _ in runs]  # of each system: token id → place
+    cases = []
+    for pair, group in choose_cases(candidates, each, seed).items():
+        views = {
+            str(number): _view(run, places[number], pair)
+            for number, run in enumerate(runs)
+            if pair in run.numbers
         }
-        for pair, group in choose_cases(candidates, each, seed).items()
-    ]
+        cases.append({"group": group, "query": pair[0], "document": pair[1], "views": views})
     systems = [
         {
             "label": run.label,
             "paradigm": run.paradigm.replace("_", " "),
             "direction": own_direction(run.paradigm),
-            "tokens": lexicon.tokens,
+            "tokens": [run.vocabulary.token(number) for number in used],
         }
-        for run, lexicon in zip(runs, lexicons, strict=True)
+        for run, used in zip(runs, places, strict=True)
     ]
     return {"systems": systems, "cases": cases}
 
 
 def _candidate(runs: Sequence[AlignedRun], pair: Pair, judged: int | None) -> Candidate:
     holding = [run for run in runs if pair in run.numbers and run.ranking is not None]
-    ranks = {
-        paradigm: [run.reciprocal_rank(pair) for run in holding if run.paradigm == paradigm]
+    generative, multi_vector = (
+        [run.reciprocal_rank(pair) for run in holding if run.paradigm == paradigm]
         for paradigm in ("generative", "multi_vector")
-    }
-    difference = (
-        fmean(ranks["generative"]) - fmean(ranks["multi_vector"]) if all(ranks.values()) else None
     )
+    both = generative and multi_vector
+    difference = fmean(generative) - fmean(multi_vector) if both else None
     judges = [run for run in runs[:judged] if run in holding]
     if not judges:
         return Candidate(pair, None, difference=difference)
@@ -192,45 +213,24 @@ def _candidate(runs: Sequence[AlignedRun], pair: Pair, judged: int | None) -> Ca
     return Candidate(pair, success, judges[0].score(pair), difference)
 
 
-class _Lexicon:
-    """The tokens of one system that its cases use, each once."""
-
-    def __init__(self, vocabulary: Vocabulary):
-        self.vocabulary = vocabulary
-        self.places: dict[int, int] = {}
-
-    def places_of(self, ids: Tensor) -> list[int]:
-        return [self.places.setdefault(number, len(self.places)) for number in ids.tolist()]
-
-    @property
-    def tokens(self) -> list[dict[str, Any]]:
-        return [self.vocabulary.token(number) for number in self.places]
-
-
-def _views(
-    runs: Sequence[AlignedRun], lexicons: Sequence[_Lexicon], pair: Pair
-) -> dict[str, dict[str, Any]]:
-    """What every system that holds the pair makes of it; the key is the system's number."""
-    return {
-        str(number): _view(run, lexicon, pair)
-        for number, (run, lexicon) in enumerate(zip(runs, lexicons, strict=True))
-        if pair in run.numbers
-    }
-
-
-def _view(run: AlignedRun, lexicon: _Lexicon, pair: Pair) -> dict[str, Any]:
+def _view(run: AlignedRun, places: dict[int, int], pair: Pair) -> dict[str, Any]:
+    """What a system makes of a pair; tokens that are new to `places` are added to them."""
     layers = run.store.explain(run.numbers[pair]).layers
     # A generative system's own alignment is its directed one.
     own = (OWN,) if own_direction(run.paradigm) == "query_to_document" else ()
     weights = {
         reading: pack_matrices(
-            torch.cat([_matrices(layer, run.paradigm, reading) for layer in layers])
+            torch.cat([_matrices(pair, run.paradigm, reading) for pair in layers])
         )
         for reading in (*DIRECTIONS, *own)
     }
+    query, document = (
+        [places.setdefault(number, len(places)) for number in ids[0].tolist()]
+        for ids in (layers[-1].query_ids, layers[-1].document_ids)
+    )
     return {
-        "query_tokens": lexicon.places_of(layers[-1].query_ids[0]),
-        "document_tokens": lexicon.places_of(layers[-1].document_ids[0]),
+        "query_tokens": query,
+        "document_tokens": document,
         "layers": len(layers),
         "heads": layers[-1].alignment.shape[1],
         "rank": run.rank(pair),
@@ -287,34 +287,3 @@ def pack_matrices(matrices: Tensor) -> dict[str, Any]:
 def _digits(values: Tensor) -> list[float]:
     """Six digits: more than a page shows."""
     return [float(f"{value:.6g}") for value in values.tolist()]
-
-
-def open_runs(runs: Sequence[tuple[Run, str]]) -> tuple[list[AlignedRun], list[str]]:
-    """Opens the alignments of runs with their labels.
-
-    Returns:
-        Those that have some (a cross-encoder has none), and a line for each whose alignments
-        cannot be read: a damaged store costs a page its cases, no more.
-    """
-    opened, notes = [], []
-    for run, label in runs:
-        try:
-            opened.append(open_alignments(run, label))
-        except (FileNotFoundError, ValueError) as error:
-            notes.append(f"{label}: its alignments cannot be shown. {error}")
-    return [run for run in opened if run is not None and len(run.store)], notes
-
-
-def embed_cases(runs: Sequence[AlignedRun], judged: int | None = None) -> Markup | None:
-    """The data of `templates/cases.html`, safe within a script element; None without runs.
-
-    Args:
-        runs: over the same collection. judged: see `analysis.report.cases.build_cases`.
-    """
-    return embed_json(build_cases(runs, judged)) if runs else None
-
-
-def embed_json(data: dict) -> Markup:
-    """JSON that cannot end the script element around it, whatever the texts say."""
-    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return Markup(text.replace("<", "\\u003c"))

@@ -3,21 +3,22 @@
 import base64
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
-from analysis.chapters import of_figure, place, reading, title
-from analysis.comparison.comparison import splits_of
+from analysis import chapters, metric_names
 from analysis.figures import GalleryEntry, read_gallery
+from analysis.metric_names import Statistic
 from analysis.report.cases import embed_cases, open_runs
 from analysis.run_folder import Run, flatten, read_run
-from analysis.tables import list_headlines, tabulate_run
+from analysis.tables import Cell, Table
 from gr_mvdr.files.writing import write_text
 
 Picture = tuple[GalleryEntry, str]
+
 TEMPLATES = Path(__file__).parent / "templates"
+MANY_COLUMNS = 8  # more than these do not fit on a page
 
 
 def write_report(
@@ -40,29 +41,34 @@ def write_report(
             peer was measured on something else.
     """
     read = read_run(run, metrics)
-    others = [_peer(read, Path(peer)) for peer in peers]
-    labelled = zip([read, *others], _labels([read, *others]), strict=True)
-    aligned, notes = open_runs(list(labelled))
+    runs = [read, *(_read_peer(read, Path(peer)) for peer in peers)]
+    systems = [one.system for one in runs]
+    labels = [  # two runs of one system by their folders as well
+        one.system if systems.count(one.system) == 1 else f"{one.system} ({one.path.name})"
+        for one in runs
+    ]
+    aligned, notes = open_runs(list(zip(runs, labels, strict=True)))
     browser = embed_cases(aligned, judged=1)
-    gallery = _gallery(read.path / "figures")
+    figures = read.path / "figures"
+    gallery = [(e, embed_picture(figures / f"{e.name}.png")) for e in read_gallery(figures)]
     tables = tabulate_run(read.metrics)
     return write_page(
         read.path / "report.html",
         "report.html",
         run=read,
-        headlines=list_headlines(read.metrics, splits_of(read.metrics)),
+        headlines=list_headlines(read.metrics),
         metrics=tables,
-        explanations={chapter: reading(chapter) for chapter in tables},
-        figures=_chapters([(entry, image) for entry, image in gallery if not entry.case]),
+        explanations={heading: chapters.reading(heading) for heading in tables},
+        figures=_order_figures([(entry, image) for entry, image in gallery if not entry.case]),
         browser=browser,
         case_notes=notes,
         heatmaps=[] if browser else [(entry, image) for entry, image in gallery if entry.case],
-        provenance=_texts(read.provenance),
-        configuration=_texts(read.config),
+        provenance=_to_texts(read.provenance),
+        configuration=_to_texts(read.config),
     )
 
 
-def _peer(run: Run, path: Path) -> Run:
+def _read_peer(run: Run, path: Path) -> Run:
     peer = read_run(path)
     if (peer.setting, peer.fingerprint) != (run.setting, run.fingerprint):
         raise ValueError(
@@ -72,35 +78,54 @@ def _peer(run: Run, path: Path) -> Run:
     return peer
 
 
-def _labels(runs: Sequence[Run]) -> list[str]:
-    """Systems by name; two runs of one system by their folders as well."""
-    systems = [run.system for run in runs]
-    return [
-        run.system if systems.count(run.system) == 1 else f"{run.system} ({run.path.name})"
-        for run in runs
-    ]
-
-
-def _gallery(directory: Path) -> list[Picture]:
-    return [
-        (entry, embed_picture(directory / f"{entry.name}.png")) for entry in read_gallery(directory)
-    ]
-
-
-def _chapters(gallery: Sequence[Picture]) -> dict[str, list[Picture]]:
-    """Figures under the headings of their measurements, in the order of the pages."""
-    chapters = defaultdict(list)
+def _order_figures(gallery: Sequence[Picture]) -> dict[str, list[Picture]]:
+    """Figures under the headings of their chapters, in the order of the pages."""
+    found = defaultdict(list)
     for entry, image in gallery:
-        chapters[of_figure(entry.name)].append((entry, image))
-    ordered = sorted(chapters, key=place)
-    return {title(name): chapters[name] for name in ordered}
+        found[chapters.of_figure(entry.name)].append((entry, image))
+    return {chapters.title(name): found[name] for name in sorted(found, key=chapters.place)}
 
 
-def _texts(nested: dict[str, Any]) -> dict[str, str]:
+def _to_texts(nested: dict[str, Any]) -> dict[str, str]:
     return {
         key: ", ".join(map(str, value)) if isinstance(value, list) else str(value)
         for key, value in flatten(nested).items()
     }
+
+
+def list_headlines(metrics: Mapping[str, float]) -> list[tuple[str, str]]:
+    """The metrics of one run that matter: name and value."""
+    found = metric_names.join_intervals(metrics)
+    ordered = sorted(found, key=metric_names.order)
+    keys = metric_names.headlines(ordered, metric_names.find_splits(metrics))
+    return [(metric_names.full_label(key), metric_names.text(key, found[key])) for key in keys]
+
+
+def tabulate_run(metrics: Mapping[str, float]) -> dict[str, list[Table]]:
+    """The metrics of one run, chapter by chapter; IDF bins have a table of their own."""
+    statistics = metric_names.join_intervals(metrics)
+    keys = sorted(statistics, key=metric_names.order)
+    tables = defaultdict(list)
+    for _, inside in groupby(keys, metric_names.table):
+        inside = list(inside)
+        chapter = metric_names.chapter(inside[0])
+        tables[chapter].append(_tabulate_chapter(chapter, statistics, inside))
+    return tables
+
+
+def _tabulate_chapter(chapter: str, statistics: dict[str, Statistic], keys: list[str]) -> Table:
+    """Sections as rows and labels as columns, both in their first order; turned if that is wide."""
+    columns = list(dict.fromkeys(map(metric_names.label, keys)))
+    names = list(dict.fromkeys(map(metric_names.section, keys)))
+    missing, cells = Cell(metric_names.MISSING), {}
+    for key in keys:
+        value = Cell(metric_names.text(key, statistics[key]))
+        cells[metric_names.section(key), metric_names.label(key)] = value
+    if len(columns) > max(MANY_COLUMNS, len(names)):
+        rows = [(c, [cells.get((name, c), missing) for name in names]) for c in columns]
+        return Table(chapter, names, rows)
+    rows = [(name, [cells.get((name, c), missing) for c in columns]) for name in names]
+    return Table(chapter, columns, rows)
 
 
 def embed_picture(path: Path) -> str:
@@ -116,6 +141,8 @@ def write_page(path: Path, template: str, **values: Any) -> Path:
         template: a file of `analysis/report/templates`.
         values: what the template shows; texts are escaped.
     """
+    import jinja2
+
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,

@@ -5,26 +5,30 @@ retrieved once, every strategy scores them from the index's vectors, and nothing
 """
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
+from torch import nn
 
-from analysis.evaluation import average_metrics, drop_own_hits, judge
+from analysis.analysis import Findings
+from analysis.evaluation import QueryMetrics, average_metrics, drop_own_hits, judge
 from analysis.figures import COLOURS, PAGE_WIDTH, PANEL_HEIGHT, STYLE, GalleryEntry
 from analysis.metric_names import MISSING, Statistic
-from analysis.studies.study import Findings
 from analysis.tables import Cell, Row, Table
+from data_modules.module import RetrievalDataModule
 from gr_mvdr.alignment import TopK, TopP
 from gr_mvdr.parts import part
 from gr_mvdr.progress import track
 from gr_mvdr.scoring import Scoring
+from models.base import System
+from models.multi_vector import MultiVector
 
 CHOSEN_BY = "ndcg@10"
 CAPTION = (
@@ -47,7 +51,7 @@ class Strategy:
         return f"top-k={self.k}" if self.p is None else f"top-p={self.p:.1%}"
 
     @property
-    def alignment(self) -> Any:
+    def alignment(self) -> TopK | TopP:
         return TopK(self.k) if self.p is None else TopP(self.p)
 
 
@@ -101,7 +105,7 @@ class Adaptation:
         self.folds_of, self.depth, self.search = list(folds_of), depth, dict(search or {})
         self.split, self.seed = split, seed
 
-    def check(self, model: Any) -> None:
+    def check(self, model: System) -> None:
         """Refuses a model that cannot score candidates under another alignment."""
         if not hasattr(model, "rerank_encoded"):
             raise ValueError(
@@ -110,12 +114,10 @@ class Adaptation:
             )
         model.search.changed(**self.search)
 
-    def __call__(self, model: Any, data: Any, run: Path) -> Findings:
-        """Scores every strategy, and lets the folds choose.
-
-        Args:
-            model: a multi-vector system whose index is built; data: a `RetrievalDataModule`.
-        """
+    def __call__(
+        self, model: MultiVector, data: RetrievalDataModule, run: Path
+    ) -> tuple[Findings, Table]:
+        """Scores every strategy with a model whose index is built, and lets the folds choose."""
         split = self.split or data.test_splits[0]
         queries = data.test_queries(split)
         qrels = data.judgements(split, queries)
@@ -130,10 +132,12 @@ class Adaptation:
                 found = model.rerank_encoded(encoded, candidates, scoring)
             scores[strategy] = judge(found, data, split, queries, [CHOSEN_BY])
             calls[strategy] = counter[0]
-        folds = self._folds(list(qrels), scores)
-        return _findings(scores, calls, folds, f"{data.collection.name} ({split})")
+        folds = self._draw_folds(list(qrels), scores)
+        return _summarise(scores, calls, folds, f"{data.collection.name} ({split})")
 
-    def _folds(self, queries: Sequence[str], scores: dict) -> list[Fold]:
+    def _draw_folds(
+        self, queries: Sequence[str], scores: Mapping[Strategy, QueryMetrics]
+    ) -> list[Fold]:
         """All folds of all sizes; queries that do not fill a fold choose nothing."""
         order = np.random.default_rng(self.seed).permutation(len(queries))
         folds = []
@@ -147,11 +151,11 @@ class Adaptation:
                 continue
             for number in range(len(queries) // size):
                 own = {queries[i] for i in order[number * size : (number + 1) * size]}
-                folds.append(_fold(size, number, own, scores))
+                folds.append(_choose(size, number, own, scores))
         return folds
 
 
-def _fold(size: int, number: int, own: set[str], scores: dict) -> Fold:
+def _choose(size: int, number: int, own: set[str], scores: Mapping[Strategy, QueryMetrics]) -> Fold:
     """What a fold's queries choose, and its metrics on the queries outside."""
     worth = {
         strategy: fmean(values[query][CHOSEN_BY] for query in sorted(own))
@@ -163,7 +167,7 @@ def _fold(size: int, number: int, own: set[str], scores: dict) -> Fold:
 
 
 @contextmanager
-def count_calls(module: Any):
+def count_calls(module: nn.Module) -> Iterator[list[int]]:
     """Counts a module's forward passes: yields a list of one number."""
     counter = [0]
 
@@ -177,66 +181,53 @@ def count_calls(module: Any):
         handle.remove()
 
 
-def _findings(scores: dict, calls: dict, folds: Sequence[Fold], setting: str) -> Findings:
-    grid = {strategy: average_metrics(values) for strategy, values in scores.items()}
-    few = {size: _spread([f for f in folds if f.size == size]) for size in _sizes(folds)}
-    rows: list[Row] = [
-        _identity(strategy) | grid[strategy] | {"cost/encoder_calls": calls[strategy]}
-        for strategy in scores
-    ]
-    for size, statistics in few.items():
+def _summarise(
+    scores: Mapping[Strategy, QueryMetrics],
+    calls: Mapping[Strategy, int],
+    folds: Sequence[Fold],
+    setting: str,
+) -> tuple[Findings, Table]:
+    """The grid's rows, then those of each size of folds: mean and deviation over its folds."""
+    rows: list[Row] = []
+    for strategy, values in scores.items():
+        options = {"k": strategy.k, "p": strategy.p}
+        row = {"strategy": strategy.name} | {k: v for k, v in options.items() if v is not None}
+        rows.append(row | average_metrics(values) | {"cost/encoder_calls": calls[strategy]})
+    grid = {row["strategy"]: row[CHOSEN_BY] for row in rows}
+    few, tables = {}, {"study": rows}
+    for size in dict.fromkeys(fold.size for fold in folds):
+        rests = [fold.rest for fold in folds if fold.size == size]
         row = {"strategy": f"few-shot {size}", "folds_of": size}
-        for metric, statistic in statistics.items():
+        for metric in rests[0]:
+            statistic = Statistic.over([rest[metric] for rest in rests])
             row |= {metric: statistic.mean, f"{metric}/std": statistic.std}
+            if metric == CHOSEN_BY:
+                few[size] = statistic
         rows.append(row)
+    if folds:
+        tables["study_folds"] = [
+            {"folds_of": fold.size, "fold": fold.number, "chosen": fold.strategy.name}
+            | {f"own/{CHOSEN_BY}": fold.own}
+            | fold.rest
+            for fold in folds
+        ]
     metrics = {
-        f"analysis/adaptation/few_shot_{size}/{CHOSEN_BY}": statistics[CHOSEN_BY].mean
-        for size, statistics in few.items()
+        f"analysis/adaptation/few_shot_{size}/{CHOSEN_BY}": statistic.mean
+        for size, statistic in few.items()
     }
     metrics["analysis/adaptation/encoder_calls"] = sum(calls.values())
-    chosen = {strategy.name: values[CHOSEN_BY] for strategy, values in grid.items()}
-    shown = {size: statistics[CHOSEN_BY] for size, statistics in few.items()}
     entry = GalleryEntry("study", "Few-shot alignment adaptation", CAPTION)
-    return Findings(
-        rows,
-        _table(chosen, shown, setting),
-        draw_adaptation(chosen, shown, setting),
-        entry,
-        metrics,
-        {"study_folds": list(map(_fold_row, folds))} if folds else {},
-    )
+    figures = [(draw_adaptation(grid, few, setting), entry)]
+    return Findings(metrics, tables, figures), _tabulate(grid, few, setting)
 
 
-def _sizes(folds: Sequence[Fold]) -> list[int]:
-    return list(dict.fromkeys(fold.size for fold in folds))
-
-
-def _spread(folds: Sequence[Fold]) -> dict[str, Statistic]:
-    """Mean and sample standard deviation over folds of the queries outside of each."""
-    values = {metric: [fold.rest[metric] for fold in folds] for metric in folds[0].rest}
-    return {
-        metric: Statistic(fmean(found), stdev(found) if len(found) > 1 else None)
-        for metric, found in values.items()
-    }
-
-
-def _identity(strategy: Strategy) -> Row:
-    row = {"strategy": strategy.name, "k": strategy.k, "p": strategy.p}
-    return {key: value for key, value in row.items() if value is not None}
-
-
-def _fold_row(fold: Fold) -> Row:
-    identity = {"folds_of": fold.size, "fold": fold.number, "chosen": fold.strategy.name}
-    return identity | {f"own/{CHOSEN_BY}": fold.own} | fold.rest
-
-
-def _table(grid: dict[str, float], few: dict[int, Statistic], setting: str) -> Table:
-    """One row as in the paper's Table 3, with Table 2's few-shot columns beside, in percent."""
-    columns = [*grid, *(f"few-shot {size}" for size in few)]
+def _tabulate(grid: Mapping[str, float], few_shot: Mapping[int, Statistic], setting: str) -> Table:
+    """One row as in the paper's Table 3, then Table 2's few-shot columns, in percent."""
     cells = [Cell(f"{100 * value:.1f}", value == max(grid.values())) for value in grid.values()]
-    for statistic in few.values():
+    for statistic in few_shot.values():
         std = MISSING if statistic.std is None else f"{100 * statistic.std:.1f}"
         cells.append(Cell(f"{100 * statistic.mean:.1f} ± {std}"))
+    columns = [*grid, *(f"few-shot {size}" for size in few_shot)]
     return Table("nDCG@10 under other alignments", columns, [(setting, cells)], corner="collection")
 
 

@@ -5,18 +5,22 @@ import warnings
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any
 
+from analysis.analysis import Findings
 from analysis.evaluation import average_metrics, judge, measure_index_bytes
 from analysis.figures import GalleryEntry
 from analysis.studies.curves import Curves, draw_curves
-from analysis.studies.study import Findings, tabulate_study
-from analysis.tables import Row
+from analysis.studies.study import tabulate_study
+from analysis.tables import Row, Table
+from data_modules.module import RetrievalDataModule
 from gr_mvdr.evaluation.metrics import METRICS, rank_of
 from gr_mvdr.evaluation.ranking import Ranking, recall_of_exact
 from gr_mvdr.parts import part
 from gr_mvdr.progress import track
 from gr_mvdr.token_index.costs import SearchCosts
+from gr_mvdr.token_vectors import TokenVectors
+from models.base import System
+from models.multi_vector import MultiVector
 
 # Places of a ranking that are held against the exact search's.
 FIRST = 10
@@ -69,7 +73,7 @@ class SearchGrid:
             for values in product(*grid.values())
         ]
 
-    def check(self, model: Any) -> None:
+    def check(self, model: System) -> None:
         """Refuses a model without a token index, and settings that its search does not know."""
         if not hasattr(model, "retrieve_encoded"):
             raise ValueError(
@@ -79,12 +83,13 @@ class SearchGrid:
         for setting in self.settings:
             model.search.changed(**setting)
 
-    def __call__(self, model: Any, data: Any, run: Path) -> Findings:
+    def __call__(
+        self, model: MultiVector, data: RetrievalDataModule, run: Path
+    ) -> tuple[Findings, Table]:
         """Searches under every setting.
 
         Args:
-            model: a multi-vector system whose index is built; data: a `RetrievalDataModule`.
-            run: the run's folder, which holds `index/`.
+            model: its index is built. run: the run's folder, which holds `index/`.
 
         Raises:
             ValueError: no setting could be searched under.
@@ -99,39 +104,35 @@ class SearchGrid:
         rows = []
         for setting in track(self.settings, "searching under every setting"):
             try:
-                ranking, costs = self._searched(model, encoded, setting, depth, run)
+                ranking, costs = _search(model, encoded, setting, depth)
             except ValueError as error:  # such as more neighbours than the index has tokens
                 warnings.warn(f"study: {setting} left out: {error}", stacklevel=2)
                 continue
-            quality = average_metrics(
-                judge(ranking, data, split, queries, METRICS)
-            )  # curves may name these
+            costs["cost/index_bytes"] = measure_index_bytes(run / "index")
+            # The curves may name any of the usual metrics.
+            quality = average_metrics(judge(ranking, data, split, queries, METRICS))
             quality[f"recall_of_exact@{FIRST}"] = recall_of_exact(exact, ranking, FIRST)
             rows.append(setting | quality | costs)
-        return self._findings(rows, f"{data.collection.name} ({split}), {len(encoded):,} queries")
-
-    def _searched(
-        self, model: Any, encoded: Sequence, setting: Row, depth: int, run: Path
-    ) -> tuple[Ranking, dict[str, float]]:
-        """The ranking under one setting, and what a query costs."""
-        # What a setting needs is made before the clock starts.
-        model.retrieve_encoded(encoded[:1], depth, **setting)
-        before = dict(vars(model.searcher.costs))
-        start = time.perf_counter()
-        ranking = model.retrieve_encoded(encoded, depth, **setting)
-        milliseconds = 1000 * (time.perf_counter() - start)
-        counted = {key: value - before[key] for key, value in vars(model.searcher.costs).items()}
-        costs = {"cost/query_ms": milliseconds / len(encoded)} | SearchCosts(**counted).metrics()
-        costs["cost/bytes_per_token"] = model.searcher.bytes_per_token
-        costs["cost/index_bytes"] = measure_index_bytes(run / "index")
-        return ranking, costs
-
-    def _findings(self, rows: list[Row], setting: str) -> Findings:
         if not rows:
             raise ValueError("study.settings: none of them fits this index")
+        setting = f"{data.collection.name} ({split}), {len(encoded):,} queries"
         caption = self.curves.caption or "One point for each setting of the search."
         entry = GalleryEntry("study", self.curves.title, f"{caption} {setting}.")
         figure = draw_curves(self.curves, rows, setting)
-        return Findings(
-            rows, tabulate_study(rows, f"{self.curves.title}: {setting}"), figure, entry
-        )
+        table = tabulate_study(rows, f"{self.curves.title}: {setting}")
+        return Findings(tables={"study": rows}, figures=[(figure, entry)]), table
+
+
+def _search(
+    model: MultiVector, encoded: Sequence[tuple[str, TokenVectors]], setting: Row, depth: int
+) -> tuple[Ranking, dict[str, float]]:
+    """The ranking under one setting, and what a query costs."""
+    # What a setting needs is made before the clock starts.
+    model.retrieve_encoded(encoded[:1], depth, **setting)
+    before = dict(vars(model.searcher.costs))
+    start = time.perf_counter()
+    ranking = model.retrieve_encoded(encoded, depth, **setting)
+    milliseconds = 1000 * (time.perf_counter() - start)
+    counted = {key: value - before[key] for key, value in vars(model.searcher.costs).items()}
+    costs = {"cost/query_ms": milliseconds / len(encoded)} | SearchCosts(**counted).metrics()
+    return ranking, costs | {"cost/bytes_per_token": model.searcher.bytes_per_token}

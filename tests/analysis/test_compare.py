@@ -10,10 +10,9 @@ from omegaconf import OmegaConf
 
 from analysis import metric_names
 from analysis.compare import compare, main
-from analysis.comparison.comparison import compare_runs
+from analysis.comparison.comparison import compare_runs, summarise_section, tabulate_section
 from analysis.metric_names import Statistic
 from analysis.sweep import CompareRuns
-from analysis.tables import summarise_section, tabulate_section
 from gr_mvdr.evaluation.metrics import METRICS
 
 ROOT = Path(__file__).parents[2]

@@ -9,10 +9,9 @@ import torch
 from analysis import metric_names, search_trace
 from analysis.analyse import analyse_run, write_findings
 from analysis.figures import Gallery, GalleryEntry, read_gallery
-from analysis.report.report import write_report
+from analysis.report.report import tabulate_run, write_report
 from analysis.search_diagnostics import SearchDiagnostics, outcome, search_errors, search_figure
 from analysis.search_trace import SearchTrace
-from analysis.tables import tabulate_run
 from gr_mvdr.decoding.beam_search import beam_search
 from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.evaluation.metrics import evaluate

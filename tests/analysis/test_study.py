@@ -5,18 +5,18 @@ import pytest
 from matplotlib.figure import Figure
 from omegaconf import OmegaConf
 
-from analysis.figures import GalleryEntry, read_gallery
+from analysis.analysis import Findings
+from analysis.figures import Gallery, GalleryEntry, read_gallery
 from analysis.metric_names import Statistic
 from analysis.studies.study import (
-    Findings,
     average_seeds,
     check_study,
     order_columns,
-    read_rows,
     run_study,
     tabulate_study,
     write_study,
 )
+from analysis.tables import read_rows
 
 ROWS = [
     {"mode": "gather", "neighbours": 10, "mrr@10": 0.5, "cost/query_ms": 1.25},
@@ -41,7 +41,8 @@ class CountingStudy:
         entry = GalleryEntry("study", "Title", "Caption")
         metrics = {"analysis/study/settings": len(rows)}
         table = tabulate_study(rows, "heading")
-        return Findings(rows, table, Figure(), entry, metrics, {"study_more": [{"a": 1}]})
+        tables = {"study": rows, "study_more": [{"a": 1}]}
+        return Findings(metrics, tables, [(Figure(), entry)]), table
 
 
 @pytest.fixture
@@ -79,8 +80,6 @@ def test_a_study_leaves_a_table_a_figure_and_its_metrics(settings, tmp_path):
 
 
 def test_a_study_keeps_the_figures_that_a_run_has(settings, tmp_path):
-    from analysis.figures import Gallery
-
     Gallery(tmp_path / "figures").add(Figure(), GalleryEntry("other", "t", "c"))
     run_study(settings, MODEL, "data", tmp_path)
     assert [e.name for e in read_gallery(tmp_path / "figures")] == ["other", "study"]
