@@ -84,7 +84,13 @@ class QueryGenerator(GenerativeSystem):
         directory = Path(directory or temporary_folder("doc2query"))
         directory.mkdir(parents=True, exist_ok=True)
         queries = list(self.generate(documents))
-        write_pseudo_queries(directory / PSEUDO_QUERIES, documents["id"][:], queries)
+        rows = zip(documents["id"][:], queries, strict=True)
+        lines = ({"document_id": name, "queries": found} for name, found in rows)
+        with (
+            new_file(directory / PSEUDO_QUERIES) as partial,
+            partial.open("w", encoding="utf-8") as file,
+        ):
+            file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
         texts = zip(documents["text"][:], queries, strict=True)
         terms = [split_words(" ".join([text, *found])) for text, found in texts]
         self.bm25 = BM25Index(documents["id"][:], terms)
@@ -146,11 +152,3 @@ def _swapped(batch: PairBatch) -> PairBatch:
         document_mask=batch.query_mask,
         document_index=batch.document_index,
     )
-
-
-def write_pseudo_queries(path: Path, ids: Sequence[str], queries: Sequence[Sequence[str]]) -> None:
-    """One JSON line a document: {"document_id": …, "queries": […]}."""
-    with new_file(path) as partial, partial.open("w", encoding="utf-8") as file:
-        for identifier, found in zip(ids, queries, strict=True):
-            row = {"document_id": identifier, "queries": list(found)}
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")

@@ -80,12 +80,8 @@ def score_documents(
         best = np.argsort(-unigrams, kind="stable")[: len(log_probs)].tolist()
         added = {(token,): unigrams[token] for token in best}
     ranked = rank_keys(index, log_probs, added, options)
-    is_rare = ranked.high - ranked.low <= options.max_occurrences_1
-    rare = _rare_matches(index, ranked, np.flatnonzero(is_rare))
-    chosen = _best_documents(ranked, rare, options)
-    texts = _Texts.of(index, chosen)
-    found = _complete_evidence(ranked, is_rare, rare, texts, options.beta)
-    scores = found.scores + _unigram_scores(texts, found, unigrams, options.beta)
+    chosen = _best_documents(index, ranked, options)
+    scores = _complete_scores(index, ranked, chosen, unigrams, options.beta)
     order = np.argsort(-scores, kind="stable")
     return dict(zip(chosen[order].tolist(), scores[order].tolist(), strict=True))
 
@@ -285,82 +281,48 @@ def _leftmost(places: np.ndarray, free: np.ndarray, length: int) -> np.ndarray:
     return chosen
 
 
-# Stage 1: the documents that rare keys reach ----------------------------------------------------
+# The two stages ---------------------------------------------------------------------------------
 
 
-def _rare_matches(index: NgramIndex, keys: Keys, rare: np.ndarray) -> Matches:
-    """Every place of the rare keys in the whole corpus."""
+def _best_documents(index: NgramIndex, keys: Keys, options: Parameters) -> np.ndarray:
+    """Stage 1: the numbers of the documents that the rare keys score best, ascending."""
+    rare = np.flatnonzero(keys.high - keys.low <= options.max_occurrences_1)
     row, entry = ragged_range(keys.low[rare], keys.high[rare])
     both = np.sort((rare[row] << 32) | index.suffixes[entry])
     key, place = both >> 32, both & 0xFFFFFFFF
-    return Matches(key, place, index.documents_at(place), index.n_documents, len(index.text))
-
-
-def _best_documents(keys: Keys, rare: Matches, options: Parameters) -> np.ndarray:
-    """The numbers of the documents that the rare keys score best, ascending."""
-    reached = np.flatnonzero(np.bincount(rare.document, minlength=rare.n_documents))
-    place_of = np.empty(rare.n_documents, np.int64)
-    place_of[reached] = np.arange(len(reached))
-    matches = Matches(rare.key, rare.place, place_of[rare.document], len(reached), rare.n_places)
+    document = index.documents_at(place)
+    reached = np.flatnonzero(np.bincount(document, minlength=index.n_documents))
+    number_of = np.empty(index.n_documents, np.int64)  # among those reached
+    number_of[reached] = np.arange(len(reached))
+    matches = Matches(key, place, number_of[document], len(reached), len(index.text))
     scores = gather_evidence(keys, matches, options.beta).scores
 
     def id_of(place: int) -> Any:  # without ids, names that fall as the numbers rise
         number = reached[place]
         return -number if options.document_ids is None else options.document_ids[number]
 
-    best = best_places(scores, options.n_docs_complete_score, id_of)
-    return np.sort(reached[best])
+    return np.sort(reached[best_places(scores, options.n_docs_complete_score, id_of)])
 
 
-# Stage 2: the complete score of the chosen documents --------------------------------------------
+def _complete_scores(
+    index: NgramIndex, keys: Keys, chosen: np.ndarray, unigrams: np.ndarray, beta: float
+) -> np.ndarray:
+    """Stage 2: (D,) the chosen documents' scores by all keys, then unigrams, on their own text."""
+    bounds = zip(index.starts[chosen].tolist(), index.starts[chosen + 1].tolist(), strict=True)
+    tokens = np.concatenate([index.text[:0], *(index.text[start:end] for start, end in bounds)])
+    # The terminator becomes the corpus's largest token + 1, which no key has.
+    tokens = np.minimum(tokens, tokens.dtype.type(index.tokens[-1] + 1))
+    document = np.repeat(np.arange(len(chosen)), np.diff(index.starts)[chosen])
+    key, place = _find(keys.ngrams, tokens)
+    matches = Matches(key, place, document[place], len(chosen), len(tokens))
+    found = gather_evidence(keys, matches, beta)
+    return found.scores + _unigram_scores(tokens, document, found, unigrams, beta)
 
 
-@dataclass(frozen=True)
-class _Texts:
-    """The texts of D chosen documents, one after the other, T tokens in all.
-
-    chosen: (D,) int64; tokens: (T,), the terminator is the corpus's largest token + 1; document:
-    (T,) int64, 0 … D − 1; shift: (documents of the corpus,) int64, how far a chosen one was moved.
-    """
-
-    chosen: np.ndarray
-    tokens: np.ndarray
-    document: np.ndarray
-    shift: np.ndarray
-
-    @classmethod
-    def of(cls, index: NgramIndex, chosen: np.ndarray) -> "_Texts":
-        lengths = np.diff(index.starts)[chosen]
-        bounds = zip(index.starts[chosen].tolist(), index.starts[chosen + 1].tolist(), strict=True)
-        tokens = np.concatenate([index.text[:0], *(index.text[start:end] for start, end in bounds)])
-        shift = np.full(index.n_documents, -1)
-        shift[chosen] = index.starts[chosen] - (np.cumsum(lengths) - lengths)
-        return cls(
-            tokens=np.minimum(tokens, tokens.dtype.type(index.tokens[-1] + 1)),
-            document=np.repeat(np.arange(len(chosen)), lengths),
-            shift=shift,
-            chosen=chosen,
-        )
-
-
-def _complete_evidence(
-    keys: Keys, is_rare: np.ndarray, rare: Matches, texts: _Texts, beta: float
-) -> Evidence:
-    """What all keys, rare and frequent, add to the chosen documents."""
-    inside = np.flatnonzero(np.isin(rare.document, texts.chosen))
-    frequent_key, frequent_place = _find(keys, np.flatnonzero(~is_rare), texts.tokens)
-    key = np.append(rare.key[inside], frequent_key)
-    place = np.append(rare.place[inside] - texts.shift[rare.document[inside]], frequent_place)
-    order = np.argsort(key, kind="stable")  # each key's places are in order already
-    key, place = key[order], place[order]
-    counts = len(texts.chosen), len(texts.tokens)
-    return gather_evidence(keys, Matches(key, place, texts.document[place], *counts), beta)
-
-
-def _find(keys: Keys, which: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Every place of the given keys in a text: keys and places."""
-    firsts, group_of_key = np.unique(
-        np.array([keys.ngrams[k][0] for k in which], np.int64), return_inverse=True
+def _find(ngrams: list[tuple[int, ...]], tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Every place of n-grams in a text: their numbers and the places, n-gram after n-gram."""
+    firsts, group_of_ngram = np.unique(
+        np.array([ngram[0] for ngram in ngrams], np.int64), return_inverse=True
     )
     group_of = np.full(
         max(tokens.max(initial=0), firsts.max(initial=0)) + 1, len(firsts), np.uint16
@@ -371,16 +333,17 @@ def _find(keys: Keys, which: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarray
     starts = starts[np.argsort(group[starts], kind="stable")]
     bounds = np.searchsorted(group[starts], np.arange(len(firsts) + 1))
     found = [np.empty(0, np.int64)]
-    for k, g in zip(which, group_of_key, strict=True):
+    for ngram, g in zip(ngrams, group_of_ngram, strict=True):
         places = starts[bounds[g] : bounds[g + 1]]
-        for t, token in enumerate(keys.ngrams[k][1:], start=1):
+        for t, token in enumerate(ngram[1:], start=1):
             places = places[tokens[places + t] == token]
         found.append(places)
-    return np.repeat(which, [len(places) for places in found[1:]]), np.concatenate(found)
+    counts = [len(places) for places in found[1:]]
+    return np.repeat(np.arange(len(ngrams)), counts), np.concatenate(found)
 
 
 def _unigram_scores(
-    texts: _Texts, found: Evidence, unigrams: np.ndarray, beta: float
+    tokens: np.ndarray, document_of: np.ndarray, found: Evidence, unigrams: np.ndarray, beta: float
 ) -> np.ndarray:
     """What free places add: each token type once a document, reduced if a key has covered it."""
     types = np.flatnonzero(unigrams)
@@ -388,9 +351,9 @@ def _unigram_scores(
         return np.zeros_like(found.scores)
     column_of = np.full(len(unigrams), -1)
     column_of[types] = np.arange(len(types))
-    free = np.flatnonzero((unigrams > 0)[texts.tokens] & ~found.taken)
+    free = np.flatnonzero((unigrams > 0)[tokens] & ~found.taken)
     present = np.zeros(len(found.scores) * len(types), bool)
-    present[texts.document[free] * len(types) + column_of[texts.tokens[free]]] = True
+    present[document_of[free] * len(types) + column_of[tokens[free]]] = True
     covered = np.zeros_like(present)
     known = unigrams[found.token] > 0
     covered[found.document[known] * len(types) + column_of[found.token[known]]] = True

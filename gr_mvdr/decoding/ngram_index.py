@@ -89,11 +89,7 @@ class NgramIndex:
         return cls(text, starts, suffixes, common_prefixes(text, suffixes, depth), depth)
 
     def save(self, path: str | Path) -> None:
-        """Writes the index as the new folder `path`.
-
-        Raises:
-            ValueError: `path` exists.
-        """
+        """Writes the index as the new folder `path`; raises ValueError if it exists."""
         arrays = {name: getattr(self, name) for name in _ARRAYS}
         write_arrays(Path(path), arrays, {"depth": self.depth})
 
@@ -118,7 +114,6 @@ class NgramIndex:
 
     @property
     def n_documents(self) -> int:
-        """The number of documents."""
         return len(self.starts) - 1
 
     def sequence(self, document: int) -> np.ndarray:
@@ -142,12 +137,6 @@ class NgramIndex:
     def documents(self, ngram: Sequence[int]) -> np.ndarray:
         """The distinct numbers of the documents that hold the n-gram, ascending, int64."""
         return np.unique(self.documents_at(self.positions(ngram)))
-
-    def occurrences(self, ngram: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        """Every place of the n-gram: document numbers and offsets in these documents, int64."""
-        positions = np.sort(self.positions(ngram))
-        documents = self.documents_at(positions)
-        return documents, positions - self.starts[documents]
 
     def documents_at(self, positions: np.ndarray) -> np.ndarray:
         """The numbers of the documents that hold these places of `text`."""
@@ -199,15 +188,10 @@ class NgramIndex:
     # The constraint of a search: all hypotheses at once --------------------------------------
 
     def root(self, batch: int, device: torch.device | str) -> Intervals:
-        """`batch` empty prefixes."""
         return Intervals(np.zeros(batch, np.int64), np.full(batch, len(self), np.int64), 0, device)
 
     def expand(self, state: Intervals) -> Successors:
-        """The distinct tokens that follow each prefix, and the prefixes they make.
-
-        Raises:
-            ValueError: the prefixes are as long as the index is deep.
-        """
+        """The distinct tokens that follow each prefix; ValueError at the depth of the index."""
         if state.depth >= self.depth:
             raise ValueError(
                 f"length={state.depth + 1}: an index of depth {self.depth} cannot constrain longer "
@@ -294,11 +278,11 @@ def sort_suffixes(text: np.ndarray, starts: np.ndarray, depth: int) -> np.ndarra
     """The suffix array of a joined text, ordered by `depth` tokens and then by place.
 
     As many tokens as fit are packed in one 64-bit key for the first sort; each further sort then
-    doubles the order's depth, and touches only the suffixes that are not yet told apart.
+    doubles the order's depth, and touches only the suffixes that are not yet told apart. Suffixes
+    are compared up to the terminator, which is larger than every token: never across a document.
 
     Args:
-        text, starts: as `join` returns them.
-        depth: compare so many tokens.
+        text, starts: as `join` returns them; depth: compare so many tokens.
     Returns:
         (tokens,) int32, the places in `text`; terminators are no suffixes.
     """

@@ -45,7 +45,9 @@ class Trie:
     ):
         self.first_child, self.token = first_child, token
         self.documents, self.first_document = documents, first_document
-        self.depth = _depth(first_child)
+        self.depth, level = 0, first_child[:2]
+        while level[0] < level[1]:  # the children of a level are the next one
+            self.depth, level = self.depth + 1, first_child[level]
         self._width = int(token.max()) + 1
         self._tensors: dict[tuple[str, torch.device], Tensor] = {}
 
@@ -84,12 +86,10 @@ class Trie:
         )
 
     def save(self, path: str | Path, collection: str) -> None:
-        """Writes the trie as the new folder `path`.
+        """Writes the trie as the new folder `path`; raises ValueError if it exists.
 
         Args:
             collection: the hash of the collection whose document numbers the trie holds.
-        Raises:
-            ValueError: `path` exists.
         """
         arrays = {name: getattr(self, name) for name in _ARRAYS}
         write_arrays(Path(path), arrays, {"collection": collection})
@@ -114,16 +114,6 @@ class Trie:
     def __len__(self) -> int:
         """The number of nodes."""
         return len(self.token)
-
-    @property
-    def n_documents(self) -> int:
-        """The number of documents that have an identifier."""
-        return len(self.documents)
-
-    @property
-    def n_identifiers(self) -> int:
-        """The number of distinct identifiers."""
-        return int(np.count_nonzero(np.diff(self.first_document)))
 
     def documents_at(self, node: int) -> np.ndarray:
         """The numbers of the documents whose identifier ends at the node, ascending, int64."""
@@ -211,11 +201,3 @@ def _check_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
     check_offsets(first_document, 0, len(documents), nodes, path / "first_document.npy")
     fits = documents.dtype == np.int64 and len(documents) and documents.min() >= 0
     check(fits, path / "documents.npy", "must hold document numbers, int64")
-
-
-def _depth(first_child: np.ndarray) -> int:
-    """The number of levels below the root: the children of a level are the next one."""
-    depth, level = 0, first_child[:2]
-    while level[0] < level[1]:
-        depth, level = depth + 1, first_child[level]
-    return depth

@@ -32,7 +32,7 @@ class PawaHead(TableHead):
 
     Memory: R·d² parameters (and as many gradients, and twice as many moments of Adam); n·d·min(d,
     R) numbers for the logits of n positions. The table of all rows at all positions, (n, R, d), is
-    made only where R < d. See `parameter_bytes` and `memory_bytes`.
+    made only where R < d. See `memory_bytes`.
     """
 
     def __init__(
@@ -151,10 +151,6 @@ class PawaHead(TableHead):
         """(R, d) the backbone's own output rows."""
         return self.backbone.lm_head.weight[self.row_tokens]
 
-    def parameter_bytes(self) -> int:
-        """What the head's own parameters take: R·d² numbers and the small decoder."""
-        return sum(p.numel() * p.element_size() for p in self.parameters())
-
     def memory_bytes(self, batch: int, length: int) -> int:
         """Parameters, and what the logits of batch × length positions take at most.
 
@@ -162,7 +158,8 @@ class PawaHead(TableHead):
         """
         rows, size = self.projection.shape[:2]
         numbers = batch * length * (size * min(rows, size) + 2 * rows)
-        return self.parameter_bytes() + numbers * self.projection.element_size()
+        numbers += sum(parameter.numel() for parameter in self.parameters())
+        return numbers * self.projection.element_size()
 
     # Two vocabularies of one size would otherwise load into each other without a word.
     def get_extra_state(self) -> dict[str, Tensor]:

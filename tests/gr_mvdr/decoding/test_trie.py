@@ -59,7 +59,7 @@ def test_known_arrays():
     assert trie.first_child.tolist() == [1, 3, 4, 6, 6, 6, 6]
     assert trie.documents.tolist() == [1, 4, 3, 5, 0]
     assert trie.first_document.tolist() == [0, 0, 2, 2, 3, 4, 5]
-    assert (trie.n_documents, trie.n_identifiers, trie.depth, len(trie)) == (5, 4, 2, 6)
+    assert (trie.depth, len(trie)) == (2, 6)
     assert {array.dtype for array in (trie.first_child, trie.token)} == {np.dtype(np.int64)}
     assert {array.dtype for array in (trie.documents, trie.first_document)} == {np.dtype(np.int64)}
 
@@ -72,8 +72,7 @@ def test_find_inverts_build(seed):
     for sequence, node in zip(sequences, nodes, strict=True):
         same = [number for number, other in enumerate(sequences) if other == sequence]
         assert trie.documents_at(node).tolist() == (same if sequence else [])
-    assert trie.n_documents == sum(map(bool, sequences))
-    assert trie.n_identifiers == len({tuple(sequence) for sequence in sequences if sequence})
+    assert len(trie.documents) == sum(map(bool, sequences))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -154,7 +153,7 @@ def test_an_identifier_that_begins_another_is_found_through_its_end_token():
 
 def test_documents_with_equal_identifiers_share_a_leaf():
     trie = Trie.build([[5, 7], [3], [5, 7], [5, 7]])
-    assert (trie.n_documents, trie.n_identifiers, len(trie)) == (4, 2, 4)
+    assert (len(trie.documents), len(trie)) == (4, 4)
     assert trie.documents_at(int(trie.find(torch.tensor([[5, 7]])))).tolist() == [0, 2, 3]
     assert len(search(trie, 8).final.of(0)) == 2
 
@@ -162,7 +161,7 @@ def test_documents_with_equal_identifiers_share_a_leaf():
 @pytest.mark.parametrize("sequence", [[0], [5, 5, 5, 5], [2**31 - 1]])
 def test_a_single_document(sequence):
     trie = Trie.build([sequence])
-    assert (trie.n_documents, trie.n_identifiers, trie.depth) == (1, 1, len(sequence))
+    assert (len(trie.documents), trie.depth) == (1, len(sequence))
     assert trie.documents_at(int(trie.find(torch.tensor([sequence])))).tolist() == [0]
     if max(sequence) < 8:
         assert [tokens for tokens, _ in search(trie, 8, length=9).final.of(0)] == [sequence]
