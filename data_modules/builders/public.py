@@ -41,10 +41,6 @@ LOTTE_QUESTIONS = ("search", "forum")
 LOTTE_SPLITS = ("test", "dev")  # of different passages: each is a collection of its own
 MIRACL = "ar bn de en es fa fi fr hi id ja ko ru sw te th yo zh".split()
 _NOT_TRAINED = ("de", "yo")  # MIRACL's surprise languages have no training topics
-_MIRACL_TABLES = {
-    "topics": ("query_id", "query"),
-    "qrels": ("query_id", "Q0", "docid", "relevance"),
-}
 _Row = TypeVar("_Row", Document, Judgement)
 Rows = Callable[[], Iterable[tuple[str, dict[str, Any]]]]  # (where, columns) of each row
 
@@ -227,36 +223,39 @@ def _miracl(language: str, path: Path | None) -> Layout:
     if path is None:
         corpus = f"miracl/miracl-corpus/miracl-corpus-v1.0-{language}/docs-*.jsonl.gz"
         options["hub"] = [f"miracl/miracl/miracl-v1.0-{language}", corpus]
-        splits = ("dev",) if language in _NOT_TRAINED else ("train", "dev")
         passages, files = partial(hub_json, corpus), []
         tables = {
-            (kind, split): partial(
-                hub_columns, f"miracl/miracl/{_miracl_name(language, kind, split)}", columns
-            )
-            for kind, columns in _MIRACL_TABLES.items()
-            for split in splits
+            split: [
+                partial(hub_columns, f"miracl/miracl/{name}", columns)
+                for name, columns in _miracl_names(language, split).items()
+            ]
+            for split in (("dev",) if language in _NOT_TRAINED else ("train", "dev"))
         }
     else:
         shards, found = _miracl_shards(language, path), _miracl_tables(language, path)
-        files = [*shards, *found.values()]
+        files = [*shards, *(file for pair in found.values() for file in pair)]
         passages = partial(json_lines, *shards)
-        tables = {key: partial(rows, f, _MIRACL_TABLES[key[0]]) for key, f in found.items()}
-    topics, qrels = (
-        {split: table for (kind, split), table in tables.items() if kind == wanted}
-        for wanted in _MIRACL_TABLES
-    )
+        tables = {
+            split: [partial(rows, *table) for table in pair.items()]
+            for split, pair in found.items()
+        }
     return Layout(
         name=f"miracl-{language}",
         files=tuple(files),
         options=options,
         documents=partial(_miracl_documents, passages),
-        queries=partial(_miracl_queries, topics.values()),
-        judgements={split: partial(_miracl_judgements, table) for split, table in qrels.items()},
+        queries=partial(_miracl_queries, [topics for topics, _ in tables.values()]),
+        judgements={s: partial(_miracl_judgements, qrels) for s, (_, qrels) in tables.items()},
     )
 
 
-def _miracl_name(language: str, kind: str, split: str) -> str:
-    return f"miracl-v1.0-{language}/{kind}/{kind}.miracl-v1.0-{language}-{split}.tsv"
+def _miracl_names(language: str, split: str) -> dict[str, tuple[str, ...]]:
+    """A split's topics and judgements, and their columns."""
+    columns = {"topics": ("query_id", "query"), "qrels": ("query_id", "Q0", "docid", "relevance")}
+    folder = f"miracl-v1.0-{language}"
+    return {
+        f"{folder}/{kind}/{kind}.{folder}-{split}.tsv": names for kind, names in columns.items()
+    }
 
 
 def _miracl_shards(language: str, path: Path) -> list[Path]:
@@ -269,16 +268,17 @@ def _miracl_shards(language: str, path: Path) -> list[Path]:
     return shards
 
 
-def _miracl_tables(language: str, path: Path) -> dict[tuple[str, str], Path]:
-    """By kind and split; those of training may both be missing."""
-    found: dict[tuple[str, str], Path] = {}
+def _miracl_tables(language: str, path: Path) -> dict[str, dict[Path, tuple[str, ...]]]:
+    """The tables of each split and their columns; those of training may both be missing."""
+    found = {}
     for split in ("train", "dev"):
-        names = {kind: _miracl_name(language, kind, split) for kind in _MIRACL_TABLES}
-        files = {kind: find(path, name, f"miracl/{name}") for kind, name in names.items()}
-        missing = [names[kind] for kind, file in files.items() if file is None]
+        names = _miracl_names(language, split)
+        files = {name: find(path, name, f"miracl/{name}") for name in names}
+        missing = [name for name, file in files.items() if file is None]
         if missing and (split == "dev" or len(missing) == 1):
             raise FileNotFoundError(f"data.path={path}: the file {missing[0]} is missing")
-        found |= {(kind, split): file for kind, file in files.items() if file is not None}
+        if not missing:
+            found[split] = {file: names[name] for name, file in files.items()}
     return found
 
 

@@ -22,7 +22,7 @@ from itertools import islice
 from pathlib import Path
 
 from data_modules.formats.files import by_split, find_all, find_one, plain_name
-from data_modules.formats.layout import Document, Judgement, Layout, Query, without_unknown
+from data_modules.formats.layout import Document, Judgement, Layout, Query, keep_known
 from data_modules.formats.lines import json_lines, string, word
 from data_modules.formats.tables import KILT, passages
 
@@ -76,19 +76,16 @@ def _queries(files: tuple[Path, ...]) -> Iterator[Query]:
 def _judgements(
     file: Path, named: Callable[[], tuple[str, dict[str, list[str]]]]
 ) -> Iterator[Judgement]:
-    return without_unknown(file, _all_judgements(file, *named()))
+    rows = _all_judgements(file, *named())
+    return keep_known(rows, lambda row: bool(row.document_id), "judgements")
 
 
-def _all_judgements(
-    file: Path, level: str, documents: dict[str, list[str]]
-) -> Iterator[Judgement | None]:
-    """Those of every task; None for each provenance that no document is."""
+def _all_judgements(file: Path, level: str, documents: dict[str, list[str]]) -> Iterator[Judgement]:
+    """Those of every task; of the document "" for each provenance that no document is."""
     for where, record in json_lines(file):
         query = word(where, "id", record)
         for name in dict.fromkeys(_names(level, where, record)):
-            if name not in documents:
-                yield None
-            for document in documents.get(name, ()):
+            for document in documents.get(name, [""]):
                 yield Judgement(where, query, document, 1)
 
 

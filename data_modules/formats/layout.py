@@ -5,15 +5,12 @@ id twice, judgements of known documents) is checked once, while it is read, by `
 errors name ``file:line``.
 """
 
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any, NamedTuple, TypeVar
 
 from data_modules.formats.lines import check_characters, numbered_lines
 
@@ -58,6 +55,9 @@ class Ranked(NamedTuple):
     query_id: str
     document_id: str
     score: float
+
+
+_Row = TypeVar("_Row", Judgement, Ranked)
 
 
 class Asked(NamedTuple):
@@ -135,29 +135,32 @@ def made_id(split: str, where: str) -> str:
     return f"{split}-{where.rpartition(':')[2]}"
 
 
-def without_unknown(file: Path, judgements: Iterable[Judgement | None]) -> Iterator[Judgement]:
-    """The judgements of documents that are there; says how many are not.
+def keep_known(rows: Iterable[_Row], known: Callable[[_Row], bool], what: str) -> Iterator[_Row]:
+    """The rows of queries and documents that the collection has; says how many others there are.
 
     Args:
-        judgements: of a collection of which only a part is there: None = of a missing document.
+        what: the rows are, for the message.
 
     Raises:
-        ValueError: all are: the file judges another collection.
+        ValueError: there are only others: the rows are of another collection.
     """
-    kept = left_out = 0
-    for judgement in judgements:
-        if judgement is None:
-            left_out += 1
-        else:
+    kept, unknown, first = 0, 0, ""
+    for row in rows:
+        if known(row):
             kept += 1
-            yield judgement
-    if left_out and not kept:
+            yield row
+        else:
+            unknown, first = unknown + 1, first or row.where
+    if unknown and not kept:
         raise ValueError(
-            f"{file}: none of its {left_out:,} judgements is of a document that is there: it "
-            "judges another collection"
+            f"{first}: none of the {unknown:,} {what} is of a query and a document of this "
+            "collection: they are of another one"
         )
-    if left_out:
-        print(f"{file}: {left_out:,} judgements are of documents that are not there")
+    if unknown:
+        print(
+            f"{first}: {unknown:,} of {kept + unknown:,} {what}, from this line on, are of unknown "
+            "queries or documents and are left out"
+        )
 
 
 class LayoutChecks:
@@ -229,7 +232,7 @@ class LayoutChecks:
         Those of unknown documents are kept and counted: as in trec_eval, nothing finds them, and
         the mean is over all queries (BEIR's ArguAna and others name some).
         """
-        pairs = array("q")
+        pairs: set[int] = set()
         unknown: dict[str, int] = {}  # their ids and the numbers after the documents'
         relevant, outside, first, rows = 0, 0, "", self.layout.judgements[split]
         for where, query, document, relevance in rows():
@@ -241,13 +244,18 @@ class LayoutChecks:
                 outside, first = outside + 1, first or f"{where}: document {document!r}"
             else:
                 relevant += relevance > 0
-            pairs.append(self.query_ids[query] * _DOCUMENTS + number)
+            pair = self.query_ids[query] * _DOCUMENTS + number
+            if pair in pairs:
+                place = _first_place(rows, query, document)
+                raise ValueError(
+                    f"{where}: {query!r} {document!r}: the pair is judged already at {place}"
+                )
+            pairs.add(pair)
             yield {"query_id": query, "document_id": document, "relevance": relevance}
         self._check_documents(split, len(pairs), outside, first)
         if not relevant:
             files = ", ".join(file.name for file in self.layout.files[:4])
             raise ValueError(f"{files}: split {split!r} is empty: it names no relevant document")
-        _check_once(pairs, rows)
 
     def _check_query(self, split: str, where: str, id: str, rows: Callable) -> None:
         if id in self.query_ids:
@@ -273,23 +281,11 @@ class LayoutChecks:
 
     def ranked(self, kind: str, rows: Callable[[], Iterable[Ranked]]) -> Iterator[Ranked]:
         """Candidates or negatives: of queries and documents that the collection has."""
-        used, unknown, first = 0, 0, ""
-        for row in rows():
-            if row.query_id in self.query_ids and row.document_id in self.document_ids:
-                used += 1
-                yield row
-            else:
-                unknown, first = unknown + 1, first or row.where
-        if unknown and not used:
-            raise ValueError(
-                f"{first}: none of the {unknown:,} {kind} is of a query and a document of this "
-                "collection: they are of another one"
-            )
-        if unknown:
-            print(
-                f"{first}: {unknown:,} of {used + unknown:,} {kind}, from this line on, are of "
-                "unknown queries or documents and are left out"
-            )
+
+        def known(row: Ranked) -> bool:
+            return row.query_id in self.query_ids and row.document_id in self.document_ids
+
+        return keep_known(rows(), known, kind)
 
 
 def _enter(kind: str, where: str, id: str, seen: dict[str, int], rows: Callable) -> None:
@@ -308,19 +304,6 @@ def _check_identifier(kind: str, where: str, id: str) -> None:
 def _first_place(rows: Callable[[], Iterable[tuple]], *ids: str) -> str:
     """Where a row of these ids is first: read again, as to remember all places takes memory."""
     return next(row[0] for row in rows() if row[1 : 1 + len(ids)] == ids)
-
-
-def _check_once(pairs: array, rows: Callable[[], Iterable[tuple]]) -> None:
-    """Refuses a judgement that was given before (ValueError)."""
-    numbers = np.frombuffer(pairs, dtype=np.int64)
-    order = np.argsort(numbers, kind="stable")
-    again = order[1:][np.diff(numbers[order]) == 0]
-    if len(again):
-        where, *ids = next(islice(rows(), int(again.min()), None))[:3]
-        raise ValueError(
-            f"{where}: {ids[0]!r} {ids[1]!r}: the pair is judged already at "
-            f"{_first_place(rows, *ids)}"
-        )
 
 
 def _check_some(what: str, layout: Layout, found: Mapping[str, int]) -> None:

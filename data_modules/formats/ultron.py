@@ -22,7 +22,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from data_modules.formats.files import find_all, plain_name
-from data_modules.formats.layout import Document, Judgement, Layout, without_unknown
+from data_modules.formats.layout import Document, Judgement, Layout, keep_known
 from data_modules.formats.lines import json_lines, string, word
 from data_modules.formats.trec import judgement_files, judgements, queries, query_files
 
@@ -77,5 +77,4 @@ def _key(record: dict, ultrons: str, ddros: str) -> str:
 
 
 def _judgements(file: Path, known: Callable[[], frozenset[str]]) -> Iterator[Judgement]:
-    found = (row if row.document_id in known() else None for row in judgements(file))
-    return without_unknown(file, found)
+    return keep_known(judgements(file), lambda row: row.document_id in known(), "judgements")
