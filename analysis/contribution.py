@@ -9,7 +9,7 @@ from analysis.analysis import Analysis, Findings, Subject, named
 from analysis.tables import Row
 from analysis.tokens import BIN_NAMES, idf_bin
 from gr_mvdr.parts import part
-from gr_mvdr.relevance import Explanation, PairAlignment, divided
+from gr_mvdr.relevance import Explanation, PairAlignment, divide
 
 SIDES = ("document", "query")
 DEPTHS = (1, 5, 10)
@@ -32,7 +32,7 @@ def contributions(pairs: PairAlignment) -> tuple[Tensor, Tensor]:
     """
     terms = (pairs.similarity * pairs.alignment).sum(1)
     normaliser = pairs.normaliser.unsqueeze(1)
-    return divided(terms.sum(2), normaliser), divided(terms.sum(1), normaliser)
+    return divide(terms.sum(2), normaliser), divide(terms.sum(1), normaliser)
 
 
 def top_shares(contribution: Tensor, depths: Sequence[int]) -> Tensor:

@@ -66,7 +66,7 @@ class PairwiseCrossEntropy(_Softened):
 
     def __call__(self, relevance: Tensor, batch: PairBatch) -> Tensor:
         queries = torch.arange(len(batch), device=relevance.device)
-        rows = in_circle(batch).T if batch.negatives is None else batch.negatives
+        rows = rotate_documents(batch).T if batch.negatives is None else batch.negatives
         usable = batch.is_negative[rows, queries[:, None]]
         first = usable.int().argmax(1)
         negative, usable = rows[queries, first], usable.any(1)
@@ -75,7 +75,7 @@ class PairwiseCrossEntropy(_Softened):
         return _mean(-F.logsigmoid(margin / self.temperature), usable)
 
 
-def in_circle(batch: PairBatch) -> Tensor:
+def rotate_documents(batch: PairBatch) -> Tensor:
     """(steps, B) int64: the positive's row so many steps after each query's own, in a circle."""
     steps = torch.arange(len(batch), device=batch.document_index.device)
     return (steps[:, None] + steps) % len(batch)

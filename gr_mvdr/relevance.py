@@ -39,10 +39,10 @@ def relevance(similarity: Tensor, alignment: Tensor, normalise: bool = False) ->
         (...) fp32 (fp64 stays fp64), the sum over both token axes.
     """
     total = (similarity * alignment).sum((-2, -1), dtype=accumulator(similarity))
-    return divided(total, alignment.sum((-2, -1), dtype=total.dtype)) if normalise else total
+    return divide(total, alignment.sum((-2, -1), dtype=total.dtype)) if normalise else total
 
 
-def divided(total: Tensor, normaliser: Tensor) -> Tensor:
+def divide(total: Tensor, normaliser: Tensor) -> Tensor:
     """total / Z, and 0 where Z = 0, with finite gradients."""
     # The inner `where` keeps the gradient finite: 0/0 would poison it even if discarded outside.
     some = normaliser > 0

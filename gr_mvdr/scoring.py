@@ -10,7 +10,7 @@ from gr_mvdr.alignment import Alignment, Selection, Tokens
 from gr_mvdr.relevance import (
     Normaliser,
     check_normaliser,
-    divided,
+    divide,
     normaliser,
     relevance,
     similarity,
@@ -68,7 +68,7 @@ class Scoring:
     def divide(self, matrix: Tensor, aligned: Tensor, queries: TokenVectors) -> Tensor:
         """(…) relevance from S and A, or from their entries."""
         z = normaliser(self.normaliser, matrix, aligned, queries.mask)
-        return divided(relevance(matrix, aligned), z)
+        return divide(relevance(matrix, aligned), z)
 
 
 def _similarities(documents: TokenVectors, queries: TokenVectors) -> tuple[Tensor, Tensor]:

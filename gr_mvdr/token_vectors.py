@@ -49,18 +49,18 @@ class TokenVectors:
         """Its numbers in fp32, as an index holds them."""
         return self._each(lambda part: part.float() if part.is_floating_point() else part)
 
-    def unpadded(self, number: int) -> "TokenVectors":
+    def unpad(self, number: int) -> "TokenVectors":
         """One text (L', …) without padding."""
         return self[number][self.mask[number]]
 
-    def packed(self) -> "PackedTokens":
+    def pack(self) -> "PackedTokens":
         """The texts of a batch (B, L), one after the other."""
         real = self._each(lambda part: part[self.mask])
         return PackedTokens(
             real.vectors, self.mask.sum(1), real.ids, salience=real.salience, keys=real.keys
         )
 
-    def gathered(self) -> "TokenVectors":
+    def gather(self) -> "TokenVectors":
         """The texts of all ranks, one rank after the other, with gradients."""
         return self._each(gather_rows)
 
@@ -83,7 +83,7 @@ class PackedTokens(NamedTuple):
     salience: Tensor | None = None
     keys: Tensor | None = None
 
-    def padded(self) -> TokenVectors:
+    def pad(self) -> TokenVectors:
         """(b, M, …), zero at padding."""
         mask = length_mask(self.counts)  # (b, M)
 
@@ -103,7 +103,7 @@ def stack(texts: Sequence[TokenVectors]) -> TokenVectors:
     return _joined(texts, lambda parts: pad_sequence(parts, batch_first=True))
 
 
-def concatenated(batches: Sequence[TokenVectors]) -> TokenVectors:
+def concatenate(batches: Sequence[TokenVectors]) -> TokenVectors:
     """Batches of texts (B_p, L_p, …) as one (Σ B_p, max L_p, …), zero and False at padding."""
     length = max(batch.mask.shape[1] for batch in batches)
 

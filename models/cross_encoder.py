@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from gr_mvdr.backbones import load_encoder
 from gr_mvdr.batch import PairBatch, cut, pad
 from gr_mvdr.distributed.ranks import gather_rows
-from gr_mvdr.distributed.whole_batch import check_gradient_cache, encode_share, whole_batch
+from gr_mvdr.distributed.whole_batch import check_gradient_cache, encode_share, gather_batch
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.losses import in_circle
+from gr_mvdr.losses import rotate_documents
 from gr_mvdr.parts import build, part
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import PairAlignment, at_least_float32
@@ -88,13 +88,11 @@ class CrossEncoder(System):
 
         The batch is that of all ranks: each scores its share of the pairs.
         """
-        batch = whole_batch(batch)
-        scored = scored_pairs(batch, self.hparams.negatives_per_query)
+        batch = gather_batch(batch)
+        scored = choose_pairs(batch, self.hparams.negatives_per_query)
         document, query = scored.nonzero(as_tuple=True)
-        pairs = joined(
-            (batch.query_ids[query], batch.query_mask[query]),
-            (batch.document_ids[document], batch.document_mask[document]),
-        )
+        queries = batch.query_ids[query], batch.query_mask[query]
+        pairs = join_pairs(*queries, batch.document_ids[document], batch.document_mask[document])
         parts = encode_share(self.joint_scores, *pairs, self.hparams.gradient_cache)
         found = gather_rows(torch.cat(parts))
         relevance = found.new_full(scored.shape, -torch.inf)
@@ -103,29 +101,22 @@ class CrossEncoder(System):
 
     def score(self, batch: PairBatch) -> Tensor:
         """(B,) the score of each pair."""
-        count = len(batch)
-        documents = batch.document_ids[:count], batch.document_mask[:count]
-        return self.joint_scores(*joined((batch.query_ids, batch.query_mask), documents))
+        own = slice(len(batch))
+        documents = batch.document_ids[own], batch.document_mask[own]
+        return self.joint_scores(*join_pairs(batch.query_ids, batch.query_mask, *documents))
 
     def align(self, batch: PairBatch) -> PairAlignment:
         """Raises NotImplementedError: its relevance is no sum over pairs of tokens."""
-        raise NotImplementedError(
-            "a cross-encoder has no alignment: its relevance is no sum of S ⊙ A over token pairs"
-        )
+        rule = "its relevance is no sum of S ⊙ A over token pairs"
+        raise NotImplementedError(f"a cross-encoder has no alignment: {rule}")
 
     def joint_flops(self, query_tokens: int, document_tokens: int) -> float:
         """One pass of the encoder over both texts, the pooling and the head."""
         tokens = min(query_tokens, self.hparams.query_length)
         tokens += min(document_tokens, self.hparams.document_length)
         config = self.encoder.config
-        passed = transformer_flops(
-            tokens,
-            config.num_layers,
-            config.d_model,
-            config.d_ff,
-            config.num_heads * config.d_kv,
-            config.is_gated_act,
-        )
+        sizes = config.num_layers, config.d_model, config.d_ff, config.num_heads * config.d_kv
+        passed = transformer_flops(tokens, *sizes, config.is_gated_act)
         pooled = tokens * config.d_model if self.hparams.pooling == "mean" else 0
         return passed + pooled + 2 * config.d_model
 
@@ -174,7 +165,7 @@ class CrossEncoder(System):
         return {document: cut(tokens, length, EOS_ID) for document, tokens in pairs}
 
 
-def scored_pairs(batch: PairBatch, negatives_per_query: int) -> Tensor:
+def choose_pairs(batch: PairBatch, negatives_per_query: int) -> Tensor:
     """(D documents, B queries) bool: which pairs of a batch a cross-encoder scores.
 
     The positives, and the hard negatives; without any, the next documents of the batch, in
@@ -186,19 +177,22 @@ def scored_pairs(batch: PairBatch, negatives_per_query: int) -> Tensor:
     if batch.negatives is not None:
         scored[batch.negatives, queries[:, None]] = True
     else:
-        circle = in_circle(batch)
+        circle = rotate_documents(batch)
         negative = batch.is_negative[circle, queries]
         scored.scatter_(0, circle, negative & (negative.cumsum(0) <= negatives_per_query))
     scored[queries, queries] = True
     return scored
 
 
-def joined(query: tuple[Tensor, Tensor], document: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+def join_pairs(
+    query_ids: Tensor, query_mask: Tensor, document_ids: Tensor, document_mask: Tensor
+) -> tuple[Tensor, Tensor]:
     """Ids and masks (B, N) and (B, M) as one sequence (B, L) without padding in between.
 
     A query ends with its end token, which separates the two texts.
     """
-    ids, mask = torch.cat([query[0], document[0]], dim=1), torch.cat([query[1], document[1]], dim=1)
+    ids = torch.cat([query_ids, document_ids], dim=1)
+    mask = torch.cat([query_mask, document_mask], dim=1)
     order = mask.int().argsort(dim=1, descending=True, stable=True)  # real tokens first, in order
     length = int(mask.sum(1).max())
     return ids.gather(1, order)[:, :length], mask.gather(1, order)[:, :length]

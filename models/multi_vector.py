@@ -19,7 +19,7 @@ from gr_mvdr.alignment import Alignment, InBatchTopK
 from gr_mvdr.backbones import hash_weights
 from gr_mvdr.batch import PairBatch, batch_by_size, cut, pad
 from gr_mvdr.distributed.ranks import map_over_ranks
-from gr_mvdr.distributed.whole_batch import check_gradient_cache, encode_share, whole_batch
+from gr_mvdr.distributed.whole_batch import check_gradient_cache, encode_share, gather_batch
 from gr_mvdr.evaluation.ranking import Ranking, best_documents, recall_of_exact
 from gr_mvdr.files.writing import temporary_folder
 from gr_mvdr.parts import build, part
@@ -29,7 +29,7 @@ from gr_mvdr.salience import IdfSalience
 from gr_mvdr.scoring import Scoring, all_pairs_relevance
 from gr_mvdr.token_index.costs import multi_vector_joint_flops, mva_joint_flops
 from gr_mvdr.token_index.index import SearchOptions, TokenIndex
-from gr_mvdr.token_vectors import PackedTokens, TokenVectors, concatenated
+from gr_mvdr.token_vectors import PackedTokens, TokenVectors, concatenate
 from gr_mvdr.tokenizers import EOS_ID
 from models.base import System, Table
 from models.candidates import CandidateEncoder
@@ -138,7 +138,7 @@ class MultiVector(System):
 
         The batch is that of all ranks: each encodes its share, and all compute the whole loss.
         """
-        batch = whole_batch(batch)
+        batch = gather_batch(batch)
         documents = self._share(self.encode_documents, batch.document_ids, batch.document_mask)
         queries = self._share(self.encode_queries, batch.query_ids, batch.query_mask)
         scores = all_pairs_relevance(documents, queries, self.training_scoring)
@@ -149,7 +149,7 @@ class MultiVector(System):
     ) -> TokenVectors:
         """The vectors of all texts, of which this rank encodes its share."""
         parts = encode_share(encode, ids, mask, self.hparams.gradient_cache)
-        return concatenated(parts).gathered()
+        return concatenate(parts).gather()
 
     def encode_documents(self, ids: Tensor, mask: Tensor) -> TokenVectors:
         """Document tokens (B, M) int64 and mask (B, M) bool → their vectors."""
@@ -299,7 +299,7 @@ class MultiVector(System):
     def _packed(self, documents: list[list[int]]) -> Iterator[PackedTokens]:
         """The documents' vectors, in order, on rank 0; all ranks encode."""
         batches = list(batch_by_size(documents))
-        found = map_over_ranks(batches, lambda batch: self.encode_texts(batch).packed())
+        found = map_over_ranks(batches, lambda batch: self.encode_texts(batch).pack())
         for parts in track(found, "encoding documents", total=len(batches)):
             yield PackedTokens(*parts)
 
@@ -320,7 +320,7 @@ class MultiVector(System):
             texts = [cut(tokens, self.hparams.query_length, EOS_ID) for tokens in rows["tokens"]]
             ids, mask = (part.to(self.device) for part in pad(texts))
             vectors = self.encode_queries(ids, mask).to("cpu").float()
-            encoded += [(name, vectors.unpadded(row)) for row, name in enumerate(rows["id"])]
+            encoded += [(name, vectors.unpad(row)) for row, name in enumerate(rows["id"])]
         return encoded
 
     def retrieve(self, queries: Table, k: int = 100, **search: Any) -> Ranking:

@@ -14,7 +14,7 @@ from gr_mvdr.distributed.ranks import gather, slice_for_rank, world_size
 Encoded = TypeVar("Encoded")
 
 
-def whole_batch(batch: PairBatch) -> PairBatch:
+def gather_batch(batch: PairBatch) -> PairBatch:
     """The parts of all ranks as one batch, the same on every rank.
 
     Token ids alone are sent. The expensive part, the encoding, can be shared out again afterwards
@@ -28,10 +28,10 @@ def whole_batch(batch: PairBatch) -> PairBatch:
         return batch
     found = {name: gather(value) for name, value in vars(batch).items() if value is not None}
     parts = zip(*found.values(), strict=True)
-    return assembled([PairBatch(**dict(zip(found, part, strict=True))) for part in parts])
+    return assemble_batch([PairBatch(**dict(zip(found, part, strict=True))) for part in parts])
 
 
-def assembled(parts: Sequence[PairBatch]) -> PairBatch:
+def assemble_batch(parts: Sequence[PairBatch]) -> PairBatch:
     """Neighbouring parts of a batch, put together as the data would have made the batch.
 
     The positives of all parts come first, then the hard negatives, each document once.

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gr_mvdr.relevance import divided
+from gr_mvdr.relevance import divide
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_vectors import TokenVectors
 
@@ -48,7 +48,7 @@ class Candidates(NamedTuple):
     salience: Tensor | None
 
 
-def candidates_of(retrieved: Retrieved) -> Candidates:
+def group_by_document(retrieved: Retrieved) -> Candidates:
     """Groups the retrieved tokens by document."""
     n, neighbours = retrieved.owners.shape
     owners, found = retrieved.owners.flatten(), retrieved.similarities.flatten()
@@ -154,7 +154,7 @@ def imputed_relevance(
         if (is_below & (retrieved.owners >= 0)).any():  # which under "last" it cannot
             whole = _retrieved_whole(retrieved, candidates, lengths)
             values = torch.where(whole, values, values.maximum(missing))
-    return divided((values * weights).sum(1), weights.sum(1))
+    return divide((values * weights).sum(1), weights.sum(1))
 
 
 def _retrieved_whole(retrieved: Retrieved, candidates: Candidates, lengths: Tensor) -> Tensor:

@@ -18,9 +18,9 @@ from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_index import writer
 from gr_mvdr.token_index.costs import SearchCosts, all_tokens_cost, imputing_flops
 from gr_mvdr.token_index.imputation import (
-    candidates_of,
     check_imputation,
     expected_relevance,
+    group_by_document,
     imputed_relevance,
     missing_similarity,
 )
@@ -290,7 +290,7 @@ class TokenIndex:
         searched, neighbours = options.salient(query), self.neighbours
         with self.costs.timed():
             found = neighbours.retrieve(searched, options.neighbours, options.probes, False)
-            candidates = candidates_of(found)
+            candidates = group_by_document(found)
             documents, flops = candidates.documents, 0.0
             if options.refine is not None and options.refine < len(documents):
                 expected = expected_relevance(found, candidates, searched, scoring)
@@ -319,7 +319,7 @@ class TokenIndex:
         query, neighbours = options.salient(query), self.neighbours
         with self.costs.timed():
             found = neighbours.retrieve(query, options.neighbours, options.probes)
-            candidates = candidates_of(found)
+            candidates = group_by_document(found)
             missing = missing_similarity(found, options.imputation)
             lengths = self.store.counts[candidates.documents]
             scores = imputed_relevance(found, candidates, missing, lengths, query.salience)

@@ -41,12 +41,12 @@ def score_all(store: TokenStore, queries: TokenVectors, scoring: Scoring) -> Ten
     if _is_packed(store, scoring):
         tokens = _BLOCK_SIMILARITIES // max(1, queries.mask.numel())
         blocks = [
-            packed_relevance(store.packed(documents), queries, scoring)
+            packed_relevance(store.read(documents), queries, scoring)
             for documents in store.blocks(tokens)
         ]
         scores = torch.cat(blocks)
     else:
-        one_by_one = [queries.unpadded(number) for number in range(len(queries))]
+        one_by_one = [queries.unpad(number) for number in range(len(queries))]
         scores = _padded_relevance(store, torch.arange(len(store)), one_by_one, scoring)
     scores[~store.live] = -torch.inf
     return scores
@@ -70,7 +70,7 @@ def score_some(
         return _padded_relevance(store, documents, [query], scoring)[:, 0]
     scores = torch.empty(len(documents), dtype=torch.float32)
     for places in _of_similar_length(store, documents, len(query), torch.inf):
-        packed = store.packed(documents[places])
+        packed = store.read(documents[places])
         scores[places] = packed_relevance(packed, query[None], scoring)[:, 0]
     return scores
 
@@ -91,7 +91,7 @@ def _padded_relevance(
     scores = torch.empty(len(documents), len(queries), dtype=torch.float32)
     longest = max(map(len, queries), default=1)
     for places in _of_similar_length(store, documents, longest, _MOST_PADDING):
-        block = store.packed(documents[places]).padded()
+        block = store.read(documents[places]).pad()
         for column, query in enumerate(queries):
             scores[places, column] = scoring(block, query)
     return scores

@@ -161,7 +161,7 @@ class TokenStore:
         """(t,) fp32, or None where none is stored."""
         return self._rows("salience", rows) if "salience" in self._maps else None
 
-    def packed(self, documents: slice | Tensor) -> PackedTokens:
+    def read(self, documents: slice | Tensor) -> PackedTokens:
         """The documents with these numbers; a slice of neighbours, or (C,) int64 in any order."""
         rows = self.rows(documents)
         return PackedTokens(

@@ -63,7 +63,7 @@ def by_pairs(documents, queries, scoring):
         return scoring.divide(matrix, aligned, queries[None])
     rows = []
     for d in range(len(documents)):
-        pairs = [(documents.unpadded(d), queries.unpadded(q)) for q in range(len(queries))]
+        pairs = [(documents.unpad(d), queries.unpad(q)) for q in range(len(queries))]
         found = [(*scoring.matrices(*pair), pair[1]) for pair in pairs]
         rows.append(torch.stack([scoring.divide(*each) for each in found]))
     return torch.stack(rows)
@@ -103,8 +103,8 @@ def test_xtrs_loss_whole():
     documents, queries = texts((4, 1, 3), 0), texts((3, 1, 2), 1)
     k_train, temperature, losses = 4, 0.5, []
     for q in range(3):
-        query, f = queries.unpadded(q).vectors, []
-        similarities = [documents.unpadded(d).vectors @ query.T for d in range(3)]  # (M, N) each
+        query, f = queries.unpad(q).vectors, []
+        similarities = [documents.unpad(d).vectors @ query.T for d in range(3)]  # (M, N) each
         least = torch.cat(similarities).topk(k_train, 0).values[-1]  # (N,) over the whole batch
         for matrix in similarities:
             retrieved = matrix >= least  # Â

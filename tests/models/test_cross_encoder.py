@@ -8,7 +8,7 @@ import torch
 from gr_mvdr.batch import PairBatch, cut, pad
 from gr_mvdr.token_index.costs import transformer_flops
 from gr_mvdr.tokenizers import EOS_ID
-from models.cross_encoder import CrossEncoder, joined, scored_pairs
+from models.cross_encoder import CrossEncoder, choose_pairs, join_pairs
 
 IN_BATCH = {"_target_": "gr_mvdr.losses.InBatchCrossEntropy"}
 
@@ -44,7 +44,7 @@ def sequences(batch):
 
 def test_a_pair_is_one_sequence_without_padding_in_between(tools):
     batch = tools.widen(tools.make_batch())
-    found = joined((batch.query_ids, batch.query_mask), (batch.document_ids, batch.document_mask))
+    found = join_pairs(**batch.sides)
     expected = sequences(batch)
     assert [row[real].tolist() for row, real in zip(*found, strict=True)] == expected
     assert found[0].shape == (3, max(map(len, expected)))
@@ -101,7 +101,7 @@ def wanted(index, negatives_per_query):
 def test_in_batch_negatives_are_the_next_other_documents(tools, index, negatives_per_query):
     batch = tools.make_batch((2,) * len(index), (3,) * len(index))
     batch.document_index = torch.tensor(index)
-    found = scored_pairs(batch, negatives_per_query)
+    found = choose_pairs(batch, negatives_per_query)
     assert torch.equal(found, wanted(index, negatives_per_query))
 
 
@@ -123,7 +123,7 @@ def _given(tools):
 
 
 def test_given_negatives_are_scored_and_no_others(given):
-    found = scored_pairs(given, 1)
+    found = choose_pairs(given, 1)
     assert found.T.int().tolist() == [[1, 0, 0, 1, 1], [1, 1, 0, 0, 1], [0, 1, 1, 1, 0]]
 
 

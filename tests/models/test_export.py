@@ -153,7 +153,7 @@ def our_scores(system, tokenizer):
         ids, mask = pad([cut(row, lengths[side], EOS_ID) for row in tokens])
         encode = system.encode_queries if side == "query" else system.encode_documents
         vectors = encode(ids, mask)
-        return [vectors.unpadded(row) for row in range(len(texts))]
+        return [vectors.unpad(row) for row in range(len(texts))]
 
     documents = encoded(DOCUMENTS, "document")
     rows = [[system.scoring(d, q) for d in documents] for q in encoded(QUERIES, "query")]

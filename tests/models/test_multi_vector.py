@@ -65,7 +65,7 @@ def test_colbert_is_the_sum_of_maxima(tools):
     documents = system.encode_documents(batch.document_ids, batch.document_mask)
     queries = system.encode_queries(batch.query_ids, batch.query_mask)
     for number, score in enumerate(system.score(batch)):
-        matrix = documents.unpadded(number).vectors @ queries.unpadded(number).vectors.T
+        matrix = documents.unpad(number).vectors @ queries.unpad(number).vectors.T
         assert torch.isclose(score, matrix.amax(0).sum(), atol=1e-5)
 
 

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from data_modules.epoch import Example, HardNegatives, collate
 from gr_mvdr.batch import cut
 from gr_mvdr.distributed.ranks import rank, world_size
-from gr_mvdr.distributed.whole_batch import assembled, whole_batch
+from gr_mvdr.distributed.whole_batch import assemble_batch, gather_batch
 from gr_mvdr.tokenizers import EOS_ID
 from models.cross_encoder import CrossEncoder
 from tests.two_processes import in_two_processes
@@ -113,7 +113,7 @@ def losses_and_gradients():
         value.backward()
         gradients = {n: p.grad for n, p in system.named_parameters() if p.grad is not None}
         found[name] = {"loss": value.detach(), "gradients": gradients}
-    batch = whole_batch(collate(part_of(examples(True), rank(), world_size())))
+    batch = gather_batch(collate(part_of(examples(True), rank(), world_size())))
     return found | {"batch": vars(batch)}
 
 
@@ -151,7 +151,7 @@ def test_the_parts_of_a_batch_make_the_batch_that_the_data_would_have_made(hard,
     found = examples(hard)
     whole = collate(found)
     parts = [vars(collate(part_of(found, number, of))) for number in range(of)]
-    together = vars(assembled([type(whole)(**part) for part in same_lengths(parts)]))
+    together = vars(assemble_batch([type(whole)(**part) for part in same_lengths(parts)]))
     for name, value in vars(whole).items():
         assert (value is None) == (together[name] is None), name
         assert value is None or torch.equal(together[name], value), name

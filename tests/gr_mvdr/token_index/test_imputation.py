@@ -7,8 +7,8 @@ from gr_mvdr.alignment import MaxSim
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_index.imputation import (
     Retrieved,
-    candidates_of,
     expected_relevance,
+    group_by_document,
     imputed_relevance,
     missing_similarity,
 )
@@ -28,7 +28,7 @@ LENGTHS = torch.tensor([0, 0, 0, 0, 5, 0, 0, 2, 0])
 
 
 def relevance(retrieved, imputation, salience=None, lengths=LENGTHS):
-    candidates = candidates_of(retrieved)
+    candidates = group_by_document(retrieved)
     missing = missing_similarity(retrieved, imputation)
     lengths = lengths[candidates.documents]
     scores = imputed_relevance(retrieved, candidates, missing, lengths, salience)
@@ -138,7 +138,7 @@ def test_the_last_similarity_never_wins_over_a_retrieved_one():
 @pytest.mark.parametrize("seed", range(4))
 def test_candidates_in_loops(seed):
     retrieved, _ = random_retrieved(seed)
-    documents, similarity, salience = candidates_of(retrieved)
+    documents, similarity, salience = group_by_document(retrieved)
     assert documents.tolist() == sorted(set(retrieved.owners.flatten().tolist()) - {-1})
     for row, document in enumerate(documents.tolist()):
         for column in range(5):
@@ -149,7 +149,7 @@ def test_candidates_in_loops(seed):
                 assert salience[row, column] == retrieved.salience[column, best]
             else:
                 assert (similarity[row, column], salience[row, column]) == (NONE, 0)
-    without = candidates_of(retrieved._replace(salience=None))
+    without = group_by_document(retrieved._replace(salience=None))
     assert without.salience is None and torch.equal(without.similarity, similarity)
 
 
@@ -161,7 +161,7 @@ def test_expected_relevance_by_hand(normaliser):
         torch.zeros(2, 1), torch.ones(2, dtype=torch.bool), torch.ones(2), torch.tensor([2.0, 1.0])
     )
     found = expected_relevance(
-        retrieved, candidates_of(retrieved), query, Scoring(MaxSim(), normaliser)
+        retrieved, group_by_document(retrieved), query, Scoring(MaxSim(), normaliser)
     )
     # Document 4: 0.9 with u 1 · 2, and missed 0.6 with u (0.5 + 1.5)/2. Document 7: 0.8, 0.7.
     totals = torch.tensor([0.9 * 2 + 0.6 * 1, 0.8 * 4 + 0.7 * 0.5])

@@ -84,9 +84,9 @@ def contents(directory):
 def test_a_store_holds_what_was_streamed_into_it(tmp_path, batch, parts):
     tokens = random_tokens(**parts)
     store = create(tmp_path / "index", tokens, batch=batch)
-    assert equal(store.packed(slice(0, 8)), tokens)
-    assert equal(store.packed(slice(2, 5)), part_of(tokens, [2, 3, 4]))
-    assert equal(store.packed(torch.tensor([6, 0, 3])), part_of(tokens, [6, 0, 3]))
+    assert equal(store.read(slice(0, 8)), tokens)
+    assert equal(store.read(slice(2, 5)), part_of(tokens, [2, 3, 4]))
+    assert equal(store.read(torch.tensor([6, 0, 3])), part_of(tokens, [6, 0, 3]))
     assert (len(store), store.n_tokens, store.live.all()) == (8, 28, True)
     assert store.searched == ("keys" if "keys" in parts else "vectors")
     assert [path.name for path in tmp_path.iterdir()] == ["index"]
@@ -106,7 +106,7 @@ def test_columns_take_the_bytes_that_they_should(tmp_path):
 def test_half_precision_is_close_and_read_as_floats(tmp_path):
     tokens = random_tokens(keys=4)
     store = create(tmp_path / "index", tokens, "float16")
-    found = store.packed(slice(0, 8))
+    found = store.read(slice(0, 8))
     assert found.vectors.dtype == found.keys.dtype == torch.float32
     assert torch.allclose(found.vectors, tokens.vectors, atol=1e-3)
     assert torch.equal(found.vectors, tokens.vectors.half().float())
@@ -201,9 +201,9 @@ def test_added_documents_stand_behind_the_others(tmp_path, dtype):
     token_writer.append(store, ["x", "y"], batches(more, 1))
     store = TokenStore(tmp_path / "index")
     assert store.document_ids == [*names(tokens), "x", "y"]
-    assert equal(store.packed(slice(8, 10))[1:4], more[1:4])
+    assert equal(store.read(slice(8, 10))[1:4], more[1:4])
     assert torch.allclose(store.vectors("vectors", slice(28, 37)), more.vectors, atol=1e-3)
-    assert equal(store.packed(slice(0, 8))[1:4], tokens[1:4])
+    assert equal(store.read(slice(0, 8))[1:4], tokens[1:4])
 
 
 def test_deleted_documents_keep_their_number_and_may_come_back(tmp_path):
@@ -343,10 +343,10 @@ def test_what_a_killed_addition_left_behind_does_not_count(tmp_path, left_behind
     for path in (tmp_path / "index").glob("*.bin"):
         path.write_bytes(path.read_bytes() + b"\7" * left_behind)
     store = TokenStore(tmp_path / "index")
-    assert equal(store.packed(slice(0, 8)), tokens)
+    assert equal(store.read(slice(0, 8)), tokens)
     token_writer.append(store, ["x", "y"], [more])
     store = TokenStore(tmp_path / "index")
-    assert equal(store.packed(slice(0, 8)), tokens) and equal(store.packed(slice(8, 10)), more)
+    assert equal(store.read(slice(0, 8)), tokens) and equal(store.read(slice(8, 10)), more)
 
 
 def disk_of(monkeypatch, size):
