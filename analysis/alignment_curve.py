@@ -135,7 +135,6 @@ def curve_figure(rows: Sequence[Row]) -> Figure:
         values = [row[name] for row in rows]
         axes.plot(steps, values, color=COLOURS[number], marker=MARKERS[number])
         axes.set_title(PANELS[name], wrap=True)
-        axes.set_xlabel("training step")
-        axes.set_ylim(bottom=0)
+        axes.set(xlabel="training step", ylim=(0, None))
         axes.grid(axis="y")
     return figure

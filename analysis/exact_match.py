@@ -355,8 +355,10 @@ def exact_match_boxes(rates: ExactMatchRates, direction: str, title: str) -> Fig
         else:  # a softmax over a long text spreads thin: its own scale, from zero
             axes.set_ylim(bottom=-0.03 * axes.get_ylim()[1])
         axes.grid(axis="y")
-        axes.set_title(f"{measure} exact match")
-        axes.set_xlabel(f"IDF of the {ALIGNING[direction]} token (n = token types)")
+        axes.set(
+            title=f"{measure} exact match",
+            xlabel=f"IDF of the {ALIGNING[direction]} token (n = token types)",
+        )
     figure.axes[0].set_ylabel("rate of a token type")
     legend_below(figure, 2, box_handles(DEFINITIONS.values()))
     return figure
@@ -379,7 +381,6 @@ def head_map(rates: Mapping[str, Tensor], title: str) -> Figure:
         figure.colorbar(image, ax=axes, label="soft exact match")
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_locator(MaxNLocator(integer=True, nbins=12, min_n_ticks=1))
-        axes.set_title(direction.replace("_", " "))
-        axes.set_xlabel("head")
+        axes.set(title=direction.replace("_", " "), xlabel="head")
     figure.axes[0].set_ylabel("decoder layer")
     return figure

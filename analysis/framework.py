@@ -308,8 +308,7 @@ def share_bars(rows: Sequence[Row], total: str = "logit") -> Figure:
     panels = figure.subplots(1, len(PANELS), sharey=True)
     for axes, (share, title) in zip(panels, PANELS.items(), strict=True):
         _bars(axes, rows, share)
-        axes.set_title(title.format(total=total))
-        axes.set_xlabel("share")
+        axes.set(title=title.format(total=total), xlabel="share")
     panels[0].set_yticks(range(len(rows)), [_label(row["path"]) for row in rows])
     panels[0].set_ylim(len(rows) - 0.4, -0.6)  # the model's input above, as people read
     return figure

@@ -305,8 +305,7 @@ def gold_figure(rows: Sequence[Row], title: str) -> Figure:
                 axes, [row for row in drawn if row["direction"] in (direction, "")], *columns
             )
             axes.set_title(f"{direction.replace('_', ' ')}: {gold}")
-        line[0].set_ylabel("precision")
-        line[0].set_ylim(bottom=0)
+        line[0].set(ylabel="precision", ylim=(0, None))
     for axes in panels[1]:
         axes.set_xlabel("recall")
     legend_below(figure, 6)

@@ -104,8 +104,7 @@ def alignment_heatmap(
     look = {"fontsize": LABEL_SIZE, "parse_math": False}
     axes.set_xticks(range(columns), query_tokens, rotation=90, **look)
     axes.set_yticks(range(rows), document_tokens, **look)
-    axes.set_xlabel("query tokens")
-    axes.set_ylabel("document tokens")
+    axes.set(xlabel="query tokens", ylabel="document tokens")
     figure.suptitle(title, parse_math=False)
     return figure
 

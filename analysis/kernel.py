@@ -14,6 +14,7 @@ A multi-vector system's own alignment may be another; here it has the softmax of
 salience.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
 from math import log
@@ -143,52 +144,6 @@ def squared_key_norm(factors: Factors) -> Tensor:
     return (squares * real).sum((1, 2, 3)) / (heads * real.sum((1, 2, 3)))
 
 
-class Estimates:
-    """True and kernelised relevance of pairs, batch by batch.
-
-    Args:
-        features: numbers of random features.
-    """
-
-    def __init__(self, features: Sequence[int]):
-        self.features = features
-        self.maps: dict[str, LogFeatures] = {}
-        self._truth: list[Tensor] = []
-        self._norms: list[Tensor] = []
-        self._found: dict[str, list[Tensor]] = {}
-
-    def __len__(self) -> int:
-        return sum(map(len, self._truth))
-
-    def update(self, factors: Factors) -> None:
-        """Takes in B pairs."""
-        if not self.maps:
-            self.maps = feature_maps(factors.query_keys.shape[-1], self.features)
-        self._truth.append(softmax_relevance(factors).double().cpu())
-        self._norms.append(squared_key_norm(factors).cpu())
-        for name, log_features in self.maps.items():
-            estimate = kernel_relevance(factors, log_features).double().cpu()
-            self._found.setdefault(name, []).append(estimate)
-
-    @property
-    def key_norm(self) -> float:
-        """Mean over pairs of ‖d_i + q_j‖²."""
-        return float(torch.cat(self._norms).mean())
-
-    def values(self) -> dict[str, Row]:
-        """Feature map → its `error` ‖estimate − truth‖ / ‖truth‖ over pairs, `rank_correlation`."""
-        truth = torch.cat(self._truth)
-        found = {name: torch.cat(parts) for name, parts in self._found.items()}
-        return {
-            name: {
-                "error": float((estimate - truth).norm() / truth.norm()),
-                "rank_correlation": spearman(estimate, truth),
-                "pairs": len(truth),
-            }
-            for name, estimate in found.items()
-        }
-
-
 @part("analysis")
 class Kernel(Analysis):
     """How well does a kernel replace the alignment, in relevance and in retrieval? (Lemma 5.2)
@@ -223,12 +178,8 @@ class Kernel(Analysis):
         retrieval_features: Sequence[int] = (16, 64, 256),
         most_documents: int = 20_000,
     ):
-        self.model, self.data, self.pairs, self.features = (
-            subject.model,
-            subject.data,
-            pairs,
-            features,
-        )
+        self.model, self.data = subject.model, subject.data
+        self.pairs, self.features = pairs, features
         self.retrieval_features = retrieval_features
         retrieves = self.model.paradigm == "multi_vector"
         searchable = retrieves and len(self.data.documents) <= most_documents
@@ -236,33 +187,48 @@ class Kernel(Analysis):
 
     def finish(self) -> Findings:
         """The table `kernel`, its metrics and curves."""
-        estimates = self._estimates()
-        if not len(estimates):
+        rows, norm = self._estimates()
+        if not rows:
             return Findings()
-        rows = {name: {"features": name} | values for name, values in estimates.values().items()}
         if self.queries:
             maps = partial(feature_maps, features=self.retrieval_features)
             found = retrieval_quality(self.model, self.data, self.queries, maps)
             for name, values in found.items():
                 rows[name] = rows.get(name, {"features": name}) | values
-        table, size = list(rows.values()), estimates.key_norm
-        flat = {"squared_key_norm": size}
-        for row in table:
-            features = row["features"]
-            place = f"features_{features}" if features.isdigit() else features
+        flat = {"squared_key_norm": norm}
+        for name, row in rows.items():
+            place = f"features_{name}" if name.isdigit() else name
             for key in ("error", "rank_correlation", "mrr@10"):
                 flat[f"{place}/{key}"] = row.get(key, float("nan"))
-        figures = [(kernel_curves(table), GalleryEntry("kernel", self.title, caption(size)))]
+        table = list(rows.values())
+        figures = [(kernel_curves(table), GalleryEntry("kernel", self.title, caption(norm)))]
         return Findings(named(self.name, flat), {"kernel": table}, figures)
 
     @torch.inference_mode()
-    def _estimates(self) -> Estimates:
-        model, estimates = self.model.eval(), Estimates(self.features)
-        split = self.data.test_splits[0]
-        _, batches = self.data.test_pairs(split, self.pairs, _BATCH, covers=model.covers)
+    def _estimates(self) -> tuple[dict[str, Row], float]:
+        """Feature map → its row: `error` ‖estimate − truth‖ / ‖truth‖ over pairs, and
+        `rank_correlation`; and the mean over pairs of ‖d_i + q_j‖².
+        """
+        model, data, maps = self.model.eval(), self.data, {}
+        split, parts = data.test_splits[0], defaultdict(list)
+        _, batches = data.test_pairs(split, self.pairs, _BATCH, covers=model.covers)
         for batch in track(batches, "kernelising pairs"):
-            estimates.update(model.factors(batch.to(model.device)))
-        return estimates
+            factors = model.factors(batch.to(model.device))
+            maps = maps or feature_maps(factors.query_keys.shape[-1], self.features)
+            values = {name: kernel_relevance(factors, one) for name, one in maps.items()}
+            values |= {"truth": softmax_relevance(factors), "norm": squared_key_norm(factors)}
+            for name, value in values.items():
+                parts[name].append(value.double().cpu())
+        if not parts:
+            return {}, float("nan")
+        found = {name: torch.cat(values) for name, values in parts.items()}
+        truth, norm = found.pop("truth"), float(found.pop("norm").mean())
+        rows = {}
+        for name, estimate in found.items():
+            error = float((estimate - truth).norm() / truth.norm())
+            row = {"features": name, "error": error, "rank_correlation": spearman(estimate, truth)}
+            rows[name] = row | {"pairs": len(truth)}
+        return rows, norm
 
 
 def caption(squared_key_norm: float) -> str:
@@ -296,26 +262,17 @@ def kernel_curves(rows: Sequence[Row]) -> Figure:
 
 
 def _curve(axes: Axes, rows: Sequence[Row], measure: str) -> None:
-    points = sorted(
-        (int(row["features"]), row[measure]) for row in rows if row["features"].isdigit()
-    )
-    numbers = [number for number, _ in points]
-    axes.plot(
-        numbers,
-        [value for _, value in points],
-        color=COLOURS[0],
-        marker=MARKERS[0],
-        label="random features",
-    )
+    found = {int(row["features"]): row[measure] for row in rows if row["features"].isdigit()}
+    points, look = sorted(found.items()), {"color": COLOURS[0], "marker": MARKERS[0]}
+    axes.plot(*zip(*points, strict=True), label="random features", **look)
     for row in rows:
         if row["features"] in LINES:
             label, colour, style = LINES[row["features"]]
             axes.axhline(row[measure], color=colour, linestyle=style, label=label)
     axes.set_xscale("log", base=2)
-    axes.set_xticks(numbers, [str(number) for number in numbers])
+    axes.set_xticks([number for number, _ in points], [str(number) for number, _ in points])
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlabel("random features")
-    axes.set_title(TITLES[measure])
+    axes.set(xlabel="random features", title=TITLES[measure])
     values = [row[measure] for row in rows if row[measure] == row[measure]]
     top = max([*values, 0.0]) or 1.0
     axes.set_ylim(min([*values, 0.0]) * 1.08, top * 1.08)  # from zero, no marker cut off

@@ -6,7 +6,7 @@ and a query's, which a maximum inner product search could find: the retrieval th
 open. p_i depends on the query, so its mean over a sample of queries replaces it.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from analysis.evaluation import average_metrics, judge
 from analysis.statistics import spread
 from gr_mvdr.alignment import Softmax
 from gr_mvdr.batch import pad
-from gr_mvdr.evaluation.ranking import Ranking, tie_order
+from gr_mvdr.evaluation.ranking import Ranking, best_places
 from gr_mvdr.progress import track
 from gr_mvdr.scoring import Scoring, all_pairs_relevance
 from gr_mvdr.token_vectors import TokenVectors, stack
@@ -74,6 +74,11 @@ class KernelVectors:
         logarithms = logarithms.masked_fill(~texts.mask.unsqueeze(-1), -torch.inf)
         return self._flat(texts, (logarithms - logarithms.amax((1, 2), keepdim=True)).exp())
 
+    def search(self, queries: TokenVectors) -> Search:
+        """Scores of documents by inner products with these queries."""
+        asked = self.queries(queries)
+        return lambda documents: self.documents(documents) @ asked.T
+
     @staticmethod
     def _flat(texts: TokenVectors, features: Tensor) -> Tensor:
         values = texts.vectors * texts.mask.unsqueeze(-1)
@@ -83,38 +88,6 @@ class KernelVectors:
 def keys_of(texts: TokenVectors) -> Tensor:
     """(…, l) what the alignment is made of."""
     return texts.vectors if texts.keys is None else texts.keys
-
-
-class Best:
-    """The k best documents of each query, of documents that come in groups; ties as in `Ranking`.
-
-    Args:
-        k: documents a query; document_ids: of the whole corpus.
-    """
-
-    def __init__(self, k: int, document_ids: Sequence[str]):
-        self.k, self._ids, self._scores, self._rows = k, document_ids, [], []
-        order = torch.from_numpy(tie_order(document_ids))
-        self._place = torch.empty_like(order)
-        self._place[order] = torch.arange(len(order))
-
-    def add(self, scores: Tensor, rows: Sequence[int]) -> None:
-        """Takes in scores (documents, queries) of the documents `rows`."""
-        self._scores.append(scores.T)
-        self._rows.append(torch.tensor(rows).expand(scores.shape[1], -1))
-        scores, rows = torch.cat(self._scores, 1), torch.cat(self._rows, 1)
-        by_id = self._place[rows].argsort(1)
-        scores, rows = scores.gather(1, by_id), rows.gather(1, by_id)
-        best = scores.argsort(dim=1, descending=True, stable=True)[:, : self.k]
-        self._scores, self._rows = [scores.gather(1, best)], [rows.gather(1, best)]
-
-    def results(self, query_ids: Sequence[str]) -> dict[str, dict[str, float]]:
-        """Query id → {document id: score}."""
-        rows, scores = (torch.cat(parts, 1).tolist() for parts in (self._rows, self._scores))
-        return {
-            query: {self._ids[row]: score for row, score in zip(*found, strict=True)}
-            for query, *found in zip(query_ids, rows, scores, strict=True)
-        }
 
 
 def row_features(logarithms: Tensor) -> Tensor:
@@ -157,8 +130,8 @@ def kernel_rankings(
 ) -> dict[str, Ranking]:
     """The best documents of each query by every feature map, and by the softmax itself ("exact").
 
-    Document vectors come and go in small groups: none is kept. All documents are encoded once
-    more, which is why `analysis.kernel.Kernel` leaves out large corpora.
+    Document vectors come and go in small groups; only scores are kept. All documents are encoded
+    once more, which is why `analysis.kernel.Kernel` leaves out large corpora.
 
     Args:
         documents, queries: column tables with `id` and `tokens`.
@@ -168,26 +141,28 @@ def kernel_rankings(
     (texts, names), (sampled, _) = (_encoded(model, table) for table in (queries, sample))
     searches: dict[str, Search] = {}
     for name, log_features in feature_maps(keys_of(texts).shape[-1]).items():
-        searches[name] = _kernel(log_features, sampled, texts)
+        searches[name] = KernelVectors(log_features, sampled).search(texts)
     searches[EXACT] = lambda found: all_pairs_relevance(found, texts, _SOFTMAX)
-    best = {name: Best(depth, documents["id"][:]) for name in searches}
+    scores: dict[str, list[Tensor]] = {name: [] for name in searches}
+    ids, all_ids = [], documents["id"][:]
     for rows, found in _encoded_documents(model, documents):
+        ids += [all_ids[row] for row in rows]
         for name, search in searches.items():
-            best[name].add(search(found).cpu(), rows)
-    return {name: Ranking(kept.results(names)) for name, kept in best.items()}
-
-
-def _kernel(log_features: LogFeatures, sample: TokenVectors, queries: TokenVectors) -> Search:
-    """Inner products of kernel vectors."""
-    vectors = KernelVectors(log_features, sample)
-    asked = vectors.queries(queries)
-    return lambda documents: vectors.documents(documents) @ asked.T
+            scores[name].append(search(found).double().cpu())
+    rankings = {}
+    for name, parts in scores.items():
+        results = {}
+        for query, column in zip(names, torch.cat(parts).numpy().T, strict=True):
+            best = best_places(column, depth, ids.__getitem__)
+            results[query] = {ids[place]: float(column[place]) for place in best}
+        rankings[name] = Ranking(results)
+    return rankings
 
 
 def _encoded(model: "MultiVector", queries: Table) -> tuple[TokenVectors, list[str]]:
     """Queries as one padded batch on the model's device, without salience, and their ids."""
     names, texts = zip(*model.encoded_queries(queries), strict=True)
-    return _bare(stack(texts).to(model.device)), list(names)
+    return replace(stack(texts).to(model.device), salience=None), list(names)
 
 
 def _encoded_documents(
@@ -200,8 +175,4 @@ def _encoded_documents(
     for start in track(starts, "searching by kernels", total=len(starts)):
         rows = order[start : start + _BATCH]
         ids, mask = (part.to(model.device) for part in pad([tokens[row] for row in rows]))
-        yield rows, _bare(model.encode_documents(ids, mask))
-
-
-def _bare(texts: TokenVectors) -> TokenVectors:
-    return replace(texts, salience=None)
+        yield rows, replace(model.encode_documents(ids, mask), salience=None)

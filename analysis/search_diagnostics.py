@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from analysis.analysis import Analysis, Findings, Subject, named
 from analysis.figures import COLOURS, GalleryEntry, page_figure, styled
 from analysis.search_trace import SearchTrace
 from analysis.statistics import spread_numbers
+from analysis.tables import Row
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.parts import part
 from gr_mvdr.progress import track
@@ -61,6 +62,32 @@ class SearchErrors:
     exhaustive: list[int | None] | None
     difference: float | None
 
+    @classmethod
+    def of(
+        cls,
+        relevant: Sequence[int | None],
+        found: dict[int, float],
+        scores: np.ndarray | None,
+        document_ids: Sequence[str],
+    ) -> "SearchErrors":
+        """Ranks the relevant documents of a query in both ways.
+
+        Args:
+            relevant: document numbers; None for one that the collection lacks.
+            found: document number → score, the search's result.
+            scores: (D,) of all documents, −inf for those without an identifier; None where they
+                cannot be had.
+            document_ids: of all D documents; they order equal scores, as in `Ranking`.
+        """
+        ranking = Ranking({"": {document_ids[number]: score for number, score in found.items()}})
+        place = {document: rank for rank, document in enumerate(ranking.documents(""), start=1)}
+        beam = [None if number is None else place.get(document_ids[number]) for number in relevant]
+        if scores is None:
+            return cls(beam, None, None)
+        exhaustive = [None if n is None else _rank(scores, n, document_ids) for n in relevant]
+        differences = [abs(score - float(scores[number])) for number, score in found.items()]
+        return cls(beam, exhaustive, max(differences, default=0.0))
+
     def at(self, k: int) -> dict[str, float]:
         """Shares of the relevant documents, such as "search_error@10".
 
@@ -68,45 +95,14 @@ class SearchErrors:
         error ¬e, search error e ∧ ¬b, luck b ∧ ¬e (a better competitor was pruned). Hence recall
         = 1 − model error − search error + luck.
         """
-        beam = _within(self.beam, k)
+        beam = np.array([rank is not None and rank <= k for rank in self.beam])
         shares = {"recall": beam}
         if self.exhaustive is not None:
-            exhaustive = _within(self.exhaustive, k)
+            exhaustive = np.array([rank is not None and rank <= k for rank in self.exhaustive])
             shares["model_error"] = ~exhaustive
             shares["search_error"] = exhaustive & ~beam
             shares["luck"] = beam & ~exhaustive
         return {f"{name}@{k}": float(share.mean()) for name, share in shares.items()}
-
-
-def _within(ranks: Sequence[int | None], k: int) -> np.ndarray:
-    return np.array([rank is not None and rank <= k for rank in ranks])
-
-
-def search_errors(
-    relevant: Sequence[int | None],
-    found: dict[int, float],
-    scores: np.ndarray | None,
-    document_ids: Sequence[str],
-) -> SearchErrors:
-    """Ranks the relevant documents of a query in both ways.
-
-    Args:
-        relevant: document numbers; None for one that the collection lacks.
-        found: document number → score, the search's result.
-        scores: (D,) of all documents, −inf for those without an identifier; None where they cannot
-            be had.
-        document_ids: of all D documents; they order equal scores, as in `Ranking`.
-    """
-    ranking = Ranking({"": {document_ids[number]: score for number, score in found.items()}})
-    place = {document: rank for rank, document in enumerate(ranking.documents(""), start=1)}
-    beam = [None if number is None else place.get(document_ids[number]) for number in relevant]
-    if scores is None:
-        return SearchErrors(beam, None, None)
-    exhaustive = [
-        None if number is None else _rank(scores, number, document_ids) for number in relevant
-    ]
-    differences = [abs(score - float(scores[number])) for number, score in found.items()]
-    return SearchErrors(beam, exhaustive, max(differences, default=0.0))
 
 
 def _rank(scores: np.ndarray, number: int, document_ids: Sequence[str]) -> int | None:
@@ -117,25 +113,12 @@ def _rank(scores: np.ndarray, number: int, document_ids: Sequence[str]) -> int |
     return 1 + int((scores > scores[number]).sum()) + before
 
 
-@dataclass(frozen=True)
-class QueryDiagnosis:
-    """The search of one query.
+class Diagnosis(NamedTuple):
+    """The search of one query: its row of the table, its errors, the gold in the beam by step."""
 
-    Attributes:
-        query: its id.
-        trace: the gold in the beam, step by step, and the time of a step.
-        errors: the relevant documents' ranks, beam and exhaustive.
-        outputs: sequences that the search ended with.
-        invalid: of these, the share that is no document's identifier.
-        duplicates: the share that repeats another output.
-    """
-
-    query: str
-    trace: SearchTrace
+    row: Row
     errors: SearchErrors
-    outputs: int
-    invalid: float
-    duplicates: float
+    trace: SearchTrace
 
 
 @part("analysis")
@@ -177,14 +160,12 @@ class SearchDiagnostics(Analysis):
             )
         title = f"{self.data.collection.name}: search of {len(found)} test queries"
         heading = "Where the search loses the gold document"
-        figures = [
-            (search_figure(metrics, title), GalleryEntry("search_diagnostics", heading, CAPTION))
-        ]
-        tables = {"search_diagnostics": [_row(one) for one in found]}
-        return Findings(named(self.name, metrics), tables, figures)
+        entry = GalleryEntry("search_diagnostics", heading, CAPTION)
+        tables = {"search_diagnostics": [one.row for one in found]}
+        return Findings(named(self.name, metrics), tables, [(search_figure(metrics, title), entry)])
 
     @torch.inference_mode()
-    def _diagnoses(self) -> list[QueryDiagnosis]:
+    def _diagnoses(self) -> list[Diagnosis]:
         model, sample = self.model.eval(), self._sample()
         scores = model.score_all([query["tokens"] for query, *_ in sample])
         columns = [None] * len(sample) if scores is None else scores.double().cpu().numpy().T
@@ -216,7 +197,7 @@ class SearchDiagnostics(Analysis):
         own: int | None,
         scores: np.ndarray | None,
         document_ids: Sequence[str],
-    ) -> QueryDiagnosis:
+    ) -> Diagnosis:
         model = self.model
         known = [number for number in relevant if number is not None]
         trace = SearchTrace(set().union(*(model.gold_prefixes(number) for number in known)))
@@ -227,19 +208,29 @@ class SearchDiagnostics(Analysis):
             found.pop(own, None)
             if scores is not None:
                 scores = np.where(np.arange(len(scores)) == own, -np.inf, scores)
+        errors = SearchErrors.of(relevant, found, scores, document_ids)
         outputs = [tuple(tokens) for tokens, _ in result.final.of(0)]
         total = max(1, len(outputs))
-        return QueryDiagnosis(
-            query["id"],
-            trace,
-            search_errors(relevant, found, scores, document_ids),
-            len(outputs),
-            invalid=sum(not model.is_identifier(tokens) for tokens in outputs) / total,
-            duplicates=(len(outputs) - len(set(outputs))) / total,
-        )
+        row = {
+            "query": query["id"],
+            "relevant": len(relevant),
+            "steps": len(trace.alive),
+            "lost_at_step": trace.lost,
+            "lost_rank": trace.lost_rank,
+            # the best relevant document's
+            "rank_beam": min(filter(None, errors.beam), default=None),
+            "rank_exhaustive": min(filter(None, errors.exhaustive or []), default=None),
+            "score_difference": errors.difference,
+            "outputs": len(outputs),
+            "invalid": sum(not model.is_identifier(tokens) for tokens in outputs) / total,
+            "duplicates": (len(outputs) - len(set(outputs))) / total,
+            "model_ms_per_step": trace.model_ms,
+            "constraint_ms_per_step": trace.constraint_ms,
+        }
+        return Diagnosis(row, errors, trace)
 
 
-def search_metrics(diagnoses: Sequence[QueryDiagnosis]) -> dict[str, float]:
+def search_metrics(diagnoses: Sequence[Diagnosis]) -> dict[str, float]:
     """Means over one query or more (medians of times and ranks), named as in `metrics.json`."""
     metrics: dict[str, float] = {"queries": len(diagnoses)}
     errors = [{k: v for d in DEPTHS for k, v in one.errors.at(d).items()} for one in diagnoses]
@@ -247,12 +238,11 @@ def search_metrics(diagnoses: Sequence[QueryDiagnosis]) -> dict[str, float]:
     differences = [one.errors.difference for one in diagnoses]
     if None not in differences:
         metrics["score_difference"] = max(differences)
-    metrics["invalid"] = fmean(one.invalid for one in diagnoses)
-    metrics["duplicates"] = fmean(one.duplicates for one in diagnoses)
-    metrics["model_ms_per_step"] = median(one.trace.model_ms for one in diagnoses)
-    metrics["constraint_ms_per_step"] = median(one.trace.constraint_ms for one in diagnoses)
-    metrics |= _by_step([one.trace for one in diagnoses])
-    return metrics
+    for name in ("invalid", "duplicates"):
+        metrics[name] = fmean(one.row[name] for one in diagnoses)
+    for name in ("model_ms_per_step", "constraint_ms_per_step"):
+        metrics[name] = median(one.row[name] for one in diagnoses)
+    return metrics | _by_step([one.trace for one in diagnoses])
 
 
 def _by_step(traces: Sequence[SearchTrace]) -> dict[str, float]:
@@ -270,26 +260,6 @@ def _by_step(traces: Sequence[SearchTrace]) -> dict[str, float]:
     if lost:
         metrics["lost_rank/any_step"] = median(rank for _, rank in lost)
     return metrics
-
-
-def _row(one: QueryDiagnosis) -> dict[str, Any]:
-    """A query's line; ranks are the best relevant document's."""
-    beam, exhaustive = one.errors.beam, one.errors.exhaustive or []
-    return {
-        "query": one.query,
-        "relevant": len(beam),
-        "steps": len(one.trace.alive),
-        "lost_at_step": one.trace.lost,
-        "lost_rank": one.trace.lost_rank,
-        "rank_beam": min((rank for rank in beam if rank), default=None),
-        "rank_exhaustive": min((rank for rank in exhaustive if rank), default=None),
-        "score_difference": one.errors.difference,
-        "outputs": one.outputs,
-        "invalid": one.invalid,
-        "duplicates": one.duplicates,
-        "model_ms_per_step": one.trace.model_ms,
-        "constraint_ms_per_step": one.trace.constraint_ms,
-    }
 
 
 @styled
@@ -311,13 +281,14 @@ def _draw_survival(axes: Axes, values: Mapping[str, float]) -> None:
     rotation = 0 if len(names) <= UPRIGHT_LABELS else 90
     axes.bar_label(bars, labels, padding=2, fontsize=7, rotation=rotation)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlim(0.4, len(names) + 0.6)
-    axes.set_ylim(0, 1.05 if rotation == 0 else 1.3)
+    axes.set(xlim=(0.4, len(names) + 0.6), ylim=(0, 1.05 if rotation == 0 else 1.3))
     axes.set_yticks([share / 5 for share in range(6)])
     axes.grid(axis="y")
-    axes.set_title("gold document still in the beam")
-    axes.set_xlabel("step of the search")
-    axes.set_ylabel("share of queries")
+    axes.set(
+        title="gold document still in the beam",
+        xlabel="step of the search",
+        ylabel="share of queries",
+    )
 
 
 def _draw_errors(axes: Axes, values: Mapping[str, float]) -> None:
@@ -332,9 +303,7 @@ def _draw_errors(axes: Axes, values: Mapping[str, float]) -> None:
         axes.bar_label(drawn, labels, label_type="center", fontsize=7)
         bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
     axes.set_xticks(range(len(bars)), [f"first {k}" if k > 1 else "first place" for k in DEPTHS])
-    axes.set_xlim(-0.5, len(bars) - 0.5)
-    axes.set_ylim(0, 1)
-    axes.set_title("relevant documents")
+    axes.set(xlim=(-0.5, len(bars) - 0.5), ylim=(0, 1), title="relevant documents")
     axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, reverse=True)
 
 

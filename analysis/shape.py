@@ -250,15 +250,11 @@ def shape_figure(rows: Sequence[Row], title: str) -> Figure:
         layers = [row["layer"] + offset for row in chosen]
         values = [row["relative_entropy"] for row in chosen]
         right.plot(layers, values, linestyle="", alpha=0.8, **look)
-    left.set_ylim(0, 1.03)
-    left.set_xlabel("strongest partners")
-    left.set_ylabel("share of the weight")
+    left.set(ylim=(0, 1.03), xlabel="strongest partners", ylabel="share of the weight")
     last = max(row["layer"] for row in rows)
-    right.set_xlim(0.4, last + 0.6)
-    right.set_ylim(-0.03, 1.03)
+    right.set(xlim=(0.4, last + 0.6), ylim=(-0.03, 1.03))
     right.set_xticks(range(1, last + 1))
-    right.set_xlabel("layer")
-    right.set_ylabel("entropy / largest entropy")
+    right.set(xlabel="layer", ylabel="entropy / largest entropy")
     for axes in (left, right):
         axes.grid(axis="y")
     legend_below(figure, 2)

@@ -160,7 +160,5 @@ def retrieval_figure(rows: list[Row], title: str) -> Figure:
         axes.set_xticks(ticks, [str(rank) for rank in ticks])
         axes.set_ylim(0, 1)
         axes.grid()
-        axes.set_xlabel("rank of the retrieved token")
-        axes.set_ylabel("probability")
-        axes.set_title(label)
+        axes.set(xlabel="rank of the retrieved token", ylabel="probability", title=label)
     return figure

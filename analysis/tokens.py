@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
-from typing import Any
 
 import numpy
 import torch
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from data_modules.spans import STOPWORDS
 
@@ -45,11 +45,10 @@ class TokenKinds:
         return ~(self.special | self.punctuation | self.stopword)
 
     @classmethod
-    def of(cls, tokenizer: Any, size: int) -> "TokenKinds":
+    def of(cls, tokenizer: PreTrainedTokenizerBase, size: int) -> "TokenKinds":
         """The kinds of a Hugging Face tokeniser's ids.
 
         Args:
-            tokenizer: any with `convert_ids_to_tokens` and `all_special_ids`.
             size: V; ids from len(tokenizer) on are docid tokens.
 
         Raises:

@@ -123,10 +123,6 @@ class AlignmentStore:
         for start in range(0, len(self), size):
             yield self._padded(range(start, min(start + size, len(self))))
 
-    def batches(self, size: int, layer: int = -1) -> Iterator[PairAlignment]:
-        """One layer's alignments of all pairs, as `explanations`."""
-        return (explanation.layers[layer] for explanation in self.explanations(size))
-
     def tokens(self) -> Iterator[Tensor]:
         """The token ids of every text of every pair, without reading the matrices into batches."""
         for number in range(len(self)):
@@ -141,25 +137,18 @@ class AlignmentStore:
         """
         return max(1, min(most, values // self._largest))
 
-    def holds(self, description: StoreDescription, pairs: list[tuple[str, str]]) -> bool:
-        """Whether the store is what a new extraction would write."""
-        return self.description == description and self.pairs == pairs
-
     def _padded(self, numbers) -> Explanation:
         pairs = [self._pair(number) for number in numbers]
         return padded(pairs, self.path_names, self._projection_norms)
 
     def _pair(self, number: int) -> Fields:
         shard = bisect_right(self._starts, number) - 1
-        if self._loaded is None or self._loaded[0] != shard:
-            self._loaded = None  # one shard at a time, also while the next is read
-            sizes = {"l": self.layers, "h": self.heads, "p": len(self.path_names)}
-            with reading(f"{self.directory}: a shard is damaged"):
-                self._loaded = (
-                    shard,
-                    _split(_read_shard(self.directory, self._shards[shard]), sizes),
-                )
         with reading(f"{self.directory}: a shard is damaged"):
+            if self._loaded is None or self._loaded[0] != shard:
+                self._loaded = None  # one shard at a time, also while the next is read
+                sizes = {"l": self.layers, "h": self.heads, "p": len(self.path_names)}
+                tensors = _read_shard(self.directory, self._shards[shard])
+                self._loaded = shard, _split(tensors, sizes)
             return self._loaded[1][number - self._starts[shard]]
 
 

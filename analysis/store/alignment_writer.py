@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow
-import pytorch_lightning as pl
 import torch
 from safetensors.torch import save
 
@@ -29,6 +28,7 @@ from gr_mvdr.files.reading import read_json
 from gr_mvdr.files.writing import move_into_place, new_file, write_json
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import Explanation
+from models.base import System
 
 SHARD_VALUES = 2**23  # similarity values in a shard: 32 MB of fp32
 PROGRESS = "progress.json"
@@ -79,6 +79,17 @@ class AlignmentWriter:
         shutil.rmtree(self.partial, ignore_errors=True)
         self.partial.mkdir(parents=True)
         self.pairs, self.shards, self.shape, self.largest = [], [], {}, 0
+
+    def resume(self, pairs: Sequence[tuple[str, str]], ends: Sequence[int]) -> int:
+        """How many batches need not be added again; all of them where others have been.
+
+        Args:
+            pairs: that will be added; ends: how many with each batch and those before it.
+        """
+        done = len(self.pairs)
+        if done and (done not in ends or [*map(tuple, self.pairs)] != list(pairs[:done])):
+            self.restart()
+        return ends.index(done) + 1 if self.pairs else 0
 
     def __exit__(self, error_type, error, traceback) -> None:
         if error_type is None:
@@ -164,7 +175,7 @@ class AlignmentWriter:
 
 @torch.inference_mode()
 def extract_alignments(
-    model: pl.LightningModule,
+    model: System,
     batches: Sequence[PairBatch],
     directory: Path,
     pairs: Sequence[tuple[str, str]],
@@ -176,7 +187,6 @@ def extract_alignments(
     interrupted extraction goes on after its last shard.
 
     Args:
-        model: a `models.base.System`.
         batches: the pairs as padded batches; moved to the model's device here.
         directory: where the store goes, such as `outputs/…/alignments`.
         pairs: (query id, document id) of every pair, in the order of the batches.
@@ -189,18 +199,19 @@ def extract_alignments(
         ValueError: `pairs` and `batches` differ in length.
     """
     ends = list(accumulate(map(len, batches)))
-    if len(pairs) != (ends[-1] if ends else 0):
-        raise ValueError(f"{len(pairs)} pairs named, {ends[-1] if ends else 0} in the batches")
-    if kept := _finished(directory, description, pairs):
-        return kept
+    if len(pairs) != sum(map(len, batches)):
+        raise ValueError(f"{len(pairs)} pairs named, {sum(map(len, batches))} in the batches")
+    try:
+        store = AlignmentStore(directory)
+        if store.description == description and store.pairs == list(pairs):
+            return store
+    except (FileNotFoundError, ValueError):  # none, or a broken one
+        pass
     was_training = model.training
     model.eval()
     try:
         with AlignmentWriter(directory, description) as writer:
-            done = len(writer.pairs)
-            if done and (done not in ends or _named(writer.pairs) != pairs[:done]):
-                writer.restart()
-            first = ends.index(done) + 1 if (done := len(writer.pairs)) else 0
+            first = writer.resume(pairs, ends)
             todo = track(batches[first:], f"aligning {description.system}")
             for batch, end in zip(todo, ends[first:], strict=True):
                 queries, documents = zip(*pairs[end - len(batch) : end], strict=True)
@@ -208,18 +219,3 @@ def extract_alignments(
     finally:
         model.train(was_training)
     return AlignmentStore(directory)
-
-
-def _finished(
-    directory: Path, description: StoreDescription, pairs: Sequence[tuple[str, str]]
-) -> AlignmentStore | None:
-    """The store at a place, if it is whole and what would be written."""
-    try:
-        store = AlignmentStore(directory)
-    except (FileNotFoundError, ValueError):
-        return None
-    return store if store.holds(description, list(pairs)) else None
-
-
-def _named(pairs: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
-    return [(query, document) for query, document in pairs]

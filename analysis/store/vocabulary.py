@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from analysis.store.alignment_store import AlignmentStore
 from gr_mvdr.files.writing import write_json
 
 FILE = "vocabulary.json"
@@ -52,12 +53,13 @@ class Vocabulary:
 
 
 def write_vocabulary(
-    store: Any, strings: Callable[[list[int]], Sequence[str]], special: Collection[int] = ()
+    store: AlignmentStore,
+    strings: Callable[[list[int]], Sequence[str]],
+    special: Collection[int] = (),
 ) -> Path:
     """Writes the strings of all token ids that occur in a store into the store's folder.
 
     Args:
-        store: an `AlignmentStore`.
         strings: token ids to strings, such as `tokenizer.convert_ids_to_tokens`.
         special: ids of special tokens.
 

@@ -71,7 +71,7 @@ def test_padded_batches_hold_the_same_pairs(tmp_path, make_explanation, paradigm
         torch.testing.assert_close(read[name], value, rtol=1e-6, atol=0, msg=name)
     assert [len(batch) for batch in store.explanations(3)] == [3, 3, 1]
     for layer in range(store.layers):
-        found = next(store.batches(7, layer))
+        found = next(store.explanations(7)).layers[layer]
         assert torch.equal(found.similarity, original.layers[layer].similarity)
 
 
@@ -93,7 +93,7 @@ def test_padding_that_is_not_on_the_right_is_cut_too(tmp_path, make_explanation)
 def test_half_precision_keeps_three_digits_at_half_the_size(tmp_path, batches):
     half = StoreDescription("s", "generative", "almanac", "float16")
     stores = write(tmp_path / "full", batches), write(tmp_path / "half", batches, half)
-    a, b = (next(store.batches(10)) for store in stores)
+    a, b = (next(store.explanations(10)).layers[-1] for store in stores)
     assert b.similarity.dtype == torch.float32
     assert torch.equal(a.score, b.score)
     torch.testing.assert_close(a.similarity, b.similarity, rtol=1e-3, atol=1e-3)

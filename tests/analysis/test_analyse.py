@@ -1,4 +1,5 @@
 import json
+import textwrap
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -6,6 +7,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
+from analysis import chapters
 from analysis.analyse import ask, write_findings
 from analysis.analysis import Findings, GoldTokens, Subject, Texts
 from analysis.figures import read_gallery
@@ -87,3 +89,36 @@ def test_metrics_tables_and_figures_are_written_together(tmp_path):
     )
     assert metrics == {"analysis/x": 1.0, "analysis/y": 2.0}
     assert (tmp_path / "x.csv").read_text().splitlines() == ["a,b", "1,", "2,"]
+
+
+EXAMPLE = Path(__file__).parents[2] / "analysis/analysis.py"
+
+
+def test_the_documented_example_is_an_analysis(tmp_path, make_explanation, monkeypatch):
+    """What docs/analysis.md asks of a new analysis: a class in a file of one's own, and a line."""
+    text = EXAMPLE.read_text().split('"""')[1]
+    body = textwrap.dedent(text[text.index("    @part") : text.index("Its metrics")])
+    imports = "from analysis.analysis import *\nfrom gr_mvdr.parts import part\n"
+    (tmp_path / "my_module.py").write_text(imports + body)
+    monkeypatch.syspath_prepend(tmp_path)
+    store = stored(tmp_path, make_explanation(3, paradigm="multi_vector"), "multi_vector")
+    line = {"mine": {"_target_": "my_module.AlignedShare"}}
+    (found,) = ask(Subject(store=store, texts=texts_of(store)), line)
+    assert 0 < found.metrics["analysis/aligned_share/share"] <= 1
+    assert ask(Subject(), line) == []  # no alignments are stored
+    monkeypatch.setattr(chapters, "LISTED", tmp_path / "list.yaml")
+    (tmp_path / "list.yaml").write_text(json.dumps({"questions": line}))
+    chapters._chapters.cache_clear()
+    assert chapters.title("aligned_share") == "Aligned tokens"
+    assert "document's tokens" in chapters.reading("Aligned tokens")
+    chapters._chapters.cache_clear()
+
+
+def test_chapters_are_in_the_order_of_the_list():
+    names = "exact_match low_rank kernel framework gold token_retrieval shape contribution".split()
+    names += "deletion curve search adaptation study".split()
+    assert sorted(names, key=chapters.place) == names
+    assert chapters.place("unknown") == len(names)
+    assert all(chapters.reading(chapters.title(name)) for name in names[:-2])
+    figures = {"exact_match_heads": "exact_match", "alignment_curve": "curve", "mine": "mine"}
+    assert {name: chapters.of_figure(name) for name in figures} == figures

@@ -14,8 +14,7 @@ from analysis.kernel import (
     softmax_relevance,
     squared_key_norm,
 )
-from analysis.kernel_retrieval import Best, KernelVectors, row_features
-from gr_mvdr.evaluation.ranking import Ranking
+from analysis.kernel_retrieval import KernelVectors, row_features
 from gr_mvdr.relevance import Factors
 from gr_mvdr.token_vectors import TokenVectors
 
@@ -277,19 +276,3 @@ def test_the_normaliser_is_the_mean_over_the_sampled_queries(name):
     ratios = products / expected
     assert torch.allclose(ratios, ratios[:1].expand(3, 3))
     assert (ratios > 0).all()
-
-
-def test_the_best_documents_are_kept_over_groups():
-    """Scores of few values: ties, at the cut too, are decided as in `Ranking`."""
-    scores = torch.randint(4, (12, 4), generator=torch.Generator().manual_seed(0)).float()
-    ids = [f"d{n}" for n in range(12)]
-    best = Best(3, ids)
-    for rows in ([4, 0, 11], [8], [1, 2, 3, 5, 10], [7, 6, 9]):
-        best.add(scores[rows], rows)
-    found = best.results("abcd")
-    for column, query in enumerate("abcd"):
-        everything = Ranking({query: dict(zip(ids, scores[:, column].tolist(), strict=True))})
-        assert found[query] == everything.top(3).scores(query)
-    few = Best(10, ids)
-    few.add(scores[:2], [0, 1])
-    assert set(few.results("abcd")["a"]) == {"d0", "d1"}

@@ -10,7 +10,7 @@ from analysis import metric_names, search_trace
 from analysis.analyse import analyse_run, write_findings
 from analysis.figures import Gallery, GalleryEntry, read_gallery
 from analysis.report.report import tabulate_run, write_report
-from analysis.search_diagnostics import SearchDiagnostics, outcome, search_errors, search_figure
+from analysis.search_diagnostics import SearchDiagnostics, SearchErrors, outcome, search_figure
 from analysis.search_trace import SearchTrace
 from gr_mvdr.decoding.beam_search import beam_search
 from gr_mvdr.decoding.trie import Trie
@@ -308,7 +308,7 @@ def test_scores_that_differ_are_said_aloud(tmp_path):
 def test_shared_identifiers_rank_by_document_id():
     """Both ways: as `Ranking` orders equal scores, whatever the documents' numbers."""
     scores = torch.tensor([-1.0, -2.0, -1.0, -1.0]).numpy()
-    errors = search_errors([0, 2, 3, 1, None], {n: -1.0 for n in (0, 2, 3)}, scores, list("cabd"))
+    errors = SearchErrors.of([0, 2, 3, 1, None], {n: -1.0 for n in (0, 2, 3)}, scores, list("cabd"))
     assert errors.beam == [2, 3, 1, None, None]
     assert errors.exhaustive == [2, 3, 1, 4, None]
     assert errors.at(1)["recall@1"] == pytest.approx(0.2)

@@ -93,7 +93,8 @@ def texts() -> Texts:
 def by_tensors(store: AlignmentStore) -> list[list[float]]:
     """Exact match of every query token and the low rank of every pair, in padded batches."""
     values = []
-    for pairs in store.batches(64):
+    for explanation in store.explanations(64):
+        pairs = explanation.layers[-1]
         masks = pairs.document_mask, pairs.query_mask
         aligned = Softmax("query_to_document")(pairs.similarity[:, 0], *masks)
         ids = pairs.document_ids, pairs.query_ids
@@ -127,7 +128,7 @@ def compare() -> None:
     description = StoreDescription("T5-ColBERT", "multi_vector", "synthetic")
     model = system()
     extraction, store = timed(extract_alignments, model, made, folder, names, description)
-    list(store.batches(64))  # both find the shard read
+    list(store.explanations(64))  # both find the shard read
     (fast, ours), (slow, loops) = (timed(way, store) for way in (by_tensors, by_loops))
     for one, other in zip(ours, loops, strict=True):
         torch.testing.assert_close(torch.tensor(one), torch.tensor(other), rtol=1e-4, atol=1e-5)
