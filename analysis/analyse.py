@@ -19,7 +19,7 @@ from analysis.store.alignment_writer import extract_alignments
 from analysis.store.vocabulary import write_vocabulary
 from analysis.tables import write_rows
 from analysis.tokens import TokenKinds, document_frequencies, inverse_document_frequency
-from data_modules.gold import gold_tokens
+from data_modules.gold import find_gold_tokens
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.backbones import hash_weights
 from gr_mvdr.parts import TARGET, admitting, build, find_part
@@ -126,7 +126,7 @@ def texts_of(model: System, data: RetrievalDataModule, store: AlignmentStore) ->
     # Docid tokens lie beyond the tokeniser's: no document's text holds them.
     size = max(len(data.tokenizer), model.vocabulary_size)
     frequencies = document_frequencies(data.documents["tokens"], size)
-    gold = gold_tokens(data, data.test_splits[0], store.pairs)
+    gold = find_gold_tokens(data, data.test_splits[0], store.pairs)
     return Texts(
         idf=inverse_document_frequency(frequencies, len(data.documents)),
         kinds=TokenKinds.of(data.tokenizer, size),

@@ -14,7 +14,7 @@ from torch import Tensor
 from analysis.analysis import Analysis, Findings, Subject, named
 from analysis.statistics import spread
 from analysis.tables import Row
-from data_modules.gold import gold_tokens
+from data_modules.gold import find_gold_tokens
 from gr_mvdr.batch import cut
 from gr_mvdr.parts import part
 from gr_mvdr.progress import track
@@ -93,7 +93,7 @@ class DecodedIdentifiers(Analysis):
         grades = self.data.judgements(self.split, self.queries)
         queries = self.queries["id"][:]
         pairs = [(query, d) for query in queries for d, grade in grades[query].items() if grade > 0]
-        gold = gold_tokens(self.data, self.split, pairs)
+        gold = find_gold_tokens(self.data, self.split, pairs)
         if not gold:
             return Findings()
         rows = [_row(form, found) for form, found in self._overlaps(gold).items()]

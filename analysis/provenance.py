@@ -39,7 +39,7 @@ def record_provenance(system: str, model: Any, data: Any, seed: int) -> dict[str
         "cleaning": data.cleaning,
         "train_split": data.train_split,
         "splits": data.test_splits,
-        "cut_texts": data.cut_texts(),
+        "cut_texts": data.count_cut_texts(),
         "unjudged_queries": data.collection.unjudged(data.test_splits),
         "candidates": data.candidates_from,
         "seed": seed,

@@ -126,7 +126,7 @@ def _judged_triples(table: Dataset) -> Iterator[tuple[str, str, int]]:
     return zip(*(table[name][:] for name in JUDGEMENTS), strict=True)
 
 
-def relevant_pairs(judgements: Dataset, queries: Dataset, documents: Dataset) -> Dataset:
+def find_relevant_pairs(judgements: Dataset, queries: Dataset, documents: Dataset) -> Dataset:
     """The relevant (grade > 0) judgements as row numbers.
 
     Args:

@@ -16,7 +16,7 @@ COLUMNS = ("gold", "evidence")
 _CHUNK = 256  # documents tokenised at once
 
 
-def gold_tokens(
+def find_gold_tokens(
     data: RetrievalDataModule, split: str, pairs: Sequence[Pair]
 ) -> dict[Pair, tuple[Tensor, Tensor]]:
     """Where the documents of some pairs answer their queries.

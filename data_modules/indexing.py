@@ -15,9 +15,9 @@ from data_modules.epoch import Example
 from data_modules.examples import Examples
 from data_modules.formats.files import sha256
 from data_modules.formats.generated import read_generated
-from data_modules.spans import token_spans
-from data_modules.tables import TokenColumn, cached_table
-from data_modules.tokenisation import vocabulary_hash
+from data_modules.spans import cut_spans
+from data_modules.tables import TokenColumn, cache_table
+from data_modules.tokenisation import hash_vocabulary
 from gr_mvdr.batch import cut
 from gr_mvdr.distributed.ranks import rank
 from gr_mvdr.parts import part
@@ -150,7 +150,7 @@ class RandomSpans(Inputs):
         units = len(document["word_starts" if of_words else "tokens"])
         start = int(rng.integers(max(1, units - self.length + 1)))
         if of_words:
-            (span,) = token_spans(document, [start], self.length)
+            (span,) = cut_spans(document, [start], self.length)
         else:
             span = document["tokens"][start : start + self.length]
         return cut(span, self.tables.document_length, EOS_ID)
@@ -237,10 +237,10 @@ class GeneratedQueries(Inputs):
         made_from = (
             "generated-queries/2",
             *self.sources.values(),
-            vocabulary_hash(tables.tokenizer),
+            hash_vocabulary(tables.tokenizer),
             tables.documents._fingerprint,
         )
-        queries = cached_table(partial(_tokenised, self.file, tables), _QUERIES, *made_from)
+        queries = cache_table(partial(_tokenised, self.file, tables), _QUERIES, *made_from)
         prepared.rows = np.array(queries["document_row"][:], dtype=np.int64)
         prepared.queries = queries["tokens"]
         prepared.place = {int(row): place for place, row in enumerate(prepared.rows)}

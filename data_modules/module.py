@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
 
 from data_modules.candidates import LazyBM25, read_candidates
-from data_modules.collection import Collection, relevant_pairs
+from data_modules.collection import Collection, find_relevant_pairs
 from data_modules.epoch import Epoch, Example, Task, collate
 from data_modules.examples import DocumentExamples, Examples, TrainingTables
 from data_modules.formats.layout import Layout
@@ -22,8 +22,8 @@ from data_modules.store import collect
 from data_modules.tables import TokenColumn
 from data_modules.tokenisation import (
     add_tokens,
+    choose_tokenizer,
     clean_table,
-    collection_tokenizer,
     encode_special_tokens,
     join_fields,
 )
@@ -49,7 +49,7 @@ class RetrievalDataModule(pl.LightningDataModule):
             `weights` trains on nothing).
         store: folder of built collections; None = next to the cache of ``datasets``.
         empty_documents: "refuse", or "keep" documents without title and text.
-        tokenizer_options: arguments of `collection_tokenizer` (backbone, path, unit, …).
+        tokenizer_options: arguments of `choose_tokenizer` (backbone, path, unit, …).
         text_fields: what a document's text is made of, joined with " | ".
         cleaning: steps of `clean_text` that texts and queries go through.
         query_length, document_length: tokens kept of a text, the end token included.
@@ -148,7 +148,7 @@ class RetrievalDataModule(pl.LightningDataModule):
         """The run's tokeniser: the backbone's, a given vocabulary, or one trained here."""
         split = self.train_split
         training = self._split_queries(split) if split else self.collection.queries.select([])
-        return collection_tokenizer(self._texts, training, **self.tokenizer_options)
+        return choose_tokenizer(self._texts, training, **self.tokenizer_options)
 
     @cached_property
     def special_tokens(self) -> dict[str, list[int]]:
@@ -201,7 +201,7 @@ class RetrievalDataModule(pl.LightningDataModule):
         names = ("train_split", "validation_split", "tokenizer_options", "text_fields", "cleaning")
         return {name: getattr(self, name) for name in names}
 
-    def cut_texts(self) -> dict[str, int]:
+    def count_cut_texts(self) -> dict[str, int]:
         """How many texts are longer than the limits and are cut: reported, never fatal."""
         splits = [split for split in (self.train_split, *self.test_splits) if split]
         queries = concatenate_datasets([self.queries(split) for split in splits])
@@ -254,7 +254,7 @@ class RetrievalDataModule(pl.LightningDataModule):
     def _tables(self, split: str) -> TrainingTables:
         queries = self.queries(split)
         return TrainingTables(
-            pairs=relevant_pairs(self.collection.qrels[split], queries, self.documents),
+            pairs=find_relevant_pairs(self.collection.qrels[split], queries, self.documents),
             queries=queries,
             documents=self.documents,
             query_length=self.query_length,
@@ -362,7 +362,7 @@ class RetrievalDataModule(pl.LightningDataModule):
             (query id, document id) of every pair, and the pairs in batches of `batch_size`.
         """
         queries = _sample(self.test_queries(split), limit)
-        rows = relevant_pairs(self.collection.qrels[split], queries, self.documents)
+        rows = find_relevant_pairs(self.collection.qrels[split], queries, self.documents)
         names, items = [], []
         for row in rows.select(range(min(limit, len(rows)))):
             if not covers(row["document_row"]):

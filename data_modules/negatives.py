@@ -13,16 +13,9 @@ import numpy as np
 from data_modules.collection import PairSet, TrainingTables
 from data_modules.formats.files import sha256
 from data_modules.formats.layout import Ranked
-from data_modules.formats.named_pairs import (
-    LIST,
-    RANKING,
-    RUN,
-    SCORED_TRIPLE,
-    TRIPLE,
-    read_pairs,
-)
+from data_modules.formats.named_pairs import LIST, RANKING, RUN, SCORED_TRIPLE, TRIPLE, read_pairs
 from data_modules.store import write_run
-from data_modules.tables import cache_folder, integers, written_once
+from data_modules.tables import cache_folder, integers, write_once
 from gr_mvdr.evaluation.bm25 import BM25Index, split_words
 from gr_mvdr.evaluation.ranking import tie_order
 from gr_mvdr.parts import part
@@ -211,7 +204,7 @@ def _bm25_run(tables: TrainingTables, depth: int) -> Path:
                 yield Ranked("", query, document, score)
 
     run = cache_folder("runs") / name
-    with written_once(run) as partial:
+    with write_once(run) as partial:
         if partial is not None:
             write_run(search(tables.bm25()), partial, "bm25")
     return run

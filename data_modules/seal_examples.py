@@ -12,8 +12,8 @@ from data_modules.collection import TrainingTables
 from data_modules.epoch import Example
 from data_modules.examples import Examples
 from data_modules.indexing import Inputs
-from data_modules.spans import sample_starts, span_weights, token_spans
-from data_modules.tables import TokenColumn, cached_table
+from data_modules.spans import cut_spans, sample_starts, span_weights
+from data_modules.tables import TokenColumn, cache_table
 from gr_mvdr.batch import cut
 from gr_mvdr.parts import part
 from gr_mvdr.progress import track
@@ -51,7 +51,7 @@ class SpanExamples(Examples):
         prepared, made = super().prepare(tables), (tables.pairs, tables.queries, tables.documents)
         rows = partial(_start_weights, tables, self.temperature)
         made_from = str(self.temperature), *(table._fingerprint for table in made)
-        prepared.weights = cached_table(rows, _WEIGHTS, "span-weights/2", *made_from)
+        prepared.weights = cache_table(rows, _WEIGHTS, "span-weights/2", *made_from)
         return prepared
 
     @property
@@ -71,7 +71,7 @@ class SpanExamples(Examples):
 
     def _spans(self, row: int, weights: np.ndarray, rng: np.random.Generator) -> list[list[int]]:
         starts = sample_starts(weights, self.n_spans, rng)
-        spans = token_spans(self.tables.documents[row], starts, self.length)
+        spans = cut_spans(self.tables.documents[row], starts, self.length)
         longest = self.tables.document_length
         return [cut(span[: self.max_tokens], longest, EOS_ID) for span in spans]
 
@@ -150,7 +150,7 @@ class UnsupervisedParts(Inputs):
         # Two spans that start at different words; a document no longer than one has only one.
         starts = max(1, len(document["word_starts"]) - self.length + 1)
         chosen = rng.choice(starts, size=2, replace=starts < 2)
-        one, another = token_spans(document, chosen.tolist(), self.length)
+        one, another = cut_spans(document, chosen.tolist(), self.length)
         if kind < 2:
             source = document["tokens"] if kind == 0 else one
             source = self.texts.source(self._end(source), "title")

@@ -70,7 +70,7 @@ def sample_starts(weights: np.ndarray, n: int, rng: np.random.Generator) -> np.n
     return np.searchsorted(cumulative / cumulative[-1], rng.random(n), side="right")
 
 
-def token_spans(document: dict, starts: Sequence[int], length: int) -> list[list[int]]:
+def cut_spans(document: dict, starts: Sequence[int], length: int) -> list[list[int]]:
     """The tokens of the `length` words from each start on; fewer at the document's end.
 
     Args:
@@ -132,4 +132,4 @@ class SampledSpans:
         pair = zlib.crc32(f"{query}\n{document['id']}".encode())
         weights = span_weights(query, document["text"], self.temperature)
         starts = sample_starts(weights, self.n_spans, np.random.default_rng((self.seed, pair)))
-        return [span for span in token_spans(document, starts, self.length) if span]
+        return [span for span in cut_spans(document, starts, self.length) if span]

@@ -16,7 +16,7 @@ from datasets import Dataset, Features
 from data_modules.collection import DOCUMENTS, JUDGEMENTS, QUERIES, Collection
 from data_modules.formats.files import PACKED, sha256
 from data_modules.formats.layout import Layout, LayoutChecks, Ranked
-from data_modules.tables import cache_folder, open_table, write_table, written_once
+from data_modules.tables import cache_folder, open_table, write_once, write_table
 from gr_mvdr.files.arrays import checksum, read_sealed, verify, write_sealed
 from gr_mvdr.progress import track
 
@@ -42,11 +42,11 @@ def collect(
         OSError: the disk has too little room.
     """
     place = Path(store).expanduser() if store else cache_folder("collections")
-    sources = source_hashes(layout, place)
+    sources = hash_sources(layout, place)
     options = {**layout.options, "empty_documents": empty_documents}
     key = _key(sources, options)
     folder = place / f"{layout.name}-{key[:12]}"
-    with written_once(folder) as partial:
+    with write_once(folder) as partial:
         if partial is not None:
             needed = layout.needed_bytes or sum(map(_text_bytes, layout.files))
             check_room(f"data.store={place}: {layout.name}", place, needed)
@@ -66,7 +66,7 @@ def _key(sources: Mapping[str, str], options: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(made_from, default=str).encode()).hexdigest()
 
 
-def source_hashes(layout: Layout, store: Path) -> dict[str, str]:
+def hash_sources(layout: Layout, store: Path) -> dict[str, str]:
     """The SHA-256 of each file by its path; of a file that did not change since, the known one."""
     hashes = {}
     for file in track(layout.files, f"hashing {layout.name}", total=len(layout.files)):
@@ -79,7 +79,7 @@ def source_hashes(layout: Layout, store: Path) -> dict[str, str]:
 
 def _kept_hash(kept: Path, file: Path) -> str:
     try:
-        with written_once(kept) as partial:
+        with write_once(kept) as partial:
             if partial is not None:
                 partial.write_text(sha256(file))
         return kept.read_text()

@@ -23,7 +23,7 @@ _ROWS = 1000  # that are held in memory before they are written
 
 
 @contextmanager
-def written_once(path: Path) -> Iterator[Path | None]:
+def write_once(path: Path) -> Iterator[Path | None]:
     """Gives a temporary name for what is to be made, or None if it is there; other processes wait.
 
     What was made takes its name at the end of the block; after an error or an interruption nothing
@@ -70,7 +70,7 @@ def open_table(file: Path, features: Features, fingerprint: str) -> Dataset:
     return Dataset(table, info=DatasetInfo(features=features), fingerprint=fingerprint)
 
 
-def kept_table(folder: Path, features: Features, key: str, write: Callable[[Path], Any]) -> Dataset:
+def keep_table(folder: Path, features: Features, key: str, write: Callable[[Path], Any]) -> Dataset:
     """A table that is made once, in a folder of its own, and memory-mapped from then on.
 
     Args:
@@ -80,7 +80,7 @@ def kept_table(folder: Path, features: Features, key: str, write: Callable[[Path
     Raises:
         ValueError: the table is not as it was written.
     """
-    with written_once(folder) as partial:
+    with write_once(folder) as partial:
         if partial is not None:
             partial.mkdir()
             write(partial / TABLE)
@@ -92,9 +92,7 @@ def kept_table(folder: Path, features: Features, key: str, write: Callable[[Path
         raise ValueError(f"{error}: remove {folder}, and it is made again") from None
 
 
-def cached_table(
-    rows: Callable[[], Iterator[dict]], features: Features, *made_from: str
-) -> Dataset:
+def cache_table(rows: Callable[[], Iterator[dict]], features: Features, *made_from: str) -> Dataset:
     """Writes rows once next to the cache of ``datasets`` and memory-maps them from then on.
 
     Args:
@@ -108,7 +106,7 @@ def cached_table(
     """
     key = short_hash(str(features), *made_from)
     folder = cache_folder("tables") / key
-    return kept_table(folder, features, key, lambda file: write_table(file, features, rows()))
+    return keep_table(folder, features, key, lambda file: write_table(file, features, rows()))
 
 
 def cache_folder(name: str) -> Path:
@@ -122,7 +120,7 @@ def short_hash(*causes: Any) -> str:
 
 
 @contextmanager
-def no_bars() -> Iterator[None]:
+def hide_bars() -> Iterator[None]:
     """Keeps the bars of ``datasets`` out of ours, and leaves the user's setting as it was."""
     shown = not datasets.are_progress_bars_disabled()
     datasets.disable_progress_bars()

@@ -15,7 +15,7 @@ import numpy as np
 from datasets import Dataset, Features, List, Value
 from transformers import PreTrainedTokenizerBase
 
-from data_modules.tables import TABLE, cache_folder, kept_table, no_bars, short_hash, written_once
+from data_modules.tables import TABLE, cache_folder, hide_bars, keep_table, short_hash, write_once
 from gr_mvdr.tokenizers import UNK_ID, build_word_tokenizer, load_tokenizer, train_tokenizer
 
 _WORD = re.compile(r"\S+")
@@ -28,7 +28,7 @@ _SILENT = [re.compile(rf"(?is)<{tag}(?=[\s>])[^>]*>.*?</{tag}\s*>") for tag in (
 _SILENT_ENDS = re.compile(r"(?i)</(?:script|style)\s*>")
 
 
-def collection_tokenizer(
+def choose_tokenizer(
     documents: Dataset,
     queries: Dataset,
     backbone: str | None,
@@ -82,7 +82,7 @@ def _make_tokenizer(
     else:
         key = short_hash("unigram/6", _LEARNED_FROM, *made_from, vocab_size, lowercase, *special)
     path = cache_folder("tokenizers") / f"{key}.json"
-    with written_once(path) as partial:
+    with write_once(path) as partial:
         if partial is not None:
             if unit == "word":
                 made = build_word_tokenizer(_texts(documents, queries))
@@ -216,13 +216,13 @@ def add_tokens(table: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
     def tokenise(rows: dict) -> dict:
         found = tokenizer(rows["text"], add_special_tokens=False, return_offsets_mapping=True)
         pairs = zip(rows["text"], found["offset_mapping"], strict=True)
-        starts = [word_starts(text, offsets) for text, offsets in pairs]
+        starts = [find_word_starts(text, offsets) for text, offsets in pairs]
         columns = [found["input_ids"], starts]
         if "title" in rows:
             columns.append(tokenizer(rows["title"], add_special_tokens=False)["input_ids"])
         return dict(zip(names, columns, strict=True))
 
-    key = short_hash("tokens/4", table._fingerprint, vocabulary_hash(tokenizer))
+    key = short_hash("tokens/4", table._fingerprint, hash_vocabulary(tokenizer))
     return _map(table, tokenise, key, "tokenising", **{name: _INTEGERS for name in names})
 
 
@@ -245,12 +245,12 @@ def encode_special_tokens(
     return found
 
 
-def vocabulary_hash(tokenizer: PreTrainedTokenizerBase) -> str:
+def hash_vocabulary(tokenizer: PreTrainedTokenizerBase) -> str:
     """SHA-256 of all that a tokeniser does, part of the keys of caches."""
     return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
 
 
-def word_starts(text: str, offsets: list[tuple[int, int]]) -> list[int]:
+def find_word_starts(text: str, offsets: list[tuple[int, int]]) -> list[int]:
     """The position of the first token of each word of a text.
 
     Args:
@@ -281,7 +281,7 @@ def _map(table: Dataset, function: Callable, key: str, description: str, **new: 
     features = Features({**table.features, **new})
 
     def mapped(file: Path | None) -> Dataset:
-        with no_bars() if not sys.stderr.isatty() else nullcontext():
+        with hide_bars() if not sys.stderr.isatty() else nullcontext():
             return table.map(
                 function,
                 batched=True,
@@ -297,4 +297,4 @@ def _map(table: Dataset, function: Callable, key: str, description: str, **new: 
         return mapped(None)
     source = Path(table.cache_files[0]["filename"])
     tables = source.parents[1] if source.name == TABLE else source.parent / "tables"
-    return kept_table(tables / key, features, key, mapped)
+    return keep_table(tables / key, features, key, mapped)

@@ -12,7 +12,7 @@ from data_modules.almanac.places import Building, Event, Settlement
 from data_modules.almanac.prose import ask, describe
 from data_modules.almanac.world import Permutation, World
 from data_modules.collection import DOCUMENTS, JUDGEMENTS, Collection
-from data_modules.tables import cached_table
+from data_modules.tables import cache_table
 
 _SPANS = List({"start": Value("int64"), "end": Value("int64")})
 QUESTIONS = Features(
@@ -90,7 +90,7 @@ def _table(
     made_from: dict[str, int], name: str, features: Features, rows: Callable[..., Any], *how: Any
 ) -> Dataset:
     """A table in the cache of ``datasets``, made from `rows(world, *how)` if it is not there."""
-    return cached_table(
+    return cache_table(
         lambda: rows(new_world(made_from["n_documents"], made_from["seed"]), *how),
         features,
         f"almanac {name}",

@@ -26,7 +26,7 @@ from data_modules.formats.layout import Document, Judgement, Layout, Query
 from data_modules.formats.lines import integer, json_lines, string, word
 from data_modules.formats.tables import rows, table_documents
 from data_modules.store import check_room
-from data_modules.tables import no_bars, written_once
+from data_modules.tables import hide_bars, write_once
 
 # BEIR's judgements on the hub by split; its "validation" is BEIR's dev.
 _BEIR_SPLITS = {
@@ -77,7 +77,7 @@ def hub_rows(
         OSError: the hub cannot be reached, or has no such data.
     """
     place = options.get("data_files") or f"{path}/{split}"
-    with no_bars():
+    with hide_bars():
         try:
             table = datasets.load_dataset(path, name, split=split, **options)
         except Exception as error:  # of datasets, of the hub's client, or of the network below it
@@ -145,7 +145,7 @@ def _beir(name: str, path: Path | None) -> Layout:
 def _unpacked(archive: Path) -> Path:
     """The folder next to an archive that holds its files, made the first time."""
     folder = archive.with_suffix("")
-    with written_once(folder) as partial_folder:
+    with write_once(folder) as partial_folder:
         if partial_folder is not None:
             try:
                 with zipfile.ZipFile(archive) as content, unpacking(archive):

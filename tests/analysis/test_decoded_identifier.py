@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from analysis.decoded_identifier import DecodedIdentifiers, occurrences, overlap
-from data_modules.gold import gold_tokens
+from data_modules.gold import find_gold_tokens
 from data_modules.sources import AlmanacDataModule
 from gr_mvdr.decoding.beam_search import Hypotheses
 from gr_mvdr.tokenizers import EOS_ID
@@ -89,7 +89,7 @@ def golden(data, limit=100):
     names, _ = data.test_pairs("test", limit)
     queries = {row["id"]: tuple(row["tokens"]) for row in data.test_queries("test")}
     texts = {row["id"]: torch.tensor([*row["tokens"], EOS_ID]) for row in data.documents}
-    gold = gold_tokens(data, "test", names)
+    gold = find_gold_tokens(data, "test", names)
     return [(queries[q], texts[d], *sides) for (q, d), sides in gold.items()]
 
 

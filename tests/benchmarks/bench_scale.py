@@ -36,7 +36,7 @@ def start(documents: int) -> AlmanacDataModule:
         batch_size=BATCH,
     )
     next(iter(data.train_dataloader()))
-    data.cut_texts()
+    data.count_cut_texts()
     return data
 
 

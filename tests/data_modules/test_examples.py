@@ -3,11 +3,7 @@ import pytest
 from datasets import Dataset
 
 from data_modules.collection import TrainingTables
-from data_modules.examples import (
-    DocumentExamples,
-    IdentifierExamples,
-    QueryExamples,
-)
+from data_modules.examples import DocumentExamples, IdentifierExamples, QueryExamples
 from data_modules.seal_examples import SpanExamples
 from data_modules.spans import span_weights
 from data_modules.tokenisation import add_tokens
@@ -90,10 +86,10 @@ def test_span_targets_are_contiguous_pieces_of_the_pairs_document(tables):
 
 def test_span_starts_follow_the_weights_of_the_pair(tables):
     queries, documents = tables.queries, tables.documents
-    task = SpanExamples(n_spans=20_000, length=1, temperature=0.5).prepare(tables)
+    task = SpanExamples(n_spans=5_000, length=1, temperature=0.5).prepare(tables)
     expected = span_weights(queries[0]["text"], documents[0]["text"], 0.5)
     assert expected.max() - expected.min() > 0.1
-    # The query as a source that is no pair's has the same answers, but for its punctuation.
+    # The query as a source that is no pair's has the same targets, but for its punctuation.
     other = tables.tokenizer("gamma delta")["input_ids"]
     unpaired = span_weights("gamma delta", documents[0]["text"], 0.5)
     for weights, targets in (
@@ -102,7 +98,7 @@ def test_span_starts_follow_the_weights_of_the_pair(tables):
     ):
         drawn = [span[0] for span in targets]
         frequency = [drawn.count(token) / len(drawn) for token in documents[0]["tokens"]]
-        assert np.allclose(frequency, weights, atol=0.02)
+        assert np.allclose(frequency, weights, atol=0.03)
 
 
 def test_draws_depend_on_the_generator_alone(tables):

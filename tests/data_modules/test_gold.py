@@ -4,7 +4,7 @@ from datasets import Dataset
 
 from data_modules.almanac import almanac
 from data_modules.collection import JUDGEMENTS, Collection
-from data_modules.gold import gold_tokens
+from data_modules.gold import find_gold_tokens
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.tokenizers import EOS_ID
 
@@ -48,7 +48,7 @@ def words_of(data, flags):
 
 def test_the_tokens_of_the_answer_and_of_what_is_given():
     data = module()
-    found = gold_tokens(data, "train", PAIRS)
+    found = find_gold_tokens(data, "train", PAIRS)
     answer, evidence = found["q0", "d1"]
     # zirford town zirford a city in hochmark lies on the urkey </s>
     assert answer.tolist() == [False] * 6 + [True] + [False] * 5 and answer.dtype == torch.bool
@@ -57,31 +57,38 @@ def test_the_tokens_of_the_answer_and_of_what_is_given():
     assert words_of(data, answer) == ["urkey"] and not evidence.any()
 
 
-@pytest.mark.parametrize("title", ["Zirford town", "", "Zirford (town) | of old"])
-@pytest.mark.parametrize("tokenizer", [WORDS, PIECES], ids=["words", "pieces"])
-def test_spans_are_of_the_own_text_whatever_stands_before_it(title, tokenizer):
-    for fields in (("title", "text"), ("text", "title"), ("text",)):
-        data = module(title, tokenizer=tokenizer, text_fields=fields)
-        answer, _ = gold_tokens(data, "train", PAIRS)["q0", "d1"]
-        read = "".join(words_of(data, answer)).replace("▁", " ").strip()
-        assert read == "hochmark" or (tokenizer is PIECES and "hochmark" in read)
-        assert len(answer) == len(data.documents[1]["tokens"]) + 1
+@pytest.mark.parametrize(
+    ("title", "fields", "tokenizer"),
+    [
+        ("Zirford town", ("title", "text"), PIECES),
+        ("", ("title", "text"), WORDS),
+        ("Zirford (town) | of old", ("title", "text"), WORDS),
+        ("Zirford (town) | of old", ("text", "title"), PIECES),
+        ("Zirford town", ("text",), WORDS),
+    ],
+)
+def test_spans_are_of_the_own_text_whatever_is_before_it(title, fields, tokenizer):
+    data = module(title, tokenizer=tokenizer, text_fields=fields)
+    answer, _ = find_gold_tokens(data, "train", PAIRS)["q0", "d1"]
+    read = "".join(words_of(data, answer)).replace("▁", " ").strip()
+    assert read == "hochmark" or (tokenizer is PIECES and "hochmark" in read)
+    assert len(answer) == len(data.documents[1]["tokens"]) + 1
 
 
 def test_a_document_read_by_its_title_alone_has_no_gold():
-    assert gold_tokens(module(text_fields=("title",)), "train", PAIRS) == {}
+    assert find_gold_tokens(module(text_fields=("title",)), "train", PAIRS) == {}
 
 
 def test_a_collection_without_answers_has_no_gold():
-    assert gold_tokens(module(known=False), "train", PAIRS) == {}
+    assert find_gold_tokens(module(known=False), "train", PAIRS) == {}
 
 
 def test_what_is_cut_off_is_no_gold():
     """The answer of q1 is the last of 11 words; 10 are kept."""
-    found = gold_tokens(module(document_length=11), "train", PAIRS)
+    found = find_gold_tokens(module(document_length=11), "train", PAIRS)
     assert list(found) == [("q0", "d1")] and len(found["q0", "d1"][0]) == 11
     assert found["q0", "d1"][1].tolist() == [False] * 3 + [True] * 2 + [False] * 6
-    assert len(gold_tokens(module(document_length=12), "train", PAIRS)) == 2
+    assert len(find_gold_tokens(module(document_length=12), "train", PAIRS)) == 2
 
 
 def test_gold_of_the_almanac_fits_the_batches_of_its_test_pairs():
@@ -93,7 +100,7 @@ def test_gold_of_the_almanac_fits_the_batches_of_its_test_pairs():
 
     data = Almanac(test_split="test", tokenizer_options=PIECES, document_length=40)
     names, batches = data.test_pairs("test", limit=30, batch_size=4)
-    found = gold_tokens(data, "test", names)
+    found = find_gold_tokens(data, "test", names)
     texts = dict(zip(collection.documents["id"], collection.documents["text"], strict=True))
     queries = {row["id"]: row for row in collection.queries}
     rows = [zip(batch.document_ids, batch.document_mask, strict=True) for batch in batches]

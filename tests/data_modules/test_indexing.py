@@ -10,11 +10,7 @@ import pytest
 from datasets import Dataset
 
 from data_modules.collection import JUDGEMENTS, Collection
-from data_modules.examples import (
-    DocumentExamples,
-    IdentifierExamples,
-    QueryExamples,
-)
+from data_modules.examples import DocumentExamples, IdentifierExamples, QueryExamples
 from data_modules.indexing import DocumentStart, GeneratedQueries, Indexing, Mixed, RandomSpans
 from data_modules.module import RetrievalDataModule
 from data_modules.seal_examples import SpanExamples

@@ -8,7 +8,7 @@ from datasets import Dataset, concatenate_datasets
 from torch.utils.data import DataLoader
 
 from analysis.evaluation import evaluate_retrieval
-from data_modules.collection import JUDGEMENTS, Collection, relevant_pairs
+from data_modules.collection import JUDGEMENTS, Collection, find_relevant_pairs
 from data_modules.epoch import Epoch, Example, collate
 from data_modules.module import RetrievalDataModule
 from data_modules.seal_examples import SpanExamples
@@ -209,7 +209,7 @@ def test_cut_texts_counts_what_is_cut():
         "queries": sum(len(tokens) > 4 for tokens in queries),
         "documents": sum(len(tokens) > 19 for tokens in documents),
     }
-    assert data.cut_texts() == expected and 0 < expected["documents"] < 30
+    assert data.count_cut_texts() == expected and 0 < expected["documents"] < 30
 
 
 def test_test_pairs_pair_test_queries_with_their_relevant_documents():
@@ -236,7 +236,7 @@ def test_lengths_that_leave_no_token_are_refused(key):
 
 
 def test_relevant_pairs_leave_other_queries_out():
-    table = relevant_pairs(
+    table = find_relevant_pairs(
         collection().qrels["test"],
         Dataset.from_dict({"id": ["q11", "q10"]}),
         collection().documents,
@@ -244,7 +244,7 @@ def test_relevant_pairs_leave_other_queries_out():
     pairs = sorted(zip(table["query_row"], table["document_row"], strict=True))
     assert pairs == [(0, 11), (1, 10), (1, 29)]
     nothing = Dataset.from_dict({"id": ["other"]})
-    empty = relevant_pairs(collection().qrels["test"], nothing, collection().documents)
+    empty = find_relevant_pairs(collection().qrels["test"], nothing, collection().documents)
     assert len(empty) == 0 and set(empty.column_names) == {"query_row", "document_row"}
 
 

@@ -7,9 +7,9 @@ from data_modules.spans import (
     STOPWORDS,
     FixedWindows,
     SampledSpans,
+    cut_spans,
     sample_starts,
     span_weights,
-    token_spans,
 )
 
 # Weights that the original implementation gives (reference file `span_weights.json`).
@@ -118,7 +118,7 @@ DOCUMENT = {
     ],
 )
 def test_spans_of_words_are_cut_from_the_tokens(start, length, tokens):
-    assert token_spans(DOCUMENT, [start], length) == [tokens]
+    assert cut_spans(DOCUMENT, [start], length) == [tokens]
 
 
 def test_windows_cover_the_first_tokens_without_looking_at_the_query():

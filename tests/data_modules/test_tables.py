@@ -8,7 +8,7 @@ import pytest
 from datasets import Dataset, concatenate_datasets
 
 from data_modules.collection import QUERIES
-from data_modules.tables import TokenColumn, arrow_column, cached_table, integers
+from data_modules.tables import TokenColumn, arrow_column, cache_table, integers
 
 LISTS = [list(range(n % 7)) for n in range(50)]
 
@@ -53,11 +53,11 @@ def test_a_cached_table_is_made_once_for_the_same_sources(cache):
         yield {"id": "1", "text": "x"}
 
     for _ in range(2):
-        table = cached_table(rows, QUERIES, "generator/1", "seed=1")
+        table = cache_table(rows, QUERIES, "generator/1", "seed=1")
         assert table[0] == {"id": "1", "text": "x"}
         assert all(file["filename"].startswith(str(cache)) for file in table.cache_files)
     assert len(made) == 1
-    cached_table(rows, QUERIES, "generator/1", "seed=2")
+    cache_table(rows, QUERIES, "generator/1", "seed=2")
     assert len(made) == 2
 
 
@@ -67,7 +67,7 @@ def test_an_error_in_the_rows_arrives_as_raised_and_leaves_no_table(cache, capfd
         raise ValueError("line 2")
 
     with pytest.raises(ValueError, match=r"^line 2$"):
-        cached_table(rows, QUERIES, "broken")
+        cache_table(rows, QUERIES, "broken")
     assert not list(cache.rglob("*.arrow"))
     assert "examples" not in capfd.readouterr().err
     assert not datasets.are_progress_bars_disabled()
@@ -75,7 +75,7 @@ def test_an_error_in_the_rows_arrives_as_raised_and_leaves_no_table(cache, capfd
 
 def test_a_kept_table_that_is_damaged_is_named_with_what_to_do(cache, tmp_path):
     def kept(name):
-        table = cached_table(lambda: iter([{"id": "q1", "text": "a" * 500}]), QUERIES, name)
+        table = cache_table(lambda: iter([{"id": "q1", "text": "a" * 500}]), QUERIES, name)
         return Path(table.cache_files[0]["filename"])
 
     file = kept("a")

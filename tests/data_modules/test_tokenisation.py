@@ -6,11 +6,11 @@ from datasets import Dataset
 
 from data_modules.tokenisation import (
     add_tokens,
+    choose_tokenizer,
     clean_text,
-    collection_tokenizer,
     encode_special_tokens,
+    find_word_starts,
     join_fields,
-    word_starts,
 )
 from gr_mvdr.tokenizers import build_word_tokenizer, load_tokenizer, train_tokenizer
 
@@ -59,17 +59,17 @@ def test_spans_of_words_cut_from_tokens_decode_to_the_words(make):
 
 def test_word_starts_by_hand():
     # "ab, c": ab | , | c        and with a lone space token before c
-    assert word_starts("ab, c", [(0, 2), (2, 3), (4, 5)]) == [0, 2]
-    assert word_starts("ab, c", [(0, 2), (2, 3), (3, 4), (4, 5)]) == [0, 2]
-    assert word_starts("ab c", [(0, 2), (2, 4)]) == [0, 1]
-    assert word_starts("ab c", [(0, 3), (3, 4)]) == [0, 1]
-    assert word_starts(" a", [(0, 1), (1, 2)]) == [0]
+    assert find_word_starts("ab, c", [(0, 2), (2, 3), (4, 5)]) == [0, 2]
+    assert find_word_starts("ab, c", [(0, 2), (2, 3), (3, 4), (4, 5)]) == [0, 2]
+    assert find_word_starts("ab c", [(0, 2), (2, 4)]) == [0, 1]
+    assert find_word_starts("ab c", [(0, 3), (3, 4)]) == [0, 1]
+    assert find_word_starts(" a", [(0, 1), (1, 2)]) == [0]
 
 
 def test_words_without_a_token_share_their_neighbours_start():
-    assert word_starts("a - b", [(0, 1), (4, 5)]) == [0, 1, 1]
-    assert word_starts("a -", [(0, 1)]) == [0, 1]
-    assert word_starts("-", []) == [0]
+    assert find_word_starts("a - b", [(0, 1), (4, 5)]) == [0, 1, 1]
+    assert find_word_starts("a -", [(0, 1)]) == [0, 1]
+    assert find_word_starts("-", []) == [0]
 
 
 def test_tokens_are_whole_and_without_an_end():
@@ -102,7 +102,7 @@ def test_fields_are_joined_in_the_order_asked_and_empty_ones_left_out():
 def choose(**options):
     defaults = dict(backbone=None, path=None, unit="piece", vocab_size=120, lowercase=True)
     documents, queries = table(sentences(100)), table(sentences(20, seed=5))
-    return collection_tokenizer(documents, queries, **{**defaults, **options})
+    return choose_tokenizer(documents, queries, **{**defaults, **options})
 
 
 def test_a_trained_tokenizer_is_trained_once_for_a_collection(monkeypatch):
