@@ -28,7 +28,7 @@ class _Asked(NamedTuple):
     id: str
     question: str
     answers: list[str]  # in matched form
-    subject: str  # likewise
+    subject: str  # in matched form, too
 
 
 def read(name: str, path: Path | None) -> Layout:

@@ -39,7 +39,7 @@ class NamedPair(NamedTuple):
         where: ``file:line``.
         query, document: ids.
         score: the document's; NaN where the file gives none.
-        positive: whether the file says that the document answers the query.
+        positive: whether the file says that the document is relevant.
     """
 
     where: str

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from data_modules.builders.msmarco_doc import msmarco_doc
-from data_modules.formats import lines as lines_module
 
 
 @pytest.fixture
@@ -60,16 +59,6 @@ def test_the_manifest_counts_what_was_kept(raw, collected):
     assert manifest["options"]["document_ids"] is False
     assert len(manifest["sources"]) == 5
     assert all(len(value) == 64 for value in manifest["sources"].values())
-
-
-def test_a_second_run_opens_no_source(raw, collected, monkeypatch):
-    first = collected(msmarco_doc(str(raw)))
-
-    def never(*_):
-        raise AssertionError("a source was opened")
-
-    monkeypatch.setattr(lines_module, "opened", never)
-    assert collected(msmarco_doc(str(raw))).folder == first.folder
 
 
 def test_judgements_of_another_collection_are_named(raw, collected, built):

@@ -120,19 +120,6 @@ def test_other_options_make_another_folder_and_the_manifest_says_which(raw, coll
     assert sorted(Path(file).name for file in manifest["sources"]) == [DEV, TRAIN]
 
 
-def test_a_second_run_reads_no_source(raw, collected, monkeypatch):
-    first = collected(nq320k(str(raw)))
-
-    def never(*_):
-        raise AssertionError("a source was opened")
-
-    monkeypatch.setattr(builder, "json_lines", never)
-    monkeypatch.setattr("data_modules.store.sha256", never)
-    again = collected(nq320k(str(raw)))
-    assert again.folder == first.folder
-    assert again.documents[:] == first.documents[:]
-
-
 def test_the_raw_format_alone_asserts_nothing(raw, collected):
     layout = read_layout(raw)
     assert layout.options["reader"].startswith("natural_questions/")
@@ -225,16 +212,6 @@ def test_missing_shards_are_named_before_anything_is_read(raw, monkeypatch):
         nq320k(str(raw))
 
 
-def test_an_id_in_two_shards_is_named_with_both_places(raw, collected, built):
-    shards(raw, "train", TRAIN, range(3))
-    records = lines(raw / "nq-train-00.jsonl.gz")
-    write(raw / "nq-train-01.jsonl.gz", records[-1:])
-    message = r"nq-train-01\.jsonl\.gz:1: the query .* is already at .*nq-train-00\.jsonl\.gz:10"
-    with pytest.raises(ValueError, match=message):
-        collected(nq320k(str(raw), check_counts=False))
-    assert built() == []
-
-
 def test_a_title_that_is_no_text_is_named(raw, collected, built):
     records = lines(raw / DEV)
     write(raw / DEV, [*records[:2], {**records[2], "document_title": "half \ud800"}, *records[3:]])
@@ -255,34 +232,6 @@ def test_a_missing_file_is_named(raw, name):
     split = "train" if name == TRAIN else "dev"
     with pytest.raises(FileNotFoundError, match=f"data.path=.*the {split} questions are missing"):
         nq320k(str(raw))
-
-
-def test_a_truncated_download_is_named_and_leaves_nothing(raw, collected, built):
-    file = raw / TRAIN
-    file.write_bytes(file.read_bytes()[:-600])
-    with pytest.raises(ValueError, match="simplified-nq-train.jsonl.gz.*ends too early"):
-        collected(nq320k(str(raw)))
-    assert built() == []
-
-
-def test_a_page_in_the_place_of_the_download_is_named(raw, collected, built):
-    (raw / TRAIN).write_text("<!DOCTYPE html><html><body>Sign in</body></html>")
-    with pytest.raises(ValueError, match="simplified-nq-train.jsonl.gz.*HTML page"):
-        collected(nq320k(str(raw)))
-    assert built() == []
-
-
-def test_an_interrupted_build_leaves_nothing(raw, collected, built, monkeypatch):
-    pages = builder.pages
-
-    def interrupted(file):
-        yield from list(pages(file))[:5]
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("data_modules.builders.nq320k.pages", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        collected(nq320k(str(raw)))
-    assert built() == []
 
 
 def test_a_disk_without_room_is_refused_before_anything_is_read(raw, collected, built, monkeypatch):

@@ -66,7 +66,7 @@ def test_room_is_looked_for_before_an_archive_is_unpacked(miniature, monkeypatch
     assert not archive.with_suffix("").exists()
 
 
-def test_arguanas_judgements_of_unknown_documents_do_not_stand_in_the_way(miniature, collected):
+def test_arguanas_judgements_of_unknown_documents_are_kept(miniature, collected):
     folder = miniature("beir") / "towns"
     file = folder / "qrels/test.tsv"
     first = file.read_text().splitlines()[1].split("\t")[0]
@@ -133,17 +133,6 @@ def test_miracl_reads_the_hubs_two_repositories_side_by_side(miniature, collecte
         (folder / repository).mkdir()
         shutil.move(folder / f"{repository}-v1.0-sw", folder / repository)
     assert len(collected(public("miracl/sw", str(folder))).documents) == 24
-
-
-def test_an_id_in_two_shards_of_miracl_is_named_with_both_places(miniature, collected, built):
-    folder = miniature("miracl")
-    shards = folder / "miracl-corpus-v1.0-sw"
-    content = gzip.decompress((shards / "docs-0.jsonl.gz").read_bytes()).splitlines()[3]
-    content = content.replace(b'"text": "', b'"text": "Another. ')
-    (shards / "docs-2.jsonl.gz").write_bytes(gzip.compress(content))
-    with pytest.raises(ValueError, match=r"docs-2.*:1: the document .* already at .*docs-0.*:4"):
-        collected(public("miracl/sw", str(folder)))
-    assert built() == []
 
 
 def test_what_miracl_holds_twice_word_for_word_counts_once(miniature, collected, capsys):

@@ -42,7 +42,7 @@ def test_a_table_in_another_order_is_refused(tmp_path):
     assert_refused(copied("dsi_qg", tmp_path), "mini_corpus.tsv", "".join(rows), message)
 
 
-def test_a_passage_that_stands_twice_is_refused(tmp_path):
+def test_a_passage_twice_is_refused(tmp_path):
     def stored(folder):
         collect(read_layout(folder), tmp_path / "store")
 

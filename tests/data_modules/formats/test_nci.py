@@ -19,7 +19,7 @@ def test_ids_are_the_files():
     assert [document.id for document in layout.documents()] == [str(n) for n in range(24)]
     queries = list(layout.queries())
     assert queries[0].id == "700000000000500" and queries[1].id == "-700000000000501"
-    assert len(queries) == 33, "the query with two documents stands there twice"
+    assert len(queries) == 33, "the query with two documents is there twice"
 
 
 @pytest.mark.parametrize(
