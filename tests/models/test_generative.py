@@ -1,6 +1,6 @@
 """Laws of every generative system, whatever its identifiers and its head.
 
-Under the plain head Hugging Face's own T5 is the reference; see `test_decoding` for the others.
+Under the plain head Hugging Face's own T5 is the reference; under any, decoding step by step.
 """
 
 from contextlib import nullcontext
@@ -136,16 +136,16 @@ def contributions(system, batch, layer):
     return found * batch.document_mask
 
 
-@pytest.mark.parametrize("layer", [-1, 0, 1])
 @torch.no_grad()
-def test_similarity_times_alignment_is_what_cross_attention_adds_to_the_logit(system, tools, layer):
+def test_similarity_times_alignment_is_what_cross_attention_adds_to_the_logit(system, tools):
     batch, system = tools.make_batch(), tools.in_one_piece(system)
-    pairs = system.align(batch, layer=layer)
-    found = (pairs.similarity * pairs.alignment).sum((1, 3))
-    expected = contributions(system, batch, layer)
-    assert expected.abs().max() > 0.01
-    assert torch.allclose(found, expected, atol=1e-4)
-    assert torch.allclose(pairs.relevance, found.sum(1), atol=1e-4)
+    for layer in (0, -1):
+        pairs = system.align(batch, layer=layer)
+        found = (pairs.similarity * pairs.alignment).sum((1, 3))
+        expected = contributions(system, batch, layer)
+        assert expected.abs().max() > 0.01
+        assert torch.allclose(found, expected, atol=1e-4)
+        assert torch.allclose(pairs.relevance, found.sum(1), atol=1e-4)
 
 
 @torch.no_grad()
@@ -164,19 +164,13 @@ def test_alignment_is_hugging_faces_cross_attention(seal, tools):
 
 
 @torch.no_grad()
-def test_rows_of_the_alignment_sum_to_one_for_every_head(system, tools):
+def test_a_pair_alignment_is_eq_1_whose_rows_sum_to_one_and_the_systems_own_score(system, tools):
     batch = tools.make_batch()
     pairs = system.align(batch)
     sums, real = pairs.alignment.sum(-1), system.targets(batch).document_mask
     assert pairs.alignment.shape == (3, 2, real.shape[1], 6)
     assert torch.allclose(sums, real[:, None].expand_as(sums).to(sums), atol=1e-5)
     assert pairs.alignment[0].std() > 0.01, "uniform attention would prove little"
-
-
-@torch.no_grad()
-def test_a_pair_alignment_is_eq_1_with_the_systems_own_score_beside_it(system, tools):
-    batch = tools.make_batch()
-    pairs = system.align(batch)
     total = relevance(pairs.similarity, pairs.alignment).sum(1)
     assert torch.allclose(pairs.relevance, total / pairs.normaliser)
     assert torch.allclose(pairs.score, system.score(batch), atol=1e-5)
@@ -236,6 +230,80 @@ def test_an_mt5_is_decoded_as_hugging_face_does(tools, tmp_path):
     assert seal.align(batch).alignment.shape == (3, 2, 9, 6)
 
 
+# Every head over the decoder: batches, padding and caches change nothing -----------------------
+
+
+def step_by_step(system, batch):
+    """Log-probabilities of the real target rows, pair by pair and position by position.
+
+    One pair alone, no padding, no cache: only the head's `logits` after a given prefix.
+    """
+    head, found, batch = system.head, [], system.targets(batch)
+    labels = head.labels(batch.document_ids, batch.document_index)
+    for pair, length in enumerate(batch.document_mask.sum(1).tolist()):
+        query = batch.query_ids[[pair]][:, batch.query_mask[pair]]
+        rows, inputs = labels[pair, :length], head.start_vector[None, None]
+        for at, row in enumerate(rows):
+            states = system.backbone(
+                input_ids=query, decoder_inputs_embeds=inputs, output_hidden_states=True
+            ).decoder_hidden_states[-1]
+            context = head.context(inputs)
+            context = None if context is None else context[:, -1]
+            logits = head.logits(states[:, -1], context, torch.tensor([at]))
+            found.append((pair, logits.log_softmax(-1)[0, row]))
+            inputs = torch.cat([inputs, head.embed(row)[None, None]], 1)
+    return found
+
+
+@torch.no_grad()
+def test_the_loss_is_that_of_decoding_step_by_step(system, tools):
+    batch = tools.make_batch()
+    expected = step_by_step(system, batch)
+    loss = -torch.stack([score for _, score in expected]).mean()
+    assert torch.isclose(system.loss(batch), loss, atol=1e-4)
+    targets = system.targets(batch)
+    scores = system.sequence_log_probs(
+        system.encode(batch.query_ids, batch.query_mask),
+        batch.query_mask,
+        targets.document_ids,
+        targets.document_mask,
+        targets.document_index,
+    )
+    for pair, score in enumerate(scores):
+        mean = torch.stack([found for own, found in expected if own == pair]).mean()
+        assert torch.isclose(score, mean, atol=1e-4)
+
+
+@torch.no_grad()
+def test_cached_decoding_under_any_head_equals_decoding_without_a_cache(system, tools):
+    """Hypotheses that split, die, swap and change in number; the decoder reads tokens."""
+    system, batch = system.double(), tools.make_batch()
+    head, step = system.head, system.decoding_step(batch.query_ids, batch.query_mask)
+    scores = step.row_scores(torch.zeros(3, dtype=torch.int64), torch.arange(3))
+    queries, inputs = torch.arange(3), head.start_vector.expand(3, 1, -1)
+    for parents in ([0, 0, 1, 2, 2], [4, 1, 0], [2, 0, 0, 1]):
+        # Any tokens that may stand here, another one for every row.
+        best = head.by_token(scores).topk(3).indices
+        tokens = torch.stack([best[parent, n % 3] for n, parent in enumerate(parents)])
+        parents = torch.tensor(parents)
+        read = head.expected_inputs(scores, parents, tokens)
+        queries, inputs = queries[parents], torch.cat([inputs[parents], read[:, None]], 1)
+        scores = step.row_scores(tokens, parents)
+        hidden = system.backbone.decoder(
+            inputs_embeds=inputs,
+            encoder_hidden_states=system.encode(batch.query_ids, batch.query_mask)[queries],
+            encoder_attention_mask=batch.query_mask[queries].long(),
+            use_cache=False,
+        ).last_hidden_state[:, -1]
+        context = head.context(inputs)
+        at = torch.full_like(queries, inputs.shape[1] - 1)
+        logits = head.logits(hidden, None if context is None else context[:, -1], at)
+        assert torch.allclose(scores, logits.log_softmax(-1), atol=1e-10)
+
+
+# Reranking by segments --------------------------------------------------------------------------
+
+
 POOLED = {"sum": sum, "mean": lambda scores: sum(scores) / len(scores), "max": max}
 
 
@@ -244,8 +312,7 @@ def test_no_segments_have_no_scores(tools):
     assert tools.make_seal().segment_scores([5, 6, 1], [], []).shape == (0,)
 
 
-@pytest.mark.parametrize("pool", POOLED)
-@pytest.mark.parametrize("at_once", [1, 4, 512])
+@pytest.mark.parametrize(("pool", "at_once"), [("sum", 1), ("mean", 4), ("max", 512)])
 @torch.no_grad()
 def test_rerank_pools_segment_scores(tools, documents, queries, monkeypatch, pool, at_once):
     monkeypatch.setattr("models.t5_seal._DECODE_BATCH", at_once)

@@ -76,10 +76,16 @@ def random_documents(seed, vocabulary, n_documents):
     return [tokens() + [END] * (number % 3 > 0) for number in range(n_documents)]
 
 
-@pytest.mark.parametrize("grain", [None, 2.0], ids=["distinct scores", "many equal scores"])
 @pytest.mark.parametrize(
-    ("vocabulary", "n_documents", "beam_size", "length"),
-    [(6, 5, 1, 4), (6, 5, 3, 5), (12, 8, 4, 6), (4, 3, 20, 5), (9, 1, 3, 9), (30, 20, 7, 1)],
+    ("vocabulary", "n_documents", "beam_size", "length", "grain"),  # 2: many equal scores
+    [
+        (6, 5, 1, 4, None),
+        (6, 5, 3, 5, 2.0),
+        (12, 8, 4, 6, None),
+        (4, 3, 20, 5, 2.0),
+        (9, 1, 3, 9, None),
+        (30, 20, 7, 1, 2.0),
+    ],
 )
 def test_equals_the_plain_search(vocabulary, n_documents, beam_size, length, grain):
     documents = random_documents(vocabulary, vocabulary, n_documents)

@@ -87,9 +87,9 @@ def plain_scores(documents, keys, log_probs, *, rare, best, alpha, beta, smoothi
     return {n: plain_document(documents[n], weights, unigrams, beta) for n in chosen}
 
 
-@pytest.mark.parametrize("add", [False, True])
-@pytest.mark.parametrize("seed", range(12))
-def test_equals_the_plain_reference(seed, add):
+@pytest.mark.parametrize("seed", range(8))
+def test_equals_the_plain_reference(seed):
+    add = seed % 2 == 1
     rng = np.random.default_rng(seed)
     vocabulary = int(rng.integers(6, 30))
     documents = [

@@ -64,7 +64,7 @@ def test_known_arrays():
     assert {array.dtype for array in (trie.documents, trie.first_document)} == {np.dtype(np.int64)}
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_find_inverts_build(seed):
     sequences = random_sequences(seed)
     trie = Trie.build(sequences)
@@ -120,9 +120,10 @@ def test_expanding_all_prefixes_at_once_visits_exactly_the_paths(seed):
 # The search -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("grain", [None, 2.0], ids=["distinct scores", "many equal scores"])
-@pytest.mark.parametrize("end", [[], [END]], ids=["no end token", "end token"])
-@pytest.mark.parametrize(("beam_size", "extra_length"), [(1, 0), (3, 2), (40, 1)])
+@pytest.mark.parametrize(
+    ("end", "beam_size", "extra_length", "grain"),  # a coarse grain makes many scores equal
+    [([], 1, 0, None), ([END], 3, 2, None), ([], 3, 2, 2.0), ([END], 40, 1, 2.0)],
+)
 def test_search_equals_the_plain_search(end, beam_size, extra_length, grain):
     sequences = [s + end for s in random_sequences(3) if s]
     trie = Trie.build(sequences)
@@ -182,7 +183,7 @@ class Fenced:
         return self.trie.expand(state)
 
 
-@pytest.mark.parametrize("fenced", [[0], [1], [2], [0, 2], [0, 1, 2]])
+@pytest.mark.parametrize("fenced", [[1], [0, 2], [0, 1, 2]])
 def test_a_query_without_any_sequence_finds_nothing_and_disturbs_nobody(fenced):
     trie = Trie.build([[*s, END] for s in random_sequences(5)])
     free = search(trie, 7, n_queries=3)

@@ -44,8 +44,9 @@ def test_a_tree_of_six_points_on_a_line():
     assert tree.nearest_member(near[1], np.array([100.4], dtype=np.float32)) == 1
 
 
-@pytest.mark.parametrize("balanced", [False, True])
-@pytest.mark.parametrize("k, leaf_size", [(2, 1), (3, 7), (10, 4), (5, 300)])
+@pytest.mark.parametrize(
+    ("k", "leaf_size", "balanced"), [(2, 1, True), (3, 7, False), (10, 4, True), (5, 300, False)]
+)
 def test_every_point_is_in_one_leaf_of_bounded_size(k, leaf_size, balanced):
     tree = ClusterTree.build(random_points(200), k, leaf_size, balanced)
     assert sorted(np.concatenate(leaves(tree))) == list(range(200))
@@ -109,8 +110,7 @@ def test_balanced_labels_follow_the_costs_where_there_is_room():
     assert balanced_labels(costs).tolist() == [0, 0, 1, 1, 0]
 
 
-@pytest.mark.parametrize("balanced", [False, True])
-@pytest.mark.parametrize("n_different", [1, 2, 3])
+@pytest.mark.parametrize(("n_different", "balanced"), [(1, True), (2, False), (3, True)])
 def test_equal_points_end_in_leaves_too(balanced, n_different):
     points = np.repeat(random_points(n_different), 40, axis=0)
     tree = ClusterTree.build(points, 4, 3, balanced)

@@ -1,5 +1,4 @@
 import json
-from itertools import product
 
 import numpy as np
 import pytest
@@ -102,10 +101,10 @@ def test_the_tokens_of_a_tree_worked_out_by_hand():
 
 
 OPTIONS = [
-    dict(k=k, leaf_size=leaf_size, balanced=balanced, positional=positional)
-    for (k, leaf_size), balanced, positional in product(
-        [(2, 1), (4, 5), (10, 3), (3, 20)], [False, True], [False, True]
-    )
+    dict(k=2, leaf_size=1, balanced=False, positional=True),
+    dict(k=4, leaf_size=5, balanced=True, positional=False),
+    dict(k=10, leaf_size=3, balanced=False, positional=False),
+    dict(k=3, leaf_size=20, balanced=True, positional=True),
 ]
 
 

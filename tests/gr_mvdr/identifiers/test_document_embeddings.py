@@ -168,13 +168,6 @@ def test_a_hub_encoder_gives_the_mean_over_real_tokens(folder, batch_size):
         assert np.allclose(vector, by_hand(folder, text, 7), atol=1e-5)
 
 
-def test_stateless_embeddings_need_no_folder(tmp_path):
-    embeddings = OwnEncoder()
-    embeddings.fit(table())
-    embeddings.save(tmp_path / "none")
-    embeddings.load(tmp_path / "none")
-
-
 @pytest.mark.parametrize(
     "make, key",
     [

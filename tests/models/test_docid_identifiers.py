@@ -7,7 +7,7 @@ from gr_mvdr.identifiers.scheme import collection_hash
 from gr_mvdr.tokenizers import EOS_ID
 
 pytest.importorskip("sklearn")
-KINDS = ["atomic", "semantic", "titles", "semantic-pawa", "titles-nci", "titles-np"]
+KINDS = ["atomic", "semantic-pawa", "titles-nci", "titles-np"]
 
 
 @pytest.fixture(params=KINDS)
@@ -15,24 +15,13 @@ def kind(request):
     return request.param
 
 
-def test_identifiers_are_kept_and_read_back(tools, kind, tmp_path):
-    first = tools.make_docid(kind, directory=tmp_path / "identifiers")
-    again = tools.make_docid(kind, directory=tmp_path / "identifiers")
-    assert again.identifiers == first.identifiers
-    assert again.identifiers.hash == first.identifiers.hash
-    assert again.vocabulary_size == first.vocabulary_size
-    statistics = tmp_path / "identifiers/statistics.json"
-    assert '"assigned": 8' in statistics.read_text()
-    assert list(tmp_path.iterdir()) == [tmp_path / "identifiers"]
-
-
-def test_identifiers_of_another_collection_are_refused(tools, kind, tmp_path):
+def test_identifiers_of_another_collection_are_refused(tools, tmp_path):
     documents = tools.named_documents()
-    tools.make_docid(kind, directory=tmp_path / "identifiers")
+    tools.make_docid("semantic", directory=tmp_path / "identifiers")
     fewer = documents.select(range(7))
     here, there = (collection_hash(table["id"]) for table in (fewer, documents))
     with pytest.raises(ValueError, match=f"{there}.*{here}"):
-        tools.make_docid(kind, documents=fewer, directory=tmp_path / "identifiers")
+        tools.make_docid("semantic", documents=fewer, directory=tmp_path / "identifiers")
 
 
 def test_identifiers_of_other_settings_are_refused(tools, tmp_path):
@@ -63,13 +52,20 @@ def load(system, checkpoint):
     system.load_state_dict(checkpoint["state_dict"])
 
 
-def test_a_checkpoint_gives_the_system_back(tools, queries, kind, tmp_path):
+def test_a_folder_of_identifiers_and_a_checkpoint_give_the_system_back(
+    tools, queries, kind, tmp_path
+):
     first = tools.make_docid(kind, directory=tmp_path / "identifiers")
+    assert '"assigned": 8' in (tmp_path / "identifiers/statistics.json").read_text()
+    assert list(tmp_path.iterdir()) == [tmp_path / "identifiers"]
     with torch.no_grad():
         for weight in first.parameters():
             weight.add_(0.1)
     torch.save(checkpoint_of(first), tmp_path / "last.ckpt")
     again = tools.make_docid(kind, directory=tmp_path / "identifiers")
+    assert again.identifiers == first.identifiers
+    assert again.identifiers.hash == first.identifiers.hash
+    assert again.vocabulary_size == first.vocabulary_size
     batch = tools.pairs_of(first, queries["tokens"][0], [0, 1, 2])
     assert not torch.allclose(again.score(batch), first.score(batch), atol=1e-3)
     load(again, torch.load(tmp_path / "last.ckpt", weights_only=True))
@@ -97,7 +93,7 @@ def test_a_token_table_of_another_collection_is_refused(tools):
 # Documents that arrive after training ----------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["naive", "semantic", "titles", "semantic-pawa", "titles-np"])
+@pytest.mark.parametrize("kind", ["naive", "semantic-pawa", "titles-np"])
 def test_new_documents_are_named_and_found(tools, queries, kind, tmp_path):
     documents, known = tools.named_documents(), [0, 1, 3, 5, 6, 7]
     system = tools.make_docid(kind, documents=documents, known=known)
@@ -162,8 +158,10 @@ def step(system, batch):
     return {name: (before[name], table.detach()) for name, table in tables.items()}
 
 
-@pytest.mark.parametrize("untied", [False, True])
-@pytest.mark.parametrize("kind", ["semantic", "semantic-pawa", "titles"])
+@pytest.mark.parametrize(
+    ("kind", "untied"),
+    [("semantic", False), ("semantic", True), ("semantic-pawa", True), ("titles", False)],
+)
 def test_only_new_rows_are_trained_where_the_config_says_so(tools, kind, untied, tmp_path):
     options = dict(backbone=tools.untied_backbone(tmp_path / "t5")) if untied else {}
     strong = tools.OPTIMIZER | {"weight_decay": 0.5}
@@ -189,7 +187,7 @@ def test_all_rows_are_trained_by_default(tools):
 def test_the_optimizers_groups_have_one_order(tools, tmp_path):
     """Moments are restored by place: two tables of one shape must not change theirs."""
     backbone = tools.untied_backbone(tmp_path / "t5")
-    for _ in range(5):
+    for _ in range(3):
         system = tools.make_docid("semantic", trained_rows="new", backbone=backbone)
         tables = system.parameter_groups(0.1)[1]["params"]
         assert [table is system.backbone.shared.weight for table in tables] == [True, False]
@@ -214,7 +212,7 @@ def test_an_unknown_choice_of_rows_is_refused(tools):
         tools.make_docid("semantic", trained_rows="old")
 
 
-@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize("layers", [3])
 def test_the_decoder_may_have_its_own_depth(tools, queries, layers, tmp_path):
     system = tools.make_docid("semantic", decoder_layers=layers)
     assert len(system.backbone.decoder.block) == layers

@@ -52,7 +52,6 @@ class Watch(pl.Callback):
     ("options", "made_anew", "contrastive"),
     [
         (dict(form="base"), [], 0),
-        (dict(form="async", rebuild_every=1), [1, 2, 3, 4], 0),
         (dict(form="async", rebuild_every=2), [2, 4], 0),
         (dict(form="contrastive", contrastive_epochs=3), [3], 3),
     ],
