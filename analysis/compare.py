@@ -14,6 +14,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 from rich.text import Text
 
+from analysis.claim import check_links
 from analysis.comparison.comparison import (
     Comparison,
     Section,
@@ -24,7 +25,6 @@ from analysis.comparison.page import write_comparison
 from analysis.comparison.paper import read_paper, write_paper_table
 from analysis.metric_names import group
 from analysis.publish import publish_comparison
-from analysis.run_folder import check_links
 from analysis.tables import Cell, Table
 from conf.command import command
 from gr_mvdr.files.reading import make_printable

@@ -9,10 +9,11 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from analysis.analyse import analyse_run
+from analysis.claim import check_links, claim_folder
 from analysis.provenance import VERSION
 from analysis.publish import publish_run
 from analysis.report.report import write_report
-from analysis.run_folder import check_links, claim_folder, read_run, require_run
+from analysis.run_folder import read_run, require_run
 from conf.command import command
 from gr_mvdr.files.reading import reading
 from gr_mvdr.files.run_files import check_finite, read_metrics

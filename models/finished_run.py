@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gr_mvdr.files.reading import read_checkpoint, reading
-from gr_mvdr.files.run_files import PARTS, read_config, read_provenance
+from gr_mvdr.files.run_files import check_finished, read_config, read_provenance
 from gr_mvdr.parts import TARGET, admitting, build, check_parts
 from gr_mvdr.tokenizers import load_tokenizer
 from models.base import System, Table
@@ -42,11 +42,7 @@ class FinishedRun:
             FileNotFoundError: no such folder; ValueError: the run in it is unfinished, or broken.
         """
         path, key = Path(path), f"{key}={path}"
-        if not path.is_dir():
-            raise FileNotFoundError(f"{key}: no such run folder")
-        for part in PARTS:
-            if not (path / part).is_file():
-                raise ValueError(f"{key}: must be a finished run, it has no {part}")
+        check_finished(key, path)
         return FinishedRun(key, path, read_config(path), read_provenance(path), trust)
 
     def check_collection(self, record: dict[str, Any], name: str) -> None:

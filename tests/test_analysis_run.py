@@ -13,8 +13,8 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from analysis.run import analyse_again
-from analysis.run_folder import UnfinishedRun
 from analysis.store.alignment_store import AlignmentStore
+from gr_mvdr.files.run_files import UnfinishedRun
 from train import train
 
 ROOT = Path(__file__).parents[1]

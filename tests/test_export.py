@@ -16,7 +16,8 @@ from safetensors.torch import load_file
 from analysis.export import export_run
 from analysis.model_card import build_model_card
 from analysis.run import restore_run
-from analysis.run_folder import UnfinishedRun, read_run
+from analysis.run_folder import read_run
+from gr_mvdr.files.run_files import UnfinishedRun
 from gr_mvdr.tokenizers import EOS_ID, load_tokenizer
 from models.export.folder import load_exported
 from train import train

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from analysis import metric_names
 from analysis.metric_names import Statistic
-from analysis.run_folder import Run, UnfinishedRun, find_runs, read_run
+from analysis.run_folder import Run, find_runs, read_run
 from analysis.tables import Cell, Table
+from gr_mvdr.files.run_files import UnfinishedRun
 
 SHOWN_CHOICES = 3  # more differences than these do not fit a label
 SHOWN_VALUE = 40  # letters of a choice's value in a label

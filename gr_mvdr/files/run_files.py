@@ -1,6 +1,6 @@
 """The files that say what a finished run is: `config.yaml`, `provenance.json`, `metrics.json`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,8 @@ from gr_mvdr.files.reading import read_json, read_yaml, show
 from gr_mvdr.parts import describe_type, fits_type
 
 PARTS = CONFIG, PROVENANCE, METRICS = "config.yaml", "provenance.json", "metrics.json"
+# Keys of the configuration that say where or how a run is made, not what is run.
+CIRCUMSTANCES = ("resume", "output", "name", "run", "logger")
 
 _SEED = int | float | str | None
 # What others rely on, where it is there.
@@ -31,6 +33,27 @@ _PROVENANCE = {
     "text_fields": list[str],
 }
 _NEEDED = ("system", "collection")
+
+
+class UnfinishedRun(ValueError):
+    """A run's folder lacks a part; the message names both."""
+
+
+def check_finished(key: str, run: Path, parts: Sequence[str] = PARTS) -> None:
+    """Refuses what is no finished run's folder.
+
+    Args:
+        key: what errors begin with: the user's "weights=outputs/…", or the folder.
+        parts: files that it must have.
+
+    Raises:
+        FileNotFoundError: there is no such folder; UnfinishedRun: a part is missing.
+    """
+    if not run.is_dir():
+        raise FileNotFoundError(f"{key}: no such run folder")
+    for part in parts:
+        if not (run / part).is_file():
+            raise UnfinishedRun(f"{key}: must be a finished run, it has no {part}")
 
 
 def read_config(run: Path) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from analysis.run_folder import LOCK, claim_folder
+from analysis.claim import LOCK, claim_folder
 
 
 def child(folder, then):

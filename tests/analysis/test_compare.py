@@ -242,8 +242,8 @@ def test_unfinished_runs_are_named_and_skipped(sweep, capsys):
     (sweep / "2" / ".hydra").mkdir(parents=True)  # stopped before it wrote anything
     compare([sweep])
     out = capsys.readouterr().out
-    assert f"{sweep}/0 is unfinished: it has no metrics.json: skipped" in out
-    assert f"{sweep}/2 is unfinished: it has no config.yaml: skipped" in out
+    assert f"{sweep}/0: must be a finished run, it has no metrics.json: skipped" in out
+    assert f"{sweep}/2: must be a finished run, it has no config.yaml: skipped" in out
 
 
 def test_nothing_to_compare_is_an_error(tmp_path):

@@ -8,9 +8,9 @@ import pytest
 from analysis.figures import Gallery, GalleryEntry
 from analysis.heatmap import alignment_heatmap
 from analysis.report.report import write_report
-from analysis.run_folder import UnfinishedRun
 from analysis.store.alignment_store import StoreDescription
 from analysis.store.alignment_writer import AlignmentWriter
+from gr_mvdr.files.run_files import UnfinishedRun
 
 
 class References(HTMLParser):
@@ -170,6 +170,6 @@ def test_an_unfinished_or_broken_run_is_named(run, tmp_path):
     with pytest.raises(ValueError, match=r"metrics\.json:3: not valid JSON"):
         write_report(run)
     (run / "metrics.json").unlink()
-    with pytest.raises(UnfinishedRun, match=r"unfinished: it has no metrics\.json"):
+    with pytest.raises(UnfinishedRun, match=r"must be a finished run, it has no metrics\.json"):
         write_report(run)
     assert not (run / "report.html").exists()

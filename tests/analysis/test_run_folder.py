@@ -37,14 +37,24 @@ def finished(folder, **changed):
     start_run(config, {"system": "a", "collection": "b"})
     for name in ("retrieve.trec", "rerank-xtr-dev.trec", "report.html"):
         (folder / "run" / name).touch()
-    (folder / "run/index").mkdir()
+    for name in ("index", "alignments"):
+        (folder / "run" / name).mkdir()
     metrics = {"retrieve/mrr@10": 1.0, "rerank/xtr/dev/mrr@10": 1.0, "cost/index_bytes": 1}
+    metrics["analysis/exact_match/query_to_document/hard"] = 0.5
     write_json(folder / "run/metrics.json", metrics)
     return config
 
 
 @pytest.mark.parametrize(
-    "lost", ["report.html", "retrieve.trec", "rerank-xtr-dev.trec", "index", "provenance.json"]
+    "lost",
+    [
+        "report.html",
+        "retrieve.trec",
+        "rerank-xtr-dev.trec",
+        "index",
+        "alignments",
+        "provenance.json",
+    ],
 )
 def test_a_part_that_a_finished_run_lost_is_named(lost, tmp_path):
     config = finished(tmp_path)

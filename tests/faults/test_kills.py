@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 import train  # noqa: F401  (imported once, before children are forked)
-from analysis.run_folder import LOCK, find_missing_parts
+from analysis.claim import LOCK
+from analysis.run_folder import find_missing_parts
 from tests.faults.forked import Child, imported, metrics, run
 
 MODELS = ["bm25", "t5_colbert", "t5_seal", "dsi_naive"]

@@ -17,10 +17,11 @@ import pytest
 import torch
 import yaml
 
+from analysis.claim import check_links
 from analysis.compare import compare
 from analysis.report.cases import embed_json
 from analysis.run import analyse_again, restore_run
-from analysis.run_folder import check_links, read_run
+from analysis.run_folder import read_run
 from conf.command import report_errors
 from data_modules.builders.public import public
 from gr_mvdr.files.reading import read_checkpoint, read_yaml
