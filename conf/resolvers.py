@@ -1,12 +1,14 @@
-"""What configurations compute: run_name, auto_precision, wandb_offline, one_of (`${NAME:…}`)."""
+"""What configurations compute, `${NAME:…}`: run_name, auto_precision, wandb_offline, one_of,
+pretrained."""
 
 import hashlib
 import netrc
 import os
 from pathlib import Path
+from typing import Any
 
 import torch
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 # Overrides that say where or how a run is made, not what is run.
 _CIRCUMSTANCES = ("resume", "output", "name", "run", "logger")
@@ -18,6 +20,7 @@ def register_resolvers() -> None:
     OmegaConf.register_new_resolver("auto_precision", auto_precision, replace=True)
     OmegaConf.register_new_resolver("wandb_offline", wandb_offline, replace=True)
     OmegaConf.register_new_resolver("one_of", one_of, replace=True)
+    OmegaConf.register_new_resolver("pretrained", pretrained, replace=True)
 
 
 def run_name(model: str, data: str, overrides: list[str]) -> str:
@@ -50,6 +53,11 @@ def auto_precision() -> str:
 def one_of(value: str, *options: str) -> bool:
     """Whether a value is one of the options."""
     return value in options
+
+
+def pretrained(value: Any, otherwise: Any, *, _root_: DictConfig) -> Any:
+    """One value for a pretrained backbone, another for a small one with random weights."""
+    return value if _root_.backbone.name else otherwise
 
 
 def wandb_offline() -> bool:

@@ -73,7 +73,7 @@ RULES: dict[str, Any] = {
     "retrieval_depth": Size,
     "resume": bool,
     "output": Text,
-    "recipes": Text,
+    "experiments": Text,
     "name": Text | int | None,
     "run": Text | None,
     "system": Text,
@@ -82,7 +82,7 @@ RULES: dict[str, Any] = {
     "neighbours": Size,
     "beam_size": Size,
     "docid_beam": Size,
-    # What recipes name and sweeps go through.
+    # What experiments name and sweeps go through.
     "size": Text,
     "trained": Text,
     "collections": Text,

@@ -1,1 +1,0 @@
-"""The papers' tables as recipes: the list of them, their cost, rehearsals, the document."""
