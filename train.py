@@ -25,9 +25,8 @@ from analysis.publish import publish_run
 from analysis.report.report import write_report
 from analysis.run_folder import CHECKPOINT, open_run, read_run, start_run
 from analysis.studies.study import check_study, run_study
-from conf.command import command, report_errors
+from conf.command import command
 from conf.launch import launch, processes_to_start
-from conf.rehearse import rehearsed
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.distributed.ranks import join, leave, rank, rank_zero_first
 from gr_mvdr.evaluation.metrics import rank_of
@@ -194,6 +193,4 @@ def main(config: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    with report_errors():
-        sys.argv[1:] = rehearsed(sys.argv[1:])
     main()

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -39,7 +39,7 @@ def compare(
     out: Path | str | None = None,
     mixed: bool = False,
     logger: Any = None,
-    paper: str | Path | Mapping[str, Any] | None = None,
+    paper: str | Path | None = None,
 ) -> Comparison:
     """Compares runs, writes the comparison's files, prints one table and where the files are.
 

@@ -1,7 +1,7 @@
-"""The papers' experiments (`conf/paper`): their list in `docs/reproduce.md`, and smoke tests of them.
+"""The papers' experiments (`conf/paper`): their list, docs/reproduce.md, and their smoke tests.
 
-    python -m analysis.reproduce                    writes the generated parts of the document
-    python -m analysis.reproduce --smoke [NAMES]    runs experiments in small, all without NAMES
+python -m analysis.reproduce                    writes the generated parts of the document
+python -m analysis.reproduce --smoke [NAMES]    runs experiments in small, all without NAMES
 """
 
 import argparse
@@ -18,10 +18,10 @@ from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
-from analysis.comparisons.paper import read_paper
+from analysis.comparison.paper import read_paper
 from analysis.provenance import git_revision
 from analysis.run_folder import find_runs
-from conf.errors import errors_in_a_line
+from conf.command import report_errors
 from conf.papers import read_papers, register_papers
 from conf.resolvers import register_resolvers
 from gr_mvdr.files.writing import write_json, write_text
@@ -116,9 +116,7 @@ def compose_experiment(name: str, *overrides: str) -> DictConfig:
 def makers(experiment: Experiment, experiments: Sequence[Experiment]) -> list[str]:
     """The experiments that make the runs which this one reads: they come first."""
     return [
-        other.name
-        for other in experiments
-        if other.folder in experiment.reads and not other.reads
+        other.name for other in experiments if other.folder in experiment.reads and not other.reads
     ]
 
 
@@ -234,5 +232,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with errors_in_a_line():
+    with report_errors():
         main()

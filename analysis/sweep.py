@@ -35,7 +35,7 @@ class CompareRuns(Callback):
 
     Args:
         mixed: show runs over different collections or splits apart instead of refusing them.
-        paper: a paper's table to set beside the runs: a name in `conf/paper`, a path, or content.
+        paper: a paper's table to set beside the runs: a name in `conf/paper/*.csv`, or a path.
         curves: what to draw of the merged studies: arguments of `Curves`, or a list of such.
         out: the comparison's folder; by default the sweep's. Sweeps that share runs differ in it.
     """
@@ -43,7 +43,7 @@ class CompareRuns(Callback):
     def __init__(
         self,
         mixed: bool = False,
-        paper: str | dict[str, Any] | None = None,
+        paper: str | None = None,
         curves: dict[str, Any] | list[dict[str, Any]] | None = None,
         out: str | None = None,
     ):

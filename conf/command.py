@@ -20,6 +20,7 @@ from hydra.errors import (
 from omegaconf import DictConfig
 
 from conf.checks import check_values
+from conf.papers import list_options, prepare_arguments
 from conf.resolvers import register_resolvers
 from gr_mvdr.files.reading import make_printable
 
@@ -48,6 +49,7 @@ def command(name: str) -> Callable[[Callable[[DictConfig], None]], Callable[[], 
         @wraps(function)
         def main() -> None:
             with report_errors(), _raised_by_hydra():
+                sys.argv[1:] = prepare_arguments(sys.argv[1:])
                 _check_options(sys.argv[1:])
                 job()
 
@@ -62,8 +64,9 @@ def _check_options(arguments: list[str]) -> None:
         group, _, option = argument.partition("=")
         folder = CONFIGURATIONS / group.partition("@")[0]
         if _NO_NAME.fullmatch(option) and folder.is_dir() and folder != CONFIGURATIONS:
-            names = ", ".join(sorted(path.stem for path in folder.glob("*.yaml")))
-            raise ValueError(f"{argument}: must be one of {names}; ~{group} leaves the group out")
+            names = {path.stem for path in folder.glob("*.yaml")} | {*list_options(group)}
+            said = ", ".join(sorted(names))
+            raise ValueError(f"{argument}: must be one of {said}; ~{group} leaves the group out")
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 - `shared`: NAME → what all systems have in common on a collection: the group `shared`. Within it
   `own`: MODEL → what that system has of its own there, merged over the shared values.
-- `experiments`: NAME → what `experiment=NAME` adds. Its `about` says which table or figure it makes.
+- `experiments`: NAME → what `experiment=NAME` adds; `about` says which table or figure it makes.
 - `smoke`: what `smoke=true` changes for these experiments besides `conf/smoke/small.yaml`.
 
 `needs` of a shared entry: the arguments of the command line that name the user's files.
@@ -23,8 +23,7 @@ PAPERS = Path(__file__).parent / "paper"
 def read_papers() -> dict[str, dict[str, Any]]:
     """The papers' files: name → content, not resolved."""
     files = sorted(PAPERS.glob("*.yaml"))
-    found = {file.stem: OmegaConf.to_container(OmegaConf.load(file)) for file in files}
-    return {name: content for name, content in found.items() if "experiments" in content}
+    return {file.stem: OmegaConf.to_container(OmegaConf.load(file)) for file in files}
 
 
 @cache
@@ -46,16 +45,28 @@ def _store(group: str, option: str, content: dict[str, Any]) -> None:
     ConfigStore.instance().store(option, values, group, "_global_", provider="conf/paper")
 
 
-def expand_smoke(arguments: list[str]) -> list[str]:
-    """Replaces `smoke=true`, which Hydra refuses as an option, by the option of the paper.
+def prepare_arguments(arguments: list[str]) -> list[str]:
+    """Registers the papers where the arguments may mean one; `smoke=true` becomes an option's name.
+
+    Hydra refuses true as an option: it is the paper of the experiment, or `small`.
 
     Args:
         arguments: of the command line.
-
-    Raises:
-        ValueError: `smoke` is false, or another value that is no name.
     """
+    if not any(a.startswith(("-", "experiment=", "shared=", "smoke=")) for a in arguments):
+        return arguments  # reading them takes a third of a second
+    register_papers()
     chosen = [a.partition("=")[2] for a in arguments if a.startswith("experiment=")]
-    names = re.findall(r"\w+", chosen[-1]) if chosen else []
-    papers = [p for p, content in read_papers().items() if {*names} & {*content["experiments"]}]
-    return [f"smoke={(papers or ['small'])[0]}" if a == "smoke=true" else a for a in arguments]
+    names = {*re.findall(r"\w+", chosen[-1])} if chosen else set()
+    papers = [
+        paper for paper, content in read_papers().items() if names & {*content["experiments"]}
+    ]
+    option = f"smoke={papers[0] if papers else 'small'}"
+    return [option if a == "smoke=true" else a for a in arguments if a != "smoke=false"]
+
+
+def list_options(group: str) -> list[str]:
+    """The options of a group that the papers' files add."""
+    register_papers()
+    known = ConfigStore.instance().repo.get(group, {})
+    return [name.removesuffix(".yaml") for name in known if name.endswith(".yaml")]

@@ -98,7 +98,7 @@ RULES: dict[str, Any] = {
     "mixed": bool,
     "check": bool,
     "trust": bool,
-    "paper": Text | Group | None,
+    "paper": Text | None,
     #
     "tokenizer": Group,
     "tokenizer.vocab_size": _at_least(7),  # six are special tokens

@@ -508,7 +508,7 @@ def combinations() -> list[list[str]]:
     found = [[f"model={model}", "data=beir"] for model in options("model")]
     found += [["model=genre", f"head={head}"] for head in options("head")]
     found += [[f"model={model}", "backbone=pretrained"] for model in ("t5_seal", "mva")]
-    found += [["analysis=none"], ["data=files", "rehearsal=small"]]
+    found += [["analysis=none"], ["data=files", "smoke=small"]]
     found += [[f"experiment={name}"] for name in ("seal_full", "mva_multipass", "query_generation")]
     groups = [g for g in GROUPS if g in ("alignment", "salience", "negatives", "indexing", "study")]
     groups += ["data", "trainer", "logger", "pooling@model.pooling.document"]
@@ -570,7 +570,7 @@ TYPED = [
     ("~nothing", "Could not delete"),
     ("nogroup@here=5", "Override nogroup@here=5 looks like a config group"),
     ("retrieval_depth=0", "retrieval_depth=0: must be a whole number ≥ 1"),
-    ("rehearsal=huge", "rehearsal=huge: must be one of aligner, mva, small, xtr"),
+    ("smoke=huge", "smoke=huge: must be one of aligner, gr_as_mvdr, mva, small, xtr"),
 ]
 
 

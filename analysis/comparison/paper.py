@@ -3,6 +3,8 @@
 Ours are mean ± standard deviation over seeds; each row is tested against the one above.
 """
 
+import csv
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from omegaconf import OmegaConf
 
 from analysis import metric_names
 from analysis.comparison.comparison import Comparison, Group, Section
@@ -36,6 +37,7 @@ from gr_mvdr.files.writing import write_text
 # measured of the alignments ("analysis/…", whose metrics have names of their own).
 PLACES = ("retrieve", "rerank")
 PAPERS = Path(__file__).parents[2] / "conf" / "paper"
+COLUMNS = ("table", "row", "collection", "metric", "value", "systems", "place", "where", "study")
 # A paper's table beside ours, and how to read it.
 PaperTable = tuple[Table, list[str]]
 
@@ -47,10 +49,10 @@ class PaperRow:
     Attributes:
         systems: of our runs; none for a row that we have no system for.
         values: metric → the paper's value in percent; None where it gives none.
-        place: which of our metrics stand beside: "retrieve", the end-to-end search, "rerank", the
-            main form of reranking, "rerank/FORM", or "analysis/…".
-        where: key of a run's configuration → its value there ("FirstTokens(k=28)" for a part), or
-            a list of values: only such runs are of the row.
+        place: which of our metrics it is compared with: "retrieve", the end-to-end search,
+            "rerank", the main form of reranking, "rerank/FORM", or "analysis/…".
+        where: key of a run's configuration → its value there ("FirstTokens(k=28)" for a part):
+            only such runs are of the row.
         study: column → value of the row of a run's `study.csv` that holds the metrics; nothing:
             they are the run's own.
     """
@@ -59,8 +61,8 @@ class PaperRow:
     systems: tuple[str, ...]
     values: dict[str, float | None]
     place: str = "retrieve"
-    where: dict[str, Any] = field(default_factory=dict)
-    study: dict[str, Any] = field(default_factory=dict)
+    where: dict[str, str] = field(default_factory=dict)
+    study: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -77,102 +79,112 @@ class Paper:
     across: bool = False
 
 
-def read_paper(paper: str | Path | Mapping[str, Any]) -> Paper:
-    """Reads a paper's table.
+def read_paper(paper: str | Path) -> Paper:
+    """Reads a paper's table from a CSV file: a line a row and metric, lines with `#` are comments.
 
-    `systems`, `place` and `where` beside the rows hold for every row that does not say otherwise.
-    A `grid` stands for many rows: `rows`, value of the configuration's key `key` → a number for
-    each of `columns`, which are values of the column `study` of the runs' studies. Its key
-    "collection" says that the rows are of several collections.
+    Columns: the table's name; the row's; collection; metric; value in percent, or nothing; and of
+    `PaperRow` systems (`a;b`), place, where and study (`key=value;key=value`). Where a table is of
+    several collections, a row is of the runs with that `collection=`.
 
     Args:
-        paper: the name of a file in `conf/paper`, the path of another one, or its content.
+        paper: the name of a table in the files of `conf/paper`, or the path of another file, which
+            holds one table.
 
     Raises:
         FileNotFoundError: no such name or path.
-        ValueError: a key is missing, a value is no number, or a metric is not one of ours.
+        ValueError: a column is missing, a value is no number, or a metric is not one of ours; names
+            the file and the line.
     """
-    if isinstance(paper, Mapping):
-        plain = OmegaConf.to_container(paper) if OmegaConf.is_config(paper) else paper
-        return _parsed("paper", plain)
-    path = Path(paper) if Path(paper).suffix else PAPERS / f"{paper}.yaml"
-    if not path.is_file():
-        known = ", ".join(sorted(file.stem for file in PAPERS.glob("*.yaml")))
-        raise FileNotFoundError(f"paper={paper}: must be a YAML file, or one of {known}")
-    return _parsed(str(path), OmegaConf.to_container(OmegaConf.load(path)))
+    own = Path(paper).suffix == ".csv"
+    if own and not Path(paper).is_file():
+        raise FileNotFoundError(f"paper={paper}: no such file")
+    tables: dict[str, list[tuple[str, dict[str, str]]]] = {}
+    for file in [Path(paper)] if own else sorted(PAPERS.glob("*.csv")):
+        for source, line in _read_lines(file):
+            tables.setdefault(line["table"], []).append((source, line))
+    if own and len(tables) != 1:
+        raise ValueError(f"{paper}: must hold one table, not {', '.join(tables) or 'none'}")
+    name = next(iter(tables)) if own else str(paper)
+    if name not in tables:
+        raise FileNotFoundError(f"paper={paper}: must be a CSV file, or one of {', '.join(tables)}")
+    return _make_paper(tables[name])
 
 
-def _parsed(source: str, content: Mapping[str, Any]) -> Paper:
+def _read_lines(file: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    """The lines of a file below its header, each with its place, `file:line`."""
+    text = file.read_text(encoding="utf-8").splitlines()
+    kept = [(n, line) for n, line in enumerate(text, start=1) if line and line[0] != "#"]
+    header, *rows = csv.reader(line for _, line in kept) if kept else [[]]
+    if header != list(COLUMNS):
+        raise ValueError(f"{file}: the first line must be {','.join(COLUMNS)}")
+    for (number, _), row in zip(kept[1:], rows, strict=True):
+        if len(row) != len(COLUMNS):
+            raise ValueError(f"{file}:{number}: {len(row)} columns, must be {len(COLUMNS)}")
+        yield f"{file}:{number}", dict(zip(COLUMNS, row, strict=True))
+
+
+def _make_paper(lines: Sequence[tuple[str, dict[str, str]]]) -> Paper:
+    """The table of its lines, each with its place (`file:line`) for errors."""
+    collections = list(dict.fromkeys(line["collection"] for _, line in lines))
+    metrics = tuple(dict.fromkeys(line["metric"] for _, line in lines))
+    across = len(collections) > 1
+    rows: dict[str, PaperRow] = {}
+    for source, line in lines:
+        name, metric = line["row"], line["metric"]
+        where = _pairs(source, line["where"])
+        if across:
+            name, where = (
+                f"{line['collection']}, {name}",
+                {"collection": line["collection"]} | where,
+            )
+        row = rows.setdefault(
+            name,
+            PaperRow(
+                name,
+                tuple(filter(None, line["systems"].split(";"))),
+                dict.fromkeys(metrics),
+                _place(source, line["place"]),
+                where,
+                _pairs(source, line["study"]),
+            ),
+        )
+        row.values[metric] = _number(source, line["value"])
+        if not row.place.startswith("analysis/"):
+            _check_metric(source, metric)
+    name, file = lines[0][1]["table"], Path(lines[0][0].rpartition(":")[0]).stem
+    kind = re.search(r"(table|figure)(\w?\d+)", name)
+    title = f"{kind[1].capitalize()} {kind[2]} of {file}" if kind else name
+    named = f"{len(collections)} collections" if across else collections[0]
+    return Paper(title, named, metrics, tuple(rows.values()), across)
+
+
+def _pairs(source: str, text: str) -> dict[str, str]:
+    """ "a=1;b=2" as a dict."""
+    parts = [part.partition("=") for part in text.split(";") if part]
+    if bad := [key for key, sign, _ in parts if not sign]:
+        raise ValueError(f"{source}: {bad[0]}: must be key=value")
+    return {key: value for key, _, value in parts}
+
+
+def _number(source: str, value: str) -> float | None:
     try:
-        metrics = tuple(content["metrics"])
-        shared = {key: content[key] for key in ("systems", "place") if key in content}
-        given = _grid_rows(source, content) if "grid" in content else content["rows"]
-        rows = tuple(_row(source, shared | row, content, metrics) for row in given)
-        across = content.get("grid", {}).get("key") == "collection"
-        paper = Paper(content["title"], content["collection"], metrics, rows, across)
-    except KeyError as missing:
-        raise ValueError(f"{source}: no {missing}") from None
-    measured = all(row.place.startswith("analysis/") for row in rows) and rows
-    for metric in metrics if not measured else ():
-        try:
-            rank_of(metric)
-        except ValueError as error:
-            raise ValueError(f"{source}: metrics: {error}") from None
-    if not rows:
-        raise ValueError(f"{source}: rows: must hold at least one")
-    return paper
+        return float(value) if value else None
+    except ValueError:
+        raise ValueError(f"{source}: value={value} must be a number or empty") from None
 
 
-def _row(
-    source: str, row: Mapping[str, Any], content: Mapping[str, Any], metrics: tuple[str, ...]
-) -> PaperRow:
-    return PaperRow(
-        row["name"],
-        tuple(row["systems"]),
-        _numbers(source, row, metrics),
-        _place(source, row),
-        {**content.get("where", {}), **row.get("where", {})},
-        dict(row.get("study", {})),
-    )
+def _check_metric(source: str, metric: str) -> None:
+    try:
+        rank_of(metric)
+    except ValueError as error:
+        raise ValueError(f"{source}: metric={error}") from None
 
 
-def _grid_rows(source: str, content: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The rows that a grid stands for, line by line."""
-    grid, (metric,) = content["grid"], content["metrics"]
-    columns = grid["columns"]
-    for name, values in grid["rows"].items():
-        if len(values) != len(columns):
-            raise ValueError(
-                f"{source}: grid: {name} has {len(values)} numbers, must have {len(columns)}"
-            )
-        for column, value in zip(columns, values, strict=True):
-            yield {
-                "name": f"{name}, {column}",
-                "where": {grid["key"]: name},
-                "study": {grid["study"]: column},
-                metric: value,
-            }
-
-
-def _numbers(
-    source: str, row: Mapping[str, Any], metrics: tuple[str, ...]
-) -> dict[str, float | None]:
-    for metric in metrics:
-        if not isinstance(row[metric], int | float | None):
-            raise ValueError(
-                f"{source}: rows: {row['name']!r}: {metric}={row[metric]} must be a number or null"
-            )
-    return {metric: None if row[metric] is None else float(row[metric]) for metric in metrics}
-
-
-def _place(source: str, row: Mapping[str, Any]) -> str:
-    place = row.get("place", "retrieve")
+def _place(source: str, place: str) -> str:
     # A form belongs to reranking: a search has one result.
-    known = isinstance(place, str) and place.startswith(("rerank/", "analysis/"))
-    if place not in PLACES and not known:
+    if place not in PLACES and not place.startswith(("rerank/", "analysis/")):
         raise ValueError(
-            f"{source}: rows: {row['name']!r}: place={place} must be retrieve, rerank, "
-            "rerank/FORM or analysis/…"
+            f"{source}: place={place} must be retrieve, rerank, rerank/FORM or analysis/…"
         )
     return place
 
@@ -238,7 +250,7 @@ def _study_rows(run: Run, row: PaperRow) -> list[Row]:
     return [
         found
         for found in (read_rows(table) if table.is_file() else [])
-        if all(str(found.get(key)) == str(value) for key, value in row.study.items())
+        if all(str(found.get(key)) == value for key, value in row.study.items())
     ]
 
 
@@ -272,8 +284,7 @@ def _is_of_row(group: Group, row: PaperRow) -> bool:
         value: Any = run.config
         for part in key.split("."):
             value = value.get(part) if isinstance(value, dict) else None
-        options = wanted if isinstance(wanted, list) else [wanted]
-        if str(describe_value(value)) not in map(str, options):
+        if str(describe_value(value)) != wanted:
             return False
     return True
 

@@ -1,0 +1,325 @@
+"""The papers' experiments: they compose, hold the papers' values, are documented, run in small."""
+
+from functools import cache
+from itertools import product
+from pathlib import Path
+from statistics import fmean
+
+import datasets
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.utils import instantiate
+from omegaconf import OmegaConf, open_dict
+
+from analysis import reproduce
+from analysis.comparison.paper import PAPERS, read_paper
+from analysis.reproduce import DOCUMENT, compose_experiment, makers, read_experiments, run_small
+from analysis.run import restore_run
+from analysis.run_folder import find_runs
+from analysis.studies.curves import Curves, draw_curves
+from analysis.studies.study import check_study
+from analysis.sweep import CompareRuns, swept_values
+from conf.checks import check_values
+from conf.papers import list_options, prepare_arguments, read_papers
+from gr_mvdr.parts import build
+from train import train
+
+ROOT = Path(__file__).parents[1]
+NAMES = [name for paper in read_papers().values() for name in paper["experiments"]]
+# Of experiments on any collection: the sweep's jobs, and what its table says of the second.
+SWEEPS = {
+    "aligner_pruning": (4, {"salience": "relu"}),
+    "mva_multipass": (6, {"multipass.reranker": "dpr", "multipass.depth": 10}),
+    "mva_multipass_stages": (4, {}),
+    "mva_pooling": (10, {"model.pooling.document": "FirstTokens(k=56)"}),
+    "mva_projection": (12, {"model.dimension": 128,
+        "model.pooling.document": "LearnedTokens(k=24)"}),
+    "mva_query_pooling": (5, {"model.pooling.query": "LearnedTokens(k=1)"}),
+    "table6": (6, {}),
+    "xtr_k": (5, {"model.training_alignment": "InBatchTopK(k=32)"}),
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+@cache
+def experiments():
+    return {one.name: one for one in read_experiments()}
+
+
+def composed(name, *overrides):
+    """The values of a job, with what the user has to give."""
+    config = compose_experiment(name, *overrides)
+    with open_dict(config):
+        del config["hydra"]
+    for key in OmegaConf.missing_keys(config):
+        OmegaConf.update(config, key, "GIVEN")
+    return OmegaConf.to_container(config, resolve=True)
+
+
+def jobs(config):
+    """The command lines of a sweep's jobs, in order."""
+    params = OmegaConf.to_container(config.hydra.sweeper.params or {}, resolve=True)
+    parsed = OverridesParser.create().parse_overrides([f"{k}={v}" for k, v in params.items()])
+    lines = [[f"{o.input_line.split('=')[0]}={value}" for value in o.sweep_string_iterator()]
+             if o.is_sweep_override() else [o.input_line] for o in parsed]  # fmt: skip
+    return list(product(*lines)) if lines else []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_experiment_composes_and_its_values_and_parts_fit(name):
+    one = experiments().get(name)
+    config = one.config if one else compose_experiment(name)
+    first, *others = jobs(config) or [()]
+    models = {word for line in others for word in line if word.startswith("model=")}
+    for line in (first, *[(model,) for model in sorted(models)]):
+        values = composed(name, *line)
+        check_values(OmegaConf.create(values))
+        if one:
+            assert values["backbone"]["name"] or "bm25" in str(line)
+            assert values["output"].startswith("outputs/") and values["resume"]
+    if config.study:
+        build("study", OmegaConf.to_container(config.study, resolve=True))
+    callback = OmegaConf.to_container(config.hydra.callbacks.compare)
+    drawn = CompareRuns(**{k: v for k, v in callback.items() if k != "_target_"})
+    for curves in drawn.curves:
+        Curves(**curves)
+    if drawn.paper:
+        assert read_paper(drawn.paper).rows
+
+
+def test_every_paper_has_experiments_and_those_that_train_come_first():
+    names = list(experiments())
+    assert {one.paper for one in experiments().values()} == {"gr_as_mvdr", "aligner", "xtr", "mva"}
+    assert len(names) == 37 and len(NAMES) == 48
+    for one in experiments().values():
+        first = makers(one, list(experiments().values()))
+        assert bool(first) == bool(one.reads), one.name
+        assert all(names.index(name) < names.index(one.name) for name in first), one.name
+        assert bool(one.needs) == ("data.examples.negatives.path" in OmegaConf.missing_keys(
+            one.config) or one.config.data.get("path", "") == "???"), one.name  # fmt: skip
+
+
+def test_smoke_true_is_the_experiments_paper():
+    assert prepare_arguments(["experiment=table5_nq320k", "smoke=true", "seed=2"]) == [
+        *("experiment=table5_nq320k", "smoke=gr_as_mvdr", "seed=2")
+    ]
+    assert prepare_arguments(["smoke=true", "experiment=[mva_table1,own]"])[0] == "smoke=mva"
+    assert prepare_arguments(["model=bm25", "smoke=true"])[1] == "smoke=small"
+    assert prepare_arguments(["experiment=table6", "smoke=false"]) == ["experiment=table6"]
+    assert {"table5", "xtr_table_d2"} <= {*list_options("experiment")}
+
+
+@pytest.mark.parametrize("name", ["table6_nq320k", "aligner_table10", "xtr_figure7", "mva_table1"])
+def test_its_smoke_test_is_small_and_needs_no_file(name):
+    asked = [f"experiment={name}", "smoke=true", "name=run", "collection=smoke"]
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        config = compose("train", prepare_arguments(asked))
+    assert not OmegaConf.missing_keys(config)
+    assert "Almanac" in config.data._target_ and config.backbone.name is None
+    assert config.output.startswith("outputs/smoke/") and config.get("size", "base") == "base"
+    assert config.trainer.accelerator == "cpu" and config.trainer.max_steps == 2
+    check_values(config)
+
+
+def test_a_smoke_test_takes_another_collection_and_keeps_the_experiments_choices():
+    asked = ["experiment=table5_nq320k", "smoke=true", "name=run", "data=beir", "data.path=x"]
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        config = compose("train", prepare_arguments([*asked, "model=t5_seal"]))
+    assert config.data.path == "x" and "n_documents" not in config.data
+    assert dict(config.model.optimizer) == {
+        "learning_rate": 1e-3,
+        "weight_decay": 0.01,
+        "schedule": "constant",
+    }
+    assert config.trainer.gradient_clip_val == 2.0 and config.document_length == 256
+    assert config.data.examples.n_spans == 1  # a small backbone's
+
+
+def test_the_papers_hyper_parameters_reach_the_systems():
+    seal = composed("table5_nq320k", "model=t5_seal")
+    assert seal["data"]["batch_size"] == 256 and seal["data"]["examples"]["n_spans"] == 5
+    assert (seal["model"]["beam_size"], seal["trainer"]["max_epochs"]) == (5, 3)
+    seal = composed("table5_msmarco", "model=t5_seal")
+    assert seal["model"]["optimizer"]["learning_rate"] == 1e-4
+    assert seal["data"]["examples"]["n_spans"] == 10
+    aligner = composed("aligner_table6")
+    assert aligner["data"]["name"] == "beir/msmarco"
+    assert aligner["trainer"]["max_steps"] == 25_000
+    assert aligner["model"]["search"]["neighbours"] == 4000
+    xtr = composed("xtr_table2_msmarco", "model=xtr")
+    assert (xtr["trainer"]["max_steps"], xtr["model"]["search"]["neighbours"]) == (50_000, 40_000)
+    assert xtr["retrieval_depth"] == 1000 and "recall@1000" in xtr["data"]["metrics"]
+    colbert = composed("xtr_table2_msmarco", "model=t5_colbert")
+    assert colbert["model"]["search"]["neighbours"] == 4000  # of Qian et al.
+    assert composed("table8_nq320k", "model=dpr")["model"]["dimension"] == 768
+    for model, indexed in (("genre", False), ("genre_np_async", False), ("dsi_semantic", True)):
+        config = composed("table6_nq320k", f"model={model}")
+        assert bool(config["data"]["indexing"]) == indexed
+    assert not config["model"]["identifiers"]["positional"]
+    for model in ("mva", "dpr", "cross_encoder"):
+        mva = composed("mva_table6_stages", f"model={model}")
+        assert (mva["query_length"], mva["document_length"]) == (32, 112)
+        optimizer = mva["model"]["optimizer"]
+        assert (optimizer["learning_rate"], optimizer["weight_decay"]) == (3e-5, 0)
+        assert mva["data"]["candidates"] == 1000 and not mva["data"]["add_relevant"]
+
+
+def test_the_command_line_wins_over_a_models_own_values():
+    asked = ["model.optimizer.learning_rate=0.5", "trainer.max_epochs=2"]
+    config = composed("table8_nq320k", "model=t5_colbert", *asked)
+    assert config["model"]["optimizer"]["learning_rate"] == 0.5
+    assert config["trainer"]["max_epochs"] == 2 and config["model"]["search"]["mode"] == "gather"
+
+
+def test_what_scores_with_all_token_vectors_stores_no_codes():
+    """aligner §3.2, xtr §2; the codes of token retrieval are the inverted file's."""
+    for name, *overrides in (
+        ("aligner_table6",),
+        ("aligner_table2",),
+        ("xtr_table2_msmarco", "model=t5_colbert"),
+        ("xtr_table5",),
+    ):
+        assert composed(name, *overrides)["model"]["search"]["dtype"] == "float16", name
+
+
+def test_all_of_the_papers_numbers_are_read_by_an_experiment():
+    lines = [line for file in PAPERS.glob("*.csv") for line in file.read_text().splitlines()]
+    tables = {line.partition(",")[0] for line in lines if line[0] != "#"} - {"table"}
+    assert tables == {one.numbers for one in experiments().values()} - {None}
+
+
+@pytest.mark.parametrize(
+    ("number", "averages"),
+    [
+        # As the paper prints them below its columns.
+        (7, [47.3, 46.3, 38.4, 31.9, 27.0, 47.1, 44.2, 40.9, 35.9]),
+        (8, [49.5, 49.1, 43.0, 37.3, 33.0, 49.0, 45.4, 42.3, 37.9]),
+        (9, [50.3, 49.8, 44.4, 38.9, 34.7, 49.9, 46.8, 43.9, 39.8]),
+        (10, [51.3, 50.9, 46.2, 41.4, 37.7, 50.8, 45.1, 40.9, 36.4, 52.6]),
+        (11, [42.0, 45.4, 46.9, 45.5, 43.1, 41.1, 36.3, 33.4, 30.5]),
+        (2, [47.1, 49.2]),
+    ],
+)
+def test_aligners_grids_have_the_papers_averages(number, averages):
+    columns = {}
+    for row in read_paper(f"aligner_table{number}").rows:
+        (strategy,) = row.study.values()
+        columns.setdefault(strategy, []).append(row.values["ndcg@10"])
+    means = [fmean(v for v in values if v is not None) for values in columns.values()]
+    assert means == pytest.approx(averages, abs=0.07)
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_every_job_of_a_sweep_composes(name):
+    number, second = SWEEPS[name]
+    lines = jobs(compose_experiment(name))
+    assert len(lines) == number
+    configs = [composed(name, *line) for line in lines]
+    assert len({str(config) for config in configs}) == number, "two jobs are the same"
+    # What the sweep's table will say of the second job.
+    pairs = dict(override.lstrip("+").split("=", 1) for override in lines[1])
+    run = type("Run", (), {"config": configs[1]})
+    assert swept_values(run, [key for key in pairs if key in second], pairs) == second
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        # Lines of each figure: all panels', one for each k_train (null: T5-ColBERT), batch or set.
+        ("xtr_k", [5, 5, 5]),
+        ("xtr_table5", [5, 5, 5]),
+        ("xtr_figure7", [3]),
+        ("aligner_figure7", [7]),
+    ],
+)
+def test_the_figures_of_a_sweep_are_drawn_from_its_table(name, lines):
+    config = compose_experiment(name)
+    study = config.study and OmegaConf.to_container(config.study, resolve=True)
+    settings = build("study", study).settings if study else [{}]
+    chosen = [dict(word.split("=", 1) for word in line) for line in jobs(config)]
+    measures = dict.fromkeys(("recall@100", "mrr@10", "ndcg@10"), 0.5)
+    rows = [job | setting | measures for job, setting in product(chosen, settings)]
+    drawn = instantiate(config.hydra.callbacks.compare).curves
+    figures = [draw_curves(Curves(**curves), rows, "sweep") for curves in drawn]
+    assert [len(figure.legends[0].get_texts()) for figure in figures] == lines
+
+
+def test_a_study_asks_before_training():
+    study = compose_experiment("aligner_pruning").study
+    with pytest.raises(ValueError, match="BM25 has no token index"):
+        check_study(study, type("BM25", (), {})())
+
+
+def test_every_experiment_is_documented(monkeypatch):
+    monkeypatch.setattr(reproduce, "read_experiments", lambda: list(experiments().values()))
+    text = DOCUMENT.read_text(encoding="utf-8")
+    assert reproduce.write_document(text) == text, "run python -m analysis.reproduce"
+    with pytest.raises(ValueError, match="no place for <!-- commands -->"):
+        reproduce.write_document(text.replace("<!-- commands -->", ""))
+
+
+# One experiment of each paper, the smallest; what narrows its sweep.
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "narrower"),
+    [
+        ("figure2_nq320k", []),
+        ("aligner_table6", ["alignment=top_k"]),
+        ("xtr_table4_training", []),
+        ("mva_table2", ["model.dimension=16"]),
+    ],
+)
+def test_an_experiment_of_each_paper_runs_in_small(name, narrower, tmp_path):
+    one = experiments()[name]
+    assert run_small(one, tmp_path, *narrower) is None
+    (made,) = find_runs(tmp_path / one.folder)
+    config = OmegaConf.load(made / "config.yaml")
+    assert config.data.n_documents == 60 and config.backbone.name is None
+    if one.numbers:
+        table = (tmp_path / one.tables / "paper_table.md").read_text()
+        assert "difference" in table and "paper" in table
+
+
+def test_smoke_tests_run_what_an_experiment_reads_before_it(tmp_path, monkeypatch):
+    asked = []
+
+    def run(one, folder):
+        asked.append(one.name)
+        return "broken" if one.name == "xtr_table3" else None
+
+    monkeypatch.setattr(reproduce, "read_experiments", lambda: list(experiments().values()))
+    monkeypatch.setattr(reproduce, "run_small", run)
+    assert reproduce.smoke_test(["xtr_table3", "table5_nq320k"], tmp_path) == ["xtr_table3"]
+    assert asked == ["table5_nq320k", "xtr_table2_msmarco", "xtr_table3"]
+    assert '"fault": "broken"' in (tmp_path / "smoke.json").read_text()
+    with pytest.raises(ValueError, match="table99: must be one of"):
+        reproduce.smoke_test(["table99"], tmp_path)
+
+
+def small(tmp_path, name, *overrides):
+    asked = ["model=t5_colbert", "smoke=small", "analysis=none", "analysis.pairs=0"]
+    asked += ["analysis.curve_pairs=0", "analysis.experiments=null", f"output={tmp_path}"]
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        return compose("train", [*asked, f"name={name}", *overrides])
+
+
+def test_weights_of_a_finished_run_search_without_training(tmp_path):
+    train(small(tmp_path, "trained"))
+    metrics = train(small(tmp_path, "taken", f"weights={tmp_path}/trained", "seed=5"))
+    assert metrics["cost/train_seconds"] == 0
+    first, second = ((tmp_path / name / "retrieve.trec") for name in ("trained", "taken"))
+    assert first.read_text() == second.read_text()
+    assert not (tmp_path / "taken/checkpoints").exists()
+    with pytest.raises(FileNotFoundError, match=rf"weights={tmp_path}/trained: name that run"):
+        restore_run(tmp_path / "taken", "0")
+    with pytest.raises(ValueError, match=r"weights=.*another tokeniser"):
+        train(small(tmp_path, "words", f"weights={tmp_path}/trained", "data.n_documents=50"))
+    with pytest.raises(ValueError, match=r"weights=.*must be \(64, 128\)"):
+        train(small(tmp_path, "size", f"weights={tmp_path}/trained", "model.dimension=64"))
+    with pytest.raises(FileNotFoundError, match=r"weights=nowhere: no such run folder"):
+        train(small(tmp_path, "none", "weights=nowhere"))
