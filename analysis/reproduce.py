@@ -1,4 +1,4 @@
-"""The papers' experiments (`conf/paper`): their list, docs/reproduce.md, and their smoke tests.
+"""The papers' experiments (`conf/papers`): their list, docs/reproduce.md, and their smoke tests.
 
 python -m analysis.reproduce                    writes the generated parts of the document
 python -m analysis.reproduce --smoke [NAMES]    runs experiments in small, all without NAMES
@@ -19,10 +19,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
 from analysis.comparison.paper import read_paper
-from analysis.provenance import git_revision
+from analysis.provenance import find_revision
 from analysis.run_folder import find_runs
 from conf.command import report_errors
-from conf.papers import read_papers, register_papers
+from conf.experiments import read_papers, register_experiments
 from conf.resolvers import register_resolvers
 from gr_mvdr.files.writing import write_json, write_text
 
@@ -38,7 +38,7 @@ class Experiment:
     """What makes a table or figure of a paper on its own collection.
 
     Attributes:
-        name: `experiment=NAME`; paper: the file of `conf/paper` that has it.
+        name: `experiment=NAME`; paper: the file of `conf/papers` that has it.
         about: which table or figure, on which data, what it shows.
         needs: arguments of the command line that name the user's files.
         config: composed, with Hydra's part.
@@ -74,7 +74,7 @@ class Experiment:
     @property
     def sweep(self) -> dict[str, list[str]]:
         """What its sweep varies: key → values."""
-        params = OmegaConf.to_container(self.config.hydra.sweeper.params or {}, resolve=True)
+        params = OmegaConf.to_container(self.config.hydra.sweeper.params, resolve=True)
         lines = [f"{key}={value}" for key, value in params.items()]
         parsed = OverridesParser.create().parse_overrides(lines)
         return {
@@ -107,7 +107,7 @@ def read_experiments() -> list[Experiment]:
 def compose_experiment(name: str, *overrides: str) -> DictConfig:
     """The configuration of an experiment, with Hydra's part; of a job of its sweep by overrides."""
     register_resolvers()
-    register_papers()
+    register_experiments()
     arguments = [f"experiment={name}", "name=run", "logger=none", *overrides]
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         return compose("train", arguments, return_hydra_config=True)
@@ -227,7 +227,7 @@ def main() -> None:
     if names is None:
         write_text(DOCUMENT, write_document(DOCUMENT.read_text(encoding="utf-8")))
         print(DOCUMENT)
-    elif failed := smoke_test(names, ROOT / "outputs" / "smoke" / git_revision()):
+    elif failed := smoke_test(names, ROOT / "outputs" / "smoke" / find_revision()):
         sys.exit(f"failed: {', '.join(failed)}")
 
 

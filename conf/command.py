@@ -20,7 +20,7 @@ from hydra.errors import (
 from omegaconf import DictConfig
 
 from conf.checks import check_values
-from conf.papers import list_options, prepare_arguments
+from conf.experiments import list_options, prepare_arguments
 from conf.resolvers import register_resolvers
 from gr_mvdr.files.reading import make_printable
 

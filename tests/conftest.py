@@ -35,11 +35,6 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         del os.environ[_CACHE]
 
-from conf.papers import register_papers
-
-
-register_papers()  # for tests that compose experiments
-
 
 @pytest.fixture(autouse=True)
 def _seeded():

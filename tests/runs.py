@@ -16,9 +16,11 @@ TINY = ("backbone.shape.d_model=32", "backbone.shape.d_kv=8", "backbone.shape.d_
 
 def compose_config(name: str, *overrides: str) -> DictConfig:
     """The configuration of a command: `conf/NAME.yaml` under overrides."""
+    from conf.experiments import register_experiments
     from conf.resolvers import register_resolvers
 
     register_resolvers()
+    register_experiments()
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         return compose(name, list(overrides))
 

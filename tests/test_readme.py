@@ -8,15 +8,17 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from conf.papers import prepare_arguments
 from hydra import compose, initialize_config_dir
 
+from conf.experiments import prepare_arguments
 from train import train
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 COMMANDS = re.findall(r"^    (python (?:train\.py|-m analysis\.compare)[^#\n]*)", README, re.M)
-TRAIN = [prepare_arguments(shlex.split(command)[2:]) for command in COMMANDS if "train.py" in command]
+TRAIN = [
+    prepare_arguments(shlex.split(command)[2:]) for command in COMMANDS if "train.py" in command
+]
 
 
 def expanded(arguments: list[str]) -> list[list[str]]:

@@ -1,4 +1,4 @@
-"""A paper's table next to ours: its rows (conf/paper/), our runs of each, the differences.
+"""A paper's table next to ours: its rows (conf/papers/), our runs of each, the differences.
 
 Ours are mean ± standard deviation over seeds; each row is tested against the one above.
 """
@@ -36,7 +36,7 @@ from gr_mvdr.files.writing import write_text
 # Where a row's numbers come from: the search, a form of reranking ("rerank/FORM"), or what was
 # measured of the alignments ("analysis/…", whose metrics have names of their own).
 PLACES = ("retrieve", "rerank")
-PAPERS = Path(__file__).parents[2] / "conf" / "paper"
+PAPERS = Path(__file__).parents[2] / "conf" / "papers"
 COLUMNS = ("table", "row", "collection", "metric", "value", "systems", "place", "where", "study")
 # A paper's table beside ours, and how to read it.
 PaperTable = tuple[Table, list[str]]
@@ -87,7 +87,7 @@ def read_paper(paper: str | Path) -> Paper:
     several collections, a row is of the runs with that `collection=`.
 
     Args:
-        paper: the name of a table in the files of `conf/paper`, or the path of another file, which
+        paper: the name of a table in the files of `conf/papers`, or the path of another file, which
             holds one table.
 
     Raises:

@@ -1,6 +1,7 @@
 import csv
 import json
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,13 @@ from omegaconf import OmegaConf
 
 from analysis.compare import compare, main
 from analysis.comparison.comparison import compare_runs
-from analysis.comparison.paper import match_runs, read_paper, write_paper_table
+from analysis.comparison.paper import (
+    Paper,
+    PaperRow,
+    match_runs,
+    read_paper,
+    write_paper_table,
+)
 from analysis.comparison.significance import JudgedQueries
 from analysis.evaluation import evaluate_retrieval
 from analysis.run_folder import read_run
@@ -18,17 +25,31 @@ from gr_mvdr.evaluation.ranking import Ranking, read_qrels, write_qrels
 from gr_mvdr.evaluation.significance import randomisation_test
 
 QUERIES = 12
-PAPER = {
-    "title": "Table 0",
-    "collection": "NQ320k",
-    "metrics": ["recall@1", "recall@10"],
-    "rows": [
-        {"name": "ColBERT", "systems": ["T5-ColBERT"], "recall@1": 61.1, "recall@10": 88.4},
-        {"name": "DSI", "systems": ["DSI", "DSI naive"], "recall@1": 55.2, "recall@10": 67.4},
-        {"name": "PAWA", "systems": ["DSI-PAWA"], "recall@1": 60.2, "recall@10": 80.2},
-        {"name": "SEAL", "systems": ["T5-SEAL"], "recall@1": 44.7, "recall@10": 75.5},
-    ],
-}
+COLUMNS = "table,row,collection,metric,value,systems,place,where,study\n"
+PAPER = Paper(
+    "Table 0",
+    "NQ320k",
+    ("recall@1", "recall@10"),
+    (
+        PaperRow("ColBERT", ("T5-ColBERT",), {"recall@1": 61.1, "recall@10": 88.4}),
+        PaperRow("DSI", ("DSI", "DSI naive"), {"recall@1": 55.2, "recall@10": 67.4}),
+        PaperRow("PAWA", ("DSI-PAWA",), {"recall@1": 60.2, "recall@10": 80.2}),
+        PaperRow("SEAL", ("T5-SEAL",), {"recall@1": 44.7, "recall@10": 75.5}),
+    ),
+)
+
+
+@pytest.fixture
+def own(tmp_path):
+    """The same table in a file."""
+    lines = [
+        f"Table 0,{row.name},NQ320k,{metric},{value},{';'.join(row.systems)},retrieve,,\n"
+        for row in PAPER.rows
+        for metric, value in row.values.items()
+    ]
+    path = tmp_path / "own.csv"
+    path.write_text(f"# a comment, first\n{COLUMNS}{''.join(lines)}")
+    return path
 
 
 def write_run(folder, system, seed, ranks, qrels=None, reranked=None, **config):
@@ -87,7 +108,7 @@ def test_table_6_is_the_papers():
 
 def test_rows_are_the_papers_with_ours_beside_them(sweep, tmp_path):
     comparison = compare_runs([sweep])
-    ((table, notes),) = write_paper_table(comparison, read_paper(PAPER), tmp_path)
+    ((table, notes),) = write_paper_table(comparison, PAPER, tmp_path)
     assert table.heading == "Table 0 (NQ320k) beside ours (almanac (test))"
     assert table.columns == [
         *("paper R@1", "paper R@10", "ours R@1", "ours R@10"),
@@ -112,7 +133,7 @@ def test_rows_are_the_papers_with_ours_beside_them(sweep, tmp_path):
 
 def test_p_values_compare_queries_averaged_over_seeds_with_the_row_above(sweep):
     (section,) = compare_runs([sweep]).sections
-    lines = {line.name: line for line in match_runs(section, read_paper(PAPER))}
+    lines = {line.name: line for line in match_runs(section, PAPER)}
     dsi_1 = np.array([1] * 3 + [0.5] * 3 + [0] * 6)
     dsi_10 = np.array([1] * 9 + [0.5] * 3)
     ones = np.ones(QUERIES)
@@ -131,7 +152,7 @@ def test_the_order_of_the_queries_does_not_matter(tmp_path):
     write_run(tmp_path / "a", "T5-ColBERT", 1, [1] * 6 + [0] * 6)
     write_run(tmp_path / "b", "DSI", 1, [1] * 3 + [0] * 9, qrels=reverse)
     (section,) = compare_runs([tmp_path]).sections
-    _, dsi, *_ = match_runs(section, read_paper(PAPER))
+    _, dsi, *_ = match_runs(section, PAPER)
     assert dsi.p_values["recall@1"] == pytest.approx(2 / 2**3, abs=0.015)  # three queries lost
 
 
@@ -140,7 +161,7 @@ def test_several_groups_of_a_row_have_a_line_each(sweep, tmp_path):
     write_run(sweep / "6", "DSI-PAWA", 1, [1] * QUERIES, beam_size=10)
     write_run(sweep / "7", "DSI-PAWA", 1, [1] * QUERIES, beam_size=20)
     (section,) = compare_runs([sweep]).sections
-    lines = match_runs(section, read_paper(PAPER))
+    lines = match_runs(section, PAPER)
     assert [line.name for line in lines] == [
         *("ColBERT", "DSI: DSI", "DSI: DSI naive"),
         *("PAWA: DSI-PAWA (model.beam_size=10)", "PAWA: DSI-PAWA (model.beam_size=20)"),
@@ -161,7 +182,7 @@ def test_what_cannot_be_tested_is_said(tmp_path, how):
     if how == "seeds":
         write_run(tmp_path / "c", "DSI", 2, [1] * (QUERIES - 1))
     comparison = compare_runs([tmp_path])
-    ((table, notes),) = write_paper_table(comparison, read_paper(PAPER), tmp_path)
+    ((table, notes),) = write_paper_table(comparison, PAPER, tmp_path)
     cells = dict(table.rows)["DSI"]
     assert [cell.text for cell in cells[6:8]] == ["–", "–"]
     assert any(note.startswith("DSI: not tested") for note in notes) == (how != "queries")
@@ -171,7 +192,7 @@ def test_what_cannot_be_tested_is_said(tmp_path, how):
 
 
 def test_numbers_for_programs(sweep, tmp_path):
-    write_paper_table(compare_runs([sweep]), read_paper(PAPER), tmp_path)
+    write_paper_table(compare_runs([sweep]), PAPER, tmp_path)
     colbert, dsi, pawa, _ = csv.DictReader((tmp_path / "paper_table.csv").open())
     assert float(dsi["paper/recall@1"]) == 55.2 and float(dsi["recall@1"]) == 37.5
     assert float(dsi["difference/recall@1"]) == pytest.approx(-17.7)
@@ -182,22 +203,17 @@ def test_numbers_for_programs(sweep, tmp_path):
     assert pawa["recall@1"] == "" and float(pawa["paper/recall@10"]) == 80.2
 
 
-TABLE_5 = {
-    "title": "Table 5",
-    "collection": "NQ320k",
-    "metrics": ["mrr@10"],
-    "rows": [
-        {"name": "q→d", "systems": ["T5-ColBERT"], "place": "rerank", "mrr@10": 72.0},
-        {
-            "name": "q←d",
-            "systems": ["T5-ColBERT"],
-            "place": "rerank/document_to_query",
-            "mrr@10": 65.7,
-        },
-        {"name": "GR", "systems": ["T5-SEAL"], "place": "rerank", "mrr@10": 60.5},
-        {"name": "search", "systems": ["T5-SEAL"], "mrr@10": None},
-    ],
-}
+TABLE_5 = Paper(
+    "Table 5",
+    "NQ320k",
+    ("mrr@10",),
+    (
+        PaperRow("q→d", ("T5-ColBERT",), {"mrr@10": 72.0}, "rerank"),
+        PaperRow("q←d", ("T5-ColBERT",), {"mrr@10": 65.7}, "rerank/document_to_query"),
+        PaperRow("GR", ("T5-SEAL",), {"mrr@10": 60.5}, "rerank"),
+        PaperRow("search", ("T5-SEAL",), {"mrr@10": None}),
+    ),
+)
 
 
 @pytest.fixture
@@ -211,7 +227,7 @@ def reranked(tmp_path):
 
 
 def test_a_row_stands_where_its_numbers_come_from(reranked, tmp_path):
-    ((table, notes),) = write_paper_table(compare_runs([reranked]), read_paper(TABLE_5), tmp_path)
+    ((table, notes),) = write_paper_table(compare_runs([reranked]), TABLE_5, tmp_path)
     rows = {name: [cell.text for cell in cells] for name, cells in table.rows}
     assert {name: cells[:2] for name, cells in rows.items()} == {
         "q→d": ["72.0", "100.0"],
@@ -238,7 +254,7 @@ def test_a_query_without_candidates_counts_in_a_reranking(reranked, tmp_path):
 
 def test_reranked_rows_are_tested_on_the_reranked_queries(reranked):
     (section,) = compare_runs([reranked]).sections
-    lines = {line.name: line for line in match_runs(section, read_paper(TABLE_5))}
+    lines = {line.name: line for line in match_runs(section, TABLE_5)}
     assert len(lines["q→d"].queries.judgements) == len(lines["GR"].queries.judgements) == 8
     assert len(lines["search"].queries.judgements) == QUERIES
     first, second, third = np.ones(8), np.array([1] * 4 + [0.5] * 4), np.full(8, 0.5)
@@ -251,10 +267,10 @@ def test_reranked_rows_are_tested_on_the_reranked_queries(reranked):
 def test_a_run_that_was_not_measured_there_is_no_run(reranked, tmp_path):
     write_run(reranked / "c", "T5-ColBERT", 1, [1] * QUERIES, dimension=64)
     comparison = compare_runs([reranked])
-    names = [line.name for line in match_runs(comparison.sections[0], read_paper(TABLE_5))]
+    names = [line.name for line in match_runs(comparison.sections[0], TABLE_5)]
     assert names == ["q→d", "q←d", "GR", "search"]
     (reranked / "a/rerank-document_to_query.trec").unlink()
-    ((_, notes),) = write_paper_table(comparison, read_paper(TABLE_5), tmp_path)
+    ((_, notes),) = write_paper_table(comparison, TABLE_5, tmp_path)
     assert any(note.startswith("q←d: not tested, a run has no rerank-document_") for note in notes)
 
 
@@ -317,10 +333,10 @@ def test_a_comparison_prints_the_paper_beside_ours(sweep, tmp_path, monkeypatch,
     assert "Table 6" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("paper", ["table6", PAPER])
-def test_a_sweep_ends_with_the_papers_table(sweep, paper, capsys):
+@pytest.mark.parametrize("paper", ["table6", "own"])
+def test_a_sweep_ends_with_the_papers_table(sweep, own, paper, capsys):
     config = OmegaConf.create({"hydra": {"sweep": {"dir": str(sweep)}}})
-    CompareRuns(paper=paper).on_multirun_end(config)
+    CompareRuns(paper=str(own) if paper == "own" else paper).on_multirun_end(config)
     assert "37.5 ± 17.7" in capsys.readouterr().out
     assert (sweep / "paper_table.csv").is_file()
     page = (sweep / "comparison.html").read_text()
@@ -340,33 +356,35 @@ class Recorder:
         pass
 
 
-def test_a_logger_gets_the_papers_table(sweep, tmp_path):
+def test_a_logger_gets_the_papers_table(sweep, own, tmp_path):
     logger = Recorder()
-    compare([sweep], tmp_path, logger=logger, paper=PAPER)
+    compare([sweep], tmp_path, logger=logger, paper=own)
     columns, rows = logger.tables["paper_table"]
     assert columns[0] == "system" and len(rows) == 4
     assert all(len(row) == len(columns) for row in rows)
 
 
-def test_a_paper_that_cannot_be_read_is_named(sweep, tmp_path):
+def test_a_paper_that_cannot_be_read_is_named(sweep, own, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"paper=table99: must be .* one of .*table6"):
         compare([sweep], tmp_path / "out", paper="table99")
     assert not (tmp_path / "out").exists()
-    own = tmp_path / "own.yaml"
-    OmegaConf.save(OmegaConf.create(PAPER), own)
-    assert read_paper(own) == read_paper(PAPER)
-    own.write_text("title: x\ncollection: y\nmetrics: [recall@1]\nrows: [{name: a, systems: [b]}]")
-    with pytest.raises(ValueError, match=r"own\.yaml: no 'recall@1'"):
+    with pytest.raises(FileNotFoundError, match=r"paper=none\.csv: no such file"):
+        read_paper("none.csv")
+    assert read_paper(own) == PAPER
+    for line, said in (
+        ("DSI,NQ320k,hits@5,1,DSI,retrieve,,", ":2: metric=hits@5: must be recall, success"),
+        ("DSI,NQ320k,recall@1,1,DSI,search,,", ":2: place=search must be retrieve, rerank"),
+        ("DSI,NQ320k,recall@1,much,DSI,rerank,,", ":2: value=much must be a number or empty"),
+        ("DSI,NQ320k,recall@1,1,DSI,rerank,size,", ":2: size: must be key=value"),
+        ("DSI,NQ320k,recall@1,1,DSI,rerank", ":2: 7 columns, must be 9"),
+        ("DSI,NQ320k,recall@1,1,DSI,rerank,,\nU,DSI,NQ320k,recall@1,1,,,,", "must hold one table"),
+    ):
+        own.write_text(f"{COLUMNS}T,{line}\n")
+        with pytest.raises(ValueError, match=rf"own\.csv.*{said}"):
+            read_paper(own)
+    own.write_text("system,value\n")
+    with pytest.raises(ValueError, match="the first line must be table,row,"):
         read_paper(own)
-    with pytest.raises(ValueError, match="paper: metrics: hits@5: must be recall, success"):
-        read_paper(PAPER | {"metrics": ["hits@5"], "rows": []})
-    with pytest.raises(ValueError, match="paper: rows: must hold at least one"):
-        read_paper(PAPER | {"rows": []})
-    with pytest.raises(ValueError, match=r"paper: rows: 'DSI': place=search must be retrieve, rer"):
-        read_paper(PAPER | {"rows": [PAPER["rows"][1] | {"place": "search"}]})
-    with pytest.raises(ValueError, match=r"paper: rows: 'DSI': recall@1=much must be a number"):
-        row = {"name": "DSI", "systems": ["DSI"], "recall@1": "much", "recall@10": 1}
-        read_paper(PAPER | {"rows": [row]})
 
 
 def test_a_run_leaves_its_judgements(tmp_path):
@@ -401,18 +419,15 @@ def test_a_row_says_which_runs_it_means(tmp_path):
         pooling = {"_target_": "gr_mvdr.pooling.FirstTokens", "k": k}
         write_run(tmp_path / f"runs/{k}", "MVA", 1, [1 + number] * QUERIES, pooling=pooling)
     rows = [
-        {"name": k, "where": {"model.pooling": f"FirstTokens(k={k})"}, "recall@1": 1}
+        PaperRow(str(k), ("MVA",), {"recall@1": 1}, where={"model.pooling": f"FirstTokens(k={k})"})
         for k in (14, 28, 56)
     ]
-    paper = PAPER | {"metrics": ["recall@1"], "systems": ["MVA"], "rows": rows}
+    paper = Paper("T", "NQ320k", ("recall@1",), tuple(rows))
     (section,) = compare_runs([tmp_path / "runs"]).sections
-    lines = match_runs(section, read_paper(paper))
+    lines = match_runs(section, paper)
     assert [line.difference("recall@1") for line in lines] == [99, -1, None]
-    either = rows[0] | {"where": {"model.pooling.k": [14, 28]}}
-    both = match_runs(section, read_paper(paper | {"rows": [either]}))
-    assert len(both) == 2
-    nothing = rows[0] | {"where": {"model.pooling.k.of": 14}}
-    assert match_runs(section, read_paper(paper | {"rows": [nothing]}))[0].group is None
+    nothing = replace(rows[0], where={"model.pooling.k.of": "14"})
+    assert match_runs(section, replace(paper, rows=(nothing,)))[0].group is None
 
 
 def test_a_grid_reads_the_studies_of_all_collections(tmp_path):
@@ -423,16 +438,16 @@ def test_a_grid_reads_the_studies_of_all_collections(tmp_path):
         provenance = json.loads((folder / "provenance.json").read_text())
         (folder / "provenance.json").write_text(json.dumps(provenance | {"collection": name}))
         (folder / "study.csv").write_text(f"strategy,ndcg@10\nk=1,{ord(name) / 100}\nk=2,0.5\n")
-    grid = {
-        "key": "collection",
-        "study": "strategy",
-        "columns": ["k=1", "k=2", "k=4"],
-        "rows": {"beir/a": [9.0, 40.0, 1.0], "beir/b": [9.0, None, 1.0]},
-    }
-    paper = {"title": "T", "collection": "BEIR", "metrics": ["ndcg@10"], "systems": ["ALIGNER"]}
+    numbers = {"beir/a": (9.0, 40.0, 1.0), "beir/b": (9.0, "", 1.0)}
+    lines = [
+        f"T,k={k},{name},ndcg@10,{value},ALIGNER,retrieve,,strategy=k={k}\n"
+        for name, values in numbers.items()
+        for k, value in zip((1, 2, 4), values, strict=True)
+    ]
+    (tmp_path / "own.csv").write_text(COLUMNS + "".join(lines))
     comparison = compare_runs([tmp_path / "runs"], mixed=True)
     assert len(comparison.sections) == 2
-    parsed = read_paper(paper | {"grid": grid})
+    parsed = read_paper(tmp_path / "own.csv")
     ((table, notes),) = write_paper_table(comparison, parsed, tmp_path)
     cells = {name: [cell.text for cell in cells[:3]] for name, cells in table.rows}
     assert cells["beir/a, k=1"] == ["9.0", "97.0", "+88.0"]
@@ -441,9 +456,6 @@ def test_a_grid_reads_the_studies_of_all_collections(tmp_path):
     assert cells["beir/b, k=2"] == ["–", "50.0", "–"]
     assert cells["beir/a, k=4"] == ["1.0", "–", "–"]
     assert not any("not tested" in note for note in notes)
-    short = grid | {"rows": {"beir/a": [1.0]}}
-    with pytest.raises(ValueError, match="grid: beir/a has 1 numbers, must have 3"):
-        read_paper(paper | {"grid": short})
 
 
 def test_a_row_may_stand_on_what_was_measured_of_alignments(tmp_path):
@@ -458,8 +470,8 @@ def test_a_row_may_stand_on_what_was_measured_of_alignments(tmp_path):
     assert [cell.text for cell in cells] == ["11.4", "20.0", "+8.6", "–", "1"]
 
 
-def test_a_sweep_may_keep_its_comparison_elsewhere(sweep, tmp_path):
+def test_a_sweep_may_keep_its_comparison_elsewhere(sweep, own, tmp_path):
     config = OmegaConf.create({"hydra": {"sweep": {"dir": str(sweep)}}})
-    CompareRuns(paper=PAPER, out=str(tmp_path / "tables/here")).on_multirun_end(config)
+    CompareRuns(paper=str(own), out=str(tmp_path / "tables/here")).on_multirun_end(config)
     assert (tmp_path / "tables/here/paper_table.md").is_file()
     assert not (sweep / "paper_table.md").exists()

@@ -1,4 +1,4 @@
-"""The papers' experiments: `conf/paper/PAPER.yaml` holds in one file what Hydra reads as many.
+"""The papers' experiments: `conf/papers/PAPER.yaml` holds in one file what Hydra reads as many.
 
 - `shared`: NAME → what all systems have in common on a collection: the group `shared`. Within it
   `own`: MODEL → what that system has of its own there, merged over the shared values.
@@ -16,7 +16,7 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
-PAPERS = Path(__file__).parent / "paper"
+PAPERS = Path(__file__).parent / "papers"
 
 
 @cache
@@ -27,7 +27,7 @@ def read_papers() -> dict[str, dict[str, Any]]:
 
 
 @cache
-def register_papers() -> None:
+def register_experiments() -> None:
     """Makes the papers' experiments known to Hydra, once a process."""
     for paper, content in read_papers().items():
         for name, shared in content["shared"].items():
@@ -42,7 +42,7 @@ def register_papers() -> None:
 
 def _store(group: str, option: str, content: dict[str, Any]) -> None:
     values = {k: v for k, v in content.items() if k not in ("own", "needs", "about")}
-    ConfigStore.instance().store(option, values, group, "_global_", provider="conf/paper")
+    ConfigStore.instance().store(option, values, group, "_global_", provider="conf/papers")
 
 
 def prepare_arguments(arguments: list[str]) -> list[str]:
@@ -55,7 +55,7 @@ def prepare_arguments(arguments: list[str]) -> list[str]:
     """
     if not any(a.startswith(("-", "experiment=", "shared=", "smoke=")) for a in arguments):
         return arguments  # reading them takes a third of a second
-    register_papers()
+    register_experiments()
     chosen = [a.partition("=")[2] for a in arguments if a.startswith("experiment=")]
     names = {*re.findall(r"\w+", chosen[-1])} if chosen else set()
     papers = [
@@ -67,6 +67,6 @@ def prepare_arguments(arguments: list[str]) -> list[str]:
 
 def list_options(group: str) -> list[str]:
     """The options of a group that the papers' files add."""
-    register_papers()
+    register_experiments()
     known = ConfigStore.instance().repo.get(group, {})
     return [name.removesuffix(".yaml") for name in known if name.endswith(".yaml")]
