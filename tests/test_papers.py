@@ -295,7 +295,7 @@ def test_smoke_tests_run_what_an_experiment_reads_before_it(tmp_path, monkeypatc
 
 def small(tmp_path, name, *overrides):
     asked = ["model=t5_colbert", "smoke=small", "analysis=none", "analysis.pairs=0"]
-    asked += ["analysis.curve_pairs=0", "analysis.experiments=null", f"output={tmp_path}"]
+    asked += ["analysis.curve_pairs=0", "analysis.questions=null", f"output={tmp_path}"]
     return compose_config("train", *asked, f"name={name}", *overrides)
 
 

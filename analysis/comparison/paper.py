@@ -5,7 +5,7 @@ Ours are mean ± standard deviation over seeds; each row is tested against the o
 
 import csv
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
