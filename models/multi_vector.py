@@ -1,7 +1,8 @@
 """Every multi-vector system: token vectors, an alignment, a salience, a Z, and a search.
 
 DPR, ME-BERT, COIL, ColBERT, ALIGNER, XTR and MVA are this one class; `conf/model/` says which
-choices each of them makes.
+choices each of them makes. From a text to the loss: `TokenEncoder` (D and Q), `Scoring` (all pairs
+of a batch), gr_mvdr/alignment.py (A), relevance.py (S, Z), losses.py.
 """
 
 import hashlib

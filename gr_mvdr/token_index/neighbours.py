@@ -47,7 +47,9 @@ class TokenNeighbours:
     @property
     def size_in_bytes(self) -> int:
         """Bytes of the inverted file; 0 where none is open."""
-        return sum(p.stat().st_size for p in self.folder.iterdir()) if self._lists else 0
+        if self._lists is None:
+            return 0
+        return sum(path.stat().st_size for path in self.folder.iterdir())
 
     def build_lists(self, lists: int | None, seed: int) -> None:
         """Builds, saves and opens the inverted file, or opens the one that was saved.

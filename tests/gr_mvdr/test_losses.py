@@ -81,7 +81,7 @@ def test_copies_of_the_positive_are_no_negatives():
     assert not torch.isclose(result, InBatchCrossEntropy()(scores, in_batch([0, 1, 2, 3])))
 
 
-def test_given_negatives_compete_for_every_query():
+def test_hard_negatives_compete_for_every_query():
     """Documents 2 to 4 are negatives; the last one is another copy of query 0's positive."""
     scores = drawn(5, 2)
     kept = {0: [0, 1, 2, 3], 1: [1, 0, 2, 3, 4]}
@@ -111,7 +111,7 @@ def test_pairwise_loss_passes_over_copies():
     assert torch.isclose(PairwiseCrossEntropy()(scores, in_batch([6, 6, 2])), expected)
 
 
-def test_pairwise_loss_prefers_the_first_given_negative():
+def test_pairwise_loss_prefers_the_first_hard_negative():
     scores = torch.tensor([[2.0, 8.0], [1.0, 4.0], [7.0, 5.0], [0.0, 6.0]])
     batch = in_batch([0, 1, 2, 3], queries=2, negatives=[[3, 2], [2, 0]])
     expected = torch.log1p(torch.exp(-torch.tensor([2.0 - 0.0, 4.0 - 5.0]))).mean()
@@ -192,7 +192,7 @@ def test_label_smoothing_spreads_over_the_rows_that_are_there():
 # Hard negatives and teachers
 
 
-def test_given_negatives_by_hand():
+def test_hard_negatives_by_hand():
     # Query 0: positive ln 3 against its own 0 and 0; query 1: ln 2 against 0 and ln 5.
     scores = torch.tensor([[math.log(3), 0.0], [9.0, math.log(2)], [0.0, math.log(5)], [0.0, 9.0]])
     batch = in_batch([0, 1, 2, 3], queries=2, negatives=[[2, 3], [0, 2]])

@@ -122,7 +122,7 @@ def _given(tools):
     )
 
 
-def test_given_negatives_are_scored_and_no_others(given):
+def test_hard_negatives_are_scored_and_no_others(given):
     found = choose_pairs(given, 1)
     assert found.T.int().tolist() == [[1, 0, 0, 1, 1], [1, 1, 0, 0, 1], [0, 1, 1, 1, 0]]
 
@@ -300,7 +300,7 @@ def test_bad_options_are_refused(make, options, message):
         make(**options)
 
 
-def test_a_loss_of_given_negatives_asks_for_them(make, tools):
+def test_a_loss_of_hard_negatives_asks_for_them(make, tools):
     model = make(loss={"_target_": "gr_mvdr.losses.HardNegativesCrossEntropy"})
     with pytest.raises(ValueError, match="needs data.examples.negatives"):
         model.loss(tools.make_batch())

@@ -196,7 +196,7 @@ def test_choices_that_do_not_go_together_are_refused(tools, kind, options, messa
 
 
 @torch.no_grad()
-def test_given_negatives_are_no_pairs(tools, system):
+def test_hard_negatives_are_no_pairs(tools, system):
     batch = tools.make_batch()
     more = tools.make_batch(document_lengths=(7, 2, 9, 4, 3))
     negatives = torch.tensor([[3], [4], [3]])
