@@ -1,14 +1,23 @@
 import json
+import math
 from pathlib import Path
 
 import pytest
 import torch
 
-from analysis.analysis import Texts
-from analysis.exact_match import DIRECTIONS, ExactMatchRates, exact_match
+from analysis.analysis import Subject, Texts
+from analysis.directed_alignment import directed_alignment, directed_heads, own_direction
+from analysis.exact_match import (
+    DIRECTIONS,
+    ExactMatch,
+    ExactMatchRates,
+    exact_match,
+    exact_match_boxes,
+)
 from analysis.tokens import TokenKinds
 from gr_mvdr.alignment import Softmax
 from gr_mvdr.batch import pad
+from gr_mvdr.relevance import DecoderPaths, Explanation, PairAlignment
 
 GOLDEN = Path(__file__).parents[2].parent / "shared/golden/alignment_measures.json"
 
@@ -145,7 +154,272 @@ def test_unknown_direction_is_named():
         exact_match(torch.ones(1, 1), ids, ids, mask, mask, "sideways")
 
 
-def test_a_token_outside_the_vocabulary_is_named():
+def test_rates_name_a_token_outside_the_vocabulary():
     ids, one = torch.tensor([12]), torch.tensor([1.0])
     with pytest.raises(ValueError, match="token id 12 is outside"):
         rates_of(12).update(ids, one > 0, one, one)
+
+
+@pytest.mark.parametrize("paradigm", ["multi_vector", "lexical", "generative"])
+def test_directed_alignments_sum_to_one_over_the_other_side(make_pairs, paradigm):
+    pairs = make_pairs(6, heads=4, paradigm=paradigm)
+    rows = directed_alignment(pairs, paradigm, "document_to_query")
+    columns = directed_alignment(pairs, paradigm, "query_to_document")
+    assert rows.shape == (6, *pairs.similarity.shape[2:])
+    torch.testing.assert_close(rows.sum(2), pairs.document_mask.float())
+    torch.testing.assert_close(columns.sum(1), pairs.query_mask.float())
+
+
+def test_generative_alignment_is_the_mean_head(make_pairs):
+    pairs = make_pairs(2, heads=2, paradigm="generative")
+    rows = directed_alignment(pairs, "generative", "document_to_query")
+    torch.testing.assert_close(rows, (pairs.alignment[:, 0] + pairs.alignment[:, 1]) / 2)
+    columns = directed_alignment(pairs, "generative", "query_to_document")
+    j = 0
+    torch.testing.assert_close(columns[1, :, j], rows[1, :, j] / rows[1, :, j].sum())
+
+
+def test_a_lexical_system_aligns_equal_terms_only(store_of, measure):
+    # BM25: a query term weighs the same against every document token; A says where it counts
+    ids = {"document_ids": torch.tensor([[5, 2, 3, 2]]), "query_ids": torch.tensor([[2, 4, 3]])}
+    masks = {"document_mask": torch.ones(1, 4).bool(), "query_mask": torch.ones(1, 3).bool()}
+    equal = (ids["document_ids"][:, :, None] == ids["query_ids"][:, None]).float()[:, None]
+    weights = torch.tensor([1.5, 3.0, 2.0]).expand(1, 1, 4, 3)
+    ones = torch.ones(1)
+    pairs = PairAlignment(weights, equal, ones, ones, ones, **ids, **masks)
+    columns = directed_alignment(pairs, "lexical", "query_to_document")[0]
+    exp = math.exp(1.5)
+    assert columns[:, 0].tolist() == pytest.approx([v / (2 * exp + 2) for v in (1, exp, 1, exp)])
+    assert columns[:, 1].tolist() == pytest.approx([0.25] * 4)  # a term without a match
+    metrics = measure(ExactMatch, store_of(Explanation([pairs]), "lexical")).metrics
+    for direction in DIRECTIONS:
+        assert metrics[f"analysis/exact_match/{direction}/hard_matched"] == 1
+    assert metrics["analysis/exact_match/query_to_document/hard"] == pytest.approx(2 / 3)
+
+
+def test_every_head_is_normalised_by_itself(make_pairs):
+    pairs = make_pairs(4, heads=3, paradigm="generative")
+    rows = directed_heads(pairs, "document_to_query")
+    torch.testing.assert_close(rows, pairs.alignment)
+    columns = directed_heads(pairs, "query_to_document")
+    torch.testing.assert_close(columns.sum(2), pairs.query_mask[:, None].expand(4, 3, -1).float())
+    torch.testing.assert_close(
+        columns[1, 2, :, 0], pairs.alignment[1, 2, :, 0] / pairs.alignment[1, 2, :, 0].sum()
+    )
+
+
+def test_unknown_paradigm_is_named():
+    with pytest.raises(ValueError, match="paradigm='sparse': must be one of"):
+        own_direction("sparse")
+
+
+def explained(pairs):
+    """A generative explanation of pairs; their decoder's paths are none."""
+    batch, tokens = pairs.document_mask.shape
+    heads = pairs.alignment.shape[1]
+    nothing, norms = torch.zeros(batch, tokens), torch.ones(batch, 1)
+    empty = torch.zeros(batch, 1, tokens)
+    paths = DecoderPaths(
+        ("embedding",), empty, nothing, nothing, norms, norms[:, 0], torch.ones(1, heads)
+    )
+    return Explanation([pairs], paths)
+
+
+@pytest.fixture
+def by_hand():
+    """One pair: document a b </s>, query a a c; rows of the attention are given."""
+    attention = torch.tensor([[[[0.5, 0.3, 0.2], [0.1, 0.1, 0.8], [1.0, 0.0, 0.0]]]])
+    ones = torch.ones(1)
+    mask = torch.ones(1, 3, dtype=torch.bool)
+    ids = {"document_ids": torch.tensor([[2, 3, 1]]), "query_ids": torch.tensor([[2, 2, 4]])}
+    masks = {"document_mask": mask, "query_mask": mask}
+    return explained(PairAlignment(attention, attention, ones, ones, ones, **ids, **masks))
+
+
+IDF = torch.tensor([0.0, 0.0, 1.0, 3.0, 9.0])
+
+
+def test_a_report_by_hand(store_of, measure, by_hand):
+    store = store_of(by_hand, "generative")
+    metrics = measure(ExactMatch, store, special=[0, 1], idf=IDF).metrics
+    prefix = "analysis/exact_match/document_to_query"
+    # a: hard, soft 0.5 + 0.3; b: nothing; </s> is not counted
+    assert metrics[f"{prefix}/hard"] == pytest.approx(0.5)
+    assert metrics[f"{prefix}/soft"] == pytest.approx(0.4)
+    assert metrics[f"{prefix}/soft_matched"] == pytest.approx(0.8)
+    assert metrics[f"{prefix}/soft/idf_0_2"] == pytest.approx(0.8)
+    assert metrics[f"{prefix}/soft/idf_2_4"] == 0
+    assert f"{prefix}/soft/idf_4_6" not in metrics
+    assert f"{prefix}/soft_matched/idf_2_4" not in metrics
+    # one pair leaves no doubt; of two types the rarer matches less
+    assert metrics[f"{prefix}/soft_low"] == metrics[f"{prefix}/soft_high"] == pytest.approx(0.4)
+    assert metrics[f"{prefix}/soft_idf_correlation"] == pytest.approx(-1)
+    # columns sum to 1.6, 0.4, 1.0; the first a prefers </s>, the second a prefers a
+    prefix = "analysis/exact_match/query_to_document"
+    assert metrics[f"{prefix}/hard"] == pytest.approx(1 / 3)
+    assert metrics[f"{prefix}/soft"] == pytest.approx((0.5 / 1.6 + 0.3 / 0.4) / 3)
+    assert metrics[f"{prefix}/soft/idf_0_2"] == pytest.approx((0.5 / 1.6 + 0.3 / 0.4) / 2)
+    assert metrics[f"{prefix}/soft/idf_8_15"] == 0
+
+
+def test_content_rates_leave_out_punctuation_and_stopwords(store_of, by_hand):
+    store, kinds = store_of(by_hand, "generative"), torch.arange(5)
+    texts = Texts(IDF, TokenKinds(kinds < 2, kinds == 3, kinds == 4), lambda ids: ids)
+    report = ExactMatch(Subject(store=store, texts=texts))
+    report.update(by_hand, 0)
+    found = report.finish()
+    prefix = "analysis/exact_match/document_to_query"
+    assert found.metrics[f"{prefix}/soft"] == pytest.approx(0.4)
+    assert found.metrics[f"{prefix}/soft_content"] == pytest.approx(0.8)  # b is punctuation
+    prefix = "analysis/exact_match/query_to_document"
+    assert found.metrics[f"{prefix}/hard_content"] == pytest.approx(1 / 2)  # c is a stopword
+    rows = [r for r in found.tables["exact_match"] if r["tokens"] == "content"]
+    assert rows[0]["occurrences"] == 2 and rows[0]["token_types"] == 1
+    (last,) = [r for r in rows if (r["direction"], r["definition"], r["idf_bin"]) == LAST]
+    assert last["token_types"] == 0 and math.isnan(last["soft"])
+
+
+LAST = ("query_to_document", "all", "8-15")
+
+
+def test_the_table_has_every_bin(store_of, measure, by_hand):
+    store = store_of(by_hand, "generative")
+    rows = measure(ExactMatch, store, special=[1], idf=IDF).tables["exact_match"]
+    assert len(rows) == 2 * 2 * 2 * 6
+    first = rows[0]
+    assert (first["idf_bin"], first["token_types"], first["occurrences"]) == ("all", 2, 3)
+    empty = next(row for row in rows if row["idf_bin"] == "4-6")
+    assert math.isnan(empty["hard"]) and math.isnan(empty["soft_low"])
+    assert empty["occurrences"] == 0
+
+
+def test_batch_size_and_padding_change_nothing(make_explanation, store_of, measure):
+    store = store_of(make_explanation(9), "generative")
+    one, whole = (measure(ExactMatch, store, size, special=[3]) for size in (1, 9))
+    assert one.metrics == pytest.approx(whole.metrics, abs=1e-6)
+    for name, rows in one.tables.items():
+        for row, other in zip(rows, whole.tables[name], strict=True):
+            assert row == pytest.approx(other, abs=1e-6, nan_ok=True)
+
+
+def test_identical_texts_aligned_by_identity_match_everywhere(store_of, measure):
+    ids = torch.arange(2, 8)[None]
+    mask = torch.ones_like(ids, dtype=torch.bool)
+    ones = torch.ones(1)
+    identity = torch.eye(6)[None, None]
+    pairs = PairAlignment(identity, identity, ones, ones, ones, ids, mask, ids, mask)
+    found = measure(ExactMatch, store_of(explained(pairs), "generative"))
+    for key, value in found.metrics.items():
+        assert value == 1, key  # and no correlation: nothing varies
+    assert {row["hard"] for row in found.tables["exact_match_heads"] if row["occurrences"]} == {1}
+
+
+def test_intervals_hold_the_rate_and_shrink_with_pairs(make_explanation, store_of, measure):
+    widths = []
+    for number in (20, 320):
+        store = store_of(make_explanation(number), "generative", name=f"store{number}")
+        metrics = measure(ExactMatch, store).metrics
+        prefix = "analysis/exact_match/document_to_query/soft"
+        low, high = metrics[f"{prefix}_low"], metrics[f"{prefix}_high"]
+        assert low < metrics[prefix] < high
+        widths.append(high - low)
+    assert widths[1] == pytest.approx(widths[0] / 4, rel=0.5)
+
+
+def test_the_trend_with_idf_has_its_sign(store_of, measure):
+    # document to query: the rarer of 2 3 4 5 puts more on its equal
+    weights = torch.tensor([0.1, 0.2, 0.4, 0.7])
+    attention = ((1 - weights) / 3)[:, None].expand(4, 4).clone()
+    attention.fill_diagonal_(0)
+    attention += torch.diag(weights)
+    ids, mask, ones = torch.arange(2, 6)[None], torch.ones(1, 4).bool(), torch.ones(1)
+    attention = attention[None, None]
+    pairs = PairAlignment(attention, attention, ones, ones, ones, ids, mask, ids, mask)
+    store, key = store_of(explained(pairs), "generative"), "document_to_query/soft_idf_correlation"
+    idf = torch.tensor([0.0, 0.0, 1.0, 2.0, 5.0, 9.0])
+    rising = measure(ExactMatch, store, idf=idf).metrics
+    assert rising[f"analysis/exact_match/{key}"] == pytest.approx(1)
+    falling = measure(ExactMatch, store, idf=10 - idf).metrics
+    assert falling[f"analysis/exact_match/{key}"] == pytest.approx(-1)
+
+
+def test_every_head_of_every_layer_has_its_own_rates(make_explanation, store_of, measure):
+    explanation = make_explanation(12, layers=2, heads=3)
+    explanation.layers[1].alignment = explanation.layers[1].alignment.flip(1)
+    store = store_of(explanation, "generative")
+    special = [2, 3, 4]
+    found = measure(ExactMatch, store, size=5, special=special)
+    rows = found.tables["exact_match_heads"]
+    assert len(rows) == 2 * 3 * 2 * 6
+    for layer, head in ((1, 1), (2, 1), (2, 3)):
+        pairs = explanation.layers[layer - 1]
+        weights = pairs.alignment[:, head - 1]
+        ids, masks = (pairs.document_ids, pairs.query_ids), (pairs.document_mask, pairs.query_mask)
+        hard, soft = exact_match(weights, *ids, *masks, "document_to_query")
+        counted = masks[0] & ~torch.isin(ids[0], torch.tensor(special))
+        (row,) = [
+            row
+            for row in rows
+            if (row["layer"], row["head"], row["direction"], row["idf_bin"])
+            == (layer, head, "document_to_query", "all")
+        ]
+        assert row["hard"] == pytest.approx(float(hard[counted].float().mean()), rel=1e-5)
+        assert row["soft"] == pytest.approx(float(soft[counted].mean()), rel=1e-5)
+        assert row["occurrences"] == int(counted.sum())
+        assert row["soft_low"] < row["soft"] < row["soft_high"]
+
+
+def test_one_pair_leaves_no_doubt_about_any_head(make_explanation, store_of, measure):
+    explanation = make_explanation(1, layers=2, heads=3)
+    explanation.layers[1].alignment = explanation.layers[1].alignment.flip(1)
+    for pairs in explanation.layers:  # few token types: some are equal
+        pairs.document_ids, pairs.query_ids = pairs.document_ids % 3, pairs.query_ids % 3
+    rows = measure(ExactMatch, store_of(explanation, "generative")).tables["exact_match_heads"]
+    rows = [row for row in rows if row["idf_bin"] == "all"]
+    assert len({round(row["soft"], 4) for row in rows}) == 6  # three heads, two directions
+    for row in rows:
+        for name in ("hard", "soft"):
+            assert row[f"{name}_low"] == pytest.approx(row[name], rel=1e-5)
+            assert row[f"{name}_high"] == pytest.approx(row[name], rel=1e-5)
+
+
+def test_of_one_head_the_heads_table_is_the_table(make_explanation, store_of, measure):
+    tables = measure(
+        ExactMatch, store_of(make_explanation(10, layers=1, heads=1), "generative"), size=3
+    ).tables
+    expected = {
+        (row["direction"], row["idf_bin"]): row
+        for row in tables["exact_match"]
+        if (row["definition"], row["tokens"]) == ("all", "all")
+    }
+    for row in tables["exact_match_heads"]:
+        whole = expected[row["direction"], row["idf_bin"]]
+        for name in ("hard", "soft", "occurrences"):
+            assert row[name] == pytest.approx(whole[name], rel=1e-5, nan_ok=True), name
+
+
+@pytest.mark.parametrize("paradigm", ["multi_vector", "generative"])
+def test_figures_say_how_to_read_them(make_explanation, store_of, measure, paradigm):
+    figures = measure(ExactMatch, store_of(make_explanation(paradigm=paradigm), paradigm)).figures
+    names = [entry.name for _, entry in figures]
+    assert names[:2] == ["exact_match_query_to_document", "exact_match_document_to_query"]
+    assert names[2:] == (["exact_match_heads"] if paradigm == "generative" else [])
+    generative = paradigm == "generative"
+    assert ("only the soft rate" in figures[0][1].caption) == generative
+    if generative:
+        maps = [axes.images[0].get_array() for axes in figures[2][0].axes if axes.images]
+        assert [values.shape for values in maps] == [(2, 3), (2, 3)]
+
+
+@pytest.mark.parametrize("seen", [[], [3], [2, 3, 4]])
+def test_boxes_stand_at_the_bins_that_have_tokens(seen):
+    no = torch.zeros(5, dtype=torch.bool)
+    rates = ExactMatchRates(Texts(IDF, TokenKinds(no, no, no), list))
+    ids = torch.tensor([seen], dtype=torch.int64)
+    rates.update(ids, ids > 0, ids > 0, torch.full(ids.shape, 0.5))
+    figure = exact_match_boxes(rates, "query_to_document", "title")
+    expected = {2: "0-2", 3: "2-4", 4: "8-15"}
+    labels = [label.get_text() for label in figure.axes[0].get_xticklabels()]
+    for token, name in expected.items():
+        assert f"{name}\nn={int(token in seen)}" in labels
+    assert len(figure.axes[1].patches) == 2 * len(seen)  # both definitions
