@@ -33,7 +33,7 @@ def msmarco_doc(path: str, document_ids: str | None = None) -> Layout:
         ValueError: (on reading) a line breaks a format, or a listed document is unknown.
     """
     folder = given_path("path", path, "folder")
-    ids = None if document_ids is None else given_path("document_ids", document_ids)
+    ids = given_path("document_ids", document_ids)
     documents = needed(folder, "msmarco-docs.tsv")
     asked = {split: needed(folder, f"msmarco-doc{split}-queries.tsv") for split in SPLITS}
     qrels = {split: needed(folder, f"msmarco-doc{split}-qrels.tsv") for split in SPLITS}

@@ -65,7 +65,7 @@ def nq320k(
         ValueError: an unknown choice; (on reading) a line breaks the format, or a count differs.
     """
     folder = given_path("path", path, "folder")
-    titles = title_vocabulary and given_path("title_vocabulary", title_vocabulary)
+    titles = given_path("title_vocabulary", title_vocabulary)
     pages = TitledPages(folder, text, first_tokens, TitleKey(titles), check_counts)
     raw = [file for files in pages.files.values() for file in files]
     return Layout(
@@ -127,7 +127,7 @@ def _matching(folder: Path, split: str, name: str) -> list[Path]:
     return [file for place in places for file in find_all(place, name)]
 
 
-class Asked(NamedTuple):
+class PageQuestion(NamedTuple):
     """A question and the number of its page among the documents."""
 
     where: str
@@ -159,7 +159,7 @@ class TitledPages:
             raise ValueError(f"data.first_tokens={first_tokens}: must be ≥ 1, or null for all")
         self.files = {split: _raw_files(folder, split, check_counts) for split in _NAMES}
         self._first_tokens, self._key, self._check_counts = first_tokens, key, check_counts
-        self.asked: dict[str, list[Asked]] = {}  # by split
+        self.asked: dict[str, list[PageQuestion]] = {}  # by split
         self.places: list[tuple[str, str]] = []  # where each document is, and its title
         self._of_training = 0
 
@@ -174,7 +174,7 @@ class TitledPages:
         for split, files in self.files.items():
             for page in (page for file in files for page in pages(file)):
                 number = numbers.setdefault(self._key(page.title), len(numbers))
-                asked = Asked(page.where, page.question_id, page.question, number)
+                asked = PageQuestion(page.where, page.question_id, page.question, number)
                 self.asked[split].append(asked)
                 if number == len(self.places):
                     self.places.append((page.where, page.title))
@@ -212,7 +212,7 @@ class TitledPages:
             for where, id, text, _ in questions:
                 yield Query(where, id, text)
 
-    def questions(self, split: str) -> list[Asked]:
+    def questions(self, split: str) -> list[PageQuestion]:
         """Those of a split; ``dev_seen``: of pages that training has, too, ``dev_unseen``: not."""
         if split in self.asked:
             return self.asked[split]

@@ -61,8 +61,7 @@ def public(name: str, path: str | None = None) -> Layout:
     family, _, rest = name.partition("/")
     if family not in FAMILIES:
         raise ValueError(f"data.name={name}: must begin with {', '.join(FAMILIES)}")
-    place = None if path is None else given_path("path", path, "folder or file")
-    return FAMILIES[family](rest, place)
+    return FAMILIES[family](rest, given_path("path", path, "folder or file"))
 
 
 def hub_rows(

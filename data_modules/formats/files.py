@@ -14,13 +14,15 @@ PACKED = (".gz", ".zip")  # endings that any file may have after its own
 PAGE = ": it is an HTML page, not the download"
 
 
-def given_path(key: str, path: str, kind: str = "file") -> Path:
-    """A path as the user typed it; FileNotFoundError if there is no such file or folder.
+def given_path(key: str, path: str | None, kind: str = "file") -> Path | None:
+    """A path as the user typed it, or None; FileNotFoundError if there is nothing at it.
 
     Args:
         key: of the option that names it.
         kind: "file", "folder" or "folder or file".
     """
+    if path is None:
+        return None
     place = Path(path).expanduser()
     if not {"file": place.is_file, "folder": place.is_dir}.get(kind, place.exists)():
         raise FileNotFoundError(f"data.{key}={path}: no such {kind}")

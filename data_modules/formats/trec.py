@@ -89,7 +89,7 @@ def query_files(folder: Path, splits: dict[str, Path], *patterns: str) -> tuple[
     """
     found = find_all(folder, *patterns)
     if everything := [file for file in found if split_of(file) in ("", "all")]:
-        return (everything[0],)
+        return (min(everything, key=split_of),)
     files = []
     for split, judged in splits.items():
         if not (named := _of_split(split, found)):
