@@ -134,25 +134,3 @@ def xtr_scoring_flops(query_tokens: float, candidates: float, retrieved_tokens: 
         retrieved_tokens: r̄, the mean number of retrieved tokens of a candidate.
     """
     return query_tokens * candidates * (retrieved_tokens + 1)
-
-
-def training_flops(parameters: float, tokens: float) -> float:
-    """Training steps over so many tokens: 2 operations a parameter and token there, 4 back.
-
-    Not counted: QKᵀ and AV, which grow with the length (below 5 % for T5-base and 256 tokens), the
-    optimizer's, and what a gradient cache computes twice.
-
-    Args:
-        parameters: of the matrices that every token passes: no embedding table.
-        tokens: padding not counted.
-    """
-    return 6.0 * parameters * tokens
-
-
-def hours(flops: float, peak: float, utilisation: float) -> float:
-    """How long a device takes.
-
-    Args:
-        peak: operations a second by its data sheet; utilisation: the share that is reached.
-    """
-    return flops / (peak * utilisation) / 3600

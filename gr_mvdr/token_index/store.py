@@ -44,26 +44,24 @@ class Column(NamedTuple):
 
     dtype: Any
     width: int
+    rows: int
 
     @property
-    def row_bytes(self) -> int:
-        return np.dtype(self.dtype).itemsize * max(self.width, 1)
+    def size(self) -> int:
+        """Bytes of all rows."""
+        return np.dtype(self.dtype).itemsize * max(self.width, 1) * self.rows
 
 
 def columns_of(header: Header) -> dict[str, Column]:
     """The files `NAME.bin` of a store and how they are stored, by its header."""
-    columns = {name: Column(dtype, 0) for name, dtype in _DTYPES.items()}
+    rows = dict.fromkeys(_DTYPES, header["tokens"]) | {"counts": len(header["document_ids"])}
+    columns = {name: Column(dtype, 0, rows[name]) for name, dtype in _DTYPES.items()}
     if not header["salience"]:
         del columns["salience"]
     for name, size in header["sizes"].items():
         width = header["pq_bytes"] if header["dtype"] == "pq" else size
-        columns[name] = Column(DTYPES[header["dtype"]], width)
+        columns[name] = Column(DTYPES[header["dtype"]], width, header["tokens"])
     return columns
-
-
-def rows_in(name: str, header: Header) -> int:
-    """How many rows of a column count."""
-    return len(header["document_ids"]) if name == "counts" else header["tokens"]
 
 
 class TokenStore:
@@ -100,7 +98,7 @@ class TokenStore:
         self.live = torch.ones(len(self.document_ids), dtype=torch.bool)
         self.live[self.header["deleted"]] = False
         self._maps = {
-            name: _open(self.directory / f"{name}.bin", column, rows_in(name, self.header))
+            name: _open(self.directory / f"{name}.bin", column)
             for name, column in columns_of(self.header).items()
         }
         for name, expected in self.header.get("files", {}).items():  # an old index has none
@@ -222,12 +220,12 @@ def _read_header(directory: Path) -> Header:
     return header
 
 
-def _open(path: Path, column: Column, rows: int) -> Tensor:
-    expected, size = rows * column.row_bytes, path.stat().st_size if path.is_file() else 0
-    if size < expected:
-        raise ValueError(f"index={path}: {size} bytes, expected {expected}: it was cut short")
-    shape = (rows, column.width) if column.width else (rows,)
-    if not rows:
+def _open(path: Path, column: Column) -> Tensor:
+    size = path.stat().st_size if path.is_file() else 0
+    if size < column.size:
+        raise ValueError(f"index={path}: {size} bytes, expected {column.size}: it was cut short")
+    shape = (column.rows, column.width) if column.width else (column.rows,)
+    if not column.rows:
         return torch.from_numpy(np.empty(shape, column.dtype))
     # "c" keeps the map writable for torch without ever writing to the file. A file may be longer:
     # what an interrupted `append` left behind does not count.

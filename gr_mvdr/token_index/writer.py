@@ -25,7 +25,6 @@ from gr_mvdr.token_index.store import (
     TokenStore,
     columns_of,
     empty_header,
-    rows_in,
 )
 from gr_mvdr.token_vectors import PackedTokens
 
@@ -223,4 +222,4 @@ def _write(file: BinaryIO, array: np.ndarray) -> None:
 def _cut(directory: Path, header: Header) -> None:
     """Removes the rows behind those that the header counts."""
     for name, column in columns_of(header).items():
-        os.truncate(directory / f"{name}.bin", rows_in(name, header) * column.row_bytes)
+        os.truncate(directory / f"{name}.bin", column.size)

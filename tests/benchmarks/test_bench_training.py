@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from gr_mvdr.token_index.costs import hours, training_flops
 from tests.benchmarks import bench_training
 
 
@@ -36,8 +35,10 @@ def test_a_step_is_counted_token_by_token():
 
 
 def test_hours_are_operations_by_what_a_device_reaches():
-    assert training_flops(10, 3) == 180
-    assert hours(3600e12, 1e12, 0.5) == pytest.approx(2)
+    case = bench_training.Case("x", None, None, [(torch.nn.Linear(5, 2), 10**12)])
+    found = {"pairs/s": 1, "tokens/s": 1, "peak bytes": 1, "flops/s": 0.5e12}
+    hours = 6 * 10 * 1e12 * bench_training.PAPER_STEPS / 0.5e12 / 3600
+    assert f" {hours:.1f} h for" in bench_training.described(found, case, 1e12)
 
 
 def test_only_known_devices_have_a_peak():
