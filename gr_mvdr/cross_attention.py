@@ -79,21 +79,13 @@ class DecoderTrace:
 
 
 def keys(trace: DecoderTrace, layer: int) -> tuple[Tensor, Tensor]:
-    """W_Q d̂_i and W_K q_j of each head: A^h is the softmax of their products over j (Eq. 4, 16).
-
-    Returns:
-        (B, H, M, k) and (B, H, N, k).
-    """
+    """W_Q d̂_i (B, H, M, k) and W_K q_j (B, H, N, k): A^h is their products' softmax (Eq. 4, 16)."""
     module = trace.cross_attention(layer)
     return _heads(module, module.q(trace.states[layer])), _heads(module, module.k(trace.queries))
 
 
 def values(trace: DecoderTrace, layer: int) -> tuple[Tensor, Tensor]:
-    """O_hᵀ ẽ_i and V_h q_j of each head: S^h_ij is their product (Eq. 12–13, ẽᵀ q).
-
-    Returns:
-        (B, H, M, k) and (B, H, N, k).
-    """
+    """O_hᵀ ẽ_i (B, H, M, k) and V_h q_j (B, H, N, k): S^h_ij is their product (Eq. 12–13, ẽᵀq)."""
     module = trace.cross_attention(layer)
     readers = _heads(module, trace.readers @ module.o.weight)
     return readers, _heads(module, module.v(trace.queries))

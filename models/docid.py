@@ -23,7 +23,13 @@ from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files.writing import new_folder
 from gr_mvdr.heads.plain import Vocabulary
-from gr_mvdr.identifiers.scheme import Identifiers, Scheme, check_at_least, collection_hash
+from gr_mvdr.identifiers.scheme import (
+    Identifiers,
+    Scheme,
+    check_at_least,
+    check_choice,
+    collection_hash,
+)
 from gr_mvdr.parts import build, part
 from gr_mvdr.progress import track
 from gr_mvdr.tokenizers import EOS_ID
@@ -75,8 +81,7 @@ class Docid(GenerativeSystem):
         """
         check_at_least("model.beam_size", beam_size, 1)
         check_at_least("model.consistency", consistency, 0)
-        if trained_rows not in ("all", "new"):
-            raise ValueError(f"model.trained_rows={trained_rows}: must be all or new")
+        check_choice("model.trained_rows", trained_rows, ("all", "new"))
         super().__init__(backbone, optimizer, head, decoder_layers)
         self.save_hyperparameters()
         self.scheme = build("identifiers", identifiers)
@@ -272,31 +277,30 @@ class Docid(GenerativeSystem):
         """
         self.eval()
         rows = [row for row in range(len(self.document_ids)) if self.identifiers.of(row)]
-        # Documents that share an identifier are scored once, and tie exactly.
-        distinct = {tuple(self.identifiers.of(row)): row for row in rows}
-        place = {sequence: number for number, sequence in enumerate(distinct)}
-        shared = [place[tuple(self.identifiers.of(row))] for row in rows]
         shape = len(self.document_ids), len(queries)
         scores = torch.full(shape, -torch.inf, dtype=torch.float64)
         for number, query in enumerate(track(queries, "scoring all", total=len(queries))):
-            found = self._identifier_scores(query, list(distinct.values()))
-            scores[rows, number] = found[shared]
+            scores[rows, number] = self._identifier_scores(query, rows)
         return scores
 
     def _identifier_scores(self, query: Sequence[int], rows: list[int]) -> Tensor:
         """(n,) fp64 on the CPU: what `score` gives for one query and some documents.
 
-        A search that keeps everything: identifiers of one beginning share its decoding.
+        A search that keeps everything: identifiers of one beginning share its decoding, and
+        documents that share an identifier tie exactly.
         """
-        source = [self.prepare_query(query)]
+        places: dict[tuple[int, ...], list[int]] = {}
+        for place, row in enumerate(rows):
+            places.setdefault(tuple(self.identifiers.of(row)), []).append(place)
+        distinct, source = sorted(places), [self.prepare_query(query)]
         scores = torch.full((len(rows),), -torch.inf, dtype=torch.float64)
-        order = sorted(range(len(rows)), key=lambda number: self.identifiers.of(rows[number]))
-        for start in range(0, len(order), _DECODE_BATCH):
-            chunk = torch.tensor(order[start : start + _DECODE_BATCH])
-            trie = Trie.build([self.identifiers.of(rows[number]) for number in chunk])
+        for start in range(0, len(distinct), _DECODE_BATCH):
+            chunk = distinct[start : start + _DECODE_BATCH]
+            trie = Trie.build(chunk)
             found = self.beam(source, trie, trie.depth, beam_size=len(chunk))
-            for place, score in documents_found(trie, found.final, self.hparams.length_penalty):
-                scores[chunk[place]] = score
+            for own, score in documents_found(trie, found.final, self.hparams.length_penalty):
+                for number in own.tolist():
+                    scores[places[chunk[number]]] = score
         return scores
 
 

@@ -15,7 +15,7 @@ from gr_mvdr.decoding.ngram_index import NgramIndex
 from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.heads.plain import Vocabulary
-from gr_mvdr.identifiers.scheme import check_at_least, collection_hash
+from gr_mvdr.identifiers.scheme import check_at_least, check_choice, collection_hash
 from gr_mvdr.parts import part
 from gr_mvdr.progress import track
 from gr_mvdr.tokenizers import EOS_ID
@@ -252,8 +252,7 @@ class T5SEAL(GenerativeSystem):
             segments: (query text, document row) → token lists of the document.
             pool: "sum", "mean" or "max" over the segments' mean token log-probabilities.
         """
-        if pool not in POOLS:
-            raise ValueError(f"rerank.pool={pool}: must be one of {', '.join(POOLS)}")
+        check_choice("rerank.pool", pool, POOLS)
         self.eval()
         row = {identifier: number for number, identifier in enumerate(documents["id"][:])}
         results = {}

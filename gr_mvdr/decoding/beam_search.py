@@ -83,10 +83,9 @@ class Step(Protocol):
         """The log-probabilities (R, V) of what follows, −inf for what must not be chosen.
 
         Args:
-            tokens: (R,) int64 on the search's device, the last token of each hypothesis; parents:
-                (R,) int64, which row of the previous call each continues (so that a cache can be
-                reordered). The first call has one row a query, the start token, and parents
-                0 … B−1. R changes from call to call, R ≤ B × beam.
+            tokens: (R,) int64, the last token of each hypothesis; R ≤ B × beam may change.
+            parents: (R,) int64, which row of the previous call each continues (so that a cache can
+                be reordered). The first call has one row a query, and parents 0 … B−1.
         """
 
 

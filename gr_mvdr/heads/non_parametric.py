@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from gr_mvdr.heads.plain import TableHead, Vocabulary
-from gr_mvdr.identifiers.scheme import check_at_least
+from gr_mvdr.identifiers.scheme import check_at_least, check_choice
 from gr_mvdr.parts import part
 from gr_mvdr.tokenizers import EOS_ID
 
@@ -117,8 +117,7 @@ class NonParametricHead(TableHead):
             ValueError: an option is impossible.
         """
         super().__init__(backbone)
-        if form not in FORMS:
-            raise ValueError(f"model.head.form={form}: must be one of {', '.join(FORMS)}")
+        check_choice("model.head.form", form, FORMS)
         check_at_least("model.head.clusters", clusters, 1)
         check_at_least("model.head.rebuild_every", rebuild_every, 1)
         check_at_least("model.head.contrastive_epochs", contrastive_epochs, 1)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from gr_mvdr.heads.plain import TableHead, Vocabulary
-from gr_mvdr.identifiers.scheme import check_at_least
+from gr_mvdr.identifiers.scheme import check_at_least, check_choice
 from gr_mvdr.parts import part
 
 FORMS = ("paper", "nci")
@@ -56,8 +56,7 @@ class PawaHead(TableHead):
         """
         super().__init__(backbone)
         size = self.backbone.config.d_model
-        if form not in FORMS:
-            raise ValueError(f"model.head.form={form}: must be one of {', '.join(FORMS)}")
+        check_choice("model.head.form", form, FORMS)
         check_at_least("model.head.layers", layers, 1)
         if heads < 1 or size % heads:
             raise ValueError(f"model.head.heads={heads}: must divide d_model, which is {size}")

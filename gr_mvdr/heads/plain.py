@@ -87,13 +87,9 @@ class Head(nn.Module):
         return False
 
     def relevant_rows(self, relevant: Tensor | None) -> Tensor | None:
-        """Rows that are no negatives of a query, as they are of documents relevant to it.
+        """(B, rows) bool, those that are no negatives of a query: of documents relevant to it.
 
-        Args:
-            relevant: (B, R) int64, see `PairBatch.relevant`.
-
-        Returns:
-            (B, rows) bool; None where rows are not of documents.
+        None where rows are not of documents; `relevant` is `PairBatch.relevant`.
         """
         return None
 
@@ -110,22 +106,15 @@ class Head(nn.Module):
         return None
 
     def load_table_state(self, state: Any, collection: str | None = None) -> None:
-        """Takes back what `table_state` gave.
-
-        Args:
-            collection: the hash of the documents at hand; None: any.
-        """
+        """Takes back what `table_state` gave; `collection`: hash of the documents, None = any."""
 
     # Rows and their vectors ----------------------------------------------------------------------
 
     def labels(self, tokens: Tensor, document_index: Tensor) -> Tensor:
-        """The rows of the tokens of given targets.
+        """(B, M) int64 rows of target tokens (B, M); any valid row at padding.
 
         Args:
-            tokens: (B, M) int64, the targets; document_index: (B,) int64, their documents.
-
-        Returns:
-            (B, M) int64 row numbers; any valid row at padding.
+            document_index: (B,) int64, the targets' documents.
         """
         return tokens
 
@@ -144,36 +133,27 @@ class Head(nn.Module):
         return torch.cat([start, self.embed(rows[:, :-1])], dim=1)
 
     def context(self, inputs: Tensor) -> Tensor | None:
-        """Latent vectors d′ of the prefixes (Eq. 17), for heads whose rows depend on them.
+        """(B, M, d) latent vectors d′ of the prefixes (Eq. 17), where rows depend on them.
 
         Args:
             inputs: (B, M, d) as from `inputs`; position i may look at positions ≤ i.
-
-        Returns:
-            (B, M, d), or None.
         """
         return None
 
     def logits(self, hidden: Tensor, context: Tensor | None, position: Tensor) -> Tensor:
-        """The logits e_v · h_i of all rows (Eq. 10).
+        """(n, R) the logits e_v · h_i of all rows (Eq. 10); −inf for rows not of a position.
 
         Args:
             hidden: (n, d) decoder states h after the final norm, not scaled; context: (n, d) or
                 None, theirs; position: (n,) int64, the target positions that they predict, from 0.
-
-        Returns:
-            (n, R); −inf for rows that cannot be at a position.
         """
         return F.linear(hidden * self.scale, self.backbone.lm_head.weight)
 
     def vectors(self, rows: Tensor, context: Tensor | None) -> Tensor:
-        """e: the vectors whose product with `hidden` are the logits of these rows.
+        """(B, M, d) e: the vectors, `scale` included, whose product with `hidden` are the logits.
 
         Args:
             rows: (B, M) int64; context: (B, M, d) or None, the latent vectors of their positions.
-
-        Returns:
-            (B, M, d), `scale` included.
         """
         return self.backbone.lm_head.weight[rows] * self.scale
 
@@ -223,16 +203,13 @@ class Head(nn.Module):
         return log_probs
 
     def expected_inputs(self, log_probs: Tensor, parents: Tensor, tokens: Tensor) -> Tensor:
-        """What the decoder reads after tokens that a search has chosen: the mean of their rows.
+        """(m, d) what the decoder reads after tokens that a search has chosen.
 
-        Weighted by the rows' probabilities, given the token, where the token was chosen.
+        The mean of their rows, weighted by the rows' probabilities, given the token.
 
         Args:
             log_probs: (n, R), from which tokens were chosen; parents: (m,) int64 rows of
                 `log_probs`; tokens: (m,) int64.
-
-        Returns:
-            (m, d).
         """
         return self.embed(tokens)
 

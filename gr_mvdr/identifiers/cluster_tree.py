@@ -120,14 +120,7 @@ class ClusterTree:
         return self.members[self.first_member[node] : self.first_member[node + 1]]
 
     def descend(self, points: np.ndarray) -> np.ndarray:
-        """The leaf that is reached by the nearest centroid of each level.
-
-        Args:
-            points: (n, d) float32.
-
-        Returns:
-            (n,) int64 nodes.
-        """
+        """(n,) int64 the leaves that points (n, d) reach by the nearest centroid of each level."""
         nodes = np.zeros(len(points), dtype=np.int64)
         moving = np.arange(len(points))
         while len(moving := moving[np.diff(self.first_child)[nodes[moving]] > 0]):

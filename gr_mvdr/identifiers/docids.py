@@ -30,7 +30,7 @@ class AtomicDocids(Scheme):
             ValueError: another value.
         """
         super().__init__()
-        check_choice("new_documents", new_documents, ("skip", "refuse"))
+        check_choice("model.identifiers.new_documents", new_documents, ("skip", "refuse"))
         self.new_documents = new_documents
 
     @property
@@ -117,7 +117,7 @@ class SemanticDocids(Scheme):
         super().__init__()
         check_at_least("model.identifiers.k", k, 2)
         check_at_least("model.identifiers.leaf_size", leaf_size, 1)
-        check_choice("new_documents", new_documents, ("number", "nearest"))
+        check_choice("model.identifiers.new_documents", new_documents, ("number", "nearest"))
         self.k, self.leaf_size, self.balanced, self.seed = k, leaf_size, balanced, seed
         self.positional, self.new_documents = positional, new_documents
         self.embedding_settings = dict(embeddings or TFIDF)

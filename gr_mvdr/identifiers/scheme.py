@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -205,10 +205,10 @@ def _hash(value: list) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:32]
 
 
-def check_choice(key: str, value: str, choices: tuple[str, ...]) -> None:
-    """Raises ValueError unless an option of a scheme is one of the choices."""
+def check_choice(key: str, value: str, choices: Collection[str]) -> None:
+    """Raises ValueError unless an option of a model, its whole key, is one of the choices."""
     if value not in choices:
-        raise ValueError(f"model.identifiers.{key}={value}: must be {' or '.join(choices)}")
+        raise ValueError(f"{key}={value}: must be one of {', '.join(choices)}")
 
 
 def check_at_least(key: str, value: float, least: float) -> None:

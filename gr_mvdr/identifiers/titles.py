@@ -31,8 +31,8 @@ class Titles(Scheme):
             ValueError: an option out of range.
         """
         super().__init__()
-        check_choice("missing", missing, ("refuse", "first_tokens"))
-        check_choice("long", long, ("refuse", "cut"))
+        check_choice("model.identifiers.missing", missing, ("refuse", "first_tokens"))
+        check_choice("model.identifiers.long", long, ("refuse", "cut"))
         check_at_least("model.identifiers.first_tokens", first_tokens, 1)
         check_at_least("model.identifiers.max_length", max_length, 2)
         self.missing, self.first_tokens = missing, first_tokens

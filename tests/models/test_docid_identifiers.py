@@ -208,7 +208,7 @@ def test_an_output_table_of_its_own_stays_so(tools, tmp_path):
 
 
 def test_an_unknown_choice_of_rows_is_refused(tools):
-    with pytest.raises(ValueError, match="model.trained_rows=old: must be all or new"):
+    with pytest.raises(ValueError, match="model.trained_rows=old: must be one of all, new"):
         tools.make_docid("semantic", trained_rows="old")
 
 

@@ -205,7 +205,7 @@ def test_a_document_with_a_new_text_keeps_its_identifier():
     [
         ({"k": 1}, "model.identifiers.k=1: must be ≥ 2"),
         ({"leaf_size": 0}, "model.identifiers.leaf_size=0: must be ≥ 1"),
-        ({"new_documents": "skip"}, "new_documents=skip: must be number or nearest"),
+        ({"new_documents": "skip"}, "new_documents=skip: must be one of number, nearest"),
         ({"k": 121}, "model.identifiers.k=121: must be ≤ the 120 documents"),
         ({"embeddings": {"_target_": "no.Class"}}, "no.Class: is no part"),
     ],

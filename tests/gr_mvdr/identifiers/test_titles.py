@@ -73,8 +73,8 @@ def test_an_empty_collection_is_refused():
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"missing": "skip"}, "missing=skip: must be refuse or first_tokens"),
-        ({"long": "keep"}, "long=keep: must be refuse or cut"),
+        ({"missing": "skip"}, "missing=skip: must be one of refuse, first_tokens"),
+        ({"long": "keep"}, "long=keep: must be one of refuse, cut"),
         ({"first_tokens": 0}, "first_tokens=0: must be ≥ 1"),
         ({"max_length": 1}, "max_length=1: must be ≥ 2"),
     ],
