@@ -164,8 +164,9 @@ TOP_K = {"_target_": "gr_mvdr.alignment.TopK"}
         ("alignment", TOP_K, "alignment.k=…: must be given"),
         ("alignment", TOP_K | {"k": 1, "l": 2}, "alignment.l=2: must be one of k"),
         ("alignment", TOP_K | {"k": 1, "_partial_": True}, "alignment._partial_=true: must be"),
-        ("data", {"_target_": "data_modules.sources.FilesDataModule", "path": "x", "tokenizer": {},
-                  "test_split": "dev", "indexing": {"_target_": "gr_mvdr.alignment.FirstToken"}},
+        ("data", {"_target_": "data_modules.sources.FilesDataModule", "path": "x",
+                  "tokenizer_options": {}, "test_split": "dev",
+                  "indexing": {"_target_": "gr_mvdr.alignment.FirstToken"}},
          "must be of the kind indexing"),
     ],
 )  # fmt: skip
@@ -324,7 +325,7 @@ def test_nothing_is_written_where_a_folder_says(foreign, tmp_path):
     change_yaml(run / "config.yaml", "data", value={
         "_target_": "data_modules.sources.FilesDataModule", "path": str(beir(tmp_path / "beir")),
         "test_split": "test", "store": str(place),
-        "tokenizer": {"backbone": None, "path": None, "unit": "word", "vocab_size": 100,
+        "tokenizer_options": {"backbone": None, "path": None, "unit": "word", "vocab_size": 100,
                       "lowercase": True}})  # fmt: skip
     before = sorted(run.rglob("*"))
     assert len(restore_run(run, "")[1].documents) == 12
@@ -337,7 +338,7 @@ def test_an_archive_is_not_unpacked_where_a_folder_says(foreign, tmp_path):
     shutil.make_archive(str(archive.with_suffix("")), "zip", beir(tmp_path / "beir"))
     source = {"name": "beir/scifact", "path": str(archive)}
     settings = {"_target_": "data_modules.sources.PublicDataModule", **source, "test_split": "test",
-                "tokenizer": {"unit": "word"}}  # fmt: skip
+                "tokenizer_options": {"unit": "word"}}  # fmt: skip
     for written in (str(archive), f"{archive}/"):
         settings["path"] = written
         change_yaml(run / "config.yaml", "data", value=settings)
