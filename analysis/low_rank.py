@@ -6,6 +6,7 @@ the paper's norm ‖X‖_{1,∞}; its bound is in `analysis.low_rank_bound`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 
 import torch
 from matplotlib.axes import Axes
@@ -13,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
+from torch.nn.functional import pad
 
 from analysis.analysis import Analysis, Findings, Subject, named
 from analysis.figures import (
@@ -170,24 +172,16 @@ class LowRank(Analysis):
         if not len(rows):
             return
         layers = [select(pairs, rows) for pairs in batch.layers]
-        self._add(OWN, layers, [pairs.alignment for pairs in layers], batch, rows)
+        alignments = {OWN: [(pairs, pairs.alignment) for pairs in layers]}
         if batch.pairwise is not None:
-            self._add(PAIRWISE, layers[-1:], [batch.pairwise[rows]], batch, rows)
-
-    def _add(
-        self,
-        name: str,
-        layers: list[PairAlignment],
-        alignments: list[Tensor],
-        batch: Explanation,
-        rows: Tensor,
-    ) -> None:
-        found, spectra = zip(*map(self._measured, layers, alignments), strict=True)
-        measures = {key: torch.stack([one[key] for one in found], 1) for key in found[0]}
-        if self.generative:
-            measures |= self._bounds(measures, batch, rows)
-        self.parts[name].append(measures)  # in float32 a bound could be infinite
-        self.spectra[name] = _added(self.spectra.get(name), torch.stack(spectra))
+            alignments[PAIRWISE] = [(layers[-1], batch.pairwise[rows])]
+        for name, each in alignments.items():
+            found, spectra = zip(*(self._measured(*one) for one in each), strict=True)
+            measures = {key: torch.stack([one[key] for one in found], 1) for key in found[0]}
+            if self.generative:
+                measures |= self._bounds(measures, batch, rows)
+            self.parts[name].append(measures)  # in float32 a bound could be infinite
+            self.spectra[name] = _added(self.spectra.get(name), torch.stack(spectra))
 
     def _measured(self, pairs: PairAlignment, alignment: Tensor) -> tuple[dict, Tensor]:
         """Measures (n, H) of one layer, and the sum of its normalised spectra (K,)."""
@@ -202,14 +196,9 @@ class LowRank(Analysis):
         found["effective_rank"] = found["effective_rank"].where(found["frobenius"] > 0, torch.nan)
         if self.generative:
             terms = lemma_terms(matrices, *masks, SMALLEST[self.description.precision])
-            found |= {
-                "residual_lemma": terms.residual,
-                "logits_norm": terms.logits_norm,
-                "gamma_squared": terms.gamma_squared,
-                "bound_entries": terms.bound,
-                "trivial": terms.trivial,
-                "small_spread": terms.small_spread,
-            }
+            found |= {"residual_lemma": terms.residual, "logits_norm": terms.logits_norm}
+            found |= {"gamma_squared": terms.gamma_squared, "bound_entries": terms.bound}
+            found |= {"trivial": terms.trivial, "small_spread": terms.small_spread}
         found = {key: value.unflatten(0, (-1, heads)) for key, value in found.items()}
         return found, normalised_values(values).sum(0)
 
@@ -219,14 +208,10 @@ class LowRank(Analysis):
         self.projections = decoder.projection_norms.double()
         residuals = decoder.document_norms[rows].double() * decoder.query_norms[rows, None].double()
         gamma = measures["gamma_squared"] * residuals[..., None]
-        trivial = measures.pop("trivial")
-        bound = 4 * gamma * self.projections
-        return {
-            "gamma": gamma,
-            "bound": bound,
-            "vacuous_entries": (measures["bound_entries"] >= trivial).double(),
-            "vacuous": (bound >= trivial).double(),
-        }
+        trivial, bound = measures.pop("trivial"), 4 * gamma * self.projections
+        found = {"gamma": gamma, "bound": bound}
+        found["vacuous_entries"] = (measures["bound_entries"] >= trivial).double()
+        return found | {"vacuous": (bound >= trivial).double()}
 
     def finish(self) -> Findings:
         """Metrics of the last layer, the tables `low_rank` and `spectrum`, and Figure 4."""
@@ -237,50 +222,50 @@ class LowRank(Analysis):
             for name, parts in self.parts.items()
             if parts
         }
-        metrics, rows = {}, []
+        metrics, rows, spectra = {}, [], {}
         for name, found in values.items():
             place = "" if name == OWN else f"{name}/"
             metrics |= {place + key: float(found[key][:, -1].nanmean()) for key in MEANS}
             rows += self._rows(name, found)
             measured = (found["frobenius"] > 0).sum((0, 2))  # of each layer
             # (L, K) mean normalised singular values; NaN where all matrices are zeros
-            self.spectra[name] = self.spectra[name] / measured[:, None]
-        tables = {"low_rank": rows, "spectrum": list(self._spectrum_rows())}
-        return Findings(named(self.name, metrics), tables, self._figures(values, rows))
+            spectra[name] = self.spectra[name] / measured[:, None]
+        shares = [
+            {"alignment": name, "layer": layer, "number": number, "share": share}
+            for name, found in spectra.items()
+            for layer, values_of_layer in enumerate(found.tolist(), start=1)
+            for number, share in enumerate(values_of_layer, start=1)
+        ]
+        tables = {"low_rank": rows, "spectrum": shares}
+        return Findings(named(self.name, metrics), tables, self._figures(values, spectra, rows))
 
     def _rows(self, name: str, values: dict[str, Tensor]) -> Iterator[Row]:
         """For each layer and head means over pairs; of the norms, which span orders, medians."""
         pairs, layers, heads = values["frobenius"].shape
-        means = {key: value.nanmean(0) for key, value in values.items() if key in AVERAGED}
-        medians = {
-            key: value.nanmedian(0).values for key, value in values.items() if key not in AVERAGED
-        }
-        for layer in range(layers):
-            for head in range(heads):
-                row: Row = {"alignment": name, "layer": layer + 1, "head": head + 1}
-                row |= {key: float(value[layer, head]) for key, value in (means | medians).items()}
-                if self.projections is not None:
-                    row["projection_norm"] = float(self.projections[layer, head])
-                yield row | {"pairs": pairs}
+        columns = {key: value.nanmean(0) for key, value in values.items() if key in AVERAGED}
+        medians = [key for key in values if key not in AVERAGED]
+        columns |= {key: values[key].nanmedian(0).values for key in medians}
+        if self.projections is not None:
+            columns["projection_norm"] = self.projections
+        for layer, head in product(range(layers), range(heads)):
+            row: Row = {"alignment": name, "layer": layer + 1, "head": head + 1}
+            row |= {key: float(value[layer, head]) for key, value in columns.items()}
+            yield row | {"pairs": pairs}
 
-    def _spectrum_rows(self) -> Iterator[Row]:
-        for name, spectra in self.spectra.items():
-            for layer, shares in enumerate(spectra.tolist(), start=1):
-                for number, share in enumerate(shares, start=1):
-                    yield {"alignment": name, "layer": layer, "number": number, "share": share}
-
-    def _figures(self, values: dict[str, dict[str, Tensor]], rows: list[Row]) -> list:
-        errors, spectra = {measure: {} for measure in ERRORS}, {}
+    def _figures(
+        self, values: dict[str, dict[str, Tensor]], spectra: dict[str, Tensor], rows: list[Row]
+    ) -> list[tuple[Figure, GalleryEntry]]:
+        errors, shown = {measure: {} for measure in ERRORS}, {}
         for name, found in values.items():
-            for layer, spectrum in enumerate(self.spectra[name]):
+            for layer, spectrum in enumerate(spectra[name]):
                 label = str(layer + 1) if self.generative else LABELS[name, PAIRWISE in values]
                 for measure, boxes in errors.items():
                     boxes[label] = found[measure][:, layer].flatten()
-                spectra[label] = spectrum
+                shown[label] = spectrum
         title = self.description.title
         entry = GalleryEntry("low_rank", "Distance from rank one (the paper's Figure 4b)", RANKS)
         axis = "decoder layer" if self.generative else ""
-        figures = [(rank_figure(errors, spectra, axis, title), entry)]
+        figures = [(rank_figure(errors, shown, axis, title), entry)]
         if self.generative:
             entry = GalleryEntry("low_rank_bound", "Lemma 5.1 (the paper's Figure 4a)", NORMS)
             figures.insert(0, (norm_figure(rows, title), entry))
@@ -291,10 +276,8 @@ def _added(total: Tensor | None, part: Tensor) -> Tensor:
     """Adds spectra of different lengths; the shorter one ends in zeros."""
     if total is None:
         return part
-    longer, shorter = (total, part) if total.shape[-1] >= part.shape[-1] else (part, total)
-    longer = longer.clone()
-    longer[:, : shorter.shape[-1]] += shorter
-    return longer
+    shorter, longer = sorted((total, part), key=lambda spectra: spectra.shape[-1])
+    return longer + pad(shorter, (0, longer.shape[-1] - shorter.shape[-1]))
 
 
 @styled
