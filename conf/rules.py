@@ -313,6 +313,7 @@ RULES: dict[str, Any] = {
     "analysis.questions.*.pairs": Count,
     "analysis.questions.*.cases": Count,
     "analysis.questions.*queries": Count,
+    "analysis.questions.*.*": Any,  # what an analysis of your own takes
     "analysis.questions.*": Group | None,
     "analysis.*": Count,
     #
