@@ -1,4 +1,4 @@
-"""A query generator (doc2query, DSI-QG): T5 that writes the questions that a document answers.
+"""A query generator (doc2query, DSI-QG): T5 that writes queries for a document.
 
 As a retrieval system it is doc2query: BM25 over documents to which their generated queries were
 appended. Its file of pseudo-queries can be the indexing inputs of any other system.
@@ -54,10 +54,8 @@ class QueryGenerator(GenerativeSystem):
             document_length: tokens read of a document, the end token included.
             query_length: tokens of a generated query, the end token included.
             n_queries: pseudo-queries a document.
-            top_k: each token is sampled from the k most probable.
-            optimizer: see `System`.
-            label_smoothing: of the training loss.
-            seed: of the sampling.
+            top_k: each token is sampled from the k most probable; seed: of the sampling.
+            optimizer: see `System`; label_smoothing: of the training loss.
         """
         super().__init__(backbone, optimizer)
         self.save_hyperparameters()
@@ -145,10 +143,5 @@ class QueryGenerator(GenerativeSystem):
 
 def _swapped(batch: PairBatch) -> PairBatch:
     """The document as the source and the query as the target."""
-    return PairBatch(
-        query_ids=batch.document_ids,
-        query_mask=batch.document_mask,
-        document_ids=batch.query_ids,
-        document_mask=batch.query_mask,
-        document_index=batch.document_index,
-    )
+    sides = batch.document_ids, batch.document_mask, batch.query_ids, batch.query_mask
+    return PairBatch(*sides, batch.document_index)

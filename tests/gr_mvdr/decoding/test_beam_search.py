@@ -37,33 +37,25 @@ class PathModel:
         return scores.log_softmax(-1)
 
 
-def plain_search(model, documents, query, beam_size, length):
-    """One query, one hypothesis after the other; every list is searched through the documents."""
+def plain_search(model, successors_of, query, beam_size, length):
+    """One query, one hypothesis after the other; `successors_of` a path, ascending."""
     live, final, candidates = [((), torch.zeros(()))], [], []
     for _ in range(length):
         found = []
         for rank, (path, score) in enumerate(live):
-            n = len(path)
-            allowed = sorted(
-                {
-                    d[i + n]
-                    for d in documents
-                    for i in range(len(d) - n)
-                    if path == tuple(d[i : i + n])
-                }
-            )
-            if path and not allowed:
+            tokens = successors_of(path)
+            if path and not tokens:
                 final.append((path, score))
             log_probs = model.log_probs((query, *path))
-            found += [((*path, t), score + log_probs[t], rank, t) for t in allowed]
+            found += [((*path, t), score + log_probs[t], rank, t) for t in tokens]
         found.sort(key=lambda item: (-item[1].item(), item[2], item[3]))
         found = [(path, score) for path, score, _, _ in found[: 2 * beam_size]]
         candidates += found
         final += [item for item in found if item[0][-1] == END]
         live = [item for item in found if item[0][-1] != END][:beam_size]
-    return [(list(p), s.item()) for p, s in final + live], [
-        (list(p), s.item()) for p, s in candidates
-    ]
+    return tuple(
+        [(list(path), score.item()) for path, score in part] for part in (final + live, candidates)
+    )
 
 
 def random_documents(seed, vocabulary, n_documents):
@@ -93,8 +85,14 @@ def test_equals_the_plain_search(vocabulary, n_documents, beam_size, length, gra
     model = PathModel(vocabulary, queries, grain)
     index = NgramIndex.build(documents)
     found = beam_search(model, index, len(queries), beam_size, length, END)
+
+    def successors_of(path):
+        n = len(path)
+        places = ((d, i + n) for d in documents for i in range(len(d) - n))
+        return sorted({d[end] for d, end in places if path == tuple(d[end - n : end])})
+
     for query in queries:
-        final, candidates = plain_search(model, documents, query, beam_size, length)
+        final, candidates = plain_search(model, successors_of, query, beam_size, length)
         assert found.candidates.of(query) == candidates
         assert sorted(found.final.of(query)) == sorted(final)
         scores = [score for _, score in found.final.of(query)]

@@ -6,7 +6,7 @@ import torch
 
 from gr_mvdr.decoding.beam_search import beam_search
 from gr_mvdr.decoding.trie import Trie
-from tests.gr_mvdr.decoding.test_beam_search import END, PathModel
+from tests.gr_mvdr.decoding.test_beam_search import END, PathModel, plain_search
 
 
 def random_sequences(seed, vocabulary=6, n_documents=60, longest=5):
@@ -24,24 +24,6 @@ def padded(sequences, length=None):
     length = max(map(len, sequences)) if length is None else length
     rows = [[*sequence, *[-1] * (length - len(sequence))] for sequence in sequences]
     return torch.tensor(rows, dtype=torch.int64).view(len(sequences), length)
-
-
-def plain_search(model, sequences, query, beam_size, length):
-    """One query, one hypothesis after the other, over a set of prefixes."""
-    prefixes, live, final = prefixes_of(sequences), [((), torch.zeros(()))], []
-    for _ in range(length):
-        found = []
-        for rank, (path, score) in enumerate(live):
-            tokens = [t for t in range(model.vocabulary) if (*path, t) in prefixes]
-            if path and not tokens:
-                final.append((path, score))
-            log_probs = model.log_probs((query, *path))
-            found += [((*path, t), score + log_probs[t], rank, t) for t in tokens]
-        found.sort(key=lambda item: (-item[1].item(), item[2], item[3]))
-        found = [(path, score) for path, score, _, _ in found[: 2 * beam_size]]
-        final += [item for item in found if item[0][-1] == END]
-        live = [item for item in found if item[0][-1] != END][:beam_size]
-    return sorted((list(path), score.item()) for path, score in final + live)
 
 
 def search(trie, vocabulary, n_queries=1, beam_size=4, length=None, **options):
@@ -128,10 +110,15 @@ def test_search_equals_the_plain_search(end, beam_size, extra_length, grain):
     sequences = [s + end for s in random_sequences(3) if s]
     trie = Trie.build(sequences)
     length = trie.depth + extra_length
-    found = search(trie, 7, 3, beam_size, length, grain=grain)
+    found, prefixes = search(trie, 7, 3, beam_size, length, grain=grain), prefixes_of(sequences)
+
+    def successors_of(path):
+        return [token for token in range(7) if (*path, token) in prefixes]
+
     for query in range(3):
-        expected = plain_search(PathModel(7, [], grain), sequences, query, beam_size, length)
-        assert sorted(found.final.of(query)) == expected
+        model = PathModel(7, [], grain)
+        expected, _ = plain_search(model, successors_of, query, beam_size, length)
+        assert sorted(found.final.of(query)) == sorted(expected)
 
 
 def test_search_never_leaves_the_trie_and_ends_at_documents():
