@@ -219,13 +219,13 @@ class TopP(Selection):
 class InBatchTopK(Selection):
     """MaxSim of which only entries count that a token search would retrieve (xtr Eq. 2).
 
-    XTR's training loss whole, of query j's tokens i and the B documents of a batch (xtr §2.1, §3.1;
-    `conf/model/xtr.yaml` makes these three choices):
+    XTR's training loss whole, of a query q and the B documents of its batch (xtr §2.1 and §3.1);
+    `conf/model/xtr.yaml` names its three parts:
 
-        Â_ij = 1 where S_ij is among the k_train best of token i over all tokens of the batch
-        f(q, d) = 1/Z Σ_i max_{j: Â_ij = 1} S_ij, and 0 where Z = 0        this alignment (Eq. 2)
-        Z = |{i : Â_ij = 1 for a token j of d}|             `normaliser("alignment")`, relevance.py
-        L = − log exp f(q, d⁺)/τ / Σ_b exp f(q, d_b)/τ      `InBatchCrossEntropy(τ)`, losses.py
+        Â_ij = 1 if S_ij is among the k_train best of query token j over all tokens of the batch
+        f(q, d) = 1/Z Σ_j max {S_ij : i in d, Â_ij = 1}, 0 if Z = 0       (Eq. 2) this alignment
+        Z = |{j : Â_ij = 1 for some i in d}|                    (§3.1) `normaliser("alignment")`
+        L = −log (exp(f(q, d⁺)/τ) / Σ_b exp(f(q, d_b)/τ))       (§2.1) `InBatchCrossEntropy(τ)`
 
     Those equal to the k-th similarity all count (copies of a document are equal up to rounding
     only). The batch is the first axis of S, if there is one before (M, N): S (D, …, M, N) of all

@@ -1,22 +1,25 @@
-"""Runs a function of a test module in two processes that are connected as torchrun's are."""
+"""Runs a function of a test module in two processes that are connected as torchrun's are.
 
-import importlib
+Both are forked from one server, which imports torch and the models once for all tests of a session
+and never computes a gradient (after that, autograd cannot be used in a fork).
+"""
+
+import multiprocessing
 import os
 import socket
-import subprocess
 import sys
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from gr_mvdr.distributed.ranks import join, rank
-from tests.float64 import compute_in
-
-ROOT = Path(__file__).parents[1]
+_SERVER = multiprocessing.get_context("forkserver")
+_SERVER.set_forkserver_preload(["tests.models.conftest", "torch.nn.parallel"])
 
 
-def in_two_processes(function: Any, folder: Path) -> list[Any]:
+def in_two_processes(function: Callable[[], Any], folder: Path) -> list[Any]:
     """What `function()` returns on rank 0 and on rank 1: tensors, numbers, lists, dicts.
 
     Both have the default dtype of this process.
@@ -28,29 +31,31 @@ def in_two_processes(function: Any, folder: Path) -> list[Any]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    dtype = str(torch.get_default_dtype()).removeprefix("torch.")
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
-    command = [sys.executable, "-m", __name__, function.__module__, function.__name__, str(folder)]
-    started = [
-        subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env=os.environ
-            | address
-            | {"RANK": str(number), "OMP_NUM_THREADS": "1", "DTYPE": dtype},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for number in range(2)
-    ]
-    said = [process.communicate(timeout=600)[1] for process in started]
-    assert not any(process.returncode for process in started), "\n".join(said)
+    how = function, folder, port, torch.get_default_dtype()
+    started = [_SERVER.Process(target=_run, args=(number, *how)) for number in range(2)]
+    for process in started:
+        process.start()
+    for process in started:
+        process.join(600)
+        process.kill()
+    said = "\n".join(path.read_text() for path in sorted(folder.glob("*.txt")))
+    assert not any(process.exitcode for process in started), said
     return [torch.load(folder / f"{number}.pt", weights_only=True) for number in range(2)]
 
 
-if __name__ == "__main__":
-    module, name, folder = sys.argv[1:]
-    compute_in(getattr(torch, os.environ["DTYPE"]))
-    join()
-    file = Path(folder) / f"{rank()}.pt"
-    torch.save(getattr(importlib.import_module(module), name)(), file)
+def _run(
+    number: int, function: Callable[[], Any], folder: Path, port: int, dtype: torch.dtype
+) -> None:
+    from gr_mvdr.distributed.ranks import join
+    from tests.float64 import compute_in
+
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    os.environ |= address | {"RANK": str(number)}
+    torch.set_num_threads(1)
+    compute_in(dtype)
+    try:
+        join()
+        torch.save(function(), folder / f"{number}.pt")
+    except BaseException:
+        (folder / f"{number}.txt").write_text(traceback.format_exc())
+        sys.exit(1)

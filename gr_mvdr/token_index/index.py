@@ -146,30 +146,11 @@ class TokenIndex:
         directory: str | Path,
         document_ids: Sequence[str],
         encoded: Iterable[PackedTokens],
-        *,
-        dtype: str = "float32",
-        pq_bytes: int = 16,
-        fingerprint: dict[str, str] | None = None,
-        seed: int = 0,
+        **options: Any,
     ) -> "TokenIndex":
-        """Writes an index from a stream, never holding more than one batch of it.
-
-        Args:
-            directory: is created, or replaced once the new index is complete.
-            document_ids: D ids in the stream's order.
-            encoded: batches of documents.
-            dtype: stored type of vectors: "float32", "float16", or "pq": product-quantised to
-                `pq_bytes` bytes, with `seed` for the sample and the k-means.
-            fingerprint: what the index depends on, such as {"model": …, "collection": …}.
-
-        Raises:
-            ValueError: the documents are not as many as the ids, an id comes twice, a document has
-                no token, an unknown type, or bytes that do not divide the vectors.
-            OSError: the disk is full; nothing half-written remains.
-        """
-        path = Path(directory)
-        writer.create(path, document_ids, encoded, dtype, pq_bytes, fingerprint or {}, seed)
-        return cls(path)
+        """Writes an index from a stream of documents; arguments and errors as of `writer.create`."""
+        writer.create(Path(directory), document_ids, encoded, **options)
+        return cls(directory)
 
     def add(self, document_ids: Sequence[str], encoded: Iterable[PackedTokens]) -> None:
         """Adds documents behind the others. An error leaves the index as it was; see `build`."""

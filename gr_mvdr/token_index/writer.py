@@ -36,14 +36,25 @@ def create(
     directory: Path,
     document_ids: Sequence[str],
     encoded: Iterable[PackedTokens],
-    dtype: str,
-    pq_bytes: int,
-    fingerprint: dict[str, str],
-    seed: int,
+    dtype: str = "float32",
+    pq_bytes: int = 16,
+    fingerprint: dict[str, str] | None = None,
+    seed: int = 0,
 ) -> None:
-    """Writes a new store and puts it in the place of an old one once it is complete.
+    """Writes a store from a stream, never holding more than one batch of it.
 
-    Arguments and errors as of `TokenIndex.build`.
+    Args:
+        directory: is created, or replaced once the new store is complete.
+        document_ids: D ids in the stream's order.
+        encoded: batches of documents.
+        dtype: stored type of vectors: "float32", "float16", or "pq": product-quantised to
+            `pq_bytes` bytes, with `seed` for the sample and the k-means.
+        fingerprint: what the store depends on, such as {"model": …, "collection": …}.
+
+    Raises:
+        ValueError: the documents are not as many as the ids, an id comes twice, a document has no
+            token, an unknown type, or bytes that do not divide the vectors.
+        OSError: the disk is full; nothing half-written remains.
     """
     if dtype not in DTYPES:
         raise ValueError(f"model.search.dtype={dtype}: must be one of {', '.join(DTYPES)}")
@@ -51,7 +62,7 @@ def create(
         _disk_full(directory, len(document_ids)) as written,
         new_folder(directory, replace=True) as folder,
     ):
-        header = empty_header("float16" if dtype == "pq" else dtype, fingerprint)
+        header = empty_header("float16" if dtype == "pq" else dtype, fingerprint or {})
         header = _append(folder, header, document_ids, encoded, written, {})
         write_sealed(folder / HEADER, header)
         if dtype == "pq":
