@@ -148,7 +148,7 @@ class TokenIndex:
         encoded: Iterable[PackedTokens],
         **options: Any,
     ) -> "TokenIndex":
-        """Writes an index from a stream of documents; arguments and errors as of `writer.create`."""
+        """Writes an index from a stream; arguments and errors as of `writer.create`."""
         writer.create(Path(directory), document_ids, encoded, **options)
         return cls(directory)
 
