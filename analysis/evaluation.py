@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from data_modules.module import RetrievalDataModule
 from gr_mvdr.evaluation.metrics import evaluate_queries
 from gr_mvdr.evaluation.ranking import Ranking, write_qrels
+from models.base import System, Table
 
 # Query id → metric → value.
 QueryMetrics = dict[str, dict[str, float]]
@@ -20,16 +22,16 @@ QueryMetrics = dict[str, dict[str, float]]
 LATENCY_QUERIES = 50
 
 
-def evaluate_retrieval(model: Any, data: Any, run: Path, depth: int) -> dict[str, float]:
+def evaluate_retrieval(
+    model: System, data: RetrievalDataModule, run: Path, depth: int
+) -> dict[str, float]:
     """End-to-end search (gr_as_mvdr §6.3): writes `retrieve*.trec`, returns `retrieve/…`.
 
     The judgements are written next to the ranking, `retrieve*.qrels`: a later comparison of runs,
     or trec_eval, needs nothing else.
 
     Args:
-        model: a `models.base.System` whose index is built; data: a `RetrievalDataModule`.
-        run: the run's folder.
-        depth: documents a query.
+        model: its index is built. run: the run's folder. depth: documents a query.
 
     Returns:
         Metrics of each test split; a split after the first adds its name.
@@ -39,18 +41,19 @@ def evaluate_retrieval(model: Any, data: Any, run: Path, depth: int) -> dict[str
         queries = data.test_queries(split)
         found = model.retrieve(queries, depth + data.drop_identical)
         ranking = drop_own_hits(found, data, depth)
-        file = _file("retrieve", split, data)
-        ranking.write(run / f"{file}.trec", model.__class__.__name__)
+        further = "" if split == data.test_splits[0] else split
+        file = _join("-", "retrieve", further)
+        ranking.write(run / f"{file}.trec", type(model).__name__)
         write_qrels(data.judgements(split, queries), run / f"{file}.qrels")
-        quality = average_metrics(judge(ranking, data, split, queries))
-        metrics |= _prefixed(quality, "retrieve", split, data)
-        if split == data.test_splits[0]:
+        for name, value in average_metrics(judge(ranking, data, split, queries)).items():
+            metrics[_join("/", "retrieve", further, name)] = value
+        if not further:
             metrics |= model.search_fidelity(queries, found)
     return metrics
 
 
 def evaluate_reranking(
-    model: Any, data: Any, run: Path, forms: dict[str, dict[str, Any]]
+    model: System, data: RetrievalDataModule, run: Path, forms: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, float]:
     """Reranks the candidates in every form of the system: `rerank*.trec`, `rerank/…`.
 
@@ -65,19 +68,24 @@ def evaluate_reranking(
     for split in data.test_splits:
         queries = data.rerank_queries(split)
         candidates = data.list_candidates(split, queries)
-        write_qrels(data.judgements(split, queries), run / f"{_file('rerank', split, data)}.qrels")
+        further = "" if split == data.test_splits[0] else split
+        write_qrels(data.judgements(split, queries), run / f"{_join('-', 'rerank', further)}.qrels")
         for number, (form, arguments) in enumerate(forms.items()):
             found = model.rerank(queries, data.documents, candidates, **arguments)
             ranking = drop_own_hits(found, data)
-            name = "rerank" if number == 0 else f"rerank-{form}"
-            ranking.write(run / f"{_file(name, split, data)}.trec", model.__class__.__name__)
-            quality = average_metrics(judge(ranking, data, split, queries))
-            metrics |= _prefixed(quality, name.replace("-", "/"), split, data)
+            place = ("rerank", form if number else "", further)
+            ranking.write(run / f"{_join('-', *place)}.trec", type(model).__name__)
+            for name, value in average_metrics(judge(ranking, data, split, queries)).items():
+                metrics[_join("/", *place, name)] = value
     return metrics
 
 
 def judge(
-    ranking: Ranking, data: Any, split: str, queries: Any, further: Sequence[str] = ()
+    ranking: Ranking,
+    data: RetrievalDataModule,
+    split: str,
+    queries: Table,
+    further: Sequence[str] = (),
 ) -> QueryMetrics:
     """The metrics of every query: the one place where a run, a study or an analysis judges.
 
@@ -86,7 +94,7 @@ def judge(
 
     Args:
         ranking: of any system; queries that it lacks count 0.
-        data: a `RetrievalDataModule`; split, queries: whose judgements count.
+        split, queries: whose judgements count.
         further: metrics besides `data.metrics`.
 
     Raises:
@@ -103,7 +111,7 @@ def average_metrics(values: QueryMetrics | Iterable[Mapping[str, float]]) -> dic
     return {name: fsum(row[name] for row in rows) / len(rows) for name in rows[0]}
 
 
-def drop_own_hits(ranking: Ranking, data: Any, depth: int | None = None) -> Ranking:
+def drop_own_hits(ranking: Ranking, data: RetrievalDataModule, depth: int | None = None) -> Ranking:
     """A ranking without hits that are their own query, where the collection asks for that.
 
     Args:
@@ -118,16 +126,12 @@ def drop_own_hits(ranking: Ranking, data: Any, depth: int | None = None) -> Rank
     return Ranking(kept) if depth is None else Ranking(kept).top(depth)
 
 
-def _file(name: str, split: str, data: Any) -> str:
-    return name if split == data.test_splits[0] else f"{name}-{split}"
+def _join(sign: str, *parts: str) -> str:
+    """A name of the parts that are not empty: "rerank-form-split", "rerank/form/split/mrr@10"."""
+    return sign.join(filter(None, parts))
 
 
-def _prefixed(found: dict[str, float], name: str, split: str, data: Any) -> dict[str, float]:
-    place = name if split == data.test_splits[0] else f"{name}/{split}"
-    return {f"{place}/{metric}": value for metric, value in found.items()}
-
-
-def measure_latency(model: Any, data: Any, depth: int) -> dict[str, float]:
+def measure_latency(model: System, data: RetrievalDataModule, depth: int) -> dict[str, float]:
     """Latency of single queries, encoding included: median and 95th percentile in ms."""
     queries = data.test_queries(data.test_splits[0])
     times = []

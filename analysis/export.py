@@ -1,19 +1,19 @@
 """Writes a finished run as a Hugging Face folder: ``python -m analysis.export run=outputs/…``."""
 
 from pathlib import Path
-from typing import Any
 
 import torch
 from omegaconf import DictConfig
-from torch import Tensor
 
 from analysis.model_card import build_model_card
 from analysis.run import restore_run
 from analysis.run_folder import read_run, require_run
 from conf.command import command
+from data_modules.module import RetrievalDataModule
 from gr_mvdr.files.reading import reading
 from gr_mvdr.files.writing import new_folder
 from gr_mvdr.tokenizers import load_tokenizer
+from models.base import System
 from models.docid import Docid
 from models.export.folder import check_exportable, write_system
 
@@ -22,10 +22,7 @@ PAIRS, TOLERANCE = 64, 1e-4
 
 
 def export_run(
-    run: Path | str,
-    out: Path | str | None = None,
-    check: bool = False,
-    trust: bool = False,
+    run: Path | str, out: Path | str | None = None, check: bool = False, trust: bool = False
 ) -> Path:
     """Writes the model of a run, as it was searched, and its model card.
 
@@ -37,8 +34,7 @@ def export_run(
         check: score pairs of the run with sentence-transformers; another score stops the export.
         trust: whether the run may name classes that are not this library's (docs/security.md).
 
-    Returns:
-        The folder.
+    Returns: the folder.
 
     Raises:
         FileExistsError: it is there already.
@@ -58,9 +54,8 @@ def export_run(
     tokenizer = load_tokenizer(read.path / "tokenizer")
     with new_folder(out) as folder:
         write_system(system, tokenizer, folder)
-        (folder / "README.md").write_text(
-            build_model_card(read, system, tokenizer), encoding="utf-8"
-        )
+        card = build_model_card(read, system, tokenizer)
+        (folder / "README.md").write_text(card, encoding="utf-8")
         if check:
             difference = check_library(folder, system, data)
             print(f"sentence-transformers gives the run's scores to {difference:.0e}")
@@ -69,14 +64,13 @@ def export_run(
 
 
 @torch.inference_mode()
-def check_library(folder: Path, system: Any, data: Any) -> float:
+def check_library(folder: Path, system: System, data: RetrievalDataModule) -> float:
     """Scores pairs of test query and relevant document, from their texts.
 
     Args:
-        folder: the exported one; system: what was exported; data: a `RetrievalDataModule`.
+        folder: the exported one; system: what was exported; data: the run's.
 
-    Returns:
-        The largest difference.
+    Returns: the largest difference.
 
     Raises:
         ValueError: the library cannot read such a system, is not installed, or differs by more
@@ -90,7 +84,14 @@ def check_library(folder: Path, system: Any, data: Any) -> float:
         raise ValueError(
             "check=true: needs sentence-transformers ≥ 6: pip install 'gr-mvdr[export]'"
         ) from None
-    ours, queries, documents = _scored_pairs(system, data)
+    split = data.test_splits[0]
+    names, batches = data.test_pairs(split, PAIRS)
+    table = data.test_queries(split)
+    texts = dict(zip(table["id"][:], table["text"][:], strict=True))
+    queries = [texts[query] for query, _ in names]
+    rows = torch.cat([batch.document_index for batch in batches]).tolist()
+    documents = data.documents[rows]["text"]
+    ours = torch.cat([system.score(batch) for batch in batches])
     model = MultiVectorEncoder(str(folder), device="cpu")
     theirs = model.similarity_pairwise(
         model.encode_query(queries, show_progress_bar=False),
@@ -103,17 +104,6 @@ def check_library(folder: Path, system: Any, data: Any) -> float:
             f"must be ≤ {TOLERANCE:.0e}"
         )
     return difference
-
-
-def _scored_pairs(system: Any, data: Any) -> tuple[Tensor, list[str], list[str]]:
-    """(P,) the system's own scores, and the texts that it scored."""
-    split = data.test_splits[0]
-    names, batches = data.test_pairs(split, PAIRS)
-    table = data.test_queries(split)
-    queries = dict(zip(table["id"][:], table["text"][:], strict=True))
-    rows = torch.cat([batch.document_index for batch in batches]).tolist()
-    scores = torch.cat([system.score(batch) for batch in batches])
-    return scores, [queries[query] for query, _ in names], data.documents[rows]["text"]
 
 
 @command("export")

@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 
+from data_modules.module import RetrievalDataModule
 from gr_mvdr.distributed.ranks import world_size
+from models.base import System
 
 PACKAGES = (
     *("torch", "transformers", "pytorch-lightning"),
@@ -19,12 +21,13 @@ PACKAGES = (
 VERSION = version("gr-mvdr")
 
 
-def record_provenance(system: str, model: Any, data: Any, seed: int) -> dict[str, Any]:
+def record_provenance(
+    system: str, model: System, data: RetrievalDataModule, seed: int
+) -> dict[str, Any]:
     """What a reader needs to judge or repeat a run's numbers.
 
     Args:
-        system: the model's name in tables.
-        model: a `models.base.System`; data: a `RetrievalDataModule`; seed: the run's.
+        system: the model's name in tables. seed: the run's.
     """
     collection = data.collection
     return {

@@ -101,8 +101,7 @@ def write_sweep_study(
     Nothing is written for a sweep whose runs made no study and that asks for no curves.
 
     Args:
-        comparison: the sweep's runs.
-        folder: the sweep's.
+        comparison: the sweep's runs. folder: the sweep's.
         swept: keys of the configuration that the sweep varied, groups included.
         choices: run folder → key → the value on its command line, for the groups.
         curves: what to draw, see `Curves`.
@@ -113,31 +112,25 @@ def write_sweep_study(
     Raises:
         ValueError: curves that the table cannot give.
     """
-    drawings = [Curves(**one) for one in curves]
     runs = [(s, run) for s in comparison.sections for group in s.groups for run in group.runs]
+    drawings, rows = [Curves(**one) for one in curves], []
     if not drawings and not any((run.path / STUDY).is_file() for _, run in runs):
         return []
-    several, rows = len(comparison.sections) > 1, []
     for section, run in runs:
-        identity = {"setting": section.setting} if several else {}
+        identity = {"setting": section.setting} if len(comparison.sections) > 1 else {}
         identity |= {"system": run.system}
         identity |= find_swept_values(run, swept, choices.get(run.path, {})) | {"seed": run.seed}
         rows += [identity | row for row in read_run_rows(run)]
     title = "; ".join(section.setting for section in comparison.sections)
+    table = tabulate_study(rows, f"{title}; mean ± standard deviation over seeds")
     write_study(rows, folder / STUDY)
-    write_study_table(
-        tabulate_study(rows, f"{title}; mean ± standard deviation over seeds"), folder
-    )
-    return [folder / "study.md", *_draw(drawings, rows, title, folder)]
-
-
-def _draw(drawings: Sequence[Curves], rows: Sequence[Row], title: str, folder: Path) -> list[Path]:
+    write_study_table(table, folder)
     gallery = Gallery(folder / "figures")
     for number, drawing in enumerate(drawings, start=1):
         name = "study" if len(drawings) == 1 else f"study_{number}"
         caption = drawing.caption or "Mean over seeds; whiskers are their standard deviation."
         gallery.add(draw_curves(drawing, rows, title), GalleryEntry(name, drawing.title, caption))
-    return gallery.paths
+    return [folder / "study.md", *gallery.paths]
 
 
 def read_run_rows(run: Run) -> list[Row]:

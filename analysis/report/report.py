@@ -41,13 +41,7 @@ def write_report(
             peer was measured on something else.
     """
     read = read_run(run, metrics)
-    runs = [read, *(_read_peer(read, Path(peer)) for peer in peers)]
-    systems = [one.system for one in runs]
-    labels = [  # two runs of one system by their folders as well
-        one.system if systems.count(one.system) == 1 else f"{one.system} ({one.path.name})"
-        for one in runs
-    ]
-    aligned, notes = open_runs(list(zip(runs, labels, strict=True)))
+    aligned, notes = open_runs(_label_runs([read, *(_read_peer(read, Path(p)) for p in peers)]))
     browser = embed_cases(aligned, judged=1)
     figures = read.path / "figures"
     gallery = [(e, embed_picture(figures / f"{e.name}.png")) for e in read_gallery(figures)]
@@ -76,6 +70,15 @@ def _read_peer(run: Run, path: Path) -> Run:
             f"{run.setting}, data {run.fingerprint}, as {run.path}"
         )
     return peer
+
+
+def _label_runs(runs: Sequence[Run]) -> list[tuple[Run, str]]:
+    """Runs with their systems' names; two runs of one system with their folders' as well."""
+    systems = [run.system for run in runs]
+    return [
+        (run, run.system if systems.count(run.system) == 1 else f"{run.system} ({run.path.name})")
+        for run in runs
+    ]
 
 
 def _order_figures(gallery: Sequence[Picture]) -> dict[str, list[Picture]]:
@@ -109,23 +112,30 @@ def tabulate_run(metrics: Mapping[str, float]) -> dict[str, list[Table]]:
     for _, inside in groupby(keys, metric_names.table):
         inside = list(inside)
         chapter = metric_names.chapter(inside[0])
-        tables[chapter].append(_tabulate_chapter(chapter, statistics, inside))
+        tables[chapter].append(_turn_if_wide(tabulate_sections(chapter, statistics, inside)))
     return tables
 
 
-def _tabulate_chapter(chapter: str, statistics: dict[str, Statistic], keys: list[str]) -> Table:
-    """Sections as rows and labels as columns, both in their first order; turned if that is wide."""
-    columns = list(dict.fromkeys(map(metric_names.label, keys)))
-    names = list(dict.fromkeys(map(metric_names.section, keys)))
-    missing, cells = Cell(metric_names.MISSING), {}
+def tabulate_sections(
+    heading: str, statistics: Mapping[str, Statistic], keys: Sequence[str], corner: str = "system"
+) -> Table:
+    """Metrics, with their sections as rows and their labels as columns, in their first order."""
+    cells: dict[str, dict[str, Cell]] = {}
     for key in keys:
         value = Cell(metric_names.text(key, statistics[key]))
-        cells[metric_names.section(key), metric_names.label(key)] = value
-    if len(columns) > max(MANY_COLUMNS, len(names)):
-        rows = [(c, [cells.get((name, c), missing) for name in names]) for c in columns]
-        return Table(chapter, names, rows)
-    rows = [(name, [cells.get((name, c), missing) for c in columns]) for name in names]
-    return Table(chapter, columns, rows)
+        cells.setdefault(metric_names.section(key), {})[metric_names.label(key)] = value
+    columns = list(dict.fromkeys(map(metric_names.label, keys)))
+    missing = Cell(metric_names.MISSING)
+    rows = [(name, [row.get(column, missing) for column in columns]) for name, row in cells.items()]
+    return Table(heading, columns, rows, corner)
+
+
+def _turn_if_wide(table: Table) -> Table:
+    if len(table.columns) <= max(MANY_COLUMNS, len(table.rows)):
+        return table
+    turned = zip(*(cells for _, cells in table.rows), strict=True)
+    rows = [(column, list(cells)) for column, cells in zip(table.columns, turned, strict=True)]
+    return Table(table.heading, [name for name, _ in table.rows], rows, table.corner)
 
 
 def embed_picture(path: Path) -> str:

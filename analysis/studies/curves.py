@@ -57,10 +57,6 @@ class Curves:
     def hues(self) -> list[str]:
         return [self.hue] if isinstance(self.hue, str) else list(self.hue)
 
-    @property
-    def columns(self) -> list[str]:
-        return [self.column] if self.column else []
-
     def label(self, column: str) -> str:
         """A column's name on an axis."""
         known = metric_names.column_label(column) if is_measure(column) else column
@@ -90,29 +86,25 @@ def draw_curves(curves: Curves, rows: Sequence[Row], title: str) -> Figure:
     Raises:
         ValueError: a column is missing, nothing is left to draw, or two rows fall on one point.
     """
-    panels = _panels(curves, rows)
+    panels = _group_points(curves, rows)
     names = list(dict.fromkeys(line for lines in panels.values() for line in lines))
-    columns = _legend_columns(names, len(panels))
-    width = PAGE_WIDTH if len(panels) > 1 else COLUMN_WIDTH
+    wide = len(panels) > 1
+    widest = max(map(len, names)) + 6  # with room for the line itself
+    columns = max(1, min(len(names), LEGEND_LETTERS[wide] // widest))
     height = PANEL_HEIGHT + LEGEND_ROW * -(-len(names) // columns)
-    figure = Figure(figsize=(width, height), layout="constrained")
+    size = (PAGE_WIDTH if wide else COLUMN_WIDTH, height)
+    figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for place, (panel, lines) in zip(axes, panels.items(), strict=True):
         _draw_panel(place, curves, lines, names)
         place.set_title(panel, parse_math=False)
     axes[0].set_ylabel(curves.label(curves.y), parse_math=False)
     figure.suptitle(title, parse_math=False)
-    _legend(figure, axes, columns)
+    _add_legend(figure, axes, columns)
     return figure
 
 
-def _legend_columns(names: Sequence[str], panels: int) -> int:
-    """How many lines' names stand side by side."""
-    widest = max(map(len, names)) + 6  # with room for the line itself
-    return max(1, min(len(names), LEGEND_LETTERS[panels > 1] // widest))
-
-
-def _legend(figure: Figure, axes: Sequence[Axes], columns: int) -> None:
+def _add_legend(figure: Figure, axes: Sequence[Axes], columns: int) -> None:
     """One legend of all panels' lines; none where there is only one, unnamed."""
     handles = {}
     for place in axes:
@@ -125,15 +117,18 @@ def _legend(figure: Figure, axes: Sequence[Axes], columns: int) -> None:
             text.set_parse_math(False)
 
 
-def _panels(curves: Curves, rows: Sequence[Row]) -> dict[str, dict[str, list[Point]]]:
+def _group_points(curves: Curves, rows: Sequence[Row]) -> dict[str, dict[str, list[Point]]]:
     """Panel → line → its points by x, panels and lines in the rows' order."""
     _check_columns(curves, rows)
     panels: dict[str, dict[str, list[Point]]] = {}
     for settings, statistics in average_seeds(rows):
         x = statistics[curves.x].mean if curves.x in statistics else settings.get(curves.x)
-        if x is None or curves.y not in statistics or not _chosen(curves, settings):
+        if x is None or curves.y not in statistics or not _is_chosen(curves, settings):
             continue
-        panel, line = (_joined(curves, settings, names) for names in (curves.columns, curves.hues))
+        panel, line = (
+            ", ".join(curves.value_label(key, settings[key]) for key in keys if key in settings)
+            for keys in ([curves.column], curves.hues)
+        )
         points = panels.setdefault(panel, {}).setdefault(line, [])
         points.append(Point(x, statistics[curves.y], settings))
     if not panels:
@@ -148,24 +143,18 @@ def _panels(curves: Curves, rows: Sequence[Row]) -> dict[str, dict[str, list[Poi
     return panels
 
 
-def _joined(curves: Curves, settings: Row, names: Sequence[str]) -> str:
-    """A line's or panel's name: the settings that it stands for, as far as a row has them."""
-    return ", ".join(curves.value_label(name, settings[name]) for name in names if name in settings)
-
-
-def _chosen(curves: Curves, settings: Row) -> bool:
+def _is_chosen(curves: Curves, settings: Row) -> bool:
     """Whether a row has what `where` asks for; a setting that it lacks is null."""
-    wanted = {
-        name: values if isinstance(values, list | tuple) else [values]
+    return all(
+        settings.get(name) in (values if isinstance(values, list | tuple) else [values])
         for name, values in curves.where.items()
-    }
-    return all(settings.get(name) in values for name, values in wanted.items())
+    )
 
 
 def _check_columns(curves: Curves, rows: Sequence[Row]) -> None:
     known = order_columns(rows)
     asked = [("x", curves.x), ("y", curves.y), *(("hue", name) for name in curves.hues)]
-    asked += [("column", name) for name in curves.columns]
+    asked += [("column", curves.column)] if curves.column else []
     asked += [("where", name) for name in curves.where]
     for key, name in asked:
         if name not in known:
@@ -204,16 +193,12 @@ def _draw_panel(
             capsize=2,
             label=name,
         )
-    if numeric:
-        _number_axis(axes, curves, sorted({p.x for points in lines.values() for p in points}))
-    axes.set_xlabel(curves.label(curves.x), parse_math=False)
-    axes.grid(axis="y")
-
-
-def _number_axis(axes: Axes, curves: Curves, values: Sequence[float]) -> None:
-    if curves.log and values[0] > 0:
+    values = sorted({p.x for points in lines.values() for p in points}) if numeric else []
+    if numeric and curves.log and values[0] > 0:
         axes.set_xscale("log")
-    if len(values) <= MAXIMUM_TICKS and not is_measure(curves.x):
+    if numeric and len(values) <= MAXIMUM_TICKS and not is_measure(curves.x):
         axes.xaxis.set_major_locator(FixedLocator(values))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.set_xlabel(curves.label(curves.x), parse_math=False)
+    axes.grid(axis="y")
