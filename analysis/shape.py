@@ -82,10 +82,7 @@ def support(alignment: Tensor, direction: str, threshold: float = SUPPORT) -> Te
 
 
 def links_returned(
-    query_to_document: Tensor,
-    document_to_query: Tensor,
-    document_mask: Tensor,
-    query_mask: Tensor,
+    query_to_document: Tensor, document_to_query: Tensor, document_mask: Tensor, query_mask: Tensor
 ) -> Tensor:
     """Do both directions agree? Is query token j the strongest of j's own strongest partner?
 

@@ -16,11 +16,7 @@ MATRICES = 100_000  # (pair, layer, head) at most; 2,000 pairs of 6 layers of 8 
 
 
 def interval(
-    sums: Tensor,
-    counts: Tensor,
-    resamples: int = RESAMPLES,
-    level: float = LEVEL,
-    seed: int = 0,
+    sums: Tensor, counts: Tensor, resamples: int = RESAMPLES, level: float = LEVEL, seed: int = 0
 ) -> tuple[Tensor, Tensor]:
     """The percentile bootstrap interval of K ratios Σ_p sums / Σ_p counts (Efron, 1979).
 

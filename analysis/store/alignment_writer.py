@@ -81,7 +81,7 @@ class AlignmentWriter:
         self.pairs, self.shards, self.shape, self.largest = [], [], {}, 0
 
     def resume(self, pairs: Sequence[tuple[str, str]], ends: Sequence[int]) -> int:
-        """How many batches need not be added again; all of them where others have been.
+        """How many batches are written already; none, and a fresh start, where others were.
 
         Args:
             pairs: that will be added; ends: how many with each batch and those before it.

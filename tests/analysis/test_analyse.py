@@ -53,6 +53,7 @@ def test_every_listed_analysis_is_asked_of_every_paradigm(
     tmp_path, make_explanation, paradigm, monkeypatch
 ):
     drawn = paradigm == "generative"  # drawing takes most of the time
+    monkeypatch.setattr("analysis.figures.DOTS", 40)
     if not drawn:
         monkeypatch.setattr(
             "analysis.figures.save_figure", lambda _, to, name: to.mkdir(exist_ok=True)

@@ -140,9 +140,7 @@ def test_ids_broadcast_over_heads():
     masks = torch.ones(3, 5, dtype=torch.bool), torch.ones(3, 6, dtype=torch.bool)
     for direction in DIRECTIONS:
         hard, soft = exact_match(
-            alignment,
-            *(x[:, None] for x in (document_ids, query_ids, *masks)),
-            direction,
+            alignment, *(x[:, None] for x in (document_ids, query_ids, *masks)), direction
         )
         one = exact_match(alignment[:, 2], document_ids, query_ids, *masks, direction)
         assert torch.equal(hard[:, 2], one[0]) and torch.allclose(soft[:, 2], one[1])

@@ -447,10 +447,7 @@ def test_a_larger_corpus_is_not_searched(tiny_data, monkeypatch):
 
 
 def test_systems_without_factors_have_nothing_to_measure(tiny_data):
-    for found in (
-        asked(Kernel, BM25(), tiny_data, 4),
-        asked(Kernel, multi_vector(), tiny_data, 0),
-    ):
+    for found in (asked(Kernel, BM25(), tiny_data, 4), asked(Kernel, multi_vector(), tiny_data, 0)):
         assert (found.metrics, found.tables, found.figures) == ({}, {}, [])
 
 

@@ -4,12 +4,7 @@ import pytest
 import torch
 
 from analysis import tokens as module
-from analysis.tokens import (
-    TokenKinds,
-    document_frequencies,
-    idf_bin,
-    inverse_document_frequency,
-)
+from analysis.tokens import TokenKinds, document_frequencies, idf_bin, inverse_document_frequency
 
 PIECES = [
     "<pad>",
