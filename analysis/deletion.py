@@ -37,7 +37,7 @@ LABELS = {"aligned": "the most aligned tokens", "random": "random tokens"}
 NORMAL = 1.96  # standard errors: 95 % of a normal distribution
 CAPTION = (
     "How much the score of a query and its relevant document falls when some tokens of the "
-    "document (left) or of the query (right) are removed and the pair is scored anew, in standard "
+    "document (left) or of the query (right) are removed and the pair is scored again, in standard "
     "deviations of the score over pairs; bars are 95 % intervals of the mean. If the alignment "
     "tells what the score is made of, removing the tokens that contribute most to the relevance "
     "costs more than removing random ones. A generative system reads each token of the document "
@@ -223,11 +223,7 @@ def deletion_rows(falls: dict[Key, Tensor], scores: Tensor) -> list[Row]:
 
 @styled
 def deletion_figure(rows: Sequence[Row], title: str) -> Figure:
-    """A panel a side, a curve for each choice of tokens.
-
-    Args:
-        rows: the table `deletion`. title: the line above the panels.
-    """
+    """A panel a side, a curve for each choice of tokens, of the table `deletion`."""
     sides = list(dict.fromkeys(row["side"] for row in rows))
     figure = page_figure(title, PANEL_HEIGHT + 0.3)
     panels = figure.subplots(1, len(sides), squeeze=False)[0]

@@ -366,11 +366,7 @@ def exact_match_boxes(rates: ExactMatchRates, direction: str, title: str) -> Fig
 
 @styled
 def head_map(rates: Mapping[str, Tensor], title: str) -> Figure:
-    """Soft exact match of every head as a map, one panel a direction.
-
-    Args:
-        rates: {direction: (L, H) rates}. title: the line above the panels.
-    """
+    """Soft exact match of every head as a map, one panel a direction of (L, H) rates."""
     layers = max(map(len, rates.values()))
     figure = page_figure(title, max(1.2 + 0.22 * layers, PANEL_HEIGHT))
     for axes, (direction, values) in zip(figure.subplots(1, 2), rates.items(), strict=True):

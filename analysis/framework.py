@@ -298,12 +298,7 @@ class QueryPaths(Analysis):
 
 @styled
 def share_bars(rows: Sequence[Row], total: str = "logit") -> Figure:
-    """One bar a path, three panels of shares.
-
-    Args:
-        rows: of table `framework`, one a path, in the model's order.
-        total: what the paths add up to.
-    """
+    """One bar a path, three panels of shares in a total: rows of the table `framework`."""
     figure = page_figure(height=0.9 + ROW_HEIGHT * len(rows))
     panels = figure.subplots(1, len(PANELS), sharey=True)
     for axes, (share, title) in zip(panels, PANELS.items(), strict=True):

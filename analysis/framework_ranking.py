@@ -106,44 +106,38 @@ class FrameworkRanking(Analysis):
         found = [(number, row[name]) for number, q in enumerate(ids) for name in candidates[q]]
         return [(query, document) for query, document in found if self.model.covers(document)]
 
+    @torch.inference_mode()
     def _scores(self, pairs: Sequence[tuple[int, int]]) -> Scores:
+        model, data = self.model.eval(), self.data
         keys = [(name, form) for form in FORMS for name in NAMES] + [("score", "own")]
         scores: Scores = {key: defaultdict(dict) for key in keys}
-        query_ids, document_ids = self.queries["id"][:], self.data.documents["id"][:]
-        for batch, explanation in self._explained(pairs):
-            for key, column in _values(explanation).items():
-                for (query, document), value in zip(batch, column, strict=True):
+        query_ids, document_ids = self.queries["id"][:], data.documents["id"][:]
+        for group, batch in self._batches(pairs):
+            explanation = model.explain(batch.to(model.device))
+            last = explanation.layers[-1]
+            counts = last.document_mask.sum(1).clamp(min=1)
+            values = {("score", "own"): last.score}
+            for name, value in relevances(explanation).items():
+                values |= {(name, "sum"): value, (name, "mean"): value / counts}
+            for key, column in values.items():
+                for (query, document), value in zip(group, column.tolist(), strict=True):
                     scores[key][query_ids[query]][document_ids[document]] = value
         return scores
 
-    @torch.inference_mode()
-    def _explained(
+    def _batches(
         self, pairs: Sequence[tuple[int, int]]
-    ) -> Iterator[tuple[Sequence[tuple[int, int]], Explanation]]:
-        """Batches of pairs of like length."""
-        model, data = self.model.eval(), self.data
-        texts = data.documents["tokens"]
+    ) -> Iterator[tuple[Sequence[tuple[int, int]], PairBatch]]:
+        """Pairs of like length, and their batch."""
+        texts, data = self.data.documents["tokens"], self.data
         documents = {row: cut(texts[row], data.document_length, EOS_ID) for _, row in pairs}
         sources = [cut(tokens, data.query_length, EOS_ID) for tokens in self.queries["tokens"]]
         ordered = sorted(pairs, key=lambda pair: (len(documents[pair[1]]), pair))
         starts = range(0, len(ordered), _BATCH)
         for start in track(starts, "explaining candidates", total=len(starts)):
             group = ordered[start : start + _BATCH]
-            batch = PairBatch(
-                *pad([sources[query] for query, _ in group]),
-                *pad([documents[document] for _, document in group]),
-                torch.tensor([document for _, document in group]),
-            )
-            yield group, model.explain(batch.to(model.device))
-
-
-def _values(explanation: Explanation) -> dict[tuple[str, str], list[float]]:
-    pairs = explanation.layers[-1]
-    counts = pairs.document_mask.sum(1).clamp(min=1)
-    found = {("score", "own"): pairs.score.tolist()}
-    for name, value in relevances(explanation).items():
-        found |= {(name, "sum"): value.tolist(), (name, "mean"): (value / counts).tolist()}
-    return found
+            queries, rows = zip(*group, strict=True)
+            sides = pad([sources[query] for query in queries]), pad([documents[r] for r in rows])
+            yield group, PairBatch(*sides[0], *sides[1], torch.tensor(rows))
 
 
 def _columns(
@@ -187,11 +181,7 @@ def _metrics(rows: Sequence[Row]) -> dict[str, float]:
 
 @styled
 def ranking_bars(rows: Sequence[Row]) -> Figure:
-    """Two panels of bars, one group a score, one bar a form.
-
-    Args:
-        rows: of table `framework_ranking`.
-    """
+    """Two panels of bars, one group a score, one bar a form: the table `framework_ranking`."""
     figure = page_figure()
     forms = ("sum", "mean", "own")
     for axes, (measure, title) in zip(figure.subplots(1, len(PANELS)), PANELS.items(), strict=True):

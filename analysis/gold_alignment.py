@@ -59,7 +59,7 @@ CAPTION = (
     "tokens that answer the question (above), and with them those that state what it gives "
     "(below). The dashed line is what tokens in random order reach: a curve above it on the lower "
     "panels alone belongs to a system that aligns what the question says and finds the answer "
-    "beside it. Special tokens are left out; heads are averaged. Multi-vector and lexical systems "
+    "next to it. Special tokens are left out; heads are averaged. Multi-vector and lexical systems "
     "are drawn by the softmax of their similarity and by their own alignment, whose equal "
     "strengths share a place."
 )
@@ -291,11 +291,7 @@ class GoldAlignment(Analysis):
 
 @styled
 def gold_figure(rows: Sequence[Row], title: str) -> Figure:
-    """A column a direction, a row a kind of gold, a curve a layer or kind of alignment.
-
-    Args:
-        rows: the table `gold_alignment`. title: the line above the panels.
-    """
+    """A column a direction, a row a kind of gold, a curve a layer or kind of alignment."""
     drawn = [row for row in rows if row["selection"] == "top" and row["head"] == "mean"]
     figure = page_figure(title, 2 * PANEL_HEIGHT)
     panels = figure.subplots(2, 2, sharey="row")

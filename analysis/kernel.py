@@ -248,11 +248,7 @@ def caption(squared_key_norm: float) -> str:
 
 @styled
 def kernel_curves(rows: Sequence[Row]) -> Figure:
-    """A panel for error and one for rank correlation; a third where there was retrieval.
-
-    Args:
-        rows: of table `kernel`.
-    """
+    """The table `kernel`: error, rank correlation, and a third panel if there was retrieval."""
     measures = [name for name in TITLES if any(row.get(name) is not None for row in rows)]
     figure = page_figure()
     for axes, measure in zip(figure.subplots(1, len(measures)), measures, strict=True):

@@ -282,11 +282,7 @@ def _added(total: Tensor | None, part: Tensor) -> Tensor:
 
 @styled
 def norm_figure(rows: Sequence[Row], title: str) -> Figure:
-    """‖A − R‖ and its bounds against ‖W‖, one mark a head (Figure 4a).
-
-    Args:
-        rows: the table `low_rank` of a generative system. title: the line above.
-    """
+    """‖A − R‖ and its bounds against ‖W‖, one mark a head (Figure 4a), of the table `low_rank`."""
     figure = page_figure(title, PANEL_HEIGHT + 0.9)
     axes = figure.subplots()
     layers = [row["layer"] for row in rows]

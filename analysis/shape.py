@@ -230,11 +230,7 @@ class Shape(Analysis):
 
 @styled
 def shape_figure(rows: Sequence[Row], title: str) -> Figure:
-    """Mass in the top k and relative entropy.
-
-    Args:
-        rows: the table `shape`. title: the line above both panels.
-    """
+    """Mass in the top k and relative entropy, of the table `shape`."""
     figure = page_figure(title, PANEL_HEIGHT + 0.6)
     left, right = figure.subplots(1, 2)
     series = list(dict.fromkeys((row["alignment"], row["direction"]) for row in rows))

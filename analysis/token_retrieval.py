@@ -145,11 +145,7 @@ def _without(rows: Tensor, gone: Tensor) -> Tensor:
 
 @styled
 def retrieval_figure(rows: list[Row], title: str) -> Figure:
-    """Two panels over a logarithmic rank (XTR Figure 4).
-
-    Args:
-        rows: rank, gold, lexical. title: the line above both panels.
-    """
+    """Two panels over a logarithmic rank (XTR Figure 4), of the table `token_retrieval`."""
     figure = page_figure(title)
     ranks = [row["rank"] for row in rows]
     panels = zip(figure.subplots(1, 2), LABELS.items(), COLOURS, strict=False)

@@ -163,7 +163,7 @@ def _read_manifest(directory: Path) -> dict[str, Any]:
         raise ValueError(
             f"{path}: format {manifest.get('format')}, written by gr-mvdr "
             f"{manifest.get('version', '0.1')}; this version reads {FORMAT}: "
-            "python -m analysis.run run=… writes the alignments anew"
+            "python -m analysis.run run=… writes the alignments again"
         )
     for shard in manifest["shards"]:
         file = directory / Path(shard["file"]).name  # of this folder, whatever it says
