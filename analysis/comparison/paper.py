@@ -167,10 +167,9 @@ def _pairs(source: str, text: str) -> dict[str, str]:
 
 
 def _number(source: str, value: str) -> float | None:
-    try:
-        return float(value) if value else None
-    except ValueError:
-        raise ValueError(f"{source}: value={value} must be a number or empty") from None
+    if value and not re.fullmatch(r"-?\d+(\.\d+)?", value):
+        raise ValueError(f"{source}: value={value} must be a number or empty")
+    return float(value) if value else None
 
 
 def _check_metric(source: str, metric: str) -> None:
