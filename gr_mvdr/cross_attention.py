@@ -3,7 +3,7 @@
 A decoder layer's cross-attention adds Σ_h O_h V_h Q α_i^h to the residual stream at position i, and
 the logit of target token d_i is linear in that stream. So its part of rel(d, q) is an Eq. 1:
 
-    Σ_h sum(S^h ⊙ A^h),   S^h = Ẽᵀ O_h V_h Q  (`values`),   A^h = softmax(D̂ᵀ Wᵀ Q)  (`keys`)
+    Σ_h sum(S^h ⊙ A^h),   S^h = Ẽᵀ O_h V_h Q,   A^h = softmax(D̂ᵀ Wᵀ Q)
 
 where ẽ_i is the head's vector of token d_i (an output row, PAWA's or NP's) as it is seen through
 the final layer norm, and d̂_i what the layer's cross-attention reads of the decoder.
@@ -78,13 +78,13 @@ class DecoderTrace:
 # Eq. 4 and 12–14: one layer as S and A -----------------------------------------------------------
 
 
-def keys(trace: DecoderTrace, layer: int) -> tuple[Tensor, Tensor]:
+def project_keys(trace: DecoderTrace, layer: int) -> tuple[Tensor, Tensor]:
     """W_Q d̂_i (B, H, M, k) and W_K q_j (B, H, N, k): A^h is their products' softmax (Eq. 4, 16)."""
     module = trace.cross_attention(layer)
     return _heads(module, module.q(trace.states[layer])), _heads(module, module.k(trace.queries))
 
 
-def values(trace: DecoderTrace, layer: int) -> tuple[Tensor, Tensor]:
+def project_values(trace: DecoderTrace, layer: int) -> tuple[Tensor, Tensor]:
     """O_hᵀ ẽ_i (B, H, M, k) and V_h q_j (B, H, N, k): S^h_ij is their product (Eq. 12–13, ẽᵀq)."""
     module = trace.cross_attention(layer)
     readers = _heads(module, trace.readers @ module.o.weight)
@@ -102,7 +102,7 @@ def align_layer(trace: DecoderTrace, score: Tensor, layer: int = -1) -> PairAlig
     """
     batch = trace.batch
     real = batch.document_mask[:, None, :, None] & batch.query_mask[:, None, None, :]
-    matrix = similarity(*values(trace, layer)) * real
+    matrix = similarity(*project_values(trace, layer)) * real
     attention = at_least_float32(trace.attentions[layer]) * real
     return PairAlignment(
         similarity=matrix,
@@ -114,10 +114,10 @@ def align_layer(trace: DecoderTrace, score: Tensor, layer: int = -1) -> PairAlig
     )
 
 
-def factors(trace: DecoderTrace, layer: int = -1) -> Factors:
+def collect_factors(trace: DecoderTrace, layer: int = -1) -> Factors:
     """The vectors behind one layer's S^h and A^h (Eq. 16)."""
     masks = trace.batch.document_mask, trace.batch.query_mask
-    return Factors(*values(trace, layer), *keys(trace, layer), *masks)
+    return Factors(*project_values(trace, layer), *project_keys(trace, layer), *masks)
 
 
 def _heads(module: nn.Module, vectors: Tensor) -> Tensor:
@@ -128,7 +128,7 @@ def _heads(module: nn.Module, vectors: Tensor) -> Tensor:
 # §8: all paths of the decoder --------------------------------------------------------------------
 
 
-def decoder_paths(trace: DecoderTrace) -> DecoderPaths:
+def sum_paths(trace: DecoderTrace) -> DecoderPaths:
     """What each summand of the residual stream adds to the targets' logits (§8)."""
     batch, layers = trace.batch, range(len(trace.attentions))
     real = batch.document_mask

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gr_mvdr.backbones import add_tokens
 from gr_mvdr.batch import PairBatch, pad
-from gr_mvdr.decoding.beam_search import BeamSearchResult, Hypotheses, sequence_scores
+from gr_mvdr.decoding.beam_search import BeamSearchResult, Hypotheses, score_sequences
 from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files.writing import new_folder
@@ -28,13 +28,13 @@ from gr_mvdr.identifiers.scheme import (
     Scheme,
     check_at_least,
     check_choice,
-    collection_hash,
+    hash_collection,
 )
 from gr_mvdr.parts import build, part
 from gr_mvdr.progress import track
 from gr_mvdr.tokenizers import EOS_ID
 from models.base import Table
-from models.generative import GenerativeSystem, index_folder
+from models.generative import GenerativeSystem, clear_index_folder
 
 _DECODE_BATCH = 512  # identifiers scored at once
 
@@ -101,7 +101,7 @@ class Docid(GenerativeSystem):
         """
         ids, first_token = documents["id"][:], self.backbone.config.vocab_size
         if kept := Path(directory).is_dir():
-            self.load_identifiers(Path(directory), collection_hash(ids), first_token)
+            self.load_identifiers(Path(directory), hash_collection(ids), first_token)
         else:
             chosen = documents.select(known)
             self.scheme.fit(chosen, first_token, self.mean_vectors)
@@ -134,7 +134,7 @@ class Docid(GenerativeSystem):
         """Takes up what `save_identifiers` wrote.
 
         Args:
-            collection: the `collection_hash` of the documents; first_token: the first new token.
+            collection: the `hash_collection` of the documents; first_token: the first new token.
 
         Raises:
             ValueError: they are of other documents, or of another vocabulary.
@@ -213,9 +213,9 @@ class Docid(GenerativeSystem):
 
     def index(self, documents: Table, directory: str | Path | None = None) -> Trie:
         """The trie of all identifiers; documents that arrived after training get theirs now."""
-        directory = index_folder(directory, "trie", "identifiers")
+        directory = clear_index_folder(directory, "trie", "identifiers")
         self.assign_new(documents)
-        collection = collection_hash(self.identifiers.document_ids)
+        collection = hash_collection(self.identifiers.document_ids)
         Trie.build(self.identifiers.sequences).save(directory / "trie", collection)
         self.save_identifiers(directory / "identifiers")
         self.searcher = Trie.load(directory / "trie", collection)
@@ -229,7 +229,7 @@ class Docid(GenerativeSystem):
     def documents_of(self, found: BeamSearchResult, number: int) -> dict[int, float]:
         """Every document of a generated identifier; those that share it have one score."""
         mine = found.final[found.final.query == number]
-        pairs = documents_found(self.searcher, mine, self.hparams.length_penalty)
+        pairs = find_documents(self.searcher, mine, self.hparams.length_penalty)
         return {document: score for documents, score in pairs for document in documents.tolist()}
 
     def is_identifier(self, tokens: Sequence[int]) -> bool:
@@ -249,7 +249,7 @@ class Docid(GenerativeSystem):
         """(B,) log p(identifier | query) / length^penalty, what the search ranks by."""
         batch = self.targets(batch)
         step = self.decoding_step(batch.query_ids, batch.query_mask)
-        scores = sequence_scores(step, batch.document_ids, batch.document_mask)
+        scores = score_sequences(step, batch.document_ids, batch.document_mask)
         return scores / batch.document_mask.sum(1) ** self.hparams.length_penalty
 
     @torch.inference_mode()
@@ -298,13 +298,13 @@ class Docid(GenerativeSystem):
             chunk = distinct[start : start + _DECODE_BATCH]
             trie = Trie.build(chunk)
             found = self.beam(source, trie, trie.depth, beam_size=len(chunk))
-            for own, score in documents_found(trie, found.final, self.hparams.length_penalty):
+            for own, score in find_documents(trie, found.final, self.hparams.length_penalty):
                 for number in own.tolist():
                     scores[places[chunk[number]]] = score
         return scores
 
 
-def documents_found(
+def find_documents(
     trie: Trie, hypotheses: Hypotheses, length_penalty: float
 ) -> Iterator[tuple[np.ndarray, float]]:
     """The documents of each hypothesis that is an identifier, and its log p / length^penalty."""

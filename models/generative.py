@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gr_mvdr import cross_attention
 from gr_mvdr.backbones import load_encoder_decoder
 from gr_mvdr.batch import PairBatch, cut, pad
-from gr_mvdr.cross_attention import DecoderTrace, align_layer, decoder_paths, factors, trace_decoder
 from gr_mvdr.decoding.beam_search import (
     BeamSearchResult,
     Constraint,
@@ -34,9 +34,9 @@ from gr_mvdr.distributed.ranks import (
 )
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files.writing import temporary_folder
-from gr_mvdr.heads.non_parametric import in_context
+from gr_mvdr.heads.non_parametric import read_in_context
 from gr_mvdr.heads.plain import Head, Vocabulary
-from gr_mvdr.identifiers.scheme import collection_hash
+from gr_mvdr.identifiers.scheme import hash_collection
 from gr_mvdr.losses import symmetric_divergence, target_cross_entropy
 from gr_mvdr.parts import build
 from gr_mvdr.progress import track
@@ -73,10 +73,9 @@ class GenerativeSystem(System):
     ):
         """
         Args:
-            backbone: arguments of `load_encoder_decoder`.
+            backbone, decoder_layers: arguments of `load_encoder_decoder`.
             optimizer: see `System`.
             head: the output table, `_target_` and options; None = the backbone's own.
-            decoder_layers: see `load_encoder_decoder`.
         """
         super().__init__(optimizer)
         self.backbone = load_encoder_decoder(**backbone, decoder_layers=decoder_layers)
@@ -211,26 +210,27 @@ class GenerativeSystem(System):
 
     def align(self, batch: PairBatch, layer: int = -1) -> PairAlignment:
         """S and A of one decoder layer, the targets teacher-forced (Eq. 12–14)."""
-        return align_layer(self._trace(batch), self.score(batch), layer)
+        return cross_attention.align_layer(self._trace(batch), self.score(batch), layer)
 
     def explain(self, batch: PairBatch) -> Explanation:
         """S and A of every decoder layer, and the logits as sums over all paths (§8)."""
         trace, score = self._trace(batch), self.score(batch)
-        layers = [align_layer(trace, score, layer) for layer in range(len(trace.attentions))]
-        return Explanation(layers, decoder=decoder_paths(trace))
+        numbers = range(len(trace.attentions))
+        layers = [cross_attention.align_layer(trace, score, number) for number in numbers]
+        return Explanation(layers, decoder=cross_attention.sum_paths(trace))
 
     def factors(self, batch: PairBatch) -> Factors:
         """The vectors behind the last decoder layer's S and A."""
-        return factors(self._trace(batch))
+        return cross_attention.collect_factors(self._trace(batch))
 
     def forced(self, batch: PairBatch) -> PairBatch:
         """The batch as its pairs are aligned: what is teacher-forced on its document side."""
         return self.targets(batch)
 
-    def _trace(self, batch: PairBatch) -> DecoderTrace:
+    def _trace(self, batch: PairBatch) -> cross_attention.DecoderTrace:
         batch = self.forced(batch)
         queries = self.encode(batch.query_ids, batch.query_mask)
-        return trace_decoder(self.head, batch, queries, self.window)
+        return cross_attention.trace_decoder(self.head, batch, queries, self.window)
 
     # The head and its table -----------------------------------------------------------------------
 
@@ -267,10 +267,10 @@ class GenerativeSystem(System):
         if not self.head.builds_before(epoch):
             return
         length = self.hparams.document_length
-        named, texts = in_context(self._sequences, self._documents["tokens"], length)
+        named, texts = read_in_context(self._sequences, self._documents["tokens"], length)
         encoded = self.encode_texts(texts, length, "contextual table")
         vectors = [found[: len(own)] for own, found in zip(named, encoded, strict=True)]
-        collection = collection_hash(self._documents["id"][:])
+        collection = hash_collection(self._documents["id"][:])
         self.head.build(named, torch.cat(vectors), collection)
 
     @contextmanager
@@ -282,7 +282,7 @@ class GenerativeSystem(System):
         index = gather_rows(batch.document_index).unique()
         length, rows = self.hparams.document_length, index.tolist()
         chosen = [self._sequences[row] for row in rows], self._documents[rows]["tokens"]
-        named, texts = in_context(*chosen, length)
+        named, texts = read_in_context(*chosen, length)
         own = slice_for_rank(len(texts))
         # Without a share it encodes one text for nothing: every rank has to come back from it.
         mine, read = named[own] or [[]], texts[own] or texts[:1]
@@ -313,7 +313,7 @@ class GenerativeSystem(System):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_load_checkpoint(checkpoint)
         if checkpoint["table"] is not None:
-            collection = collection_hash(self._documents["id"][:])
+            collection = hash_collection(self._documents["id"][:])
             self.head.load_table_state(checkpoint["table"], collection)
 
     def statistics(self) -> dict[str, float]:
@@ -390,7 +390,7 @@ class GenerativeSystem(System):
         return None
 
 
-def index_folder(directory: str | Path | None, *parts: str) -> Path:
+def clear_index_folder(directory: str | Path | None, *parts: str) -> Path:
     """Where an index is kept, None = a temporary folder; what lies there of `parts` is removed."""
     directory = Path(directory or temporary_folder("index"))
     for part in parts:

@@ -9,18 +9,18 @@ import torch
 from torch import Tensor
 
 from gr_mvdr.batch import PairBatch, cut, pad
-from gr_mvdr.decoding.beam_search import BeamSearchResult, sequence_scores
+from gr_mvdr.decoding.beam_search import BeamSearchResult, score_sequences
 from gr_mvdr.decoding.evidence import score_documents
 from gr_mvdr.decoding.ngram_index import NgramIndex
 from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.heads.plain import Vocabulary
-from gr_mvdr.identifiers.scheme import check_at_least, check_choice, collection_hash
+from gr_mvdr.identifiers.scheme import check_at_least, check_choice, hash_collection
 from gr_mvdr.parts import part
 from gr_mvdr.progress import track
 from gr_mvdr.tokenizers import EOS_ID
 from models.base import Table
-from models.generative import GenerativeSystem, index_folder
+from models.generative import GenerativeSystem, clear_index_folder
 
 # A key: an n-gram of the index and its log-probability given the query.
 Key = tuple[list[int], float]
@@ -145,14 +145,14 @@ class T5SEAL(GenerativeSystem):
 
     def index(self, documents: Table, directory: str | Path | None = None) -> NgramIndex:
         """An n-gram index over the full, untruncated texts, and a trie of the titles as keys."""
-        directory = index_folder(directory, "titles", "ngrams")
+        directory = clear_index_folder(directory, "titles", "ngrams")
         self.document_ids = documents["id"][:]
         texts, end = documents["tokens"][:], self.special_tokens.get("title_end")
         self.textless = _without_tokens(texts)
         if end is not None:
             titles = [[*title, *end] if title else [] for title in documents["title_tokens"]]
             texts = [[*title, *text] for title, text in zip(titles, texts, strict=True)]
-            collection = collection_hash(self.document_ids)
+            collection = hash_collection(self.document_ids)
             ended = [[*title, EOS_ID] if title else [] for title in titles]
             if any(ended):
                 Trie.build(ended).save(directory / "titles", collection)
@@ -195,7 +195,7 @@ class T5SEAL(GenerativeSystem):
         sources = [self.prepare_query(query)] * len(grams)
         ids, mask = (x.to(self.device) for x in pad(grams))
         step = self.decoding_step(*(x.to(self.device) for x in pad(sources)))
-        return list(zip(grams, sequence_scores(step, ids, mask).tolist(), strict=True))
+        return list(zip(grams, score_sequences(step, ids, mask).tolist(), strict=True))
 
     @property
     def search_length(self) -> int:

@@ -195,7 +195,7 @@ class _Beams:
         begins = _begins(successors.row, len(self.live))
         counts = begins[_begins(self.live.query, self.batch_size)].diff().tolist()
         dead_ends = self.live[(begins.diff() == 0) & (self.live.lengths > 0)]
-        chosen = best_of_each(scores, counts, 2 * self.beam_size)
+        chosen = take_best_of_each(scores, counts, 2 * self.beam_size)
         parents = successors.row[chosen]
         tokens = torch.cat([self.live.tokens[parents], successors.token[chosen, None]], dim=1)
         lengths = self.live.lengths[parents] + 1
@@ -230,7 +230,7 @@ def _begins(group: Tensor, n_groups: int) -> Tensor:
     return torch.searchsorted(group, torch.arange(n_groups + 1, device=group.device))
 
 
-def best_of_each(scores: Tensor, counts: list[int], k: int) -> Tensor:
+def take_best_of_each(scores: Tensor, counts: list[int], k: int) -> Tensor:
     """The k best scores of each group, the best first; equal scores keep their order.
 
     Args:
@@ -328,7 +328,7 @@ class DecodingStep:
         self.inputs = torch.cat([self.inputs[parents], vectors[:, None]], dim=1)
 
 
-def sequence_scores(step: Step, ids: Tensor, mask: Tensor) -> Tensor:
+def score_sequences(step: Step, ids: Tensor, mask: Tensor) -> Tensor:
     """(B,) log p(sequence | query), the number that a search gives the sequence if it finds it.
 
     Teacher forcing along tokens, not along given rows.

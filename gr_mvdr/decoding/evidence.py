@@ -74,7 +74,7 @@ def score_documents(
     log_probs = merge_keys(keys, options.special_ids)
     first = np.asarray(() if unigram_log_probs is None else unigram_log_probs, np.float64)
     excluded = {*options.special_ids, *(ngram[0] for ngram in log_probs if len(ngram) == 1)}
-    unigrams = unigram_weights(index, first, excluded, options)
+    unigrams = weigh_unigrams(index, first, excluded, options)
     added = {}
     if options.add_best_unigrams_to_ngrams:
         best = np.argsort(-unigrams, kind="stable")[: len(log_probs)].tolist()
@@ -143,7 +143,7 @@ def rank_keys(
     return Keys([ngrams[i] for i in order], weights[order], low[order], high[order])
 
 
-def unigram_weights(
+def weigh_unigrams(
     index: NgramIndex, log_probs: np.ndarray, excluded: Collection[int], options: Parameters
 ) -> np.ndarray:
     """The weights of the corpus's tokens as unigrams; those of `excluded` tokens are 0.

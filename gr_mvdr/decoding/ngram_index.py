@@ -86,7 +86,7 @@ class NgramIndex:
             raise ValueError(f"depth={depth}: must be between 1 and 255")
         text, starts = join([np.asarray(sequence, dtype=np.int64) for sequence in sequences])
         suffixes = sort_suffixes(text, starts, depth)
-        return cls(text, starts, suffixes, common_prefixes(text, suffixes, depth), depth)
+        return cls(text, starts, suffixes, count_common_prefixes(text, suffixes, depth), depth)
 
     def save(self, path: str | Path) -> None:
         """Writes the index as the new folder `path`; raises ValueError if it exists."""
@@ -334,7 +334,7 @@ def _rank(rank: np.ndarray, order: np.ndarray, keys: np.ndarray, rows: np.ndarra
     return rows[np.repeat(sizes > 1, sizes)]
 
 
-def common_prefixes(text: np.ndarray, suffixes: np.ndarray, depth: int) -> np.ndarray:
+def count_common_prefixes(text: np.ndarray, suffixes: np.ndarray, depth: int) -> np.ndarray:
     """How many tokens each suffix shares with the one sorted before it, at most `depth`.
 
     Two suffixes equal up to the end of their sequences count as sharing `depth` tokens, so that

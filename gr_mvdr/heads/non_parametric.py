@@ -48,7 +48,8 @@ class Occurrences(nn.Module):
         if documents is None:
             documents = torch.arange(len(sequences))
         starts = torch.tensor([0, *map(len, sequences)]).cumsum(0)
-        return cls(documents.to(rows.device), starts.to(rows.device), flat(sequences, rows), rows)
+        tokens = flatten_sequences(sequences, rows)
+        return cls(documents.to(rows.device), starts.to(rows.device), tokens, rows)
 
     def find(self, targets: Tensor, document_index: Tensor) -> tuple[Tensor, Tensor]:
         """Looks targets up in their documents: the first place that agrees with most of the start.
@@ -80,7 +81,7 @@ class Occurrences(nn.Module):
         return self.tokens[place].masked_fill(~inside, -1), self.rows[place] * inside
 
 
-def flat(sequences: Sequence[Sequence[int]], like: Tensor) -> Tensor:
+def flatten_sequences(sequences: Sequence[Sequence[int]], like: Tensor) -> Tensor:
     """Token lists one after the other, (n,) int64 on the device of another tensor."""
     tokens = [token for sequence in sequences for token in sequence]
     return torch.tensor(tokens, dtype=torch.int64, device=like.device)
@@ -153,7 +154,7 @@ class NonParametricHead(TableHead):
             collection: a hash of the documents, for `load_table_state`.
         """
         vectors = vectors.float()  # where they are: a GPU would sum them in a varying order
-        tokens = flat(sequences, vectors)
+        tokens = flatten_sequences(sequences, vectors)
         assert len(tokens) == len(vectors), "a vector for every token"
         rows, row_tokens, row = cluster_rows(vectors, tokens, self.clusters, self.seed)
         self.set_table(rows, row_tokens, Occurrences.of(sequences, row))
@@ -299,7 +300,7 @@ def _clusters(samples: np.ndarray, counts: list[int], k: int, seed: int) -> np.n
     return np.concatenate(clusters).astype(np.int64)
 
 
-def in_context(
+def read_in_context(
     sequences: Sequence[list[int]], texts: Sequence[list[int]], length: int
 ) -> tuple[list[list[int]], list[list[int]]]:
     """What is encoded to read identifiers in their context: `title + ' ' + text` (facts: NP).

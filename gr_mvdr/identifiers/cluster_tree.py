@@ -158,7 +158,7 @@ def split(points: np.ndarray, k: int, balanced: bool, seed: int) -> tuple[np.nda
             warnings.simplefilter("ignore", ConvergenceWarning)
             means = KMeans(k, n_init=1, random_state=seed).fit(points)
         if balanced:
-            labels = balanced_labels(squared_distances(points, means.cluster_centers_))
+            labels = balance_labels(squared_distances(points, means.cluster_centers_))
             return labels, _means(points, labels)
         used, labels = np.unique(means.labels_, return_inverse=True)
         if len(used) > 1:
@@ -172,7 +172,7 @@ def squared_distances(points: np.ndarray, centroids: np.ndarray) -> np.ndarray:
     return (centroids**2).sum(1) - 2 * points @ centroids.T
 
 
-def balanced_labels(costs: np.ndarray) -> np.ndarray:
+def balance_labels(costs: np.ndarray) -> np.ndarray:
     """Puts points into clusters whose sizes differ by at most one, at little cost.
 
     Every cluster takes its equal share first; the points left over go to different clusters.

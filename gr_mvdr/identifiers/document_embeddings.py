@@ -77,7 +77,7 @@ class TfidfSvd(DocumentEmbeddings):
         _, _, self.components = randomized_svd(weights, dimension, random_state=self.seed)
 
     def transform(self, documents: Table, encode: Encode | None = None) -> np.ndarray:
-        return normalised(self.vectorizer.transform(documents["text"][:]) @ self.components.T)
+        return normalise_rows(self.vectorizer.transform(documents["text"][:]) @ self.components.T)
 
     def save(self, folder: str | Path) -> None:
         arrays = {"idf": self.vectorizer.idf_, "components": self.components}
@@ -123,7 +123,7 @@ class OwnEncoder(DocumentEmbeddings):
                 f"{len(documents)} documents"
             )
         tokens = documents["tokens"][:]
-        return normalised(np.asarray(encode([cut(t, self.length, EOS_ID) for t in tokens])))
+        return normalise_rows(np.asarray(encode([cut(t, self.length, EOS_ID) for t in tokens])))
 
 
 @part("embeddings")
@@ -159,7 +159,7 @@ class HuggingFaceEncoder(DocumentEmbeddings):
             states: Tensor = model(input_ids=ids, attention_mask=mask.long()).last_hidden_state
             total = states.masked_fill(~mask.unsqueeze(2), 0).sum(1)
             vectors[rows] = (total / mask.sum(1, keepdim=True).clamp(min=1)).cpu().numpy()
-        return normalised(vectors)
+        return normalise_rows(vectors)
 
     def _model(self) -> torch.nn.Module:
         from transformers import AutoConfig, AutoModel
@@ -174,7 +174,7 @@ class HuggingFaceEncoder(DocumentEmbeddings):
         return model.float().eval().to("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def normalised(vectors: np.ndarray) -> np.ndarray:
+def normalise_rows(vectors: np.ndarray) -> np.ndarray:
     """(n, d) → float32 rows of length 1; rows of zeros stay zero."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)

@@ -175,14 +175,14 @@ class Identifiers:
         """Opens saved identifiers.
 
         Args:
-            collection: the `collection_hash` of the documents that they must belong to.
+            collection: the `hash_collection` of the documents that they must belong to.
 
         Raises:
             FileNotFoundError: no such folder. ValueError: it is damaged, or of another collection.
         """
         arrays, settings = read_arrays(Path(folder), ("tokens", "starts"))
         document_ids = settings["document_ids"]
-        found = collection_hash(document_ids)
+        found = hash_collection(document_ids)
         if found != collection:
             raise ValueError(
                 f"{folder}: holds the identifiers of collection {found}, "
@@ -196,7 +196,7 @@ class Identifiers:
         return cls(document_ids, [tokens[start:end] for start, end in pairwise(starts)])
 
 
-def collection_hash(document_ids: Sequence[str]) -> str:
+def hash_collection(document_ids: Sequence[str]) -> str:
     """32 hexadecimal digits of these documents in this order."""
     return _hash(list(document_ids))
 

@@ -17,7 +17,7 @@ from gr_mvdr.files.reading import read_json, read_tensors, reading, show
 from gr_mvdr.heads.non_parametric import NonParametricHead
 from gr_mvdr.heads.pawa import PawaHead
 from gr_mvdr.heads.plain import Vocabulary
-from gr_mvdr.identifiers.scheme import collection_hash
+from gr_mvdr.identifiers.scheme import hash_collection
 from gr_mvdr.parts import TARGET, admitting, build, check_parts, find_part
 from gr_mvdr.tokenizers import EOS_ID, PAD_ID
 from models.base import System
@@ -66,7 +66,7 @@ def write_system(system: System, tokenizer: PreTrainedTokenizerBase, folder: Pat
     if isinstance(system, Docid):
         system.save_identifiers(folder / IDENTIFIERS)
         settings["identifiers"] = {
-            "collection": collection_hash(system.identifiers.document_ids),
+            "collection": hash_collection(system.identifiers.document_ids),
             "first_token": system.scheme.first_token,
         }
     if isinstance(system, MultiVector) and not find_obstacles(system, tokenizer):

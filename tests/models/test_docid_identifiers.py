@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gr_mvdr.identifiers.scheme import collection_hash
+from gr_mvdr.identifiers.scheme import hash_collection
 from gr_mvdr.tokenizers import EOS_ID
 
 pytest.importorskip("sklearn")
@@ -19,7 +19,7 @@ def test_identifiers_of_another_collection_are_refused(tools, tmp_path):
     documents = tools.named_documents()
     tools.make_docid("semantic", directory=tmp_path / "identifiers")
     fewer = documents.select(range(7))
-    here, there = (collection_hash(table["id"]) for table in (fewer, documents))
+    here, there = (hash_collection(table["id"]) for table in (fewer, documents))
     with pytest.raises(ValueError, match=f"{there}.*{here}"):
         tools.make_docid("semantic", documents=fewer, directory=tmp_path / "identifiers")
 
@@ -82,7 +82,7 @@ def test_a_checkpoint_of_other_identifiers_is_refused(tools):
 def test_a_token_table_of_another_collection_is_refused(tools):
     documents = tools.named_documents()
     fewer = documents.select(range(7))
-    here, there = (collection_hash(table["id"]) for table in (fewer, documents))
+    here, there = (hash_collection(table["id"]) for table in (fewer, documents))
     with pytest.raises(ValueError, match=f"token table .*{there}.*{here}"):
         load(
             tools.make_docid("titles-np", documents=fewer),

@@ -5,7 +5,7 @@ import zlib
 import pytest
 import torch
 
-from gr_mvdr.decoding.beam_search import beam_search, best_of_each
+from gr_mvdr.decoding.beam_search import beam_search, take_best_of_each
 from gr_mvdr.decoding.ngram_index import NgramIndex
 
 END = 1
@@ -156,6 +156,6 @@ def test_refuses_sizes_below_one(sizes):
 
 def test_best_of_each_orders_by_score_then_by_place():
     scores = torch.tensor([1.0, 3.0, 3.0, 2.0, 5.0, -torch.inf, 7.0, 7.0, 7.0])
-    assert best_of_each(scores, [4, 0, 2, 3], 2).tolist() == [1, 2, 4, 6, 7]
-    assert best_of_each(scores, [4, 0, 2, 3], 9).tolist() == [1, 2, 3, 0, 4, 6, 7, 8]
-    assert best_of_each(scores[:0], [0, 0], 2).tolist() == []
+    assert take_best_of_each(scores, [4, 0, 2, 3], 2).tolist() == [1, 2, 4, 6, 7]
+    assert take_best_of_each(scores, [4, 0, 2, 3], 9).tolist() == [1, 2, 3, 0, 4, 6, 7, 8]
+    assert take_best_of_each(scores[:0], [0, 0], 2).tolist() == []

@@ -10,7 +10,7 @@ from gr_mvdr.decoding.ngram_index import NgramIndex
 from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.files.arrays import read_arrays, write_arrays
 from gr_mvdr.identifiers.cluster_tree import ClusterTree
-from gr_mvdr.identifiers.scheme import Identifiers, collection_hash
+from gr_mvdr.identifiers.scheme import Identifiers, hash_collection
 from gr_mvdr.token_index.index import SearchOptions, TokenIndex
 from gr_mvdr.token_vectors import PackedTokens
 
@@ -86,7 +86,7 @@ KINDS = {
     "clusters": (lambda path: ClusterTree.build(POINTS, 2, 2).save(path), ClusterTree.load),
     "identifiers": (
         lambda path: Identifiers(DOCUMENTS, [[5, 1], [6, 1], []]).save(path),
-        lambda path: Identifiers.load(path, collection_hash(DOCUMENTS)),
+        lambda path: Identifiers.load(path, hash_collection(DOCUMENTS)),
     ),
 }
 # What is written in the place of one array: name → a function of the right one.

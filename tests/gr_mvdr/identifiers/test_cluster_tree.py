@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from gr_mvdr.identifiers.cluster_tree import ClusterTree, balanced_labels, split
+from gr_mvdr.identifiers.cluster_tree import ClusterTree, balance_labels, split
 
 pytest.importorskip("sklearn")
 
@@ -83,7 +83,7 @@ def test_groups_of_unequal_sizes_are_found_unless_balance_is_asked_for():
 
 @pytest.mark.parametrize("n, k", [(100, 10), (101, 10), (109, 10), (7, 7), (23, 2), (64, 3)])
 def test_balanced_sizes_differ_by_at_most_one(n, k):
-    sizes = np.bincount(balanced_labels(random_points(n, k)), minlength=k)
+    sizes = np.bincount(balance_labels(random_points(n, k)), minlength=k)
     assert sizes.sum() == n and sizes.max() - sizes.min() <= 1
 
 
@@ -100,14 +100,14 @@ def test_balance_holds_at_every_node_and_bounds_the_depth():
 
 def test_the_point_that_would_lose_most_gets_the_seat():
     # Both want cluster 0; elsewhere the second loses 9 and the first 1.
-    assert balanced_labels(np.array([[0.0, 1.0], [0.5, 9.5]])).tolist() == [1, 0]
+    assert balance_labels(np.array([[0.0, 1.0], [0.5, 9.5]])).tolist() == [1, 0]
     # Equal losses: the nearer one.
-    assert balanced_labels(np.array([[2.0, 3.0], [1.0, 2.0]])).tolist() == [1, 0]
+    assert balance_labels(np.array([[2.0, 3.0], [1.0, 2.0]])).tolist() == [1, 0]
 
 
 def test_balanced_labels_follow_the_costs_where_there_is_room():
     costs = np.array([[0, 5], [0, 5], [5, 0], [5, 0], [1, 5]], dtype=float)
-    assert balanced_labels(costs).tolist() == [0, 0, 1, 1, 0]
+    assert balance_labels(costs).tolist() == [0, 0, 1, 1, 0]
 
 
 @pytest.mark.parametrize(("n_different", "balanced"), [(1, True), (2, False), (3, True)])

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from gr_mvdr.identifiers.scheme import Identifiers, collection_hash
+from gr_mvdr.identifiers.scheme import Identifiers, hash_collection
 
 IDS = ["a", "b", "c", "d", "e"]
 # Two documents share [7, 5], one has no identifier.
@@ -34,7 +34,7 @@ def test_statistics_are_plain_numbers():
 
 def test_identifiers_come_back_from_their_folder(tmp_path):
     SHARED.save(tmp_path / "identifiers")
-    loaded = Identifiers.load(tmp_path / "identifiers", collection_hash(IDS))
+    loaded = Identifiers.load(tmp_path / "identifiers", hash_collection(IDS))
     assert loaded == SHARED and loaded.hash == SHARED.hash
     assert loaded.of(1) == [7, 6, 9] and loaded.of(3) == []
     assert loaded.of(loaded.document_ids.index("e")) == [8]
@@ -42,8 +42,8 @@ def test_identifiers_come_back_from_their_folder(tmp_path):
 
 def test_a_collections_hash_tells_ids_and_their_order():
     different = [IDS, IDS[::-1], IDS[:-1], ["ab", "c", "d", "e"], ["a", "b", "c", "d,e"]]
-    assert len({collection_hash(ids) for ids in different}) == len(different)
-    assert collection_hash(tuple(IDS)) == collection_hash(IDS)
+    assert len({hash_collection(ids) for ids in different}) == len(different)
+    assert hash_collection(tuple(IDS)) == hash_collection(IDS)
 
 
 def test_the_hash_of_identifiers_tells_their_tokens():
@@ -53,7 +53,7 @@ def test_the_hash_of_identifiers_tells_their_tokens():
 
 def test_identifiers_of_another_collection_are_refused_by_name(tmp_path):
     SHARED.save(tmp_path / "identifiers")
-    own, other = collection_hash(IDS), collection_hash(["z"])
+    own, other = hash_collection(IDS), hash_collection(["z"])
     message = f"{tmp_path}/identifiers: .*{own}, must be of collection {other}"
     with pytest.raises(ValueError, match=message):
         Identifiers.load(tmp_path / "identifiers", other)
@@ -61,7 +61,7 @@ def test_identifiers_of_another_collection_are_refused_by_name(tmp_path):
 
 def test_a_missing_folder_and_a_second_writing_are_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="no such folder"):
-        Identifiers.load(tmp_path / "none", collection_hash(IDS))
+        Identifiers.load(tmp_path / "none", hash_collection(IDS))
     SHARED.save(tmp_path / "identifiers")
     with pytest.raises(ValueError, match="exists already"):
         SHARED.save(tmp_path / "identifiers")
