@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from data_modules.formats.registry import read_layout
-from data_modules.formats.trec import split_of
+from data_modules.formats.trec import query_files, split_of
 from data_modules.store import collect
 from tests.data_modules.formats.miniature import (
     MINIATURES,
@@ -47,6 +47,14 @@ def test_ids_and_candidates():
 )
 def test_the_split_that_a_name_names(name, split):
     assert split_of(Path(name)) == split
+
+
+def test_one_file_of_all_queries_is_enough(tmp_path):
+    qrels = {"dev": tmp_path / "qrels.dev.tsv"}
+    for name in ("queries.dev.tsv", "queries.all.tsv", "queries.tsv"):
+        (tmp_path / name).touch()
+        (found,) = query_files(tmp_path, qrels, "queries*.tsv")
+        assert found.name == name, "the fullest of those that are there"
 
 
 def test_passages(tmp_path):
