@@ -22,7 +22,7 @@ from analysis.directed_alignment import TINY, directed_alignment, own_direction
 from analysis.exact_match import DIRECTIONS
 from analysis.run_folder import Run
 from analysis.store.alignment_store import AlignmentStore
-from analysis.store.vocabulary import Vocabulary, read_vocabulary
+from analysis.store.vocabulary import TokenStrings, read_vocabulary
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.relevance import PairAlignment
 
@@ -95,7 +95,7 @@ class AlignedRun:
 
     label: str
     store: AlignmentStore
-    vocabulary: Vocabulary
+    vocabulary: TokenStrings
     ranking: Ranking | None
 
     @cached_property

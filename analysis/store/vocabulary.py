@@ -21,7 +21,7 @@ _DOCID = re.compile(r"#\d+")
 
 
 @dataclass(frozen=True)
-class Vocabulary:
+class TokenStrings:
     """Strings of token ids.
 
     Attributes:
@@ -76,7 +76,7 @@ def write_vocabulary(
     return path
 
 
-def read_vocabulary(directory: Path) -> Vocabulary:
+def read_vocabulary(directory: Path) -> TokenStrings:
     """Reads what `write_vocabulary` wrote.
 
     Raises:
@@ -90,6 +90,6 @@ def read_vocabulary(directory: Path) -> Vocabulary:
     try:
         content = json.loads(path.read_text())
         strings = {int(number): str(name) for number, name in content["tokens"].items()}
-        return Vocabulary(strings, frozenset(content["special"]))
+        return TokenStrings(strings, frozenset(content["special"]))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path}: not a vocabulary ({error})") from None

@@ -16,11 +16,11 @@ from analysis.report.cases import (
 )
 from analysis.store.alignment_store import AlignmentStore, StoreDescription
 from analysis.store.alignment_writer import AlignmentWriter
-from analysis.store.vocabulary import Vocabulary, read_vocabulary, write_vocabulary
+from analysis.store.vocabulary import TokenStrings, read_vocabulary, write_vocabulary
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.relevance import Explanation
 
-NAMES = Vocabulary({n: f"▁w{n}" for n in range(30)}, frozenset({2}))
+NAMES = TokenStrings({n: f"▁w{n}" for n in range(30)}, frozenset({2}))
 
 
 def candidates(successes, **differences):
@@ -150,7 +150,7 @@ def test_weights_are_kept_to_a_step_of_their_range():
     ],
 )
 def test_what_a_token_reads_as(strings, number, text, begins):
-    token = Vocabulary(dict(enumerate(strings)), frozenset()).token(number)
+    token = TokenStrings(dict(enumerate(strings)), frozenset()).token(number)
     assert (token["text"], token["begins"]) == (text, begins)
 
 
