@@ -4,13 +4,8 @@ import numpy as np
 import pytest
 from datasets import Dataset
 
-from data_modules.collection import JUDGEMENTS, Collection, PairSet
-
-
-def qrels_table(*triples: tuple[str, str, int]) -> Dataset:
-    queries, documents, grades = zip(*triples, strict=True) if triples else ((), (), ())
-    columns = {"query_id": queries, "document_id": documents, "relevance": grades}
-    return Dataset.from_dict(columns, features=JUDGEMENTS)
+from data_modules.collection import Collection, PairSet
+from tests.data_modules.tiny import judge
 
 
 @pytest.fixture
@@ -20,8 +15,8 @@ def collection() -> Collection:
         documents=Dataset.from_dict({"id": ["a", "b"], "title": ["", "B"], "text": ["x", "y z"]}),
         queries=Dataset.from_dict({"id": ["1", "2", "3"], "text": ["x?", "y?", "z?"]}),
         qrels={
-            "train": qrels_table(("3", "b", 2), ("1", "a", 1), ("3", "a", 0)),
-            "test": qrels_table(("2", "b", 1)),
+            "train": judge(("3", "b", 2), ("1", "a", 1), ("3", "a", 0)),
+            "test": judge(("2", "b", 1)),
         },
         sources={},
     )
@@ -35,7 +30,7 @@ def test_a_split_has_its_judgements_and_its_queries_in_table_order(collection):
 
 @pytest.mark.parametrize("verb", ["judgements", "split_queries"])
 def test_an_unknown_or_empty_split_names_those_that_exist(collection, verb):
-    empty = replace(collection, qrels=collection.qrels | {"dev": qrels_table()})
+    empty = replace(collection, qrels=collection.qrels | {"dev": judge()})
     for split in ("dev", "validation"):
         with pytest.raises(ValueError, match=rf"split '{split}'.*two.*its splits are test, train"):
             getattr(empty, verb)(split)

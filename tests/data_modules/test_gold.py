@@ -3,10 +3,11 @@ import torch
 from datasets import Dataset
 
 from data_modules.almanac import almanac
-from data_modules.collection import JUDGEMENTS, Collection
+from data_modules.collection import Collection
 from data_modules.gold import find_gold_tokens
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.tokenizers import EOS_ID
+from tests.data_modules.tiny import judge
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -27,8 +28,7 @@ def module(title="Zirford town", known=True, tokenizer=WORDS, **options):
         queries["gold"] = [spans([SPANS[query][0]]) for query in queries["id"]]
         queries["evidence"] = [spans(SPANS[query][1]) for query in queries["id"]]
     documents = Dataset.from_dict({"id": ["d0", "d1"], "title": ["", title], "text": ["x", TEXT]})
-    rows = {"query_id": ["q0", "q1"], "document_id": ["d1", "d1"], "relevance": [1, 1]}
-    qrels = {"train": Dataset.from_dict(rows, features=JUDGEMENTS)}
+    qrels = {"train": judge(("q0", "d1"), ("q1", "d1"))}
     found = Collection("tiny", documents, Dataset.from_dict(queries), qrels, {})
 
     class Tiny(RetrievalDataModule):

@@ -7,14 +7,13 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from datasets import Dataset
 
-from data_modules.collection import JUDGEMENTS, Collection
 from data_modules.examples import DocumentExamples, IdentifierExamples, QueryExamples
 from data_modules.indexing import DocumentStart, GeneratedQueries, Indexing, Mixed, RandomSpans
 from data_modules.module import RetrievalDataModule
 from data_modules.seal_examples import SpanExamples
 from gr_mvdr.tokenizers import EOS_ID
+from tests.data_modules.tiny import make_collection
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -31,25 +30,11 @@ class Tiny(RetrievalDataModule):
     """Nine documents of 1 to 9 words; the last two are asked about in the split `new` only."""
 
     def read(self):
-        names = [f"d{n}" for n in range(N_DOCUMENTS)]
         texts = [words(n, n + 1) for n in range(N_DOCUMENTS)]
-        documents = {"id": names, "title": [""] * N_DOCUMENTS, "text": texts}
-        queries = {
-            "id": [f"q{n}" for n in range(N_PAIRS + 2)],
-            "text": [words(50 + n, 2 + n % 3) for n in range(N_PAIRS + 2)],
-        }
-
-        def judged(pairs):
-            columns = zip(*[(query, document, 1) for query, document in pairs], strict=True)
-            table = dict(zip(("query_id", "document_id", "relevance"), columns, strict=True))
-            return Dataset.from_dict(table, features=JUDGEMENTS)
-
-        qrels = {
-            "train": judged((f"q{n}", f"d{n % 7}") for n in range(N_PAIRS)),
-            "new": judged([("q12", "d7"), ("q13", "d8")]),
-        }
-        tables = Dataset.from_dict(documents), Dataset.from_dict(queries)
-        return Collection("tiny", *tables, qrels, {})
+        queries = {f"q{n}": words(50 + n, 2 + n % 3) for n in range(N_PAIRS + 2)}
+        train = [(f"q{n}", f"d{n % 7}") for n in range(N_PAIRS)]
+        qrels = {"train": train, "new": [("q12", "d7"), ("q13", "d8")]}
+        return make_collection(texts, queries, qrels=qrels)
 
 
 def tiny(inputs=None, ratio=1.0, **options):

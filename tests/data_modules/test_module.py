@@ -8,12 +8,13 @@ from datasets import Dataset, concatenate_datasets
 from torch.utils.data import DataLoader
 
 from analysis.evaluation import evaluate_retrieval
-from data_modules.collection import JUDGEMENTS, Collection, find_relevant_pairs
+from data_modules.collection import find_relevant_pairs
 from data_modules.epoch import Epoch, Example, collate
 from data_modules.module import RetrievalDataModule
 from data_modules.seal_examples import SpanExamples
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.tokenizers import EOS_ID, UNK_ID
+from tests.data_modules.tiny import judge, make_collection
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -26,29 +27,13 @@ def text(seed, n):
 
 
 def collection():
-    documents = {
-        "id": [f"d{n}" for n in range(30)],
-        "title": [f"title{n}" for n in range(30)],
-        "text": [text(n, 5 + n) for n in range(30)],
-    }
-    queries = {
-        "id": [f"q{n}" for n in range(20)],
-        "text": [text(100 + n, 2 + n % 5) for n in range(20)],
-    }
-
-    def judged(rows):
-        columns = zip(*rows, strict=True)
-        names = ("query_id", "document_id", "relevance")
-        return Dataset.from_dict(dict(zip(names, columns, strict=True)), features=JUDGEMENTS)
-
-    train = [(f"q{n}", f"d{2 * n}", 1) for n in range(10)] + [("q0", "d7", 2), ("q1", "d8", 0)]
-    test = [(f"q{n}", f"d{n}", 1) for n in range(10, 20)] + [("q10", "d29", 1), ("q11", "d3", 0)]
-    return Collection(
-        "tiny",
-        Dataset.from_dict(documents),
-        Dataset.from_dict(queries),
-        {"train": judged(train), "test": judged(test), "dev": judged([("q3", "d3", 1)])},
-        {},
+    train = [(f"q{n}", f"d{2 * n}") for n in range(10)] + [("q0", "d7", 2), ("q1", "d8", 0)]
+    test = [(f"q{n}", f"d{n}") for n in range(10, 20)] + [("q10", "d29"), ("q11", "d3", 0)]
+    return make_collection(
+        documents=[text(n, 5 + n) for n in range(30)],
+        queries={f"q{n}": text(100 + n, 2 + n % 5) for n in range(20)},
+        titles=[f"title{n}" for n in range(30)],
+        qrels={"train": train, "test": test, "dev": [("q3", "d3")]},
     )
 
 
@@ -334,11 +319,8 @@ class Several(Tiny):
 
     def read(self):
         found = collection()
-        pairs = [(f"q{n}", f"d{(n + step) % 30}", 1) for n in range(10) for step in (0, 1, 2)]
-        columns = zip(*pairs, strict=True)
-        rows = dict(zip(("query_id", "document_id", "relevance"), columns, strict=True))
-        train = Dataset.from_dict(rows, features=JUDGEMENTS)
-        return replace(found, qrels=found.qrels | {"train": train})
+        pairs = [(f"q{n}", f"d{(n + step) % 30}") for n in range(10) for step in (0, 1, 2)]
+        return replace(found, qrels=found.qrels | {"train": judge(*pairs)})
 
 
 @pytest.mark.parametrize("masked", [True, False])
@@ -392,18 +374,14 @@ def test_a_hit_that_is_the_query_itself_is_dropped_where_the_collection_says_so(
 
 def test_a_relevant_document_that_the_collection_lacks_is_judged_and_nothing_else(tmp_path):
     found = collection()
-    outside = Dataset.from_dict(
-        {"query_id": ["q10", "q1"], "document_id": ["gone", "gone"], "relevance": [1, 1]},
-        features=JUDGEMENTS,
-    )
     only = found.qrels["test"].filter(lambda row: row["query_id"] != "q10")
     data, whole = tiny(), tiny()
     data.collection = replace(
         found,
         qrels=found.qrels
         | {
-            "test": concatenate_datasets([only, outside.select([0])]),
-            "train": concatenate_datasets([found.qrels["train"], outside.select([1])]),
+            "test": concatenate_datasets([only, judge(("q10", "gone"))]),
+            "train": concatenate_datasets([found.qrels["train"], judge(("q1", "gone"))]),
         },
     )
     queries = data.queries("test")
@@ -420,9 +398,7 @@ def test_queries_that_nothing_answers_are_counted():
     assert data.collection.unjudged(data.test_splits) == {}
     found = collection()
     more = Dataset.from_dict({"id": ["q98", "q99"], "text": ["a", "b"]})
-    none = Dataset.from_dict(
-        {"query_id": ["q98"], "document_id": ["d1"], "relevance": [0]}, features=JUDGEMENTS
-    )
+    none = judge(("q98", "d1", 0))
     data.collection = replace(
         found,
         queries=concatenate_datasets([found.queries, more]),

@@ -12,7 +12,6 @@ from datasets import Dataset
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 
-from data_modules.collection import JUDGEMENTS, Collection
 from data_modules.epoch import Example, HardNegatives, collate
 from data_modules.examples import DocumentExamples
 from data_modules.indexing import DocumentStart, Indexing
@@ -22,6 +21,7 @@ from gr_mvdr.evaluation.bm25 import split_words
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.losses import HardNegativesCrossEntropy
 from gr_mvdr.tokenizers import EOS_ID
+from tests.data_modules.tiny import make_collection
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -35,12 +35,10 @@ class Asked(RetrievalDataModule):
     """Eight documents, all of them queries: d<n + 1> answers d<n>."""
 
     def read(self):
-        ids, texts = [f"d{n}" for n in range(8)], [" ".join(COLOURS[n : n + 3]) for n in range(8)]
-        documents = Dataset.from_dict({"id": ids, "title": [""] * 8, "text": texts})
-        columns = {"query_id": ids[:7], "document_id": ids[1:], "relevance": [1] * 7}
-        qrels = Dataset.from_dict(columns, features=JUDGEMENTS)
-        queries = Dataset.from_dict({"id": ids, "text": texts})
-        return Collection("asked", documents, queries, {"train": qrels, "test": qrels}, {})
+        texts = [" ".join(COLOURS[n : n + 3]) for n in range(8)]
+        queries = {f"d{n}": text for n, text in enumerate(texts)}
+        pairs = [(f"d{n}", f"d{n + 1}") for n in range(7)]
+        return make_collection(texts, queries, qrels={"train": pairs, "test": pairs})
 
 
 @pytest.mark.parametrize("dropped", [True, False])
@@ -81,25 +79,14 @@ class Tiny(RetrievalDataModule):
 
     def read(self):
         texts = [f"{COLOURS[n % 10]} {COLOURS[(n + 1) % 10]} stone" for n in range(N_DOCUMENTS)]
-        names = [f"d{n}" for n in range(N_DOCUMENTS)]
-        documents = {"id": names, "title": [""] * N_DOCUMENTS, "text": texts}
-        queries = [f"{COLOURS[n]} {COLOURS[n + 1]} {COLOURS[n + 2]}" for n in range(8)]
-        queries = {"id": [f"q{n}" for n in range(8)], "text": queries}
-
-        def judged(*pairs):
-            columns = zip(*[(query, document, 1) for query, document in pairs], strict=True)
-            table = dict(zip(("query_id", "document_id", "relevance"), columns, strict=True))
-            return Dataset.from_dict(table, features=JUDGEMENTS)
-
-        train = [(f"q{n}", f"d{n}") for n in range(QUERIES)] + [("q0", "d10")]
+        queries = {f"q{n}": " ".join(COLOURS[n : n + 3]) for n in range(8)}
         qrels = {
-            "train": judged(*train),
-            "dev": judged(("q6", "d6")),
-            "test": judged(("q7", "d7"), ("q7", "d13")),
-            "new": judged(("q7", "d13")),
+            "train": [(f"q{n}", f"d{n}") for n in range(QUERIES)] + [("q0", "d10")],
+            "dev": [("q6", "d6")],
+            "test": [("q7", "d7"), ("q7", "d13")],
+            "new": [("q7", "d13")],
         }
-        tables = Dataset.from_dict(documents), Dataset.from_dict(queries)
-        return Collection("tiny", *tables, qrels, {}, negatives=self.own)
+        return make_collection(texts, queries, qrels=qrels, negatives=self.own)
 
 
 def tiny(negatives=None, **options):
@@ -138,7 +125,7 @@ RUN = ["q0 Q0 d0 1 9 x", "q0 Q0 d1 2 8 x", "q0 Q0 d2 3 7 x", "q0 Q0 d3 4 6 x"]
 def test_bm25_negatives_are_the_best_documents_that_are_not_relevant_and_not_new():
     data = tiny(Bm25Negatives(n=1, depth=5))
     found = drawn(data)
-    queries = [f"{COLOURS[n]} {COLOURS[n + 1]} {COLOURS[n + 2]}" for n in range(QUERIES)]
+    queries = [" ".join(COLOURS[n : n + 3]) for n in range(QUERIES)]
     for pair, sets in found.items():
         best = data.bm25.best(split_words(queries[pair % 6]), 5)
         expected = {int(name[1:]) for name in best} - RELEVANT[pair] - {NEW}

@@ -1,0 +1,34 @@
+"""Small collections for tests of the data."""
+
+from collections.abc import Mapping, Sequence
+
+from datasets import Dataset
+
+from data_modules.collection import JUDGEMENTS, Collection
+
+
+def judge(*rows: tuple) -> Dataset:
+    """A table of judgements: (query id, document id) or with a grade; 1 where it is left out."""
+    rows = [(*row, 1)[:3] for row in rows]
+    columns = {name: [row[place] for row in rows] for place, name in enumerate(JUDGEMENTS)}
+    return Dataset.from_dict(columns, features=JUDGEMENTS)
+
+
+def make_collection(
+    documents: Sequence[str],
+    queries: Mapping[str, str],
+    titles: Sequence[str] | None = None,
+    qrels: Mapping[str, Sequence[tuple]] | None = None,
+    **further,
+) -> Collection:
+    """Documents d0, d1, … of these texts, and queries by their ids."""
+    ids = [f"d{number}" for number in range(len(documents))]
+    titles = titles or [""] * len(ids)
+    return Collection(
+        "tiny",
+        Dataset.from_dict({"id": ids, "title": titles, "text": list(documents)}),
+        Dataset.from_dict({"id": list(queries), "text": list(queries.values())}),
+        {split: judge(*rows) for split, rows in (qrels or {}).items()},
+        {},
+        **further,
+    )
