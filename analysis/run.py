@@ -15,10 +15,12 @@ from analysis.publish import publish_run
 from analysis.report.report import write_report
 from analysis.run_folder import read_run, require_run
 from conf.command import command
+from data_modules.module import RetrievalDataModule
 from gr_mvdr.files.reading import reading
 from gr_mvdr.files.run_files import check_finite, read_metrics
 from gr_mvdr.files.writing import remove_abandoned, temporary_folder, write_json
 from gr_mvdr.parts import TARGET, build, find_part
+from models.base import System
 from models.finished_run import FinishedRun
 
 
@@ -29,19 +31,16 @@ def analyse_again(
     logger: Any = None,
     trust: bool = False,
 ) -> dict[str, float]:
-    """Measures a run again: metrics, tables and figures of what is asked, and the report.
-
-    What is not asked for stays as it was.
+    """Measures a run again and writes its report; what is not asked for stays as it was.
 
     Args:
         run: the folder of a run of `train.py`.
         settings: a file of `conf/analysis`, resolved.
-        peers: other runs over the same data, shown beside it in the report's cases.
+        peers: other runs over the same data, whose alignments the report's cases show, too.
         logger: a Lightning logger, or None.
         trust: whether the run may name classes that are not this library's (docs/security.md).
 
-    Returns:
-        All metrics of the run.
+    Returns: all metrics of the run.
 
     Raises:
         FileNotFoundError: there is no such folder, or no checkpoint in it.
@@ -51,8 +50,7 @@ def analyse_again(
     """
     read = read_run(Path(run))
     check_links(read.path)
-    version = read.provenance.get("version", "0.1")
-    model, data = restore_run(read.path, version, trust)
+    model, data = restore_run(read.path, read.provenance.get("version", "0.1"), trust)
     # An index in a folder of its own: the run's stays as it was searched.
     with claim_folder(read.path):
         remove_abandoned(read.path, claimed=True)
@@ -69,7 +67,7 @@ def analyse_again(
     return metrics
 
 
-def restore_run(run: Path, version: str, trust: bool = False) -> tuple[Any, Any]:
+def restore_run(run: Path, version: str, trust: bool = False) -> tuple[System, RetrievalDataModule]:
     """The run's model, as it was after training, and its data.
 
     Args:

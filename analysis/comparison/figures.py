@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -17,9 +16,9 @@ from analysis.figures import (
     MARKERS,
     PAGE_WIDTH,
     PANEL_HEIGHT,
-    STYLE,
     Gallery,
     GalleryEntry,
+    styled,
 )
 from analysis.tokens import BIN_NAMES
 
@@ -60,7 +59,7 @@ def _shared(section: Section, suffix: str) -> list[str]:
     return [key for key in keys if sum(key in g.statistics for g in section.groups) >= needed]
 
 
-@matplotlib.rc_context(STYLE)
+@styled
 def draw_effectiveness(section: Section, keys: Sequence[str]) -> Figure:
     """One cluster of bars for each metric, one bar for each system."""
     figure = Figure(figsize=(PAGE_WIDTH, 2.8), layout="constrained")
@@ -90,7 +89,7 @@ def draw_effectiveness(section: Section, keys: Sequence[str]) -> Figure:
     return figure
 
 
-@matplotlib.rc_context(STYLE)
+@styled
 def draw_exact_match(setting: str, groups: Sequence[Group]) -> Figure:
     """Exact-match rates of all systems against IDF, hard and soft, in both directions.
 

@@ -12,14 +12,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 from torch import nn
 
 from analysis.analysis import Findings
 from analysis.evaluation import QueryMetrics, average_metrics, drop_own_hits, judge
-from analysis.figures import COLOURS, PAGE_WIDTH, PANEL_HEIGHT, STYLE, GalleryEntry
+from analysis.figures import COLOURS, PAGE_WIDTH, PANEL_HEIGHT, GalleryEntry, styled
 from analysis.metric_names import MISSING, Statistic
 from analysis.tables import Cell, Row, Table
 from data_modules.module import RetrievalDataModule
@@ -231,7 +230,7 @@ def _tabulate(grid: Mapping[str, float], few_shot: Mapping[int, Statistic], sett
     return Table("nDCG@10 under other alignments", columns, [(setting, cells)], corner="collection")
 
 
-@matplotlib.rc_context(STYLE)
+@styled
 def draw_adaptation(
     grid: Mapping[str, float], few_shot: Mapping[int, Statistic], title: str
 ) -> Figure:

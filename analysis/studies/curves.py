@@ -5,13 +5,12 @@ from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
 
-import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from analysis import metric_names
-from analysis.figures import COLOURS, COLUMN_WIDTH, MARKERS, PAGE_WIDTH, PANEL_HEIGHT, STYLE
+from analysis.figures import COLOURS, COLUMN_WIDTH, MARKERS, PAGE_WIDTH, PANEL_HEIGHT, styled
 from analysis.metric_names import Statistic
 from analysis.studies.study import average_seeds, is_measure, order_columns
 from analysis.tables import Row
@@ -75,7 +74,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-@matplotlib.rc_context(STYLE)
+@styled
 def draw_curves(curves: Curves, rows: Sequence[Row], title: str) -> Figure:
     """Draws a study's table; seeds are averaged, whiskers are their standard deviation.
 
