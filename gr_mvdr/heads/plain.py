@@ -189,7 +189,7 @@ class Head(nn.Module):
         Args:
             hidden, context: (B, M, d) from `decode`; position: (B, M) int64, see `logits`.
         """
-        # Only real positions reach the output table, the dearest product of a small model.
+        # Only real positions reach the output table, the most expensive product of a small model.
         context = None if context is None else context[mask]
         return at_least_float32(self.logits(hidden[mask], context, position[mask]))
 

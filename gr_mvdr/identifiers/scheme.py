@@ -15,7 +15,7 @@ from gr_mvdr.files.arrays import check, check_offsets, read_arrays, write_arrays
 
 # table["id"], len(table), table.select(rows) -> a table; a `datasets.Dataset` is one.
 Table = Any
-# Token lists of n texts → (n, d) vectors, one a text: what a model can lend of itself.
+# Token lists of n texts → (n, d) vectors, one a text: a model's own encoder.
 Encode = Callable[[Sequence[Sequence[int]]], np.ndarray]
 
 

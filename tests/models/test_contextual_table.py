@@ -1,4 +1,4 @@
-"""NP decoding's table in a system's life: what it is made of, when it is made anew."""
+"""NP decoding's table in a system's life: what it is made of, when it is made again."""
 
 from contextlib import nullcontext
 
@@ -49,14 +49,14 @@ class Watch(pl.Callback):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    ("options", "made_anew", "contrastive"),
+    ("options", "made_again", "contrastive"),
     [
         (dict(form="base"), [], 0),
         (dict(form="async", rebuild_every=2), [2, 4], 0),
         (dict(form="contrastive", contrastive_epochs=3), [3], 3),
     ],
 )
-def test_the_table_is_made_anew_when_it_is_due(tools, options, made_anew, contrastive, tmp_path):
+def test_the_table_is_made_again_when_it_is_due(tools, options, made_again, contrastive, tmp_path):
     system, watch = tools.make_docid("titles", head=tools.NP | options), Watch()
     quiet = dict(logger=False, enable_progress_bar=False, enable_model_summary=False)
     trainer = pl.Trainer(
@@ -69,7 +69,7 @@ def test_the_table_is_made_anew_when_it_is_due(tools, options, made_anew, contra
     )
     trainer.fit(system, torch.utils.data.DataLoader(Same(tools.make_batch()), batch_size=None))
     pairs = zip(watch.tables, watch.tables[1:], strict=False)
-    assert [n for n, (a, b) in enumerate(pairs, 1) if not torch.equal(a, b)] == made_anew
+    assert [n for n, (a, b) in enumerate(pairs, 1) if not torch.equal(a, b)] == made_again
     assert watch.live == [epoch < contrastive for epoch in range(5)]
 
 

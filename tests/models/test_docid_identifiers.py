@@ -1,4 +1,4 @@
-"""Identifiers beside a system: kept, read back, refused, extended; the rows that they train."""
+"""Identifiers of a system: kept, read back, refused, extended; the rows that they train."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What a score is made of: the decoder's paths sum to the logit, factors make S and A anew."""
+"""What a score is made of: the decoder's paths sum to the logit, factors make S and A again."""
 
 import pytest
 import torch
@@ -76,7 +76,7 @@ def test_the_norms_bound_the_centred_attention_logits(system, tools):
 
 
 @torch.inference_mode()
-def test_factors_make_similarity_and_attention_anew(system, tools):
+def test_factors_make_similarity_and_attention_again(system, tools):
     batch = tools.make_batch()
     pairs, factors = system.align(batch), system.factors(batch)
     real = factors.document_mask[:, None, :, None] & factors.query_mask[:, None, None, :]

@@ -282,7 +282,7 @@ def test_cached_decoding_under_any_head_equals_decoding_without_a_cache(system, 
     scores = step.row_scores(torch.zeros(3, dtype=torch.int64), torch.arange(3))
     queries, inputs = torch.arange(3), head.start_vector.expand(3, 1, -1)
     for parents in ([0, 0, 1, 2, 2], [4, 1, 0], [2, 0, 0, 1]):
-        # Any tokens that may stand here, another one for every row.
+        # Any tokens that are allowed here, another one for every row.
         best = head.by_token(scores).topk(3).indices
         tokens = torch.stack([best[parent, n % 3] for n, parent in enumerate(parents)])
         parents = torch.tensor(parents)

@@ -67,7 +67,7 @@ def test_equation_17_for_any_e(backbone, vocabulary):
 
 
 @pytest.mark.parametrize("vocabulary", [SHORT, LONG])
-def test_ncis_form_is_a_linear_map_beside_the_static_rows(backbone, vocabulary):
+def test_ncis_form_is_a_linear_map_and_the_static_rows(backbone, vocabulary):
     head, h, d = make(backbone, vocabulary, "nci"), states(6), states(6) * 0.7
     adaptive = torch.nn.Linear(16, 16 * len(vocabulary.tokens))
     adaptive.weight.data = head.projection.detach().flatten(0, 1)

@@ -75,7 +75,7 @@ def test_the_weights_are_the_rows_probabilities_given_the_token():
     assert rows[:4].tolist() == [[0, 2, 0], [0, 2, 0], [1, 3, 5], [4, 0, 0]]
     expected = [[0.25, 0.75, 0], [0.5, 0.5, 0], [4 / 9, 1 / 9, 4 / 9], [1, 0, 0]]
     assert torch.allclose(weights[:4], torch.tensor(expected).double())
-    assert weights.isfinite().all(), "a token without a row stands at padding"
+    assert weights.isfinite().all(), "a token without a row is at padding"
 
 
 def test_one_row_a_token_in_token_order_changes_nothing():

@@ -169,7 +169,7 @@ def test_new_documents_are_numbered_until_the_leaf_is_full():
 
 
 @pytest.mark.parametrize("new_documents", ["number", "nearest"])
-def test_a_copy_of_a_known_document_is_found_beside_it(new_documents):
+def test_a_copy_of_a_known_document_is_found_next_to_it(new_documents):
     scheme = fitted(new_documents=new_documents, k=4, leaf_size=5)
     known, copies = scheme.assign(documents(120)), scheme.assign(documents(120, prefix="copy"))
     if new_documents == "nearest":

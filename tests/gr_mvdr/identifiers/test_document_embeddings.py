@@ -82,7 +82,7 @@ def test_texts_without_words_are_refused():
         TfidfSvd().fit(table(["...", "!"]))
 
 
-def test_equal_texts_have_equal_vectors_whoever_stands_beside_them(fitted):
+def test_equal_texts_have_equal_vectors_whatever_else_is_there(fitted):
     alone, among = fitted.transform(table(TEXTS[2:3])), fitted.transform(table())
     assert np.array_equal(alone[0], among[2])
 
