@@ -85,7 +85,7 @@ class BM25(System):
         return 0.0
 
     def score(self, batch: PairBatch) -> Tensor:
-        """(B,) BM25 of the texts in the batch (a document that was cut counts as it stands)."""
+        """(B,) BM25 of the texts in the batch (a document that was cut counts as it is)."""
         return self.align(batch).score
 
     def align(self, batch: PairBatch) -> PairAlignment:
