@@ -105,7 +105,11 @@ class LearnedSalience(Salience):
             raise ValueError(f"model.salience.l1={l1}: must be > 0")
         check_solver(epsilon, solver, iterations, "model.salience.")
         self.gate, self.sparsity, self.l1 = gate, sparsity, l1
-        self.solver = {"epsilon": epsilon, "solver": solver, "iterations": iterations}
+        self.solver: dict[str, Any] = {
+            "epsilon": epsilon,
+            "solver": solver,
+            "iterations": iterations,
+        }
         self.weight = nn.Parameter(torch.zeros(size))
         self.bias = nn.Parameter(torch.ones(()))
         self.prior = build("salience", prior, size) if prior else None
@@ -116,7 +120,7 @@ class LearnedSalience(Salience):
             scores = (vectors.to(self.weight.dtype) @ self.weight + self.bias).relu()
             if self.prior is not None:
                 scores = scores * self.prior(vectors, ids, mask)
-        gates = 1.0  # λ
+        gates: Tensor | float = 1.0  # λ
         if self.gate == "lp":
             gates = relaxed_top_k(scores, _share_of(mask, self.sparsity), mask=mask, **self.solver)
         elif self.gate == "hard":
@@ -141,6 +145,8 @@ class IdfSalience(Salience):
     idf(t) = ln(1 + (D − df + ½) / (df + ½)), divided by its mean over the collection's token
     occurrences. Special tokens count 0; learned tokens of a pooling, beyond the vocabulary, 1.
     """
+
+    idf: Tensor
 
     def __init__(self, size: int):
         """
@@ -187,6 +193,8 @@ class FrequencySalience(Salience):
     mean length. With it on documents, IDF on queries and vectors that are equal or orthogonal,
     MaxSim *is* BM25 (a test holds this); vectors that are neither make it soft.
     """
+
+    mean_length: Tensor
 
     def __init__(self, size: int, k1: float = 1.5, b: float = 0.75):
         """

@@ -119,7 +119,7 @@ def all_pairs_relevance(documents: TokenVectors, queries: TokenVectors, scoring:
     # Outside autocast: a product in bf16 would tie many similarities.
     with torch.autocast(documents.vectors.device.type, enabled=False):
         if isinstance(scoring.alignment, Selection) and documents.keys is None:
-            return _selected_relevance(documents, queries, scoring, blocks)
+            return _selected_relevance(documents, queries, scoring, scoring.alignment, blocks)
         found = [
             checkpoint(scoring, documents[:, None], queries[rows][None], use_reentrant=False)
             for rows in blocks
@@ -128,7 +128,11 @@ def all_pairs_relevance(documents: TokenVectors, queries: TokenVectors, scoring:
 
 
 def _selected_relevance(
-    documents: TokenVectors, queries: TokenVectors, scoring: Scoring, blocks: list[slice]
+    documents: TokenVectors,
+    queries: TokenVectors,
+    scoring: Scoring,
+    alignment: Selection,
+    blocks: list[slice],
 ) -> Tensor:
     """`all_pairs_relevance` of a hard alignment: only the chosen document tokens matter."""
     found = []
@@ -138,7 +142,7 @@ def _selected_relevance(
             product = documents.vectors.flatten(0, 1) @ block.vectors.flatten(0, 1).T  # (B·M, C·N)
             matrix = product.view(*documents.mask.shape, *block.mask.shape).permute(0, 2, 1, 3)
             tokens = _tokens(documents[:, None], block[None])
-            found.append(scoring.alignment.select(matrix, tokens))
+            found.append(alignment.select(matrix, tokens))
     chosen, kept = (torch.cat(parts, dim=1) for parts in zip(*found, strict=True))
     matrix = _ChosenSimilarity.apply(documents.vectors, queries.vectors, chosen)
     weights = _chosen_weights(chosen, kept, documents[:, None], queries[None])

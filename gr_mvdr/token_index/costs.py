@@ -65,7 +65,7 @@ def all_tokens_cost(store: TokenStore, query_tokens: int, documents: Tensor) -> 
 def imputing_flops(retrieved: Retrieved, candidates: Candidates) -> float:
     """Operations of scoring candidates from their retrieved tokens (xtr App. B)."""
     documents = len(candidates.documents)
-    mean = retrieved.count / max(1, documents)
+    mean = retrieved.n_tokens / max(1, documents)
     return xtr_scoring_flops(len(retrieved.owners), documents, mean)
 
 

@@ -28,7 +28,7 @@ class Retrieved(NamedTuple):
     salience: Tensor | None = None
 
     @property
-    def count(self) -> int:
+    def n_tokens(self) -> int:
         """How many tokens were retrieved."""
         return int((self.owners >= 0).sum())
 
@@ -54,7 +54,7 @@ def group_by_document(retrieved: Retrieved) -> Candidates:
     owners, found = retrieved.owners.flatten(), retrieved.similarities.flatten()
     salience = None if retrieved.salience is None else retrieved.salience.flatten()
     column = torch.arange(n).repeat_interleave(neighbours)
-    if retrieved.count < len(owners):
+    if retrieved.n_tokens < len(owners):
         real = owners >= 0
         owners, found, column = owners[real], found[real], column[real]
         salience = None if salience is None else salience[real]

@@ -139,8 +139,10 @@ def packed_relevance(documents: PackedTokens, queries: TokenVectors, scoring: Sc
     basis = matrix = _product(documents.vectors, queries.vectors)  # (t, Q·N)
     if documents.keys is not None:
         basis = _product(documents.keys, queries.keys)
-    if type(scoring.alignment).allowed is not Selection.allowed:  # not just every real token
-        basis = basis.masked_fill(~_allowed(documents, queries, scoring.alignment), -torch.inf)
+    alignment = scoring.alignment
+    assert isinstance(alignment, Selection)
+    if type(alignment).allowed is not Selection.allowed:  # not just every real token
+        basis = basis.masked_fill(~_allowed(documents, queries, alignment), -torch.inf)
     needs_choice = documents.keys is not None or documents.salience is not None
     best, chosen = segment_max(basis, documents.counts, needs_choice)  # (D, Q·N)
     weights = (best > -torch.inf) * queries.mask.flatten().float()

@@ -42,7 +42,8 @@ class TokenNeighbours:
         """
         self.store, self.keep, self.folder = store, keep, store.directory / FOLDER
         self.rows = _kept_rows(store, keep)
-        self._lists = self._settings = None
+        self._lists: Any = None  # a faiss index
+        self._settings: dict[str, Any] | None = None
 
     @property
     def size_in_bytes(self) -> int:

@@ -54,8 +54,8 @@ class Column(NamedTuple):
 
 def columns_of(header: Header) -> dict[str, Column]:
     """The files `NAME.bin` of a store and how they are stored, by its header."""
-    rows = dict.fromkeys(_DTYPES, header["tokens"]) | {"counts": len(header["document_ids"])}
-    columns = {name: Column(dtype, 0, rows[name]) for name, dtype in _DTYPES.items()}
+    columns = {name: Column(dtype, 0, header["tokens"]) for name, dtype in _DTYPES.items()}
+    columns["counts"] = Column(_DTYPES["counts"], 0, len(header["document_ids"]))
     if not header["salience"]:
         del columns["salience"]
     for name, size in header["sizes"].items():

@@ -169,7 +169,7 @@ def _append(
 def _continued(known: Checksum | None, array: np.ndarray) -> Checksum:
     """The checksum of a file to which these rows were added."""
     known = known or {"bytes": 0, "crc32": 0}
-    crc = zlib.crc32(memoryview(array.reshape(-1)).cast("B"), known["crc32"])
+    crc = zlib.crc32(array.reshape(-1).data.cast("B"), known["crc32"])
     return {"bytes": known["bytes"] + array.nbytes, "crc32": crc}
 
 
@@ -225,7 +225,7 @@ def _quantise(store: TokenStore, n_bytes: int, seed: int, written: _Progress) ->
 
 
 def _write(file: BinaryIO, array: np.ndarray) -> None:
-    rest = memoryview(array.reshape(-1)).cast("B")
+    rest = array.reshape(-1).data.cast("B")
     while len(rest):  # an unbuffered file may take less than all
         rest = rest[file.write(rest) :]
 
