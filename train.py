@@ -1,5 +1,11 @@
 """Train, search, rerank, analyse and log one system on one collection: `python train.py --help`."""
 
+if __name__ == "__main__":  # before the other imports: errors of the command line need none
+    from conf.command import run_command
+
+    run_command("train", "train:main")
+    raise SystemExit
+
 import logging
 import sys
 import time
@@ -25,8 +31,8 @@ from analysis.publish import publish_run
 from analysis.report.report import write_report
 from analysis.run_folder import CHECKPOINT, open_run, read_run, start_run
 from analysis.studies.study import check_study, run_study
-from conf.command import command
-from conf.launch import launch, processes_to_start
+from conf.launch import choose_precision, launch, processes_to_start
+from conf.resolvers import register_resolvers
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.distributed.ranks import join, leave, rank, rank_zero_first
 from gr_mvdr.evaluation.metrics import rank_of
@@ -37,6 +43,7 @@ from gr_mvdr.parts import admitting, build
 from models.base import System
 from models.finished_run import find_weights, take_weights
 
+register_resolvers()  # for who composes a configuration without the command line
 logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
 NOISE = ("LeafSpec", "Total length of `list`", "The number of training batches", "FSDP2-wrapped")
 for message in (f".*{words}.*" for words in NOISE):
@@ -57,6 +64,8 @@ def train(config: DictConfig) -> dict[str, float]:
         ValueError, FileNotFoundError: the user's choices or files are at fault.
     """
     join()
+    if config.trainer.precision == "auto":
+        config.trainer.precision = choose_precision()
     with open_run(config) as (run, missing):
         if missing in ([], ["report.html"]):
             return keep_finished(run, missing)
@@ -180,8 +189,8 @@ def fit(model: System, data: RetrievalDataModule, config: DictConfig, logger: An
     return model.eval().float().to(trainer.strategy.root_device)
 
 
-@command("train")
 def main(config: DictConfig) -> None:
+    """Trains in as many processes as the configuration asks for."""
     try:
         if (processes := processes_to_start(config)) > 1:
             launch(processes)
@@ -190,7 +199,3 @@ def main(config: DictConfig) -> None:
     except KeyboardInterrupt:
         said = "interrupted: the same command with resume=true goes on from the last epoch"
         sys.exit(said if rank() == 0 else 1)
-
-
-if __name__ == "__main__":
-    main()

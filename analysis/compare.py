@@ -1,5 +1,11 @@
 """Compares finished runs: ``python -m analysis.compare runs='[outputs/a,outputs/b]'``."""
 
+if __name__ == "__main__":  # before the other imports: errors of the command line need none
+    from conf.command import run_command
+
+    run_command("compare", "analysis.compare:main")
+    raise SystemExit
+
 import os
 import sys
 from collections.abc import Collection, Iterator, Sequence
@@ -26,7 +32,6 @@ from analysis.comparison.paper import read_paper, write_paper_table
 from analysis.metric_names import group
 from analysis.publish import publish_comparison
 from analysis.tables import Cell, Table
-from conf.command import command
 from gr_mvdr.files.reading import make_printable
 
 COLUMNS_AT_MOST = 6  # systems side by side; more stand one below the other
@@ -36,7 +41,7 @@ PLAIN_WIDTH = 200  # where no terminal says how wide it is
 
 def compare(
     runs: Sequence[Path | str],
-    out: Path | str | None = None,
+    output: Path | str | None = None,
     mixed: bool = False,
     logger: Any = None,
     paper: str | Path | None = None,
@@ -45,7 +50,7 @@ def compare(
 
     Args:
         runs: run folders, or folders that hold some (a sweep's).
-        out: where the files go; by default the folder that holds all the runs.
+        output: where the files go; by default the folder that holds all the runs.
         mixed: show different collections or splits apart instead of refusing them.
         logger: a Lightning logger; if it takes tables and images (wandb's does) they go there.
         paper: a paper's table to set beside ours, as `read_paper` takes it.
@@ -58,7 +63,7 @@ def compare(
     """
     reproduced = None if paper is None else read_paper(paper)
     comparison = compare_runs([Path(run) for run in runs], mixed)
-    folder = Path(out) if out else _common_folder(comparison)
+    folder = Path(output) if output else _common_folder(comparison)
     check_links(folder, WRITTEN)
     papers = [] if reproduced is None else write_paper_table(comparison, reproduced, folder)
     files = write_comparison(comparison, folder, papers)
@@ -127,12 +132,7 @@ def open_logger(config: DictConfig, folder: Path | str = ".") -> Iterator[Any]:
         logger.experiment.finish()
 
 
-@command("compare")
 def main(config: DictConfig) -> None:
     runs = [config.runs] if isinstance(config.runs, str) else list(config.runs)
-    with open_logger(config, config.out or ".") as logger:
-        compare(runs, config.out, config.mixed, logger, config.get("paper"))
-
-
-if __name__ == "__main__":
-    main()
+    with open_logger(config, config.output or ".") as logger:
+        compare(runs, config.output, config.mixed, logger, config.get("paper"))

@@ -1,5 +1,11 @@
 """Writes a finished run as a Hugging Face folder: ``python -m analysis.export run=outputs/…``."""
 
+if __name__ == "__main__":  # before the other imports: errors of the command line need none
+    from conf.command import run_command
+
+    run_command("export", "analysis.export:main")
+    raise SystemExit
+
 from pathlib import Path
 
 import torch
@@ -8,7 +14,6 @@ from omegaconf import DictConfig
 from analysis.model_card import build_model_card
 from analysis.run import restore_run
 from analysis.run_folder import read_run, require_run
-from conf.command import command
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.files.reading import reading
 from gr_mvdr.files.writing import new_folder
@@ -22,7 +27,7 @@ PAIRS, TOLERANCE = 64, 1e-4
 
 
 def export_run(
-    run: Path | str, out: Path | str | None = None, check: bool = False, trust: bool = False
+    run: Path | str, output: Path | str | None = None, check: bool = False, trust: bool = False
 ) -> Path:
     """Writes the model of a run, as it was searched, and its model card.
 
@@ -30,7 +35,7 @@ def export_run(
 
     Args:
         run: the folder of a run of `train.py`.
-        out: the folder to make; None = `export` in the run's.
+        output: the folder to make; None = `export` in the run's.
         check: score pairs of the run with sentence-transformers; another score stops the export.
         trust: whether the run may name classes that are not this library's (docs/security.md).
 
@@ -43,24 +48,24 @@ def export_run(
         ValueError: its system has no T5, this version cannot restore it, or the check fails.
     """
     read = read_run(Path(run))
-    out = Path(out or read.path / "export")
-    if out.exists():
-        raise FileExistsError(f"out={out}: exists, must be a new folder")
+    folder = Path(output or read.path / "export")
+    if folder.exists():
+        raise FileExistsError(f"output={folder}: exists, must be a new folder")
     system, data = restore_run(read.path, read.provenance.get("version", "0.1"), trust)
     check_exportable(type(system))
     if isinstance(system, Docid):
         with reading(f"run={run}: cannot be exported"):  # its scheme may be broken
             system.assign_new(data.documents)
     tokenizer = load_tokenizer(read.path / "tokenizer")
-    with new_folder(out) as folder:
-        write_system(system, tokenizer, folder)
+    with new_folder(folder) as partial:
+        write_system(system, tokenizer, partial)
         card = build_model_card(read, system, tokenizer)
-        (folder / "README.md").write_text(card, encoding="utf-8")
+        (partial / "README.md").write_text(card, encoding="utf-8")
         if check:
-            difference = check_library(folder, system, data)
+            difference = check_library(partial, system, data)
             print(f"sentence-transformers gives the run's scores to {difference:.0e}")
-    print(f"{read.path}: exported, {out}")
-    return out
+    print(f"{read.path}: exported, {folder}")
+    return folder
 
 
 @torch.inference_mode()
@@ -106,10 +111,5 @@ def check_library(folder: Path, system: System, data: RetrievalDataModule) -> fl
     return difference
 
 
-@command("export")
 def main(config: DictConfig) -> None:
-    export_run(require_run(config.run), config.out, config.check, config.trust)
-
-
-if __name__ == "__main__":
-    main()
+    export_run(require_run(config.run), config.output, config.check, config.trust)

@@ -1,5 +1,11 @@
 """Analyses a finished run again, without training: ``python -m analysis.run run=outputs/…``."""
 
+if __name__ == "__main__":  # before the other imports: errors of the command line need none
+    from conf.command import run_command
+
+    run_command("analyse", "analysis.run:main")
+    raise SystemExit
+
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +20,6 @@ from analysis.provenance import VERSION
 from analysis.publish import publish_run
 from analysis.report.report import write_report
 from analysis.run_folder import read_run, require_run
-from conf.command import command
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.files.reading import reading
 from gr_mvdr.files.run_files import check_finite, read_metrics
@@ -114,13 +119,8 @@ def _at_home(settings: dict[str, Any], trust: bool) -> dict[str, Any]:
     return settings
 
 
-@command("analyse")
 def main(config: DictConfig) -> None:
     settings = OmegaConf.to_container(config.analysis, resolve=True)
     run = require_run(config.run)
     logger = instantiate(config.logger) if config.get("logger") else None
     analyse_again(run, settings, list(config.peers), logger, config.trust)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,30 +1,23 @@
 """Ends a sweep with a comparison of its runs, and their studies as one table.
 
-A Hydra callback, named in `conf/`.
+A Hydra callback, named in `conf/`. Hydra makes it before a command line's values are checked, so
+what is heavy is imported when a sweep has ended.
 """
 
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
-from analysis.compare import compare, open_logger
-from analysis.comparison.comparison import Comparison
-from analysis.figures import Gallery, GalleryEntry
-from analysis.run_folder import STUDY, Run
-from analysis.studies.curves import Curves, draw_curves
-from analysis.studies.study import (
-    is_measure,
-    tabulate_study,
-    write_study,
-    write_study_table,
-)
-from analysis.tables import Row, describe_value, read_rows
+if TYPE_CHECKING:
+    from analysis.comparison.comparison import Comparison
+    from analysis.run_folder import Run
+    from analysis.tables import Row
 
 # Columns that every row has anyway, under a name of their own.
 _OWN_COLUMNS = ("model", "seed")
@@ -57,6 +50,8 @@ class CompareRuns(Callback):
         self.choices[Path(config.run).absolute()] = dict(pairs)
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
+        from analysis.compare import compare, open_logger
+
         sweep = Path(config.hydra.sweep.dir)
         # Jobs of a launcher with processes of its own are not seen here: then the folder says.
         runs, folder = list(self.choices) or [sweep], Path(self.out or sweep)
@@ -90,7 +85,7 @@ def _overrides(config: DictConfig) -> list[str]:
 
 
 def write_sweep_study(
-    comparison: Comparison,
+    comparison: "Comparison",
     folder: Path,
     swept: Sequence[str],
     choices: Mapping[Path, Mapping[str, str]],
@@ -112,6 +107,11 @@ def write_sweep_study(
     Raises:
         ValueError: curves that the table cannot give.
     """
+    from analysis.figures import Gallery, GalleryEntry
+    from analysis.run_folder import STUDY
+    from analysis.studies.curves import Curves, draw_curves
+    from analysis.studies.study import tabulate_study, write_study, write_study_table
+
     runs = [(s, run) for s in comparison.sections for group in s.groups for run in group.runs]
     drawings, rows = [Curves(**one) for one in curves], []
     if not drawings and not any((run.path / STUDY).is_file() for _, run in runs):
@@ -133,8 +133,12 @@ def write_sweep_study(
     return [folder / "study.md", *gallery.paths]
 
 
-def read_run_rows(run: Run) -> list[Row]:
+def read_run_rows(run: "Run") -> list["Row"]:
     """The rows of a run's study; without one, a row of its main metrics and costs."""
+    from analysis.run_folder import STUDY
+    from analysis.studies.study import is_measure
+    from analysis.tables import read_rows
+
     table = run.path / STUDY
     if table.is_file():
         return read_rows(table)
@@ -147,13 +151,15 @@ def read_run_rows(run: Run) -> list[Row]:
     return [row]
 
 
-def find_swept_values(run: Run, swept: Sequence[str], choices: Mapping[str, str]) -> Row:
+def find_swept_values(run: "Run", swept: Sequence[str], choices: Mapping[str, str]) -> "Row":
     """What a run chose of each swept key.
 
     Args:
         swept: keys such as "model.dimension", or groups such as "salience".
         choices: of the run's command line, key → value.
     """
+    from analysis.tables import describe_value
+
     row = {}
     for key in (key for key in swept if key not in _OWN_COLUMNS):
         value: Any = None if "@" in key else run.config

@@ -1,16 +1,21 @@
-"""What the entry points share: `python train.py …`, `python -m analysis.run …` and others."""
+"""What the entry points share: `python train.py …`, `python -m analysis.run …` and others.
+
+Nothing heavy is imported before the command line is understood and all values are checked.
+"""
 
 import os
 import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
+from difflib import get_close_matches
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import hydra
 from hydra._internal import utils as internals
+from hydra.core.config_store import ConfigStore
 from hydra.errors import (
     ConfigCompositionException,
     InstantiationException,
@@ -22,40 +27,41 @@ from omegaconf import DictConfig
 from conf.checks import check_values
 from conf.experiments import list_options, prepare_arguments
 from conf.resolvers import register_resolvers
+from conf.rules import RULES
 from gr_mvdr.files.reading import make_printable
 
 CONFIGURATIONS = Path(__file__).parent
 _NO_NAME = re.compile(r"null|true|false|[-+]?[\d.]+", re.IGNORECASE)
+_UNKNOWN_KEY = re.compile(r"Could not override '(?P<key>[^']+)'")
+# Of Hydra's and OmegaConf's messages, what tells the user nothing.
+_NOISE = ("See https://hydra.cc", "Config search path:", "provider=", "full_key:", "object_type=")
 
 
-def command(name: str) -> Callable[[Callable[[DictConfig], None]], Callable[[], None]]:
-    """`hydra.main` of `conf/NAME.yaml`, whose values are checked before the function is called.
+def run_command(name: str, target: str) -> None:
+    """Composes `conf/NAME.yaml` from the command line, checks its values, and calls a function.
 
     What the user got wrong ends the command with status 1 and one line, Hydra's errors included.
 
     Args:
         name: of a configuration that is a file of `conf/`.
+        target: "module:function", which takes the configuration. The module is imported when all
+            values are good: `--help` and errors of the command line wait for no import.
     """
+    module, _, function = target.partition(":")
+
+    @hydra.main(version_base="1.3", config_path=str(CONFIGURATIONS), config_name=name)
+    def job(config: DictConfig) -> None:
+        with report_errors():
+            check_values(config)
+            getattr(import_module(module), function)(config)
 
     register_resolvers()
-
-    def decorate(function: Callable[[DictConfig], None]) -> Callable[[], None]:
-        @hydra.main(version_base="1.3", config_path=str(CONFIGURATIONS), config_name=name)
-        def job(config: DictConfig) -> None:
-            with report_errors():
-                check_values(config)
-                function(config)
-
-        @wraps(function)
-        def main() -> None:
-            with report_errors(), _raised_by_hydra():
-                sys.argv[1:] = prepare_arguments(sys.argv[1:])
-                _check_options(sys.argv[1:])
-                job()
-
-        return main
-
-    return decorate
+    # Hydra copies all experiments for each group that its help lists, and never changes the copies.
+    ConfigStore.__deepcopy__ = lambda store, memo: store
+    with report_errors(), _raised_by_hydra():
+        sys.argv[1:] = prepare_arguments(sys.argv[1:])
+        _check_options(sys.argv[1:])
+        job()
 
 
 def _check_options(arguments: list[str]) -> None:
@@ -84,10 +90,6 @@ def _raised_by_hydra() -> Iterator[None]:
         internals.run_and_report = kept
 
 
-# Of Hydra's and OmegaConf's messages, what tells the user nothing.
-_NOISE = ("See https://hydra.cc", "Config search path:", "provider=", "full_key:", "object_type=")
-
-
 @contextmanager
 def report_errors() -> Iterator[None]:
     """Ends the program with status 1 and ``error: …`` for what messages of this project explain.
@@ -105,18 +107,25 @@ def report_errors() -> Iterator[None]:
     try:
         yield
     except InstantiationException as error:
-        sys.exit(f"error: {make_printable(_line(error.__cause__ or error))}")
+        _exit(error.__cause__ or error)
     except (ConfigCompositionException, OverrideParseException, ValueError, OSError) as error:
-        sys.exit(f"error: {make_printable(_line(error))}")
+        _exit(error)
 
 
-def _line(error: BaseException) -> str:
-    """An exception's message in one line, which names the key or the file."""
+def _exit(error: BaseException) -> NoReturn:
+    sys.exit(f"error: {make_printable(_explain(error))}")
+
+
+def _explain(error: BaseException) -> str:
+    """An exception's message without line breaks, which names the key or the file."""
     if isinstance(error, MissingConfigException) and error.options:
         group, _, option = str(error.missing_cfg_file).rpartition("/")
-        return f"{group}={option}: must be one of {', '.join(error.options)}"
+        close = _did_you_mean(get_close_matches(option, error.options, 2))
+        return f"{group}={option}: must be one of {', '.join(error.options)}{close}"
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}"
+    if unknown := _UNKNOWN_KEY.match(str(error)):
+        return _explain_key(unknown["key"])
     lines = map(str.strip, str(error).splitlines())
     said = " ".join(line for line in lines if line and not line.startswith(_NOISE))
     if isinstance(error, OverrideParseException):
@@ -124,3 +133,33 @@ def _line(error: BaseException) -> str:
     # An interpolation's: OmegaConf tells the key it was found in.
     key = getattr(error, "full_key", None)
     return f"{key}: {said}" if key else said
+
+
+def _explain_key(key: str) -> str:
+    """Of a key that this configuration does not have: which option has it, or what is like it."""
+    group, _, rest = key.partition(".")
+    line = re.compile(rf"\b{re.escape(rest.rpartition('.')[2])}:")
+    files = (CONFIGURATIONS / group).glob("*.yaml")
+    having = sorted(file.stem for file in files if line.search(file.read_text(encoding="utf-8")))
+    typed = next((word for word in sys.argv[1:] if word.startswith(f"{key}=")), key)
+    if rest and having:
+        return f"{typed}: not a key of the chosen {group}, {group}={' or '.join(having)} has it"
+    return f"{typed}: no such key{_did_you_mean(find_similar_keys(key)) or f', +{key}=… adds it'}"
+
+
+def find_similar_keys(key: str) -> list[str]:
+    """Keys and groups that somebody may have meant: `data.path` for `path`, `model` for `modle`."""
+    known = [known for known in RULES if "*" not in known]
+    groups = {path.name for path in CONFIGURATIONS.iterdir() if path.is_dir()}
+    known += sorted(groups - set(known))
+    ends = {name: name.rpartition(".")[2] for name in known}
+    tail = key.rpartition(".")[2]
+    if same := [name for name in known if ends[name] == tail]:
+        return sorted(same, key=lambda name: (name.count("."), name))[:2]
+    close = get_close_matches(key, known, 2, 0.8)
+    like = get_close_matches(tail, list(ends.values()), 1, 0.8)
+    return close or [name for name in known if ends[name] in like][:2]
+
+
+def _did_you_mean(names: list[str]) -> str:
+    return f", did you mean {' or '.join(names)}?" if names else ""

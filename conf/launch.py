@@ -21,6 +21,15 @@ TRAIN = Path(__file__).parents[1] / "train.py"
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
+def choose_precision() -> str:
+    """bf16-mixed on hardware that multiplies in bf16, else 32-true (emulated bf16 is slow)."""
+    if torch.cuda.is_available():
+        return "bf16-mixed" if torch.cuda.is_bf16_supported() else "32-true"
+    flags = Path("/proc/cpuinfo")
+    fast = flags.is_file() and any(f in flags.read_text() for f in ("avx512_bf16", "amx_bf16"))
+    return "bf16-mixed" if fast else "32-true"
+
+
 def processes_to_start(config: DictConfig) -> int:
     """How many processes this job has to start; 1: none, it trains by itself.
 

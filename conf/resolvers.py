@@ -1,5 +1,4 @@
-"""What configurations compute, `${NAME:…}`: run_name, auto_precision, wandb_offline, one_of,
-pretrained."""
+"""What configurations compute, `${NAME:…}`: run_name, wandb_offline, one_of, pretrained."""
 
 import hashlib
 import netrc
@@ -7,7 +6,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import torch
 from omegaconf import DictConfig, OmegaConf
 
 # Overrides that say where or how a run is made, not what is run.
@@ -17,7 +15,6 @@ _CIRCUMSTANCES = ("resume", "output", "name", "run", "logger")
 def register_resolvers() -> None:
     """Makes the resolvers known to OmegaConf."""
     OmegaConf.register_new_resolver("run_name", run_name, replace=True)
-    OmegaConf.register_new_resolver("auto_precision", auto_precision, replace=True)
     OmegaConf.register_new_resolver("wandb_offline", wandb_offline, replace=True)
     OmegaConf.register_new_resolver("one_of", one_of, replace=True)
     OmegaConf.register_new_resolver("pretrained", pretrained, replace=True)
@@ -39,15 +36,6 @@ def run_name(model: str, data: str, overrides: list[str]) -> str:
     if asked:
         name.append(hashlib.sha256(str(sorted(asked.items())).encode()).hexdigest()[:6])
     return "-".join(name)
-
-
-def auto_precision() -> str:
-    """bf16-mixed on hardware that multiplies in bf16, else 32-true (emulated bf16 is slow)."""
-    if torch.cuda.is_available():
-        return "bf16-mixed" if torch.cuda.is_bf16_supported() else "32-true"
-    flags = Path("/proc/cpuinfo")
-    fast = flags.is_file() and any(f in flags.read_text() for f in ("avx512_bf16", "amx_bf16"))
-    return "bf16-mixed" if fast else "32-true"
 
 
 def one_of(value: str, *options: str) -> bool:

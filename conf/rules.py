@@ -45,7 +45,7 @@ Metric = _described(str, is_metric, f"{', '.join(KINDS)} @ a rank, such as recal
 Devices = _described(str, _counts_devices, "numbers of devices such as 0,1")
 Direction = Literal["query_to_document", "document_to_query"]
 Precision = Literal[
-    *("32-true", "16-mixed", "bf16-mixed", "16-true", "bf16-true", "64-true"),
+    *("auto", "32-true", "16-mixed", "bf16-mixed", "16-true", "bf16-true", "64-true"),
     *("32", "16", "bf16", "64", 32, 16, 64),
 ]
 Imputation = Literal["last", "zero", "mean", "none"] | float
@@ -72,7 +72,7 @@ RULES: dict[str, Any] = {
     "document_length": Length,
     "retrieval_depth": Size,
     "resume": bool,
-    "output": Text,
+    "output": Text | None,
     "experiments": Text,
     "name": Text | int | None,
     "run": Text | None,
@@ -94,7 +94,6 @@ RULES: dict[str, Any] = {
     # The other commands.
     "runs": Splits,
     "peers": list[Text],
-    "out": Text | None,
     "mixed": bool,
     "check": bool,
     "trust": bool,

@@ -1,5 +1,11 @@
 """Builds a collection without training: ``python -m data_modules.build data=… data.path=…``."""
 
+if __name__ == "__main__":  # before the other imports: errors of the command line need none
+    from conf.command import run_command
+
+    run_command("build", "data_modules.build:main")
+    raise SystemExit
+
 import json
 import sys
 import time
@@ -12,7 +18,6 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 from rich.console import Console
 
-from conf.command import command
 from data_modules.collection import Collection
 from data_modules.store import MANIFEST
 
@@ -67,13 +72,8 @@ def _state(collection: Collection, started: float) -> str:
     return f"{'built' if made >= started else 'reused, built before'}: {collection.folder}"
 
 
-@command("build")
 def main(config: DictConfig) -> None:
     try:
         build(config)
     except KeyboardInterrupt:
         sys.exit("interrupted: nothing is left behind")
-
-
-if __name__ == "__main__":
-    main()

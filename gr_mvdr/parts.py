@@ -23,7 +23,7 @@ from gr_mvdr.files.reading import show
 
 TARGET = "_target_"
 _HOUSE = Path(__file__).parents[1]
-_ROOMS = ("gr_mvdr", "data_modules", "models", "analysis")
+ROOMS = ("gr_mvdr", "data_modules", "models", "analysis")
 
 Target = TypeVar("Target", bound=Callable[..., Any])
 
@@ -72,7 +72,8 @@ def build(kind: str, settings: Mapping[str, Any], *arguments: Any, **named: Any)
         raise ValueError(f"{kind}={show(settings)}: must be a group of keys with {TARGET}")
     target = find_part(kind, settings[TARGET])
     options = {name: value for name, value in settings.items() if name != TARGET}
-    check_arguments(kind, target, options, [*_positional(target, len(arguments)), *named])
+    signature = inspect_signature(target)
+    check_options(kind, signature, options, [*list(signature.types)[: len(arguments)], *named])
     for name, nested in _nested(target).items():
         if name in options:
             options[name] = _built(nested, options[name])
@@ -113,7 +114,7 @@ def _of_the_house(path: str) -> Any:
     """What a module of this library calls by that name; None if there is no such module or name."""
     module, _, name = path.rpartition(".")
     words = module.split(".")
-    if words[0] not in _ROOMS or not all(word.isidentifier() for word in words):
+    if words[0] not in ROOMS or not all(word.isidentifier() for word in words):
         return None
     if not _HOUSE.joinpath(*words).with_suffix(".py").is_file():
         return None
@@ -170,17 +171,31 @@ _SIMPLE = (int, float, bool, str, type(None))
 _CONTAINERS = {dict: dict, list: (list, tuple), tuple: (list, tuple), Sequence: (list, tuple)}
 
 
-def check_arguments(
-    key: str,
-    target: Callable[..., Any],
-    options: Mapping[str, Any],
-    given: Collection[str] | None = None,
+@dataclass(frozen=True)
+class Signature:
+    """What can be passed to a class or function by name.
+
+    Attributes:
+        name: of the class or function.
+        types: parameter → its declared type, `Any` where it has none.
+        required: the parameters without a default.
+        open_ended: any other name is taken, too.
+    """
+
+    name: str
+    types: Mapping[str, Any]
+    required: Collection[str] = ()
+    open_ended: bool = False
+
+
+def check_options(
+    key: str, signature: Signature, options: Mapping[str, Any], given: Collection[str] | None = None
 ) -> None:
     """Refuses options that a class or function does not take.
 
     Args:
         key: of the options in the configuration, such as "model.alignment".
-        target: what will be called with them.
+        signature: of what will be called with them.
         options: name → value.
         given: names of the arguments that the caller gives himself; None = not known, so that
             nothing can be said to be missing.
@@ -188,67 +203,51 @@ def check_arguments(
     Raises:
         ValueError: names the key, the rule and the value.
     """
-    known, open_ended = _parameters(target)
-    hints = _hints(target)
+    own = [name for name in signature.types if name not in (given or ())]
     for name, value in options.items():
-        if (name not in known and not open_ended) or name in (given or ()):
-            others = ", ".join(sorted(known.keys() - set(given or ())))
-            rule = (
-                f"must be one of {others}"
-                if others
-                else f"must be absent, as {target.__name__} has no keys"
-            )
+        if name in (given or ()) or not (name in own or signature.open_ended):
+            rule = f"must be one of {', '.join(sorted(own))}"
+            rule = rule if own else f"must be absent, as {signature.name} has no keys"
             raise ValueError(f"{key}.{name}={show(value)}: {rule}")
-        if not fits_type(value, hints.get(name, Any)):
-            raise ValueError(f"{key}.{name}={show(value)}: must be {describe_type(hints[name])}")
+        if not fits_type(value, kind := signature.types.get(name, Any)):
+            raise ValueError(f"{key}.{name}={show(value)}: must be {describe_type(kind)}")
     if given is not None:
-        for name, parameter in known.items():
-            if parameter.default is parameter.empty and name not in {*options, *given}:
-                raise ValueError(f"{key}.{name}=…: must be given, {target.__name__} needs it")
+        for name in own:
+            if name in signature.required and name not in options:
+                raise ValueError(f"{key}.{name}=…: must be given, {signature.name} needs it")
 
 
-def _parameters(target: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter], bool]:
-    """Name → parameter, and whether any other name is taken, too.
+def inspect_signature(target: Callable[..., Any]) -> Signature:
+    """The signature of an imported class or function.
 
     A subclass that passes **options on takes its parents' arguments as well.
     """
-    found: dict[str, inspect.Parameter] = {}
-    for function in _functions(target):
+    functions: list[Any] = [target]
+    if is_class := isclass(target):
+        own = map(vars, target.__mro__[:-1])
+        functions = [names["__init__"] for names in own if "__init__" in names]
+    types: dict[str, Any] = {}
+    required = set()
+    for function in functions:
         try:
-            own = list(inspect.signature(function).parameters.values())
+            parameters = list(inspect.signature(function).parameters.values())[is_class:]
         except ValueError:  # some of C's functions have none
-            return found, True
-        own = own[inspect.isclass(target) :]
-        for parameter in own:
-            if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
-                found.setdefault(parameter.name, parameter)
-        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in own):
-            return found, False
-    parents = target.__mro__[:-1] if inspect.isclass(target) else ()
-    return found, bool(_functions(target)) or any("__new__" in vars(base) for base in parents)
+            return Signature(target.__name__, types, required, open_ended=True)
+        hints = _hints(function)
+        named = [p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+        required |= {p.name for p in named if p.default is p.empty and p.name not in types}
+        types |= {p.name: hints.get(p.name, Any) for p in named if p.name not in types}
+        if all(p.kind is not p.VAR_KEYWORD for p in parameters):
+            return Signature(target.__name__, types, required)
+    made = is_class and any("__new__" in vars(base) for base in target.__mro__[:-1])
+    return Signature(target.__name__, types, required, open_ended=bool(functions) or made)
 
 
-def _functions(target: Callable[..., Any]) -> list[Callable[..., Any]]:
-    """A function itself; of a class each `__init__` that it and its parents have."""
-    if not inspect.isclass(target):
-        return [target]
-    parents = (base for base in target.__mro__ if base is not object)
-    return [base.__init__ for base in parents if "__init__" in vars(base)]
-
-
-def _positional(target: Callable[..., Any], count: int) -> list[str]:
-    """The names of the first arguments."""
-    return list(_parameters(target)[0])[:count]
-
-
-def _hints(target: Callable[..., Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for function in _functions(target):
-        try:
-            found = get_type_hints(function) | found
-        except (NameError, TypeError):
-            continue
-    return found
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return get_type_hints(function)
+    except (NameError, TypeError):
+        return {}
 
 
 def fits_type(value: Any, hint: Any) -> bool:

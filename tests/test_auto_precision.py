@@ -7,7 +7,7 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 
-from conf import resolvers
+from conf import launch
 from train import train
 
 CONF = Path(__file__).parents[1] / "conf"
@@ -24,7 +24,7 @@ def machine(tmp_path, monkeypatch):
         file = tmp_path / "cpuinfo"
         if flags is not None:
             file.write_text(f"flags : fpu {flags} sse\n")
-        monkeypatch.setattr(resolvers, "Path", lambda path: file)
+        monkeypatch.setattr(launch, "Path", lambda path: file)
 
     return with_flags
 
@@ -32,7 +32,7 @@ def machine(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("flags", "precision"), [*FLAGS.items(), (None, "32-true")])
 def test_the_cpu_decides(machine, flags, precision):
     machine(flags)
-    assert resolvers.auto_precision() == precision
+    assert launch.choose_precision() == precision
 
 
 @pytest.mark.parametrize("flags", ["avx2", "amx_bf16"])

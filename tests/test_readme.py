@@ -85,7 +85,7 @@ def test_a_sweep_ends_with_a_comparison_and_runs_compare_again(tmp_path):
     runs = sorted(path.parent for path in tmp_path.glob("*/metrics.json"))
     assert len(runs) == 2
     out = tmp_path / "again"
-    run("-m", "analysis.compare", f"runs=[{runs[0]},{runs[1]}]", f"out={out}")
+    run("-m", "analysis.compare", f"runs=[{runs[0]},{runs[1]}]", f"output={out}")
     for name in ("comparison.csv", "comparison.md", "comparison.html"):
         assert (out / name).read_text() == (tmp_path / name).read_text()
     small = ["analysis.pairs=4", "analysis.sample_pairs=2", "analysis.queries=2"]

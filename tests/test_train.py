@@ -352,11 +352,11 @@ def test_titles_are_asked_for_where_documents_have_none(tmp_path, capsys, monkey
 
 def exit_message(overrides, capsys, monkeypatch) -> str:
     """What `python train.py …` says before it exits with 1."""
-    from train import main
+    from conf.command import run_command
 
     monkeypatch.setattr(sys, "argv", ["train.py", *overrides])
     with pytest.raises(SystemExit) as raised:
-        main()
+        run_command("train", "train:main")
     said = capsys.readouterr().err
     code = raised.value.code
     assert code not in (0, None)

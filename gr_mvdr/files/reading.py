@@ -9,13 +9,12 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 import yaml
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Far above any configuration of this library; a file beyond them is made to exhaust a reader.
 _BYTES, _DEPTH, _VALUES = 2**23, 40, 200_000
@@ -104,6 +103,8 @@ def read_checkpoint(file: Path) -> dict[str, Any]:
         raise FileNotFoundError(f"{file}: no such file")
     if not zipfile.is_zipfile(file):
         raise ValueError(f"{file}: is cut short or damaged, must be a whole checkpoint")
+    import torch
+
     try:
         found = torch.load(file, map_location="cpu", weights_only=True)
     except OSError:
@@ -116,13 +117,13 @@ def read_checkpoint(file: Path) -> dict[str, Any]:
     if not isinstance(found, dict) or not isinstance(found.get("state_dict"), Mapping):
         raise ValueError(f"{file}: must be a checkpoint with a state_dict")
     for name, value in found["state_dict"].items():
-        if isinstance(value, Tensor) and value.layout is not torch.strided:
+        if isinstance(value, torch.Tensor) and value.layout is not torch.strided:
             raise ValueError(f"{file}: {name}: must be a plain tensor")
     _checked(f"{file}: hyper_parameters", found.setdefault("hyper_parameters", {}))
     return found
 
 
-def read_tensors(file: Path) -> dict[str, Tensor]:
+def read_tensors(file: Path) -> dict[str, "Tensor"]:
     """The tensors of a safetensors file.
 
     Raises:
@@ -130,6 +131,9 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
     """
     if not file.is_file():
         raise FileNotFoundError(f"{file}: no such file")
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
     try:
         return load_file(file)
     except (SafetensorError, ValueError, KeyError, RuntimeError, TypeError) as error:

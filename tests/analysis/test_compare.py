@@ -9,10 +9,11 @@ import pytest
 from omegaconf import OmegaConf
 
 from analysis import metric_names
-from analysis.compare import compare, main
+from analysis.compare import compare
 from analysis.comparison.comparison import compare_runs, summarise_section, tabulate_section
 from analysis.metric_names import Statistic
 from analysis.sweep import CompareRuns
+from conf.command import run_command
 from gr_mvdr.evaluation.metrics import METRICS
 
 ROOT = Path(__file__).parents[2]
@@ -376,9 +377,9 @@ def test_a_summary_shows_a_searchs_headlines_or_all_that_was_asked_for():
 
 
 def test_the_command_prints_the_table(sweep, tmp_path, monkeypatch, capsys):
-    arguments = [f"runs=[{sweep}/0,{sweep}/1,{sweep}/10]", f"out={tmp_path}/out"]
+    arguments = [f"runs=[{sweep}/0,{sweep}/1,{sweep}/10]", f"output={tmp_path}/out"]
     monkeypatch.setattr(sys, "argv", ["compare", *arguments])
-    main()
+    run_command("compare", "analysis.compare:main")
     out = capsys.readouterr().out
     assert "0.600 ± 0.141" in out and f"{tmp_path}/out/comparison.html" in out
 

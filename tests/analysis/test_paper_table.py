@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from analysis.compare import compare, main
+from analysis.compare import compare
 from analysis.comparison.comparison import compare_runs
 from analysis.comparison.paper import (
     Paper,
@@ -20,6 +20,7 @@ from analysis.comparison.significance import JudgedQueries
 from analysis.evaluation import evaluate_retrieval
 from analysis.run_folder import read_run
 from analysis.sweep import CompareRuns
+from conf.command import run_command
 from gr_mvdr.evaluation.metrics import evaluate
 from gr_mvdr.evaluation.ranking import Ranking, read_qrels, write_qrels
 from gr_mvdr.evaluation.significance import randomisation_test
@@ -321,15 +322,15 @@ def test_tables_5_and_8_are_the_papers(name, collection, numbers):
 
 
 def test_a_comparison_prints_the_paper_beside_ours(sweep, tmp_path, monkeypatch, capsys):
-    arguments = [f"runs=[{sweep}]", f"out={tmp_path}/out", "paper=table6"]
+    arguments = [f"runs=[{sweep}]", f"output={tmp_path}/out", "paper=table6"]
     monkeypatch.setattr(sys, "argv", ["compare", *arguments])
-    main()
+    run_command("compare", "analysis.compare:main")
     out = capsys.readouterr().out
     assert "Table 6 of gr_as_mvdr (NQ320k) beside ours" in out and "37.5 ± 17.7" in out
     assert "T5-GENRE-NP: no run here." in out
     assert (tmp_path / "out/paper_table.md").is_file()
     monkeypatch.setattr(sys, "argv", ["compare", *arguments[:2]])
-    main()
+    run_command("compare", "analysis.compare:main")
     assert "Table 6" not in capsys.readouterr().out
 
 

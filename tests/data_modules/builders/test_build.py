@@ -5,7 +5,8 @@ import sys
 import datasets
 import pytest
 
-from data_modules.build import build, main
+from conf.command import run_command
+from data_modules.build import build
 from tests.data_modules.builders.conftest import MINIATURES
 from tests.runs import NO_ANALYSIS, compose_config
 from train import train
@@ -63,7 +64,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing(tmp_path, monkeypatch, capsys)
     command = ["build", "data=nq320k", RAW, f"data.store={tmp_path}/store"]
     monkeypatch.setattr(sys, "argv", command)
     with pytest.raises(SystemExit) as ended:
-        main()
+        run_command("build", "data_modules.build:main")
     message = "error: nq320k: expected 109,739 titles, found 27; the last before they end is"
     said = (capsys.readouterr().err or str(ended.value)).strip()
     assert said.startswith(message) and said.count("\n") == 0
