@@ -32,7 +32,7 @@ def random_documents(seed, vocabulary, n_documents=7, longest=18):
 
 @pytest.mark.parametrize(
     ("vocabulary", "depth"),
-    [(2, 16), (3, 4), (30, 16), (60_000, 16), (250_000, 5), (2**32 - 1, 16)],
+    [(2, 16), (3, 4), (60_000, 16), (250_000, 5), (2**32 - 1, 16)],
 )
 def test_equals_a_table_of_all_ngrams(vocabulary, depth):
     documents = random_documents(vocabulary, vocabulary)
@@ -61,7 +61,7 @@ def test_suffixes_are_ordered_by_their_first_tokens_and_then_by_place(vocabulary
     assert index.suffixes.tolist() == sorted(places, key=lambda place: (first_tokens(place), place))
 
 
-@pytest.mark.parametrize("vocabulary", [2, 5, 40])
+@pytest.mark.parametrize("vocabulary", [2, 40])
 def test_expanding_all_prefixes_at_once_visits_exactly_the_ngrams(vocabulary):
     documents = random_documents(vocabulary, vocabulary)
     table = all_ngrams(documents, 16)

@@ -160,9 +160,8 @@ def by_hand(folder, text, length):
     return (mean / mean.norm()).numpy()
 
 
-@pytest.mark.parametrize("batch_size", [1, 4])
-def test_a_hub_encoder_gives_the_mean_over_real_tokens(folder, batch_size):
-    found = HuggingFaceEncoder(str(folder), 7, batch_size).transform(table())
+def test_a_hub_encoder_gives_the_mean_over_real_tokens(folder):
+    found = HuggingFaceEncoder(str(folder), 7, batch_size=4).transform(table())
     assert found.shape == (6, 16) and found.dtype == np.float32
     for text, vector in zip(TEXTS, found, strict=True):
         assert np.allclose(vector, by_hand(folder, text, 7), atol=1e-5)
