@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import datasets
@@ -36,7 +37,7 @@ def settings(*overrides):
 def runs(tmp_path_factory):
     """Runs that were trained without an analysis."""
     folder = tmp_path_factory.mktemp("runs")
-    cache, datasets.config.HF_DATASETS_CACHE = datasets.config.HF_DATASETS_CACHE, folder / "cache"
+    before, datasets.config.HF_DATASETS_CACHE = datasets.config.HF_DATASETS_CACHE, folder / "cache"
     options = ["experiment=smoke", "analysis=none", "analysis.pairs=0", "analysis.curve_pairs=0"]
     options += ["logger=none", "data.n_documents=50"]
     for model in ("t5_colbert", "t5_seal", "genre_np_async", "bm25"):
@@ -45,7 +46,7 @@ def runs(tmp_path_factory):
             config = compose("train", [*options, *where])
         train(config)
     yield folder
-    datasets.config.HF_DATASETS_CACHE = cache
+    datasets.config.HF_DATASETS_CACHE = before
 
 
 @pytest.fixture
@@ -54,16 +55,26 @@ def run(runs, tmp_path):
     return lambda model: Path(shutil.copytree(runs / model, tmp_path / model))
 
 
+@pytest.fixture(scope="module")
+def analysed(runs, tmp_path_factory):
+    """A copy of a run that was analysed once, and its metrics."""
+
+    @cache
+    def make(model):
+        folder = shutil.copytree(runs / model, tmp_path_factory.mktemp("analysed") / model)
+        assert not (folder / "alignments").exists()
+        return folder, analyse_again(folder, settings())
+
+    return make
+
+
 @pytest.mark.parametrize("model", ["t5_colbert", "t5_seal", "genre_np_async", "bm25"])
-def test_an_old_run_is_analysed_without_training(run, model):
-    folder = run(model)
-    before = json.loads((folder / "metrics.json").read_text())
-    assert not (folder / "alignments").exists()
-    found = analyse_again(folder, settings())
+def test_an_old_run_is_analysed_without_training(runs, analysed, model):
+    folder, found = analysed(model)
+    before = json.loads((runs / model / "metrics.json").read_text())
     assert json.loads((folder / "metrics.json").read_text()) == found
-    assert {key: found[key] for key in before if not key.startswith("analysis/")} == {
-        key: value for key, value in before.items() if not key.startswith("analysis/")
-    }
+    kept = {key: value for key, value in before.items() if not key.startswith("analysis/")}
+    assert {key: found[key] for key in kept} == kept
     assert "analysis/exact_match/query_to_document/hard" in found
     store = AlignmentStore(folder / "alignments")
     assert len(store) == 6 and (folder / "report.html").stat().st_size > 10_000
@@ -78,32 +89,27 @@ def test_an_old_run_is_analysed_without_training(run, model):
             assert float(pair.relevance) == pytest.approx(float(pair.score), abs=1e-4)
 
 
-def test_analysing_twice_gives_the_same_and_aligns_once(run, monkeypatch):
-    folder = run("t5_seal")
-    first = analyse_again(folder, settings())
+def test_analysing_twice_gives_the_same_and_aligns_once(analysed, tmp_path):
+    first_folder, first = analysed("t5_seal")
+    folder = Path(shutil.copytree(first_folder, tmp_path / "t5_seal"))
     shard = next((folder / "alignments").glob("shard-*"))
     written = shard.stat().st_mtime_ns
-    timed = ("_ms", "seconds")
     second = analyse_again(folder, settings())
     assert shard.stat().st_mtime_ns == written
     for key, value in first.items():
-        if not any(word in key for word in timed):
+        if not any(word in key for word in ("_ms", "seconds")):
             assert second[key] == pytest.approx(value, abs=1e-6), key
 
 
-def test_analyses_that_are_not_asked_for_keep_their_metrics(run):
-    folder = run("t5_colbert")
-    whole = analyse_again(folder, settings())
+def test_what_is_not_asked_for_stays_and_a_peer_is_shown(analysed, tmp_path):
+    whole_folder, whole = analysed("t5_seal")
+    folder = Path(shutil.copytree(whole_folder, tmp_path / "t5_seal"))
     only = {"exact_match": {"_target_": "analysis.exact_match.ExactMatch"}}
-    part = analyse_again(folder, settings() | {"questions": only})
+    assert "T5-ColBERT" not in (folder / "report.html").read_text()
+    peer, _ = analysed("t5_colbert")
+    part = analyse_again(folder, settings() | {"questions": only}, peers=[peer])
     assert part.keys() == whole.keys()
-
-
-def test_a_peer_is_shown_beside_the_run(run):
-    colbert, seal = run("t5_colbert"), run("t5_seal")
-    analyse_again(colbert, settings())
-    analyse_again(seal, settings(), peers=[colbert])
-    assert "T5-ColBERT" in (seal / "report.html").read_text()
+    assert "T5-ColBERT" in (folder / "report.html").read_text()
 
 
 def test_what_cannot_be_analysed_is_named(run, tmp_path):
