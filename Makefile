@@ -5,7 +5,7 @@ PIP := $(RUN) -m pip install --quiet --no-input --disable-pip-version-check -c c
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-slow test-other-cpu lint format bench clean
+.PHONY: help venv demo demo-full test test-slow test-other-cpu lint format bench clean
 
 help: ## show this list
 	@echo "make TARGET [PYTHON=python3.12]   (any Python from 3.11; every target installs what it needs)"
@@ -25,8 +25,16 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(PIP) -e '.[dev]'
 	@touch $@
 
+DEMO := $(RUN) train.py -m model=bm25,t5_colbert,t5_seal resume=true
+
 demo: $(INSTALLED) ## train, search and compare BM25, T5-ColBERT and T5-SEAL on generated text
-	$(RUN) train.py -m model=bm25,t5_colbert,t5_seal experiment=demo resume=true
+	$(DEMO) experiment=demo
+	@echo "Next: open outputs/demo/comparison.html, or the report.html of one of its runs;"
+	@echo "      your own texts: .venv/bin/python train.py model=t5_colbert data=files data.path=FOLDER"
+	@echo "      every group and key: .venv/bin/python train.py --help; the same in full: make demo-full"
+
+demo-full: $(INSTALLED) ## the same on 500 documents with every system's default training: a quarter of an hour
+	$(DEMO) experiment=demo_full
 
 PYTEST := $(RUN) -m pytest -q -n auto --dist worksteal
 # The kernels of a CPU without AVX-512 and bf16, sums in another order, tests in another order.

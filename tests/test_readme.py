@@ -14,7 +14,7 @@ from conf.experiments import prepare_arguments
 from train import train
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text()
+README = (ROOT / "README.md").read_text().replace("FOLDER", "tests/fixtures/small_collection")
 COMMANDS = re.findall(r"^    (python (?:train\.py|-m analysis\.compare)[^#\n]*)", README, re.M)
 TRAIN = [
     prepare_arguments(shlex.split(command)[2:]) for command in COMMANDS if "train.py" in command
@@ -34,8 +34,27 @@ def is_run(arguments: list[str]) -> bool:
     return "--help" not in arguments
 
 
-def test_the_readme_shows_commands():
+def test_the_readme_is_a_page_that_shows_commands():
+    assert len(README.encode()) <= 8192
     assert len(TRAIN) >= 4 and any("-m" in arguments for arguments in TRAIN)
+
+
+def test_every_file_that_a_document_names_is_there():
+    for document in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
+        text = document.read_text()
+        links = re.findall(r"\]\(([^)#:]+)[^):]*\)", text)
+        missing = [link for link in links if not (document.parent / link).exists()]
+        paths = re.findall(
+            r"`((?:gr_mvdr|models|data_modules|analysis|conf|tests|docs)/[^`*…]*)`", text
+        )
+        missing += [path for path in paths if not (ROOT / path).exists()]
+        assert not missing, (document.name, missing)
+
+
+def test_the_python_example_runs(capsys):
+    (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    exec(example, {})
+    assert capsys.readouterr().out == "1.0\n"
 
 
 @pytest.mark.slow  # some of them index a real collection
