@@ -52,8 +52,7 @@ def almanac(
 ) -> Collection:
     """An encyclopaedia of invented people, places, works and events, with questions.
 
-    The same arguments give the same collection. Entries are made one at a time and kept in the
-    cache of ``datasets``: memory does not grow with ``n_documents``.
+    The same arguments give the same collection; memory does not grow with ``n_documents``.
 
     Args:
         n_documents: entries, 50 to 1,000,000.
@@ -72,15 +71,14 @@ def almanac(
     arguments = dict(locals())
     for key, value in arguments.items():
         _check("collection_seed" if key == "seed" else key, value)  # as the config calls it
-    splits = {"train": train_questions, "dev": dev_questions, "test": test_questions}
-    splits["test_unseen"] = unseen_questions
+    counts = train_questions, dev_questions, test_questions, unseen_questions
+    splits = dict(zip(("train", "dev", "test", "test_unseen"), counts, strict=True))
     return Collection(
         name=f"almanac-{n_documents}",
         documents=_table(arguments, "documents", DOCUMENTS, _documents),
         queries=_table(arguments, "queries", QUESTIONS, _queries, splits),
         qrels={
-            split: _table(arguments, f"qrels {split}", JUDGEMENTS, _qrels, split, count)
-            for split, count in splits.items()
+            s: _table(arguments, f"qrels {s}", JUDGEMENTS, _qrels, s, n) for s, n in splits.items()
         },
         sources={key: str(value) for key, value in arguments.items()} | {"generator": _version()},
     )
