@@ -8,8 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-# Overrides that say where or how a run is made, not what is run.
-_CIRCUMSTANCES = ("resume", "output", "name", "run", "logger")
+from gr_mvdr.files.run_files import CIRCUMSTANCES
 
 
 def register_resolvers() -> None:
@@ -31,7 +30,7 @@ def run_name(model: str, data: str, overrides: list[str]) -> str:
     """
     asked = dict(override.split("=", 1) for override in overrides if "=" in override)
     name = [model, Path(asked.get("data.path", data)).name, f"seed{asked.pop('seed', 1)}"]
-    for key in ("model", "data", *_CIRCUMSTANCES):
+    for key in ("model", "data", *CIRCUMSTANCES):
         asked.pop(key, None)
     if asked:
         name.append(hashlib.sha256(str(sorted(asked.items())).encode()).hexdigest()[:6])
