@@ -53,9 +53,10 @@ test-slow: $(INSTALLED) ## run what `make test` leaves out: minutes each
 test-other-cpu: $(INSTALLED) ## run what computes as another CPU does, in random order (SEED=1)
 	$(OTHER_CPU) $(PYTEST) -m 'not slow' -p randomly --randomly-seed=$(SEED) $(NUMERIC)
 
-lint: $(INSTALLED) ## check style and format
+lint: $(INSTALLED) ## check style, format and the types of gr_mvdr
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy
 
 format: $(INSTALLED) ## repair style and format
 	$(RUN) -m ruff check --fix .

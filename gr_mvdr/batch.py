@@ -95,7 +95,7 @@ def append_documents(index: Sequence[int], further: Sequence[int]) -> tuple[list
         The places in `further` of those that are new, and the row in the batch of each of them.
     """
     row_of = {number: row for row, number in enumerate(index)}
-    new = []
+    new: list[int] = []
     for place, number in enumerate(further):
         if number not in row_of:
             row_of[number] = len(index) + len(new)

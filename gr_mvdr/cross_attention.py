@@ -187,9 +187,10 @@ def trace_decoder(
     """
     decoder, windows = head.backbone.decoder, Windows(batch.document_ids.shape[1], window)
     targets = head.labels(batch.document_ids, batch.document_index)
-    rows, sides = windows.split(targets), map(windows.repeat, (queries, batch.query_mask))
+    rows = windows.split(targets)
+    vectors, mask = windows.repeat(queries), windows.repeat(batch.query_mask)
     with _recording(decoder) as (parts, states):
-        output, context = head.decode(*sides, rows, output_attentions=True)
+        output, context = head.decode(vectors, mask, rows, output_attentions=True)
     attentions = output.cross_attentions
     if not attentions or any(attention is None for attention in attentions):
         raise RuntimeError("the decoder returned no cross-attention: eager attention is needed")

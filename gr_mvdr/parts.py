@@ -168,7 +168,12 @@ def find_targets(configuration: Any) -> Iterator[str]:
 
 
 _SIMPLE = (int, float, bool, str, type(None))
-_CONTAINERS = {dict: dict, list: (list, tuple), tuple: (list, tuple), Sequence: (list, tuple)}
+_CONTAINERS: dict[Any, Any] = {
+    dict: dict,
+    list: (list, tuple),
+    tuple: (list, tuple),
+    Sequence: (list, tuple),
+}
 
 
 @dataclass(frozen=True)
@@ -217,7 +222,7 @@ def check_options(
                 raise ValueError(f"{key}.{name}=…: must be given, {signature.name} needs it")
 
 
-def inspect_signature(target: Callable[..., Any]) -> Signature:
+def inspect_signature(target: Any) -> Signature:
     """The signature of an imported class or function.
 
     A subclass that passes **options on takes its parents' arguments as well.
@@ -227,7 +232,7 @@ def inspect_signature(target: Callable[..., Any]) -> Signature:
         own = map(vars, target.__mro__[:-1])
         functions = [names["__init__"] for names in own if "__init__" in names]
     types: dict[str, Any] = {}
-    required = set()
+    required: set[str] = set()
     for function in functions:
         try:
             parameters = list(inspect.signature(function).parameters.values())[is_class:]

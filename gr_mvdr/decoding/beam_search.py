@@ -212,8 +212,8 @@ class _Beams:
         final = _concatenate([*self.final, self.live], self.length)
         final = final[final.log_probs.argsort(descending=True, stable=True)]
         candidates = _concatenate(self.candidates, self.length)
-        parts = (part[part.query.argsort(stable=True)] for part in (final, candidates))
-        return BeamSearchResult(*parts, first_log_probs)
+        final, candidates = (part[part.query.argsort(stable=True)] for part in (final, candidates))
+        return BeamSearchResult(final, candidates, first_log_probs)
 
 
 def _scores(live: Hypotheses, log_probs: Tensor, successors: Successors) -> Tensor:
@@ -292,7 +292,8 @@ class DecodingStep:
         """
         self.head, self.queries, self.mask = head, queries, query_mask
         self.cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
-        self.inputs = self.scores = None
+        self.inputs: Any = None
+        self.scores: Any = None
 
     def __call__(self, tokens: Tensor, parents: Tensor) -> Tensor:
         return self.head.by_token(self.row_scores(tokens, parents))

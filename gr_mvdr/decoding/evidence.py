@@ -75,7 +75,7 @@ def score_documents(
     first = np.asarray(() if unigram_log_probs is None else unigram_log_probs, np.float64)
     excluded = {*options.special_ids, *(ngram[0] for ngram in log_probs if len(ngram) == 1)}
     unigrams = weigh_unigrams(index, first, excluded, options)
-    added = {}
+    added: dict[tuple[int, ...], float] = {}
     if options.add_best_unigrams_to_ngrams:
         best = np.argsort(-unigrams, kind="stable")[: len(log_probs)].tolist()
         added = {(token,): unigrams[token] for token in best}

@@ -235,7 +235,7 @@ def _check_arrays(path: Path, arrays: dict[str, np.ndarray], depth: int) -> None
     ended = ended and np.count_nonzero(text == terminator) == documents
     check(ended, path / "text.npy", "every document must end, once")
     fits = suffixes.dtype == np.int32 and suffixes.shape == (len(text) - documents,)
-    fits = fits and len(suffixes) and suffixes.min() >= 0 and suffixes.max() < len(text)
+    fits = fits and len(suffixes) > 0 and suffixes.min() >= 0 and suffixes.max() < len(text)
     check(fits, path / "suffixes.npy", "must hold a place in the text for every token")
     check((text[suffixes] != terminator).all(), path / "suffixes.npy", "points at an end")
     fits = shared.dtype == np.uint8 and shared.shape == suffixes.shape and shared.max() <= depth

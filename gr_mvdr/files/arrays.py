@@ -43,7 +43,7 @@ class _Stream:
         self.write = file.write
 
 
-def check(holds: bool | np.bool_, path: str | Path, rule: str) -> None:
+def check(holds: Any, path: str | Path, rule: str) -> None:
     """Raises ValueError, which names the file or folder, unless what was read from it holds."""
     if not holds:
         raise ValueError(f"{path}: is damaged, {rule}")
