@@ -86,19 +86,16 @@ class LearnedSalience(Salience):
             size: d, of the token vectors.
             gate: "lp": λ is the relaxed top-k of ⌈α·m⌉ tokens (Eq. 4). "hard": 1 at those tokens.
                 "relu": 1 everywhere. "l1": as "relu", with a penalty on u.
-            sparsity: α, of "lp" and "hard".
+            sparsity: α, of "lp" and "hard"; l1: the penalty's coefficient, of "l1".
             epsilon, solver, iterations: of "lp", see `relaxed_top_k`.
-            l1: the penalty's coefficient, of "l1".
             prior: another salience of this file, as a dict with `_target_`; None = 1 everywhere.
 
-        Raises:
-            ValueError: a value out of range.
+        Raises ValueError for a value out of range.
         """
         super().__init__()
         if gate not in get_args(Gate):
-            raise ValueError(
-                f"model.salience.gate={gate}: must be one of {', '.join(get_args(Gate))}"
-            )
+            known = ", ".join(get_args(Gate))
+            raise ValueError(f"model.salience.gate={gate}: must be one of {known}")
         if not 0 < sparsity <= 1:
             raise ValueError(f"model.salience.sparsity={sparsity}: must be > 0 and ≤ 1")
         if gate == "l1" and not l1 > 0:
