@@ -45,7 +45,7 @@ def test_every_file_that_a_document_names_is_there():
         links = re.findall(r"\]\(([^)#:]+)[^):]*\)", text)
         missing = [link for link in links if not (document.parent / link).exists()]
         paths = re.findall(
-            r"`((?:gr_mvdr|models|data_modules|analysis|conf|tests|docs)/[^`*…]*(?:/|\\.\\w+))`",
+            r"`((?:gr_mvdr|models|data_modules|analysis|conf|tests|docs)/[^`*…]*(?:/|\.\w+))`",
             text,
         )
         named = [path for path in paths if not re.search("[A-Z]{4}", path)]  # NAME, PAPER
