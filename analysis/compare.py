@@ -34,7 +34,7 @@ from analysis.publish import publish_comparison
 from analysis.tables import Cell, Table
 from gr_mvdr.files.reading import make_printable
 
-COLUMNS_AT_MOST = 6  # systems side by side; more stand one below the other
+COLUMNS_AT_MOST = 6  # systems side by side; more are rows
 WRITTEN = ("comparison*", "paper_table*")  # files in the comparison's folder
 PLAIN_WIDTH = 200  # where no terminal says how wide it is
 
@@ -53,7 +53,7 @@ def compare(
         output: where the files go; by default the folder that holds all the runs.
         mixed: show different collections or splits apart instead of refusing them.
         logger: a Lightning logger; if it takes tables and images (wandb's does) they go there.
-        paper: a paper's table to set beside ours, as `read_paper` takes it.
+        paper: a paper's table to compare ours with, as `read_paper` takes it.
 
     Returns:
         What was compared.
@@ -87,7 +87,7 @@ def _common_folder(comparison: Comparison) -> Path:
 
 
 def _printed_summary(section: Section) -> rich.table.Table:
-    """Metrics as rows beside few systems, systems as rows if there are many."""
+    """Metrics as rows if there are few systems, else systems as rows."""
     table = summarise_section(section)
     upright = len(table.rows) <= COLUMNS_AT_MOST
     return _printed(table, upright, _ends(section.headlines) if upright else ())
@@ -98,7 +98,7 @@ def _printed(table: Table, upright: bool = False, ends: Collection[int] = ()) ->
 
     Args:
         upright: columns and rows exchanged.
-        ends: numbers of the rows below which a line stands.
+        ends: numbers of the rows below which a line is drawn.
     """
     grid = [list(map(Cell, ["", *table.columns]))]
     grid += [[Cell(name), *cells] for name, cells in table.rows]
@@ -112,7 +112,7 @@ def _printed(table: Table, upright: bool = False, ends: Collection[int] = ()) ->
 
 
 def _ends(keys: Sequence[str]) -> set[int]:
-    """The numbers of the metrics that end their group: a line stands below them."""
+    """The numbers of the metrics that end their group: a line is drawn below them."""
     return {number for number, (a, b) in enumerate(pairwise(keys)) if group(a) != group(b)}
 
 

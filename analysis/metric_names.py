@@ -66,7 +66,7 @@ def bounds(key: str) -> tuple[str, str]:
 
 
 def drop_bounds(keys: Iterable[str]) -> list[str]:
-    """The metrics that stand for themselves: not those that are an end of another's interval."""
+    """The metrics without those that are an end of another's interval."""
     keys = list(keys)
     ends = {end for key in keys if set(bounds(key)) <= set(keys) for end in bounds(key)}
     return [key for key in keys if key not in ends]
@@ -115,7 +115,7 @@ def chapter(key: str) -> str:
 
 
 def section(key: str) -> str:
-    """What a metric stands under: "retrieve test_unseen", "exact match q→d"."""
+    """The heading of a metric: "retrieve test_unseen", "exact match q→d"."""
     first, *middle = key.split("/")[:-1]
     if first == "analysis":
         return " ".join(map(_word, middle))
@@ -128,7 +128,7 @@ def label(key: str) -> str:
 
 
 def full_label(key: str) -> str:
-    """The metric's name where no heading stands over it: "retrieve test_unseen R@1"."""
+    """The metric's name where it has no heading: "retrieve test_unseen R@1"."""
     return label(key) if is_search(key) else f"{section(key)} {label(key)}"
 
 

@@ -60,7 +60,7 @@ def publish_comparison(
 
     Args:
         logger: a Lightning logger, or None.
-        papers: a paper's numbers beside ours.
+        papers: a paper's numbers and ours.
         figures: PNGs. folder: where the comparison's files lie.
     """
     if logger is None:

@@ -28,7 +28,7 @@ class CompareRuns(Callback):
 
     Args:
         mixed: show runs over different collections or splits apart instead of refusing them.
-        paper: a paper's table to set beside the runs: a name in `conf/papers/*.csv`, or a path.
+        paper: a paper's table to compare the runs with: a name in `conf/papers/*.csv`, or a path.
         curves: what to draw of the merged studies: arguments of `Curves`, or a list of such.
         out: the comparison's folder; by default the sweep's. Sweeps that share runs differ in it.
     """

@@ -43,7 +43,7 @@ def draw_comparison(section: Section, directory: Path, prefix: str = "") -> Gall
     if curves:
         caption = (
             "How often a token aligns to an equal token, averaged over the token types of each IDF "
-            "range; rarer tokens stand to the right. Hard: its strongest partner is the same "
+            "range; rarer tokens are on the right. Hard: its strongest partner is the same "
             "token. Soft: the share of its alignment that falls on equal tokens; each soft panel "
             "has its own scale, since a document has more tokens to choose from than a query."
         )

@@ -38,7 +38,7 @@ from gr_mvdr.files.writing import write_text
 PLACES = ("retrieve", "rerank")
 PAPERS = Path(__file__).parents[2] / "conf" / "papers"
 COLUMNS = ("table", "row", "collection", "metric", "value", "systems", "place", "where", "study")
-# A paper's table beside ours, and how to read it.
+# A paper's table with ours, and how to read it.
 PaperTable = tuple[Table, list[str]]
 
 
@@ -304,7 +304,7 @@ def tabulate_paper(section: Section, paper: Paper, lines: Sequence[Line]) -> Tab
             texts.append(MISSING if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}")
         texts.append(str(len(line.group.runs)) if line.group else MISSING)
         rows.append((line.name, list(map(Cell, texts))))
-    heading = f"{paper.title} ({paper.collection}) beside ours ({section.setting})"
+    heading = f"{paper.title} ({paper.collection}) and ours ({section.setting})"
     return Table(heading, columns, rows)
 
 

@@ -29,7 +29,7 @@ from gr_mvdr.relevance import PairAlignment
 Pair = tuple[str, str]
 GROUPS = ("best", "worst", "random", "disagreement")
 RANKING = "retrieve.trec"
-OWN = "own"  # the alignment as the system uses it (Eq. 1), beside the directed ones
+OWN = "own"  # the alignment as the system uses it (Eq. 1), besides the directed ones
 LEVELS = 255  # steps from a matrix's smallest weight to its largest
 
 
@@ -53,9 +53,9 @@ class Candidate:
 
 
 def choose_cases(candidates: Sequence[Candidate], each: int = 4, seed: int = 0) -> dict[Pair, str]:
-    """Pairs and the group that each stands in, grouped in the order of `GROUPS`.
+    """Pairs and the group of each, grouped in the order of `GROUPS`.
 
-    No pair stands in two groups. Disagreements, the scarcest, choose first; then best and worst by
+    No pair is in two groups. Disagreements, the scarcest, choose first; then best and worst by
     reciprocal rank (ties by score, then by ids); random ones are drawn from the rest. A handful of
     pairs is shared out evenly.
 

@@ -110,7 +110,7 @@ def test_table_6_is_the_papers():
 def test_rows_are_the_papers_with_ours_beside_them(sweep, tmp_path):
     comparison = compare_runs([sweep])
     ((table, notes),) = write_paper_table(comparison, PAPER, tmp_path)
-    assert table.heading == "Table 0 (NQ320k) beside ours (almanac (test))"
+    assert table.heading == "Table 0 (NQ320k) and ours (almanac (test))"
     assert table.columns == [
         *("paper R@1", "paper R@10", "ours R@1", "ours R@10"),
         *("difference R@1", "difference R@10"),
@@ -326,7 +326,7 @@ def test_a_comparison_prints_the_paper_beside_ours(sweep, tmp_path, monkeypatch,
     monkeypatch.setattr(sys, "argv", ["compare", *arguments])
     run_command("compare", "analysis.compare:main")
     out = capsys.readouterr().out
-    assert "Table 6 of gr_as_mvdr (NQ320k) beside ours" in out and "37.5 ± 17.7" in out
+    assert "Table 6 of gr_as_mvdr (NQ320k) and ours" in out and "37.5 ± 17.7" in out
     assert "T5-GENRE-NP: no run here." in out
     assert (tmp_path / "out/paper_table.md").is_file()
     monkeypatch.setattr(sys, "argv", ["compare", *arguments[:2]])
@@ -341,7 +341,7 @@ def test_a_sweep_ends_with_the_papers_table(sweep, own, paper, capsys):
     assert "37.5 ± 17.7" in capsys.readouterr().out
     assert (sweep / "paper_table.csv").is_file()
     page = (sweep / "comparison.html").read_text()
-    assert "37.5 ± 17.7" in page and page.index("beside ours") < page.index("All metrics")
+    assert "37.5 ± 17.7" in page and page.index(" and ours (") < page.index("All metrics")
 
 
 class Recorder:
