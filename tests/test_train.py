@@ -20,6 +20,16 @@ from train import train
 MODELS = sorted(path.stem for path in (ROOT / "conf/model").glob("*.yaml"))
 # A pipeline is made of finished runs: tests/models/test_rerank_pipeline.py.
 TRAINED = [model for model in MODELS if model != "rerank_pipeline"]
+# One of a class of systems in `make test`, all of them in `make test-slow`.
+ONE_OF_A_CLASS = {
+    "bm25",
+    "t5_colbert",
+    "cross_encoder",
+    "t5_seal",
+    "dsi_semantic",
+    "genre_np_async",
+}
+RUN = [m if m in ONE_OF_A_CLASS else pytest.param(m, marks=pytest.mark.slow) for m in TRAINED]
 NOT_ALIGNED = ["cross_encoder"]
 # Those of the papers' that differ from a model's defaults in what they run (tests/test_papers.py).
 EXPERIMENTS = ["aligner_adaptation", "aligner_pruning", "mva_pooling", "query_generation"]
@@ -36,7 +46,7 @@ def test_leaves_are_short(group):
         assert len(lines) <= 20, leaf
 
 
-@pytest.mark.parametrize("model", TRAINED)
+@pytest.mark.parametrize("model", RUN)
 def test_a_run_leaves_what_the_contract_says(model, tmp_path):
     few = ["model.n_queries=2"] if model == "query_generator" else []
     metrics = train(small(tmp_path, f"model={model}", *few))
