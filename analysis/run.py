@@ -36,7 +36,7 @@ def analyse_again(
     logger: Any = None,
     trust: bool = False,
 ) -> dict[str, float]:
-    """Measures a run again and writes its report; what is not asked for stays as it was.
+    """Measures a run again, writes its report, returns all metrics; the others stay as they were.
 
     Args:
         run: the folder of a run of `train.py`.
@@ -44,8 +44,6 @@ def analyse_again(
         peers: other runs over the same data, whose alignments the report's cases show, too.
         logger: a Lightning logger, or None.
         trust: whether the run may name classes that are not this library's (docs/security.md).
-
-    Returns: all metrics of the run.
 
     Raises:
         FileNotFoundError: there is no such folder, or no checkpoint in it.
@@ -56,9 +54,9 @@ def analyse_again(
     read = read_run(Path(run))
     check_links(read.path)
     model, data = restore_run(read.path, read.provenance.get("version", "0.1"), trust)
-    # An index in a folder of its own: the run's stays as it was searched.
     with claim_folder(read.path):
         remove_abandoned(read.path, claimed=True)
+        # An index in a folder of its own: the run's stays as it was searched.
         folder = temporary_folder("index")
         with reading(f"run={run}: cannot be indexed"):  # a part of it may be broken
             model.index(data.documents, folder)

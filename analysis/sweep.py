@@ -17,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 if TYPE_CHECKING:
     from analysis.comparison.comparison import Comparison
     from analysis.run_folder import Run
+    from analysis.studies.curves import Curves
     from analysis.tables import Row
 
 # Columns that every row has anyway, under a name of their own.
@@ -101,15 +102,13 @@ def write_sweep_study(
         choices: run folder → key → the value on its command line, for the groups.
         curves: what to draw, see `Curves`.
 
-    Returns:
-        The files for people: the table, then the figures.
+    Returns: the files for people: the table, then the figures.
 
     Raises:
         ValueError: curves that the table cannot give.
     """
-    from analysis.figures import Gallery, GalleryEntry
     from analysis.run_folder import STUDY
-    from analysis.studies.curves import Curves, draw_curves
+    from analysis.studies.curves import Curves
     from analysis.studies.study import tabulate_study, write_study, write_study_table
 
     runs = [(s, run) for s in comparison.sections for group in s.groups for run in group.runs]
@@ -125,12 +124,21 @@ def write_sweep_study(
     table = tabulate_study(rows, f"{title}; mean ± standard deviation over seeds")
     write_study(rows, folder / STUDY)
     write_study_table(table, folder)
+    return [folder / "study.md", *_draw(drawings, rows, title, folder)]
+
+
+def _draw(
+    drawings: Sequence["Curves"], rows: Sequence["Row"], title: str, folder: Path
+) -> list[Path]:
+    from analysis.figures import Gallery, GalleryEntry
+    from analysis.studies.curves import draw_curves
+
     gallery = Gallery(folder / "figures")
     for number, drawing in enumerate(drawings, start=1):
         name = "study" if len(drawings) == 1 else f"study_{number}"
         caption = drawing.caption or "Mean over seeds; whiskers are their standard deviation."
         gallery.add(draw_curves(drawing, rows, title), GalleryEntry(name, drawing.title, caption))
-    return [folder / "study.md", *gallery.paths]
+    return gallery.paths
 
 
 def read_run_rows(run: "Run") -> list["Row"]:
