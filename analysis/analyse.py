@@ -14,9 +14,8 @@ from transformers import PreTrainedTokenizerBase
 
 from analysis.analysis import Analysis, Findings, GoldTokens, Subject, Texts
 from analysis.figures import Gallery
-from analysis.store.alignment_store import AlignmentStore, StoreDescription
+from analysis.store.alignment_store import AlignmentStore, StoreDescription, write_vocabulary
 from analysis.store.alignment_writer import extract_alignments
-from analysis.store.vocabulary import write_vocabulary
 from analysis.tables import write_rows
 from analysis.tokens import TokenKinds, document_frequencies, inverse_document_frequency
 from data_modules.gold import find_gold_tokens

@@ -21,8 +21,7 @@ from torch import Tensor
 from analysis.directed_alignment import TINY, directed_alignment, own_direction
 from analysis.exact_match import DIRECTIONS
 from analysis.run_folder import Run
-from analysis.store.alignment_store import AlignmentStore
-from analysis.store.vocabulary import TokenStrings, read_vocabulary
+from analysis.store.alignment_store import AlignmentStore, TokenStrings, read_vocabulary
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.relevance import PairAlignment
 

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -192,21 +193,16 @@ def extract_alignments(
         pairs: (query id, document id) of every pair, in the order of the batches.
         description: names, precision, and what the alignments are made from.
 
-    Returns:
-        The finished store, open for reading.
-
     Raises:
         ValueError: `pairs` and `batches` differ in length.
     """
     ends = list(accumulate(map(len, batches)))
     if len(pairs) != sum(map(len, batches)):
         raise ValueError(f"{len(pairs)} pairs named, {sum(map(len, batches))} in the batches")
-    try:
+    with suppress(FileNotFoundError, ValueError):  # none, or a broken one
         store = AlignmentStore(directory)
         if store.description == description and store.pairs == list(pairs):
             return store
-    except (FileNotFoundError, ValueError):  # none, or a broken one
-        pass
     was_training = model.training
     model.eval()
     try:

@@ -14,9 +14,14 @@ from analysis.report.cases import (
     embed_json,
     pack_matrices,
 )
-from analysis.store.alignment_store import AlignmentStore, StoreDescription
+from analysis.store.alignment_store import (
+    AlignmentStore,
+    StoreDescription,
+    TokenStrings,
+    read_vocabulary,
+    write_vocabulary,
+)
 from analysis.store.alignment_writer import AlignmentWriter
-from analysis.store.vocabulary import TokenStrings, read_vocabulary, write_vocabulary
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.relevance import Explanation
 

@@ -14,9 +14,8 @@ import torch
 from analysis.compare import compare
 from analysis.directed_alignment import directed_alignment
 from analysis.report.report import write_report
-from analysis.store.alignment_store import AlignmentStore, StoreDescription
+from analysis.store.alignment_store import AlignmentStore, StoreDescription, write_vocabulary
 from analysis.store.alignment_writer import AlignmentWriter
-from analysis.store.vocabulary import write_vocabulary
 from gr_mvdr.evaluation.ranking import Ranking, write_qrels
 from gr_mvdr.relevance import Explanation
 
