@@ -27,13 +27,17 @@ def read_papers() -> dict[str, dict[str, Any]]:
 
 
 @cache
-def register_experiments() -> None:
-    """Makes the papers' experiments known to Hydra, once a process."""
+def register_experiments(own: bool = True) -> None:
+    """Makes the papers' experiments known to Hydra, once a process.
+
+    Args:
+        own: the systems' own values, too; a list of what the user may choose has no use for them.
+    """
     for paper, content in read_papers().items():
         for name, shared in content["shared"].items():
             _store("shared", name, shared)
-            for model, own in shared.get("own", {}).items():
-                _store(f"own/{name}", model, own)
+            for model, values in shared.get("own", {}).items() if own else ():
+                _store(f"own/{name}", model, values)
         for name, experiment in content["experiments"].items():
             _store("experiment", name, experiment)
         smoke = content.get("smoke", {})
@@ -55,7 +59,7 @@ def prepare_arguments(arguments: list[str]) -> list[str]:
     """
     if not any(a.startswith(("-", "experiment=", "shared=", "smoke=")) for a in arguments):
         return arguments  # reading them takes a third of a second
-    register_experiments()
+    register_experiments(own=not {"--help", "-h"} & {*arguments})
     chosen = [a.partition("=")[2] for a in arguments if a.startswith("experiment=")]
     names = {*re.findall(r"\w+", chosen[-1])} if chosen else set()
     papers = [

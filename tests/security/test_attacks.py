@@ -34,7 +34,7 @@ from models.training import CheckpointFile
 from tests.runs import beir
 from tests.security.conftest import ROOT, TINY
 
-NOTHING = {"pairs": 0, "cases": 0, "measurements": [], "experiments": {}, "precision": "float32"}
+NOTHING = {"pairs": 0, "questions": {}, "precision": "float32"}
 
 
 def old_way(settings: dict):
