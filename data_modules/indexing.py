@@ -14,7 +14,7 @@ from data_modules.collection import TrainingTables
 from data_modules.epoch import Example
 from data_modules.examples import Examples
 from data_modules.formats.files import sha256
-from data_modules.formats.generated import read_generated
+from data_modules.formats.named_pairs import read_generated
 from data_modules.spans import cut_spans
 from data_modules.tables import TokenColumn, cache_table
 from data_modules.tokenisation import hash_vocabulary
@@ -207,7 +207,7 @@ class GeneratedQueries(Inputs):
 
     Args:
         path: JSON lines {"document_id": …, "queries": […]}, as `experiment=query_generation`
-            writes them, or another form of `data_modules.formats.generated`; queries without a
+            writes them, or another form of `data_modules.formats.named_pairs`; queries without a
             token are left out.
 
     Raises:

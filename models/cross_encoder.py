@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from gr_mvdr.backbones import load_encoder
 from gr_mvdr.batch import PairBatch, cut, pad
-from gr_mvdr.distributed.ranks import gather_rows
-from gr_mvdr.distributed.whole_batch import check_gradient_cache, encode_share, gather_batch
+from gr_mvdr.distributed.ranks import check_gradient_cache, encode_share, gather_batch, gather_rows
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.losses import rotate_documents
 from gr_mvdr.parts import build, part

@@ -19,8 +19,12 @@ from torch import Tensor
 from gr_mvdr.alignment import Alignment, InBatchTopK
 from gr_mvdr.backbones import hash_weights
 from gr_mvdr.batch import PairBatch, batch_by_size, cut, pad
-from gr_mvdr.distributed.ranks import map_over_ranks
-from gr_mvdr.distributed.whole_batch import check_gradient_cache, encode_share, gather_batch
+from gr_mvdr.distributed.ranks import (
+    check_gradient_cache,
+    encode_share,
+    gather_batch,
+    map_over_ranks,
+)
 from gr_mvdr.evaluation.ranking import Ranking, best_documents, recall_of_exact
 from gr_mvdr.files.writing import temporary_folder
 from gr_mvdr.parts import build, part

@@ -9,7 +9,6 @@ from typing import Any
 
 from analysis import metric_names
 from analysis.chapters import reading
-from analysis.comparison.agreement import compare_alignments, tabulate_agreement
 from analysis.comparison.comparison import (
     Comparison,
     Section,
@@ -21,7 +20,9 @@ from analysis.comparison.figures import draw_comparison
 from analysis.comparison.paper import PaperTable
 from analysis.comparison.significance import (
     Effectiveness,
+    compare_alignments,
     compare_effectiveness,
+    tabulate_agreement,
     tabulate_differences,
     tabulate_intervals,
 )

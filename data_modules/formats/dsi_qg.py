@@ -7,7 +7,7 @@
   there, else from the passages of the training file, where a title ends at ``</s>``.
 
 A question has no id of its own: it is made of the split and the line, train-17.
-``<set>_corpus.tsv.q10.docTquery`` holds generated queries: `data_modules.formats.generated` reads
+``<set>_corpus.tsv.q10.docTquery`` holds generated queries: `data_modules.formats.named_pairs` reads
 it.
 """
 

@@ -8,7 +8,7 @@
 - ``dev.json.seen``, ``dev.json.unseen``: arrays of places in ``dev.json``: the splits dev_seen and
   dev_unseen, whose queries keep their ids.
 
-``train.json.qg.json`` holds generated queries: `data_modules.formats.generated` reads it.
+``train.json.qg.json`` holds generated queries: `data_modules.formats.named_pairs` reads it.
 """
 
 from collections.abc import Iterator

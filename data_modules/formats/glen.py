@@ -9,7 +9,7 @@
 - ``GTQ_NQ_dev_seen.tsv``, ``GTQ_NQ_dev_unseen.tsv``: parts of the dev split, found in it by their
   text as GLEN does: the splits dev_seen and dev_unseen, whose queries keep their ids.
 
-``QG_NQ_top15.tsv`` holds generated queries: `data_modules.formats.generated` reads it.
+``QG_NQ_top15.tsv`` holds generated queries: `data_modules.formats.named_pairs` reads it.
 """
 
 from collections.abc import Iterator

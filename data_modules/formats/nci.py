@@ -11,7 +11,7 @@
 
 Documents are named by oldid, queries by queryid; a query that is there several times with the
 same text has several relevant documents. The semantic ids are not read: every system here makes its
-own. ``NQ_512_qg.tsv`` holds generated queries: `data_modules.formats.generated` reads it.
+own. ``NQ_512_qg.tsv`` holds generated queries: `data_modules.formats.named_pairs` reads it.
 """
 
 import re

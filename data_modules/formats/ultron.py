@@ -13,7 +13,7 @@ The documents are a part of MS MARCO's: judgements of others are left out, as in
 counted; if none is left, they judge another collection. Ids are kept as they are, while the tables
 of docids (``[d123]<TAB>1,2,3``) and of generated queries (``[d123]<TAB>query``) write them in small
 letters between brackets. Docids are not read: every system here makes its own. Generated queries
-are read by `data_modules.formats.generated`.
+are read by `data_modules.formats.named_pairs`.
 """
 
 from collections.abc import Callable, Iterator

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from analysis.analysis import Findings, Subject, Texts
-from analysis.comparison.agreement import measure_agreement
+from analysis.comparison.significance import measure_agreement
 from analysis.directed_alignment import directed_alignment, directed_heads
 from analysis.exact_match import DIRECTIONS
 from analysis.shape import (

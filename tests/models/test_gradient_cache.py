@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from data_modules.epoch import collate
-from gr_mvdr.distributed import whole_batch
+from gr_mvdr.distributed import ranks
 from tests.models.test_two_ranks import DISTINCT, examples, make_cross_encoder
 from tests.pairwise import pairwise
 
@@ -55,7 +55,7 @@ def test_dropout_on_the_way_back_is_that_of_the_way_there(tools, name, batch, mo
     system = make(tools, name, gradient_cache=2)
     loss, cached = gradients(system, batch)
     other, _ = gradients(system, batch, seed=2)
-    monkeypatch.setattr(whole_batch, "checkpoint", lambda encode, *sides, **_: encode(*sides))
+    monkeypatch.setattr(ranks, "checkpoint", lambda encode, *sides, **_: encode(*sides))
     kept_loss, kept = gradients(system, batch)
     assert torch.equal(loss, kept_loss) and loss != other
     assert (cached - kept).norm() < 1e-6 * kept.norm()
@@ -98,7 +98,7 @@ def test_one_chunk_of_activations_is_held(tools, name):
 
 def test_nothing_is_recomputed_without_gradients(tools, batch, monkeypatch):
     system = make(tools, "t5_colbert", gradient_cache=2).eval()
-    monkeypatch.setattr(whole_batch, "checkpoint", None)
+    monkeypatch.setattr(ranks, "checkpoint", None)
     with torch.no_grad():
         assert system.loss(batch) > 0
 

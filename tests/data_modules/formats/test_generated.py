@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from data_modules.formats.generated import read_generated
+from data_modules.formats.named_pairs import read_generated
 from tests.data_modules.formats.miniature import MINIATURES, TITLES
 
 FILES = {
