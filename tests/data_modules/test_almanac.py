@@ -6,9 +6,8 @@ from itertools import islice, product
 
 import pytest
 
-from data_modules.almanac import almanac, people, places, tables
+from data_modules.almanac import KINDS, _documents, almanac, new_world, people, places
 from data_modules.almanac.prose import WORDINGS, ask, describe, parse, told_in, with_article
-from data_modules.almanac.tables import KINDS, new_world
 from data_modules.almanac.world import (
     CONCEPTS,
     Concept,
@@ -286,7 +285,7 @@ def test_the_smallest_world_has_enough_questions(seed):
 
 
 def test_the_same_arguments_give_the_same_collection(collection):
-    rows = list(islice(tables._documents(new_world(500, seed=1)), 40))
+    rows = list(islice(_documents(new_world(500, seed=1)), 40))
     assert collection.documents.select(range(40)).to_list() == rows
     other = almanac(n_documents=60, seed=2)
     assert other.documents["text"][:10] != almanac(n_documents=60, seed=3).documents["text"][:10]
