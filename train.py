@@ -31,8 +31,8 @@ from analysis.publish import publish_run
 from analysis.report.report import write_report
 from analysis.run_folder import CHECKPOINT, open_run, read_run, start_run
 from analysis.studies.study import check_study, run_study
+from conf.composition import register_resolvers
 from conf.launch import choose_precision, launch, processes_to_start
-from conf.resolvers import register_resolvers
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.distributed.ranks import join, leave, rank, rank_zero_first
 from gr_mvdr.evaluation.metrics import rank_of

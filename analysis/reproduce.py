@@ -22,8 +22,7 @@ from analysis.comparison.paper import read_paper
 from analysis.provenance import find_revision
 from analysis.run_folder import find_runs
 from conf.command import report_errors
-from conf.experiments import read_papers, register_experiments
-from conf.resolvers import register_resolvers
+from conf.composition import read_papers, register_experiments, register_resolvers
 from gr_mvdr.files.writing import write_json, write_text
 
 ROOT = Path(__file__).parents[1]

@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 if TYPE_CHECKING:
     from analysis.comparison.comparison import Comparison
     from analysis.run_folder import Run
-    from analysis.studies.curves import Curves
+    from analysis.studies.study import Curves
     from analysis.tables import Row
 
 # Columns that every row has anyway, under a name of their own.
@@ -108,8 +108,7 @@ def write_sweep_study(
         ValueError: curves that the table cannot give.
     """
     from analysis.run_folder import STUDY
-    from analysis.studies.curves import Curves
-    from analysis.studies.study import tabulate_study, write_study, write_study_table
+    from analysis.studies.study import Curves, tabulate_study, write_study, write_study_table
 
     runs = [(s, run) for s in comparison.sections for group in s.groups for run in group.runs]
     drawings, rows = [Curves(**one) for one in curves], []
@@ -131,7 +130,7 @@ def _draw(
     drawings: Sequence["Curves"], rows: Sequence["Row"], title: str, folder: Path
 ) -> list[Path]:
     from analysis.figures import Gallery, GalleryEntry
-    from analysis.studies.curves import draw_curves
+    from analysis.studies.study import draw_curves
 
     gallery = Gallery(folder / "figures")
     for number, drawing in enumerate(drawings, start=1):

@@ -25,8 +25,7 @@ from hydra.errors import (
 from omegaconf import DictConfig
 
 from conf.checks import check_values
-from conf.experiments import list_options, prepare_arguments
-from conf.resolvers import register_resolvers
+from conf.composition import list_options, prepare_arguments, register_resolvers
 from conf.rules import RULES
 from gr_mvdr.files.reading import make_printable
 

@@ -16,8 +16,7 @@ TINY = ("backbone.shape.d_model=32", "backbone.shape.d_kv=8", "backbone.shape.d_
 
 def compose_config(name: str, *overrides: str) -> DictConfig:
     """The configuration of a command: `conf/NAME.yaml` under overrides."""
-    from conf.experiments import register_experiments
-    from conf.resolvers import register_resolvers
+    from conf.composition import register_experiments, register_resolvers
 
     register_resolvers()
     register_experiments()

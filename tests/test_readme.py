@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 
-from conf.experiments import prepare_arguments
+from conf.composition import prepare_arguments
 from train import train
 
 ROOT = Path(__file__).parents[1]

@@ -29,8 +29,7 @@ from analysis.tables import (
     read_rows,
     write_rows,
 )
-from gr_mvdr.evaluation.metrics import rank_of
-from gr_mvdr.evaluation.significance import PERMUTATIONS, randomisation_test
+from gr_mvdr.evaluation.metrics import PERMUTATIONS, randomisation_test, rank_of
 from gr_mvdr.files.writing import write_text
 
 # Where a row's numbers come from: the search, a form of reranking ("rerank/FORM"), or what was

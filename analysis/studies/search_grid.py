@@ -9,8 +9,7 @@ from pathlib import Path
 from analysis.analysis import Findings
 from analysis.evaluation import average_metrics, judge, measure_index_bytes
 from analysis.figures import GalleryEntry
-from analysis.studies.curves import Curves, draw_curves
-from analysis.studies.study import tabulate_study
+from analysis.studies.study import Curves, draw_curves, tabulate_study
 from analysis.tables import Row, Table
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.evaluation.metrics import METRICS, rank_of

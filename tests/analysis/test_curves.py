@@ -2,7 +2,7 @@ from itertools import product
 
 import pytest
 
-from analysis.studies.curves import Curves, draw_curves
+from analysis.studies.study import Curves, draw_curves
 
 ROWS = [
     {"gate": gate, "keep": keep, "seed": seed, "mrr@10": keep / 2 + seed / 10, "recall@1": 0.5}

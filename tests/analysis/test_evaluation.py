@@ -123,7 +123,7 @@ def test_kernels_and_reranking_leave_it_out_too(system, data, tmp_path):
 
 
 def test_nothing_else_in_analysis_judges_a_ranking():
-    """Written rankings (`gr_mvdr.evaluation.significance`) have left it out already."""
+    """Written rankings (`gr_mvdr.evaluation.metrics`) have left it out already."""
     judging = {
         str(file)
         for file in Path("analysis").rglob("*.py")

@@ -10,8 +10,8 @@ from analysis.comparison.significance import (
     tabulate_intervals,
 )
 from analysis.run_folder import Run
+from gr_mvdr.evaluation.metrics import holm
 from gr_mvdr.evaluation.ranking import Ranking, write_qrels
-from gr_mvdr.evaluation.significance import holm
 
 QUERIES = [f"q{n}" for n in range(40)]
 

@@ -12,7 +12,7 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from conf.resolvers import register_resolvers
+from conf.composition import register_resolvers
 from models.finished_run import FinishedRun
 
 QUERIES, ROUNDS = 192, 3

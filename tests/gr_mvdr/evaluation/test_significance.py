@@ -3,9 +3,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-from gr_mvdr.evaluation import significance
+from gr_mvdr.evaluation import metrics
+from gr_mvdr.evaluation.metrics import randomisation_test, values_by_query
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.evaluation.significance import randomisation_test, values_by_query
 
 
 def exact(differences):
@@ -49,7 +49,7 @@ def test_equal_systems_and_unequal_ones():
 def test_the_size_of_a_chunk_changes_nothing(monkeypatch):
     first, second = np.random.default_rng(1).random((2, 20))
     whole = randomisation_test(first, second, permutations=1000)
-    monkeypatch.setattr(significance, "_SIGNS", 20 * 64)
+    monkeypatch.setattr(metrics, "_SIGNS", 20 * 64)
     assert randomisation_test(first, second, permutations=1000) == whole
 
 
