@@ -179,8 +179,7 @@ def trace_decoder(
         head: of a T5 in evaluation mode.
         batch: pairs, the targets on the document side.
         queries: (B, N, d) the encoder's vectors of the query side.
-        window: tokens that are decoded at once, as where the system trains, scores and searches;
-            longer targets are joined again; None = the whole sequence.
+        window: tokens decoded at once, as in training and search; None = the whole sequence.
 
     Raises:
         RuntimeError: the attention weights are missing (not eager attention).

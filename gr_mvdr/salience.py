@@ -237,9 +237,8 @@ def relaxed_top_k(
         k: what λ sums to, one number or (…); of at most k real scores all get 1.
         epsilon: ε > 0, the entropy's weight; towards 0 this is a hard top-k.
         mask: (…, m) bool, True = a real score; None = all.
-        solver: "exact" finds a by sorting. "iterative" is Eq. 5, which at a small ε needs
-            thousands of iterations; `residual` tells how far it came.
-        iterations: of Eq. 5.
+        solver: "exact" finds a by sorting; "iterative" is Eq. 5.
+        iterations: of Eq. 5; a small ε needs thousands, `residual` tells how far it came.
 
     Returns:
         (…, m) of the scores' dtype, 0 at padding. Both solvers pass gradients to the scores.

@@ -92,7 +92,7 @@ Settlement.rivals = {
 
 
 class Building(Entry):
-    """A building; no two stand in the same settlement."""
+    """A building; no two are in the same settlement."""
 
     kind = "building"
 

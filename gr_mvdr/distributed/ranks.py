@@ -154,13 +154,13 @@ _AXES = 4
 def map_over_ranks(
     items: Sequence[Item], work: Callable[[Item], Sequence[Tensor | None]]
 ) -> Iterator[Sequence[Tensor | None]]:
-    """What the work on every item answers, in the items' order: on rank 0, the others get nothing.
+    """The results of the work on every item, in their order: on rank 0, the others get nothing.
 
     Every rank works on each W-th item. Rank 0 holds one answer at a time: whoever is ahead waits.
 
     Args:
         items: the same on every rank.
-        work: answers tensors on the CPU, as many for every item; None for one that is not there.
+        work: returns tensors on the CPU, as many for every item; None for one that is not there.
     """
     for start in range(0, len(items), world_size()):
         own = start + rank()

@@ -186,7 +186,7 @@ def _read_pairs(
                 raise ValueError(f"{path}:{number}: expected {expected!r}, got {line[:80]!r}")
             query, document = fields[0], fields[2]
             if document in pairs.setdefault(query, {}):
-                raise ValueError(f"{path}:{number}: {query!r} {document!r} stands there already")
+                raise ValueError(f"{path}:{number}: {query!r} {document!r} is there already")
             value = fields[columns.index(value_column)]
             try:
                 pairs[query][document] = convert(value)

@@ -176,7 +176,7 @@ def make_head(system: GenerativeSystem, settings: dict[str, Any], rows: dict[str
     if not rows:
         return
     tokens = rows["row_tokens"]
-    # Rows of tokens that came after training have no parameters and stand last.
+    # Rows of tokens that came after training have no parameters and come last.
     trained = tokens[: settings.get("trained")]
     known = {name: settings[name] for name in ("first_token", "width") if name in settings}
     vocabulary = Vocabulary(trained, **known)

@@ -40,7 +40,7 @@ def find_obstacles(system: MultiVector, tokenizer: PreTrainedTokenizerBase) -> l
         "pooling": any(type(part) is not AllTokens for part in encoder.pooling.values()),
         "a sentinel without a token": sentinel is not None and sentinel >= len(tokenizer),
     }
-    return [name for name, stands in found.items() if stands]
+    return [name for name, holds in found.items() if holds]
 
 
 def _is_max_sim(alignment: Any) -> bool:
@@ -48,7 +48,7 @@ def _is_max_sim(alignment: Any) -> bool:
 
 
 def write_modules(system: MultiVector, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Writes the library's files beside those of the T5 and of its tokeniser.
+    """Writes the library's files next to those of the T5 and of its tokeniser.
 
     Args:
         system: one without `obstacles`.

@@ -29,7 +29,7 @@ from models.rerank_pipeline import RerankPipeline
 from tests.security.conftest import MODELS
 from tests.security.mutations import mutate
 
-NOTHING = {"pairs": 0, "cases": 0, "measurements": [], "experiments": {}, "precision": "float32"}
+NOTHING = {"pairs": 0, "questions": {}, "precision": "float32"}
 FORBIDDEN = {"os.system", "subprocess.Popen", "os.exec", "os.posix_spawn", "os.spawn", "pty.spawn",
              "socket.connect", "socket.getaddrinfo"}  # fmt: skip
 CHANGING = {"os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.symlink", "os.link", "os.chmod",

@@ -47,7 +47,7 @@ def test_a_refused_run_leaves_the_old_one(tmp_path):
     [
         ("q Q0 a 2 0.5", "run.trec:2: expected 'query Q0 document rank score tag'"),
         ("q Q0 c 2 high x", "run.trec:2: expected a number as score, got 'high'"),
-        ("q Q0 b 2 0.5 x", "run.trec:2: 'q' 'b' stands there already"),
+        ("q Q0 b 2 0.5 x", "run.trec:2: 'q' 'b' is there already"),
     ],
 )
 def test_a_broken_run_names_the_line(tmp_path, line, message):
