@@ -144,7 +144,7 @@ def test_the_command_line(run):
     assert found.returncode == 0, found.stderr
     assert f"{folder}: analysed, {folder / 'report.html'}" in found.stdout
     for arguments, message in (
-        (["run=nowhere"], "nowhere: no such run folder"),
+        (["run=nowhere"], "run=nowhere: no such run folder"),
         ([], "run=null: must be the folder of a finished run, such as run=outputs/…"),
     ):
         wrong = subprocess.run(
