@@ -79,7 +79,7 @@ def launch(processes: int) -> None:
         try:
             elastic_launch(settings, sys.executable)(str(TRAIN), *job_arguments())
         except ChildFailedError as error:
-            sys.exit(error.get_first_failure()[1].exitcode)
+            sys.exit(max(1, error.get_first_failure()[1].exitcode))  # killed: below zero
         except SignalException:  # Ctrl-C; they have heard it, too
             sys.exit(1)
 
