@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from pytorch_lightning.plugins.io import TorchCheckpointIO
@@ -12,11 +12,14 @@ from gr_mvdr.distributed.ranks import rank
 from gr_mvdr.files.reading import describe_error
 from gr_mvdr.files.writing import new_file
 
+if TYPE_CHECKING:
+    from models.base import System
+
 # With an fp16 scaler gradients that overflow are normal: it takes a smaller scale and goes on.
 _LEAST_SCALE = 1.0
 
 
-def check_loss(model: Any, loss: Tensor) -> None:
+def check_loss(model: "System", loss: Tensor) -> None:
     """Stops the training, on every rank, unless the loss is finite.
 
     Args:
@@ -29,7 +32,7 @@ def check_loss(model: Any, loss: Tensor) -> None:
         _stop(model, f"the loss is {value}")
 
 
-def check_norm(model: Any, norm: Tensor, scaler: Any = None) -> None:
+def check_norm(model: "System", norm: Tensor, scaler: Any = None) -> None:
     """Stops the training unless the norm of all gradients, that of all ranks, is finite.
 
     Args:
@@ -43,7 +46,7 @@ def check_norm(model: Any, norm: Tensor, scaler: Any = None) -> None:
         _stop(model, f"the gradient's norm is {value}")
 
 
-def check_weights(model: Any, state: dict[str, Tensor]) -> None:
+def check_weights(model: "System", state: dict[str, Tensor]) -> None:
     """Stops the training before weights that are not finite take the place of a checkpoint.
 
     Raises: as `check_loss`.
@@ -53,7 +56,7 @@ def check_weights(model: Any, state: dict[str, Tensor]) -> None:
             _stop(model, f"{name} is not finite")
 
 
-def _stop(model: Any, what: str) -> None:
+def _stop(model: "System", what: str) -> None:
     if rank() > 0:
         raise SystemExit(1)
     rate = model.hparams.optimizer["learning_rate"]
@@ -128,7 +131,7 @@ class _Written:
 _METHODS = ("training_step", "validation_step", "explain")
 
 
-def shard(system: Any, mesh: Any) -> None:
+def shard(system: "System", mesh: Any) -> None:
     """Leaves each rank its part of every layer of the backbone, and of all that is in no layer.
 
     A layer is whole for as long as it is computed. All ranks must compute the same layers in the
@@ -155,7 +158,7 @@ def shard(system: Any, mesh: Any) -> None:
         register_fsdp_forward_method(system, name)
 
 
-def _check(system: Any) -> None:
+def _check(system: "System") -> None:
     if system.hparams.get("gradient_cache") == 1:
         raise ValueError("model.gradient_cache=1: must be ≥ 2 or null under trainer=fsdp")
     if system.hparams.get("trained_rows") == "new":  # a gradient's hook, which a shard forgets
