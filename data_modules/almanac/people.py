@@ -14,6 +14,7 @@ from data_modules.almanac.world import (
     concepts,
     decade,
     fact,
+    linked_to,
     picked,
     table,
 )
@@ -157,14 +158,8 @@ class Person(Entry):
         found = (_aged(self.world, self.position, age) for age in ages if self._age % 3 == 0)
         return (person.number for person in found if person)
 
-    @fact
-    def birthplace(self) -> Entry:
-        return self.linked("birthplace", "settlement")
-
-    @fact
-    def home(self) -> Entry | None:
-        home = self.linked("home", "settlement")
-        return None if home == self.birthplace else home
+    birthplace = linked_to("settlement", "birthplace")
+    home = linked_to("settlement", "home", unlike="birthplace")
 
     def peer(self, choice: int) -> "Person | None":
         """Someone as old, `choice` + 1 trades further; for a film director, another director."""
@@ -326,15 +321,8 @@ class Work(Entry):
     def hero(self) -> Concept:
         return self.story[0]
 
-    @fact
-    def setting(self) -> Entry:
-        return self.linked("setting", "settlement")
-
-    @fact
-    def venue(self) -> Entry | None:
-        venue = self.linked("venue", "settlement")
-        return None if venue == self.setting else venue
-
+    setting = linked_to("settlement", "setting")
+    venue = linked_to("settlement", "venue", unlike="setting")
     prize = picked(PRIZES, "prize")
 
     @fact

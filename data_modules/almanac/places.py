@@ -14,6 +14,7 @@ from data_modules.almanac.world import (
     concepts,
     decade,
     fact,
+    linked_to,
     picked,
     table,
 )
@@ -72,15 +73,8 @@ class Settlement(Entry):
     sight = picked(CONCEPTS["sights"], "sight")
     fair = picked(CONCEPTS["fairs"], "fair")
     month = picked(NAMES["months"], "month")
-
-    @fact
-    def statue(self) -> Person:
-        return self.linked("statue", "person")
-
-    @fact
-    def other(self) -> Person | None:
-        person = self.linked("other", "person")
-        return None if person == self.statue else person
+    statue = linked_to("person", "statue")
+    other = linked_to("person", "other", unlike="statue")
 
 
 Settlement.rivals = {
@@ -108,9 +102,7 @@ class Building(Entry):
         buildings = CONCEPTS["buildings"][: 6 if self.completed < 1850 else None]
         return self.pick(buildings, "type")
 
-    @fact
-    def location(self) -> Settlement:
-        return self.linked("location", "settlement")
+    location = linked_to("settlement", "location")
 
     @property
     def _architects(self) -> Link:
@@ -194,9 +186,7 @@ class Event(Entry):
     def noun(self) -> Concept:
         return self.happening.noun
 
-    @fact
-    def location(self) -> Entry:
-        return self.linked("location", "settlement")
+    location = linked_to("settlement", "location")
 
     @property
     def _order(self) -> Permutation:

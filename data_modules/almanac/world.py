@@ -352,6 +352,16 @@ def picked(options: list, name: str) -> fact:
     return fact(lambda entry: entry.pick(options, name))
 
 
+def linked_to(target: str, name: str, unlike: str | None = None) -> fact:
+    """A fact: the entry where the link of this name leads; none if the fact `unlike` is it."""
+
+    def find(entry: Entry) -> Entry | None:
+        found = entry.linked(name, target)
+        return None if unlike and found == getattr(entry, unlike) else found
+
+    return fact(find)
+
+
 def decade(year: int) -> str:
     """What follows "in the"; "1800s" could be a century."""
     first = year // 10 * 10
