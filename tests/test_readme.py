@@ -11,6 +11,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from conf.composition import prepare_arguments
+from tests.runs import compose_config
 from train import train
 
 ROOT = Path(__file__).parents[1]
@@ -88,6 +89,21 @@ def test_a_train_command_of_the_readme_runs(arguments, tmp_path, monkeypatch):
         # Of a sweep over a real collection one job runs: its texts take a minute to index.
         if number == 0 or not paths:
             assert "retrieve/mrr@10" in train(config)
+
+
+@pytest.mark.slow
+def test_the_train_commands_of_the_documents_compose():
+    """A key or an option that has another name now would stop them; their folders are not here."""
+    texts = [path.read_text().replace("\\\n", " ") for path in (ROOT / "docs").glob("*.md")]
+    found = {
+        c for text in texts for c in re.findall(r"^    python train\.py ([^#\n]+)", text, re.M)
+    }
+    commands = [command for command in found if "…" not in command and "--" not in command]
+    assert len(commands) > 20
+    for command in commands:
+        arguments = prepare_arguments(shlex.split(command))
+        keys = [a for a in arguments if a != "-m" and not a.startswith("hydra")]
+        compose_config("train", *expanded(keys)[0])
 
 
 def run(*arguments: str) -> str:
