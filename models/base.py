@@ -1,10 +1,11 @@
 """What every system can do: the verbs on which search, reranking and analysis are built."""
 
+import hashlib
 import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import pytorch_lightning as pl
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.distributed.ranks import rank, sum_over_ranks, world_size
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.relevance import Explanation, Factors, PairAlignment
+from gr_mvdr.relevance import Explanation, Factors, PairAlignment, divide
 from models.training import check_loss, check_norm, check_weights
 
 Paradigm = Literal["multi_vector", "generative", "lexical", "cross_encoder", "pipeline"]
@@ -25,6 +26,23 @@ Paradigm = Literal["multi_vector", "generative", "lexical", "cross_encoder", "pi
 Table = Any
 
 SCHEDULES = ("constant", "one_cycle")
+
+
+class Share(NamedTuple):
+    """What one part of a query or of an identifier adds to a document's score.
+
+    Attributes:
+        tokens: the part, as token ids, or as a word of the text: a query token, the token of a
+            docid, an n-gram that was generated.
+        value: its part of the score.
+    """
+
+    tokens: tuple[int, ...] | str
+    value: float
+
+
+# Query id → document id → the parts of the document's score.
+Shares = dict[str, dict[str, list[Share]]]
 
 
 class System(pl.LightningModule):
@@ -97,6 +115,15 @@ class System(pl.LightningModule):
         """
         raise NotImplementedError
 
+    def open_index(self, documents: Table, directory: str | Path) -> Any:
+        """Opens what `index` wrote for these very documents, without making it again.
+
+        Raises:
+            FileNotFoundError: there is none.
+            ValueError: another model or collection made it, or it is damaged.
+        """
+        raise NotImplementedError
+
     def help_index(self, documents: Table) -> None:
         """What all ranks but the first do while that one calls `index`."""
 
@@ -108,6 +135,24 @@ class System(pl.LightningModule):
             k: documents a query.
         """
         raise NotImplementedError
+
+    def retrieve_with_shares(
+        self, queries: Table, k: int = 100, among: Sequence[str] | None = None
+    ) -> tuple[Ranking, Shares]:
+        """`retrieve`, and what makes the score of each document that it finds.
+
+        Args:
+            queries, k: see `retrieve`.
+            among: ids of the documents that can be found; None = all that are indexed.
+
+        Returns:
+            The ranking, and of each of its documents the shares, which sum to its score.
+        """
+        raise NotImplementedError
+
+    def shares(self, batch: PairBatch) -> list[list[Share]]:
+        """Of each given pair the parts of its `score`: here what each query token adds (Eq. 1)."""
+        return query_shares(self.align(batch))
 
     def rerank(
         self, queries: Table, documents: Table, candidates: dict[str, Sequence[str]], **form: Any
@@ -226,3 +271,22 @@ class System(pl.LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.train_seconds = checkpoint.get("train_seconds", 0.0)
+
+
+def query_shares(pairs: PairAlignment) -> list[list[Share]]:
+    """What each real query token adds to the relevance of B pairs, Σ_hi S A / Z (Eq. 1)."""
+    added = divide((pairs.similarity * pairs.alignment).sum((1, 2)), pairs.normaliser[:, None])
+    rows = zip(pairs.query_ids, added, pairs.query_mask, strict=True)
+    return [
+        [Share((t,), v) for t, v in zip(ids[mask].tolist(), row[mask].tolist(), strict=True)]
+        for ids, row, mask in rows
+    ]
+
+
+def hash_documents(documents: Table) -> str:
+    """32 hexadecimal digits of the documents' ids and tokens, whatever their order."""
+    total = 0
+    for name, tokens in zip(documents["id"][:], documents["tokens"][:], strict=True):
+        text = hashlib.sha256(f"{name} {list(tokens)}".encode()).digest()
+        total += int.from_bytes(text[:16], "big")
+    return f"{total % 2**128:032x}"

@@ -15,7 +15,7 @@ from gr_mvdr.parts import part
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import PairAlignment, relevance
 from gr_mvdr.tokenizers import UNK_ID
-from models.base import System, Table
+from models.base import Share, Shares, System, Table, hash_documents
 
 
 @part("model")
@@ -36,7 +36,7 @@ class BM25(System):
         self.searcher: BM25Index | None = None
 
     def index(self, documents: Table, directory: str | Path | None = None) -> BM25Index:
-        """Counts terms; `align` needs their document frequencies too.
+        """Counts terms.
 
         Raises:
             ValueError: no document has a term.
@@ -49,25 +49,43 @@ class BM25(System):
             )
         self.searcher = BM25Index(documents["id"][:], terms, self.hparams.k1, self.hparams.b)
         if directory is not None:
-            self.searcher.save(directory)
-        size = 1 + max((max(document, default=0) for document in terms), default=0)
-        frequencies = torch.zeros(size)
-        for document in terms:
-            frequencies[list(set(document))] += 1
-        count = len(terms)
-        self.idf = torch.log1p((count - frequencies + 0.5) / (frequencies + 0.5))
-        self.mean_length = sum(map(len, terms)) / count
+            self.searcher.save(directory, hash_documents(documents))
         return self.searcher
 
-    def retrieve(self, queries: Table, k: int = 100) -> Ranking:
-        """Scores every document (an inverted index) and keeps the k best."""
+    def open_index(self, documents: Table, directory: str | Path) -> BM25Index:
+        """Opens the scores that `index` wrote; see `System.open_index`."""
+        found = BM25Index.open(directory, hash_documents(documents))
+        if (found.scorer.k1, found.scorer.b) != (self.hparams.k1, self.hparams.b):
+            raise ValueError(f"{directory}: was made with other model.k1 and model.b")
+        self.searcher = found
+        return found
+
+    def retrieve(self, queries: Table, k: int = 100, among: Sequence[str] | None = None) -> Ranking:
+        """Scores every document (an inverted index) and keeps the k best.
+
+        Args:
+            queries, k: see `System.retrieve`; among: see `System.retrieve_with_shares`.
+        """
         rows = zip(queries["id"][:], queries["tokens"][:], strict=True)
         return Ranking(
             {
-                query: self.searcher.best(_terms(tokens), k)
+                query: self.searcher.best(_terms(tokens), k, among)
                 for query, tokens in track(rows, "searching", total=len(queries))
             }
         )
+
+    def retrieve_with_shares(
+        self, queries: Table, k: int = 100, among: Sequence[str] | None = None
+    ) -> tuple[Ranking, Shares]:
+        """`retrieve`, and what each of the query's words adds to a score."""
+        ranking, found = self.retrieve(queries, k, among), {}
+        for query, tokens in zip(queries["id"][:], queries["tokens"][:], strict=True):
+            added = self.searcher.shares(_terms(tokens), ranking.documents(query))
+            found[query] = {
+                name: [Share((term,), value) for term, value in parts]
+                for name, parts in added.items()
+            }
+        return ranking, found
 
     def rerank(
         self, queries: Table, documents: Table, candidates: dict[str, Sequence[str]]
@@ -99,9 +117,9 @@ class BM25(System):
         queries = batch.query_mask & (batch.query_ids > UNK_ID)
         aligned = (equal & pair_mask(documents, queries)).float()
         frequency = aligned.sum(1, keepdim=True)  # (B, 1, N)
-        length = documents.sum(1)[:, None, None] / self.mean_length
+        length = documents.sum(1)[:, None, None] / self.searcher.mean_length
         k1, b = self.hparams.k1, self.hparams.b
-        idf = self.idf[batch.query_ids.clamp(max=len(self.idf) - 1)].unsqueeze(1)
+        idf = self._idf(batch.query_ids).unsqueeze(1)
         matrix = (idf / (frequency + k1 * (1 - b + b * length))).expand_as(aligned)
         scores = relevance(matrix, aligned)
         return PairAlignment(
@@ -115,6 +133,14 @@ class BM25(System):
             query_ids=batch.query_ids,
             query_mask=batch.query_mask,
         )
+
+    def _idf(self, terms: Tensor) -> Tensor:
+        """idf of each term, of the largest there is for one that no document has."""
+        known, counts = self.searcher.vocabulary, self.searcher.document_frequencies
+        places = [known.get(term) for term in terms.flatten().tolist()]
+        found = torch.tensor([0 if place is None else counts[place] for place in places])
+        frequency = found.float().view(terms.shape)
+        return torch.log1p((len(self.searcher.ids) - frequency + 0.5) / (frequency + 0.5))
 
     def configure_optimizers(self) -> Any:
         """BM25 has nothing to train."""

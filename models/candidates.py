@@ -14,7 +14,7 @@ from gr_mvdr.progress import track
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_index.costs import SearchCosts
 from gr_mvdr.token_vectors import TokenVectors
-from models.base import Table
+from models.base import Table, hash_documents
 
 if TYPE_CHECKING:
     from models.multi_vector import MultiVector
@@ -28,19 +28,32 @@ class LexicalCandidates:
     def __init__(self, documents: Table, directory: str | Path | None = None):
         """
         Args:
-            documents: with `id` and `text`.
+            documents: with `id`, `text` and `tokens`.
             directory: where the index is kept, in a folder `bm25`; None = nowhere.
         """
         self.index = BM25Index(documents["id"][:], map(split_words, _texts(documents)))
         if directory is not None:
             Path(directory).mkdir(parents=True, exist_ok=True)
-            self.index.save(Path(directory) / "bm25")
+            self.index.save(Path(directory) / "bm25", hash_documents(documents))
 
-    def __call__(self, queries: Table, depth: int) -> dict[str, list[str]]:
-        """Query id → its best documents that share a word with it, at most `depth`, best first."""
+    @classmethod
+    def open(cls, documents: Table, directory: str | Path) -> "LexicalCandidates":
+        """Opens what was kept there; errors as of `System.open_index`."""
+        found = cls.__new__(cls)
+        found.index = BM25Index.open(Path(directory) / "bm25", hash_documents(documents))
+        return found
+
+    def __call__(
+        self, queries: Table, depth: int, among: Sequence[str] | None = None
+    ) -> dict[str, list[str]]:
+        """Query id → its best documents that share a word with it, at most `depth`, best first.
+
+        Args:
+            among: ids of the documents that can be found; None = all.
+        """
         rows = zip(queries["id"][:], queries["text"][:], strict=True)
         bar = track(rows, "BM25 candidates", total=len(queries))
-        return {query: list(self.index.best(split_words(text), depth)) for query, text in bar}
+        return {q: list(self.index.best(split_words(text), depth, among)) for q, text in bar}
 
 
 def _texts(documents: Table) -> Iterator[str]:
@@ -84,6 +97,11 @@ class CandidateEncoder:
             KeyError: there is no such document.
         """
         return torch.tensor([self.rows[name] for name in ids], dtype=torch.int64)
+
+    def vectors(self, documents: Tensor) -> TokenVectors:
+        """The vectors (C, M, …) of documents (C,), encoded now."""
+        found = self.documents[documents.tolist()]["tokens"]
+        return self.system.encode_texts([self.system.cut_document(tokens) for tokens in found])
 
     def score(self, query: TokenVectors, documents: Tensor, scoring: Scoring) -> Tensor:
         """(C,) fp32 relevance of documents (C,) to a query (N, …); see `TokenIndex.score`."""

@@ -17,7 +17,7 @@ from gr_mvdr.progress import track
 from gr_mvdr.relevance import PairAlignment, at_least_float32
 from gr_mvdr.token_index.costs import transformer_flops
 from gr_mvdr.tokenizers import EOS_ID
-from models.base import System, Table
+from models.base import Share, Shares, System, Table
 from models.candidates import LexicalCandidates
 
 POOLINGS = ("mean", "first")
@@ -75,12 +75,16 @@ class CrossEncoder(System):
 
     def joint_scores(self, ids: Tensor, mask: Tensor) -> Tensor:
         """(B,) fp32 from whole sequences, query and document (B, L) int64, and their mask."""
+        states, weights = self._states(ids, mask)
+        pooled = (states * weights.unsqueeze(-1)).sum(1)
+        return at_least_float32(self.head(pooled).squeeze(-1))
+
+    def _states(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """The encoder's states (B, L, d), and their weights in the pooled vector (B, L)."""
         states = self.encoder(input_ids=ids, attention_mask=mask.long()).last_hidden_state
         if self.hparams.pooling == "first":
-            pooled = states[:, 0]
-        else:
-            pooled = (states * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True)
-        return at_least_float32(self.head(pooled).squeeze(-1))
+            return states, (torch.arange(ids.shape[1], device=ids.device) == 0).expand_as(mask)
+        return states, mask / mask.sum(1, keepdim=True)
 
     def loss(self, batch: PairBatch) -> Tensor:
         """() the configured loss over each query's positive and its negatives.
@@ -104,6 +108,23 @@ class CrossEncoder(System):
         documents = batch.document_ids[own], batch.document_mask[own]
         return self.joint_scores(*join_pairs(batch.query_ids, batch.query_mask, *documents))
 
+    @torch.no_grad()
+    def shares(self, batch: PairBatch) -> list[list[Share]]:
+        """Of each pair what each token's last state adds to the score, the query's tokens first.
+
+        The score is a linear function of the pooled vector, and so a sum over the states.
+        """
+        own = slice(len(batch))
+        documents = batch.document_ids[own], batch.document_mask[own]
+        ids, mask = join_pairs(batch.query_ids, batch.query_mask, *documents)
+        states, weights = self._states(ids, mask)
+        added = at_least_float32(self.head(states).squeeze(-1)) * weights
+        rows = zip(ids, added, mask, strict=True)
+        return [
+            [Share((t,), v) for t, v in zip(i[m].tolist(), a[m].tolist(), strict=True)]
+            for i, a, m in rows
+        ]
+
     def align(self, batch: PairBatch) -> PairAlignment:
         """Raises NotImplementedError: its relevance is no sum over pairs of tokens."""
         rule = "its relevance is no sum of S ⊙ A over token pairs"
@@ -124,10 +145,31 @@ class CrossEncoder(System):
         self.documents, self.candidates = documents, LexicalCandidates(documents, directory)
         return self.candidates
 
-    def retrieve(self, queries: Table, k: int = 100) -> Ranking:
+    def open_index(self, documents: Table, directory: str | Path) -> LexicalCandidates:
+        """Opens BM25's scores; see `System.open_index`."""
+        self.documents = documents
+        self.candidates = LexicalCandidates.open(documents, directory)
+        return self.candidates
+
+    def retrieve(self, queries: Table, k: int = 100, among: Sequence[str] | None = None) -> Ranking:
         """Reranks the `depth` best BM25 documents of each query and keeps k of them."""
-        found = self.candidates(queries, self.hparams.depth)
+        found = self.candidates(queries, self.hparams.depth, among)
         return self.rerank(queries, self.documents, found).top(k)
+
+    def retrieve_with_shares(
+        self, queries: Table, k: int = 100, among: Sequence[str] | None = None
+    ) -> tuple[Ranking, Shares]:
+        """`retrieve`, and what each token of a pair adds; the found pairs are encoded again."""
+        ranking, found = self.retrieve(queries, k, among), {}
+        asked = self._queries(queries)
+        texts = self._documents(self.documents, {q: ranking.documents(q) for q in asked})
+        for query in asked:
+            documents = ranking.documents(query)
+            sides = *pad([asked[query]] * len(documents)), *pad([texts[d] for d in documents])
+            batch = PairBatch(*sides, torch.zeros(len(documents), dtype=torch.int64))
+            shares = self.shares(batch.to(self.device)) if documents else []
+            found[query] = dict(zip(documents, shares, strict=True))
+        return ranking, found
 
     @torch.inference_mode()
     def rerank(

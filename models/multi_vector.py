@@ -1,11 +1,10 @@
 """Every multi-vector system: token vectors, an alignment, a salience, a Z, and a search.
 
-DPR, ME-BERT, COIL, ColBERT, ALIGNER, XTR and MVA are this one class; `conf/model/` says which
-choices each of them makes. From a text to the loss: `TokenEncoder` (D and Q), `Scoring` (all pairs
+DPR, ME-BERT, COIL, ColBERT, ALIGNER, XTR and MVA are this one class; `conf/model/` names the
+choices of each. From a text to the loss: `TokenEncoder` (D and Q), `Scoring` (all pairs
 of a batch), gr_mvdr/alignment.py (A), relevance.py (S, Z), losses.py.
 """
 
-import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -29,23 +28,22 @@ from gr_mvdr.evaluation.ranking import Ranking, best_documents, recall_of_exact
 from gr_mvdr.files.writing import temporary_folder
 from gr_mvdr.parts import build, part
 from gr_mvdr.progress import track
-from gr_mvdr.relevance import Explanation, Factors, PairAlignment, normaliser
+from gr_mvdr.relevance import Explanation, Factors, PairAlignment
 from gr_mvdr.salience import IdfSalience
 from gr_mvdr.scoring import Scoring, all_pairs_relevance
 from gr_mvdr.token_index.costs import multi_vector_joint_flops, mva_joint_flops
 from gr_mvdr.token_index.index import SearchOptions, TokenIndex
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors, concatenate
 from gr_mvdr.tokenizers import EOS_ID
-from models.base import System, Table
-from models.candidates import CandidateEncoder
+from models.base import Shares, System, Table, hash_documents
+from models.candidates import CandidateEncoder, LexicalCandidates
 from models.token_encoder import SIDES, TokenEncoder
+from models.token_shares import align_vectors, find_shares
 
 _QUERY_BATCH = 32  # queries encoded at once
-# Queries whose approximate search is compared with the exact one.
-_FIDELITY_QUERIES = 100
+_FIDELITY_QUERIES = 100  # whose approximate search is compared with the exact one
 
-# What search reads of queries: ids, and token vectors without padding.
-EncodedQueries = list[tuple[str, TokenVectors]]
+EncodedQueries = list[tuple[str, TokenVectors]]  # ids, and token vectors without padding
 
 
 @part("model")
@@ -181,22 +179,7 @@ class MultiVector(System):
 
     def align(self, batch: PairBatch) -> PairAlignment:
         """S and A of each pair, salience included, H = 1; relevance equals score (Eq. 1)."""
-        return self._align(*self._sides(batch))
-
-    def _align(self, documents: TokenVectors, queries: TokenVectors) -> PairAlignment:
-        matrix, aligned = self.scoring.matrices(documents, queries)
-        scores = self.scoring.divide(matrix, aligned, queries)
-        return PairAlignment(
-            similarity=matrix.unsqueeze(1),
-            alignment=aligned.unsqueeze(1),
-            normaliser=normaliser(self.scoring.normaliser, matrix, aligned, queries.mask),
-            relevance=scores,
-            score=scores,
-            document_ids=documents.ids,
-            document_mask=documents.mask,
-            query_ids=queries.ids,
-            query_mask=queries.mask,
-        )
+        return align_vectors(*self._sides(batch), self.scoring)
 
     def explain(self, batch: PairBatch) -> Explanation:
         """The alignment, and Ã before salience where the system has one."""
@@ -204,7 +187,7 @@ class MultiVector(System):
         pairwise = None
         if documents.salience is not None or queries.salience is not None:
             pairwise = self.scoring.pairwise(documents, queries)[1].unsqueeze(1)
-        return Explanation([self._align(documents, queries)], pairwise=pairwise)
+        return Explanation([align_vectors(documents, queries, self.scoring)], pairwise=pairwise)
 
     def factors(self, batch: PairBatch) -> Factors:
         """The token vectors behind S, and those behind A where they are others (mva §2.1)."""
@@ -278,6 +261,7 @@ class MultiVector(System):
         """
         if self.search.mode == "rerank":
             self.searcher = CandidateEncoder(self, documents)
+            self.searcher.candidates = LexicalCandidates.open(documents, directory)
             return self.searcher
         self.searcher = TokenIndex(directory, self.fingerprint(documents))
         self.searcher.prepare(self.search)
@@ -285,11 +269,7 @@ class MultiVector(System):
 
     def fingerprint(self, documents: Table) -> dict[str, str]:
         """What an index depends on: the model's weights, and the documents' ids and tokens."""
-        total = 0  # a sum, as the documents' order plays no part
-        for name, tokens in zip(documents["id"][:], documents["tokens"], strict=True):
-            text = hashlib.sha256(f"{name} {list(tokens)}".encode()).digest()
-            total += int.from_bytes(text[:16], "big")
-        return {"model": hash_weights(self), "collection": f"{total % 2**128:032x}"}
+        return {"model": hash_weights(self), "collection": hash_documents(documents)}
 
     def _shortest_first(self, documents: Table) -> tuple[list[int], list[list[int]]]:
         """The documents' rows, shortest first, and the tokens that are read of each."""
@@ -386,6 +366,27 @@ class MultiVector(System):
             results[name] = dict(zip(candidates[name], scores.tolist(), strict=True))
         return Ranking(results)
 
+    @torch.inference_mode()
+    def retrieve_with_shares(
+        self, queries: Table, k: int = 100, among: Sequence[str] | None = None
+    ) -> tuple[Ranking, Shares]:
+        """`retrieve`, and what each query token adds to a score (Eq. 1, xtr Eq. 4).
+
+        Documents `among` given ones are all scored, with all their tokens, in every mode.
+        """
+        encoded, options = self.encoded_queries(queries), None
+        if among is None and self.search.mode != "rerank":
+            ranking, options = self.retrieve_encoded(encoded, k), self.search
+        else:
+            found = dict.fromkeys(queries["id"][:], among)
+            if self.search.mode == "rerank":
+                found = self.searcher.candidates(queries, self.search.neighbours, among)
+            ranking = self.rerank_encoded(encoded, found).top(k)
+        return ranking, {
+            q: find_shares(self.searcher, query, ranking.documents(q), self.scoring, options)
+            for q, query in encoded
+        }
+
     def search_fidelity(self, queries: Table, ranking: Ranking) -> dict[str, float]:
         """How many of the exact search's best ten an approximate one finds, and what it costs."""
         metrics = self.searcher.costs.metrics()
@@ -394,7 +395,6 @@ class MultiVector(System):
             metrics["cost/document_floats"] = self.mean_floats
         if self.search.mode in ("gather", "impute"):
             sample = queries.select(range(min(_FIDELITY_QUERIES, len(queries))))
-            whole = {"keep_query": 1.0, "keep_document": 1.0}
-            exact = self.retrieve(sample, 10, mode="exact", **whole)
+            exact = self.retrieve(sample, 10, mode="exact", keep_query=1.0, keep_document=1.0)
             metrics["retrieve/recall_of_exact@10"] = recall_of_exact(exact, ranking)
         return metrics

@@ -21,7 +21,7 @@ from gr_mvdr.files.writing import temporary_folder
 from gr_mvdr.parts import TARGET, build, part
 from gr_mvdr.relevance import PairAlignment
 from gr_mvdr.tokenizers import build_word_tokenizer
-from models.base import System, Table
+from models.base import Share, Shares, System, Table
 from models.finished_run import FinishedRun
 
 STAGE_KEYS = {"run", "depth", "trust"}
@@ -96,8 +96,10 @@ class Stage:
                 (directory / file.name).symlink_to(file.resolve())
         return directory
 
-    def retrieve(self, queries: Table, k: int) -> Ranking:
+    def retrieve(self, queries: Table, k: int, among: Sequence[str] | None = None) -> Ranking:
         """See `System.retrieve`."""
+        if among is not None:
+            return self.model.retrieve_with_shares(self._table(queries), k, among)[0]
         return self.model.retrieve(self._table(queries), k)
 
     def rerank(
@@ -186,19 +188,37 @@ class RerankPipeline(System):
         self.costs = [StageCost() for _ in self.stages]
         return self.stages
 
-    @torch.inference_mode()
+    def open_index(self, documents: Table, directory: str | Path) -> list[Stage]:
+        """Opens every stage's own index, as `index` does where there is one."""
+        return self.index(documents, temporary_folder("pipeline"))
+
     def retrieve(self, queries: Table, k: int = 100) -> Ranking:
         """The first stage's `depth` best documents, reranked stage by stage; its costs add up.
 
         The first stage counts as scoring every document, which an approximate search does not.
         """
+        return self.retrieve_with_shares(queries, k)[0]
+
+    @torch.inference_mode()
+    def retrieve_with_shares(
+        self, queries: Table, k: int = 100, among: Sequence[str] | None = None
+    ) -> tuple[Ranking, Shares]:
+        """`retrieve`; the share of the last stage that scored a document is its whole score."""
         first, cost = self.stages[0], self.costs[0]
         with cost.timing(len(queries)):
-            found = first.retrieve(queries, self.depths[0] or k)
+            found = first.retrieve(queries, self.depths[0] or k, among)
         asked = Counter(self._query_lengths(queries).values())
         held = Counter(self.lengths.values())
         cost.add(first.model, {(n, m): asked[n] * held[m] for n in asked for m in held})
-        return self._refined(queries, self.documents, found, self.costs).top(k)
+        scored: dict[tuple[str, str], str] = {}
+        ranking = self._refined(queries, self.documents, found, self.costs, scored).top(k)
+        return ranking, {
+            query: {
+                name: [Share(scored.get((query, name), first.name), score)]
+                for name, score in ranking.scores(query).items()
+            }
+            for query in ranking.query_ids
+        }
 
     def rerank(
         self, queries: Table, documents: Table, candidates: dict[str, Sequence[str]]
@@ -208,9 +228,14 @@ class RerankPipeline(System):
         return self._refined(queries, documents, found, [StageCost() for _ in self.stages])
 
     def _refined(
-        self, queries: Table, documents: Table, found: Ranking, costs: list["StageCost"]
+        self,
+        queries: Table,
+        documents: Table,
+        found: Ranking,
+        costs: list["StageCost"],
+        scored: dict[tuple[str, str], str] | None = None,
     ) -> Ranking:
-        """The first stage's ranking after all others."""
+        """The first stage's ranking after all others; `scored`: by which stage a pair was, last."""
         asked = self._query_lengths(queries)
         later = zip(self.stages[1:], costs[1:], self.depths[:-1], strict=True)
         for stage, cost, depth in later:
@@ -220,6 +245,8 @@ class RerankPipeline(System):
             with cost.timing(len(queries)):
                 if len(answered):
                     found = put_above(stage.rerank(answered, documents, best), found)
+            if scored is not None:
+                scored |= {(query, name): stage.name for query in best for name in best[query]}
             pairs = Counter((asked[query], self.lengths[d]) for query in best for d in best[query])
             cost.add(stage.model, pairs)
         return found

@@ -16,13 +16,15 @@ from gr_mvdr.files.writing import name_errors, new_folder, write_text
 CONTENTS = "arrays.json"
 
 
-def write_arrays(path: Path, arrays: dict[str, np.ndarray], settings: dict[str, Any]) -> None:
-    """Writes arrays and settings (anything JSON can hold) as the new folder `path`.
+def write_arrays(
+    path: Path, arrays: dict[str, np.ndarray], settings: dict[str, Any], replace: bool = False
+) -> None:
+    """Writes arrays and settings (anything JSON can hold) as the folder `path`.
 
     Raises:
-        ValueError: `path` exists already.
+        ValueError: `path` exists already and is not to be replaced.
     """
-    with new_folder(path) as folder:
+    with new_folder(path, replace=replace) as folder:
         for name, array in arrays.items():
             write_array(folder / f"{name}.npy", array)
         files = {f"{name}.npy": checksum(folder / f"{name}.npy") for name in arrays}

@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gr_mvdr.relevance import divide
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_vectors import TokenVectors
 
@@ -118,20 +117,21 @@ def check_imputation(imputation: str | float) -> None:
         raise ValueError(f"model.search.imputation={imputation}: {rule}")
 
 
-def imputed_relevance(
+def imputed_terms(
     retrieved: Retrieved,
     candidates: Candidates,
     missing: Tensor | None,
     lengths: Tensor,
     salience: Tensor | None = None,
-) -> Tensor:
-    """1/Z Σ_j u_j max_i [Â_ij S_ij + (1 − Â_ij) m_j] of each candidate (xtr Eq. 4).
+) -> tuple[Tensor, Tensor]:
+    """u_j max_i [Â_ij S_ij + (1 − Â_ij) m_j] of each query token j, and Z (xtr Eq. 4).
 
-    m_j enters the maximum as soon as one token of the document was not retrieved, and wins there
-    over a smaller retrieved similarity; it does not enter where all were. Z = Σ_j u_j over all
-    query tokens, n without saliences. u_j is the query token's own and weights what the maximum
-    takes, retrieved or imputed; saliences of document tokens take no part, as m_j is the
-    similarity of no particular one.
+    A candidate's imputed relevance is their sum over j, divided by Z. m_j enters the maximum as
+    soon as one token of the document was not retrieved, and wins there over a smaller retrieved
+    similarity; it does not enter where all were. Z = Σ_j u_j over all query tokens, n without
+    saliences. u_j is the query token's own and weights what the maximum takes, retrieved or
+    imputed; saliences of document tokens take no part, as m_j is the similarity of no particular
+    one.
 
     Where nothing is imputed, missing query tokens add nothing and Z counts the others (xtr Eq. 2).
 
@@ -142,7 +142,7 @@ def imputed_relevance(
         salience: (N,) u of the query tokens; None = all one.
 
     Returns:
-        (C,) fp32.
+        (C, N) and (C,) fp32.
     """
     seen = candidates.similarity > -torch.inf
     weights = torch.ones(seen.shape) if salience is None else salience.expand(seen.shape)
@@ -154,7 +154,7 @@ def imputed_relevance(
         if (is_below & (retrieved.owners >= 0)).any():  # which under "last" it cannot
             whole = _retrieved_whole(retrieved, candidates, lengths)
             values = torch.where(whole, values, values.maximum(missing))
-    return divide((values * weights).sum(1), weights.sum(1))
+    return values * weights, weights.sum(1)
 
 
 def _retrieved_whole(retrieved: Retrieved, candidates: Candidates, lengths: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gr_mvdr.alignment import MaxSim
 from gr_mvdr.evaluation.ranking import best_places
+from gr_mvdr.relevance import divide
 from gr_mvdr.salience import top_share
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_index import writer
@@ -21,7 +22,7 @@ from gr_mvdr.token_index.imputation import (
     check_imputation,
     expected_relevance,
     group_by_document,
-    imputed_relevance,
+    imputed_terms,
     missing_similarity,
 )
 from gr_mvdr.token_index.max_sim import score_all, score_some
@@ -244,6 +245,10 @@ class TokenIndex:
             self.costs.add(len(live), *all_tokens_cost(self.store, n, live))
         return scores
 
+    def vectors(self, documents: Tensor) -> TokenVectors:
+        """The stored vectors (C, M, …) of documents (C,), padded."""
+        return self.store.read(documents).pad()
+
     def score(self, query: TokenVectors, documents: Tensor, scoring: Scoring) -> Tensor:
         """Relevance of some documents, from all their tokens (Eq. 1).
 
@@ -296,6 +301,14 @@ class TokenIndex:
         Args:
             query: (N, …) token vectors without padding; its saliences weight the query tokens.
         """
+        documents, terms, z = self.imputed_terms(query, options)
+        return FoundDocuments(documents, divide(terms.sum(1), z))
+
+    def imputed_terms(
+        self, query: TokenVectors, options: SearchOptions
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """`impute` before its sum: documents (C,), ascending, what each query token that is
+        searched with adds (C, N), and Z (C,)."""
         self.prepare(options)
         query, neighbours = options.salient(query), self.neighbours
         with self.costs.timed():
@@ -303,6 +316,6 @@ class TokenIndex:
             candidates = group_by_document(found)
             missing = missing_similarity(found, options.imputation)
             lengths = self.store.counts[candidates.documents]
-            scores = imputed_relevance(found, candidates, missing, lengths, query.salience)
-        self.costs.add(len(scores), 0, imputing_flops(found, candidates))
-        return FoundDocuments(candidates.documents, scores)
+            terms = imputed_terms(found, candidates, missing, lengths, query.salience)
+        self.costs.add(len(candidates.documents), 0, imputing_flops(found, candidates))
+        return candidates.documents, *terms

@@ -26,7 +26,7 @@ def test_candidates_get_the_scores_that_an_index_gives(kind, documents, queries)
 def test_retrieval_reranks_the_best_of_bm25(documents, queries, tmp_path):
     model = make_multi_vector("mva", search={"mode": "rerank", "neighbours": 3})
     model.index(documents, tmp_path)
-    assert (tmp_path / "bm25/documents.json").is_file()
+    assert (tmp_path / "bm25/arrays.json").is_file()
     best = LexicalCandidates(documents)(queries, 3)
     assert max(map(len, best.values())) == 3
     assert model.retrieve(queries, 2) == model.rerank(queries, documents, best).top(2)

@@ -66,10 +66,40 @@ def test_no_candidates_may_be_asked_for():
     assert index().best(["cat"], 0) == {}
 
 
-def test_saves_what_it_needs_without_pickles(tmp_path):
-    index().save(tmp_path / "bm25")
-    suffixes = {path.suffix for path in (tmp_path / "bm25").iterdir()}
-    assert suffixes <= {".npy", ".json"} and (tmp_path / "bm25" / "documents.json").is_file()
+def test_what_is_opened_scores_as_what_was_saved(tmp_path):
+    index().save(tmp_path / "bm25", "these")
+    assert {path.suffix for path in (tmp_path / "bm25").iterdir()} <= {".npy", ".json"}
+    opened = BM25Index.open(tmp_path / "bm25", "these")
+    query = split_words("the cat and a bird")
+    assert opened.scores(query).tolist() == index().scores(query).tolist()
+    assert opened.best(query, 3) == index().best(query, 3)
+    assert opened.document_frequencies.tolist() == index().document_frequencies.tolist()
+    with pytest.raises(ValueError, match="bm25: was made of other documents"):
+        BM25Index.open(tmp_path / "bm25", "others")
+
+
+def test_an_index_whose_numbers_do_not_fit_is_refused(tmp_path):
+    whole = index()
+    whole.ids = whole.ids[:1]  # scores of documents beyond
+    whole.save(tmp_path / "bm25")
+    with pytest.raises(
+        ValueError, match=r"indices\.npy: is damaged, must hold a document's number"
+    ):
+        BM25Index.open(tmp_path / "bm25")
+
+
+def test_shares_of_a_query_sum_to_the_score():
+    query = split_words("the cat the bird")  # "the" counts twice
+    for name, parts in index().shares(query, index().ids).items():
+        score = index().scores(query)[index().ids.index(name)]
+        assert [term for term, _ in parts] == query
+        assert sum(value for _, value in parts) == pytest.approx(score, abs=1e-5)
+
+
+def test_among_given_documents_the_scores_are_the_same():
+    twins = BM25Index(["x", "z", "y", "w"], [["cat"], ["cat"], ["cat"], ["dog"]])
+    every = twins.best(["cat"], 9)
+    assert twins.best(["cat"], 9, ["w", "x", "y"]) == {name: every[name] for name in ("y", "x")}
 
 
 def test_without_a_word_nothing_is_found_and_that_is_said(tmp_path):
@@ -78,7 +108,7 @@ def test_without_a_word_nothing_is_found_and_that_is_said(tmp_path):
     assert empty.best(split_words("the cat"), 5) == {} and empty.best([], 5) == {}
     assert empty.scores(split_words("the cat")).tolist() == [0.0, 0.0]
     empty.save(tmp_path / "bm25")
-    assert (tmp_path / "bm25/documents.json").is_file()
+    assert BM25Index.open(tmp_path / "bm25").best(split_words("the cat"), 5) == {}
     some = BM25Index(["a", "b"], [split_words("?!"), split_words("cat")])
     assert (
         list(some.best(split_words("the cat"), 5)) == ["b"] and some.best(split_words("?"), 5) == {}

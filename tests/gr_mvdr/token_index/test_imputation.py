@@ -4,12 +4,13 @@ import pytest
 import torch
 
 from gr_mvdr.alignment import MaxSim
+from gr_mvdr.relevance import divide
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_index.imputation import (
     Retrieved,
     expected_relevance,
     group_by_document,
-    imputed_relevance,
+    imputed_terms,
     missing_similarity,
 )
 from gr_mvdr.token_vectors import TokenVectors
@@ -31,7 +32,8 @@ def relevance(retrieved, imputation, salience=None, lengths=LENGTHS):
     candidates = group_by_document(retrieved)
     missing = missing_similarity(retrieved, imputation)
     lengths = lengths[candidates.documents]
-    scores = imputed_relevance(retrieved, candidates, missing, lengths, salience)
+    terms, z = imputed_terms(retrieved, candidates, missing, lengths, salience)
+    scores = divide(terms.sum(1), z)
     return dict(zip(candidates.documents.tolist(), scores.tolist(), strict=True))
 
 

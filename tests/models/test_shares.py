@@ -1,0 +1,110 @@
+"""What each token adds to a score: laws of every system that is no generative one."""
+
+import math
+
+import pytest
+import torch
+
+from models.base import query_shares
+from models.bm25 import BM25
+from models.cross_encoder import CrossEncoder
+
+IN_BATCH = {"_target_": "gr_mvdr.losses.InBatchCrossEntropy"}
+# A kind of system and how it is searched.
+SEARCHED = [
+    ("t5_colbert", dict(mode="exact")),
+    ("t5_colbert", dict(mode="exact", dtype="float16")),
+    ("mva", dict(mode="exact")),
+    ("mva-temporal", dict(mode="rerank", neighbours=5)),
+    ("aligner", dict(mode="gather", neighbours=4, probes=None, keep_query=0.5)),
+    ("idf", dict(mode="gather", neighbours=4, probes=None)),
+    ("xtr", dict(mode="impute", neighbours=7, probes=None)),
+    ("xtr", dict(mode="impute", neighbours=7, probes=None, imputation="none")),
+    ("dpr", dict(mode="exact")),
+    ("wu", dict(mode="exact")),
+]
+
+
+def make_cross_encoder(tools, pooling):
+    torch.manual_seed(0)
+    model = CrossEncoder(
+        backbone=dict(name=None, dropout_rate=0.0, attention="eager", shape=tools.SHAPE),
+        query_length=8,
+        document_length=12,
+        loss=IN_BATCH,
+        optimizer=tools.OPTIMIZER,
+        pooling=pooling,
+    )
+    return tools.sharpen(model).eval()
+
+
+@pytest.fixture(params=[*SEARCHED, "bm25", "mean", "first"], ids=str)
+def system(request, tools):
+    if request.param == "bm25":
+        return BM25()
+    if isinstance(request.param, str):
+        return make_cross_encoder(tools, request.param)
+    kind, search = request.param
+    return tools.make_multi_vector(kind, search=search)
+
+
+def check_sums(ranking, shares):
+    found = {query: ranking.scores(query) for query in ranking.query_ids}
+    assert found.keys() == shares.keys() and any(found.values())
+    for query, scores in found.items():
+        assert scores.keys() == shares[query].keys()
+        for name, score in scores.items():
+            # Scores of an index are in fp32.
+            total = math.fsum(share.value for share in shares[query][name])
+            assert total == pytest.approx(score, abs=1e-4)
+
+
+def test_shares_sum_to_the_scores_of_the_search(system, documents, queries):
+    system.index(documents)
+    ranking, shares = system.retrieve_with_shares(queries, 4)
+    assert ranking == system.retrieve(queries, 4)
+    check_sums(ranking, shares)
+
+
+def test_among_given_documents_no_other_is_found(system, documents, queries):
+    system.index(documents)
+    ranking, shares = system.retrieve_with_shares(queries, 4, ["d1", "d5"])
+    check_sums(ranking, shares)
+    assert all(set(ranking.documents(query)) <= {"d1", "d5"} for query in queries["id"])
+
+
+@torch.no_grad()
+def test_shares_of_given_pairs_sum_to_their_score(system, tools, documents):
+    if isinstance(system, BM25):
+        system.index(documents)
+    batch = tools.make_batch()
+    sums = [math.fsum(share.value for share in row) for row in system.shares(batch)]
+    assert sums == pytest.approx(system.score(batch).tolist(), abs=1e-4)
+
+
+def test_an_opened_index_is_searched_like_the_one_that_was_made(
+    system, documents, queries, tmp_path
+):
+    system.index(documents, tmp_path / "index")
+    expected = system.retrieve(queries, 4)
+    system.searcher = None
+    system.open_index(documents, tmp_path / "index")
+    assert system.retrieve(queries, 4) == expected
+
+
+def test_an_index_of_other_documents_is_not_opened(system, documents, queries, tmp_path):
+    system.index(documents, tmp_path / "index")
+    with pytest.raises(ValueError, match="was made"):
+        system.open_index(queries, tmp_path / "index")
+
+
+def test_a_query_tokens_share_by_hand(tools):
+    """ColBERT: the similarity of the document token that it chose."""
+    system, batch = tools.make_multi_vector(), tools.make_batch()
+    with torch.no_grad():
+        pairs = system.align(batch)
+    best = pairs.similarity[0, 0][pairs.document_mask[0]].amax(0)[pairs.query_mask[0]]
+    shares = query_shares(pairs)[0]
+    assert [share.value for share in shares] == pytest.approx(best.tolist(), abs=1e-12)
+    own = pairs.query_ids[0][pairs.query_mask[0]].tolist()
+    assert [share.tokens for share in shares] == [(token,) for token in own]
