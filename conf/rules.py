@@ -97,6 +97,8 @@ RULES: dict[str, Any] = {
     "mixed": bool,
     "check": bool,
     "trust": bool,
+    "port": Annotated[int, Field(ge=1024, le=65535)] | None,
+    "open": bool,
     "paper": Text | None,
     #
     "tokenizer": Group,

@@ -1,0 +1,30 @@
+"""Explores finished runs on a local page: ``python -m analysis.explore runs=outputs/demo``."""
+
+if __name__ == "__main__":  # before the other imports: errors of the command line need none
+    from conf.command import run_command
+
+    run_command("explore", "analysis.explore:main")
+    raise SystemExit
+
+from pathlib import Path
+
+import rich
+from omegaconf import DictConfig
+
+from analysis.explorer.server import open_port, serve
+from analysis.explorer.session import open_session
+
+
+def main(config: DictConfig) -> None:
+    """Loads the runs, then serves them on 127.0.0.1 until Ctrl-C."""
+    named = [config.runs] if isinstance(config.runs, str) else list(config.runs)
+    if not named:
+        raise ValueError("runs=[]: must be folders of finished runs, such as runs=outputs/…")
+    # Searches run in threads that share the terminal: no bars, a line each run.
+    rich.get_console().is_interactive = False
+    try:
+        with open_port(config.port) as listening:  # before the models are loaded: seconds
+            serve(open_session(list(map(Path, named)), config.trust), listening, config.open)
+    except KeyboardInterrupt:
+        pass
+    print("explorer: ended")

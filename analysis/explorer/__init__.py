@@ -1,0 +1,1 @@
+"""Finished runs on a local page: search, alignments, what was generated and why."""

@@ -1,0 +1,93 @@
+"""The test queries that runs were measured on: what they ask for, and where systems disagree."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from analysis.run_folder import Run
+from data_modules.module import RetrievalDataModule
+from gr_mvdr.evaluation.ranking import Ranking
+
+
+@dataclass(frozen=True)
+class KnownQuery:
+    """A test query and what the runs' own searches made of it.
+
+    Attributes:
+        id, text: as in the collection. gold: ids of the relevant documents.
+        places: of each system, relevant document → rank in its `retrieve.trec`, where it is there.
+    """
+
+    id: str
+    text: str
+    gold: tuple[str, ...]
+    places: tuple[dict[str, int], ...]
+
+    @property
+    def ranks(self) -> list[int | None]:
+        """Each system's best rank of a relevant document; None where it found none."""
+        return [min(found.values(), default=None) for found in self.places]
+
+    @property
+    def disagreement(self) -> float:
+        """The largest reciprocal rank less the smallest, in [0, 1]; nothing found counts as 0."""
+        found = [1 / rank if rank else 0.0 for rank in self.ranks]
+        return max(found, default=0.0) - min(found, default=0.0)
+
+
+class KnownQueries:
+    """The queries of all test splits.
+
+    Args:
+        queries: in the order of their splits.
+    """
+
+    def __init__(self, queries: Sequence[KnownQuery] = ()):
+        self._queries = list(queries)
+        self._by_text = {_plain(query.text): query for query in reversed(self._queries)}
+
+    def find(self, text: str) -> KnownQuery | None:
+        """The query of that text, whatever its case and spaces; None where it is no known one."""
+        return self._by_text.get(_plain(text))
+
+    def select(self, text: str, order: str, limit: int) -> list[KnownQuery]:
+        """Queries with every word of `text` in their text or id.
+
+        Args:
+            order: "disagreement", the largest first, or "name"; limit: at most so many.
+        """
+        words = _plain(text).split()
+        found = [q for q in self._queries if all(w in _plain(f"{q.id} {q.text}") for w in words)]
+        if order == "name":
+            return sorted(found, key=lambda query: query.id)[:limit]
+        return sorted(found, key=lambda query: (-query.disagreement, query.id))[:limit]
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.casefold().split())
+
+
+def read_known_queries(runs: Sequence[Run], data: RetrievalDataModule) -> KnownQueries:
+    """The test queries of runs over the same collection, from its files and the runs' rankings.
+
+    Args:
+        data: of one of the runs.
+
+    Raises:
+        FileNotFoundError, ValueError: the collection cannot be read, or a ranking is damaged.
+    """
+    found = []
+    for split in data.test_splits:
+        queries = data.test_queries(split)
+        judged = data.judgements(split, queries)
+        name = "retrieve.trec" if split == data.test_splits[0] else f"retrieve-{split}.trec"
+        files = [run.path / name for run in runs]
+        rankings = [Ranking.read(file) if file.is_file() else Ranking({}) for file in files]
+        for number, text in zip(queries["id"][:], queries["text"][:], strict=True):
+            gold = tuple(name for name, grade in judged[number].items() if grade > 0)
+            places = tuple(_places(ranking.documents(number), gold) for ranking in rankings)
+            found.append(KnownQuery(number, text, gold, places))
+    return KnownQueries(found)
+
+
+def _places(documents: Sequence[str], gold: Sequence[str]) -> dict[str, int]:
+    return {name: place for place, name in enumerate(documents, start=1) if name in gold}

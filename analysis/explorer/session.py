@@ -1,0 +1,278 @@
+"""What the explorer's page can ask of loaded runs; each verb takes and returns what JSON can hold.
+
+The signatures are the contract with the page: `/api/VERB` checks types by them (`server.py`).
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from analysis.explorer.known_queries import KnownQueries
+from analysis.explorer.loading import LoadedSystem, load_known_queries, load_systems
+from analysis.explorer.pictures import Picture, draw_alignment
+from analysis.explorer.views import (
+    NotThere,
+    describe_alignment,
+    describe_explanation,
+    describe_hit,
+    describe_system,
+)
+from gr_mvdr.files.reading import describe_error, show
+
+QUERY, TEXT = 50_000, 200_000  # characters that are read of a query, of a document
+HITS, TEXTS, LISTED = 1_000, 4, 10_000  # at most, in one request
+
+
+def open_session(paths: Sequence[Path], trust: bool = False) -> "Session":
+    """Loads runs to be explored.
+
+    Args:
+        paths: run folders, or folders that hold some; trust: see `load_systems`.
+
+    Raises:
+        FileNotFoundError, ValueError: as `load_systems`.
+    """
+    systems = load_systems(paths, trust)
+    return Session(systems, load_known_queries(systems, trust))
+
+
+class Session:
+    """Loaded systems over one collection.
+
+    Every verb raises ValueError for what cannot be done, and `NotThere` for a system or document
+    that is not there.
+
+    Args:
+        systems: at least one. known: the test queries of their runs.
+        glossary: the words of the page → what they mean.
+    """
+
+    def __init__(
+        self,
+        systems: Sequence[LoadedSystem],
+        known: KnownQueries,
+        glossary: Mapping[str, str] | None = None,
+    ):
+        self.systems, self.known, self.glossary = list(systems), known, dict(glossary or {})
+        self.documents = systems[0].retriever.documents
+        self._rows = {name: row for row, name in enumerate(self.documents["id"][:])}
+
+    # What there is --------------------------------------------------------------------------------
+
+    def about(self) -> dict[str, Any]:
+        """The collection, the systems with what each of them can do, and the page's words."""
+        return {
+            "collection": self.systems[0].run.setting,
+            "documents": len(self._rows),
+            "systems": [describe_system(n, system) for n, system in enumerate(self.systems)],
+            "glossary": self.glossary,
+        }
+
+    def queries(
+        self,
+        text: str = "",
+        order: Literal["disagreement", "name"] = "disagreement",
+        limit: int = 100,
+    ) -> list[dict[str, Any]]:
+        """Known queries that hold every word of `text`."""
+        _check_range("limit", limit, LISTED)
+        return [
+            {
+                "id": query.id,
+                "text": query.text,
+                "gold": query.gold,
+                "ranks": query.ranks,
+                "disagreement": query.disagreement,
+            }
+            for query in self.known.select(text, order, limit)
+        ]
+
+    def document(self, id: str) -> dict[str, str]:
+        """A document of the collection."""
+        row = self.documents[self._row(id)]
+        return {"id": id, "title": row.get("title") or "", "text": row["text"]}
+
+    # Search ---------------------------------------------------------------------------------------
+
+    def search(self, query: str, k: int = 10, among: list | None = None) -> dict[str, Any]:
+        """The k best documents of every system, and where the relevant ones of a known query are.
+
+        Args:
+            among: ids of the documents that can be found; None = all.
+        """
+        _check_query(query)
+        _check_range("k", k, HITS)
+        if among is not None:
+            for name in _texts("among", among, LISTED):
+                self._row(name)
+        known = self.known.find(query)
+        gold = known.gold if known else ()
+        found = [self._search(n, query, k, among, gold) for n in range(len(self.systems))]
+        return {
+            "query_id": known.id if known else None,
+            "gold": [self._describe_gold(name, known, found) for name in gold],
+            "systems": found,
+        }
+
+    def _search(
+        self, number: int, query: str, k: int, among: list | None, gold: Sequence[str]
+    ) -> dict[str, Any]:
+        started, error, hits = time.perf_counter(), None, []
+        retriever = self.systems[number].retriever
+        try:
+            hits = [describe_hit(hit, gold) for hit in retriever.search(query, k, among)]
+        except (ValueError, NotImplementedError) as fault:  # the other systems are shown
+            error = describe_error(fault)
+        milliseconds = 1000 * (time.perf_counter() - started)
+        return {"number": number, "milliseconds": milliseconds, "error": error, "hits": hits}
+
+    def _describe_gold(
+        self, name: str, known: Any, found: Sequence[Mapping[str, Any]]
+    ) -> dict[str, Any]:
+        """A relevant document; its rank here, else in the run's deeper ranking."""
+        ranks = []
+        for system, places in zip(found, known.places, strict=True):
+            here = [hit["rank"] for hit in system["hits"] if hit["id"] == name]
+            ranks.append(here[0] if here else places.get(name))
+        return {**self.document(name), "ranks": ranks}
+
+    # Of one pair ----------------------------------------------------------------------------------
+
+    def align(
+        self, system: int, query: str, document: dict, layer: int = -1, head: int | None = None
+    ) -> dict[str, Any]:
+        """S, A and S·A of one pair, and the parts of its score.
+
+        Args:
+            document: {"id": …} of the collection, or {"text": …, "title": …}.
+            layer: of a decoder; the last by default. head: None = all heads together.
+        """
+        chosen = self._alignable(system)
+        aligned = self._align(chosen, query, document, layer)
+        return describe_alignment(chosen, aligned, layer, head)
+
+    def compare(self, system: int, queries: list, documents: list) -> list[dict[str, Any]]:
+        """`align` of several pairs: one query with each document, or one document with each."""
+        _texts("queries", queries, TEXTS)
+        size = max(len(queries), len(documents))
+        if size > TEXTS or not {len(queries), len(documents)} <= {1, size}:
+            rule = f"must be 1 to {TEXTS}, as many as queries, or one of either"
+            raise ValueError(f"documents: {rule}, are {len(documents)} and {len(queries)}")
+        queries, documents = (
+            texts * size if len(texts) == 1 else texts for texts in (queries, documents)
+        )
+        pairs = zip(queries, documents, strict=True)
+        return [self.align(system, *pair) for pair in pairs]
+
+    def figure(
+        self,
+        system: int,
+        query: str,
+        document: dict,
+        layer: int = -1,
+        head: int | None = None,
+        layer_shown: Literal["similarity", "alignment", "product"] = "alignment",
+        format: Literal["png", "pdf"] = "png",
+    ) -> Picture:
+        """The view of `align` as a file."""
+        chosen = self._alignable(system)
+        aligned = self._align(chosen, query, document, layer)
+        return draw_alignment(chosen.label, aligned, head, layer_shown, format)
+
+    def explain(self, system: int, query: str, document: str) -> dict[str, Any]:
+        """Why a system found a document where it did, or did not find it."""
+        _check_query(query)
+        self._row(document)
+        known = self.known.find(query)
+        explained = self._system(system).retriever.explain(query, document)
+        return describe_explanation(explained, known.gold if known else ())
+
+    # Of the whole collection ----------------------------------------------------------------------
+
+    def nearest(self, system: int, query: str, token: int, k: int = 20) -> list[dict[str, Any]]:
+        """The document tokens that are most similar to a query token, in their context."""
+        _check_query(query)
+        _check_range("k", k, HITS)
+        found = self._system(system, "multi_vector").retriever.nearest_tokens(query, token, k)
+        return [
+            {
+                "id": near.id,
+                "title": near.title,
+                "before": near.before,
+                "token": near.token,
+                "after": near.after,
+                "similarity": near.similarity,
+            }
+            for near in found
+        ]
+
+    def continuations(
+        self, system: int, query: str, prefix: list = (), k: int = 20
+    ) -> list[dict[str, Any]]:
+        """The most probable next tokens after a prefix of an identifier, and where they lead."""
+        _check_query(query)
+        _check_range("k", k, HITS)
+        if any(not isinstance(token, int) or isinstance(token, bool) for token in prefix):
+            raise ValueError(f"prefix={show(list(prefix))}: must be a list, each a token's number")
+        chosen = self._system(system, "generative")
+        return [vars(found) for found in chosen.retriever.continuations(query, list(prefix), k)]
+
+    # What is asked for ----------------------------------------------------------------------------
+
+    def _system(self, number: int, paradigm: str | None = None) -> LoadedSystem:
+        if not 0 <= number < len(self.systems):
+            raise NotThere(f"system={number}: must be ≥ 0 and < {len(self.systems)}")
+        found = self.systems[number]
+        if paradigm not in (None, found.retriever.paradigm):
+            name, own = (p.replace("_", " ") for p in (paradigm, found.retriever.paradigm))
+            raise ValueError(f"system={number}: must be {name}, {found.label} is {own}")
+        return found
+
+    def _alignable(self, number: int) -> LoadedSystem:
+        found = self._system(number)
+        if not found.retriever.system.alignable:
+            raise ValueError(f"system={number}: {found.label} aligns no tokens")
+        return found
+
+    def _align(self, system: LoadedSystem, query: str, document: dict, layer: int) -> Any:
+        _check_query(query)
+        return system.retriever.align(query, self._document(document), layer)
+
+    def _document(self, document: Any) -> Any:
+        """A document as a retriever takes it: an id of the collection, or a text."""
+        keys = {*document} if isinstance(document, dict) else set()
+        if not (keys == {"id"} or {"text"} <= keys <= {"text", "title"}):
+            raise ValueError(f"document: must have id, or text and title, has {sorted(keys)}")
+        for key, value in document.items():
+            if not isinstance(value, str) or len(value) > TEXT:
+                raise ValueError(f"document.{key}: must be text of ≤ {TEXT:,} characters")
+        if "id" in keys:
+            self._row(document["id"])
+            return document["id"]
+        if not document["text"].strip():
+            raise ValueError("document.text='': must have a word")
+        return dict(document)
+
+    def _row(self, name: str) -> int:
+        if name not in self._rows:
+            raise NotThere(f"document={show(name)}: must be an id of the collection")
+        return self._rows[name]
+
+
+def _check_query(query: str) -> None:
+    if not query.strip():
+        raise ValueError("query='': must have a word")
+    if len(query) > QUERY:
+        raise ValueError(f"query={show(query)}: must be ≤ {QUERY:,} characters")
+
+
+def _check_range(name: str, value: int, most: int) -> None:
+    if not 1 <= value <= most:
+        raise ValueError(f"{name}={value}: must be ≥ 1 and ≤ {most:,}")
+
+
+def _texts(name: str, values: Sequence[Any], most: int) -> Sequence[str]:
+    if not 1 <= len(values) <= most or not all(isinstance(value, str) for value in values):
+        raise ValueError(f"{name}: must be a list of 1 to {most:,} texts")
+    return values
