@@ -1,0 +1,65 @@
+/** The explorer's page: its views, and which of them the address asks for. */
+
+import { ask } from "./api.js";
+import { CompareView } from "./compare.js";
+import { button, make } from "./elements.js";
+import { setGlossary } from "./glossary.js";
+import { PairView } from "./pair.js";
+import { linkButton } from "./save.js";
+import { SearchView } from "./search.js";
+import { follow, open, read } from "./state.js";
+
+const VIEWS = { search: "Search", pair: "Align two texts", compare: "Compare" };
+const TEXTS = ["system", "q", "doc", "title", "text", "edited"]; // what another view takes over
+
+let shownView = null;
+
+async function start() {
+  const content = document.getElementById("content");
+  document.getElementById("skip").addEventListener("click", (event) => {
+    event.preventDefault(); // "#content" would be taken for a state
+    content.focus();
+  });
+  let about;
+  try {
+    about = await ask("about");
+  } catch (error) {
+    const loading = document.getElementById("loading");
+    loading.textContent = error.message;
+    loading.classList.add("error");
+    return;
+  }
+  for (const system of about.systems) system.paradigm = system.paradigm.replace(/[ -]/g, "_");
+  setGlossary(about.glossary);
+  const size = about.documents.toLocaleString("en");
+  document.getElementById("collection").textContent = `${about.collection}, ${size} documents`;
+  const views = { search: new SearchView(about), pair: new PairView(about), compare: new CompareView(about) };
+  const tabs = Object.entries(VIEWS).map(([name, label]) => button(label, () => turnTo(name), { "data-view": name }));
+  document.getElementById("views").append(...tabs);
+  document.getElementById("link").append(linkButton());
+  content.replaceChildren(...Object.values(views).map((view) => view.element));
+  follow((state, opened) => show(views, tabs, state, opened));
+}
+
+function show(views, tabs, state, opened) {
+  const name = state.view in views ? state.view : "search";
+  for (const tab of tabs) tab.setAttribute("aria-current", tab.dataset.view === name ? "page" : "false");
+  for (const [other, view] of Object.entries(views)) view.element.hidden = other !== name;
+  views[name].show(state);
+  document.title = `${views[name].title(state)} – gr-mvdr explorer`;
+  if (opened && shownView !== name) {
+    document.getElementById("content").focus({ preventScroll: true }); // what was clicked is hidden now
+    window.scrollTo(0, 0);
+  }
+  shownView = name;
+}
+
+/** Another view, with the texts at hand. */
+function turnTo(view) {
+  const state = read();
+  const kept = Object.fromEntries(TEXTS.map((key) => [key, state[key]]));
+  if (view === "search") open({ view, q: state.q });
+  else open({ view, ...kept, ...(view === "compare" ? { q2: state.q2 ?? state.q, doc2: state.doc2 } : {}) });
+}
+
+start();
