@@ -9,6 +9,7 @@ kept in the run's folder, and extended when documents arrive afterwards.
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from gr_mvdr.backbones import add_tokens
 from gr_mvdr.batch import PairBatch, pad
-from gr_mvdr.decoding.beam_search import BeamSearchResult, Hypotheses, score_sequences
+from gr_mvdr.decoding.beam_search import BeamSearchResult, Hypotheses, score_tokens
 from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files.writing import new_folder
@@ -33,14 +34,14 @@ from gr_mvdr.identifiers.scheme import (
 from gr_mvdr.parts import build, part
 from gr_mvdr.progress import track
 from gr_mvdr.tokenizers import EOS_ID
-from models.base import Table
-from models.generative import GenerativeSystem, clear_index_folder
+from models.base import Share, Table
+from models.constrained_search import ConstrainedSearch, Scope, clear_index_folder
 
 _DECODE_BATCH = 512  # identifiers scored at once
 
 
 @part("model")
-class Docid(GenerativeSystem):
+class Docid(ConstrainedSearch):
     """Generates the document's identifier token by token (DSI, GENRE; gr_as_mvdr §5.1, §7.3)."""
 
     scheme: Scheme
@@ -151,8 +152,11 @@ class Docid(GenerativeSystem):
         """Identifiers for the documents of a corpus that have none yet; the others keep theirs."""
         if documents["id"][:] == self.identifiers.document_ids and all(self.identifiers.sequences):
             return
-        self.identifiers = Identifiers(documents["id"][:], self.scheme.assign(documents))
-        self.head.extend({token for found in self.identifiers.sequences for token in found})
+        self._take_identifiers(Identifiers(documents["id"][:], self.scheme.assign(documents)))
+
+    def _take_identifiers(self, identifiers: Identifiers) -> None:
+        self.identifiers = identifiers
+        self.head.extend({token for found in identifiers.sequences for token in found})
 
     def covers(self, document: int) -> bool:
         """Whether the document has an identifier."""
@@ -222,15 +226,58 @@ class Docid(GenerativeSystem):
         self.document_ids = self.identifiers.document_ids
         return self.searcher
 
+    def open_index(self, documents: Table, directory: str | Path) -> Trie:
+        """Opens the trie and the identifiers that `index` wrote; see `System.open_index`."""
+        collection = hash_collection(documents["id"][:])
+        trie = Trie.load(Path(directory) / "trie", collection)
+        found = Identifiers.load(Path(directory) / "identifiers/identifiers", collection)
+        for row, (own, other) in enumerate(
+            zip(self.identifiers.sequences, found.sequences, strict=True)
+        ):
+            if own and own != other:
+                raise ValueError(
+                    f"{directory}: names the document {found.document_ids[row]!r} {other}, must be "
+                    f"an index of this model, which names it {own}"
+                )
+        self._take_identifiers(found)
+        self.searcher, self.document_ids = trie, found.document_ids
+        return trie
+
     @property
     def search_length(self) -> int:
         return self.searcher.depth
 
-    def documents_of(self, found: BeamSearchResult, number: int) -> dict[int, float]:
+    def within(self, documents: frozenset[int]) -> Scope:
+        """The trie of these documents' identifiers."""
+        named = enumerate(self.identifiers.sequences)
+        trie = Trie.build([tokens if row in documents else [] for row, tokens in named])
+        return Scope(trie, trie.depth, documents)
+
+    def documents_of(
+        self, found: BeamSearchResult, number: int, scope: Scope | None = None
+    ) -> dict[int, float]:
         """Every document of a generated identifier; those that share it have one score."""
         mine = found.final[found.final.query == number]
-        pairs = find_documents(self.searcher, mine, self.hparams.length_penalty)
+        trie = self.searcher if scope is None else scope.constraint
+        pairs = find_documents(trie, mine, self.hparams.length_penalty)
         return {document: score for documents, score in pairs for document in documents.tolist()}
+
+    def shares_of(
+        self, found: BeamSearchResult, number: int, documents: Sequence[int]
+    ) -> dict[int, list[Share]]:
+        """What each token of an identifier adds: its log-probability / length^penalty."""
+        totals = {tuple(tokens): total for tokens, total in found.candidates.of(number)}
+        return {document: self._token_shares(document, totals) for document in documents}
+
+    def _token_shares(self, document: int, totals: dict[tuple[int, ...], float]) -> list[Share]:
+        """From the log-probabilities of all prefixes, which the search has kept, to the tokens'."""
+        tokens = tuple(self.identifiers.of(document))
+        steps = pairwise([0.0, *(totals[tokens[:end]] for end in range(1, len(tokens) + 1))])
+        scale = len(tokens) ** self.hparams.length_penalty
+        return [
+            Share((token,), (after - before) / scale)
+            for token, (before, after) in zip(tokens, steps, strict=True)
+        ]
 
     def is_identifier(self, tokens: Sequence[int]) -> bool:
         """Whether a sequence is a document's identifier."""
@@ -245,12 +292,17 @@ class Docid(GenerativeSystem):
     # Scores of given documents --------------------------------------------------------------------
 
     @torch.no_grad()
-    def score(self, batch: PairBatch) -> Tensor:
-        """(B,) log p(identifier | query) / length^penalty, what the search ranks by."""
+    def target_shares(self, batch: PairBatch) -> tuple[PairBatch, Tensor]:
+        """log p(token | query, tokens before) / length^penalty, as the search scores a token."""
         batch = self.targets(batch)
         step = self.decoding_step(batch.query_ids, batch.query_mask)
-        scores = score_sequences(step, batch.document_ids, batch.document_mask)
-        return scores / batch.document_mask.sum(1) ** self.hparams.length_penalty
+        found = score_tokens(step, batch.document_ids, batch.document_mask)
+        lengths = batch.document_mask.sum(1, keepdim=True)
+        return batch, found / lengths**self.hparams.length_penalty
+
+    def score(self, batch: PairBatch) -> Tensor:
+        """(B,) log p(identifier | query) / length^penalty, what the search ranks by."""
+        return super().score(batch)
 
     @torch.inference_mode()
     def rerank(

@@ -1,13 +1,12 @@
-"""What all generative systems do: teacher forcing, loss, alignment, constrained search (§4).
+"""What all generative systems do: teacher forcing, loss, scores and alignments (gr_as_mvdr §4).
 
-A system generates an identifier of the document from the query (gr_as_mvdr §4). Each has its file:
-`models.docid`, `models.t5_seal`, `models.query_generator`.
+A system generates an identifier of the document from the query, `models.docid` and `models.t5_seal`
+in a constrained search (`models.constrained_search`), or the query from the document,
+`models.query_generator`.
 """
 
-import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,14 +16,7 @@ from torch import Tensor
 from gr_mvdr import cross_attention
 from gr_mvdr.backbones import load_encoder_decoder
 from gr_mvdr.batch import PairBatch, cut, pad
-from gr_mvdr.decoding.beam_search import (
-    BeamSearchResult,
-    Constraint,
-    DecodingStep,
-    Observer,
-    Step,
-    beam_search,
-)
+from gr_mvdr.decoding.beam_search import Constraint
 from gr_mvdr.distributed.ranks import (
     broadcast,
     gather_rows,
@@ -32,8 +24,6 @@ from gr_mvdr.distributed.ranks import (
     slice_for_rank,
     world_size,
 )
-from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.files.writing import temporary_folder
 from gr_mvdr.heads.non_parametric import read_in_context
 from gr_mvdr.heads.plain import Head, Vocabulary
 from gr_mvdr.identifiers.scheme import hash_collection
@@ -42,24 +32,23 @@ from gr_mvdr.parts import build
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import Explanation, Factors, PairAlignment
 from gr_mvdr.tokenizers import EOS_ID
-from models.base import System, Table
+from models.base import Share, System, Table
 
 PLAIN = {"_target_": "gr_mvdr.heads.plain.Head"}
 _ENCODE_BATCH = 64  # texts encoded at once
-_QUERY_BATCH = 16  # queries decoded at once
 _TARGETS = 64  # of a training batch, for the statement of the head's memory
 
 
 class GenerativeSystem(System):
-    """Encoder, decoder and head, their loss, and a search within a constraint.
+    """Encoder, decoder and head, their loss, and the scores and alignments of given pairs.
 
-    A subclass says what the identifiers are: `targets` for training; `searcher`, `search_length`
-    and `documents_of` for search.
+    A subclass says what is generated: `targets` for training, `search_length` at most.
     """
 
     paradigm = "generative"
-    # What a search may generate, and the longest sequence; set by `index`.
+    # What a search may generate, set by `index`; None of a system that does not search so.
     searcher: Constraint | None = None
+    # Tokens of a generated sequence at most.
     search_length: int
     # Target tokens that are teacher-forced at once in alignments; None = the whole sequence.
     window: int | None = None
@@ -203,10 +192,25 @@ class GenerativeSystem(System):
 
     def score(self, batch: PairBatch) -> Tensor:
         """(B,) mean log-probability of the target tokens."""
+        return self.target_shares(batch)[1].sum(1)
+
+    @torch.no_grad()
+    def shares(self, batch: PairBatch) -> list[list[Share]]:
+        """What each target token adds to the pairs' `score`; see `System.shares`."""
+        found, values = self.target_shares(batch)
+        rows = zip(found.document_ids, values, found.document_mask, strict=True)
+        return [
+            [Share((token,), value) for token, value in zip(*pair, strict=True)]
+            for pair in ((ids[real].tolist(), row[real].tolist()) for ids, row, real in rows)
+        ]
+
+    def target_shares(self, batch: PairBatch) -> tuple[PairBatch, Tensor]:
+        """The batch with its targets as documents, and (B, M) what each of them adds to `score`."""
         batch = self.targets(batch)
         queries = self.encode(batch.query_ids, batch.query_mask)
         sides = batch.document_ids, batch.document_mask, batch.document_index
-        return self.sequence_log_probs(queries, batch.query_mask, *sides)
+        found = self.token_log_probs(queries, batch.query_mask, *sides)
+        return batch, found / batch.document_mask.sum(1, keepdim=True).clamp(min=1)
 
     def align(self, batch: PairBatch, layer: int = -1) -> PairAlignment:
         """S and A of one decoder layer, the targets teacher-forced (Eq. 12–14)."""
@@ -319,80 +323,3 @@ class GenerativeSystem(System):
     def statistics(self) -> dict[str, float]:
         """What the head and its logits for a batch of targets take of memory."""
         return {"cost/head_bytes": float(self.head.memory_bytes(_TARGETS, self.search_length))}
-
-    # Search ---------------------------------------------------------------------------------------
-
-    @torch.inference_mode()
-    def retrieve(self, queries: Table, k: int = 100) -> Ranking:
-        """Constrained beam search, then from what was generated to documents."""
-        assert self.searcher is not None, "index the documents first"
-        self.eval()
-        results = {}
-        for start in track(range(0, len(queries), _QUERY_BATCH), "searching"):
-            rows = queries[start : start + _QUERY_BATCH]
-            found = self.search(rows["tokens"])
-            for number, query_id in enumerate(rows["id"]):
-                scores = self.documents_of(found, number)
-                results[query_id] = {self.document_ids[d]: s for d, s in scores.items()}
-        return Ranking(results).top(k)
-
-    def search(self, queries: Sequence[Sequence[int]], **options: Any) -> BeamSearchResult:
-        """Beam search for queries, given as tokens; options: `observer` and `wrap` of `beam`."""
-        sources = [self.prepare_query(query) for query in queries]
-        return self.beam(sources, self.searcher, self.search_length, **options)
-
-    def beam(
-        self,
-        sources: Sequence[Sequence[int]],
-        constraint: Constraint,
-        length: int,
-        beam_size: int | None = None,
-        observer: Observer | None = None,
-        wrap: Callable[[Step], Step] = lambda step: step,
-    ) -> BeamSearchResult:
-        """Beam search within a constraint; see `gr_mvdr.decoding.beam_search`.
-
-        Args:
-            sources: token ids as the encoder reads them; length: tokens a hypothesis at most.
-            beam_size: None = the system's own.
-            observer: sees every step; wrap: of the step function, to time it.
-        """
-        ids, mask = (x.to(self.device) for x in pad(sources))
-        return beam_search(
-            wrap(self.decoding_step(ids, mask)),
-            constraint,
-            batch_size=len(sources),
-            beam_size=beam_size or self.hparams.beam_size,
-            length=length,
-            end_token=EOS_ID,
-            device=self.device,
-            observer=observer,
-        )
-
-    def decoding_step(self, query_ids: Tensor, query_mask: Tensor) -> DecodingStep:
-        """The step function of the search for queries (B, N)."""
-        return DecodingStep(self.head, self.encode(query_ids, query_mask), query_mask)
-
-    def documents_of(self, found: BeamSearchResult, number: int) -> dict[int, float]:
-        """Document number → score, for query `number` of a search."""
-        raise NotImplementedError
-
-    def is_identifier(self, tokens: Sequence[int]) -> bool:
-        """Whether a generated sequence names a document."""
-        raise NotImplementedError
-
-    def gold_prefixes(self, document: int) -> set[tuple[int, ...]]:
-        """Every token sequence that a search may hold on its way to a document."""
-        raise NotImplementedError
-
-    def score_all(self, queries: Sequence[Sequence[int]]) -> Tensor | None:
-        """(documents, queries) log p(identifier | query); None where it cannot be had."""
-        return None
-
-
-def clear_index_folder(directory: str | Path | None, *parts: str) -> Path:
-    """Where an index is kept, None = a temporary folder; what lies there of `parts` is removed."""
-    directory = Path(directory or temporary_folder("index"))
-    for part in parts:
-        shutil.rmtree(directory / part, ignore_errors=True)
-    return directory

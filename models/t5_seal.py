@@ -5,12 +5,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from gr_mvdr.batch import PairBatch, cut, pad
-from gr_mvdr.decoding.beam_search import BeamSearchResult, score_sequences
-from gr_mvdr.decoding.evidence import score_documents
+from gr_mvdr.decoding.beam_search import BeamSearchResult, score_tokens
+from gr_mvdr.decoding.evidence import score_documents, share_scores
 from gr_mvdr.decoding.ngram_index import NgramIndex
 from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.evaluation.ranking import Ranking
@@ -19,8 +20,8 @@ from gr_mvdr.identifiers.scheme import check_at_least, check_choice, hash_collec
 from gr_mvdr.parts import part
 from gr_mvdr.progress import track
 from gr_mvdr.tokenizers import EOS_ID
-from models.base import Table
-from models.generative import GenerativeSystem, clear_index_folder
+from models.base import Share, Table
+from models.constrained_search import ConstrainedSearch, Scope, clear_index_folder
 
 # A key: an n-gram of the index and its log-probability given the query.
 Key = tuple[list[int], float]
@@ -40,8 +41,15 @@ class SealResult(BeamSearchResult):
     further: list[list[Key]]
 
 
+@dataclass(frozen=True)
+class SealScope(Scope):
+    """What one search can find; titles: those that can be keys, None = none."""
+
+    titles: Trie | None = None
+
+
 @part("model")
-class T5SEAL(GenerativeSystem):
+class T5SEAL(ConstrainedSearch):
     """The identifier is any n-gram of the document; the search is constrained to the corpus.
 
     The paper's form generates n-grams of the text alone. With `special_tokens` the text begins with
@@ -83,6 +91,7 @@ class T5SEAL(GenerativeSystem):
         super().__init__(backbone, optimizer, head)
         self.save_hyperparameters()
         self.titles: Trie | None = None
+        self.ended_titles: list[list[int]] = []
         self.textless: set[int] = set()  # documents
 
     def prepare(self, documents: Table, known: Sequence[int], directory: str | Path) -> None:
@@ -116,19 +125,23 @@ class T5SEAL(GenerativeSystem):
         The windows are `key_length` tokens long, the length of a key in search, do not overlap and
         do not look at the query. A document without tokens has no n-gram: −inf.
         """
+        return super().score(batch).masked_fill(~_text(self.forced(batch)).any(1), -torch.inf)
+
+    def target_shares(self, batch: PairBatch) -> tuple[PairBatch, Tensor]:
+        """The documents' tokens, each with its log-probability's weight in the two means."""
         batch = self.forced(batch)
         queries = self.encode(batch.query_ids, batch.query_mask)
-        # The end of a text that was cut is no continuation that a search could generate.
-        real = batch.document_mask & (batch.document_ids != EOS_ID)
+        real = _text(batch)
         ids = batch.document_ids.split(self.hparams.key_length, 1)
         masks = real.split(self.hparams.key_length, 1)
         windows = [
-            self.sequence_log_probs(queries, batch.query_mask, i, m, batch.document_index)
+            self.token_log_probs(queries, batch.query_mask, i, m, batch.document_index)
+            / m.sum(1, keepdim=True).clamp(min=1)
             for i, m in zip(ids, masks, strict=True)
         ]
-        counts = torch.stack([mask.any(1) for mask in masks], 1).sum(1)
-        means = torch.stack(windows, 1).sum(1) / counts.clamp(min=1)
-        return means.masked_fill(counts == 0, -torch.inf)
+        counts = torch.stack([mask.any(1) for mask in masks], 1).sum(1, keepdim=True)
+        values = torch.cat(windows, 1) / counts.clamp(min=1)
+        return replace(batch, document_mask=real), values
 
     def covers(self, document: int) -> bool:
         """Whether the document has an n-gram: one without text has none."""
@@ -146,27 +159,65 @@ class T5SEAL(GenerativeSystem):
     def index(self, documents: Table, directory: str | Path | None = None) -> NgramIndex:
         """An n-gram index over the full, untruncated texts, and a trie of the titles as keys."""
         directory = clear_index_folder(directory, "titles", "ngrams")
-        self.document_ids = documents["id"][:]
-        texts, end = documents["tokens"][:], self.special_tokens.get("title_end")
-        self.textless = _without_tokens(texts)
-        if end is not None:
-            titles = [[*title, *end] if title else [] for title in documents["title_tokens"]]
-            texts = [[*title, *text] for title, text in zip(titles, texts, strict=True)]
-            collection = hash_collection(self.document_ids)
-            ended = [[*title, EOS_ID] if title else [] for title in titles]
-            if any(ended):
-                Trie.build(ended).save(directory / "titles", collection)
-                self.titles = Trie.load(directory / "titles", collection)
-        NgramIndex.build([*tokens, EOS_ID] for tokens in texts).save(directory / "ngrams")
-        self.searcher = NgramIndex.load(directory / "ngrams")
-        return self.searcher
+        texts, titles = self._read(documents)
+        if any(titles):
+            Trie.build(titles).save(directory / "titles", hash_collection(documents["id"][:]))
+        NgramIndex.build(texts).save(directory / "ngrams")
+        return self._take(documents, titles, NgramIndex.load(directory / "ngrams"), directory)
 
-    def search(self, queries: Sequence[Sequence[int]], **options: Any) -> SealResult:
+    def open_index(self, documents: Table, directory: str | Path) -> NgramIndex:
+        """Opens the n-grams and titles that `index` wrote; see `System.open_index`."""
+        directory, (texts, titles) = Path(directory), self._read(documents)
+        found = NgramIndex.load(directory / "ngrams")
+        if not found.holds(texts):
+            raise ValueError(
+                f"{directory}: must be an index of these documents, was made of others or of other "
+                "tokens of theirs"
+            )
+        return self._take(documents, titles, found, directory)
+
+    def _take(
+        self, documents: Table, titles: list[list[int]], ngrams: NgramIndex, directory: Path
+    ) -> NgramIndex:
+        trie = None
+        if any(titles):
+            trie = Trie.load(directory / "titles", hash_collection(documents["id"][:]))
+        self.searcher, self.titles, self.ended_titles = ngrams, trie, titles
+        self.document_ids = documents["id"][:]
+        self.textless = _without_tokens(documents["tokens"][:])
+        return ngrams
+
+    def _read(self, documents: Table) -> tuple[list[list[int]], list[list[int]]]:
+        """Each document's text as it is indexed, and its title with both ends; [] = no title."""
+        texts, end = documents["tokens"][:], self.special_tokens.get("title_end")
+        if end is None:
+            return [[*text, EOS_ID] for text in texts], []
+        titles = [[*title, *end] if title else [] for title in documents["title_tokens"]]
+        return (
+            [[*title, *text, EOS_ID] for title, text in zip(titles, texts, strict=True)],
+            [[*title, EOS_ID] if title else [] for title in titles],
+        )
+
+    def whole(self) -> SealScope:
+        return SealScope(self.searcher, self.search_length, None, self.titles)
+
+    def within(self, documents: frozenset[int]) -> SealScope:
+        """The n-grams and the titles of these documents."""
+        rows = enumerate(self.ended_titles)
+        titles = [title if row in documents else [] for row, title in rows]
+        trie = Trie.build(titles) if any(titles) else None
+        constraint = self.searcher.within(documents)
+        return SealScope(constraint, self.search_length, documents, trie)
+
+    def search(
+        self, queries: Sequence[Sequence[int]], scope: SealScope | None = None, **options: Any
+    ) -> SealResult:
         """Beam search for n-grams; in full SEAL titles and the query's n-grams are added."""
-        found = super().search(queries, **options)
+        scope = scope or self.whole()
+        found = super().search(queries, scope, **options)
         further: list[list[Key]] = [[] for _ in queries]
-        if self.titles is not None:
-            further = self._title_keys(queries, self.titles)
+        if scope.titles is not None:
+            further = self._title_keys(queries, scope.titles)
         if self.hparams.query_ngrams:
             for query, keys in zip(queries, further, strict=True):
                 keys += self._query_keys(query)
@@ -195,7 +246,7 @@ class T5SEAL(GenerativeSystem):
         sources = [self.prepare_query(query)] * len(grams)
         ids, mask = (x.to(self.device) for x in pad(grams))
         step = self.decoding_step(*(x.to(self.device) for x in pad(sources)))
-        return list(zip(grams, score_sequences(step, ids, mask).tolist(), strict=True))
+        return list(zip(grams, score_tokens(step, ids, mask).sum(1).tolist(), strict=True))
 
     @property
     def search_length(self) -> int:
@@ -206,17 +257,21 @@ class T5SEAL(GenerativeSystem):
         """A document is aligned in windows as long as a key, those of `score`."""
         return self.hparams.key_length
 
-    def documents_of(self, found: SealResult, number: int) -> dict[int, float]:
+    def documents_of(
+        self, found: SealResult, number: int, scope: Scope | None = None
+    ) -> dict[int, float]:
         """The candidates of every step are the keys, whose evidence is added up (SEAL)."""
-        keys = {tuple(key): score for key, score in found.further[number]}
-        keys |= {tuple(key): score for key, score in found.candidates.of(number)}
-        return score_documents(
-            self.searcher,
-            list(keys.items()),
-            found.first_log_probs[number].cpu().numpy(),
-            document_ids=self.document_ids,
-            **self.hparams.evidence,
-        )
+        among = None if scope is None else scope.documents
+        options = dict(document_ids=self.document_ids, among=among, **self.hparams.evidence)
+        return score_documents(self.searcher, *_keys(found, number), **options)
+
+    def shares_of(
+        self, found: SealResult, number: int, documents: Sequence[int]
+    ) -> dict[int, list[Share]]:
+        """The n-grams and unigrams that counted for each document, with what they added."""
+        keys = _keys(found, number)
+        shares = share_scores(self.searcher, *keys, documents, **self.hparams.evidence)
+        return {row: [Share(*part) for part in parts] for row, parts in shares.items()}
 
     def is_identifier(self, tokens: Sequence[int]) -> bool:
         """Whether an n-gram occurs in a document."""
@@ -288,6 +343,19 @@ class T5SEAL(GenerativeSystem):
             documents = torch.tensor(index[batch], device=self.device)
             scores.append(self.sequence_log_probs(*repeated, ids, real, documents).cpu())
         return torch.cat(scores) if scores else torch.empty(0)
+
+
+def _text(batch: PairBatch) -> Tensor:
+    """(B, M) bool, the documents' tokens but for their ends, which are no n-gram's."""
+    # The end of a text that was cut is no continuation that a search could generate.
+    return batch.document_mask & (batch.document_ids != EOS_ID)
+
+
+def _keys(found: SealResult, number: int) -> tuple[list[Key], np.ndarray]:
+    """A query's keys, and the log-probabilities of unigrams."""
+    keys = {tuple(key): score for key, score in found.further[number]}
+    keys |= {tuple(key): score for key, score in found.candidates.of(number)}
+    return list(keys.items()), found.first_log_probs[number].cpu().numpy()
 
 
 def _without_tokens(texts: Sequence[Sequence[int]]) -> set[int]:

@@ -329,19 +329,19 @@ class DecodingStep:
         self.inputs = torch.cat([self.inputs[parents], vectors[:, None]], dim=1)
 
 
-def score_sequences(step: Step, ids: Tensor, mask: Tensor) -> Tensor:
-    """(B,) log p(sequence | query), the number that a search gives the sequence if it finds it.
+def score_tokens(step: Step, ids: Tensor, mask: Tensor) -> Tensor:
+    """(B, M) log p(token | query, tokens before it), zero at padding.
 
-    Teacher forcing along tokens, not along given rows.
+    The sum of a row is the number that a search gives the sequence if it finds it: teacher forcing
+    along tokens, not along given rows.
 
     Args:
         step: a fresh one for B queries; ids, mask: (B, M) a sequence for each.
     """
     last = torch.full((len(ids),), PAD_ID, device=ids.device)
     pairs = torch.arange(len(ids), device=ids.device)
-    total = torch.zeros(len(ids), device=ids.device)
+    found = []
     for token, real in zip(ids.unbind(1), mask.unbind(1), strict=True):
-        log_probs = step(last, pairs)[pairs, token]
-        total = total + log_probs.masked_fill(~real, 0.0)
+        found.append(step(last, pairs)[pairs, token].masked_fill(~real, 0.0))
         last = token
-    return total
+    return torch.stack(found, 1)

@@ -1,9 +1,7 @@
 """SEAL's intersective scorer: from generated n-grams to document scores (Bevilacqua et al. 2022).
 
-A key n of probability p(n|q) weighs max(0, logit p(n|q) − logit p(n))^α: how much more probable the
-query makes it than the corpus, where p(n) = (count + s) / (tokens + s) and
-logit x = log x − log(1 − x). A unigram weighs the same without the exponent. A document's score is
-the sum of the weights of the keys that occur in it without overlapping, found in two stages:
+A document's score is the sum of the weights (`gr_mvdr.decoding.key_weights`) of the keys that occur
+in it without overlapping, found in two stages:
 
 1. The keys that are rare enough to visit all their places score every document that they reach.
 2. The best of these documents are scored again, on their own text and with the frequent keys too;
@@ -12,43 +10,15 @@ the sum of the weights of the keys that occur in it without overlapping, found i
 Both work on all documents at once; Python loops over the keys alone.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from gr_mvdr.decoding.key_weights import Keys, Parameters, weigh
 from gr_mvdr.decoding.ngram_index import NgramIndex, ragged_range
 from gr_mvdr.evaluation.ranking import best_places
-
-
-@dataclass(frozen=True)
-class Parameters:
-    """What `score_documents` may be told.
-
-    Attributes:
-        max_occurrences_1: a key that occurs more often is left to stage 2.
-        n_docs_complete_score: so many documents go on to stage 2; the others get no score.
-        alpha: exponent of the keys' weights; unigrams have none.
-        beta: the part of its weight that a key loses if better keys cover all its tokens.
-        smoothing: s, added to the counts of the corpus.
-        use_top_k_unigrams: only so many of the most probable unigrams count.
-        add_best_unigrams_to_ngrams: makes the best unigrams, as many as there are keys, keys too.
-        special_ids: ids that never score as unigrams.
-        document_ids: of the corpus's documents. They choose among equal scores in stage 1, as in
-            `gr_mvdr.evaluation.ranking.Ranking`; None: the document numbers do, the first first.
-    """
-
-    max_occurrences_1: int = 1500
-    n_docs_complete_score: int = 1500
-    alpha: float = 2.0
-    beta: float = 0.8
-    smoothing: float = 5.0
-    use_top_k_unigrams: int = 5000
-    add_best_unigrams_to_ngrams: bool = False
-    special_ids: Sequence[int] = (0, 1, 2)
-    document_ids: Sequence[str] | None = None
 
 
 def score_documents(
@@ -71,118 +41,38 @@ def score_documents(
         ValueError: a key is longer than the index is deep.
     """
     options = Parameters(**parameters)
-    log_probs = merge_keys(keys, options.special_ids)
-    first = np.asarray(() if unigram_log_probs is None else unigram_log_probs, np.float64)
-    excluded = {*options.special_ids, *(ngram[0] for ngram in log_probs if len(ngram) == 1)}
-    unigrams = weigh_unigrams(index, first, excluded, options)
-    added: dict[tuple[int, ...], float] = {}
-    if options.add_best_unigrams_to_ngrams:
-        best = np.argsort(-unigrams, kind="stable")[: len(log_probs)].tolist()
-        added = {(token,): unigrams[token] for token in best}
-    ranked = rank_keys(index, log_probs, added, options)
-    chosen = _best_documents(index, ranked, options)
-    scores = _complete_scores(index, ranked, chosen, unigrams, options.beta)
+    keys, unigrams = weigh(index, keys, unigram_log_probs, options)
+    chosen = _best_documents(index, keys, options)
+    evidence, free = _complete_evidence(index, keys, chosen, unigrams, options.beta)
+    scores = evidence.scores + np.bincount(free.document, free.weight, minlength=len(chosen))
     order = np.argsort(-scores, kind="stable")
     return dict(zip(chosen[order].tolist(), scores[order].tolist(), strict=True))
 
 
-# What a key is worth ----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Keys:
-    """n-grams of positive weight, the heaviest first (equal weights: in the order of their tokens).
-
-    weights: (n,) float64; low, high: (n,) int64, their intervals in the index.
-    """
-
-    ngrams: list[tuple[int, ...]]
-    weights: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-
-    @cached_property
-    def lengths(self) -> np.ndarray:
-        """(n,) int64, in tokens."""
-        return np.fromiter(map(len, self.ngrams), np.int64, len(self.ngrams))
-
-
-def merge_keys(
-    keys: Sequence[tuple[Sequence[int], float]], special_ids: Collection[int]
-) -> dict[tuple[int, ...], float]:
-    """The distinct keys, special ids cut off at their ends, with their greatest log-probability."""
-    merged: dict[tuple[int, ...], float] = {}
-    for ngram, log_prob in keys:
-        first, last = 0, len(ngram)
-        while first < last and ngram[first] in special_ids:
-            first += 1
-        while first < last and ngram[last - 1] in special_ids:
-            last -= 1
-        if first < last:
-            stripped = tuple(ngram[first:last])
-            merged[stripped] = max(log_prob, merged.get(stripped, -np.inf))
-    return merged
-
-
-def rank_keys(
+def share_scores(
     index: NgramIndex,
-    log_probs: dict[tuple[int, ...], float],
-    unigrams: dict[tuple[int, ...], float],
-    options: Parameters,
-) -> Keys:
-    """Weighs keys by their log-probabilities, adds unigrams of known weight, and orders them all.
-
-    Keys that do not occur in the corpus, or that it makes as probable as the query, are dropped.
-    """
-    ngrams = [*log_probs, *unigrams]
-    low, high = index.intervals(ngrams)
-    given = np.fromiter(log_probs.values(), np.float64, len(log_probs))
-    odds = log_odds(given, (high - low)[: len(given)], len(index), options.smoothing)
-    weights = np.array([*odds**options.alpha, *unigrams.values()])
-    order = sorted(np.flatnonzero(weights).tolist(), key=lambda i: (-weights[i], ngrams[i]))
-    return Keys([ngrams[i] for i in order], weights[order], low[order], high[order])
-
-
-def weigh_unigrams(
-    index: NgramIndex, log_probs: np.ndarray, excluded: Collection[int], options: Parameters
-) -> np.ndarray:
-    """The weights of the corpus's tokens as unigrams; those of `excluded` tokens are 0.
+    keys: Sequence[tuple[Sequence[int], float]],
+    unigram_log_probs: Sequence[float] | np.ndarray | None,
+    documents: Sequence[int],
+    **parameters: Any,
+) -> dict[int, list[tuple[tuple[int, ...], float]]]:
+    """What each key and each unigram adds to the scores that `score_documents` gives documents.
 
     Args:
-        log_probs: (V,) of the first generated token; only the greatest count, of equal ones those
-            with the smaller ids.
+        documents: numbers of documents that have a score; the rest: see `score_documents`.
     Returns:
-        (largest token of the corpus + 2,) float64, by token id; the last one is 0.
+        {document number: (token ids, part of the score), the greatest first}.
     """
-    kept = np.full(max(len(log_probs), index.tokens[-1] + 1), -np.inf)
-    best = _greatest(log_probs, options.use_top_k_unigrams)
-    kept[best] = log_probs[best]
-    weights = np.zeros(index.tokens[-1] + 2)
-    odds = log_odds(kept[index.tokens], index.token_counts, len(index), options.smoothing)
-    weights[index.tokens] = odds
-    weights[[token for token in excluded if token < len(weights)]] = 0
-    return weights
-
-
-def _greatest(values: np.ndarray, k: int) -> np.ndarray:
-    """The indices of the k greatest values; of equal ones at the limit the first."""
-    if k >= len(values):
-        return np.arange(len(values))
-    limit = np.partition(values, -k)[-k] if k else np.inf
-    above = np.flatnonzero(values > limit)
-    return np.append(above, np.flatnonzero(values == limit)[: k - len(above)])
-
-
-def log_odds(
-    log_probs: np.ndarray, counts: np.ndarray, n_tokens: int, smoothing: float
-) -> np.ndarray:
-    """max(0, logit p(n|q) − logit p(n)); 0 for what does not occur in the corpus."""
-    given = np.minimum(log_probs, -1e-10)  # the logit of probability 1 is infinite
-    # A count of 0 gives 0 below; 1 instead of it keeps the logarithm finite.
-    corpus = np.log((np.maximum(counts, 1) + smoothing) / (n_tokens + smoothing))
-    corpus = np.minimum(corpus, -1e-10)
-    odds = given - np.log(-np.expm1(given)) - corpus + np.log(-np.expm1(corpus))
-    return np.where(counts > 0, np.maximum(odds, 0), 0)
+    options = Parameters(**parameters)
+    keys, unigrams = weigh(index, keys, unigram_log_probs, options)
+    chosen = np.array(documents, np.int64)
+    evidence, free = _complete_evidence(index, keys, chosen, unigrams, options.beta)
+    shares: dict[int, list[tuple[tuple[int, ...], float]]] = {number: [] for number in documents}
+    for parts, ngrams in ((evidence.parts, keys.ngrams), (free, None)):
+        columns = chosen[parts.document].tolist(), parts.what.tolist(), parts.weight.tolist()
+        for number, what, weight in zip(*columns, strict=True):
+            shares[number].append(((what,) if ngrams is None else ngrams[what], weight))
+    return {n: sorted(parts, key=lambda part: -part[1]) for n, parts in shares.items()}
 
 
 # Where keys occur, and what they add to documents -----------------------------------------------
@@ -203,13 +93,24 @@ class Matches:
 
 
 @dataclass(frozen=True)
+class Parts:
+    """What is added to documents, by whom: (n,) each, document and what int64, weight float64."""
+
+    document: np.ndarray
+    what: np.ndarray
+    weight: np.ndarray
+
+
+@dataclass(frozen=True)
 class Evidence:
     """What the keys add to D documents.
 
-    scores: (D,) float64; taken: (T,) bool, places that belong to a counted key;
+    parts: of each counted key in each document; scores: (D,) float64, their sums;
+    taken: (T,) bool, places that belong to a counted key;
     document, token: (c,) int64, the distinct tokens that the counted keys cover in each document.
     """
 
+    parts: Parts
     scores: np.ndarray
     taken: np.ndarray
     document: np.ndarray
@@ -244,7 +145,8 @@ def gather_evidence(keys: Keys, matches: Matches, beta: float) -> Evidence:
     share = np.bincount(pair[fresh], minlength=len(key)) / n_types[key]
     weights = keys.weights[key] * (1 - beta + beta * share)
     scores = np.bincount(document, weights, minlength=matches.n_documents)
-    return Evidence(scores, taken, document[pair[fresh]], flat[entry[fresh]])
+    parts = Parts(document, key, weights)
+    return Evidence(parts, scores, taken, document[pair[fresh]], flat[entry[fresh]])
 
 
 def _without_overlap(keys: Keys, matches: Matches) -> tuple[np.ndarray, np.ndarray]:
@@ -296,6 +198,8 @@ def _best_documents(index: NgramIndex, keys: Keys, options: Parameters) -> np.nd
     number_of[reached] = np.arange(len(reached))
     matches = Matches(key, place, number_of[document], len(reached), len(index.text))
     scores = gather_evidence(keys, matches, options.beta).scores
+    if options.among is not None:
+        scores = np.where(np.isin(reached, list(options.among)), scores, -np.inf)
 
     def id_of(place: int) -> Any:  # without ids, names that fall as the numbers rise
         number = reached[place]
@@ -304,10 +208,10 @@ def _best_documents(index: NgramIndex, keys: Keys, options: Parameters) -> np.nd
     return np.sort(reached[best_places(scores, options.n_docs_complete_score, id_of)])
 
 
-def _complete_scores(
+def _complete_evidence(
     index: NgramIndex, keys: Keys, chosen: np.ndarray, unigrams: np.ndarray, beta: float
-) -> np.ndarray:
-    """Stage 2: (D,) the chosen documents' scores by all keys, then unigrams, on their own text."""
+) -> tuple[Evidence, Parts]:
+    """Stage 2: what all keys add to the chosen documents on their own text, and then unigrams."""
     bounds = zip(index.starts[chosen].tolist(), index.starts[chosen + 1].tolist(), strict=True)
     tokens = np.concatenate([index.text[:0], *(index.text[start:end] for start, end in bounds)])
     # The terminator becomes the corpus's largest token + 1, which no key has.
@@ -316,7 +220,7 @@ def _complete_scores(
     key, place = _find(keys.ngrams, tokens)
     matches = Matches(key, place, document[place], len(chosen), len(tokens))
     found = gather_evidence(keys, matches, beta)
-    return found.scores + _unigram_scores(tokens, document, found, unigrams, beta)
+    return found, _free_unigrams(tokens, document, found, unigrams, beta)
 
 
 def _find(ngrams: list[tuple[int, ...]], tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -342,13 +246,11 @@ def _find(ngrams: list[tuple[int, ...]], tokens: np.ndarray) -> tuple[np.ndarray
     return np.repeat(np.arange(len(ngrams)), counts), np.concatenate(found)
 
 
-def _unigram_scores(
+def _free_unigrams(
     tokens: np.ndarray, document_of: np.ndarray, found: Evidence, unigrams: np.ndarray, beta: float
-) -> np.ndarray:
+) -> Parts:
     """What free places add: each token type once a document, reduced if a key has covered it."""
     types = np.flatnonzero(unigrams)
-    if not len(types):
-        return np.zeros_like(found.scores)
     column_of = np.full(len(unigrams), -1)
     column_of[types] = np.arange(len(types))
     free = np.flatnonzero((unigrams > 0)[tokens] & ~found.taken)
@@ -358,6 +260,6 @@ def _unigram_scores(
     known = unigrams[found.token] > 0
     covered[found.document[known] * len(types) + column_of[found.token[known]]] = True
     cells = np.flatnonzero(present)
-    document, column = np.divmod(cells, len(types))
-    weights = unigrams[types[column]] * np.where(covered[cells], 1 - beta, 1)
-    return np.bincount(document, weights, minlength=len(found.scores))
+    document, column = np.divmod(cells, max(1, len(types)))
+    token = types[column]
+    return Parts(document, token, unigrams[token] * np.where(covered[cells], 1 - beta, 1))

@@ -108,6 +108,24 @@ class NgramIndex:
         _check_arrays(Path(path), arrays, depth)
         return cls(**arrays, depth=depth)
 
+    def holds(self, sequences: Iterable[Sequence[int]]) -> bool:
+        """Whether these are the documents that it was built of, token by token."""
+        text, starts = join([np.asarray(sequence, dtype=np.int64) for sequence in sequences])
+        return np.array_equal(starts, self.starts) and np.array_equal(text, self.text)
+
+    def within(self, documents: Iterable[int]) -> "NgramIndex":
+        """The n-grams of some documents alone, of one or more; all keep their numbers.
+
+        Counts are those within these documents. Takes a pass over all tokens, no sorting.
+        """
+        wanted = np.zeros(self.n_documents, bool)
+        wanted[list(documents)] = True
+        rows = np.flatnonzero(np.repeat(wanted, np.diff(self.starts))[self.suffixes])
+        # Two suffixes share what all neighbours between them share.
+        shared = np.zeros(len(rows), np.uint8)
+        shared[1:] = np.minimum.reduceat(self.shared[: rows[-1] + 1], rows[:-1] + 1)
+        return NgramIndex(self.text, self.starts, self.suffixes[rows], shared, self.depth)
+
     def __len__(self) -> int:
         """The number of tokens."""
         return len(self.suffixes)

@@ -139,7 +139,7 @@ def test_queries_searched_together_or_alone_find_the_same(tools, queries, kind, 
     system = tools.make_docid(kind, beam_size=4)
     system.index(tools.named_documents())
     together = system.retrieve(queries, 5)
-    monkeypatch.setattr("models.generative._QUERY_BATCH", 1)
+    monkeypatch.setattr("models.constrained_search._QUERY_BATCH", 1)
     monkeypatch.setattr("models.docid._DECODE_BATCH", 2)
     alone = system.retrieve(queries, 5)
     for query in queries["id"]:

@@ -46,7 +46,7 @@ def test_queries_searched_together_or_alone_find_the_same(tools, documents, quer
     seal = tools.sharpen(tools.make_seal())
     seal.index(documents)
     together = seal.retrieve(queries, 5)
-    monkeypatch.setattr("models.generative._QUERY_BATCH", 1)
+    monkeypatch.setattr("models.constrained_search._QUERY_BATCH", 1)
     alone = seal.retrieve(queries, 5)
     for query in queries["id"]:
         assert together.documents(query) == alone.documents(query)

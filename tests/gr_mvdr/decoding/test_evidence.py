@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gr_mvdr.decoding.evidence import score_documents
+from gr_mvdr.decoding.evidence import score_documents, share_scores
 from gr_mvdr.decoding.ngram_index import NgramIndex
 
 GOLDEN = Path(__file__).parents[3].parent / "shared" / "golden"
@@ -117,6 +117,14 @@ def test_equals_the_plain_reference(seed):
         rare=15, best=12, alpha=2.0, beta=0.8, smoothing=5.0, top=8, add=add,
     )  # fmt: skip
     assert scores == pytest.approx(expected, abs=1e-9)
+    options = dict(use_top_k_unigrams=8, add_best_unigrams_to_ngrams=add)
+    shares = share_scores(
+        NgramIndex.build(documents), [*keys.items()], log_probs, [*scores], **options
+    )
+    assert list(shares) == list(scores)
+    for number, parts in shares.items():
+        assert sum(value for _, value in parts) == pytest.approx(scores[number], abs=1e-9)
+        assert all(places_of(ngram, documents[number]) for ngram, _ in parts)
 
 
 # By hand ------------------------------------------------------------------------------------------
@@ -192,3 +200,28 @@ def test_equal_scores_are_ordered_by_document_number():
     index = NgramIndex.build([[3, 4, 1]] * 5 + [[6, 7, 8, 9, 1]] * 5)
     scores = score_documents(index, [([3, 4], -0.1)], n_docs_complete_score=3)
     assert list(scores) == [0, 1, 2]
+
+
+def test_shares_are_what_each_key_and_unigram_added():
+    # In 0, 3 4 5 takes its places from 4 5; 6 is free, 3 is free again but covered.
+    index = NgramIndex.build([[3, 4, 5, 6, 3, 1], [4, 5, 7, 7, 7, 1]])
+    keys = [([4, 5], math.log(0.3)), ([3, 4, 5], math.log(0.5))]
+    unigrams = np.log(np.array([0.1, 0.1, 0.1, 0.3, 0.01, 0.01, 0.2, 0.01]))
+    found = share_scores(index, keys, unigrams, [1, 0], beta=0.5, **PLAIN)
+    three, six = logit(0.3) - logit(2 / 12), logit(0.2) - logit(1 / 12)
+    expected = {(3, 4, 5): logit(0.5) - logit(1 / 12), (6,): six, (3,): 0.5 * three}
+    assert list(found) == [1, 0] and [ngram for ngram, _ in found[0]] == [(3, 4, 5), (6,), (3,)]
+    assert dict(found[0]) == pytest.approx(expected)
+    assert found[1] == [((4, 5), pytest.approx(logit(0.3) - logit(2 / 12)))]
+    assert share_scores(index, [], None, [0], **PLAIN) == {0: []}
+
+
+def test_among_some_documents_the_best_of_them_are_scored_as_ever():
+    texts = [[3, 4, 5, 1], [3, 4, 6, 1], [3, 4, 7, 1], [8, 9, 8, 9, 1]]
+    index, keys = NgramIndex.build(texts), [([3, 4], -0.1), ([3, 4, 5], -0.2), ([8, 9], -0.3)]
+    everything = score_documents(index, keys)
+    assert next(iter(everything)) == 0 and len(everything) == 4
+    assert score_documents(index, keys, among=range(4)) == everything
+    some = score_documents(index, keys, among=[2, 1], n_docs_complete_score=2)
+    assert some == {1: everything[1], 2: everything[2]}, "0 takes nobody's place"
+    assert score_documents(index, [], among=[1]) == {}

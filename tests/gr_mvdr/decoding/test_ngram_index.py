@@ -189,3 +189,30 @@ def test_a_failed_save_leaves_nothing(tmp_path):
     with pytest.raises(ValueError):
         index.save(tmp_path / "index")
     assert not list(tmp_path.iterdir())
+
+
+def test_the_ngrams_within_some_documents_are_those_of_an_index_of_them():
+    generator = np.random.default_rng(0)
+    texts = [[*generator.integers(3, 7, n).tolist(), 1] for n in (5, 1, 12, 3, 12, 7)]
+    texts[4] = texts[2]
+    for chosen in ([0], [2, 4], [5, 1, 3], range(6)):
+        part = NgramIndex.build(texts, depth=4).within(chosen)
+        alone = NgramIndex.build([texts[number] for number in sorted(chosen)], depth=4)
+        assert part.tokens.tolist() == alone.tokens.tolist() and len(part) == len(alone)
+        assert part.token_counts.tolist() == alone.token_counts.tolist()
+        assert part.shared.tolist() == alone.shared.tolist()
+        for text in texts:
+            for length in range(6):
+                for start in range(len(text) - length + 1):
+                    ngram = text[start : start + length]
+                    assert part.count(ngram) == alone.count(ngram)
+                    assert part.successors(ngram).tolist() == alone.successors(ngram).tolist()
+                    found = [sorted(chosen)[number] for number in alone.documents(ngram)]
+                    assert part.documents(ngram).tolist() == found
+
+
+def test_an_index_knows_the_documents_that_it_was_built_of():
+    index = NgramIndex.build([[3, 4], [5]])
+    assert index.holds([[3, 4], [5]])
+    for others in ([[3, 4, 5]], [[3], [4, 5]], [[3, 4], [6]], [[3, 4], [5], []], [[5], [3, 4]]):
+        assert not index.holds(others)

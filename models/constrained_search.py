@@ -1,0 +1,192 @@
+"""Search by constrained decoding: identifiers are generated, and documents are what they name (§4).
+
+A search may be narrowed to some of the documents (`among`): then only their identifiers can be
+generated. Nothing in the system changes while it searches.
+"""
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gr_mvdr.batch import pad
+from gr_mvdr.decoding.beam_search import (
+    BeamSearchResult,
+    Constraint,
+    DecodingStep,
+    Observer,
+    Step,
+    beam_search,
+)
+from gr_mvdr.evaluation.ranking import Ranking
+from gr_mvdr.files.writing import temporary_folder
+from gr_mvdr.progress import track
+from gr_mvdr.tokenizers import EOS_ID
+from models.base import Share, Shares, Table
+from models.generative import GenerativeSystem
+
+_QUERY_BATCH = 16  # queries decoded at once
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What one search can find.
+
+    Attributes:
+        constraint: what may be generated; length: tokens of it at most.
+        documents: the numbers of the documents that may be found; None = all.
+    """
+
+    constraint: Constraint
+    length: int
+    documents: frozenset[int] | None = None
+
+
+class ConstrainedSearch(GenerativeSystem):
+    """A generative system that searches by constrained beam search: `Docid`, `T5SEAL`.
+
+    A subclass says what its identifiers are: `whole` and `within`, `documents_of` and `shares_of`,
+    `named_documents` and `gold_prefixes`.
+    """
+
+    def retrieve(self, queries: Table, k: int = 100) -> Ranking:
+        """Constrained beam search, then from what was generated to documents."""
+        found = self._searches(queries, None)
+        return Ranking({query: self._named(scores) for query, _, _, scores in found}).top(k)
+
+    def retrieve_with_shares(
+        self, queries: Table, k: int = 100, among: Sequence[str] | None = None
+    ) -> tuple[Ranking, Shares]:
+        """`retrieve`, and what made each score in that very search; see `System`.
+
+        Raises:
+            ValueError: an id of `among` is no document's.
+        """
+        results, shares = {}, {}
+        for query, result, number, scores in self._searches(queries, among):
+            best = Ranking({query: self._named(scores)}).top(k).scores(query)
+            row = {self.document_ids[document]: document for document in scores}
+            parts = self.shares_of(result, number, [row[name] for name in best]) if best else {}
+            results[query], shares[query] = best, {name: parts[row[name]] for name in best}
+        return Ranking(results), shares
+
+    def _named(self, scores: dict[int, float]) -> dict[str, float]:
+        return {self.document_ids[document]: score for document, score in scores.items()}
+
+    @torch.inference_mode()
+    def _searches(
+        self, queries: Table, among: Sequence[str] | None
+    ) -> Iterator[tuple[str, BeamSearchResult | None, int, dict[int, float]]]:
+        """Of each query its id, the search it was in, its number there, and document → score."""
+        scope = self.scope(among)
+        self.eval()
+        for start in track(range(0, len(queries), _QUERY_BATCH), "searching"):
+            rows = queries[start : start + _QUERY_BATCH]
+            result = None if scope is None else self.search(rows["tokens"], scope)
+            for number, query in enumerate(rows["id"]):
+                scores = {} if result is None else self.documents_of(result, number, scope)
+                yield query, result, number, scores
+
+    # What can be found ----------------------------------------------------------------------------
+
+    def scope(self, among: Sequence[str] | None = None) -> Scope | None:
+        """What a search can find: all documents, or those of these ids; None if that is nothing.
+
+        Raises:
+            ValueError: nothing is indexed, or an id of `among` is no document's.
+        """
+        if self.searcher is None:
+            raise ValueError(f"system={type(self).__name__}: index the documents first")
+        if among is None:
+            return self.whole()
+        row = {name: number for number, name in enumerate(self.document_ids)}
+        for name in among:
+            if name not in row:
+                raise ValueError(f"among: {name!r} must be the id of an indexed document")
+        numbers = frozenset(row[name] for name in among)
+        return self.within(numbers) if any(map(self.covers, numbers)) else None
+
+    def whole(self) -> Scope:
+        """A search for all documents."""
+        return Scope(self.searcher, self.search_length)
+
+    def within(self, documents: frozenset[int]) -> Scope:
+        """A search for some documents alone, of which one or more can be found."""
+        raise NotImplementedError
+
+    # The search -----------------------------------------------------------------------------------
+
+    def search(
+        self, queries: Sequence[Sequence[int]], scope: Scope | None = None, **options: Any
+    ) -> BeamSearchResult:
+        """Beam search for queries, given as tokens; options: `observer` and `wrap` of `beam`."""
+        sources, scope = [self.prepare_query(query) for query in queries], scope or self.whole()
+        return self.beam(sources, scope.constraint, scope.length, **options)
+
+    def beam(
+        self,
+        sources: Sequence[Sequence[int]],
+        constraint: Constraint,
+        length: int,
+        beam_size: int | None = None,
+        observer: Observer | None = None,
+        wrap: Callable[[Step], Step] = lambda step: step,
+    ) -> BeamSearchResult:
+        """Beam search within a constraint; see `gr_mvdr.decoding.beam_search`.
+
+        Args:
+            sources: token ids as the encoder reads them; length: tokens a hypothesis at most.
+            beam_size: None = the system's own.
+            observer: sees every step; wrap: of the step function, to time it.
+        """
+        ids, mask = (x.to(self.device) for x in pad(sources))
+        return beam_search(
+            wrap(self.decoding_step(ids, mask)),
+            constraint,
+            batch_size=len(sources),
+            beam_size=beam_size or self.hparams.beam_size,
+            length=length,
+            end_token=EOS_ID,
+            device=self.device,
+            observer=observer,
+        )
+
+    def decoding_step(self, query_ids: Tensor, query_mask: Tensor) -> DecodingStep:
+        """The step function of the search for queries (B, N)."""
+        return DecodingStep(self.head, self.encode(query_ids, query_mask), query_mask)
+
+    def documents_of(
+        self, found: BeamSearchResult, number: int, scope: Scope | None = None
+    ) -> dict[int, float]:
+        """Document number → score, for query `number` of a search; scope: that it was made in."""
+        raise NotImplementedError
+
+    def shares_of(
+        self, found: BeamSearchResult, number: int, documents: Sequence[int]
+    ) -> dict[int, list[Share]]:
+        """What made the scores of documents that query `number` of a search found."""
+        raise NotImplementedError
+
+    def is_identifier(self, tokens: Sequence[int]) -> bool:
+        """Whether a generated sequence names a document."""
+        raise NotImplementedError
+
+    def gold_prefixes(self, document: int) -> set[tuple[int, ...]]:
+        """Every token sequence that a search may hold on its way to a document."""
+        raise NotImplementedError
+
+    def score_all(self, queries: Sequence[Sequence[int]]) -> Tensor | None:
+        """(documents, queries) log p(identifier | query); None where it cannot be had."""
+        return None
+
+
+def clear_index_folder(directory: str | Path | None, *parts: str) -> Path:
+    """Where an index is kept, None = a temporary folder; what lies there of `parts` is removed."""
+    directory = Path(directory or temporary_folder("index"))
+    for part in parts:
+        shutil.rmtree(directory / part, ignore_errors=True)
+    return directory

@@ -1,0 +1,241 @@
+"""Laws of search by generation: what scores are made of, opened indexes, narrowed searches."""
+
+import shutil
+
+import pytest
+import torch
+
+SPECIAL_TOKENS = {"body": [50], "title": [51, 52], "title_end": [53]}
+FULL = dict(special_tokens=SPECIAL_TOKENS, query_ngrams=3)
+# Small collections make n-grams frequent: the smoothing leaves them some weight.
+KINDS = ["naive", "semantic-pawa", "titles-np", "seal", "seal-full"]
+
+
+@pytest.fixture(params=KINDS)
+def kind(request):
+    if request.param == "semantic-pawa":
+        pytest.importorskip("sklearn")
+    return request.param
+
+
+@pytest.fixture
+def documents(tools):
+    table = tools.named_documents()
+    table["tokens"] = [[4 + token % 40 for token in tokens] for tokens in table["tokens"]]
+    return table
+
+
+@pytest.fixture
+def make(tools, documents):
+    """A system of a kind; two of a kind have the same weights."""
+
+    def build(kind, **options):
+        if kind.startswith("seal"):
+            return tools.sharpen(tools.make_seal(**(FULL if "full" in kind else {}), **options))
+        options = dict(length_penalty=0.8, beam_size=3) | options
+        return tools.make_docid(kind, documents=documents, **options)
+
+    return build
+
+
+def indexed(system, documents, directory=None):
+    system.index(documents, directory)
+    return system
+
+
+def make_all_else_rare(documents):
+    """n-grams that the corpus makes improbable weigh something, whatever the query makes them."""
+    documents["tokens"][0] = [44] * 20_000
+
+
+def test_shares_sum_to_the_scores_of_the_search(make, kind, documents, queries):
+    system = indexed(make(kind), documents)
+    ranking, shares = system.retrieve_with_shares(queries, 4)
+    assert ranking == system.retrieve(queries, 4)
+    assert list(shares) == queries["id"]
+    for query in queries["id"]:
+        scores = ranking.scores(query)
+        assert list(shares[query]) == list(scores) and len(scores) > 1
+        for document, score in scores.items():
+            values = [share.value for share in shares[query][document]]
+            assert sum(values) == pytest.approx(score, abs=1e-9) and len(values) > 0
+
+
+def test_a_docids_shares_are_its_tokens_log_probabilities(make, kind, documents, queries):
+    if kind.startswith("seal"):
+        return
+    system = indexed(make(kind), documents)
+    _, shares = system.retrieve_with_shares(queries, 8)
+    for query, tokens in zip(queries["id"], queries["tokens"], strict=True):
+        for document, parts in shares[query].items():
+            identifier = system.identifiers.of(documents["id"].index(document))
+            assert [share.tokens for share in parts] == [(token,) for token in identifier]
+            scale = len(identifier) ** 0.8
+            seen = 0.0
+            for length, share in enumerate(parts, start=1):
+                prefix = identifier[:length]
+                seen += share.value * scale
+                assert seen == pytest.approx(log_prob(system, tokens, prefix), abs=1e-6)
+
+
+@torch.no_grad()
+def log_prob(system, query, prefix):
+    """log p(prefix | query), decoded step by step."""
+    ids = torch.tensor([system.prepare_query(query)])
+    step, total, last = system.decoding_step(ids, ids >= 0), 0.0, 0
+    for token in prefix:
+        total += step(torch.tensor([last]), torch.tensor([0]))[0, token].item()
+        last = token
+    return total
+
+
+def test_documents_of_one_identifier_have_the_same_shares(make, documents, queries):
+    _, shares = indexed(make("titles-np", beam_size=8), documents).retrieve_with_shares(queries, 8)
+    for parts in shares.values():
+        assert parts["d6"] == parts["d7"]
+
+
+def test_seals_shares_are_keys_that_occur_in_the_document(make, documents, queries):
+    make_all_else_rare(documents)
+    system = indexed(make("seal-full"), documents)
+    _, shares = system.retrieve_with_shares(queries, 8)
+    for parts in shares.values():
+        for document, found in parts.items():
+            text = system.searcher.sequence(documents["id"].index(document)).tolist()
+            for tokens, value in found:
+                places = range(len(text) - len(tokens) + 1)
+                assert value > 0 and any(text[p : p + len(tokens)] == [*tokens] for p in places)
+            values = [share.value for share in found]
+            assert values == sorted(values, reverse=True)
+
+
+# An index that is opened ------------------------------------------------------------------------
+
+
+def test_an_opened_index_searches_as_the_built_one(make, kind, documents, queries, tmp_path):
+    built = indexed(make(kind), documents, tmp_path / "index")
+    shutil.copytree(tmp_path / "index", tmp_path / "copy")
+    opened = make(kind)
+    index = opened.open_index(documents, tmp_path / "index")
+    assert index is opened.searcher and type(index) is type(built.searcher)
+    assert opened.retrieve_with_shares(queries, 5) == built.retrieve_with_shares(queries, 5)
+    assert opened.retrieve_with_shares(queries, 5, ["d1", "d4"]) == built.retrieve_with_shares(
+        queries, 5, ["d1", "d4"]
+    )
+    files = {path.relative_to(tmp_path / "copy") for path in (tmp_path / "copy").rglob("*")}
+    assert files == {path.relative_to(tmp_path / "index") for path in tmp_path.rglob("index/**/*")}
+    for path in (tmp_path / "copy").rglob("*.*"):
+        assert (
+            path.read_bytes()
+            == (tmp_path / "index" / path.relative_to(tmp_path / "copy")).read_bytes()
+        )
+
+
+def test_documents_that_came_after_training_are_in_the_opened_index(
+    make, documents, queries, tmp_path
+):
+    system = indexed(make("titles-np", known=range(5)), documents, tmp_path)
+    opened = make("titles-np", known=range(5))
+    assert not opened.covers(6)
+    opened.open_index(documents, tmp_path)
+    assert opened.covers(6) and opened.retrieve(queries, 8) == system.retrieve(queries, 8)
+
+
+def test_an_index_of_other_documents_is_refused(make, kind, documents, tmp_path):
+    indexed(make(kind), documents, tmp_path)
+    if kind.startswith("seal"):
+        documents["tokens"][2] = [*documents["tokens"][2], 7]
+        message = "must be an index of these documents"
+    else:
+        documents["id"][2] = "other"
+        message = "must be of"
+    system = make(kind)
+    with pytest.raises(ValueError, match=message) as caught:
+        system.open_index(documents, tmp_path)
+    assert "\n" not in str(caught.value) and system.searcher is None
+
+
+def test_an_index_of_another_models_identifiers_is_refused(make, tools, documents, tmp_path):
+    indexed(make("titles-np"), documents, tmp_path)
+    with pytest.raises(ValueError, match=r"names the document 'd0' \[9, 8, 1\], must be an index"):
+        make("naive").open_index(documents, tmp_path)
+
+
+def test_no_index_and_a_damaged_one_are_refused(make, kind, documents, tmp_path):
+    with pytest.raises(FileNotFoundError, match="no such folder"):
+        make(kind).open_index(documents, tmp_path / "nowhere")
+    indexed(make(kind), documents, tmp_path)
+    for path in [p for p in tmp_path.rglob("*.npy") if "scheme" not in p.parts]:
+        content = path.read_bytes()
+        path.write_bytes(content[:-3] + b"abc")
+        with pytest.raises(ValueError, match="is damaged"):
+            make(kind).open_index(documents, tmp_path)
+        path.write_bytes(content)
+
+
+# A search that is narrowed ----------------------------------------------------------------------
+
+
+def test_among_all_documents_is_a_search_for_all(make, kind, documents, queries):
+    system = indexed(make(kind), documents)
+    plain = system.retrieve_with_shares(queries, 8)
+    assert system.retrieve_with_shares(queries, 8, documents["id"][::-1]) == plain
+
+
+def test_among_one_document_finds_it_with_its_score(make, kind, documents, queries):
+    if kind.startswith("seal"):
+        make_all_else_rare(documents)
+    system = indexed(make(kind), documents)
+    everything = indexed(make(kind, beam_size=60), documents).retrieve(queries, 8)
+    for name in documents["id"][1:]:
+        ranking, _ = system.retrieve_with_shares(queries, 8, [name])
+        for query in queries["id"]:
+            assert ranking.documents(query) == [name]
+            if not kind.startswith("seal"):  # SEAL generates other keys
+                expected = everything.scores(query)[name]
+                assert ranking.scores(query)[name] == pytest.approx(expected, abs=1e-9)
+
+
+def test_among_some_only_these_are_found_and_the_beam_is_theirs(make, kind, documents, queries):
+    system = indexed(make(kind, beam_size=2), documents)
+    ranking, shares = system.retrieve_with_shares(queries, 8, ["d1", "d3", "d5"])
+    for query in queries["id"]:
+        assert set(ranking.documents(query)) <= {"d1", "d3", "d5"}
+        assert len(ranking.documents(query)) >= 1 and list(shares[query])
+        assert kind.startswith("seal") or len(ranking.documents(query)) == 2
+    assert system.retrieve(queries, 8) == indexed(make(kind, beam_size=2), documents).retrieve(
+        queries, 8
+    ), "nothing of it remains"
+
+
+def test_among_none_and_among_the_unknown(make, kind, documents, queries):
+    system = indexed(make(kind), documents)
+    ranking, shares = system.retrieve_with_shares(queries, 8, [])
+    assert ranking.query_ids == queries["id"] and not any(map(ranking.documents, queries["id"]))
+    assert shares == {query: {} for query in queries["id"]}
+    with pytest.raises(ValueError, match="among: 'd99' must be the id of an indexed document"):
+        system.retrieve_with_shares(queries, 8, ["d1", "d99"])
+    with pytest.raises(ValueError, match="index the documents first"):
+        make(kind).retrieve(queries, 8)
+
+
+# The shares of given pairs ----------------------------------------------------------------------
+
+
+@torch.no_grad()
+def test_shares_of_pairs_sum_to_their_scores(make, kind, tools, documents, queries):
+    system = indexed(make(kind), documents)
+    for query in queries["tokens"]:
+        batch = tools.pairs_of(system, query, range(8))
+        if kind.startswith("seal"):
+            batch.document_ids, batch.document_mask = (
+                tools.make_batch((1,) * 8, (9, 1, 4, 5, 3, 2, 12, 8)).document_ids,
+                tools.make_batch((1,) * 8, (9, 1, 4, 5, 3, 2, 12, 8)).document_mask,
+            )
+        scores = system.score(batch).tolist()
+        for score, shares in zip(scores, system.shares(batch), strict=True):
+            values = [share.value for share in shares]
+            if not shares:  # a text without tokens
+                assert score == -torch.inf and kind.startswith("seal")
+            else:
+                assert sum(values) == pytest.approx(score, abs=1e-9)
