@@ -21,9 +21,9 @@ from gr_mvdr.files.writing import new_file, temporary_folder
 from gr_mvdr.identifiers.scheme import check_at_least
 from gr_mvdr.parts import part
 from gr_mvdr.progress import track
-from gr_mvdr.relevance import PairAlignment
+from gr_mvdr.relevance import Explanation, Factors, PairAlignment
 from gr_mvdr.tokenizers import EOS_ID, load_tokenizer
-from models.base import Table
+from models.base import Share, Shares, Table, hash_documents
 from models.generative import GenerativeSystem
 
 PSEUDO_QUERIES = "pseudo_queries.jsonl"
@@ -69,13 +69,28 @@ class QueryGenerator(GenerativeSystem):
 
     def score(self, batch: PairBatch) -> Tensor:
         """(B,) mean log p(query token | query so far, document): query likelihood."""
-        return super().score(_swapped(batch))
+        return super().score(batch)
+
+    def target_shares(self, batch: PairBatch) -> tuple[PairBatch, Tensor]:
+        """The query's tokens as targets, (B, N) what each of them adds to `score`."""
+        return super().target_shares(_swapped(batch))
 
     def align(self, batch: PairBatch, layer: int = -1) -> PairAlignment:
         """Cross-attention from query tokens to document tokens; every column of A sums to one."""
-        found = align_layer(self._trace(_swapped(batch)), self.score(batch), layer)
-        matrices = {"similarity": found.similarity.mT, "alignment": found.alignment.mT}
-        return replace(found, **matrices, **batch.sides)
+        trace = self._trace(_swapped(batch))
+        return _turned(align_layer(trace, self.score(batch), layer), batch)
+
+    def explain(self, batch: PairBatch) -> Explanation:
+        """S and A of every decoder layer; its logits are of query tokens, no paths of documents."""
+        trace, score = self._trace(_swapped(batch)), self.score(batch)
+        layers = [align_layer(trace, score, number) for number in range(len(trace.attentions))]
+        return Explanation([_turned(layer, batch) for layer in layers])
+
+    def factors(self, batch: PairBatch) -> Factors:
+        """The vectors behind S and A, whose softmax runs over the document's tokens here."""
+        found = super().factors(_swapped(batch))
+        sides = found.query_values, found.document_values, found.query_keys, found.document_keys
+        return Factors(*sides, found.query_mask, found.document_mask)
 
     def index(self, documents: Table, directory: str | Path | None = None) -> BM25Index:
         """Writes every document's pseudo-queries, and indexes the documents with them."""
@@ -92,7 +107,12 @@ class QueryGenerator(GenerativeSystem):
         texts = zip(documents["text"][:], queries, strict=True)
         terms = [split_words(" ".join([text, *found])) for text, found in texts]
         self.bm25 = BM25Index(documents["id"][:], terms)
-        self.bm25.save(directory / "bm25")
+        self.bm25.save(directory / "bm25", hash_documents(documents))
+        return self.bm25
+
+    def open_index(self, documents: Table, directory: str | Path) -> BM25Index:
+        """Opens the words that `index` counted; see `System.open_index`."""
+        self.bm25 = BM25Index.open(Path(directory) / "bm25", hash_documents(documents))
         return self.bm25
 
     @torch.inference_mode()
@@ -117,11 +137,28 @@ class QueryGenerator(GenerativeSystem):
             for first in range(0, len(texts), self.hparams.n_queries):
                 yield texts[first : first + self.hparams.n_queries]
 
-    def retrieve(self, queries: Table, k: int = 100) -> Ranking:
-        """BM25 over the documents and their pseudo-queries (doc2query)."""
+    def retrieve(self, queries: Table, k: int = 100, among: Sequence[str] | None = None) -> Ranking:
+        """BM25 over the documents and their pseudo-queries (doc2query).
+
+        Args:
+            queries, k: see `System.retrieve`; among: see `System.retrieve_with_shares`.
+        """
         rows = zip(queries["id"][:], queries["text"][:], strict=True)
         bar = track(rows, "searching", total=len(queries))
-        return Ranking({query: self.bm25.best(split_words(text), k) for query, text in bar})
+        return Ranking({query: self.bm25.best(split_words(text), k, among) for query, text in bar})
+
+    def retrieve_with_shares(
+        self, queries: Table, k: int = 100, among: Sequence[str] | None = None
+    ) -> tuple[Ranking, Shares]:
+        """`retrieve`, and what each of the query's words adds to a score."""
+        ranking, found = self.retrieve(queries, k, among), {}
+        for query, text in zip(queries["id"][:], queries["text"][:], strict=True):
+            added = self.bm25.shares(split_words(text), ranking.documents(query))
+            found[query] = {
+                name: [Share(str(word), value) for word, value in parts]
+                for name, parts in added.items()
+            }
+        return ranking, found
 
     @torch.inference_mode()
     def rerank(
@@ -145,3 +182,9 @@ def _swapped(batch: PairBatch) -> PairBatch:
     """The document as the source and the query as the target."""
     sides = batch.document_ids, batch.document_mask, batch.query_ids, batch.query_mask
     return PairBatch(*sides, batch.document_index)
+
+
+def _turned(found: PairAlignment, batch: PairBatch) -> PairAlignment:
+    """An alignment of the swapped batch with the axes and sides of the batch itself."""
+    matrices = {"similarity": found.similarity.mT, "alignment": found.alignment.mT}
+    return replace(found, **matrices, **batch.sides)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from gr_mvdr.batch import cut, pad
+from gr_mvdr.relevance import similarity
 from gr_mvdr.tokenizers import EOS_ID, load_tokenizer
 from models.query_generator import PSEUDO_QUERIES, QueryGenerator
 
@@ -82,6 +83,36 @@ def test_the_alignment_is_transposed_columns_sum_to_one(make, tools):
     assert torch.allclose(pairs.alignment[0, :, :7, :3], seen[0].mT, atol=1e-5)
 
 
+@torch.no_grad()
+def test_what_it_explains_is_what_it_aligns(make, tools):
+    """Every layer with documents on the document side; only the logits are of the query."""
+    generator, batch = make(), tools.make_batch()
+    explanation = generator.explain(batch)
+    assert explanation.decoder is None and len(explanation.layers) == 2
+    for number, layer in enumerate(explanation.layers):
+        pairs = generator.align(batch, number)
+        for name, value in vars(layer).items():
+            assert torch.equal(value, getattr(pairs, name)), name
+    factors, pairs = generator.factors(batch), explanation.layers[-1]
+    real = factors.document_mask[:, None, :, None] & factors.query_mask[:, None, None]
+    found = similarity(factors.document_values, factors.query_values) * real
+    assert torch.allclose(found, pairs.similarity, atol=1e-6)
+    logits = similarity(factors.document_keys, factors.query_keys)
+    attention = logits.masked_fill(~real, -1e9).softmax(2) * real
+    assert torch.allclose(attention, pairs.alignment, atol=1e-6)
+
+
+@torch.no_grad()
+def test_the_shares_of_pairs_are_the_querys_tokens(make, tools):
+    generator, batch = make(), tools.make_batch()
+    for pair, (score, shares) in enumerate(
+        zip(generator.score(batch).tolist(), generator.shares(batch), strict=True)
+    ):
+        tokens = batch.query_ids[pair][batch.query_mask[pair]].tolist()
+        assert [share.tokens for share in shares] == [(token,) for token in tokens]
+        assert sum(share.value for share in shares) == pytest.approx(score, abs=1e-9)
+
+
 def test_queries_are_drawn_by_the_seed_alone(make, written):
     first, other = list(make(seed=3).generate(written)), list(make(seed=4).generate(written))
     torch.rand(7)
@@ -140,6 +171,33 @@ def test_retrieval_reads_the_generated_queries(tools, make, written, monkeypatch
     assert set(found.documents("a")) == {"d0", "d3"} and found.documents("b") == ["d1"]
     assert found.documents("c") == []
     assert len(generator.retrieve(table, 1).documents("a")) == 1
+
+
+def test_an_opened_index_gives_the_same_words_and_shares(
+    tools, make, written, monkeypatch, tmp_path
+):
+    generator, opened = make(), make()
+    monkeypatch.setattr(
+        generator, "generate", lambda documents: iter([["w44 w43"], ["w42"], [], []])
+    )
+    generator.index(written, tmp_path)
+    opened.open_index(written, tmp_path)
+    table = tools.Texts([[4], [5]], "q")
+    table["text"] = ["W44 w42?", f"w43 nothing {written['text'][1]}"]
+    ranking, shares = opened.retrieve_with_shares(table, 10)
+    assert (ranking, shares) == generator.retrieve_with_shares(table, 10)
+    assert ranking == generator.retrieve(table, 10) and ranking.documents("q1")
+    for query in table["id"]:
+        for document, score in ranking.scores(query).items():
+            values = [share.value for share in shares[query][document]]
+            assert sum(values) == pytest.approx(score, abs=1e-4)
+    assert [share.tokens for share in shares["q0"]["d0"]] == ["w44", "w42"]
+    assert shares["q0"]["d0"][1].value == 0 < shares["q0"]["d0"][0].value
+    narrow, few = opened.retrieve_with_shares(table, 10, ["d1"])
+    assert narrow.documents("q0") == list(few["q0"]) == ["d1"]
+    written["tokens"][0] = [7]
+    with pytest.raises(ValueError, match="was made of other documents"):
+        opened.open_index(written, tmp_path)
 
 
 @torch.no_grad()
