@@ -41,9 +41,9 @@ def score_documents(
         ValueError: a key is longer than the index is deep.
     """
     options = Parameters(**parameters)
-    keys, unigrams = weigh(index, keys, unigram_log_probs, options)
-    chosen = _best_documents(index, keys, options)
-    evidence, free = _complete_evidence(index, keys, chosen, unigrams, options.beta)
+    ranked, unigrams = weigh(index, keys, unigram_log_probs, options)
+    chosen = _best_documents(index, ranked, options)
+    evidence, free = _complete_evidence(index, ranked, chosen, unigrams, options.beta)
     scores = evidence.scores + np.bincount(free.document, free.weight, minlength=len(chosen))
     order = np.argsort(-scores, kind="stable")
     return dict(zip(chosen[order].tolist(), scores[order].tolist(), strict=True))
@@ -64,11 +64,11 @@ def share_scores(
         {document number: (token ids, part of the score), the greatest first}.
     """
     options = Parameters(**parameters)
-    keys, unigrams = weigh(index, keys, unigram_log_probs, options)
+    ranked, unigrams = weigh(index, keys, unigram_log_probs, options)
     chosen = np.array(documents, np.int64)
-    evidence, free = _complete_evidence(index, keys, chosen, unigrams, options.beta)
+    evidence, free = _complete_evidence(index, ranked, chosen, unigrams, options.beta)
     shares: dict[int, list[tuple[tuple[int, ...], float]]] = {number: [] for number in documents}
-    for parts, ngrams in ((evidence.parts, keys.ngrams), (free, None)):
+    for parts, ngrams in ((evidence.parts, ranked.ngrams), (free, None)):
         columns = chosen[parts.document].tolist(), parts.what.tolist(), parts.weight.tolist()
         for number, what, weight in zip(*columns, strict=True):
             shares[number].append(((what,) if ngrams is None else ngrams[what], weight))
