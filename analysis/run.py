@@ -86,19 +86,11 @@ def restore_run(run: Path, version: str, trust: bool = False) -> tuple[System, R
         found = f"made by gr-mvdr {version}, which {VERSION} cannot restore"
     with reading(f"run={run}: {found}"):
         finished = FinishedRun.read("run", run, trust)
-        _check_weights(finished)
-        data = restore_data(finished)
+        config = finished.config
+        with finished.trusting(config):
+            _check_weights(finished)
+            data = build("data", _at_home(config["data"], trust))
         return finished.load_model(data.documents, data.known_documents), data
-
-
-def restore_data(run: FinishedRun) -> RetrievalDataModule:
-    """The data that a run was made with, its texts read again or from the user's caches.
-
-    Raises:
-        FileNotFoundError, ValueError: a file is missing or broken, or the folder names other code.
-    """
-    with run.trusting(run.config):
-        return build("data", _at_home(run.config["data"], run.trust))
 
 
 def _check_weights(run: FinishedRun) -> None:

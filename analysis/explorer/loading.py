@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 from analysis.comparison.comparison import Group, compare_runs
 from analysis.explorer.known_queries import KnownQueries, read_known_queries
-from analysis.run import restore_data
+from analysis.run import restore_run
 from analysis.run_folder import Run
 from gr_mvdr.files.reading import describe_error, make_printable
-from models.finished_run import FinishedRun
 
 if TYPE_CHECKING:
     from models.retriever import Retriever
@@ -77,7 +76,7 @@ def load_known_queries(systems: Sequence[LoadedSystem], trust: bool = False) -> 
     """The test queries of the systems' runs; none, and a line why, where they cannot be read."""
     run = systems[0].run
     try:
-        data = restore_data(FinishedRun.read("runs", run.path, trust))
+        _, data = restore_run(run.path, run.provenance.get("version", "0.1"), trust)
         return read_known_queries([system.run for system in systems], data)
     except (ValueError, OSError) as error:
         _say(f"no known queries: {describe_error(error)}")
