@@ -13,12 +13,19 @@ from gr_mvdr.parts import TARGET, admitting, find_part
 
 LISTED = Path(__file__).parents[1] / "conf/analysis/full.yaml"
 # Chapters that are no analysis', and figures whose name does not begin with their chapter's.
-_STUDIES = {"adaptation": ("Alignment adaptation", ""), "study": ("Study", "")}
+_OTHERS = {
+    "training": (
+        "Training",
+        "The loss of every step of training, the learning rate and the size of the gradients.",
+    ),
+    "adaptation": ("Alignment adaptation", ""),
+    "study": ("Study", ""),
+}
 _FIGURES = {"alignment_curve": "curve"}
 
 
 @cache
-def _chapters() -> dict[str, tuple[str, str]]:
+def all_chapters() -> dict[str, tuple[str, str]]:
     """Name → title and how to read it."""
     listed = OmegaConf.to_container(OmegaConf.load(LISTED).questions)
     found: dict[str, tuple[str, str]] = {}
@@ -27,7 +34,7 @@ def _chapters() -> dict[str, tuple[str, str]]:
             kind = find_part("analysis", settings[TARGET])
             if kind.title:
                 found.setdefault(kind.name, (kind.title, kind.reading))
-    return found | _STUDIES
+    return found | _OTHERS
 
 
 def of_metric(key: str) -> str:
@@ -39,21 +46,21 @@ def of_figure(name: str) -> str:
     """A figure's chapter: "exact_match" of "exact_match_heads"; an unknown figure is its own."""
     if name in _FIGURES:
         return _FIGURES[name]
-    found = [known for known in _chapters() if name == known or name.startswith(f"{known}_")]
+    found = [known for known in all_chapters() if name == known or name.startswith(f"{known}_")]
     return max(found, key=len, default=name)
 
 
 def title(name: str) -> str:
     """A chapter's heading; one that is not known is called by its name."""
     words = name.replace("_", " ")
-    return _chapters()[name][0] if name in _chapters() else words[:1].upper() + words[1:]
+    return all_chapters()[name][0] if name in all_chapters() else words[:1].upper() + words[1:]
 
 
 def reading(heading: str) -> str:
     """How to read what is under a heading; nothing where that is not known."""
-    return dict(_chapters().values()).get(heading, "")
+    return dict(all_chapters().values()).get(heading, "")
 
 
 def place(name: str) -> int:
     """A chapter's number in the order of pages; unknown ones come last."""
-    return list(_chapters()).index(name) if name in _chapters() else len(_chapters())
+    return list(all_chapters()).index(name) if name in all_chapters() else len(all_chapters())

@@ -28,7 +28,7 @@ from analysis.comparison.significance import (
 )
 from analysis.figures import Gallery
 from analysis.report.cases import AlignedRun, embed_cases, open_runs
-from analysis.report.report import embed_picture, write_page
+from analysis.report.report import embed_picture, name_splits, write_page
 from analysis.tables import Row, escape_markdown, format_markdown, write_rows
 from gr_mvdr.files.writing import write_text
 
@@ -72,10 +72,11 @@ def write_comparison(
         for number, section in enumerate(comparison.sections, start=1)
     ]
     shown = {"comparison": comparison, "parts": list(map(_show, found)), "papers": papers}
+    names = name_splits(run for part in comparison.sections for g in part.groups for run in g.runs)
     tables = _write_tables(comparison, found, directory)
     return {
         "tables": [*tables, _write_markdown(comparison, directory)],
-        "pages": [write_page(directory / "comparison.html", "comparison.html", **shown)],
+        "pages": [write_page(directory / "comparison.html", "comparison.html", names, **shown)],
         "figures": [path for findings in found for path in findings.gallery.paths],
     }
 
@@ -129,8 +130,8 @@ def _show(found: SectionFindings) -> dict[str, Any]:
         "section": found.section,
         # One table for searching, reranking, the analysis and the costs: no wider than a page.
         "summaries": [
-            _summarise(found.section, list(keys))
-            for _, keys in groupby(found.section.headlines, key=metric_names.group)
+            _summarise(found.section, group, list(keys))
+            for group, keys in groupby(found.section.headlines, key=metric_names.group)
         ],
         "intervals": tabulate_intervals(tested) if tested.statistics else None,
         "differences": tabulate_differences(tested) if tested.differences else [],
@@ -144,9 +145,8 @@ def _show(found: SectionFindings) -> dict[str, Any]:
     }
 
 
-def _summarise(section: Section, keys: list[str]) -> dict[str, Any]:
-    """One table; its rows are a system and its cells, by paradigm."""
-    table, paradigms = summarise_section(section, keys), defaultdict(list)
-    for group, (_, cells) in zip(section.groups, table.rows, strict=True):
-        paradigms[group.paradigm].append((group, cells))
-    return {"columns": table.columns, "paradigms": paradigms}
+def _summarise(section: Section, group: str, keys: list[str]) -> dict[str, Any]:
+    """One table, its rows with their systems; those that a reader sees `first` come unfolded."""
+    table = summarise_section(section, keys)
+    rows = [(system, cells) for system, (_, cells) in zip(section.groups, table.rows, strict=True)]
+    return {"columns": table.columns, "rows": rows, "first": group in ("retrieve", "cost")}

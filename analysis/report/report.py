@@ -1,14 +1,21 @@
 """`report.html` of a run: metrics, figures, cases and provenance in one file that opens offline."""
 
 import base64
+import os
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
+
+from markupsafe import Markup, escape
 
 from analysis import chapters, metric_names
 from analysis.figures import GalleryEntry, read_gallery
+from analysis.glossary import find_terms, glossary
 from analysis.metric_names import Statistic
 from analysis.report.cases import embed_cases, open_runs
 from analysis.run_folder import Run, flatten, read_run
@@ -19,6 +26,16 @@ Picture = tuple[GalleryEntry, str]
 
 TEMPLATES = Path(__file__).parent / "templates"
 MANY_COLUMNS = 8  # more than these do not fit on a page
+# What a report links to, in the run's folder.
+SHOWN_FILES = (
+    "config.yaml",
+    "provenance.json",
+    "*.trec",
+    "*.qrels",
+    "*.csv",
+    "alignments",
+    "figures",
+)
 
 
 def write_report(
@@ -45,18 +62,19 @@ def write_report(
     browser = embed_cases(aligned, judged=1)
     figures = read.path / "figures"
     gallery = [(e, embed_picture(figures / f"{e.name}.png")) for e in read_gallery(figures)]
-    tables = tabulate_run(read.metrics)
     return write_page(
         read.path / "report.html",
         "report.html",
+        name_splits([read]),
         run=read,
-        headlines=list_headlines(read.metrics),
-        metrics=tables,
-        explanations={heading: chapters.reading(heading) for heading in tables},
-        figures=_order_figures([(entry, image) for entry, image in gallery if not entry.case]),
+        **_summarise(read.metrics),
+        chapters=_join_chapters(
+            read.metrics, [picture for picture in gallery if not picture[0].case]
+        ),
         browser=browser,
         case_notes=notes,
         heatmaps=[] if browser else [(entry, image) for entry, image in gallery if entry.case],
+        files=_list_files(read.path),
         provenance=_to_texts(read.provenance),
         configuration=_to_texts(read.config),
     )
@@ -81,12 +99,40 @@ def _label_runs(runs: Sequence[Run]) -> list[tuple[Run, str]]:
     ]
 
 
-def _order_figures(gallery: Sequence[Picture]) -> dict[str, list[Picture]]:
-    """Figures under the headings of their chapters, in the order of the pages."""
-    found = defaultdict(list)
+@dataclass(frozen=True)
+class Chapter:
+    """What a report shows under one heading: how to read it, pictures, tables."""
+
+    title: str
+    reading: str
+    pictures: list[Picture]
+    tables: list[Table]
+
+
+def _join_chapters(metrics: Mapping[str, float], gallery: Sequence[Picture]) -> list[Chapter]:
+    """Figures and tables under the headings that they share, in the order of the pages."""
+    tables, pictures = tabulate_run(metrics), defaultdict(list)
     for entry, image in gallery:
-        found[chapters.of_figure(entry.name)].append((entry, image))
-    return {chapters.title(name): found[name] for name in sorted(found, key=chapters.place)}
+        pictures[chapters.title(chapters.of_figure(entry.name))].append((entry, image))
+    titles = [title for title, _ in chapters.all_chapters().values()]
+
+    def place(title: str) -> tuple[int, int]:
+        known = dict.fromkeys(map(str.capitalize, metric_names.GROUPS))
+        group = list(known).index(title if title in known else "Analysis")
+        return group, titles.index(title) if title in titles else len(titles)
+
+    found = sorted(dict.fromkeys([*tables, *pictures]), key=place)
+    return [
+        Chapter(title, chapters.reading(title), pictures[title], tables.get(title, []))
+        for title in found
+    ]
+
+
+def _list_files(run: Path) -> list[str]:
+    """What a reader may open of a run's folder, folders with a slash at their end."""
+    found = [path for pattern in SHOWN_FILES for path in sorted(run.glob(pattern))]
+    # The metrics are written after the report.
+    return ["metrics.json", *(f"{path.name}/" if path.is_dir() else path.name for path in found)]
 
 
 def _to_texts(nested: dict[str, Any]) -> dict[str, str]:
@@ -96,12 +142,27 @@ def _to_texts(nested: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def list_headlines(metrics: Mapping[str, float]) -> list[tuple[str, str]]:
-    """The metrics of one run that matter: name and value."""
+def _summarise(metrics: Mapping[str, float]) -> dict[str, Any]:
+    """The metrics of one run that matter: a table of effectiveness, cards of the rest."""
     found = metric_names.join_intervals(metrics)
     ordered = sorted(found, key=metric_names.order)
     keys = metric_names.headlines(ordered, metric_names.find_splits(metrics))
-    return [(metric_names.full_label(key), metric_names.text(key, found[key])) for key in keys]
+    quality = [key for key in keys if metric_names.group(key) in ("retrieve", "rerank")]
+    cards = {
+        name: [_card(key, found[key]) for key in keys if metric_names.group(key) == name]
+        for name in ("cost", "analysis")
+    }
+    return {
+        "effectiveness": tabulate_sections("", found, quality) if quality else None,
+        "headlines": list(filter(None, cards.values())),
+        "intervals": any(statistic.low is not None for statistic in found.values()),
+    }
+
+
+def _card(key: str, statistic: Statistic) -> tuple[str, str, str]:
+    """Name, value, and the interval where there is one."""
+    value, _, interval = metric_names.text(key, statistic).partition(" [")
+    return metric_names.full_label(key), value, interval and f"[{interval}"
 
 
 def tabulate_run(metrics: Mapping[str, float]) -> dict[str, list[Table]]:
@@ -143,12 +204,27 @@ def embed_picture(path: Path) -> str:
     return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
 
 
-def write_page(path: Path, template: str, **values: Any) -> Path:
+def name_splits(runs: Iterable[Run]) -> dict[str, str]:
+    """The names of further test splits, which pages show as they are typed, and what they are."""
+    names = {}
+    for run in runs:
+        data = run.config.get("data")
+        new = data.get("new_documents") if isinstance(data, dict) else None
+        for split in metric_names.find_splits(run.metrics):
+            arrived = split in ([new] if isinstance(new, str) else new or ())
+            names[split] = f"A further test split of the collection, “{split}”" + (
+                ": its documents arrived after training, with the index." if arrived else "."
+            )
+    return names
+
+
+def write_page(path: Path, template: str, names: Mapping[str, str], **values: Any) -> Path:
     """Fills a template and writes it (temporary name, then renamed).
 
     Args:
         path: where the page goes.
         template: a file of `analysis/report/templates`.
+        names: what the page's glossary explains besides its own terms.
         values: what the template shows; texts are escaped.
     """
     import jinja2
@@ -160,5 +236,40 @@ def write_page(path: Path, template: str, **values: Any) -> Path:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    write_text(path, environment.get_template(template).render(**values))
+    environment.filters |= {
+        "label": partial(mark_terms, label=True, names=tuple(names)),
+        "prose": partial(mark_terms, label=False, names=tuple(names)),
+        "link": link,
+        "folder_of": lambda folder: link(_relative(folder, path) + "/"),
+        "report_of": lambda folder: link(_relative(folder, path) + "/report.html"),
+    }
+    page = environment.get_template(template).render(glossary=glossary(names), **values)
+    write_text(path, page)
     return path
+
+
+def mark_terms(text: str, label: bool, names: Sequence[str]) -> Markup:
+    """A text for a page, in which the glossary's terms can be pointed at.
+
+    Args:
+        label, names: see `find_terms`; in a sentence the first occurrence of each is marked.
+    """
+    parts, end, seen = [], 0, set()
+    for found in find_terms(text, label, names):
+        if label or found.term not in seen:
+            seen.add(found.term)
+            term = Markup('<span class="term" tabindex="0" data-term="{}">{}</span>').format(
+                found.term, text[found.start : found.end]
+            )
+            parts += [escape(text[end : found.start]), term]
+            end = found.end
+    return Markup("").join([*parts, escape(text[end:])])
+
+
+def link(path: str) -> str:
+    """A relative path as the address of a link: no part of it is taken for a scheme or a query."""
+    return "./" + quote(path)
+
+
+def _relative(folder: Path, page: Path) -> str:
+    return Path(os.path.relpath(folder.absolute(), page.absolute().parent)).as_posix()

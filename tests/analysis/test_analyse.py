@@ -7,10 +7,12 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from analysis import chapters
+from analysis import chapters, metric_names
+from analysis import glossary as glossary_of
 from analysis.analyse import ask, write_findings
 from analysis.analysis import Findings, GoldTokens, Subject, Texts
 from analysis.figures import read_gallery
+from analysis.glossary import find_terms, glossary
 from analysis.store.alignment_store import AlignmentStore, StoreDescription
 from analysis.store.alignment_writer import AlignmentWriter
 from analysis.tokens import TokenKinds
@@ -74,6 +76,47 @@ def test_every_listed_analysis_is_asked_of_every_paradigm(
             assert (tmp_path / "figures" / f"{entry.name}.{kind}").stat().st_size > 1000
     assert ("analysis/framework/sum_error" in metrics) == (paradigm == "generative")
     json.dumps(metrics, allow_nan=False)
+    assert [k for k in metric_names.drop_bounds(metrics) if not is_explained(k)] == []
+
+
+def is_explained(key):
+    """Whether the pages' glossary knows every word of a metric's name."""
+    left = name = metric_names.full_label(key)
+    for found in reversed(find_terms(name, label=True)):
+        left = left[: found.start] + left[found.end :]
+    return not left.strip()
+
+
+def test_the_glossary_explains_what_runs_measure():
+    names = "retrieve/recall@1000 retrieve/ndcg@10 rerank/leak_free_max/mrr@10 cost/index_bytes"
+    names += " cost/train_seconds cost/query_ms_p95 cost/scoring_flops cost/encoder_calls"
+    names += " analysis/kernel/features_64/error analysis/search/lost_rank/any_step"
+    names += " analysis/token_retrieval/gold@10 analysis/deletion/query/aligned_1"
+    names += " analysis/identifiers/collision_rate analysis/gold/decoded/best_found"
+    assert [name for name in names.split() if not is_explained(name)] == []
+    assert not is_explained("analysis/shape/own/unheard_of")
+
+
+@pytest.mark.parametrize("label", [True, False])
+def test_a_term_is_found_whole_in_every_form(label):
+    entries = glossary_of.TERMS | (glossary_of.LABELS if label else {})
+    known = glossary({"unseen": "A split."})
+    for entry in entries:
+        first, *others = entry.split(" | ")
+        assert known[first] == entries[entry]
+        for form in (first, *others):
+            text = form.replace("#", "10")
+            found = [(0, len(text), first)] if label or len(form) > 1 else []
+            assert find_terms(text, label, ["unseen"]) == found
+    assert [f.term for f in find_terms("R@10 of “unseen”, multi vector", label, ["unseen"])] == [
+        "recall@k",
+        "unseen",
+        "multi-vector",
+    ]
+
+
+def test_what_only_looks_like_a_term_is_none():
+    assert find_terms("A hard question; R@ten, unshared, MRR@10x: who found it?") == []
 
 
 def test_batches_change_nothing(tmp_path, make_explanation, monkeypatch):
@@ -114,15 +157,15 @@ def test_the_documented_example_is_an_analysis(tmp_path, make_explanation, monke
     assert ask(Subject(), line) == []  # no alignments are stored
     monkeypatch.setattr(chapters, "LISTED", tmp_path / "list.yaml")
     (tmp_path / "list.yaml").write_text(json.dumps({"questions": line}))
-    chapters._chapters.cache_clear()
+    chapters.all_chapters.cache_clear()
     assert chapters.title("aligned_share") == "Aligned tokens"
     assert "document's tokens" in chapters.reading("Aligned tokens")
-    chapters._chapters.cache_clear()
+    chapters.all_chapters.cache_clear()
 
 
 def test_chapters_are_in_the_order_of_the_list():
     names = "exact_match low_rank kernel framework gold token_retrieval shape contribution".split()
-    names += "deletion curve search adaptation study".split()
+    names += "deletion curve search training adaptation study".split()
     assert sorted(names, key=chapters.place) == names
     assert chapters.place("unknown") == len(names)
     assert all(chapters.reading(chapters.title(name)) for name in names[:-2])

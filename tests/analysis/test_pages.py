@@ -1,11 +1,9 @@
 """Pages in a real browser: headless Chromium opens them as files."""
 
 import csv
-import html
 import json
 import re
 import shutil
-import subprocess
 from dataclasses import replace
 
 import pytest
@@ -22,15 +20,12 @@ from gr_mvdr.relevance import Explanation
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
-needs_browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium here")
+if BROWSER is None:
+    pytest.skip("no Chromium here", allow_module_level=True)
+sync_playwright = pytest.importorskip("playwright.sync_api").sync_playwright
 
 PAIRS = 6
-LISTENER = """<script>
-window.problems = [];
-window.addEventListener("error", (event) => problems.push(event.message));
-window.addEventListener("unhandledrejection", (event) => problems.push(`${event.reason}`));
-console.error = (...words) => problems.push(words.join(" "));
-</script>"""
+CASES = "pane()?.dataset.drawn"
 HELPERS = """
 const pause = () => new Promise((go) => setTimeout(go, 10));
 const until = async (test) => { for (let n = 0; n < 300 && !test(); n += 1) await pause(); };
@@ -61,28 +56,35 @@ const open = async (number) => {
 """
 
 
-def browse(page, script, tmp_path):
-    """What a script in the page answers, and the errors that the page reported."""
-    text = page.read_text().replace("<head>", f"<head>{LISTENER}")
-    run = f"""<script>(async () => {{ {HELPERS}
-    const answer = (found) => {{ document.body.dataset.result = JSON.stringify(found); }};
-    try {{
-      await until(() => pane()?.dataset.drawn);
-      answer([await (async () => {{ {script} }})(), problems]);
-    }} catch (error) {{
-      answer([null, [`${{error.stack}}`]]);
-    }}
-    }})();</script></body>"""
-    copy = tmp_path / "tested.html"
-    copy.write_text(text.replace("</body>", run))
-    options = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000"]
-    options += [f"--user-data-dir={tmp_path / 'browser'}", "--dump-dom", copy.as_uri()]
-    done = subprocess.run([BROWSER, *options], capture_output=True, text=True, timeout=120)
-    found = re.search(r'data-result="([^"]*)"', done.stdout)
-    assert found, f"the script did not end: {done.stderr[-2000:]}"
-    result, problems = json.loads(html.unescape(found[1]))
+@pytest.fixture(scope="module")
+def browser():
+    with sync_playwright() as playwright:
+        yield playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+
+
+@pytest.fixture
+def show(browser):
+    """Opens a page as a file; at the end it must have asked for nothing and reported no error."""
+    opened, problems = [], []
+
+    def open_page(path, width=1300, ready=None, place=""):
+        page = browser.new_page(viewport={"width": width, "height": 900})
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("console", lambda m: problems.append(m.text) if m.type == "error" else None)
+        page.on("dialog", lambda dialog: problems.append(dialog.message))
+        page.on("request", lambda request: opened.append(request.url))
+        page.goto(path.as_uri() + place)
+        page.evaluate(f"async () => {{ {HELPERS} await until(() => {ready or 'true'}); }}")
+        return page
+
+    yield open_page
     assert problems == []
-    return result
+    assert all(url.startswith(("file:", "data:image/png;base64,")) for url in opened)
+
+
+def browse(page, script):
+    """What a script in the page returns."""
+    return page.evaluate(f"async () => {{ {HELPERS} {script} }}")
 
 
 def write_run(folder, system, paradigm, explanation, ranks):
@@ -171,8 +173,7 @@ def expected_partners(run, number, direction, side, index, head=None):
     )
 
 
-@needs_browser
-def test_a_report_in_a_browser(runs, tmp_path):
+def test_the_cases_of_a_report(runs, show):
     page = write_report(runs[0], peers=[runs[1]])
     assert "http://" not in page.read_text() and "https://" not in page.read_text()
     cases = data_of(page)["cases"]
@@ -209,7 +210,7 @@ def test_a_report_in_a_browser(runs, tmp_path):
     found.own_query = look("Query", 1, "Document");
     return found;
     """
-    found = browse(page, script, tmp_path)
+    found = browse(show(page, ready=CASES, place="#cases"), script)
     seal, colbert = runs
     place = "document_to_query"
     assert found["direction"] == place
@@ -232,12 +233,10 @@ def test_a_report_in_a_browser(runs, tmp_path):
     assert len(set(pictures)) == 6 and found["again"] == found["start"]
 
 
-@needs_browser
-def test_a_comparison_in_a_browser(runs, tmp_path):
+def test_the_cases_of_a_comparison(runs, tmp_path, show):
     compare(runs, tmp_path / "out")
     page = tmp_path / "out/comparison.html"
     script = """
-    await until(() => pane(1)?.dataset.drawn);
     hover(tokens("Query")[0]);
     const all = (selector) => [...document.querySelectorAll(selector)];
     return {
@@ -247,7 +246,7 @@ def test_a_comparison_in_a_browser(runs, tmp_path):
       groups: all(".case-groups h4").map((heading) => heading.textContent),
     };
     """
-    found = browse(page, script, tmp_path)
+    found = browse(show(page, ready="pane(1)?.dataset.drawn", place="#cases-1"), script)
     assert found["systems"] == ["t5_colbert", "t5_seal"]
     assert [row.split("\t")[:4] for row in found["rows"]] == [
         ["t5_colbert", "multi vector", "1", "1.000"],
@@ -258,3 +257,66 @@ def test_a_comparison_in_a_browser(runs, tmp_path):
     assert row["pairs"] == "6" and 0 < float(row["query_to_document/overlap"]) < 1
     assert "t5_colbert, t5_seal</td><td>6</td>" in page.read_text()
     assert found["groups"][-1] == "Generative and multi-vector disagree"
+
+
+def test_a_page_folds(runs, tmp_path, show):
+    page = show(write_report(runs[0]))
+    folds = "[...document.querySelectorAll('details.fold')].map((fold) => fold.open)"
+    assert not any(page.evaluate(folds))
+    assert page.locator("h1").is_visible() and not page.get_by_text("provenance").first.is_visible()
+    page.locator("#made > summary").focus()
+    page.keyboard.press("Enter")
+    assert page.get_by_role("heading", name="Provenance").is_visible()
+    page.evaluate("location.hash = '#words'")
+    page.wait_for_selector(".words dt")
+    assert page.locator("#words").get_attribute("open") is not None
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert all(page.evaluate(folds))
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert sum(page.evaluate(folds)) == 2
+    page.emulate_media(media="print")
+    page.wait_for_function(f"{folds}.every(Boolean)")
+    page.emulate_media(media="screen")
+    page.get_by_role("button", name="Unfold all").click()
+    assert all(page.evaluate(folds))
+    compare(runs, tmp_path)
+    linked = show(tmp_path / "comparison.html", place="#metrics-1-1")
+    assert linked.locator("#metrics-1-1 table").first.is_visible()
+
+
+def test_a_word_is_explained_one_hover_away(runs, show):
+    page = show(write_report(runs[0]))
+    term, tip = page.locator('[data-term="MRR@k"]').first, page.get_by_role("tooltip")
+    term.hover()
+    assert tip.inner_text().startswith("Mean reciprocal rank")
+    page.keyboard.press("Escape")
+    assert not tip.is_visible()
+    page.locator('[data-term="retrieve"]').first.focus()
+    assert tip.inner_text().startswith("Search: the best documents")
+    page.locator("#words > summary").focus()
+    assert not tip.is_visible()
+    page.evaluate("document.querySelector('#words').open = true")
+    known = page.locator(".words dt").all_text_contents()
+    marked = page.locator(".term").evaluate_all("all => all.map((term) => term.dataset.term)")
+    assert marked and set(marked) <= set(known)
+
+
+@pytest.mark.parametrize("width", [1300, 800])
+def test_pages_are_as_wide_as_the_window(runs, tmp_path, show, width):
+    compare(runs, tmp_path)
+    for path in (write_report(runs[0], peers=[runs[1]]), tmp_path / "comparison.html"):
+        page = show(path, width, CASES)
+        page.get_by_role("button", name="Unfold all").click()
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_runs_are_links(runs, tmp_path, show):
+    compare(runs, tmp_path / "out")
+    for run in runs:
+        write_report(run)
+    page = show(tmp_path / "out/comparison.html")
+    page.get_by_role("link", name="t5_seal").first.click()
+    page.wait_for_url("**/seal/report.html")
+    page.locator("#made > summary").click()
+    page.get_by_role("link", name="provenance.json").click()
+    page.wait_for_url("**/seal/provenance.json")
