@@ -7,9 +7,12 @@ if __name__ == "__main__":  # before the other imports: errors of the command li
     raise SystemExit
 
 import logging
+import signal
 import sys
 import time
 import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +32,12 @@ from analysis.evaluation import (
 from analysis.provenance import record_provenance
 from analysis.publish import publish_run
 from analysis.report.report import write_report
-from analysis.run_folder import CHECKPOINT, open_run, read_run, start_run
+from analysis.report.summary import summarise_run
+from analysis.run_folder import CHECKPOINT, Run, open_run, read_run, start_run
 from analysis.studies.study import check_study, run_study
+from conf.command import compose_command, explain_errors
 from conf.composition import register_resolvers
-from conf.launch import choose_precision, launch, processes_to_start
+from conf.launch import choose_precision, is_in_sweep, launch, processes_to_start
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.distributed.ranks import join, leave, rank, rank_zero_first
 from gr_mvdr.evaluation.metrics import rank_of
@@ -46,48 +51,74 @@ from models.finished_run import find_weights, take_weights
 register_resolvers()  # for who composes a configuration without the command line
 logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
 NOISE = ("LeafSpec", "Total length of `list`", "The number of training batches", "FSDP2-wrapped")
+RESUME = "interrupted: the same command with resume=true goes on from the last epoch"
 for message in (f".*{words}.*" for words in NOISE):
     warnings.filterwarnings("ignore", message)
 
 
-def train(config: DictConfig) -> dict[str, float]:
-    """One run, from the configuration to the folder that it leaves behind.
+def train(config: Sequence[str] | DictConfig) -> Run | None:
+    """One run, from the configuration to the folder that it leaves behind, in this process.
+
+        run = train(["model=t5_colbert", "data=beir", "data.path=…"])
 
     Args:
-        config: composed from `conf/train.yaml`.
+        config: what would follow `python train.py` on the command line, or what was composed from
+            `conf/train.yaml`.
 
     Returns:
-        The run's flat metrics, as in its `metrics.json`.
+        The finished run: its `path`, its flat `metrics`; None on all ranks but the first.
 
     Raises:
         FileExistsError: the run's folder exists and `resume` is false.
-        ValueError, FileNotFoundError: the user's choices or files are at fault.
+        ValueError, FileNotFoundError: the user's choices or files are at fault, in one line.
     """
+    if isinstance(config, DictConfig):
+        return make_run(config)
+    composed = compose_command("train", config)
+    if (processes := processes_to_start(composed)) > 1:
+        raise ValueError(
+            f"trainer.devices={composed.trainer.devices}: must be one device in Python, "
+            f"{processes} processes need the command line: python train.py …"
+        )
+    try:
+        with explain_errors(config):
+            return make_run(composed)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(RESUME) from None
+
+
+def make_run(config: DictConfig) -> Run | None:
+    """`train` of a composed configuration."""
     join()
     if config.trainer.precision == "auto":
         config.trainer.precision = choose_precision()
-    with open_run(config) as (run, missing):
+    with open_run(config) as (folder, missing):
         if missing in ([], ["report.html"]):
-            return keep_finished(run, missing)
-        model, data, logger = train_model(config, run)
+            return keep_finished(folder, missing)
+        model, data, logger = train_model(config, folder)
         if rank() > 0:
             model.help_index(data.documents)
             leave()
-            return {}
-        metrics = check_finite(measure_run(config, run, model, data), run / "metrics.json")
-        report = write_report(run, metrics=metrics)
-        publish_run(logger, read_run(run, metrics))
-        write_json(run / "metrics.json", metrics)  # last: from here on the run is finished
-        print(f"{run}: finished, {report}")
-        return metrics
+            return None
+        metrics = check_finite(measure_run(config, folder, model, data), folder / "metrics.json")
+        run = read_run(folder, metrics)
+        report = write_report(folder, metrics=metrics)
+        publish_run(logger, run)
+        write_json(folder / "metrics.json", metrics)  # last: from here on the run is finished
+        print(
+            *() if is_in_sweep() else [summarise_run(run)],
+            f"{folder}: finished, {report}",
+            sep="\n",
+        )
+        return run
 
 
-def keep_finished(run: Path, missing: list[str]) -> dict[str, float]:
-    """The metrics of a run that was finished before; its page is made again if it was lost."""
+def keep_finished(run: Path, missing: list[str]) -> Run:
+    """A run that was finished before; its page is made again if it was lost."""
     if rank() == 0:
         report = [write_report(run)] if missing else []
         print(f"{run}: finished before, kept", *report)
-    return read_run(run).metrics
+    return read_run(run)
 
 
 def train_model(config: DictConfig, run: Path) -> tuple[System, RetrievalDataModule, Any]:
@@ -176,10 +207,8 @@ def fit(model: System, data: RetrievalDataModule, config: DictConfig, logger: An
     trainer = instantiate(config.trainer, logger=logger or False)
     checkpoint = Path(config.run) / CHECKPOINT
     resumed = str(checkpoint) if checkpoint.is_file() else None
-    try:
+    with _interruptible():
         trainer.fit(model, data, ckpt_path=resumed, weights_only=True)
-    except SystemExit:  # Lightning's answer to Ctrl-C
-        raise KeyboardInterrupt from None
     if model.device_mesh is not None:  # it is in shards, its checkpoint is whole
         model = prepare_model(config, data, Path(config.run))
         found = read_checkpoint(checkpoint)
@@ -187,6 +216,17 @@ def fit(model: System, data: RetrievalDataModule, config: DictConfig, logger: An
         model.on_load_checkpoint(found)
     # Lightning has put it onto the CPU. Search and analysis are in fp32, as of a restored run.
     return model.eval().float().to(trainer.strategy.root_device)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C is a KeyboardInterrupt: of Lightning a SystemExit, after which SIGINT is ignored."""
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    except SystemExit:
+        signal.signal(signal.SIGINT, handler)
+        raise KeyboardInterrupt from None
 
 
 def main(config: DictConfig) -> None:
@@ -197,5 +237,4 @@ def main(config: DictConfig) -> None:
         else:
             train(config)
     except KeyboardInterrupt:
-        said = "interrupted: the same command with resume=true goes on from the last epoch"
-        sys.exit(said if rank() == 0 else 1)
+        sys.exit(RESUME if rank() == 0 else 1)

@@ -54,6 +54,15 @@ class Run:
     provenance: dict[str, Any]
     metrics: dict[str, float]
 
+    def __fspath__(self) -> str:
+        """Its folder: a run is good where a path is, as in `Path(run)` or `open_run(run)`."""
+        return str(self.path)
+
+    def __repr__(self) -> str:
+        from analysis.report.summary import summarise_run
+
+        return f"{summarise_run(self)}\n{self.path}"
+
     @property
     def system(self) -> str:
         return str(self.provenance["system"])

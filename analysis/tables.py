@@ -53,6 +53,19 @@ def _format_row(name: str, cells: Iterable[Cell]) -> str:
     return f"| {' | '.join(f'**{text}**' if best else text for text, best in texts)} |"
 
 
+def format_text(table: Table) -> list[str]:
+    """The lines of a table in columns of one width each, without its heading: for a terminal."""
+    lines = [[table.corner, *table.columns]]
+    lines += [[name, *(cell.text for cell in cells)] for name, cells in table.rows]
+    lines = [[make_printable(text) for text in line] for line in lines]
+    first, *widths = (max(map(len, column)) for column in zip(*lines, strict=True))
+    return [
+        line[0].ljust(first)
+        + "".join(f"  {text:>{width}}" for text, width in zip(line[1:], widths, strict=True))
+        for line in lines
+    ]
+
+
 def escape_markdown(text: str) -> str:
     """A foreign text in one line of Markdown, where nothing in it is formatting or HTML."""
     return _SIGNS.sub(r"\\\g<0>", make_printable(text).replace("\n", " "))

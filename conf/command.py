@@ -6,23 +6,30 @@ Nothing heavy is imported before the command line is understood and all values a
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import hydra
 from hydra._internal import utils as internals
 from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.singleton import Singleton
 from hydra.errors import (
     ConfigCompositionException,
     InstantiationException,
     MissingConfigException,
     OverrideParseException,
 )
-from omegaconf import DictConfig
+from hydra.types import RunMode
+from hydra.version import VersionBase
+from omegaconf import DictConfig, open_dict
+from omegaconf.errors import OmegaConfBaseException
 
 from conf.checks import check_values
 from conf.composition import list_options, prepare_arguments, register_resolvers
@@ -34,6 +41,8 @@ _NO_NAME = re.compile(r"null|true|false|[-+]?[\d.]+", re.IGNORECASE)
 _UNKNOWN_KEY = re.compile(r"Could not override '(?P<key>[^']+)'")
 # Of Hydra's and OmegaConf's messages, what tells the user nothing.
 _NOISE = ("See https://hydra.cc", "Config search path:", "provider=", "full_key:", "object_type=")
+
+_SWEEP = "is a sweep, which needs the command line"
 
 
 def run_command(name: str, target: str) -> None:
@@ -61,6 +70,59 @@ def run_command(name: str, target: str) -> None:
         sys.argv[1:] = prepare_arguments(sys.argv[1:])
         _check_options(sys.argv[1:])
         job()
+
+
+def compose_command(name: str, overrides: Sequence[str]) -> DictConfig:
+    """What `run_command` calls its function with, for a caller in Python.
+
+    Hydra's own state is as it was before: within another Hydra program, twice, from any folder.
+
+    Args:
+        name: as of `run_command`; overrides: what would follow on the command line.
+
+    Raises:
+        ValueError, FileNotFoundError: what the command line would say, in one line.
+    """
+    if isinstance(overrides, str):
+        raise ValueError(f"{overrides}: must be a list, such as ['model=bm25', 'seed=2']")
+    register_resolvers()
+    with explain_errors(overrides), _own_hydra():
+        arguments = prepare_arguments(list(overrides))
+        _check_options(arguments)
+        _refuse_sweep(arguments)
+        with hydra.initialize_config_dir(str(CONFIGURATIONS), version_base="1.3"):
+            config = hydra.compose(name, arguments, return_hydra_config=True)
+        if config.hydra.mode == RunMode.MULTIRUN:
+            raise ValueError(f"{' '.join(overrides)}: {_SWEEP}; hydra.mode=RUN makes one run of it")
+        HydraConfig.instance().set_config(config)
+        config.name = config.name  # resolved while Hydra knows this command
+        with open_dict(config):
+            del config["hydra"]
+        check_values(config)
+    return config
+
+
+def _refuse_sweep(arguments: Sequence[str]) -> None:
+    for argument in arguments:
+        if argument.startswith("-"):
+            raise ValueError(f"{argument}: must be key=value, options need the command line")
+        (parsed,) = OverridesParser.create().parse_overrides([argument])
+        if parsed.is_sweep_override():
+            raise ValueError(f"{argument}: {_SWEEP}")
+
+
+@contextmanager
+def _own_hydra() -> Iterator[None]:
+    """Hydra as in a new process; what another program has of it is there again afterwards."""
+    kinds = (GlobalHydra, HydraConfig, VersionBase)
+    kept = {kind: Singleton._instances.pop(kind, None) for kind in kinds}
+    try:
+        yield
+    finally:
+        for kind, instance in kept.items():
+            Singleton._instances.pop(kind, None)
+            if instance is not None:
+                Singleton._instances[kind] = instance
 
 
 def _check_options(arguments: list[str]) -> None:
@@ -104,18 +166,33 @@ def report_errors() -> Iterator[None]:
         yield
         return
     try:
+        with explain_errors(sys.argv[1:]):
+            yield
+    except (ValueError, OSError) as error:
+        sys.exit(f"error: {make_printable(_explain(error))}")
+
+
+@contextmanager
+def explain_errors(arguments: Sequence[str]) -> Iterator[None]:
+    """Makes what Hydra and OmegaConf refuse a ValueError of one line.
+
+    Args:
+        arguments: as the user typed them; an error quotes the one at fault.
+
+    Raises:
+        ValueError, OSError: those of this project as they are, also from within an instantiate.
+    """
+    try:
         yield
     except InstantiationException as error:
-        _exit(error.__cause__ or error)
-    except (ConfigCompositionException, OverrideParseException, ValueError, OSError) as error:
-        _exit(error)
+        if isinstance(error.__cause__, ValueError | OSError):
+            raise error.__cause__ from None
+        raise ValueError(_explain(error.__cause__ or error)) from error
+    except (ConfigCompositionException, OverrideParseException, OmegaConfBaseException) as error:
+        raise ValueError(_explain(error, arguments)) from None
 
 
-def _exit(error: BaseException) -> NoReturn:
-    sys.exit(f"error: {make_printable(_explain(error))}")
-
-
-def _explain(error: BaseException) -> str:
+def _explain(error: BaseException, arguments: Sequence[str] = ()) -> str:
     """An exception's message without line breaks, which names the key or the file."""
     if isinstance(error, MissingConfigException) and error.options:
         group, _, option = str(error.missing_cfg_file).rpartition("/")
@@ -124,7 +201,7 @@ def _explain(error: BaseException) -> str:
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}"
     if unknown := _UNKNOWN_KEY.match(str(error)):
-        return _explain_key(unknown["key"])
+        return _explain_key(unknown["key"], arguments)
     lines = map(str.strip, str(error).splitlines())
     said = " ".join(line for line in lines if line and not line.startswith(_NOISE))
     if isinstance(error, OverrideParseException):
@@ -134,13 +211,13 @@ def _explain(error: BaseException) -> str:
     return f"{key}: {said}" if key else said
 
 
-def _explain_key(key: str) -> str:
+def _explain_key(key: str, arguments: Sequence[str]) -> str:
     """Of a key that this configuration does not have: which option has it, or what is like it."""
     group, _, rest = key.partition(".")
     line = re.compile(rf"\b{re.escape(rest.rpartition('.')[2])}:")
     files = (CONFIGURATIONS / group).glob("*.yaml")
     having = sorted(file.stem for file in files if line.search(file.read_text(encoding="utf-8")))
-    typed = next((word for word in sys.argv[1:] if word.startswith(f"{key}=")), key)
+    typed = next((word for word in arguments if word.startswith(f"{key}=")), key)
     if rest and having:
         return f"{typed}: not a key of the chosen {group}, {group}={' or '.join(having)} has it"
     return f"{typed}: no such key{_did_you_mean(find_similar_keys(key)) or f', +{key}=… adds it'}"

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from hydra.core.hydra_config import HydraConfig
 from hydra.utils import get_class
-from omegaconf import DictConfig, ListConfig
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -90,7 +90,13 @@ def job_arguments() -> list[str]:
     sources = hydra.runtime.config_sources
     folders = [s.path for s in sources if s.provider == "command-line" and s.schema == "file"]
     options = [option for folder in folders for option in ("--config-dir", folder)]
-    return [*options, *hydra.overrides.task, "hydra.mode=RUN"]
+    number = [f"hydra.job.num={hydra.job.num}"] if is_in_sweep() else []
+    return [*options, *hydra.overrides.task, "hydra.mode=RUN", *number]
+
+
+def is_in_sweep() -> bool:
+    """Whether this is one of a sweep's jobs, which Hydra numbers."""
+    return HydraConfig.initialized() and not OmegaConf.is_missing(HydraConfig.get().job, "num")
 
 
 @contextmanager

@@ -41,6 +41,6 @@ def test_every_kind_of_cpu_runs_to_the_end(machine, flags, tmp_path):
     keys = ["experiment=smoke", "model=t5_colbert", "data.n_documents=50", "logger=none"]
     with initialize_config_dir(str(CONF), version_base="1.3"):
         config = compose("train", [*keys, "analysis=none", f"output={tmp_path}", "name=run"])
-    metrics = train(config)
+    metrics = train(config).metrics
     assert {"retrieve/mrr@10", "rerank/mrr@10"} <= metrics.keys()
     assert f"precision: {FLAGS.get(flags, '32-true')}" in (tmp_path / "run/config.yaml").read_text()

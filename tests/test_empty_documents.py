@@ -62,7 +62,7 @@ def run(tmp_path, *overrides, name="run"):
     given = ["data=beir", "experiment=smoke", f"data.path={path}", "data.empty_documents=keep"]
     given += ["logger=none", f"output={tmp_path}", f"name={name}", "data.batch_size=4", *overrides]
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        return train(compose("train", given))
+        return train(compose("train", given)).metrics
 
 
 @pytest.mark.slow

@@ -151,7 +151,7 @@ def test_an_exported_folder_is_a_backbone_of_a_run(runs, tmp_path):
         chosen = ["experiment=smoke", "analysis=none", "analysis.pairs=0", "analysis.curve_pairs=0"]
         chosen += ["logger=none", "data.n_documents=50", f"output={tmp_path}", "name=second"]
         chosen += ["model=genre", "backbone=pretrained", f"backbone.name={folder}"]
-        assert "retrieve/mrr@10" in train(compose("train", chosen))
+        assert "retrieve/mrr@10" in train(compose("train", chosen)).metrics
     before = load_file(folder / "model.safetensors")["shared.weight"].shape
     weights = torch.load(tmp_path / "second/checkpoints/last.ckpt", weights_only=True)
     assert weights["state_dict"]["backbone.shared.weight"].shape == before

@@ -60,5 +60,5 @@ def test_fifty_documents_are_memorised(model, tmp_path, monkeypatch):
         *OPTIONS.get(model, []),
     ]
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        metrics = train(compose("train", [*overrides, "name=run"]))
+        metrics = train(compose("train", [*overrides, "name=run"])).metrics
     assert metrics["retrieve/recall@1"] == 1.0

@@ -75,7 +75,7 @@ def alone(folder):
     runs = {}
     for model in MODELS:
         keys = [*SMALL, f"model={model}", f"output={folder}", f"name={model}-alone"]
-        runs[model] = train(configuration(*keys)), weights(folder / f"{model}-alone")
+        runs[model] = train(configuration(*keys)).metrics, weights(folder / f"{model}-alone")
     datasets.config.HF_DATASETS_CACHE = cache
     return runs
 

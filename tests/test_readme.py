@@ -88,7 +88,7 @@ def test_a_train_command_of_the_readme_runs(arguments, tmp_path, monkeypatch):
             config = compose("train", [*overrides, f"name=job{number}"])
         # Of a sweep over a real collection one job runs: its texts take a minute to index.
         if number == 0 or not paths:
-            assert "retrieve/mrr@10" in train(config)
+            assert "retrieve/mrr@10" in train(config).metrics
 
 
 @pytest.mark.slow

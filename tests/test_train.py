@@ -40,7 +40,7 @@ SMALLER = {"max_test_queries": 6, "max_rerank_queries": 2}
 @pytest.mark.parametrize("model", RUN)
 def test_a_run_leaves_what_the_contract_says(model, tmp_path):
     few = ["model.n_queries=2"] if model == "query_generator" else []
-    metrics = train(small(tmp_path, f"model={model}", *few))
+    metrics = train(small(tmp_path, f"model={model}", *few)).metrics
     run = tmp_path / "run"
     for name in (
         "config.yaml",
@@ -88,7 +88,7 @@ def test_every_experiment_runs_for_two_steps(tmp_path, experiment):
         "data.max_rerank_queries=2",
         "analysis=none",
     )
-    assert "retrieve/mrr@10" in train(config)
+    assert "retrieve/mrr@10" in train(config).metrics
     if config.study:
         assert (tmp_path / experiment / "study.csv").stat().st_size
 
@@ -101,12 +101,12 @@ def test_the_pipeline_of_finished_stages_runs(tmp_path):
     config = compose_config(
         "train", "experiment=mva_multipass", *SMALL[1:], f"output={tmp_path}", "name=run"
     )
-    metrics = train(OmegaConf.merge(config, {"data": SMALLER}))
+    metrics = train(OmegaConf.merge(config, {"data": SMALLER})).metrics
     assert metrics["cost/joint_flops"] > 0 and "retrieve/mrr@10" in metrics
 
 
 def test_documents_that_an_atomic_system_cannot_name_are_left_out_to_the_end(tmp_path):
-    metrics = train(small(tmp_path, "model=dsi_atomic", "data.test_split=test_unseen"))
+    metrics = train(small(tmp_path, "model=dsi_atomic", "data.test_split=test_unseen")).metrics
     assert metrics["retrieve/recall@100"] == 0
     assert not [key for key in metrics if "exact_match" in key]
     assert (tmp_path / "run/report.html").is_file()
@@ -162,12 +162,12 @@ def test_an_interrupted_run_resumes_to_the_same_metrics(model, last, keys, tmp_p
         *keys,
     ]
     cache = datasets.config.HF_DATASETS_CACHE
-    whole = train(small(tmp_path, *keys, name="whole"))
+    whole = train(small(tmp_path, *keys, name="whole")).metrics
     interrupted(monkeypatch, small(tmp_path, *keys, name="part"), last)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", cache)
     part = tmp_path / "part"
     assert (part / "checkpoints/last.ckpt").is_file() and not (part / "metrics.json").exists()
-    resumed = train(small(tmp_path, *keys, "resume=true", name="part"))
+    resumed = train(small(tmp_path, *keys, "resume=true", name="part")).metrics
     for key, value in whole.items():
         if not key.startswith("cost"):
             assert resumed[key] == pytest.approx(value, abs=1e-6), key
@@ -179,8 +179,8 @@ def test_a_run_that_was_interrupted_while_searching_indexes_once_more(tmp_path, 
         patch.setattr(train_module, "evaluate_retrieval", interrupting)
         train(small(tmp_path, *keys, name="part"))
     assert (tmp_path / "part/index/trie").is_dir()
-    resumed = train(small(tmp_path, *keys, "resume=true", name="part"))
-    whole = train(small(tmp_path, *keys, name="whole"))
+    resumed = train(small(tmp_path, *keys, "resume=true", name="part")).metrics
+    whole = train(small(tmp_path, *keys, name="whole")).metrics
     scores = [key for key in whole if not key.startswith("cost")]
     assert {key: resumed[key] for key in scores} == {key: whole[key] for key in scores}
 
@@ -191,7 +191,9 @@ def interrupting(*_):
 
 def test_the_same_seed_gives_the_same_numbers_and_another_does_not(tmp_path):
     first, again, other = (
-        train(small(tmp_path, "model=t5_colbert", "analysis=none", f"seed={seed}", name=name))
+        train(
+            small(tmp_path, "model=t5_colbert", "analysis=none", f"seed={seed}", name=name)
+        ).metrics
         for seed, name in ((1, "first"), (1, "again"), (2, "other"))
     )
     assert (tmp_path / "first/retrieve.trec").read_text() == (
@@ -232,7 +234,7 @@ def test_any_beir_folder_trains_and_cut_queries_are_counted(tmp_path):
         f"output={tmp_path}",
         "name=run",
     )
-    metrics = train(config)
+    metrics = train(config).metrics
     assert metrics["retrieve/recall@100"] == 1.0
     assert read_run(tmp_path / "run").provenance["cut_texts"]["queries"] == 1
 
@@ -346,7 +348,7 @@ def test_titles_are_asked_for_where_documents_have_none(tmp_path, capsys, monkey
             "trainer.max_steps=2",
             *NO_ANALYSIS,
         )
-    )
+    ).metrics
     assert metrics["retrieve/recall@100"] == 1.0, "the beam of 20 holds all 12 documents"
     assert metrics["analysis/identifiers/assigned"] == 12
 

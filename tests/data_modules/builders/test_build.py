@@ -87,6 +87,6 @@ def test_values_that_cannot_be_met_are_refused(overrides, message):
 def test_raw_files_become_a_finished_run(tmp_path):
     run = ["model=t5_colbert", "experiment=smoke", "logger=none", "data=nq320k", *SMALL["nq320k"]]
     place = ["data.batch_size=8", f"output={tmp_path}", "name=run"]
-    metrics = train(compose_config("train", *run, *NO_ANALYSIS, *place))
+    metrics = train(compose_config("train", *run, *NO_ANALYSIS, *place)).metrics
     for name in ("retrieve/recall@100", "rerank/mrr@10", "retrieve/dev_unseen/recall@1"):
         assert 0 <= metrics[name] <= 1

@@ -140,5 +140,5 @@ def test_a_format_runs_to_the_end(format, tmp_path):
     model = "t5_colbert" if format == "dpr" else "bm25"
     files = f"data=files data.path={MINIATURES / format} data.test_split=dev"
     run = f"experiment=smoke model={model} logger=none analysis=none output={tmp_path} name=run"
-    metrics = train(compose_config("train", *files.split(), *run.split()))
+    metrics = train(compose_config("train", *files.split(), *run.split())).metrics
     assert metrics["retrieve/recall@100"] == 1.0 and "rerank/mrr@10" in metrics

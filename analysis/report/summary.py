@@ -1,0 +1,27 @@
+"""A run in a few lines of text: how a single run ends in a terminal, and its repr in a notebook."""
+
+from analysis import metric_names
+from analysis.report.report import list_headlines, tabulate_sections
+from analysis.run_folder import Run
+from analysis.tables import format_text
+from gr_mvdr.evaluation.metrics import is_metric
+from gr_mvdr.files.reading import make_printable
+
+
+def summarise_run(run: Run) -> str:
+    """What a run is, its rankings' metrics split by split, and its main costs.
+
+    Args:
+        run: finished, or about to be.
+    """
+    found = {key: metric_names.Statistic(value) for key, value in run.metrics.items()}
+    searched = [key for key in found if is_metric(key.split("/")[-1])]
+    ranked = [key for key in searched if metric_names.group(key) in ("retrieve", "rerank")]
+    lines = [f"{run.system} on {run.setting}, seed {run.seed}"]
+    if ranked:
+        ordered = sorted(ranked, key=metric_names.order)
+        lines += format_text(tabulate_sections("", found, ordered, corner=""))
+    costs = {key: value for key, value in run.metrics.items() if key.startswith("cost/")}
+    headlines = [f"{name.removeprefix('cost ')} {text}" for name, text in list_headlines(costs)]
+    lines += ["; ".join(headlines)]
+    return "\n".join(make_printable(line) for line in lines if line)

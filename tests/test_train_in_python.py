@@ -1,0 +1,135 @@
+"""`from train import train`: a run from a script or a notebook, as the command line makes it."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import hydra
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.singleton import Singleton
+from hydra.version import VersionBase
+from omegaconf import OmegaConf
+
+import train as train_module
+from analysis.run_folder import Run, read_run
+from conf.command import compose_command
+from conf.launch import is_in_sweep
+from tests.runs import NO_ANALYSIS, ROOT, beir
+from train import train
+
+BM25 = ["model=bm25", "data=beir", "logger=none", *NO_ANALYSIS]
+
+
+@pytest.fixture
+def fruit(tmp_path):
+    """Overrides for twelve documents, in a folder that is not the repository's."""
+    path = beir(tmp_path / "fruit")
+    return [*BM25, f"data.path={path}", f"output={tmp_path}"]
+
+
+def test_a_list_of_overrides_gives_the_finished_run(fruit, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    run = train([*fruit[:-1], "output=here"])
+    said = capsys.readouterr().out
+    assert isinstance(run, Run) and run.metrics["retrieve/recall@100"] == 1.0
+    assert run.path == Path("here/bm25-fruit-seed1-" + run.path.name[-6:])
+    assert Path(run) == run.path and os.path.isfile(os.path.join(run, "report.html"))
+    assert read_run(run.path).metrics == run.metrics
+    # The same text in the terminal and in a notebook: a line a ranking, then the costs.
+    shown = repr(run).splitlines()
+    assert shown[0] == "BM25 on fruit (test), seed 1"
+    assert shown[1].split() == ["R@1", "R@10", "R@100", "MRR@10", "nDCG@10"]
+    assert [line.split()[0] for line in shown[2:4]] == ["retrieve", "rerank"]
+    assert len({len(line) for line in shown[1:4]}) == 1, "columns of one width"
+    assert f"{run.metrics['retrieve/mrr@10']:.3f}" in shown[2]
+    assert shown[4].startswith("training ") and "query, median" in shown[4]
+    assert shown[5] == str(run.path) and len(shown) == 6
+    assert "\n".join(shown[:5]) in said
+    assert said.splitlines()[-1] == f"{run.path}: finished, {run.path / 'report.html'}"
+
+
+def test_the_command_line_finds_the_run_that_python_made(fruit):
+    run = train(fruit)
+    done = subprocess.run(
+        [sys.executable, "train.py", *fruit, "resume=true"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == f"{run.path}: finished before, kept\n", done.stderr
+
+
+@pytest.mark.filterwarnings("ignore:")
+def test_hydra_is_left_as_it_was(fruit, tmp_path):
+    (tmp_path / "own.yaml").write_text("key: 1\n")
+    compose_command("train", fruit)
+    assert not GlobalHydra().is_initialized() and not HydraConfig.initialized()
+    with hydra.initialize_config_dir(str(tmp_path), version_base="1.1"):
+        mine = hydra.compose("own", return_hydra_config=True)
+        HydraConfig.instance().set_config(mine)
+        try:
+            first, second = (compose_command("train", [*fruit, f"seed={n}"]) for n in (1, 2))
+            assert HydraConfig.get() == mine.hydra and hydra.compose("own") == {"key": 1}
+            assert str(VersionBase.instance().getbase()) == "1.1"
+        finally:
+            Singleton._instances.pop(HydraConfig)
+    assert first.name != second.name and "hydra" not in first
+    assert OmegaConf.to_container(first, resolve=True)["data"]["seed"] == 1
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["model=typo"], r"model=typo: must be one of aligner, bm25"),
+        (["modle=bm25"], r"modle=bm25: no such key, did you mean model\?"),
+        (["query_length=0"], r"query_length=0: must be a whole number ≥ 2"),
+        (["data=public"], r"data.name=…: must be given"),
+        (["data.path=/nowhere", "data=files"], r"data.path=/nowhere: no such folder or file"),
+        (
+            ["data.n_documents=50", "data.test_split=nowhere"],
+            r"data.test_split=nowhere: must be one of",
+        ),
+        (["data.query_length=${nope}"], r"Interpolation key 'nope' not found"),
+        (["seed"], r"seed: .*missing EQUAL"),
+        (["seed=1,2"], r"seed=1,2: is a sweep, which needs the command line"),
+        (["experiment=table6"], r"experiment=table6: is a sweep.* hydra.mode=RUN makes one run"),
+        (["-m"], r"-m: must be key=value"),
+        ("model=bm25", r"model=bm25: must be a list"),
+        (
+            ["trainer.devices=2", "trainer.accelerator=cpu"],
+            r"trainer.devices=2: must be one device in Python, 2 processes need the command line",
+        ),
+    ],
+)
+def test_what_is_wrong_is_one_line(overrides, message, tmp_path, capsys):
+    given = overrides
+    if isinstance(overrides, list):
+        given = ["logger=none", f"output={tmp_path}", *overrides]
+    with pytest.raises((ValueError, FileNotFoundError), match=message) as raised:
+        train(given)
+    assert "\n" not in str(raised.value) and capsys.readouterr() == ("", "")
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_sweep_composes_as_one_run():
+    config = compose_command("train", ["experiment=table6", "model=t5_seal", "hydra.mode=RUN"])
+    assert config.system == "T5-SEAL" and not is_in_sweep()
+
+
+def test_an_interruption_leaves_python_as_it_was(fruit, tmp_path, monkeypatch):
+    """Lightning exits after Ctrl-C and ignores further ones: a kernel would be lost."""
+
+    def interrupt(self, *_, **__):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        raise SystemExit(1)
+
+    monkeypatch.setattr(train_module.pl.Trainer, "fit", interrupt)
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt, match="resume=true goes on from the last epoch"):
+        train([*fruit[1:], "model=t5_colbert"])
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert not list(tmp_path.rglob(".lock"))
