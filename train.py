@@ -105,11 +105,9 @@ def make_run(config: DictConfig) -> Run | None:
         report = write_report(folder, metrics=metrics)
         publish_run(logger, run)
         write_json(folder / "metrics.json", metrics)  # last: from here on the run is finished
-        print(
-            *() if is_in_sweep() else [summarise_run(run)],
-            f"{folder}: finished, {report}",
-            sep="\n",
-        )
+        if not is_in_sweep():
+            print(summarise_run(run))
+        print(f"{folder}: finished, {report}")
         return run
 
 
