@@ -1,7 +1,7 @@
 """A run in a few lines of text: how a single run ends in a terminal, and its repr in a notebook."""
 
 from analysis import metric_names
-from analysis.report.report import list_headlines, tabulate_sections
+from analysis.report.report import tabulate_sections
 from analysis.run_folder import Run
 from analysis.tables import format_text
 from gr_mvdr.evaluation.metrics import is_metric
@@ -21,7 +21,10 @@ def summarise_run(run: Run) -> str:
     if ranked:
         ordered = sorted(ranked, key=metric_names.order)
         lines += format_text(tabulate_sections("", found, ordered, corner=""))
-    costs = {key: value for key, value in run.metrics.items() if key.startswith("cost/")}
-    headlines = [f"{name.removeprefix('cost ')} {text}" for name, text in list_headlines(costs)]
+    costs = sorted((key for key in found if key.startswith("cost/")), key=metric_names.order)
+    headlines = [
+        f"{metric_names.label(key)} {metric_names.text(key, found[key])}"
+        for key in metric_names.headlines(costs, set())
+    ]
     lines += ["; ".join(headlines)]
     return "\n".join(make_printable(line) for line in lines if line)
