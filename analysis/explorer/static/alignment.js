@@ -64,7 +64,7 @@ export class AlignmentView {
       shown: choices.shown in LAYERS ? choices.shown : "alignment",
       direction: choices.direction in DIRECTIONS ? choices.direction : "own",
     };
-    setChoices(this.layer, count(pair.layers), pair.layer);
+    setChoices(this.layer, count(pair.layers), pair.layer < 0 ? pair.layers + pair.layer : pair.layer);
     setChoices(this.head, [["", "mean of heads"], ...count(pair.heads)], pair.head ?? "");
     this.labels.layer.hidden = !this.withLayers || pair.layers < 2;
     this.labels.head.hidden = !this.withLayers || pair.heads < 2;
@@ -115,6 +115,7 @@ export class AlignmentView {
     this.lists[side].choose(index);
     this.lists[other].light(weights, blue);
     this.matrix.band(side, index);
+    this.matrix.reveal(side === "document" ? index : weights.indexOf(Math.max(...weights)));
     const strongest = weights.map((weight, place) => [weight, this.tokens(other)[place]])
       .filter(([weight]) => weight !== 0).sort((a, b) => b[0] - a[0]).slice(0, NAMED);
     const named = strongest.map(([weight, token]) => `“${readable(token)}” ${shown(weight)}`).join(", ");

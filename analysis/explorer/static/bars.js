@@ -7,13 +7,14 @@ import { bar } from "./tables.js";
 const SHORT = 20; // as many are shown in their own order; of more the largest come first
 const NOTHING = 1e-9; // a rest that rounding leaves
 
-/** Rows of name, bar and number; `largest` is the value of a full bar, `rest` what is not listed. */
-export function bars(shares, { largest = peak(shares), rest = 0 } = {}) {
-  const line = (name, value) => make("li", {}, name, bar(value, largest),
-    make("span", { class: "bar-value" }, shown(value)));
+/** Rows of name, bar and number; `rest` is the sum of what is not listed. */
+export function bars(shares, rest = 0) {
+  const largest = Math.max(1e-12, ...shares.map((share) => Math.abs(share.value ?? 0)));
+  const line = (name, filled, value) => make("li", {}, name, filled, make("span", { class: "bar-value" }, shown(value)));
   const name = (text) => words("span", readable(text), { class: "bar-name", title: text });
-  const lines = shares.map(({ text, value }) => line(name(text), value));
-  if (Math.abs(rest) > NOTHING) lines.push(line(make("span", { class: "bar-name quiet" }, "all others"), rest));
+  const lines = shares.map(({ text, value }) => line(name(text), bar(value, largest), value));
+  const others = make("span", { class: "bar-name quiet" }, "all others");
+  if (Math.abs(rest) > NOTHING) lines.push(line(others, make("span"), rest)); // its bar would dwarf the others
   return make("ul", { class: "bars" }, ...lines);
 }
 
@@ -28,7 +29,7 @@ export function foldedBars(shares) {
     holder.replaceChildren(list);
     list.focus();
   }, { class: "link" });
-  holder.append(bars(largest, { rest: others, largest: peak([...largest, { value: others }]) }), all);
+  holder.append(bars(largest, others), all);
   return holder;
 }
 
@@ -36,10 +37,6 @@ export function foldedBars(shares) {
 export function split(shares, count) {
   const ordered = [...shares].sort((a, b) => Math.abs(b.value) - Math.abs(a.value));
   return [ordered.slice(0, count), ordered.slice(count).reduce((sum, share) => sum + share.value, 0)];
-}
-
-export function peak(shares) {
-  return Math.max(1e-12, ...shares.map((share) => Math.abs(share.value ?? 0)));
 }
 
 /** A tokeniser marks where a word begins with "▁"; here a space does. */

@@ -9,6 +9,7 @@ import { nameCell, row, table } from "./tables.js";
 
 const FIRST = 12; // generated identifiers before "show all"
 const KEPT = 4; // of what a step kept
+const EXAMPLES = 3; // documents that a line names
 
 /** The steps of the beam, from /api/explain. */
 export function beamSteps({ steps, lost, replaced_by: replaced }) {
@@ -45,7 +46,7 @@ function kept(hypotheses) {
 /** The n-grams or docids that were generated for a query, and the documents that each names. */
 export function generatedList(system, query, generated) {
   const line = (one) => {
-    const links = one.documents.map((document) => documentLink(system, query, document));
+    const links = one.documents.slice(0, EXAMPLES).map((document) => documentLink(system, query, document));
     const more = one.count > links.length ? make("span", { class: "quiet" }, `and ${one.count - links.length} more`) : null;
     return row([nameCell(words("bdi", readable(one.text))), shown(one.log_probability, 2),
       make("td", { class: "name links" }, ...links, more)]);

@@ -6,6 +6,7 @@ import { differenceTable } from "./differences.js";
 import { choice, labelled, make, setChoices } from "./elements.js";
 import { term } from "./glossary.js";
 import { shown, signed } from "./numbers.js";
+import { partOf } from "./shares.js";
 import { change, open, read, systemOf } from "./state.js";
 import { Texts, complete, documentOf } from "./texts.js";
 
@@ -96,7 +97,7 @@ export class CompareView {
       make("p", { class: "score" }, "Score of A ", make("b", {}, shown(a.score)), ", of B ", make("b", {}, shown(b.score)),
         ", difference ", make("b", {}, signed(a.score - b.score)), "."),
       make("h3", {}, "Differences of the ", term("shares", "share")),
-      differenceTable(a.shares, b.shares, COLUMNS, system.shares_of),
+      differenceTable(a.shares, b.shares, COLUMNS, partOf(system)),
       relevanceDifferences("query", pairs), relevanceDifferences("document", pairs),
       make("div", { class: "sides" }, ...pairs.map(side)),
     );

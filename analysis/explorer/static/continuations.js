@@ -9,6 +9,7 @@ import { documentLink } from "./results.js";
 import { barCell, nameCell, row, table } from "./tables.js";
 
 const K = 12;
+const EXAMPLES = 3; // documents that a line names
 const END = "Nothing can follow: this is a whole identifier, or no text of the collection goes on like this.";
 
 export class Continuations {
@@ -75,7 +76,7 @@ export class Continuations {
   line(system, query, prefix, one) {
     const text = words("bdi", readable(one.text));
     const token = one.allowed ? button(text, () => this.walked([...prefix, one.token]), { class: "link" }) : text;
-    const examples = (one.examples ?? []).map((document) => documentLink(system, query, document));
+    const examples = (one.examples ?? []).slice(0, EXAMPLES).map((document) => documentLink(system, query, document));
     return row([nameCell(token), percent(one.probability), barCell(one.probability, 1),
       one.allowed ? `${one.documents}` : "none", make("td", { class: "name links" }, ...examples)],
     { class: one.allowed ? null : "forbidden" });

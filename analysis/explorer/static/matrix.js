@@ -76,6 +76,13 @@ export class Matrix {
     this.cells?.append(band);
   }
 
+  /** Scrolls the matrix, not the page, to a row. */
+  reveal(row) {
+    const head = this.heatmap.querySelector(".column-names").offsetHeight;
+    const [top, room] = [row * CELL - this.heatmap.scrollTop, this.heatmap.clientHeight - head - CELL];
+    if (top < 0 || top > room) this.heatmap.scrollTop = row * CELL - room / 2;
+  }
+
   clear() {
     this.cells?.querySelectorAll(".band").forEach((band) => band.remove());
   }

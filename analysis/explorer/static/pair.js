@@ -146,8 +146,8 @@ export class PairView {
     if (state.doc && !state.edited && this.origin?.key !== origin) this.origin = { key: origin, score: pair.score };
     const gain = this.origin?.key === origin ? pair.score - this.origin.score : 0;
     this.score.replaceChildren(term("Score"), " ", make("b", {}, shown(pair.score)),
-      pair.score_name ? `, ${pair.score_name}` : "", gain ? ` (${signed(gain)} by your edits)` : "",
-      "; ", term("relevance"), " Σ S·A / Z ", make("b", {}, shown(pair.relevance)), ".");
+      gain ? ` (${signed(gain)} by your edits)` : "", pair.score_name ? `: ${pair.score_name}. ` : ". ",
+      ...(pair.relevance === pair.score ? [] : [term("Relevance"), " Σ S·A / Z ", make("b", {}, shown(pair.relevance)), "."]));
     this.alignment.show(pair, system, state);
     this.aligned.body.replaceChildren(make("div", { class: "pair-columns" },
       make("div", {}, this.alignment.element, this.pictures), sharesOf(pair, system)));
@@ -170,7 +170,7 @@ export class PairView {
     if (state.view !== "pair") return;
     const document = documentOf(state);
     if (!document.id || !state.q?.trim()) this.why.clear(NO_RANK);
-    else this.why.show(systemOf(this.systems, state), state.q, document, () => this.pair);
+    else this.why.show(systemOf(this.systems, state), state.q, document.id);
   }
 
   /** The same query with another document: the given one, the system's first, or a copy to edit. */

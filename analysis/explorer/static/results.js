@@ -1,6 +1,6 @@
 /** Results of all systems in columns, and where each ranks the gold. */
 
-import { bars, peak, split } from "./bars.js";
+import { bars, split } from "./bars.js";
 import { button, make, words } from "./elements.js";
 import { term } from "./glossary.js";
 import { milliseconds, rankOf, shown } from "./numbers.js";
@@ -42,7 +42,7 @@ function goldLine(systems, query, gold) {
 }
 
 function column(system, query, list) {
-  const head = make("header", {}, words("h3", system.label), make("p", { class: "quiet small" },
+  const head = make("header", {}, words("h3", system.label, { title: system.run }), make("p", { class: "quiet small" },
     term(system.paradigm.replace("_", "-")), `, ${milliseconds(list.milliseconds)}`));
   const section = make("section", { class: "column", "aria-label": `Results of ${system.label}` }, head);
   if (list.error) section.append(make("p", { class: "error" }, list.error));
@@ -64,6 +64,5 @@ function card(system, query, hit) {
 function largestShares(hit) {
   if (!hit.shares.length) return null;
   const [largest, others] = split(hit.shares, SHARES);
-  const rest = others + (hit.rest ?? 0);
-  return bars(largest, { rest, largest: peak([...largest, { value: rest }]) });
+  return bars(largest, others + (hit.rest ?? 0));
 }

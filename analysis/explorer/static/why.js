@@ -1,12 +1,13 @@
 /** Why a system ranks a document where it does: against its best document, and where a beam lost it. */
 
 import { Panel, ask } from "./api.js";
-import { button, make, words } from "./elements.js";
 import { beamSteps, generatedList } from "./beam.js";
 import { differenceTable } from "./differences.js";
+import { button, make, words } from "./elements.js";
 import { term } from "./glossary.js";
 import { rankOf, shown } from "./numbers.js";
 import { documentLink } from "./results.js";
+import { shareList } from "./shares.js";
 
 export class WhyView {
   /** `compare(id)` opens the comparison with another document. */
@@ -16,62 +17,68 @@ export class WhyView {
     this.element = make("section", { class: "why-view", "aria-label": "Why this rank" });
   }
 
-  /** Asks once for each (system, query, document); `pair()` gives the pair's own shares when they are there. */
-  show(system, query, document, pair) {
-    const asked = JSON.stringify([system.number, query, document]);
-    if (asked === this.asked) return;
-    this.asked = asked;
-    this.found = null;
-    this.element.replaceChildren(make("p", { class: "quiet" }, "Searching …"));
-    const busy = system.generative ? "Searching again, to watch the beam …" : "Searching again, to explain the rank …";
-    this.reason.fill(busy, async (signal) => {
-      try {
-        return await ask("explain", { system: system.number, query, document: document.id }, signal);
-      } catch (error) {
-        if (!signal.aborted) [this.asked, this.found] = [null, null];
-        if (!signal.aborted) this.element.replaceChildren(make("p", { class: "error" }, error.message));
-        throw error;
-      }
-    }, (found) => {
+  /** Asks once for each system, query and document id. */
+  show(system, query, document) {
+    const asked = { system: system.number, query, document };
+    const key = JSON.stringify(asked);
+    if (key === this.key) return;
+    [this.key, this.found] = [key, null];
+    const busy = `Searching again, to ${system.generative ? "watch the beam" : "explain the rank"} …`;
+    this.reason.body.replaceChildren();
+    this.say(busy);
+    const question = (signal) => ask("explain", asked, signal).catch((error) => {
+      if (!signal.aborted) this.fail(error);
+      throw error;
+    });
+    this.reason.fill(busy, question, (found) => {
       this.found = found;
       this.reason.body.replaceChildren(words("p", found.reason));
-      this.draw(system, query, document, pair);
+      this.draw(system, query, document);
     });
+  }
+
+  fail(error) {
+    this.key = null;
+    this.say(error.message);
   }
 
   /** Nothing to explain: the pair is not of the collection. */
   clear(message) {
-    this.asked = this.found = null;
+    this.key = this.found = null;
     this.reason.stop();
     this.reason.body.replaceChildren();
+    this.say(message);
+  }
+
+  say(message) {
     this.element.replaceChildren(make("p", { class: "quiet" }, message));
   }
 
-  draw(system, query, document, pair) {
-    const { found } = this;
-    const parted = make("div");
-    const parts = [this.standing(system, query, document), found.steps?.length ? beamSteps(found) : null, parted,
-      found.generated ? generatedList(system, query, found.generated) : null];
+  draw(system, query, document) {
+    const { best, hit, steps, generated } = this.found;
+    const other = best && best.id !== document ? best : null;
+    const parts = [
+      this.standing(system, query, other),
+      steps?.length ? beamSteps(this.found) : null,
+      hit && other ? against(hit, other, system) : null,
+      system.generative && hit ? shareList(hit.shares, hit.score, system.shares_of, "in its search") : null,
+      generated ? generatedList(system, query, generated) : null,
+    ];
     this.element.replaceChildren(...parts.filter((part) => part));
-    this.against(parted, system, document, pair);
   }
 
-  standing(system, query, document) {
-    const { best, rank, score } = this.found;
-    return make("div", { class: "facts" },
-      make("p", {}, "This document: ", term("rank"), " ", make("b", {}, rank ? rankOf(rank) : "not found"), ", ",
-        term("score"), " ", make("b", {}, shown(score)), "."),
-      best && best.id !== document.id ? make("p", {}, "First is ", documentLink(system, query, best),
-        ` with ${shown(best.score)}. `, button("Compare the two", () => this.compare(best.id))) : null);
+  standing(system, query, other) {
+    const { rank, score } = this.found;
+    const first = other ? make("p", {}, "First is ", documentLink(system, query, other), ` with ${shown(other.score)}. `,
+      button("Compare the two", () => this.compare(other.id))) : null;
+    return make("div", { class: "facts" }, make("p", {}, "In the search this document has the ", term("rank"), " ",
+      make("b", {}, rank ? rankOf(rank) : "not found"), " and the ", term("score"), " ", make("b", {}, shown(score)), "."), first);
   }
+}
 
-  /** Where the first document gains on this one. */
-  async against(place, system, document, pair) {
-    const { best, hit } = this.found;
-    if (!best || best.id === document.id) return;
-    const own = hit?.shares ?? (await pair())?.shares;
-    if (!own || this.found?.best !== best) return;
-    place.replaceChildren(make("h3", {}, "What parts it from the first document"),
-      differenceTable(own, best.shares, ["this", "first"], system.shares_of));
-  }
+/** Where the first document gains on this one. */
+function against(hit, best, system) {
+  return make("section", { "aria-label": "Against the first document" },
+    make("h3", {}, "What parts it from the first document"),
+    differenceTable(hit.shares, best.shares, ["this", "first"], system.shares_of));
 }
