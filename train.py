@@ -30,7 +30,7 @@ from analysis.evaluation import (
     reset_peak_memory,
 )
 from analysis.provenance import record_provenance
-from analysis.publish import publish_run
+from analysis.publish import describe_run, publish_run
 from analysis.report.report import write_report
 from analysis.report.summary import summarise_run
 from analysis.run_folder import CHECKPOINT, Run, open_run, read_run, start_run
@@ -178,7 +178,7 @@ def announce_run(config: DictConfig, run: Path, record: dict[str, Any]) -> Any:
     start_run(config, record)
     print(f"{config.system} on {record['collection']}: {record['documents']:,} documents → {run}")
     print_losses(record, config)
-    return instantiate(config.logger) or None
+    return instantiate(describe_run(config.logger, "train", [record])) or None
 
 
 def print_losses(record: dict[str, Any], config: DictConfig) -> None:

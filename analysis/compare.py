@@ -6,9 +6,8 @@ if __name__ == "__main__":  # before the other imports: errors of the command li
     run_command("compare", "analysis.compare:main")
     raise SystemExit
 
-import os
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -16,26 +15,27 @@ from typing import Any
 
 import rich.table
 from hydra.utils import instantiate
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.text import Text
 
-from analysis.claim import check_links
 from analysis.comparison.comparison import (
     Comparison,
     Section,
     compare_runs,
     summarise_section,
 )
-from analysis.comparison.page import write_comparison
+from analysis.comparison.page import examine_comparison, write_comparison
 from analysis.comparison.paper import read_paper, write_paper_table
+from analysis.comparison.place import name_comparison, place_comparison
+from analysis.comparison.significance import Effectiveness, explain_tests, tabulate_pairs
 from analysis.metric_names import group
-from analysis.publish import publish_comparison
+from analysis.publish import describe_run, find_group, publish_comparison
 from analysis.tables import Cell, Table
 from gr_mvdr.files.reading import make_printable
 
 COLUMNS_AT_MOST = 6  # systems side by side; more are rows
-WRITTEN = ("comparison*", "paper_table*")  # files in the comparison's folder
+PAIRS_AT_MOST = 15  # of systems; of more, those with the best system
 PLAIN_WIDTH = 200  # where no terminal says how wide it is
 
 
@@ -45,45 +45,62 @@ def compare(
     mixed: bool = False,
     logger: Any = None,
     paper: str | Path | None = None,
+    labels: Sequence[object] = (),
+    make_way: bool = False,
 ) -> Comparison:
-    """Compares runs, writes the comparison's files, prints one table and where the files are.
+    """Compares runs, writes the comparison's files, prints the tables and where the files are.
 
     Args:
         runs: run folders, or folders that hold some (a sweep's).
-        output: where the files go; by default the folder that holds all the runs.
+        output: where the files go; by default a folder named after the runs, next to them.
         mixed: show different collections or splits apart instead of refusing them.
-        logger: a Lightning logger; if it takes tables and images (wandb's does) they go there.
+        logger: a Lightning logger, or the settings of one (conf/logger): a run of its own then.
         paper: a paper's table to compare ours with, as `read_paper` takes it.
+        labels: what the systems are called, in the order of their runs.
+        make_way: where `output` holds a comparison of other runs, go into a folder within it;
+            otherwise that is an error.
 
     Returns:
-        What was compared.
+        What was compared, with its `folder`.
 
     Raises:
-        FileNotFoundError, ValueError: as `compare_runs` and `read_paper`.
+        FileNotFoundError, ValueError: as `compare_runs`, `read_paper` and `place_comparison`.
     """
     reproduced = None if paper is None else read_paper(paper)
-    comparison = compare_runs([Path(run) for run in runs], mixed)
-    folder = Path(output) if output else _common_folder(comparison)
-    check_links(folder, WRITTEN)
+    comparison = compare_runs([Path(run) for run in runs], mixed, labels)
+    folder = place_comparison(comparison, Path(output) if output else None, make_way)
+    comparison.folder = folder
     papers = [] if reproduced is None else write_paper_table(comparison, reproduced, folder)
-    files = write_comparison(comparison, folder, papers)
+    found = examine_comparison(comparison, folder)
+    files = write_comparison(comparison, found, folder, papers)
     console = Console() if sys.stdout.isatty() else Console(width=PLAIN_WIDTH)
-    for section in comparison.sections:
-        console.print(_printed_summary(section))
+    for findings in found:
+        console.print(_printed_summary(findings.section))
+        _print_tests(console, findings.effectiveness)
     for table, notes in papers:
         console.print(_printed(table))
         console.print(*map(make_printable, notes), sep="\n", markup=False, highlight=False)
     for note in comparison.notes:
         console.print(make_printable(note), style="yellow", markup=False, highlight=False)
-    for path in [*files["pages"], *files["figures"]]:
+    for path in [*files["pages"], *(path for one in found for path in one.gallery.paths)]:
         console.print(path, soft_wrap=True, markup=False, highlight=False)
-    publish_comparison(logger, comparison, [table for table, _ in papers], files["figures"], folder)
+    with open_logger(logger, comparison) as opened:
+        publish_comparison(opened, comparison, [one.gallery for one in found])
     return comparison
 
 
-def _common_folder(comparison: Comparison) -> Path:
-    paths = [run.path for section in comparison.sections for g in section.groups for run in g.runs]
-    return Path(os.path.commonpath([path.absolute().parent for path in paths]))
+def _print_tests(console: Console, tested: Effectiveness) -> None:
+    """The difference of every two systems and its p-value, or of the best and every other."""
+    notes = [*tested.notes]
+    if tested.differences:
+        table = tabulate_pairs(tested)
+        notes.insert(0, explain_tests(tested))
+        if len(table.rows) > PAIRS_AT_MOST:
+            notes.insert(0, f"Pairs with {tested.best}, the best; comparison.md has all.")
+            table = tabulate_pairs(tested, tested.best)
+        console.print(_printed(table))
+    for note in notes:
+        console.print(make_printable(note), markup=False, highlight=False)
 
 
 def _printed_summary(section: Section) -> rich.table.Table:
@@ -121,12 +138,15 @@ def _styled(cell: Cell) -> Text:
 
 
 @contextmanager
-def open_logger(config: DictConfig, folder: Path | str = ".") -> Iterator[Any]:
-    """The configuration's logger with a run of its own for the comparison; None without one."""
-    if not config.get("logger"):
-        yield None
+def open_logger(logger: Any, comparison: Comparison) -> Iterator[Any]:
+    """A logger as it is; from settings one with a run for the comparison, in its runs' group."""
+    if not isinstance(logger, Mapping):
+        yield logger
         return
-    logger = instantiate(config.logger, name="comparison", save_dir=str(folder))
+    about = {"name": name_comparison(comparison), "save_dir": str(comparison.folder)}
+    records = [run.provenance for run in comparison.runs]
+    settings = describe_run(logger, "compare", records, find_group(comparison.runs))
+    logger = instantiate(settings | {key: settings.get(key) or about[key] for key in about})
     yield logger
     if hasattr(logger.experiment, "finish"):  # wandb uploads at the end of a run
         logger.experiment.finish()
@@ -134,5 +154,6 @@ def open_logger(config: DictConfig, folder: Path | str = ".") -> Iterator[Any]:
 
 def main(config: DictConfig) -> None:
     runs = [config.runs] if isinstance(config.runs, str) else list(config.runs)
-    with open_logger(config, config.output or ".") as logger:
-        compare(runs, config.output, config.mixed, logger, config.get("paper"))
+    settings = OmegaConf.to_container(config.logger, resolve=True) if config.get("logger") else None
+    labels = [] if config.labels is None else list(config.labels)
+    compare(runs, config.output, config.mixed, settings, config.get("paper"), labels)

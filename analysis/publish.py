@@ -7,14 +7,16 @@ and keeps files if its experiment has `log_artifact`. An offline run keeps all o
 
 import csv
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from analysis.comparison.comparison import Comparison, tabulate_numbers
-from analysis.figures import read_gallery
+from omegaconf import OmegaConf
+
+from analysis.comparison.comparison import Comparison
+from analysis.comparison.place import name_comparison
+from analysis.figures import Gallery
 from analysis.run_folder import Run, flatten
-from analysis.tables import Table
 
 # What a run leaves behind, by the kind of artefact: patterns in its folder.
 ARTEFACTS = {
@@ -22,6 +24,44 @@ ARTEFACTS = {
     "alignments": ("alignments",),
     "report": ("report.html",),
 }
+# What a comparison leaves behind.
+TABLES = ("comparison*.csv", "paper_table.csv")
+COMPARED = {"comparison": ("comparison.*", "comparison_*.csv", "paper_table.*")}
+SORTED_BY = ("system", "collection", "paradigm")  # a run's tags, if the user gives none
+TAG_LETTERS = 64  # wandb takes no more
+
+
+def describe_run(
+    settings: Mapping[str, Any] | None,
+    job_type: str,
+    records: Sequence[Mapping[str, Any]],
+    group: str | None = None,
+) -> dict[str, Any]:
+    """A logger's settings with what wandb sorts runs by: group, job type and tags.
+
+    What the user has set stays, and a logger that has no such settings gets none.
+
+    Args:
+        settings: as in conf/logger; None or empty: there is no logger.
+        job_type: "train", "analyse" or "compare".
+        records: the provenance of the run, or of all that are compared.
+        group: the group, if it is known; None: the collection.
+    """
+    found = [[record.get(kind) for record in records] for kind in SORTED_BY]
+    tags = dict.fromkeys(str(tag)[:TAG_LETTERS] for kind in found for tag in kind if tag)
+    group = group or ", ".join(dict.fromkeys(map(str, found[SORTED_BY.index("collection")])))
+    about = {"group": group, "job_type": job_type, "tags": list(tags)}
+    if OmegaConf.is_config(settings):
+        settings = OmegaConf.to_container(settings, resolve=True)
+    return {k: about.get(k) if value is None else value for k, value in (settings or {}).items()}
+
+
+def find_group(runs: Sequence[Run]) -> str | None:
+    """The group that runs have in common; None: they have none, or several."""
+    loggers = [run.config.get("logger") for run in runs]
+    groups = [logger.get("group") if isinstance(logger, dict) else None for logger in loggers]
+    same = all(group == groups[0] for group in groups) and isinstance(groups[0], str)
+    return groups[0] if same else None
 
 
 def publish_run(logger: Any, run: Run) -> None:
@@ -36,13 +76,8 @@ def publish_run(logger: Any, run: Run) -> None:
     named = {key: run.provenance.get(key) for key in ("system", "paradigm", "collection", "seed")}
     logger.log_hyperparams(named | {"config": flatten(run.config)})
     logger.log_metrics(run.metrics)
-    if hasattr(logger, "log_table"):
-        for path in sorted(run.path.glob("*.csv")):
-            _log_table(logger, path)
-    if hasattr(logger, "log_image"):
-        for entry in read_gallery(run.path / "figures"):
-            path = run.path / "figures" / f"{entry.name}.png"
-            logger.log_image(f"figures/{entry.name}", [str(path)], caption=[entry.title])
+    _log_tables(logger, run.path.glob("*.csv"))
+    _log_figures(logger, Gallery(run.path / "figures", keep=True))
     log_artefacts(logger, run.path, ARTEFACTS, run.path.name)
     logger.finalize("success")
     if hasattr(logger.experiment, "finish"):  # wandb uploads at the end of a run
@@ -50,34 +85,37 @@ def publish_run(logger: Any, run: Run) -> None:
 
 
 def publish_comparison(
-    logger: Any,
-    comparison: Comparison,
-    papers: Sequence[Table],
-    figures: Sequence[Path],
-    folder: Path,
+    logger: Any, comparison: Comparison, galleries: Sequence[Gallery] = ()
 ) -> None:
-    """Logs a comparison: a table for each collection, its rows grouped by paradigm.
+    """Logs a comparison: which runs it is of, its tables, its figures, and its page as an artefact.
 
     Args:
         logger: a Lightning logger, or None.
-        papers: a paper's numbers and ours.
-        figures: PNGs. folder: where the comparison's files lie.
+        comparison: with the folder of its files.
+        galleries: its figures, section by section.
     """
     if logger is None:
         return
+    folder, runs = comparison.folder, [str(run.path) for run in comparison.runs]
+    labels = [group.label for group in comparison.groups]
+    settings = [section.setting for section in comparison.sections]
+    logger.log_hyperparams({"runs": runs, "systems": labels, "collections": settings})
+    _log_tables(logger, [path for pattern in TABLES for path in folder.glob(pattern)])
+    for gallery in galleries:
+        _log_figures(logger, gallery)
+    log_artefacts(logger, folder, COMPARED, name_comparison(comparison))
+
+
+def _log_tables(logger: Any, paths: Iterable[Path]) -> None:
     if hasattr(logger, "log_table"):
-        several = len(comparison.sections) > 1
-        for section in comparison.sections:
-            columns, rows = tabulate_numbers(Comparison([section]))
-            rows.sort(key=lambda row: row[columns.index("paradigm")])
-            name = f"comparison/{section.setting}" if several else "comparison"
-            logger.log_table(name, columns=columns, data=rows)
-        for table in papers:
-            rows = [[name, *(cell.text for cell in cells)] for name, cells in table.rows]
-            logger.log_table("paper_table", columns=["system", *table.columns], data=rows)
-    if figures and hasattr(logger, "log_image"):
-        logger.log_image("comparison/figures", [str(path) for path in figures])
-    log_artefacts(logger, folder, {"report": ("comparison*.*",)}, "comparison")
+        for path in sorted(paths):
+            _log_table(logger, path)
+
+
+def _log_figures(logger: Any, gallery: Gallery) -> None:
+    if hasattr(logger, "log_image"):
+        for entry, path in zip(gallery.entries, gallery.paths, strict=True):
+            logger.log_image(f"figures/{entry.name}", [str(path)], caption=[entry.title])
 
 
 def _log_table(logger: Any, path: Path) -> None:

@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from analysis.analyse import analyse_run
 from analysis.claim import check_links, claim_folder
 from analysis.provenance import VERSION
-from analysis.publish import publish_run
+from analysis.publish import describe_run, find_group, publish_run
 from analysis.report.report import write_report
 from analysis.run_folder import read_run, require_run
 from data_modules.module import RetrievalDataModule
@@ -120,5 +120,7 @@ def _at_home(settings: dict[str, Any], trust: bool) -> dict[str, Any]:
 def main(config: DictConfig) -> None:
     settings = OmegaConf.to_container(config.analysis, resolve=True)
     run = require_run(config.run)
-    logger = instantiate(config.logger) if config.get("logger") else None
+    read = read_run(run)
+    about = describe_run(config.get("logger"), "analyse", [read.provenance], find_group([read]))
+    logger = instantiate(about) or None
     analyse_again(run, settings, list(config.peers), logger, config.trust)

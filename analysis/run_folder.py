@@ -35,6 +35,11 @@ STUDY = "study.csv"  # of a run or a sweep, where one was made
 OF_ALIGNMENTS = ("exact_match", "low_rank", "shape", "contribution")
 # Lists that a sweep goes through: each of its runs has one value of them.
 SWEPT = ("collections", "batches", "k_trains")
+# Keys that say where data lie and how a run is watched: they change no number.
+UNMEASURED = (
+    *("data.path", "data.store", "data.num_workers", "experiments"),
+    *("trainer.log_every_n_steps", "trainer.default_root_dir", "trainer.enable_progress_bar"),
+)
 
 
 @dataclass(frozen=True)
@@ -95,7 +100,7 @@ class Run:
         hashes, not by their path.
         """
         seed, folder = self.config.get("seed"), self.config.get("run")
-        left_out = {*CIRCUMSTANCES, "seed", "data.path"}
+        left_out = {*CIRCUMSTANCES, *UNMEASURED, *SWEPT, "seed"}
         return {
             key: str(value).replace(str(folder), "") if folder else str(value)
             for key, value in flatten(self.config).items()

@@ -4,6 +4,9 @@ A Hydra callback, named in `conf/`. Hydra makes it before a command line's value
 what is heavy is imported when a sweep has ended.
 """
 
+import hashlib
+import os
+import re
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
@@ -14,12 +17,16 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
+from conf.wandb_logger import GROUP
+from gr_mvdr.files.run_files import CIRCUMSTANCES
+
 if TYPE_CHECKING:
     from analysis.comparison.comparison import Comparison
     from analysis.run_folder import Run
     from analysis.studies.study import Curves
     from analysis.tables import Row
 
+SHOWN_KEYS = 50  # letters of the swept keys in a group's name
 # Columns that every row has anyway, under a name of their own.
 _OWN_COLUMNS = ("model", "seed")
 
@@ -45,31 +52,59 @@ class CompareRuns(Callback):
         plain = OmegaConf.to_container(curves) if OmegaConf.is_config(curves) else curves or []
         self.curves = [plain] if isinstance(plain, dict) else plain
         self.choices: dict[Path, dict[str, str]] = {}
+        self.names_group = False
+
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Names the group of a sweep's runs, wherever a launcher starts them."""
+        experiment = OmegaConf.select(config, "hydra.runtime.choices.experiment")
+        self.names_group = not (experiment or os.environ.get(GROUP))
+        if self.names_group:
+            os.environ[GROUP] = name_sweep(config)
 
     def on_job_end(self, config: DictConfig, job_return: Any, **kwargs: Any) -> None:
         pairs = (line.lstrip("+").split("=", 1) for line in _overrides(config) if "=" in line)
         self.choices[Path(config.run).absolute()] = dict(pairs)
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
-        from analysis.compare import compare, open_logger
+        from analysis.compare import compare
 
         sweep = Path(config.hydra.sweep.dir)
         # Jobs of a launcher with processes of its own are not seen here: then the folder says.
         runs, folder = list(self.choices) or [sweep], Path(self.out or sweep)
-        folder.mkdir(parents=True, exist_ok=True)
         # Hydra turns a callback's exception into a warning, so that a sweep without its
         # comparison would exit with 0; SystemExit passes.
         try:
-            with open_logger(config, folder) as logger:
-                comparison = compare(runs, folder, self.mixed, logger, self.paper)
-                swept = find_swept_keys(config)
-                files = write_sweep_study(comparison, folder, swept, self.choices, self.curves)
-                print(*files, sep="\n", end="\n" * bool(files))
+            logger = _read_logger(config)
+            comparison = compare(runs, folder, self.mixed, logger, self.paper, make_way=True)
+            place, swept = comparison.folder, find_swept_keys(config)
+            if place != folder:
+                print(f"{folder} holds a comparison of other runs, which stays")
+            files = write_sweep_study(comparison, place, swept, self.choices, self.curves)
+            print(*files, sep="\n", end="\n" * bool(files))
         except (ValueError, FileNotFoundError) as error:
             sys.exit(f"error: the sweep's runs could not be compared: {error}")
         except Exception:
             traceback.print_exc()
             sys.exit("error: the sweep's runs could not be compared")
+        finally:
+            if self.names_group:
+                del os.environ[GROUP]
+
+
+def _read_logger(config: DictConfig) -> dict[str, Any] | None:
+    """The runs' logger, but for what is a single run's."""
+    if not config.get("logger"):
+        return None
+    logger = OmegaConf.merge(config.logger, {"name": None, "save_dir": None})
+    return OmegaConf.to_container(logger, resolve=True)
+
+
+def name_sweep(config: DictConfig) -> str:
+    """`sweep-model-seed-1a2b3c`: the keys that it varies, and a hash of all that was asked for."""
+    keys = [re.sub(r"[^\w.]+", "-", key.rpartition(".")[2]) for key in find_swept_keys(config)]
+    asked = [line for line in _overrides(config) if line.partition("=")[0] not in CIRCUMSTANCES]
+    digest = hashlib.sha256("\n".join(sorted(asked)).encode()).hexdigest()
+    return f"{'-'.join(['sweep', *keys])[:SHOWN_KEYS]}-{digest[:6]}"
 
 
 def find_swept_keys(config: DictConfig) -> list[str]:

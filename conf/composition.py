@@ -11,8 +11,6 @@
 """
 
 import hashlib
-import netrc
-import os
 import re
 from functools import cache
 from pathlib import Path
@@ -21,6 +19,7 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
+from conf.wandb_logger import wandb_group, wandb_offline
 from gr_mvdr.files.run_files import CIRCUMSTANCES
 
 
@@ -28,6 +27,7 @@ def register_resolvers() -> None:
     """Makes the resolvers known to OmegaConf."""
     OmegaConf.register_new_resolver("run_name", run_name, replace=True)
     OmegaConf.register_new_resolver("wandb_offline", wandb_offline, replace=True)
+    OmegaConf.register_new_resolver("wandb_group", wandb_group, replace=True)
     OmegaConf.register_new_resolver("one_of", one_of, replace=True)
     OmegaConf.register_new_resolver("pretrained", pretrained, replace=True)
 
@@ -58,19 +58,6 @@ def one_of(value: str, *options: str) -> bool:
 def pretrained(value: Any, otherwise: Any, *, _root_: DictConfig) -> Any:
     """One value for a pretrained backbone, another for a small one with random weights."""
     return value if _root_.backbone.name else otherwise
-
-
-def wandb_offline() -> bool:
-    """True unless the user has logged in to wandb (WANDB_API_KEY, or a netrc entry)."""
-    if os.environ.get("WANDB_MODE"):
-        return os.environ["WANDB_MODE"] != "online"
-    if os.environ.get("WANDB_API_KEY"):
-        return False
-    try:
-        hosts = netrc.netrc(os.environ.get("NETRC")).hosts
-    except (OSError, netrc.NetrcParseError):
-        return True
-    return not any("wandb" in host for host in hosts)
 
 
 PAPERS = Path(__file__).parent / "papers"

@@ -94,6 +94,7 @@ RULES: dict[str, Any] = {
     # The other commands.
     "runs": Splits,
     "peers": list[Text],
+    "labels": list[Text | int] | None,
     "mixed": bool,
     "check": bool,
     "trust": bool,
@@ -345,7 +346,10 @@ RULES: dict[str, Any] = {
     "logger.settings.silent": bool,
     "logger.name": Text | int | None,
     "logger.project": Text,
-    "logger.save_dir": Text,
+    "logger.save_dir": Text | None,
+    "logger.group": Text | None,
+    "logger.job_type": Text | None,
+    "logger.tags": list[Text] | None,
     # Of spans and windows, wherever they are drawn.
     "*.n_spans": Size,
     "*.length": Size,

@@ -8,13 +8,12 @@ from functools import cached_property
 from pathlib import Path
 
 from analysis import metric_names
+from analysis.comparison.labels import check_labels, label_groups
 from analysis.metric_names import Statistic
 from analysis.run_folder import Run, find_runs, read_run
 from analysis.tables import Cell, Table
 from gr_mvdr.files.run_files import UnfinishedRun
 
-SHOWN_CHOICES = 3  # more differences than these do not fit a label
-SHOWN_VALUE = 40  # letters of a choice's value in a label
 PARADIGMS = ("lexical", "multi_vector", "generative")  # in the order of tables
 IDENTITY = ("setting", "system", "paradigm", "seeds")
 
@@ -92,24 +91,41 @@ class Comparison:
     Attributes:
         sections: usually one; several when collections or splits are mixed.
         notes: a line for each run that was skipped.
+        folder: where its files are; None before they are written.
     """
 
     sections: list[Section]
     notes: list[str] = field(default_factory=list)
+    folder: Path | None = None
+
+    @property
+    def groups(self) -> list[Group]:
+        """The groups of all sections."""
+        return [group for section in self.sections for group in section.groups]
+
+    @property
+    def runs(self) -> list[Run]:
+        """The runs that were compared, without those that were skipped."""
+        return [run for group in self.groups for run in group.runs]
 
 
-def compare_runs(paths: list[Path], mixed: bool = False) -> Comparison:
+def compare_runs(
+    paths: Sequence[Path], mixed: bool = False, labels: Sequence[object] = ()
+) -> Comparison:
     """Reads runs and groups them by collection, system and every choice but the seed.
 
     Args:
         paths: run folders, or folders that hold some.
         mixed: show runs over different collections or splits apart instead of refusing them.
+        labels: of the groups, in the order of their runs; by default each is called after its
+            system and what tells it from that system's others.
 
     Raises:
         FileNotFoundError: a path does not exist.
-        ValueError: no finished run, or different collections or splits without `mixed`.
+        ValueError: no run at a path, an unfinished one, one twice; different collections or splits
+            without `mixed`; labels that do not fit.
     """
-    runs, notes = _read_runs(paths)
+    runs, notes = _read_runs([Path(path) for path in paths])
     if not runs:
         raise ValueError("; ".join(["runs: no finished run to compare", *notes]))
     settings = defaultdict(list)
@@ -126,23 +142,32 @@ def compare_runs(paths: list[Path], mixed: bool = False) -> Comparison:
             f"{'; '.join(names)}. mixed=true shows them apart"
         )
     groups = [_group_runs(runs, notes) for runs in settings.values()]
-    return Comparison(list(map(Section, names, groups)), notes)
+    sections = list(map(Section, names, groups))
+    _label_groups(sections, labels, notes)
+    places = {paradigm.replace("_", " "): place for place, paradigm in enumerate(PARADIGMS)}
+    for section in sections:  # within a paradigm they stay as given
+        section.groups.sort(key=lambda group: places.get(group.paradigm, len(PARADIGMS)))
+    return Comparison(sections, notes)
 
 
 def _read_runs(paths: list[Path]) -> tuple[list[Run], list[str]]:
-    runs, notes = [], []
-    for path in map(Path, paths):
+    """The finished runs at or below some folders, and a note on each that is not finished."""
+    runs, notes = {}, []
+    for path in paths:
         if not path.is_dir():
             raise FileNotFoundError(f"runs={path}: no such folder")
-        found = find_runs(path)
-        if not found:
-            notes.append(f"{path} holds no run: skipped")
+        if not (found := find_runs(path)):
+            raise ValueError(f"runs={path}: holds no run")
         for folder in found:
+            if folder.resolve() in runs:
+                raise ValueError(f"runs={path}: the run {folder} is named twice")
             try:
-                runs.append(read_run(folder))
+                runs[folder.resolve()] = read_run(folder)
             except UnfinishedRun as unfinished:
+                if folder == path:  # it was asked for
+                    raise UnfinishedRun(f"runs={unfinished}") from None
                 notes.append(f"{unfinished}: skipped")
-    return runs, notes
+    return list(runs.values()), notes
 
 
 def _group_runs(runs: list[Run], notes: list[str]) -> list[Group]:
@@ -152,30 +177,23 @@ def _group_runs(runs: list[Run], notes: list[str]) -> list[Group]:
         if run.seed in seeds:  # a second run of the same seed says nothing about the spread
             notes.append(f"{seeds[run.seed].path} has the system and seed of {run.path}: skipped")
         seeds[run.seed] = run
-    result = [Group(list(seeds.values())) for seeds in groups.values()]
-    places = {paradigm.replace("_", " "): place for place, paradigm in enumerate(PARADIGMS)}
-    # Within a paradigm they stay as given.
-    result.sort(key=lambda group: places.get(group.paradigm, len(PARADIGMS)))
-    _label_groups(result)
-    return result
+    return [Group(list(seeds.values())) for seeds in groups.values()]
 
 
-def _label_groups(groups: list[Group]) -> None:
-    """Names each group by its system and what tells it from the same system's other groups."""
-    taken: dict[str, int] = defaultdict(int)
-    for group in groups:
-        system, choices = group.runs[0].system, group.runs[0].choices
-        rivals = [g.runs[0].choices for g in groups if g.runs[0].system == system]
-        telling = [
-            f"{key}={value if len(value) <= SHOWN_VALUE else f'{value[: SHOWN_VALUE - 1]}…'}"
-            for key, value in choices.items()
-            if any(rival.get(key) != value for rival in rivals)
-        ]
-        more = ["…"] if len(telling) > SHOWN_CHOICES else []
-        details = ", ".join(telling[:SHOWN_CHOICES] + more)
-        label = f"{system} ({details})" if details else system
-        taken[label] += 1
-        group.label = label if taken[label] == 1 else f"{label} #{taken[label]}"
+def _label_groups(sections: Sequence[Section], labels: Sequence[object], notes: list[str]) -> None:
+    """Gives every group its label, the user's or its own."""
+    own = []
+    for section in sections:
+        first = [group.runs[0] for group in section.groups]
+        own.append(label_groups([run.system for run in first], [run.choices for run in first]))
+    if labels:
+        chosen = check_labels(labels, [names for names, _ in own])
+    else:
+        chosen = [name for names, _ in own for name in names]
+        notes += [line for _, unclear in own for line in unclear]
+    groups = [group for section in sections for group in section.groups]
+    for group, label in zip(groups, chosen, strict=True):
+        group.label = label
 
 
 def summarise_section(section: Section, keys: Sequence[str] | None = None) -> Table:

@@ -22,9 +22,11 @@ from analysis.comparison.significance import (
     Effectiveness,
     compare_alignments,
     compare_effectiveness,
+    explain_tests,
     tabulate_agreement,
     tabulate_differences,
     tabulate_intervals,
+    tabulate_pairs,
 )
 from analysis.figures import Gallery
 from analysis.report.cases import AlignedRun, embed_cases, open_runs
@@ -53,31 +55,41 @@ class SectionFindings:
     notes: list[str]
 
 
-def write_comparison(
-    comparison: Comparison, directory: Path, papers: Sequence[PaperTable] = ()
-) -> dict[str, list[Path]]:
-    """Writes all files of a comparison; earlier ones are replaced.
+def examine_comparison(comparison: Comparison, directory: Path) -> list[SectionFindings]:
+    """Draws, tests and opens what the runs left behind, section by section.
 
     Args:
-        papers: tables of a paper next to ours, which come first on the page.
-
-    Returns:
-        {"tables": [csv, those of every two systems, md], "pages": [html], "figures": [png, …]}.
+        directory: the comparison's; the figures go into `FIGURES` there.
     """
-    directory = Path(directory)
-    directory.mkdir(parents=True, exist_ok=True)
     several = len(comparison.sections) > 1
-    found = [
+    return [
         examine_section(section, directory / FIGURES, f"{number}_" if several else "")
         for number, section in enumerate(comparison.sections, start=1)
     ]
+
+
+def write_comparison(
+    comparison: Comparison,
+    found: Sequence[SectionFindings],
+    directory: Path,
+    papers: Sequence[PaperTable] = (),
+) -> dict[str, list[Path]]:
+    """Writes all files of a comparison but its figures; earlier ones are replaced.
+
+    Args:
+        found: of `examine_comparison`.
+        papers: tables of a paper next to ours, which come first on the page.
+
+    Returns:
+        {"tables": [csv, those of every two systems], "pages": [html, md]}.
+    """
     shown = {"comparison": comparison, "parts": list(map(_show, found)), "papers": papers}
-    names = name_splits(run for part in comparison.sections for g in part.groups for run in g.runs)
-    tables = _write_tables(comparison, found, directory)
+    page = write_page(
+        directory / "comparison.html", "comparison.html", name_splits(comparison.runs), **shown
+    )
     return {
-        "tables": [*tables, _write_markdown(comparison, directory)],
-        "pages": [write_page(directory / "comparison.html", "comparison.html", names, **shown)],
-        "figures": [path for findings in found for path in findings.gallery.paths],
+        "tables": _write_tables(comparison, found, directory),
+        "pages": [page, _write_markdown(comparison, found, directory)],
     }
 
 
@@ -110,14 +122,31 @@ def _write_tables(
     return [directory / f"{name}.csv" for name, rows in files.items() if rows]
 
 
-def _write_markdown(comparison: Comparison, directory: Path) -> Path:
+def _write_markdown(
+    comparison: Comparison, found: Sequence[SectionFindings], directory: Path
+) -> Path:
     lines = ["# Comparison", ""]
-    for section in comparison.sections:
-        lines += format_markdown(summarise_section(section))
+    for findings in found:
+        lines += format_markdown(summarise_section(findings.section))
         lines += ["", "Mean ± sample standard deviation over seeds.", ""]
+        lines += _format_tests(findings.effectiveness)
     lines += [f"- {escape_markdown(note)}" for note in comparison.notes]
     write_text(directory / "comparison.md", "\n".join(lines).rstrip() + "\n")
     return directory / "comparison.md"
+
+
+def _format_tests(tested: Effectiveness) -> list[str]:
+    """Intervals, and the difference of every two systems with its p-value."""
+    if not tested.differences:
+        return []
+    lines = [*format_markdown(tabulate_intervals(tested)), ""]
+    lines += [
+        *format_markdown(tabulate_pairs(tested)),
+        "",
+        escape_markdown(explain_tests(tested)),
+        "",
+    ]
+    return lines + [f"- {escape_markdown(note)}" for note in tested.notes]
 
 
 def _show(found: SectionFindings) -> dict[str, Any]:

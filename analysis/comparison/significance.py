@@ -25,7 +25,7 @@ from analysis.shape import agreement
 from analysis.statistics import interval
 from analysis.store.alignment_store import AlignmentStore
 from analysis.tables import Cell, Row, Table
-from gr_mvdr.evaluation.metrics import holm, randomisation_test, values_by_query
+from gr_mvdr.evaluation.metrics import PERMUTATIONS, holm, randomisation_test, values_by_query
 from gr_mvdr.evaluation.ranking import Qrels, Ranking, read_qrels
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import PairAlignment
@@ -119,6 +119,11 @@ class Effectiveness:
         """The differences, for a CSV."""
         return list(map(asdict, self.differences))
 
+    @property
+    def best(self) -> str:
+        """The label of the system with the highest mean of the first metric."""
+        return max(self.statistics, key=lambda label: self.statistics[label][METRICS[0]].mean)
+
 
 def compare_effectiveness(section: Section) -> Effectiveness:
     """Bootstraps and tests the searches of a section (Smucker et al., 2007).
@@ -187,6 +192,32 @@ def tabulate_differences(found: Effectiveness) -> list[Table]:
         rows = [(a, [cells[a, b] for b in labels]) for a in labels]
         tables.append(Table(f"{metric_names.label(metric)}, row minus column", labels, rows))
     return tables
+
+
+def tabulate_pairs(found: Effectiveness, only: str | None = None) -> Table:
+    """A row for every two systems: first minus second, with p; a star where it is below `LEVEL`.
+
+    Args:
+        only: a system's label: its pairs alone.
+    """
+    cells: dict[tuple[str, str], list[Cell]] = {}
+    for d in (d for d in found.differences if only in (None, d.first, d.second)):
+        text, significant = _format_difference(d.difference, d.corrected)
+        cell = Cell(f"{text}{' *' if significant else ''}", significant)
+        cells.setdefault((d.first, d.second), []).append(cell)
+    rows = [(f"{first} − {second}", row) for (first, second), row in cells.items()]
+    columns = [f"retrieve {metric_names.label(metric)}" for metric in METRICS]
+    return Table("Differences between systems", columns, rows, corner="systems")
+
+
+def explain_tests(found: Effectiveness) -> str:
+    """Which test the p-values are of, how they are corrected, and what the star says."""
+    pairs = len(found.differences) // len(METRICS)
+    corrected = f", corrected for {pairs} pairs of systems (Holm)" if pairs > 1 else ""
+    return (
+        f"p: two-sided paired randomisation test over queries ({PERMUTATIONS:,} permutations)"
+        f"{corrected}; * and bold: p < {LEVEL}."
+    )
 
 
 def _format_difference(difference: float, p: float) -> Cell:

@@ -128,9 +128,76 @@ def test_all_files_are_written(sweep, tmp_path, capsys):
     assert not list((tmp_path / "out").rglob("*.partial"))
 
 
-def test_by_default_the_comparison_lies_beside_the_runs(sweep):
-    compare([sweep / "0", sweep / "10"])
-    assert (sweep / "comparison.html").is_file()
+def test_by_default_a_comparison_is_named_after_its_runs_and_replaces_no_other(sweep):
+    first = compare([sweep / "0", sweep / "10"]).folder
+    assert first.parent == sweep
+    assert re.fullmatch(r"comparison-bm25_t5-colbert-[0-9a-f]{6}", first.name)
+    record = json.loads((first / "comparison.json").read_text())
+    assert record["runs"] == [
+        {"folder": "../0", "system": "t5_colbert", "seed": 1, "label": "t5_colbert"},
+        {"folder": "../10", "system": "bm25", "seed": 1, "label": "bm25"},
+    ]
+    made = (first / "comparison.html").read_text()
+    others = {compare([sweep / "1", sweep / "10"]).folder, compare([sweep]).folder}
+    assert len({first, *others}) == 3
+    assert (first / "comparison.html").read_text() == made
+    metrics = json.loads((sweep / "10/metrics.json").read_text()) | {"retrieve/mrr@10": 0.875}
+    (sweep / "10/metrics.json").write_text(json.dumps(metrics))
+    assert compare([sweep / "10", sweep / "0"]).folder == first  # the same runs
+    assert "0.875" in (first / "comparison.html").read_text()
+
+
+def test_a_comparison_of_other_runs_is_refused_or_made_way_for(sweep, tmp_path):
+    out = tmp_path / "out"
+    compare([sweep / "0", sweep / "10"], out)
+    made = {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}
+    with pytest.raises(ValueError, match="holds a comparison of other runs") as error:
+        compare([sweep / "0", sweep / "1"], out)
+    assert f"output={out}: holds a comparison of other runs (0, 10), which" in str(error.value)
+    aside = compare([sweep / "0", sweep / "1"], out, make_way=True).folder
+    assert aside.parent == out and (aside / "comparison.html").is_file()
+    assert {file: file.read_bytes() for file in made} == made
+    compare([sweep / "10", sweep / "0"], out)
+    (out / "comparison.json").unlink()  # as an older version left it
+    with pytest.raises(ValueError, match="no record says which"):
+        compare([sweep / "10", sweep / "0"], out)
+
+
+def test_a_comparison_that_moved_with_its_runs_is_still_theirs(sweep, tmp_path):
+    name = compare([sweep], sweep / "out").folder.name
+    sweep.rename(tmp_path / "moved")
+    assert compare([tmp_path / "moved"], tmp_path / "moved" / name).folder.name == name
+
+
+def test_a_comparisons_name_is_short_and_plain(tmp_path):
+    for number in range(9):
+        write_run(tmp_path / str(number), f"A/../system №{number}", 1, {})
+    name = compare([tmp_path]).folder.name
+    assert re.fullmatch(r"comparison-(A-..-system-\d_){3}and-6-more-[0-9a-f]{6}", name)
+
+
+def test_systems_are_called_as_the_user_says(sweep, capsys):
+    comparison = compare([sweep / "10", sweep / "0", sweep / "1"], labels=["words", "vectors"])
+    assert [group.label for group in comparison.groups] == ["words", "vectors"]
+    assert [group.seeds for group in comparison.groups] == ["1", "1, 2"]
+    assert "vectors" in (comparison.folder / "comparison.md").read_text()
+    assert "words" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        (["a"], r"labels=\[a\]: must be 2, one for each of the runs .*: t5_colbert, bm25$"),
+        (["a", "b", "c"], r"labels=\[a, b, c\]: must be 2, "),
+        (["a", "a"], r"labels=\[a, a\]: must be distinct"),
+        (["a", " "], "none of them empty"),
+        (["a", "\x1b[2J"], r"'labels=\[a, \\x1b\[2J\]': must be printable"),
+    ],
+)
+def test_labels_that_do_not_fit_are_refused(sweep, labels, said):
+    with pytest.raises(ValueError, match=said):
+        compare([sweep], labels=labels)
+    assert not list(sweep.glob("comparison*"))
 
 
 def test_every_choice_but_the_seed_makes_a_group(tmp_path):
@@ -149,8 +216,8 @@ def test_every_choice_but_the_seed_makes_a_group(tmp_path):
             write_run(folder, "t5_seal", seed, {"retrieve/mrr@10": rate}, config(rate, seed))
     (section,) = compare_runs([tmp_path]).sections
     assert [group.label for group in section.groups] == [
-        "t5_seal (model.rate=0.1)",
-        "t5_seal (model.rate=0.2)",
+        "t5_seal (rate=0.1)",
+        "t5_seal (rate=0.2)",
     ]
     assert [group.seeds for group in section.groups] == ["1, 2", "1, 2"]
 
@@ -165,7 +232,7 @@ def test_paradigms_stand_together(tmp_path):
     systems = [group.label for group in section.groups]
     assert systems == ["bm25", "colbert", "dsi", "seal", "monot5"]
     assert summarise_section(section).columns[-1] == "cost peak memory"
-    page = (tmp_path / "comparison.html").read_text()
+    page = (comparison.folder / "comparison.html").read_text()
     assert page.count("2.0 GB") == 10  # in the summary, and among all metrics
     rows = re.findall(
         r"<tr><td class=\"name\"><a [^>]*>(\w+)</a></td><td [^>]*><.*?>([\w -]+)<", page
@@ -180,7 +247,7 @@ def test_a_long_choice_is_shortened_in_labels(tmp_path):
         write_run(tmp_path / str(number), "pipeline", 1, {"retrieve/mrr@10": 0.5}, config)
     (section,) = compare_runs([tmp_path]).sections
     first, second = (group.label for group in section.groups)
-    assert first == "pipeline (model.stages=[{'_target_': 'models.first', 'depth': …)"
+    assert first == "pipeline (stages=[{'_target_': 'models.first', 'depth': …)"
     assert second == f"{first} #2"
 
 
@@ -228,7 +295,7 @@ def test_different_settings_are_refused_or_shown_apart(tmp_path, difference, nam
     assert len(comparison.sections) == 2
     assert len({section.setting for section in comparison.sections}) == 2
     assert all(len(section.groups) == 1 for section in comparison.sections)
-    figures = {path.name for path in (tmp_path / "comparison_figures").glob("*.png")}
+    figures = {path.name for path in (comparison.folder / "comparison_figures").glob("*.png")}
     assert figures == {"1_mrr.png", "2_mrr.png"}
 
 
@@ -253,7 +320,7 @@ def test_unfinished_runs_are_named_and_skipped(sweep, capsys):
 def test_nothing_to_compare_is_an_error(tmp_path):
     with pytest.raises(FileNotFoundError, match="runs=nowhere: no such folder"):
         compare(["nowhere"])
-    with pytest.raises(ValueError, match="no finished run to compare; .* holds no run: skipped"):
+    with pytest.raises(ValueError, match=f"runs={tmp_path}: holds no run$"):
         compare([tmp_path])
     with pytest.raises(ValueError, match="no finished run to compare$"):
         compare([])
@@ -264,6 +331,17 @@ def test_nothing_to_compare_is_an_error(tmp_path):
         compare([tmp_path])
 
 
+def test_a_run_that_cannot_be_compared_is_one_line(sweep, capsys):
+    (sweep / "0" / "metrics.json").unlink()
+    with pytest.raises(ValueError, match="runs=.*/0: must be a finished run, it has no metrics"):
+        compare([sweep / "0", sweep / "1"])
+    with pytest.raises(ValueError, match=r"runs=.*/1: the run .*/1 is named twice"):
+        compare([sweep / "1", sweep / "1"])
+    with pytest.raises(ValueError, match=r"runs=.*sweep: the run .*/10 is named twice"):
+        compare([sweep / "10", sweep])
+    assert not list(sweep.glob("comparison*")) and not capsys.readouterr().out
+
+
 class Recorder:
     """A logger with wandb's verbs."""
 
@@ -272,26 +350,31 @@ class Recorder:
     def __init__(self, **options):
         self.options, self.tables, self.images, self.finished = options, {}, {}, False
         self.made.append(self)
-        self.experiment = self
+        self.experiment, self.config = self, {}
 
     def finish(self):
         self.finished = True
 
+    def log_hyperparams(self, values):
+        self.config |= values
+
     def log_table(self, key, columns, data):
         self.tables[key] = columns, data
 
-    def log_image(self, key, images):
-        self.images[key] = images
+    def log_image(self, key, images, caption):
+        self.images[key] = images, caption
 
 
-def test_a_logger_gets_the_table_and_the_figures(sweep):
+def test_a_logger_gets_the_tables_and_the_figures(sweep):
     logger = Recorder()
     compare([sweep], logger=logger)
-    columns, rows = logger.tables["comparison"]
+    columns, rows = logger.tables["tables/comparison"]
     assert len(rows) == 2 and all(len(row) == len(columns) for row in rows)
     assert rows[0][columns.index("retrieve/mrr@10")] == pytest.approx(0.6)
-    (images,) = logger.images.values()
-    assert [Path(image).name for image in images] == ["mrr.png", "exact_match.png"]
+    assert list(logger.images) == ["figures/mrr", "figures/exact_match"]
+    assert logger.images["figures/mrr"][1] == ["MRR@10, searching and reranking"]
+    assert logger.config["systems"] == ["t5_colbert", "bm25"] and len(logger.config["runs"]) == 3
+    assert not logger.finished  # it is the caller's
 
 
 def sweep_config(folder, run=None, **others):
@@ -311,11 +394,33 @@ def test_a_sweep_compares_its_own_runs_only(sweep, tmp_path, capsys):
 
 def test_a_sweep_logs_its_comparison(sweep):
     Recorder.made.clear()
-    logger = {"_target_": f"{__name__}.Recorder", "name": "${missing}", "offline": True}
-    CompareRuns().on_multirun_end(sweep_config(sweep, logger=logger))
+    logger = {"_target_": f"{__name__}.Recorder", "name": "${missing}", "group": None, "x": True}
+    CompareRuns().on_multirun_end(sweep_config(sweep, logger=logger | {"tags": None}))
     (made,) = Recorder.made
-    assert made.options == {"name": "comparison", "save_dir": str(sweep), "offline": True}
-    assert "comparison" in made.tables and made.finished
+    name = made.options.pop("name")
+    assert name.startswith("comparison-bm25_t5-colbert-")
+    tags = ["t5_colbert", "bm25", "almanac"]
+    expected = {"save_dir": str(sweep), "group": "almanac", "x": True, "tags": tags}
+    assert made.options == expected
+    assert "tables/comparison" in made.tables and made.finished
+
+
+def test_two_sweeps_into_one_folder_keep_both_comparisons(sweep, capsys):
+    def end(*numbers):
+        callback = CompareRuns()
+        for number in numbers:
+            callback.on_job_end(sweep_config(sweep, sweep / str(number)), job_return=None)
+        callback.on_multirun_end(sweep_config(sweep))
+        return capsys.readouterr().out
+
+    end(0, 10)
+    made = (sweep / "comparison.html").read_text()
+    said = end(1, 10)
+    (aside,) = sweep.glob("comparison-*/comparison.html")
+    assert str(aside) in said and f"{sweep} holds a comparison of other runs, which stays" in said
+    assert (sweep / "comparison.html").read_text() == made
+    end(10, 0)  # the same runs
+    assert len(list(sweep.glob("comparison-*"))) == 1
 
 
 def test_a_sweep_ends_with_a_comparison_or_says_why_not(sweep, capsys):

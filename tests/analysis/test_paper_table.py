@@ -164,7 +164,7 @@ def test_several_groups_of_a_row_have_a_line_each(sweep, tmp_path):
     lines = match_runs(section, PAPER)
     assert [line.name for line in lines] == [
         *("ColBERT", "DSI: DSI", "DSI: DSI naive"),
-        *("PAWA: DSI-PAWA (model.beam_size=10)", "PAWA: DSI-PAWA (model.beam_size=20)"),
+        *("PAWA: DSI-PAWA (beam_size=10)", "PAWA: DSI-PAWA (beam_size=20)"),
         "SEAL",
     ]
     assert all(line.p_values for line in lines[1:])
@@ -352,15 +352,18 @@ class Recorder:
     def log_table(self, key, columns, data):
         self.tables[key] = columns, data
 
-    def log_image(self, key, images):
+    def log_image(self, key, images, caption):
+        pass
+
+    def log_hyperparams(self, values):
         pass
 
 
 def test_a_logger_gets_the_papers_table(sweep, own, tmp_path):
     logger = Recorder()
     compare([sweep], tmp_path, logger=logger, paper=own)
-    columns, rows = logger.tables["paper_table"]
-    assert columns[0] == "system" and len(rows) == 4
+    columns, rows = logger.tables["tables/paper_table"]
+    assert columns[:2] == ["setting", "system"] and len(rows) == 4
     assert all(len(row) == len(columns) for row in rows)
 
 

@@ -87,7 +87,7 @@ def test_holms_correction():
     assert holm([0.5, 0.6]) == pytest.approx([1, 1]) and holm([]) == []
 
 
-def test_the_page_and_a_file_hold_the_tests(tmp_path):
+def test_the_page_the_terminal_and_files_hold_the_tests(tmp_path, capsys):
     for name, ranks in (("good", [1] * 40), ("bad", [3] * 40)):
         folder = run_of(tmp_path / name, ranks).path
         (folder / "config.yaml").write_text(f"seed: 1\nmodel: {{name: {name}}}\n")
@@ -100,3 +100,23 @@ def test_the_page_and_a_file_hold_the_tests(tmp_path):
     page = (tmp_path / "out/comparison.html").read_text()
     assert '<td class="best">+0.667 (p &lt; 0.001)</td>' in page
     assert '<td class="best">1.000 [1.000, 1.000]</td>' in page
+    said, markdown = capsys.readouterr().out, (tmp_path / "out/comparison.md").read_text()
+    assert "│ good − bad │ +0.667 (p < 0.001) * │" in said
+    assert "| good − bad | **+0.667 (p < 0.001) \\*** |" in markdown
+    assert "| good | **1.000 [1.000, 1.000]** |" in markdown
+    test = "p: two-sided paired randomisation test over queries (10,000 permutations); "
+    assert f"{test}* and bold: p < 0.05." in said and test in markdown
+
+
+def test_of_many_systems_the_terminal_shows_the_pairs_with_the_best(tmp_path, capsys):
+    ranks = {name: [place + 1] * 20 + [1] * 20 for place, name in enumerate("abcdefg")}
+    for name, places in ranks.items():
+        folder = run_of(tmp_path / name, places).path
+        (folder / "config.yaml").write_text(f"seed: 1\nmodel: {{name: {name}}}\n")
+        (folder / "provenance.json").write_text(f'{{"system": "{name}", "collection": "fruit"}}')
+        (folder / "metrics.json").write_text('{"retrieve/mrr@10": 0.5}')
+    folder = compare([tmp_path / name for name in ranks]).folder
+    said, markdown = capsys.readouterr().out, (folder / "comparison.md").read_text()
+    assert "Pairs with a, the best; comparison.md has all." in said
+    assert "corrected for 21 pairs of systems (Holm)" in said
+    assert said.count(" − ") == 6 and sum(" − " in line for line in markdown.splitlines()) == 21

@@ -405,8 +405,13 @@ def test_a_comparison_does_not_follow_links(foreign, tmp_path):
     target.write_text("mine")
     (run.parent / "comparison.html.partial").symlink_to(target)
     with pytest.raises(ValueError, match="comparison.html.partial: must be no link"):
-        compare([run])
+        compare([run], run.parent)
     assert target.read_text() == "mine"
+    place = compare([run]).folder
+    place.rename(place.with_name("elsewhere"))
+    place.symlink_to(tmp_path)
+    with pytest.raises(ValueError, match=f"{place.name}: must be no link"):
+        compare([run])
 
 
 def test_a_stages_name_is_no_path_and_its_folder_stays_as_it_was(foreign, made, tmp_path):
@@ -434,7 +439,7 @@ def test_pages_and_the_terminal_show_texts_as_texts(foreign, capsys):
     (run / "metrics.json").write_text(json.dumps(metrics | {f"retrieve/{evil}": 1.0}))
     change_yaml(run / "config.yaml", "collection", value=evil + "\x1b[2J")
     analyse_again(run, NOTHING)
-    compare([run, run.parent], run / "out")
+    compare([run.parent], run / "out")
     for page in (run / "report.html", run / "out/comparison.html"):
         assert "<script>alert" not in page.read_text() and "<img src=x" not in page.read_text()
     assert "</script" not in embed_json({"token": "</script><!--"})

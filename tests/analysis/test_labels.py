@@ -1,0 +1,85 @@
+"""What tells runs apart, told in few words: from the configurations that commands compose."""
+
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from analysis.comparison.labels import SHOWN_VALUE, label_groups
+from analysis.run_folder import Run
+from tests.runs import compose_config
+
+
+def choices_of(line):
+    config = compose_config("train", "logger=none", "name=run", *line.split())
+    plain = OmegaConf.to_container(config, resolve=True)
+    return Run(Path("run"), plain, {"system": plain["system"], "collection": "c"}, {}).choices
+
+
+@pytest.mark.parametrize(
+    ("commands", "expected"),
+    [
+        (["alignment=max_sim", "alignment=softmax"], ["alignment=max_sim", "alignment=softmax"]),
+        (
+            ["alignment=max_sim", "alignment=top_k", "alignment=top_4"],
+            ["alignment=max_sim", "alignment=top_k, k=1", "alignment=top_k, k=4"],
+        ),
+        (
+            ["model=aligner salience=lp", "model=aligner salience=hard"],
+            ["gate=lp", "gate=hard"],
+        ),
+        (["model=genre", "model=genre head=pawa"], ["head=plain", "head=pawa"]),
+        # One choice that three keys repeat.
+        (["query_length=40", "query_length=20"], ["query_length=40", "query_length=20"]),
+        (["seed=1", "negatives=bm25"], ["", "negatives=bm25"]),
+        (
+            ["seed=1", "backbone=pretrained backbone.name=google/t5-v1_1-base"],
+            ["backbone.name=null, ", "backbone.name=google/t5-v1_1-base, "],
+        ),
+        # More differences than a label holds: what most of them share is not told.
+        (
+            [
+                "seed=1",
+                "model.optimizer.learning_rate=0.01",
+                "data.batch_size=16",
+                "model.dimension=64",
+                "trainer.max_epochs=3",
+            ],
+            ["", "learning_rate=0.01", "batch_size=16", "dimension=64", "max_epochs=3"],
+        ),
+    ],
+)
+def test_labels_are_a_few_words(commands, expected):
+    choices = [choices_of(line) for line in commands]
+    labels, notes = label_groups(["S"] * len(choices), choices)
+    assert len({*labels}) == len(labels) and not notes
+    for label, words in zip(labels, expected, strict=True):
+        if words.endswith(", "):
+            assert label.startswith(f"S ({words}")
+        else:
+            assert label == (f"S ({words})" if words else "S")
+
+
+def test_what_changes_no_result_is_no_label_but_a_note():
+    choices = [choices_of(line) for line in ("analysis.pairs=5", "analysis.pairs=6", "seed=2")]
+    labels, notes = label_groups(["S", "S", "R"], choices)
+    assert labels == ["S", "S #2", "R"]
+    assert notes == ["S #2: differs from S in analysis.pairs"]
+    same = ["data.num_workers=1", "+trainer.enable_progress_bar=false", "seed=1"]
+    assert choices_of(same[0]) == choices_of(same[1]) == choices_of(same[2])
+
+
+def test_keys_that_share_their_last_word_are_told_by_more_of_it():
+    runs = [{"model.a.k": "1", "data.b.k": "1"}, {"model.a.k": "2", "data.b.k": "3"}]
+    labels, _ = label_groups(["S", "S"], runs)
+    assert labels == ["S (k=1, b.k=1)", "S (k=2, b.k=3)"]
+
+
+def test_a_long_value_is_cut_and_labels_stay_distinct():
+    runs = [{"x": "v" * 100}, {"x": "v" * 99 + "w"}]
+    labels, notes = label_groups(["S", "S"], runs)
+    assert labels[0] == f"S (x={'v' * (SHOWN_VALUE - 1)}…)" and labels[1] == f"{labels[0]} #2"
+    assert notes == [f"{labels[1]}: differs from {labels[0]} in x"]
+    assert label_groups(["S", "S", "S #2"], [{"analysis.n": n} for n in "123"])[0] == [
+        *("S", "S #2", "S #2 #2")
+    ]
