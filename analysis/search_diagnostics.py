@@ -1,8 +1,8 @@
 """What goes wrong in a generative system's search: is it the model's fault or the beam's?
 
 On a sample of test queries, one at a time: the step at which the gold document's hypothesis fell
-out of the beam and its rank there (`search_trace`), the beam's result against the scores of all
-documents, outputs that name no document, the time of a step.
+out of the beam and its rank there (`gr_mvdr.decoding.search_trace`), the beam's result against the
+scores of all documents, outputs that name no document, the time of a step.
 """
 
 import warnings
@@ -19,9 +19,9 @@ from matplotlib.ticker import MaxNLocator
 
 from analysis.analysis import Analysis, Findings, Subject, named
 from analysis.figures import COLOURS, GalleryEntry, page_figure, styled
-from analysis.search_trace import SearchTrace
 from analysis.statistics import spread_numbers
 from analysis.tables import Row
+from gr_mvdr.decoding.search_trace import SearchTrace
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.parts import part
 from gr_mvdr.progress import track

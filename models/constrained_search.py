@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,6 +23,8 @@ from gr_mvdr.decoding.beam_search import (
     Step,
     beam_search,
 )
+from gr_mvdr.decoding.continuations import Continuation, continue_prefix
+from gr_mvdr.decoding.search_trace import SearchPath, SearchTrace
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files.writing import temporary_folder
 from gr_mvdr.progress import track
@@ -30,6 +33,7 @@ from models.base import Share, Shares, Table
 from models.generative import GenerativeSystem
 
 _QUERY_BATCH = 16  # queries decoded at once
+_EXAMPLES = 10  # documents that are listed of those that a generated sequence names
 
 
 @dataclass(frozen=True)
@@ -171,9 +175,13 @@ class ConstrainedSearch(GenerativeSystem):
         """What made the scores of documents that query `number` of a search found."""
         raise NotImplementedError
 
+    def named_documents(self, tokens: Sequence[int]) -> np.ndarray:
+        """(n,) int64, the numbers of the documents that a generated sequence names."""
+        raise NotImplementedError
+
     def is_identifier(self, tokens: Sequence[int]) -> bool:
         """Whether a generated sequence names a document."""
-        raise NotImplementedError
+        return len(self.named_documents(tokens)) > 0
 
     def gold_prefixes(self, document: int) -> set[tuple[int, ...]]:
         """Every token sequence that a search may hold on its way to a document."""
@@ -182,6 +190,56 @@ class ConstrainedSearch(GenerativeSystem):
     def score_all(self, queries: Sequence[Sequence[int]]) -> Tensor | None:
         """(documents, queries) log p(identifier | query); None where it cannot be had."""
         return None
+
+    # What a search did ----------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def explain_search(self, query: Sequence[int], document: int) -> SearchPath:
+        """The search for a query, step by step, seen from a document: where was it lost, to what?
+
+        Args:
+            query: token ids; document: the document's number.
+
+        Raises:
+            ValueError: the query is empty, there is no such document, or it has no identifier.
+        """
+        self._check_query(query)
+        if not 0 <= document < len(self.document_ids):
+            raise ValueError(f"document={document}: must be ≥ 0 and < {len(self.document_ids)}")
+        gold = self.gold_prefixes(document) if self.covers(document) else set()
+        if not gold:
+            name = self.document_ids[document]
+            raise ValueError(f"document {name!r} has no identifier: no search can find it")
+        trace = SearchTrace(gold)
+        trace.end(self.eval().search([query], observer=trace.observe, wrap=trace.timed))
+        return trace.path(self.named_documents, _EXAMPLES)
+
+    @torch.inference_mode()
+    def continuations(
+        self, query: Sequence[int], prefix: Sequence[int] = (), k: int = 10
+    ) -> list[Continuation]:
+        """What the model would write after a prefix, and what of it the constraint allows.
+
+        Args:
+            query, prefix: token ids; k: see `gr_mvdr.decoding.continuations`.
+
+        Returns:
+            The most probable tokens; none after the end of an identifier.
+
+        Raises:
+            ValueError: the query is empty, or no search can generate the prefix.
+        """
+        self._check_query(query)
+        if len(prefix) >= self.search_length or EOS_ID in prefix:
+            return []
+        ids, mask = (x.to(self.device) for x in pad([self.prepare_query(query)]))
+        step = self.eval().decoding_step(ids, mask)
+        return continue_prefix(step, self.searcher, prefix, k, self.device)
+
+    def _check_query(self, query: Sequence[int]) -> None:
+        self.scope()  # refuses a search without an index
+        if not len(query):
+            raise ValueError("query: must have at least one token, it is empty")
 
 
 def clear_index_folder(directory: str | Path | None, *parts: str) -> Path:

@@ -279,10 +279,10 @@ class Docid(ConstrainedSearch):
             for token, (before, after) in zip(tokens, steps, strict=True)
         ]
 
-    def is_identifier(self, tokens: Sequence[int]) -> bool:
-        """Whether a sequence is a document's identifier."""
+    def named_documents(self, tokens: Sequence[int]) -> np.ndarray:
+        """The documents of an identifier."""
         node = int(self.searcher.find(torch.tensor([list(tokens)])))
-        return node >= 0 and len(self.searcher.documents_at(node)) > 0
+        return self.searcher.documents_at(node) if node >= 0 else np.empty(0, np.int64)
 
     def gold_prefixes(self, document: int) -> set[tuple[int, ...]]:
         """The prefixes of the document's identifier."""

@@ -17,6 +17,8 @@ from gr_mvdr import cross_attention
 from gr_mvdr.backbones import load_encoder_decoder
 from gr_mvdr.batch import PairBatch, cut, pad
 from gr_mvdr.decoding.beam_search import Constraint
+from gr_mvdr.decoding.continuations import Continuation
+from gr_mvdr.decoding.search_trace import SearchPath
 from gr_mvdr.distributed.ranks import (
     broadcast,
     gather_rows,
@@ -323,3 +325,15 @@ class GenerativeSystem(System):
     def statistics(self) -> dict[str, float]:
         """What the head and its logits for a batch of targets take of memory."""
         return {"cost/head_bytes": float(self.head.memory_bytes(_TARGETS, self.search_length))}
+
+    # What a search did, of the systems that search by generating ----------------------------------
+
+    def explain_search(self, query: Sequence[int], document: int) -> SearchPath:
+        """See `ConstrainedSearch`; raises ValueError: this system's search generates nothing."""
+        raise ValueError(f"system={type(self).__name__}: its search generates no identifiers")
+
+    def continuations(
+        self, query: Sequence[int], prefix: Sequence[int] = (), k: int = 10
+    ) -> list[Continuation]:
+        """See `ConstrainedSearch`; raises ValueError: this system's search generates nothing."""
+        raise ValueError(f"system={type(self).__name__}: its search generates no identifiers")

@@ -273,9 +273,9 @@ class T5SEAL(ConstrainedSearch):
         shares = share_scores(self.searcher, *keys, documents, **self.hparams.evidence)
         return {row: [Share(*part) for part in parts] for row, parts in shares.items()}
 
-    def is_identifier(self, tokens: Sequence[int]) -> bool:
-        """Whether an n-gram occurs in a document."""
-        return self.searcher.count(list(tokens)) > 0
+    def named_documents(self, tokens: Sequence[int]) -> np.ndarray:
+        """The documents in which an n-gram occurs."""
+        return self.searcher.documents(list(tokens))
 
     def gold_prefixes(self, document: int) -> set[tuple[int, ...]]:
         """Every n-gram of the document up to the length of a key."""

@@ -223,6 +223,10 @@ class NgramIndex:
         row, token = (torch.from_numpy(x).to(state.device) for x in (row, token.astype(np.int64)))
         return Successors(row, token, Intervals(start, stop, state.depth + 1, state.device))
 
+    def reachable(self, state: Intervals) -> np.ndarray:
+        """The numbers of the documents that hold one prefix, ascending, int64."""
+        return np.unique(self.documents_at(self.suffixes[state.low[0] : state.high[0]]))
+
     def _split(self, state: Intervals) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Cuts each interval into its branches: rows of the state, first and last + 1 entries."""
         if state.depth < LISTED_DEPTHS:

@@ -159,6 +159,15 @@ class Trie:
         child = torch.arange(len(row), device=row.device) + (low - begins)[row]
         return Successors(row, self._on("token", state.device)[child], child)
 
+    def reachable(self, state: Tensor) -> np.ndarray:
+        """The numbers of the documents at and below one node (1,), int64."""
+        low, high = int(state[0]), int(state[0]) + 1
+        found = [self.documents[:0]]
+        while low < high:  # a level of the subtree: its nodes are side by side
+            found.append(self.documents[self.first_document[low] : self.first_document[high]])
+            low, high = self.first_child[low], self.first_child[high]
+        return np.concatenate(found)
+
     def _on(self, name: str, device: torch.device) -> Tensor:
         """One of the arrays on a device: moved there when first asked for, on the CPU the map."""
         if (name, device) not in self._tensors:

@@ -7,13 +7,14 @@ import datasets
 import pytest
 import torch
 
-from analysis import metric_names, search_trace
+from analysis import metric_names
 from analysis.analyse import analyse_run, write_findings
 from analysis.figures import Gallery, GalleryEntry, read_gallery
 from analysis.report.report import tabulate_run, write_report
 from analysis.search_diagnostics import SearchDiagnostics, SearchErrors, outcome, search_figure
-from analysis.search_trace import SearchTrace
+from gr_mvdr.decoding import search_trace
 from gr_mvdr.decoding.beam_search import beam_search
+from gr_mvdr.decoding.search_trace import SearchTrace
 from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.evaluation.metrics import evaluate
 from gr_mvdr.evaluation.ranking import Ranking
@@ -234,7 +235,7 @@ SHARES = ("model_error", "search_error", "luck")
 
 def trace_of(system, document, query=0):
     trace = SearchTrace(system.gold_prefixes(document))
-    trace.end(system.search([[query]], trace.observe, trace.timed))
+    trace.end(system.search([[query]], observer=trace.observe, wrap=trace.timed))
     return trace
 
 

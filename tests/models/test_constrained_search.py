@@ -239,3 +239,73 @@ def test_shares_of_pairs_sum_to_their_scores(make, kind, tools, documents, queri
                 assert score == -torch.inf and kind.startswith("seal")
             else:
                 assert sum(values) == pytest.approx(score, abs=1e-9)
+
+
+# What a search did ------------------------------------------------------------------------------
+
+
+def test_the_path_of_a_search_is_that_of_its_results(make, kind, documents, queries):
+    system = indexed(make(kind), documents)
+    lost = 0
+    for query in queries["tokens"]:
+        result = system.search([query])
+        final = result.final.of(0)
+        for document in range(8):
+            path = system.explain_search(query, document)
+            assert [(list(one.tokens), one.log_prob) for one in path.generated] == final
+            named = {number for one in path.generated for number in one.documents}
+            assert (document in named) == (path.lost is None)
+            lost += path.lost is not None
+            kept = {one.tokens: one.log_prob for step in path.steps for one in step.kept}
+            keys = {tuple(tokens): value for tokens, value in result.candidates.of(0)}
+            assert kept.items() <= keys.items()
+            for step in path.steps:
+                if step.best is not None:
+                    expected = log_prob(system, query, step.best.tokens)
+                    assert step.best.log_prob == pytest.approx(expected, abs=1e-6)
+    assert lost
+
+
+def test_what_the_model_would_write_next(make, kind, documents, queries):
+    system, query = indexed(make(kind), documents), queries["tokens"][0]
+    path = system.explain_search(query, 1)
+    best = path.generated[0].tokens
+    for length in range(len(best)):
+        prefix = list(best[:length])
+        found = system.continuations(query, prefix, k=99)
+        following = next(one for one in found if one.token == best[length])
+        assert following.allowed and following.n_documents >= path.generated[0].n_documents
+        for one in found:
+            tokens = [*prefix, one.token]
+            expected = log_prob(system, query, tokens) - log_prob(system, query, prefix)
+            assert one.probability == pytest.approx(torch.tensor(expected).exp().item())
+            reached = {n for n in range(8) if tuple(tokens) in system.gold_prefixes(n)}
+            assert one.allowed == (one.n_documents > 0)
+            # The end token alone is every text's, and nobody's n-gram.
+            assert set(one.documents) == reached or tokens == [1]
+        values = [one.probability for one in found]
+        assert values == sorted(values, reverse=True)
+        assert sum(values) == pytest.approx(1), "all tokens that have a row in the output table"
+    few = system.continuations(query, k=1)
+    assert sum(one.allowed for one in few) == 1 and len(few) <= 2
+    assert system.continuations(query, best) == []
+
+
+def test_what_has_no_path_says_so(make, kind, documents, queries, tools):
+    system, query = indexed(make(kind), documents), queries["tokens"][0]
+    with pytest.raises(ValueError, match="document=8: must be ≥ 0 and < 8"):
+        system.explain_search(query, 8)
+    for ask in (lambda: system.explain_search([], 0), lambda: system.continuations([])):
+        with pytest.raises(ValueError, match="query: must have at least one token, it is empty"):
+            ask()
+    with pytest.raises(ValueError, match=r"prefix=\[3\]: must be one that a search can generate"):
+        system.continuations(query, [3])
+    with pytest.raises(ValueError, match="index the documents first"):
+        make(kind).explain_search(query, 0)
+    if kind.startswith("seal"):
+        documents["tokens"][2] = []
+        system.index(documents)
+    else:
+        system.identifiers.sequences[2] = []
+    with pytest.raises(ValueError, match="'d2' has no identifier: no search can find it"):
+        system.explain_search(query, 2)
