@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedTokenizerBase
-
 from analysis.analysis import Analysis, Findings, GoldTokens, Subject, Texts
 from analysis.figures import Gallery
 from analysis.store.alignment_store import AlignmentStore, StoreDescription, write_vocabulary
@@ -23,6 +21,7 @@ from data_modules.module import RetrievalDataModule
 from gr_mvdr.backbones import hash_weights
 from gr_mvdr.parts import TARGET, admitting, build, find_part
 from gr_mvdr.progress import track
+from gr_mvdr.tokenizers import token_strings
 from models.base import System
 
 # Pairs of the store at once, and their similarity values: only speed and memory depend on them.
@@ -132,12 +131,6 @@ def texts_of(model: System, data: RetrievalDataModule, store: AlignmentStore) ->
         strings=partial(token_strings, data.tokenizer),
         gold={pair: GoldTokens(*tokens) for pair, tokens in gold.items()},
     )
-
-
-def token_strings(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
-    """Tokens as they are drawn; a docid token as its number among these, "#17"."""
-    size = len(tokenizer)
-    return [tokenizer.convert_ids_to_tokens(i) if i < size else f"#{i - size}" for i in ids]
 
 
 def write_findings(found: Sequence[Findings], run: Path) -> dict[str, float]:

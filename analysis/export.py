@@ -12,7 +12,6 @@ import torch
 from omegaconf import DictConfig
 
 from analysis.model_card import build_model_card
-from analysis.run import restore_run
 from analysis.run_folder import read_run, require_run
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.files.reading import reading
@@ -21,6 +20,7 @@ from gr_mvdr.tokenizers import load_tokenizer
 from models.base import System
 from models.docid import Docid
 from models.export.folder import check_exportable, write_system
+from models.finished_run import restore_run
 
 # Pairs of the first test split, and how far scores may lie apart.
 PAIRS, TOLERANCE = 64, 1e-4
@@ -51,14 +51,15 @@ def export_run(
     folder = Path(output or read.path / "export")
     if folder.exists():
         raise FileExistsError(f"output={folder}: exists, must be a new folder")
-    system, data = restore_run(read.path, read.provenance.get("version", "0.1"), trust)
+    system, data = restore_run(read.path, trust=trust)
     check_exportable(type(system))
     if isinstance(system, Docid):
         with reading(f"run={run}: cannot be exported"):  # its scheme may be broken
             system.assign_new(data.documents)
     tokenizer = load_tokenizer(read.path / "tokenizer")
     with new_folder(folder) as partial:
-        write_system(system, tokenizer, partial)
+        texts = {"text_fields": data.text_fields, "cleaning": data.cleaning}
+        write_system(system, tokenizer, partial, texts)
         card = build_model_card(read, system, tokenizer)
         (partial / "README.md").write_text(card, encoding="utf-8")
         if check:

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from analysis.analysis import Analysis, Findings, Subject
@@ -11,6 +10,7 @@ from analysis.directed_alignment import directed_alignment, own_direction
 from analysis.figures import COLOURS, COLUMN_WIDTH, PAGE_WIDTH, GalleryEntry, styled
 from analysis.statistics import spread_numbers
 from gr_mvdr.parts import part
+from models.results import draw_alignment
 
 NORMALISED = {
     "query_to_document": "Each column sums to one over the document",
@@ -92,19 +92,8 @@ def alignment_heatmap(
     size = max(COLUMN_WIDTH, min(width, PAGE_WIDTH)), height
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots()
-    axes.spines[:].set_visible(True)
-    # White is the smallest weight: a softmax over a long text leaves every weight close to it.
-    image = axes.imshow(weights.numpy(), cmap="Blues", aspect="auto", interpolation="nearest")
-    figure.colorbar(image, ax=axes, label=label, shrink=min(1.0, 2.5 / height))
-    for row, column in same.nonzero().tolist():
-        cell = Rectangle((column - 0.46, row - 0.46), 0.92, 0.92, fill=False, ec=COLOURS[5], lw=1)
-        axes.add_patch(cell)
-    axes.tick_params(length=2, pad=1)
-    # A "$" in a text would otherwise start a formula.
-    look = {"fontsize": LABEL_SIZE, "parse_math": False}
-    axes.set_xticks(range(columns), query_tokens, rotation=90, **look)
-    axes.set_yticks(range(rows), document_tokens, **look)
-    axes.set(xlabel="query tokens", ylabel="document tokens")
+    look = {"font_size": LABEL_SIZE, "outline": COLOURS[5]}
+    draw_alignment(axes, weights, same, document_tokens, query_tokens, label, **look)
     figure.suptitle(title, parse_math=False)
     return figure
 

@@ -11,14 +11,13 @@ import torch
 
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.distributed.ranks import world_size
+from gr_mvdr.files.run_files import VERSION
 from models.base import System
 
 PACKAGES = (
     *("torch", "transformers", "pytorch-lightning"),
     *("datasets", "faiss-cpu", "bm25s", "scikit-learn"),
 )
-
-VERSION = version("gr-mvdr")
 
 
 def record_provenance(

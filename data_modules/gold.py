@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from data_modules.module import RetrievalDataModule
-from data_modules.tokenisation import SEPARATOR
+from gr_mvdr.texts import SEPARATOR
 
 Pair = tuple[str, str]
 Spans = Sequence[Mapping[str, int]]  # {"start", "end"}: characters of a document's `text`

@@ -2,30 +2,23 @@
 
 import hashlib
 import re
-import string
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
-from html.parser import HTMLParser
 from itertools import chain
 from pathlib import Path
 
-import ftfy
 import numpy as np
 from datasets import Dataset, Features, List, Value
 from transformers import PreTrainedTokenizerBase
 
 from data_modules.tables import TABLE, cache_folder, hide_bars, keep_table, short_hash, write_once
+from gr_mvdr.texts import clean_text, join_texts
 from gr_mvdr.tokenizers import UNK_ID, build_word_tokenizer, load_tokenizer, train_tokenizer
 
 _WORD = re.compile(r"\S+")
-SEPARATOR = " | "  # between the fields of a document
 _INTEGERS = List(Value("int32"))
 _LEARNED_FROM = 50_000  # documents, and queries, that a new tokeniser learns its pieces from
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
-# Elements whose content is no text. Without an end they are a mention ("the <style> tag is …").
-_SILENT = [re.compile(rf"(?is)<{tag}(?=[\s>])[^>]*>.*?</{tag}\s*>") for tag in ("script", "style")]
-_SILENT_ENDS = re.compile(r"(?i)</(?:script|style)\s*>")
 
 
 def choose_tokenizer(
@@ -125,64 +118,6 @@ def clean_table(table: Dataset, steps: list[str]) -> Dataset:
     return _map(table, clean_rows, short_hash("clean/3", table._fingerprint, steps), "cleaning")
 
 
-class _Text(HTMLParser):
-    """The text between tags, entities replaced by their characters."""
-
-    def __init__(self):
-        super().__init__(convert_charrefs=True)
-        self.parts: list[str] = []
-
-    def set_cdata_mode(self, *_, **__) -> None:
-        """Every tag is an ordinary one: what follows a lone <script> or <style> is read on."""
-
-    def handle_data(self, data: str) -> None:
-        self.parts.append(data)
-
-
-def _without_silent(text: str) -> str:
-    # Only up to the last end: behind it every mention would be searched to the end of the text.
-    ends = [found.end() for found in _SILENT_ENDS.finditer(text)]
-    if not ends:
-        return text
-    head, tail = text[: ends[-1]], text[ends[-1] :]
-    for element in _SILENT:
-        head = element.sub("", head)
-    return head + tail
-
-
-def _without_tags(text: str) -> str:
-    parser = _Text()
-    parser.feed(_without_silent(text))
-    parser.close()
-    return "".join(parser.parts)
-
-
-STEPS: dict[str, Callable[[str], str]] = {
-    "html": _without_tags,
-    "unicode": lambda text: ftfy.fix_text(text, normalization="NFC"),
-    "punctuation": lambda text: text.translate(_PUNCTUATION),
-}
-
-
-def clean_text(text: str, steps: Sequence[str]) -> str:
-    """A text after some steps of Wu's T5-SEAL, in their order; white space becomes single blanks.
-
-    Args:
-        steps: "html" removes tags and replaces entities, "unicode" repairs what was decoded wrongly
-            (ftfy) and normalises to NFC, "punctuation" removes the punctuation marks of ASCII and
-            leaves nothing in their place ("don't" → "dont"). Wu's texts went through unicode,
-            html, punctuation.
-
-    Raises:
-        ValueError: an unknown step.
-    """
-    for step in steps:
-        if step not in STEPS:
-            raise ValueError(f"data.cleaning=[{step}]: must be of {', '.join(STEPS)}")
-        text = " ".join(STEPS[step](text).split())
-    return text
-
-
 def join_fields(documents: Dataset, fields: list[str]) -> Dataset:
     """Replaces `text` by the chosen fields joined with " | ", empty ones left out.
 
@@ -198,7 +133,7 @@ def join_fields(documents: Dataset, fields: list[str]) -> Dataset:
 
     def join(rows: dict) -> dict:
         texts = zip(*(rows[field] for field in fields), strict=True)
-        return {"text": [SEPARATOR.join(filter(None, parts)) for parts in texts]}
+        return {"text": list(map(join_texts, texts))}
 
     key = short_hash("join/1", documents._fingerprint, list(fields))
     return _map(documents, join, key, "joining fields")

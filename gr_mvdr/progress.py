@@ -3,11 +3,24 @@
 import os
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 
 QUIET_SECONDS = 2.0  # shorter work leaves no line in a log
+_quiet: ContextVar[bool] = ContextVar("quiet", default=False)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Within it, `track` shows nothing: what is done takes a moment, many times."""
+    token = _quiet.set(True)
+    try:
+        yield
+    finally:
+        _quiet.reset(token)
 
 
 def track(iterable: Iterable[Item], description: str, total: int | None = None) -> Iterator[Item]:
@@ -22,7 +35,7 @@ def track(iterable: Iterable[Item], description: str, total: int | None = None) 
         description: what is being done, such as "encoding documents".
         total: number of items; by default ``len(iterable)`` where there is one.
     """
-    if os.environ.get("LOCAL_RANK", "0") != "0":
+    if _quiet.get() or os.environ.get("LOCAL_RANK", "0") != "0":
         yield from iterable
     elif (console := _terminal()) is not None:
         yield from _with_bar(iterable, description, total, console)

@@ -7,7 +7,7 @@ model puts around texts (end tokens, sentinels, docids) it adds as ids.
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,12 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
             f"tokenizer.path={source}: pad, eos and unk must have T5's ids 0, 1, 2, got {ids}"
         )
     return tokenizer
+
+
+def token_strings(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
+    """Tokens as they are drawn; a docid token as its number among these, "#17"."""
+    size = len(tokenizer)
+    return [tokenizer.convert_ids_to_tokens(i) if i < size else f"#{i - size}" for i in ids]
 
 
 def load_text_tokenizer(name: str, **options: Any) -> PreTrainedTokenizerBase:

@@ -124,6 +124,10 @@ class System(pl.LightningModule):
         """
         raise NotImplementedError
 
+    def update_index(self, documents: Table) -> None:
+        """Makes the index one of these documents, of which it may hold some already."""
+        self.index(documents)
+
     def help_index(self, documents: Table) -> None:
         """What all ranks but the first do while that one calls `index`."""
 

@@ -116,6 +116,6 @@ class CandidateEncoder:
                 found += scoring(vectors, query[None]).tolist()
                 counts += vectors.mask.sum(1).tolist()
         scores[order] = torch.tensor(found)
-        flops = sum(self.system.pair_flops(len(query), count) for count in counts)
+        flops = sum(self.system.encoder.pair_flops(len(query), count) for count in counts)
         self.costs.add(len(texts), sum(counts), flops)
         return scores

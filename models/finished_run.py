@@ -1,14 +1,15 @@
-"""A finished run's model: a stage of a pipeline, or the weights of another run."""
+"""A finished run opened again: its model, its data, its index; its weights for another run."""
 
+import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gr_mvdr.files.reading import read_checkpoint, reading
-from gr_mvdr.files.run_files import check_finished, read_config, read_provenance
-from gr_mvdr.parts import TARGET, admitting, build, check_parts
+from gr_mvdr.files.reading import make_printable, read_checkpoint, reading
+from gr_mvdr.files.run_files import VERSION, check_finished, read_config, read_provenance
+from gr_mvdr.parts import TARGET, admitting, build, check_parts, find_part
 from gr_mvdr.tokenizers import load_tokenizer
 from models.base import System, Table
 from models.docid import Docid
@@ -102,6 +103,34 @@ class FinishedRun:
             model.load_state_dict(state["state_dict"])
         return model.eval()
 
+    def open_index(self, model: System, documents: Table, directory: Path) -> None:
+        """Opens the run's own index where that is possible, else makes one in `directory`.
+
+        What search needs besides the index's files (faiss's inverted file, which no reader checks)
+        is made here and not taken over, unless the run is trusted.
+        """
+        try:
+            with reading(f"{self.path / 'index'}"):
+                model.open_index(documents, self._linked_index(directory))
+            return
+        except (OSError, ValueError) as error:
+            print(f"{self.path}: an index of its own is made: {make_printable(error)}")
+        with reading(self.key):
+            model.index(documents, directory / "made")
+
+    def _linked_index(self, directory: Path) -> Path:
+        """The run's index where it can be opened without writing into the run's folder."""
+        found = self.path / "index"
+        if self.trust or not found.is_dir():
+            return found
+        links = directory / "opened"
+        for file in found.rglob("*"):
+            link = links / file.relative_to(found)
+            if file.is_file() and not file.is_symlink() and not os.path.lexists(link):
+                link.parent.mkdir(parents=True, exist_ok=True)
+                link.symlink_to(file.resolve())
+        return links
+
     def trusting(self, settings: Any) -> AbstractContextManager[None]:
         """Where what these settings of the folder name may be built, if it is trusted."""
         return admitting(settings) if self.trust else nullcontext()
@@ -131,6 +160,63 @@ def _texts(record: dict[str, Any]) -> dict[str, str]:
     # A file's name, not its path: a copy elsewhere holds the same texts.
     sources = {Path(name).name: str(value) for name, value in record["sources"].items()}
     return sources | {"text_fields": ", ".join(record["text_fields"])}
+
+
+def restore_run(run: Path, version: str | None = None, trust: bool = False) -> tuple[System, Any]:
+    """The run's model, as it was after training, and the data module that it describes.
+
+    Args:
+        run: a finished run's folder.
+        version: of this library that made it; None = what its provenance says.
+        trust: whether the folder may name classes that are not this library's (docs/security.md).
+
+    Raises:
+        FileNotFoundError: a trained system has no checkpoint, or a file of the data is missing.
+        ValueError: this version cannot restore the run, or the folder names other code.
+    """
+    finished = FinishedRun.read("run", run, trust)
+    version = version or finished.provenance.get("version", "0.1")
+    found = "cannot be restored"
+    if version != VERSION:
+        found = f"made by gr-mvdr {version}, which {VERSION} cannot restore"
+    with reading(f"run={run}: {found}"):
+        _check_checkpoint(finished)
+        data = restore_data(finished)
+        return finished.load_model(data.documents, data.known_documents), data
+
+
+def restore_data(run: FinishedRun) -> Any:
+    """The data that a run was made with, its texts read again or from the user's caches.
+
+    Raises:
+        FileNotFoundError, ValueError: a file is missing or broken, or the folder names other code.
+    """
+    with run.trusting(run.config):
+        return build("data", _data_at_home(run.config["data"], run.trust))
+
+
+def _check_checkpoint(run: FinishedRun) -> None:
+    weights = run.path / "checkpoints" / "last.ckpt"
+    if find_part("model", run.config["model"].get(TARGET)).trainable and not weights.is_file():
+        taken = run.config.get("weights")
+        reason = f", as it was searched with weights={taken}: name that run" if taken else ""
+        raise FileNotFoundError(
+            f"{weights} is missing: a run without a checkpoint cannot be restored{reason}"
+        )
+
+
+def _data_at_home(settings: dict[str, Any], trust: bool) -> dict[str, Any]:
+    """The data's settings; what is built of them goes where the user's own caches are."""
+    if trust:
+        return settings
+    settings = {**settings, "store": None}
+    path = settings.get("path")
+    if isinstance(path, str) and Path(path).suffix == ".zip":  # it would be unpacked next to itself
+        folder = Path(path).expanduser().with_suffix("")
+        if not folder.is_dir():
+            raise ValueError(f"data.path={path}: must be unpacked first, as {folder}")
+        settings["path"] = str(folder)
+    return settings
 
 
 def find_weights(path: str | None) -> FinishedRun | None:

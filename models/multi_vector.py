@@ -31,13 +31,12 @@ from gr_mvdr.progress import track
 from gr_mvdr.relevance import Explanation, Factors, PairAlignment
 from gr_mvdr.salience import IdfSalience
 from gr_mvdr.scoring import Scoring, all_pairs_relevance
-from gr_mvdr.token_index.costs import multi_vector_joint_flops, mva_joint_flops
 from gr_mvdr.token_index.index import SearchOptions, TokenIndex
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors, concatenate
 from gr_mvdr.tokenizers import EOS_ID
 from models.base import Shares, System, Table, hash_documents
 from models.candidates import CandidateEncoder, LexicalCandidates
-from models.token_encoder import SIDES, TokenEncoder
+from models.token_encoder import TokenEncoder
 from models.token_shares import align_vectors, find_shares
 
 _QUERY_BATCH = 32  # queries encoded at once
@@ -98,15 +97,10 @@ class MultiVector(System):
     def _check(self, salience: dict[str, Any]) -> None:
         """Refuses choices that do not go together, before hours of training."""
         check_gradient_cache(self.hparams.gradient_cache)
-        self.search.check(self.scoring)
+        self.search.check(self.scoring, salience)
         if isinstance(self.scoring.alignment, InBatchTopK):
             rule = "must be model.training_alignment, a score may not depend on other documents"
             raise ValueError(f"model.alignment=InBatchTopK: {rule}")
-        for side in SIDES:
-            share = getattr(self.search, f"keep_{side}")
-            if share < 1 and not salience.get(side):
-                rule = "must be 1 for a system without salience"
-                raise ValueError(f"model.search.keep_{side}={share}: {rule}")
         if self.hparams.sentinel_id is not None and self.encoder.counts(IdfSalience):
             raise ValueError(
                 f"model.sentinel_id={self.hparams.sentinel_id}: must be null with an IDF salience, "
@@ -203,17 +197,7 @@ class MultiVector(System):
         longest = self.hparams.query_length
         read = longest if self.hparams.sentinel_id is not None else min(query_tokens, longest)
         n = self.encoder.vectors_of(read, "query")
-        return self.pair_flops(n, self._document_vectors(document_tokens))
-
-    def pair_flops(self, query_vectors: float, document_vectors: float) -> float:
-        """Operations of Eq. 1 for a pair of so many vectors."""
-        count = multi_vector_joint_flops if self.encoder.keys is None else mva_joint_flops
-        return count(query_vectors, document_vectors, self.hparams.dimension)
-
-    def document_floats(self, document_tokens: int) -> int:
-        """Numbers that hold a document: its vectors, and keys (mva Table 5, "Storage")."""
-        parts = 1 if self.encoder.keys is None else 2
-        return self._document_vectors(document_tokens) * self.hparams.dimension * parts
+        return self.encoder.pair_flops(n, self._document_vectors(document_tokens))
 
     def _document_vectors(self, tokens: int) -> int:
         return self.encoder.vectors_of(min(tokens, self.hparams.document_length), "document")
@@ -229,7 +213,7 @@ class MultiVector(System):
         A system that only reranks (mode "rerank") keeps no vectors: `CandidateEncoder`.
         """
         order, tokens = self._shortest_first(documents)
-        self.mean_floats = fmean(self.document_floats(len(document)) for document in tokens)
+        self.mean_floats = fmean(self.encoder.document_floats(len(text)) for text in tokens)
         if self.search.mode == "rerank":
             self.searcher = CandidateEncoder(self, documents, directory)
             return self.searcher
@@ -266,6 +250,20 @@ class MultiVector(System):
         self.searcher = TokenIndex(directory, self.fingerprint(documents))
         self.searcher.prepare(self.search)
         return self.searcher
+
+    def update_index(self, documents: Table) -> None:
+        """Encodes what the index lacks, in a copy of it; see `System.update_index`."""
+        if self.search.mode == "rerank":
+            self.searcher = CandidateEncoder(self, documents)
+            return
+        rows = {name: row for row, name in enumerate(documents["id"][:])}
+
+        def encode(names: list[str]) -> Iterator[PackedTokens]:
+            tokens = documents.select([rows[name] for name in names])["tokens"][:]
+            return self._packed([self.cut_document(document) for document in tokens])
+
+        self.searcher = self.searcher.updated(list(rows), encode)
+        self.searcher.prepare(self.search)
 
     def fingerprint(self, documents: Table) -> dict[str, str]:
         """What an index depends on: the model's weights, and the documents' ids and tokens."""

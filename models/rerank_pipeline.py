@@ -1,6 +1,5 @@
 """Any chain of finished systems with a depth each, and its joint compute (mva.txt Table 6)."""
 
-import os
 import re
 import time
 from collections import Counter
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.files.reading import make_printable, reading
+from gr_mvdr.files.reading import reading
 from gr_mvdr.files.run_files import PROVENANCE, read_provenance
 from gr_mvdr.files.writing import temporary_folder
 from gr_mvdr.parts import TARGET, build, part
@@ -70,31 +69,9 @@ class Stage:
 
     def index(self, documents: Table, directory: Path) -> None:
         """Opens the run's own index where that is possible, else makes one in `directory`."""
-        if hasattr(self.model, "open_index"):
-            try:
-                with reading(f"{self.run.path / 'index'}"):
-                    self.model.open_index(documents, self._vectors(directory))
-                return
-            except (OSError, ValueError) as error:
-                print(f"{self.name}: makes an index of its own: {make_printable(error)}")
-        with reading(self.run.key):
-            self.model.index(self._table(documents), directory)
-
-    def _vectors(self, directory: Path) -> Path:
-        """Where the run's token vectors can be opened without writing into its folder.
-
-        What search needs besides them (faiss's inverted file, which no reader checks) is made here
-        and not taken over, unless the run is trusted.
-        """
-        found = self.run.path / "index"
-        if self.run.trust or not found.is_dir():
-            return found
-        directory.mkdir(parents=True, exist_ok=True)
-        for file in found.iterdir():
-            own = file.is_file() and not file.is_symlink()
-            if own and not os.path.lexists(directory / file.name):
-                (directory / file.name).symlink_to(file.resolve())
-        return directory
+        if self.words is not None:
+            self.words = build_word_tokenizer(documents["text"])
+        self.run.open_index(self.model, self._table(documents), directory)
 
     def retrieve(self, queries: Table, k: int, among: Sequence[str] | None = None) -> Ranking:
         """See `System.retrieve`."""

@@ -11,6 +11,7 @@ from gr_mvdr.parts import build
 from gr_mvdr.pooling import AllTokens
 from gr_mvdr.relevance import at_least_float32
 from gr_mvdr.salience import FrequencySalience
+from gr_mvdr.token_index.costs import multi_vector_joint_flops, mva_joint_flops
 from gr_mvdr.token_vectors import TokenVectors
 
 Side = Literal["query", "document"]
@@ -52,7 +53,7 @@ class TokenEncoder(nn.Module):
             raise ValueError(f"model.projections={projections}: {rule}")
         if dimension < 1:
             raise ValueError(f"model.dimension={dimension}: must be ≥ 1")
-        self.backbone = load_encoder(**backbone)
+        self.dimension, self.backbone = dimension, load_encoder(**backbone)
         size, self.vocabulary_size = self.backbone.config.d_model, self.backbone.config.vocab_size
         self._add_pooling(pooling or {}, size)
         self._add_projections(projections, size, dimension)
@@ -118,6 +119,16 @@ class TokenEncoder(nn.Module):
     def vectors_of(self, tokens: int, side: Side) -> int:
         """How many vectors a text of so many tokens has."""
         return self.pooling[side].count(tokens)
+
+    def pair_flops(self, query_vectors: float, document_vectors: float) -> float:
+        """Operations of Eq. 1 for a pair of so many vectors."""
+        count = multi_vector_joint_flops if self.keys is None else mva_joint_flops
+        return count(query_vectors, document_vectors, self.dimension)
+
+    def document_floats(self, tokens: int) -> int:
+        """Numbers that hold a document that is read so far: vectors, and keys (mva Table 5)."""
+        parts = 1 if self.keys is None else 2
+        return self.vectors_of(tokens, "document") * self.dimension * parts
 
     def penalty(self, queries: TokenVectors, documents: TokenVectors) -> Tensor:
         """() what the saliences add to the loss (the L1 gate; aligner §4.3)."""

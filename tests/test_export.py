@@ -15,11 +15,11 @@ from safetensors.torch import load_file
 
 from analysis.export import export_run
 from analysis.model_card import build_model_card
-from analysis.run import restore_run
 from analysis.run_folder import read_run
 from gr_mvdr.files.run_files import UnfinishedRun
 from gr_mvdr.tokenizers import EOS_ID, load_tokenizer
 from models.export.folder import load_exported
+from models.finished_run import restore_run
 from train import train
 
 ROOT = Path(__file__).parents[1]

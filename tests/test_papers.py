@@ -12,13 +12,13 @@ from omegaconf import OmegaConf, open_dict
 from analysis import reproduce
 from analysis.comparison.paper import PAPERS, read_paper
 from analysis.reproduce import DOCUMENT, compose_experiment, makers, read_experiments, run_small
-from analysis.run import restore_run
 from analysis.run_folder import find_runs
 from analysis.studies.study import Curves, check_study, draw_curves
 from analysis.sweep import CompareRuns, find_swept_values
 from conf.checks import check_values
 from conf.composition import list_options, prepare_arguments, read_papers
 from gr_mvdr.parts import build
+from models.finished_run import restore_run
 from tests.runs import compose_config
 from train import train
 

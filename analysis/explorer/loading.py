@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from analysis.comparison.comparison import Group, compare_runs
 from analysis.explorer.known_queries import KnownQueries, read_known_queries
-from analysis.run import restore_run
 from analysis.run_folder import Run
 from gr_mvdr.files.reading import describe_error, make_printable
+from models.finished_run import restore_run
 
 if TYPE_CHECKING:
     from models.retriever import Retriever

@@ -11,7 +11,6 @@ import pyarrow
 import torch
 from safetensors.torch import save
 
-from analysis.provenance import VERSION
 from analysis.store.alignment_store import (
     CODEC,
     MATRICES,
@@ -26,6 +25,7 @@ from analysis.store.alignment_store import (
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.files.arrays import checksum, write_sealed
 from gr_mvdr.files.reading import read_json
+from gr_mvdr.files.run_files import VERSION
 from gr_mvdr.files.writing import move_into_place, new_file, write_json
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import Explanation

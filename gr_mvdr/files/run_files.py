@@ -1,6 +1,7 @@
 """The files that say what a finished run is: `config.yaml`, `provenance.json`, `metrics.json`."""
 
 from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,11 @@ from gr_mvdr.parts import describe_type, fits_type
 PARTS = CONFIG, PROVENANCE, METRICS = "config.yaml", "provenance.json", "metrics.json"
 # Keys of the configuration that say where or how a run is made, not what is run.
 CIRCUMSTANCES = ("resume", "output", "name", "run", "logger")
+
+try:
+    VERSION = version("gr-mvdr")
+except PackageNotFoundError:  # the files lie there and were never installed
+    VERSION = "unknown"
 
 _SEED = int | float | str | None
 # What others rely on, where it is there.

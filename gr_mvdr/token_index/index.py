@@ -3,7 +3,8 @@
 Documents can be added and deleted.
 """
 
-from collections.abc import Iterable, Sequence
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from gr_mvdr.alignment import MaxSim
 from gr_mvdr.evaluation.ranking import best_places
+from gr_mvdr.files.writing import temporary_folder
 from gr_mvdr.relevance import divide
 from gr_mvdr.salience import top_share
 from gr_mvdr.scoring import Scoring
@@ -101,8 +103,17 @@ class SearchOptions:
             raise ValueError(f"model.search.{key}: must be one of {', '.join(sorted(known))}")
         return replace(self, **options)
 
-    def check(self, scoring: Scoring) -> None:
-        """Refuses what the mode cannot do for a system's form of Eq. 1."""
+    def check(self, scoring: Scoring, salience: Mapping[str, Any] | None = None) -> None:
+        """Refuses what the mode cannot do for a system's form of Eq. 1.
+
+        Args:
+            salience: of each side, "query" and "document", a description; None = not known.
+        """
+        for side in ("query", "document") if salience is not None else ():
+            share = getattr(self, f"keep_{side}")
+            if share < 1 and not salience.get(side):
+                rule = "must be 1 for a system without salience"
+                raise ValueError(f"model.search.keep_{side}={share}: {rule}")
         if self.mode == "impute" and scoring.alignment != MaxSim():
             rule = f"must be exact or gather under {scoring.alignment}; imputation estimates MaxSim"
             raise ValueError(f"model.search.mode=impute: {rule}")
@@ -133,7 +144,10 @@ class TokenIndex:
     Attributes:
         store: the tokens; neighbours: their retrieval.
         costs: running totals of all searches; a new `SearchCosts()` begins at zero.
+        is_copy: it was made by `updated`, in a folder that is nobody else's.
     """
+
+    is_copy = False
 
     def __init__(self, directory: str | Path, fingerprint: dict[str, str] | None = None):
         """Opens an index by memory map; arguments and errors as of `TokenStore`."""
@@ -166,6 +180,27 @@ class TokenIndex:
         """
         writer.delete(self.store, document_ids)
         self._open_changed()
+
+    def updated(
+        self, document_ids: Sequence[str], encode: Callable[[list[str]], Iterable[PackedTokens]]
+    ) -> "TokenIndex":
+        """An index of these documents, in a temporary folder; what this one holds is taken over.
+
+        Args:
+            encode: the tokens of documents that this index lacks, by id.
+        """
+        place = temporary_folder("token-index")
+        shutil.copytree(self.directory, place, dirs_exist_ok=True)
+        index, wanted = TokenIndex(place), set(document_ids)
+        held = {self.document_ids[number] for number in self.store.live.nonzero()[:, 0].tolist()}
+        if gone := held - wanted:
+            index.delete(sorted(gone))
+        if new := [name for name in document_ids if name not in held]:
+            index.add(new, encode(new))
+        index.is_copy = True
+        if self.is_copy:
+            shutil.rmtree(self.directory, ignore_errors=True)
+        return index
 
     def _open_changed(self) -> None:
         self.store = TokenStore(self.directory)

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -43,13 +44,19 @@ def check_exportable(kind: type[System]) -> None:
         raise ValueError(f"{kind.__name__}: has no T5 to export, it learns nothing")
 
 
-def write_system(system: System, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+def write_system(
+    system: System,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: Path,
+    texts: Mapping[str, Sequence[str]] | None = None,
+) -> None:
     """Fills a folder with all that a trained system is, in fp32; no file in it is a pickle.
 
     Args:
         system: trained; its identifiers and rows are written as they are.
         tokenizer: the run's; the folder's one ends a text by itself, as this library does.
         folder: exists and is empty.
+        texts: `text_fields` and `cleaning` of the documents (`gr_mvdr.texts.TextReader`).
     """
     check_exportable(type(system))
     name, t5 = find_t5(system)
@@ -60,6 +67,7 @@ def write_system(system: System, tokenizer: PreTrainedTokenizerBase, folder: Pat
         "format": FORMAT,
         "system": f"{type(system).__module__}.{type(system).__qualname__}",
         "hyper_parameters": dict(system.hparams),
+        "texts": {name: list(values) for name, values in (texts or {}).items()},
     }
     settings["head"], rows = head_rows(getattr(system, "head", None))
     _write_tensors(rows, folder / ROWS)
@@ -214,6 +222,21 @@ def load_exported(folder: str | Path, trust: bool = False) -> System:
             named = settings["identifiers"]
             system.load_identifiers(folder / IDENTIFIERS, named["collection"], named["first_token"])
     return system.eval()
+
+
+def read_texts(folder: Path) -> dict[str, list[str]]:
+    """How the exported system's texts are made: options of `TextReader`.
+
+    Raises:
+        ValueError: they are none.
+    """
+    found = _read(folder / SETTINGS).get("texts", {})
+    for name, values in found.items() if isinstance(found, dict) else [("texts", found)]:
+        words = isinstance(values, list) and all(isinstance(word, str) for word in values)
+        if name not in ("text_fields", "cleaning") or not words:
+            rule = "must be text_fields or cleaning, a list of words"
+            raise ValueError(f"{folder / SETTINGS}: texts.{name}={show(values)}: {rule}")
+    return found
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from datasets import Dataset
 from data_modules.tokenisation import (
     add_tokens,
     choose_tokenizer,
-    clean_text,
     encode_special_tokens,
     find_word_starts,
     join_fields,
@@ -172,49 +171,3 @@ def test_special_tokens_in_titles_texts_and_queries_are_text_and_in_special_toke
     found = encode_special_tokens(special_tokens, tokenizer)
     assert found["body"][-1] == 3 and found["end"] == [1]
     assert not {1, 3} & set(tokenizer("</s> <extra_id_0>", add_special_tokens=False)["input_ids"])
-
-
-# Cleaning
-
-PAGE = "<p class='x'>Don&#39;t  <b>stop</b>ped &amp; cafÃ© 3 < 4<script>x<y</script>,\n“yes”</p>"
-
-
-@pytest.mark.parametrize(
-    ("steps", "expected"),
-    [
-        ([], PAGE),
-        (["html"], "Don't stopped & cafÃ© 3 < 4, “yes”"),
-        (["html", "unicode"], 'Don\'t stopped & café 3 < 4, "yes"'),
-        (["unicode", "html", "punctuation"], "Dont stopped café 3 4 yes"),
-        (["html", "punctuation"], "Dont stopped cafÃ© 3 4 “yes”"),
-    ],
-)
-def test_steps_in_their_order(steps, expected):
-    assert clean_text(PAGE, steps) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "step", "expected"),
-    [
-        ("a < b, c > d & e; x<3", "html", "a < b, c > d & e; x<3"),
-        ("</script>a<style>b</style>c<br/>d", "html", "acd"),
-        ("<!-- no -->yes", "html", "yes"),
-        ("The <style> tag is used; <b>all</b> after it", "html", "The tag is used; all after it"),
-        ("a <script> in the head &amp; more", "html", "a in the head & more"),
-        ("a <SCRIPT type='x'>y</b></Script >b <style> c", "html", "a b c"),
-        ("a <script>x</style> b", "html", "a x b"),
-        ("<style-guide>a</style-guide>b", "html", "ab"),
-        ("e\u0301", "unicode", "é"),
-        ("ﬁne", "unicode", "fine"),
-        ("U.S.A. co-op's", "punctuation", "USA coops"),
-        ("…–„", "punctuation", "…–„"),
-    ],
-)
-def test_one_step(text, step, expected):
-    assert clean_text(text, [step]) == expected
-
-
-def test_an_unknown_step_is_named():
-    message = r"^data\.cleaning=\[stem\]: must be of html, unicode, punctuation$"
-    with pytest.raises(ValueError, match=message):
-        clean_text("x", ["html", "stem"])

@@ -21,10 +21,10 @@ import datasets
 
 from analysis.compare import compare
 from analysis.report.report import write_report
-from analysis.run import analyse_again, restore_run
+from analysis.run import analyse_again
 from analysis.run_folder import read_run
 from models.export.folder import load_exported
-from models.finished_run import find_weights, take_weights
+from models.finished_run import find_weights, restore_run, take_weights
 from models.rerank_pipeline import RerankPipeline
 from tests.security.conftest import MODELS
 from tests.security.mutations import mutate

@@ -20,7 +20,7 @@ import yaml
 from analysis.claim import check_links
 from analysis.compare import compare
 from analysis.report.cases import embed_json
-from analysis.run import analyse_again, restore_run
+from analysis.run import analyse_again
 from analysis.run_folder import read_run
 from conf.command import report_errors
 from data_modules.builders.public import public
@@ -29,6 +29,7 @@ from gr_mvdr.files.run_files import read_provenance
 from gr_mvdr.parts import admitting, build, find_part
 from gr_mvdr.tokenizers import load_tokenizer
 from models.export.folder import load_exported
+from models.finished_run import restore_run
 from models.rerank_pipeline import RerankPipeline
 from models.training import CheckpointFile
 from tests.runs import beir

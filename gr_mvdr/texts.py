@@ -1,0 +1,156 @@
+"""How a text becomes what a model reads: cleaned, joined with its title, tokenised."""
+
+import re
+import string
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from html.parser import HTMLParser
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+SEPARATOR = " | "  # between the fields of a document
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+# Elements whose content is no text. Without an end they are a mention ("the <style> tag is …").
+_SILENT = [re.compile(rf"(?is)<{tag}(?=[\s>])[^>]*>.*?</{tag}\s*>") for tag in ("script", "style")]
+_SILENT_ENDS = re.compile(r"(?i)</(?:script|style)\s*>")
+
+
+class _Text(HTMLParser):
+    """The text between tags, entities replaced by their characters."""
+
+    def __init__(self):
+        super().__init__(convert_charrefs=True)
+        self.parts: list[str] = []
+
+    def set_cdata_mode(self, *_, **__) -> None:
+        """Every tag is an ordinary one: what follows a lone <script> or <style> is read on."""
+
+    def handle_data(self, data: str) -> None:
+        self.parts.append(data)
+
+
+def _without_silent(text: str) -> str:
+    # Only up to the last end: behind it every mention would be searched to the end of the text.
+    ends = [found.end() for found in _SILENT_ENDS.finditer(text)]
+    if not ends:
+        return text
+    head, tail = text[: ends[-1]], text[ends[-1] :]
+    for element in _SILENT:
+        head = element.sub("", head)
+    return head + tail
+
+
+def _without_tags(text: str) -> str:
+    parser = _Text()
+    parser.feed(_without_silent(text))
+    parser.close()
+    return "".join(parser.parts)
+
+
+def _repaired(text: str) -> str:
+    import ftfy
+
+    return ftfy.fix_text(text, normalization="NFC")
+
+
+STEPS: dict[str, Callable[[str], str]] = {
+    "html": _without_tags,
+    "unicode": _repaired,
+    "punctuation": lambda text: text.translate(_PUNCTUATION),
+}
+
+
+def clean_text(text: str, steps: Sequence[str]) -> str:
+    """A text after some steps of Wu's T5-SEAL, in their order; white space becomes single blanks.
+
+    Args:
+        steps: "html" removes tags and replaces entities, "unicode" repairs what was decoded wrongly
+            (ftfy) and normalises to NFC, "punctuation" removes the punctuation marks of ASCII and
+            leaves nothing in their place ("don't" → "dont"). Wu's texts went through unicode,
+            html, punctuation.
+
+    Raises:
+        ValueError: an unknown step.
+    """
+    for step in steps:
+        if step not in STEPS:
+            raise ValueError(f"data.cleaning=[{step}]: must be of {', '.join(STEPS)}")
+        text = " ".join(STEPS[step](text).split())
+    return text
+
+
+def join_texts(parts: Iterable[str]) -> str:
+    """The fields of a document as one text, empty ones left out."""
+    return SEPARATOR.join(filter(None, parts))
+
+
+class TextTable:
+    """The least that a table is: columns by name, rows by number, in memory.
+
+    Attributes:
+        columns: name → a list with an entry for each row.
+    """
+
+    def __init__(self, columns: Mapping[str, list[Any]]):
+        self.columns = dict(columns)
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()), []))
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (self[row] for row in range(len(self)))
+
+    def __getitem__(self, key: str | int | slice | Sequence[int]) -> Any:
+        if isinstance(key, str):
+            return self.columns[key]
+        if isinstance(key, int | slice):
+            return {name: column[key] for name, column in self.columns.items()}
+        return {name: [column[row] for row in key] for name, column in self.columns.items()}
+
+    def select(self, rows: Iterable[int]) -> "TextTable":
+        """The table of some rows."""
+        return TextTable(self[[int(row) for row in rows]])
+
+
+class TextReader:
+    """Makes tables of plain texts as a run makes them of its collection."""
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        text_fields: Sequence[str] = ("title", "text"),
+        cleaning: Sequence[str] = (),
+    ):
+        """
+        Args:
+            tokenizer: the run's.
+            text_fields: of "title" and "text", what a document's text is made of, in this order.
+            cleaning: steps of `clean_text`.
+        """
+        self.tokenizer, self.text_fields, self.cleaning = tokenizer, text_fields, cleaning
+
+    def queries(self, texts: Sequence[str]) -> TextTable:
+        """`id` (their numbers), `text` and `tokens` of queries."""
+        texts = [clean_text(text, self.cleaning) if self.cleaning else text for text in texts]
+        ids = [str(number) for number in range(len(texts))]
+        return TextTable({"id": ids, "text": texts, "tokens": self.tokenise(texts)})
+
+    def documents(self, rows: Sequence[Mapping[str, str]]) -> TextTable:
+        """`id`, `title`, `text` (the joined fields), `tokens` and `title_tokens` of documents.
+
+        Args:
+            rows: with `id`, `title` and `text`.
+        """
+        fields = {name: [row[name] for row in rows] for name in ("title", "text")}
+        if self.cleaning:
+            fields = {n: [clean_text(t, self.cleaning) for t in c] for n, c in fields.items()}
+        parts = zip(*(fields[name] for name in self.text_fields), strict=True)
+        texts, ids = list(map(join_texts, parts)), [row["id"] for row in rows]
+        tokens = {"tokens": self.tokenise(texts), "title_tokens": self.tokenise(fields["title"])}
+        return TextTable({"id": ids, "title": fields["title"], "text": texts, **tokens})
+
+    def tokenise(self, texts: Sequence[str]) -> list[list[int]]:
+        """The token ids of whole texts, without end tokens."""
+        if not texts:
+            return []
+        return self.tokenizer(list(texts), add_special_tokens=False)["input_ids"]

@@ -1,0 +1,313 @@
+"""What a `Retriever` returns: small typed results that become pandas tables or show themselves.
+
+pandas and matplotlib are imported by the methods that use them.
+"""
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from html import escape
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch import Tensor
+
+from gr_mvdr.relevance import PairAlignment, divide
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.axes import Axes
+
+_MATRICES = ("alignment", "similarity", "product")
+_CELL = 0.16  # inches that a token's row or column takes
+
+
+class TextShare(NamedTuple):
+    """What one part adds to a score: a query token, a word, the token of a docid, an n-gram."""
+
+    text: str
+    value: float
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A document that a search found.
+
+    Attributes:
+        rank: from 1. id, title: of the document; snippet: the passage of it that shares most words
+            with the query.
+        score: what the system ranks by. shares: what it is made of; they sum to it.
+    """
+
+    rank: int
+    id: str
+    title: str
+    snippet: str
+    score: float
+    shares: tuple[TextShare, ...] = field(repr=False)
+
+
+class Table:
+    """A result that notebooks show as a table."""
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """The result as a pandas table."""
+        raise NotImplementedError
+
+    def _repr_html_(self) -> str:
+        return self.to_pandas().to_html(escape=True)
+
+
+@dataclass(frozen=True, repr=False)
+class Hits(Table, Sequence[Hit]):
+    """The documents that a search found for a query, best first."""
+
+    query: str
+    hits: tuple[Hit, ...]
+
+    def __len__(self) -> int:
+        return len(self.hits)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self.hits[place]
+
+    def __repr__(self) -> str:
+        lines = [f"{len(self)} documents for {self.query!r}"]
+        lines += [f"{h.rank:>3}  {h.score:>9.4f}  {h.id}  {h.title or h.snippet}" for h in self]
+        return "\n".join(lines)
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """A row for each document: rank, id, title, snippet, score, shares (text → value)."""
+        import pandas
+
+        names = [f.name for f in fields(Hit)]
+        rows = [[getattr(hit, name) for name in names] for hit in self]
+        return pandas.DataFrame(rows, columns=names)
+
+
+@dataclass(frozen=True, repr=False)
+class Scores(Table):
+    """Scores of all pairs.
+
+    Attributes:
+        values: (documents, queries) fp64 on the CPU.
+        documents, queries: what was given.
+    """
+
+    values: Tensor
+    documents: list[str]
+    queries: list[str]
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """Documents as rows, queries as columns."""
+        import pandas
+
+        return pandas.DataFrame(self.values.numpy(), self.documents, self.queries)
+
+    def __repr__(self) -> str:
+        return f"Scores of {len(self.documents)} documents under {len(self.queries)} queries"
+
+
+@dataclass(frozen=True, repr=False)
+class EncodedText(Table):
+    """The token vectors of a text.
+
+    Attributes:
+        tokens: n strings. vectors: (n, d) fp32 on the CPU.
+        salience: (n,) u of the tokens (aligner Eq. 2); None = all one.
+    """
+
+    tokens: list[str]
+    vectors: Tensor
+    salience: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """A row for each token."""
+        import pandas
+
+        return pandas.DataFrame(self.vectors.numpy(), self.tokens)
+
+    def __repr__(self) -> str:
+        return f"EncodedText of {len(self)} tokens, vectors of size {self.vectors.shape[1]}"
+
+
+@dataclass(repr=False)
+class AlignedPair(PairAlignment, Table):
+    """S and A of one pair (Eq. 1), and its tokens as they are written; draws itself.
+
+    Attributes:
+        query_tokens: N strings; document_tokens: M strings. The tensors have B = 1 and no padding.
+        title: what is aligned, for figures.
+    """
+
+    query_tokens: list[str] = field(default_factory=list)
+    document_tokens: list[str] = field(default_factory=list)
+    title: str = ""
+
+    def matrix(self, what: str = "alignment", head: int | None = None) -> Tensor:
+        """(M, N) one layer of the picture, on the CPU.
+
+        Args:
+            what: "alignment" A, "similarity" S, or "product" S ⊙ A / Z, which sums to the
+                relevance.
+            head: None = all: the mean of A and S, the sum of the product.
+
+        Raises:
+            ValueError: another name, or there is no such head.
+        """
+        heads = self.alignment.shape[1]
+        if what not in _MATRICES:
+            raise ValueError(f"what={what}: must be one of {', '.join(_MATRICES)}")
+        if head is not None and not 0 <= head < heads:
+            raise ValueError(f"head={head}: must be from 0 to {heads - 1}, or None for all")
+        if what == "product":
+            each = divide(self.similarity * self.alignment, self.normaliser[:, None, None, None])[0]
+            return (each.sum(0) if head is None else each[head]).cpu()
+        found = getattr(self, what)[0]
+        return (found.mean(0) if head is None else found[head]).cpu()
+
+    @property
+    def query_shares(self) -> list[TextShare]:
+        """What each query token adds to the relevance; they sum to it."""
+        return _texts(self.query_tokens, self.matrix("product").sum(0))
+
+    @property
+    def document_shares(self) -> list[TextShare]:
+        """What each document token adds to the relevance; they sum to it."""
+        return _texts(self.document_tokens, self.matrix("product").sum(1))
+
+    def plot(
+        self, what: str = "alignment", head: int | None = None, axes: "Axes | None" = None
+    ) -> "Axes":
+        """Draws one layer, document tokens as rows; equal tokens are framed (Figure 5).
+
+        Args:
+            what, head: see `matrix`. axes: to draw into; None = a new figure of pyplot.
+        """
+        if axes is None:
+            from matplotlib import pyplot
+
+            axes = pyplot.subplots(figsize=self.figure_size, layout="constrained")[1]
+        same = self.document_ids[0][:, None] == self.query_ids[0]
+        values = self.matrix(what, head)
+        draw_alignment(axes, values, same.cpu(), self.document_tokens, self.query_tokens, what)
+        axes.set_title(self.title, fontsize=8, parse_math=False)
+        return axes
+
+    @property
+    def figure_size(self) -> tuple[float, float]:
+        """Inches that a figure of the pair takes."""
+        rows, columns = len(self.document_tokens), len(self.query_tokens)
+        return max(4.0, 2.5 + _CELL * columns), max(2.5, 1.2 + _CELL * rows)
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """What each pair of tokens adds to the relevance, document tokens as rows."""
+        import pandas
+
+        values = self.matrix("product").numpy()
+        return pandas.DataFrame(values, self.document_tokens, self.query_tokens)
+
+    def _repr_html_(self) -> None:
+        return None  # the picture
+
+    def _repr_png_(self) -> bytes:
+        from matplotlib.figure import Figure
+
+        figure, file = Figure(figsize=self.figure_size, layout="constrained"), io.BytesIO()
+        self.plot(axes=figure.subplots())
+        figure.savefig(file, format="png", dpi=110)
+        return file.getvalue()
+
+    def __repr__(self) -> str:
+        m, n, heads = len(self.document_tokens), len(self.query_tokens), self.alignment.shape[1]
+        return f"AlignedPair of {m} × {n} tokens, {heads} heads, score {self.score.item():.4f}"
+
+
+def _texts(tokens: Sequence[str], values: Tensor) -> list[TextShare]:
+    return [TextShare(text, value) for text, value in zip(tokens, values.tolist(), strict=True)]
+
+
+def draw_alignment(
+    axes: "Axes",
+    weights: Tensor,
+    same: Tensor,
+    document_tokens: Sequence[str],
+    query_tokens: Sequence[str],
+    label: str,
+    font_size: float = 6.5,
+    outline: str = "black",
+) -> None:
+    """A matrix of token pairs, document tokens as rows, with its colour bar (Figure 5).
+
+    Args:
+        weights: (M, N); same: (M, N) bool, where both tokens are equal: these cells get an outline.
+        document_tokens, query_tokens: M and N strings. label: what the colours mean.
+    """
+    from matplotlib.patches import Rectangle
+
+    rows, columns = weights.shape
+    axes.spines[:].set_visible(True)
+    # White is the smallest weight, as a softmax over a long text leaves every weight close to it.
+    # What can be negative has two colours, white is zero.
+    largest = float(weights.abs().max()) if weights.numel() else 1.0
+    signed = bool((weights < 0).any())
+    look: dict[str, Any] = {"cmap": "Blues"}
+    if signed:
+        look = {"cmap": "RdBu", "vmin": -largest, "vmax": largest}
+    image = axes.imshow(weights.numpy(), aspect="auto", interpolation="nearest", **look)
+    height = axes.figure.get_size_inches()[1]
+    axes.figure.colorbar(image, ax=axes, label=label, shrink=min(1.0, 2.5 / height))
+    for row, column in same.nonzero().tolist():
+        place = (column - 0.46, row - 0.46)
+        axes.add_patch(Rectangle(place, 0.92, 0.92, fill=False, ec=outline, lw=1))
+    axes.tick_params(length=2, pad=1)
+    # A "$" in a text would otherwise start a formula.
+    text: dict[str, Any] = {"fontsize": font_size, "parse_math": False}
+    axes.set_xticks(range(columns), query_tokens, rotation=90, **text)
+    axes.set_yticks(range(rows), document_tokens, **text)
+    axes.set(xlabel="query tokens", ylabel="document tokens")
+
+
+@dataclass(frozen=True, repr=False)
+class Explained(Table):
+    """Why a search ranks a document where it does.
+
+    Attributes:
+        query, id: what was asked.
+        rank: the document's among the first `depth`; None = it is not among them.
+        score: what the search gives it; None = the search cannot find it.
+        hit: the document as a search among it alone finds it; best: the first hit of all.
+        alignment: of the pair; None where the system has none.
+        path: of a generative system, how its beam search went (`SearchPath`).
+        reason: the above in a sentence.
+    """
+
+    query: str
+    id: str
+    rank: int | None
+    score: float | None
+    hit: Hit | None
+    best: Hit | None
+    alignment: AlignedPair | None
+    path: Any
+    reason: str
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """What each part adds to the score of the document, and to that of the best one."""
+        import pandas
+
+        columns = {}
+        for name, hit in (("document", self.hit), ("best", self.best)):
+            parts: dict[str, float] = {}
+            for text, value in hit.shares if hit else ():
+                parts[text] = parts.get(text, 0.0) + value
+            columns[name] = pandas.Series(parts, dtype=float)
+        return pandas.DataFrame(columns).fillna(0.0)
+
+    def __repr__(self) -> str:
+        return self.reason
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(self.reason)}</p>{super()._repr_html_()}"

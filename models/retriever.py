@@ -1,0 +1,367 @@
+"""One class for a person: a finished run or an exported folder that is asked in plain texts.
+
+r = Retriever.load("outputs/RUN")
+r.search("who wrote …", k=10)        # documents, and what made their scores
+r.align("a query", "a document")     # S and A of the pair (Eq. 1); .plot() draws it
+r.explain("a query", "d17")          # why d17 has its rank
+"""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import wraps
+from pathlib import Path
+from threading import RLock
+from typing import Any, TypeVar
+
+import torch
+from tokenizers.models import WordLevel
+
+from gr_mvdr.files.writing import temporary_folder
+from gr_mvdr.progress import quiet
+from gr_mvdr.texts import TextReader, TextTable
+from gr_mvdr.token_vectors import TokenVectors
+from gr_mvdr.tokenizers import build_word_tokenizer, load_tokenizer, token_strings
+from models.base import Share, System, Table
+from models.export.folder import SETTINGS, load_exported, read_texts
+from models.finished_run import FinishedRun, restore_run
+from models.generative import GenerativeSystem
+from models.given_texts import (
+    Document,
+    Documents,
+    GivenTexts,
+    IndexedDocuments,
+    find_snippet,
+    list_documents,
+    read_rows,
+)
+from models.multi_vector import MultiVector
+from models.reasons import describe_reason
+from models.results import AlignedPair, EncodedText, Explained, Hit, Hits, Scores, TextShare
+
+DEPTH = 100  # documents among which `explain` looks for a rank
+_SCORED = 64  # pairs scored at once
+
+Verb = TypeVar("Verb", bound=Callable[..., Any])
+
+
+def _locked(verb: Verb) -> Verb:
+    """One call at a time: a model's parts are not made to be used by several threads."""
+
+    @wraps(verb)
+    def call(self: "Retriever", *arguments: Any, **named: Any) -> Any:
+        with self._lock, torch.inference_mode():
+            return verb(self, *arguments, **named)
+
+    return call  # type: ignore[return-value]
+
+
+class Retriever:
+    """A trained system, its tokeniser and its documents, behind plain texts.
+
+    Every verb can be called from several threads. What a system cannot do it says: a cross-encoder
+    has no alignment.
+
+    Attributes:
+        system: the model. label: its name in tables. documents: a table, None = none are indexed.
+        data: the run's data module; None of an exported folder.
+    """
+
+    def __init__(
+        self,
+        system: System,
+        reader: TextReader,
+        documents: Table | None = None,
+        label: str = "",
+        data: Any = None,
+        seed: int = 0,
+    ):
+        """
+        Args:
+            system: it has indexed the documents.
+            reader: makes tables of texts as those were made that the system was trained on.
+            seed: of what is drawn where documents are indexed.
+        """
+        self.system, self.reader, self.data = system.eval(), reader, data
+        self.label, self.seed, self._lock = label or type(system).__name__, seed, RLock()
+        self._given = GivenTexts(system, reader, documents, self.label)
+
+    @classmethod
+    def load(
+        cls,
+        folder: "str | os.PathLike[str]",
+        device: str | torch.device | None = None,
+        dtype: torch.dtype | None = None,
+        tokenizer: Any = None,
+        seed: int = 0,
+        trust: bool = False,
+    ) -> "Retriever":
+        """Opens a finished run, with the index that it made, or an exported folder.
+
+        Args:
+            folder: `outputs/RUN`, what `train` returned, or a folder of `analysis.export`, which
+                has no documents: give it some with `index`.
+            device: "cpu", "cuda"; None = a GPU where there is one.
+            dtype: of the weights, such as `torch.bfloat16`; None = as they were saved.
+            tokenizer: a tokeniser, or the path of one, in place of the folder's own.
+            seed: of what is drawn where documents are indexed.
+            trust: whether the folder may name classes that are not this library's: they run.
+
+        Raises:
+            FileNotFoundError: there is no such folder; ValueError: the run in it is unfinished or
+                damaged, or its documents are no longer there.
+        """
+        path = Path(os.fspath(folder))
+        opened = cls._exported if (path / SETTINGS).is_file() else cls._finished
+        retriever = opened(path, trust)
+        if tokenizer is not None:
+            own = load_tokenizer(tokenizer) if isinstance(tokenizer, str | Path) else tokenizer
+            retriever.reader.tokenizer = own
+        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        retriever.system.to(device=device, dtype=dtype)
+        retriever.seed = seed
+        return retriever
+
+    @classmethod
+    def _exported(cls, path: Path, trust: bool) -> "Retriever":
+        reader = TextReader(load_tokenizer(path), **read_texts(path))
+        return cls(load_exported(path, trust), reader)
+
+    @classmethod
+    def _finished(cls, path: Path, trust: bool) -> "Retriever":
+        run = FinishedRun.read("run", path, trust)
+        system, data = restore_run(path, trust=trust)
+        run.open_index(system, data.documents, temporary_folder("index"))
+        reader = TextReader(data.tokenizer, data.text_fields, data.cleaning)
+        return cls(system, reader, data.documents, run.provenance["system"], data)
+
+    @property
+    def paradigm(self) -> str:
+        return self.system.paradigm
+
+    @property
+    def tokenizer(self) -> Any:
+        return self.reader.tokenizer
+
+    @property
+    def documents(self) -> Table | None:
+        """The indexed documents: `id`, `title`, `text`, `tokens`; None without any."""
+        found = self._given.documents
+        return None if found is None else found.table
+
+    def read(self, name: str) -> tuple[str, str]:
+        """Title and text of an indexed document, by its id."""
+        return self._given.indexed.read(name)
+
+    def __repr__(self) -> str:
+        count = len(self._given.documents or ())
+        return f"Retriever of {self.label}, {count:,} documents"
+
+    # Search -----------------------------------------------------------------------------------
+
+    @_locked
+    def search(
+        self, query: str | Sequence[str], k: int = 10, among: Iterable[str] | None = None
+    ) -> Hits | list[Hits]:
+        """The k best documents of a query, and what each of its parts gave to their scores.
+
+        Args:
+            query: a text, or several (then a list is returned).
+            among: ids of the documents that can be found; None = all.
+
+        Raises:
+            ValueError: an empty query, k below 1, an unknown id, or no documents are indexed.
+        """
+        texts = [query] if isinstance(query, str) else list(query)
+        if k < 1:
+            raise ValueError(f"k={k}: must be ≥ 1")
+        if among is not None:
+            among = [self._given.indexed.known(name) for name in among]
+        with quiet():
+            found, shares = self.system.retrieve_with_shares(self._given.queries(texts), k, among)
+        every = []
+        for number, text in enumerate(texts):
+            scores = found.scores(str(number))
+            rows = enumerate(scores.items(), start=1)
+            own = shares[str(number)]
+            hits = tuple(self._hit(text, rank, *row, own[row[0]]) for rank, row in rows)
+            every.append(Hits(text, hits))
+        return every[0] if isinstance(query, str) else every
+
+    def _hit(self, query: str, rank: int, name: str, score: float, shares: list[Share]) -> Hit:
+        title, text = self._given.indexed.read(name)
+        parts = tuple(TextShare(self.text_of(s.tokens), s.value) for s in shares)
+        return Hit(rank, name, title, find_snippet(query, text), score, parts)
+
+    def text_of(self, tokens: tuple[int, ...] | str) -> str:
+        """A share's tokens as they are written: one as the tokeniser has it, several as a text."""
+        if isinstance(tokens, str):
+            return tokens
+        if len(tokens) == 1 or max(tokens) >= len(self.tokenizer):
+            return " ".join(token_strings(self.tokenizer, tokens))
+        return self.tokenizer.decode(list(tokens)).strip()
+
+    # Given pairs ------------------------------------------------------------------------------
+
+    @_locked
+    def align(self, query: str, document: Document, layer: int = -1) -> AlignedPair:
+        """S and A of a query and a document (Eq. 1), with their tokens.
+
+        Args:
+            document: the id of an indexed document, else a text, or a row with title and text.
+            layer: of a generative system's decoder.
+
+        Raises:
+            ValueError: an empty query, or a document that has no identifier.
+            NotImplementedError: the system's relevance is no sum over token pairs.
+        """
+        batch = self._given.pairs([query], [document])
+        generative = isinstance(self.system, GenerativeSystem)
+        pair = self.system.align(batch, layer) if generative else self.system.align(batch)
+        names = ("similarity", "alignment", "normaliser", "relevance", "score")
+        tensors = {name: getattr(pair, name).float().cpu() for name in names}
+        rows, columns = pair.document_mask[0].cpu(), pair.query_mask[0].cpu()
+        for name in ("similarity", "alignment"):
+            tensors[name] = tensors[name][:, :, rows][..., columns]
+        ids = pair.document_ids.cpu()[:, rows], pair.query_ids.cpu()[:, columns]
+        return AlignedPair(
+            **tensors,
+            document_ids=ids[0],
+            document_mask=torch.ones_like(ids[0], dtype=torch.bool),
+            query_ids=ids[1],
+            query_mask=torch.ones_like(ids[1], dtype=torch.bool),
+            query_tokens=token_strings(self.tokenizer, ids[1][0].tolist()),
+            document_tokens=token_strings(self.tokenizer, ids[0][0].tolist()),
+            title=f"{self.label}: {query}"[:100],
+        )
+
+    @_locked
+    def shares(self, query: str, document: Document) -> list[TextShare]:
+        """What the pair's score is made of; see `align` for the arguments, `System.shares`."""
+        found = self.system.shares(self._given.pairs([query], [document]))[0]
+        return [TextShare(self.text_of(share.tokens), share.value) for share in found]
+
+    @_locked
+    def score(self, queries: str | Sequence[str], documents: Documents) -> Scores:
+        """What the system reranks by, of every query with every document.
+
+        Args:
+            documents: ids of indexed documents, or texts, or rows with title and text.
+        """
+        queries = [queries] if isinstance(queries, str) else list(queries)
+        rows = list_documents(documents)
+        pairs = [(q, d) for d in rows for q in queries]
+        found = []
+        for start in range(0, len(pairs), _SCORED):
+            asked, given = zip(*pairs[start : start + _SCORED], strict=True)
+            found.append(self.system.score(self._given.pairs(asked, given)).double().cpu())
+        values = torch.cat(found) if found else torch.empty(0)
+        names = [row if isinstance(row, str) else row.get("text", "") for row in rows]
+        return Scores(values.view(len(rows), len(queries)), names, queries)
+
+    # Vectors ----------------------------------------------------------------------------------
+
+    @_locked
+    def encode_queries(self, texts: str | Sequence[str]) -> list[EncodedText]:
+        """The token vectors Q of queries; of a generative system its encoder's states."""
+        texts = [texts] if isinstance(texts, str) else list(texts)
+        sides = self._given.padded(self._given.queries(texts)["tokens"], "query_length")
+        if isinstance(self.system, MultiVector):
+            return self._encoded(self.system.encode_queries(*sides))
+        if isinstance(self.system, GenerativeSystem):
+            return self._encoded(TokenVectors(self.system.encode(*sides), sides[1], sides[0]))
+        raise NotImplementedError(f"{self.label}: has no token vectors of queries")
+
+    @_locked
+    def encode_documents(self, documents: Documents) -> list[EncodedText]:
+        """The token vectors D of documents, of a multi-vector system."""
+        if not isinstance(self.system, MultiVector):
+            raise NotImplementedError(f"{self.label}: has no token vectors of documents")
+        tokens = [self._given.tokens(document) for document in list_documents(documents)]
+        return self._encoded(
+            self.system.encode_documents(*self._given.padded(tokens, "document_length"))
+        )
+
+    def _encoded(self, texts: TokenVectors) -> list[EncodedText]:
+        found = []
+        for number in range(len(texts)):
+            own = texts.to("cpu").float().unpad(number)
+            names = token_strings(self.tokenizer, own.ids.tolist())
+            found.append(EncodedText(names, own.vectors, own.salience))
+        return found
+
+    # Why --------------------------------------------------------------------------------------
+
+    @_locked
+    def explain(self, query: str, document: str) -> Explained:
+        """Why a search ranks an indexed document where it does.
+
+        Args:
+            document: its id.
+
+        Raises:
+            ValueError: an empty query, or an unknown id.
+        """
+        self._given.indexed.known(document)
+        every = self.search(query, DEPTH)
+        rank = next((hit.rank for hit in every if hit.id == document), None)
+        alone = every[rank - 1 : rank] if rank else self.search(query, 1, [document])
+        hit = alone[0] if alone else None
+        path = None
+        if isinstance(self.system, GenerativeSystem) and self.system.searcher is not None:
+            tokens = self._given.queries([query])["tokens"][0]
+            path = self.system.explain_search(tokens, self._given.indexed.rows[document])
+        found = Explained(
+            query=query,
+            id=document,
+            rank=rank,
+            score=hit.score if hit else None,
+            hit=hit,
+            best=every[0] if every else None,
+            alignment=self.align(query, document) if self._aligns(document) else None,
+            path=path,
+            reason="",
+        )
+        return replace(found, reason=describe_reason(found, DEPTH, self.text_of))
+
+    def _aligns(self, document: str) -> bool:
+        return self.system.alignable and self.system.covers(self._given.indexed.rows[document])
+
+    # The collection ---------------------------------------------------------------------------
+
+    @_locked
+    def index(self, documents: Documents) -> None:
+        """Indexes these documents in the place of all others."""
+        self._update(self.reader.documents(read_rows(documents)), self.system.index)
+
+    @_locked
+    def add(self, documents: Documents) -> None:
+        """Adds documents to the index; a multi-vector system encodes these alone.
+
+        Raises:
+            ValueError: an id is indexed already.
+        """
+        if self._given.documents is None:
+            return self.index(documents)
+        table = self.reader.documents(read_rows(documents, taken=len(self._given.documents)))
+        self._update(self._given.documents.with_rows(table), self.system.update_index)
+
+    @_locked
+    def remove(self, ids: str | Iterable[str]) -> None:
+        """Removes documents from the index.
+
+        Raises:
+            ValueError: an unknown id, or no document would be left.
+        """
+        table = self._given.indexed.without([ids] if isinstance(ids, str) else ids)
+        self._update(table, self.system.update_index)
+
+    def _update(self, table: Table, index: Callable[[Table], Any]) -> None:
+        if isinstance(self.tokenizer.backend_tokenizer.model, WordLevel):
+            self.reader.tokenizer = build_word_tokenizer(table["text"][:])
+            tokens = self.reader.tokenise(table["text"][:])
+            table = TextTable({**table[:], "tokens": tokens})
+        with torch.random.fork_rng():
+            torch.manual_seed(self.seed)
+            index(table)
+        self._given.documents = IndexedDocuments(table)
