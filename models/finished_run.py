@@ -115,6 +115,7 @@ class FinishedRun:
             return
         except (OSError, ValueError) as error:
             print(f"{self.path}: an index of its own is made: {make_printable(error)}")
+        directory.mkdir(parents=True, exist_ok=True)
         with reading(self.key):
             model.index(documents, directory / "made")
 
