@@ -182,18 +182,9 @@ def restore_run(run: Path, version: str | None = None, trust: bool = False) -> t
         found = f"made by gr-mvdr {version}, which {VERSION} cannot restore"
     with reading(f"run={run}: {found}"):
         _check_checkpoint(finished)
-        data = restore_data(finished)
+        with finished.trusting(finished.config):
+            data = build("data", _data_at_home(finished.config["data"], trust))
         return finished.load_model(data.documents, data.known_documents), data
-
-
-def restore_data(run: FinishedRun) -> Any:
-    """The data that a run was made with, its texts read again or from the user's caches.
-
-    Raises:
-        FileNotFoundError, ValueError: a file is missing or broken, or the folder names other code.
-    """
-    with run.trusting(run.config):
-        return build("data", _data_at_home(run.config["data"], run.trust))
 
 
 def _check_checkpoint(run: FinishedRun) -> None:

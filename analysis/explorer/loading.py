@@ -76,7 +76,7 @@ def load_known_queries(systems: Sequence[LoadedSystem], trust: bool = False) -> 
     """The test queries of the systems' runs; none, and a line why, where they cannot be read."""
     run = systems[0].run
     try:
-        _, data = restore_run(run.path, run.provenance.get("version", "0.1"), trust)
+        _, data = restore_run(run.path, trust=trust)
         return read_known_queries([system.run for system in systems], data)
     except (ValueError, OSError) as error:
         _say(f"no known queries: {describe_error(error)}")
