@@ -29,7 +29,8 @@ DEMO := $(RUN) train.py -m model=bm25,t5_colbert,t5_seal resume=true
 
 demo: $(INSTALLED) ## train, search and compare BM25, T5-ColBERT and T5-SEAL on generated text
 	$(DEMO) experiment=demo
-	@echo "Next: open outputs/demo/comparison.html, or the report.html of one of its runs;"
+	@echo "Next: .venv/bin/python -m analysis.explore runs=outputs/demo   ask these systems anything, and why;"
+	@echo "      open outputs/demo/comparison.html, or the report.html of one of its runs;"
 	@echo "      your own texts: .venv/bin/python train.py model=t5_colbert data=files data.path=FOLDER"
 	@echo "      every group and key: .venv/bin/python train.py --help; the same in full: make demo-full"
 

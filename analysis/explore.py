@@ -8,7 +8,6 @@ if __name__ == "__main__":  # before the other imports: errors of the command li
 
 from pathlib import Path
 
-import rich
 from omegaconf import DictConfig
 
 from analysis.explorer.server import open_port, serve
@@ -20,8 +19,6 @@ def main(config: DictConfig) -> None:
     named = [config.runs] if isinstance(config.runs, str) else list(config.runs)
     if not named:
         raise ValueError("runs=[]: must be folders of finished runs, such as runs=outputs/…")
-    # Searches run in threads that share the terminal: no bars, a line each run.
-    rich.get_console().is_interactive = False
     try:
         with open_port(config.port) as listening:  # before the models are loaded: seconds
             serve(open_session(list(map(Path, named)), config.trust), listening, config.open)

@@ -46,6 +46,41 @@ class Hit:
     shares: tuple[TextShare, ...] = field(repr=False)
 
 
+@dataclass(frozen=True)
+class NearToken:
+    """A document token that is near to a query token.
+
+    Attributes:
+        id, title: of the document. before, token, after: the token and the text around it.
+        similarity: the inner product of the two tokens' vectors.
+    """
+
+    id: str
+    title: str
+    before: str
+    token: str
+    after: str
+    similarity: float
+
+
+@dataclass(frozen=True)
+class NextToken:
+    """A token that a generative system may write after a prefix.
+
+    Attributes:
+        token: its id; text: as it is written; probability: given the query and the prefix.
+        allowed: whether a search could generate it.
+        n_documents: how many documents can still be reached after it; documents: ids of some.
+    """
+
+    token: int
+    text: str
+    probability: float
+    allowed: bool
+    n_documents: int
+    documents: tuple[str, ...]
+
+
 class Table:
     """A result that notebooks show as a table."""
 

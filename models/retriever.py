@@ -20,9 +20,11 @@ from tokenizers.models import WordLevel
 from gr_mvdr.files.writing import temporary_folder
 from gr_mvdr.progress import quiet
 from gr_mvdr.texts import TextReader, TextTable
+from gr_mvdr.token_index.index import TokenIndex
 from gr_mvdr.token_vectors import TokenVectors
 from gr_mvdr.tokenizers import build_word_tokenizer, load_tokenizer, token_strings
 from models.base import Share, System, Table
+from models.collection_tokens import find_continuations, find_nearest
 from models.export.folder import SETTINGS, load_exported, read_texts
 from models.finished_run import FinishedRun, restore_run
 from models.generative import GenerativeSystem
@@ -37,7 +39,17 @@ from models.given_texts import (
 )
 from models.multi_vector import MultiVector
 from models.reasons import describe_reason
-from models.results import AlignedPair, EncodedText, Explained, Hit, Hits, Scores, TextShare
+from models.results import (
+    AlignedPair,
+    EncodedText,
+    Explained,
+    Hit,
+    Hits,
+    NearToken,
+    NextToken,
+    Scores,
+    TextShare,
+)
 
 DEPTH = 100  # documents among which `explain` looks for a rank
 _SCORED = 64  # pairs scored at once
@@ -289,6 +301,23 @@ class Retriever:
             names = token_strings(self.tokenizer, own.ids.tolist())
             found.append(EncodedText(names, own.vectors, own.salience))
         return found
+
+    @_locked
+    def nearest_tokens(self, query: str, token: int, k: int = 20) -> list[NearToken]:
+        """The collection's tokens nearest to one of `align(…).query_tokens`, by its place there."""
+        index = getattr(self.system, "searcher", None)
+        if not isinstance(index, TokenIndex):
+            raise NotImplementedError(f"{self.label}: keeps no vectors of document tokens")
+        ((_, found),) = self.system.encoded_queries(self._given.queries([query]))
+        return find_nearest(index, found, token, k, self.tokenizer, lambda n: self.read(n)[0])
+
+    @_locked
+    def continuations(self, query: str, prefix: Sequence[int] = (), k: int = 20) -> list[NextToken]:
+        """What a generative system would write after a prefix (token ids), and where it leads."""
+        if not isinstance(self.system, GenerativeSystem):
+            raise NotImplementedError(f"{self.label}: generates nothing")
+        tokens = self._given.queries([query])["tokens"][0]
+        return find_continuations(self.system, tokens, list(prefix), k, self.text_of)
 
     # Why --------------------------------------------------------------------------------------
 

@@ -4,16 +4,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from analysis.comparison.comparison import Group, compare_runs
 from analysis.explorer.known_queries import KnownQueries, read_known_queries
 from analysis.run_folder import Run
 from gr_mvdr.files.reading import describe_error, make_printable
-from models.finished_run import restore_run
-
-if TYPE_CHECKING:
-    from models.retriever import Retriever
+from models.retriever import Retriever
 
 
 @dataclass(frozen=True)
@@ -26,7 +22,7 @@ class LoadedSystem:
 
     label: str
     run: Run
-    retriever: "Retriever"
+    retriever: Retriever
 
 
 def load_systems(paths: Sequence[Path], trust: bool = False) -> list[LoadedSystem]:
@@ -39,8 +35,6 @@ def load_systems(paths: Sequence[Path], trust: bool = False) -> list[LoadedSyste
         FileNotFoundError: a path does not exist.
         ValueError: no run is finished, runs are over different collections, or none can be loaded.
     """
-    from models.retriever import Retriever
-
     comparison = compare_runs(list(paths), mixed=True)
     if len(comparison.sections) > 1:
         names = "; ".join(section.setting for section in comparison.sections)
@@ -72,12 +66,11 @@ def _labelled(groups: Sequence[Group]) -> list[tuple[str, Run]]:
     ]
 
 
-def load_known_queries(systems: Sequence[LoadedSystem], trust: bool = False) -> KnownQueries:
+def load_known_queries(systems: Sequence[LoadedSystem]) -> KnownQueries:
     """The test queries of the systems' runs; none, and a line why, where they cannot be read."""
-    run = systems[0].run
     try:
-        _, data = restore_run(run.path, trust=trust)
-        return read_known_queries([system.run for system in systems], data)
+        runs = [system.run for system in systems]
+        return read_known_queries(runs, systems[0].retriever.data)
     except (ValueError, OSError) as error:
         _say(f"no known queries: {describe_error(error)}")
         return KnownQueries()

@@ -5,6 +5,7 @@ The signatures are the contract with the page: `/api/VERB` checks types by them 
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,13 +15,15 @@ from analysis.explorer.pictures import Picture, draw_alignment
 from analysis.explorer.views import (
     NotThere,
     describe_alignment,
+    describe_continuation,
     describe_explanation,
     describe_hit,
     describe_system,
 )
+from analysis.glossary import glossary
 from gr_mvdr.files.reading import describe_error, show
+from models.given_texts import find_snippet
 
-QUERY, TEXT = 50_000, 200_000  # characters that are read of a query, of a document
 HITS, TEXTS, LISTED = 1_000, 4, 10_000  # at most, in one request
 
 
@@ -34,7 +37,7 @@ def open_session(paths: Sequence[Path], trust: bool = False) -> "Session":
         FileNotFoundError, ValueError: as `load_systems`.
     """
     systems = load_systems(paths, trust)
-    return Session(systems, load_known_queries(systems, trust))
+    return Session(systems, load_known_queries(systems), glossary())
 
 
 class Session:
@@ -55,8 +58,8 @@ class Session:
         glossary: Mapping[str, str] | None = None,
     ):
         self.systems, self.known, self.glossary = list(systems), known, dict(glossary or {})
-        self.documents = systems[0].retriever.documents
-        self._rows = {name: row for row, name in enumerate(self.documents["id"][:])}
+        self._reader = systems[0].retriever  # all have the same documents
+        self._ids = frozenset(self._reader.documents["id"][:])
 
     # What there is --------------------------------------------------------------------------------
 
@@ -64,7 +67,7 @@ class Session:
         """The collection, the systems with what each of them can do, and the page's words."""
         return {
             "collection": self.systems[0].run.setting,
-            "documents": len(self._rows),
+            "documents": len(self._ids),
             "systems": [describe_system(n, system) for n, system in enumerate(self.systems)],
             "glossary": self.glossary,
         }
@@ -90,8 +93,8 @@ class Session:
 
     def document(self, id: str) -> dict[str, str]:
         """A document of the collection."""
-        row = self.documents[self._row(id)]
-        return {"id": id, "title": row.get("title") or "", "text": row["text"]}
+        title, text = self._reader.read(self._known(id))
+        return {"id": id, "title": title, "text": text}
 
     # Search ---------------------------------------------------------------------------------------
 
@@ -101,11 +104,10 @@ class Session:
         Args:
             among: ids of the documents that can be found; None = all.
         """
-        _check_query(query)
         _check_range("k", k, HITS)
         if among is not None:
             for name in _texts("among", among, LISTED):
-                self._row(name)
+                self._known(name)
         known = self.known.find(query)
         gold = known.gold if known else ()
         found = [self._search(n, query, k, among, gold) for n in range(len(self.systems))]
@@ -135,7 +137,9 @@ class Session:
         for system, places in zip(found, known.places, strict=True):
             here = [hit["rank"] for hit in system["hits"] if hit["id"] == name]
             ranks.append(here[0] if here else places.get(name))
-        return {**self.document(name), "ranks": ranks}
+        title, text = self._reader.read(name)
+        snippet = find_snippet(known.text, text)
+        return {"id": name, "title": title, "snippet": snippet, "ranks": ranks}
 
     # Of one pair ----------------------------------------------------------------------------------
 
@@ -148,9 +152,10 @@ class Session:
             document: {"id": …} of the collection, or {"text": …, "title": …}.
             layer: of a decoder; the last by default. head: None = all heads together.
         """
-        chosen = self._alignable(system)
-        aligned = self._align(chosen, query, document, layer)
-        return describe_alignment(chosen, aligned, layer, head)
+        chosen, given = self._alignable(system, layer), self._document(document)
+        aligned = chosen.retriever.align(query, given, layer)
+        shares = chosen.retriever.shares(query, given)
+        return describe_alignment(chosen, aligned, shares, layer, head)
 
     def compare(self, system: int, queries: list, documents: list) -> list[dict[str, Any]]:
         """`align` of several pairs: one query with each document, or one document with each."""
@@ -176,47 +181,36 @@ class Session:
         format: Literal["png", "pdf"] = "png",
     ) -> Picture:
         """The view of `align` as a file."""
-        chosen = self._alignable(system)
-        aligned = self._align(chosen, query, document, layer)
+        chosen, given = self._alignable(system, layer), self._document(document)
+        aligned = chosen.retriever.align(query, given, layer)
         return draw_alignment(chosen.label, aligned, head, layer_shown, format)
 
     def explain(self, system: int, query: str, document: str) -> dict[str, Any]:
         """Why a system found a document where it did, or did not find it."""
-        _check_query(query)
-        self._row(document)
+        self._known(document)
         known = self.known.find(query)
-        explained = self._system(system).retriever.explain(query, document)
-        return describe_explanation(explained, known.gold if known else ())
+        retriever = self._system(system).retriever
+        explained = retriever.explain(query, document)
+        return describe_explanation(retriever, explained, known.gold if known else ())
 
     # Of the whole collection ----------------------------------------------------------------------
 
     def nearest(self, system: int, query: str, token: int, k: int = 20) -> list[dict[str, Any]]:
         """The document tokens that are most similar to a query token, in their context."""
-        _check_query(query)
         _check_range("k", k, HITS)
         found = self._system(system, "multi_vector").retriever.nearest_tokens(query, token, k)
-        return [
-            {
-                "id": near.id,
-                "title": near.title,
-                "before": near.before,
-                "token": near.token,
-                "after": near.after,
-                "similarity": near.similarity,
-            }
-            for near in found
-        ]
+        return list(map(asdict, found))
 
     def continuations(
         self, system: int, query: str, prefix: list = (), k: int = 20
     ) -> list[dict[str, Any]]:
         """The most probable next tokens after a prefix of an identifier, and where they lead."""
-        _check_query(query)
         _check_range("k", k, HITS)
         if any(not isinstance(token, int) or isinstance(token, bool) for token in prefix):
             raise ValueError(f"prefix={show(list(prefix))}: must be a list, each a token's number")
         chosen = self._system(system, "generative")
-        return [vars(found) for found in chosen.retriever.continuations(query, list(prefix), k)]
+        found = chosen.retriever.continuations(query, list(prefix), k)
+        return [describe_continuation(chosen.retriever, one) for one in found]
 
     # What is asked for ----------------------------------------------------------------------------
 
@@ -229,15 +223,14 @@ class Session:
             raise ValueError(f"system={number}: must be {name}, {found.label} is {own}")
         return found
 
-    def _alignable(self, number: int) -> LoadedSystem:
+    def _alignable(self, number: int, layer: int) -> LoadedSystem:
         found = self._system(number)
-        if not found.retriever.system.alignable:
+        about = describe_system(number, found)
+        if not about["alignable"]:
             raise ValueError(f"system={number}: {found.label} aligns no tokens")
+        if not -1 <= layer < about["layers"]:
+            raise ValueError(f"layer={layer}: must be ≥ -1, the last, and < {about['layers']}")
         return found
-
-    def _align(self, system: LoadedSystem, query: str, document: dict, layer: int) -> Any:
-        _check_query(query)
-        return system.retriever.align(query, self._document(document), layer)
 
     def _document(self, document: Any) -> Any:
         """A document as a retriever takes it: an id of the collection, or a text."""
@@ -245,26 +238,19 @@ class Session:
         if not (keys == {"id"} or {"text"} <= keys <= {"text", "title"}):
             raise ValueError(f"document: must have id, or text and title, has {sorted(keys)}")
         for key, value in document.items():
-            if not isinstance(value, str) or len(value) > TEXT:
-                raise ValueError(f"document.{key}: must be text of ≤ {TEXT:,} characters")
+            if not isinstance(value, str):
+                raise ValueError(f"document.{key}={show(value)}: must be text")
         if "id" in keys:
-            self._row(document["id"])
+            self._known(document["id"])
             return document["id"]
         if not document["text"].strip():
             raise ValueError("document.text='': must have a word")
         return dict(document)
 
-    def _row(self, name: str) -> int:
-        if name not in self._rows:
+    def _known(self, name: str) -> str:
+        if name not in self._ids:
             raise NotThere(f"document={show(name)}: must be an id of the collection")
-        return self._rows[name]
-
-
-def _check_query(query: str) -> None:
-    if not query.strip():
-        raise ValueError("query='': must have a word")
-    if len(query) > QUERY:
-        raise ValueError(f"query={show(query)}: must be ≤ {QUERY:,} characters")
+        return name
 
 
 def _check_range(name: str, value: int, most: int) -> None:

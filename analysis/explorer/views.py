@@ -1,13 +1,13 @@
 """What the page is told of systems, hits, alignments and explanations, as JSON can hold it."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
+from math import exp, fsum
 from typing import Any
-
-from torch import Tensor
 
 from analysis.directed_alignment import OWN_DIRECTION
 from analysis.explorer.loading import LoadedSystem
-from gr_mvdr.relevance import divide
+from models.results import AlignedPair, Explained, Hit, NextToken, TextShare
+from models.retriever import Retriever
 
 # What the parts of a score belong to.
 PARTS = {
@@ -51,9 +51,9 @@ def describe_system(number: int, system: LoadedSystem) -> dict[str, Any]:
     }
 
 
-def describe_hit(hit: Any, gold: Collection[str]) -> dict[str, Any]:
+def describe_hit(hit: Hit, gold: Collection[str]) -> dict[str, Any]:
     """A hit; `rest` is what its shares leave of its score, but for rounding."""
-    rest = hit.score - sum(share.value for share in hit.shares)
+    rest = hit.score - fsum(share.value for share in hit.shares)
     return {
         "rank": hit.rank,
         "id": hit.id,
@@ -61,49 +61,47 @@ def describe_hit(hit: Any, gold: Collection[str]) -> dict[str, Any]:
         "snippet": hit.snippet,
         "score": hit.score,
         "gold": hit.id in gold,
-        "shares": list(map(_share, hit.shares)),
+        "shares": _shares(hit.shares),
         "rest": rest if abs(rest) > 1e-4 * max(1, abs(hit.score)) else 0.0,
     }
 
 
 def describe_alignment(
-    system: LoadedSystem, aligned: Any, layer: int, head: int | None
+    system: LoadedSystem,
+    aligned: AlignedPair,
+    shares: Sequence[TextShare],
+    layer: int,
+    head: int | None,
 ) -> dict[str, Any]:
     """S, A and S·A / Z of one pair, and what its score is made of.
 
     Args:
-        aligned: of `Retriever.align`. head: None = similarity and alignment as the mean of the
-            heads, the product as their sum.
+        shares: of its score. head: None = similarity and alignment as the mean of the heads, the
+            product as their sum.
 
     Raises:
         ValueError: there is no such head.
     """
-    similarity, alignment = aligned.similarity[0], aligned.alignment[0]  # (H, M, N)
-    heads = len(similarity)
-    if head is not None and not 0 <= head < heads:
-        raise ValueError(f"head={head}: must be ≥ 0 and < {heads}, or null")
-    product = divide(similarity * alignment, aligned.normaliser[0])
-    shown = product.sum(0) if head is None else product[head]
-    relevance, score = aligned.relevance.item(), aligned.score.item()
-    shares = list(map(_share, aligned.shares))
+    matrices = {what: aligned.matrix(what, head) for what in ("similarity", "alignment", "product")}
+    about = describe_system(0, system)
     return {
         "query_tokens": aligned.query_tokens,
         "document_tokens": aligned.document_tokens,
-        "similarity": _rows(similarity.mean(0) if head is None else similarity[head]),
-        "alignment": _rows(alignment.mean(0) if head is None else alignment[head]),
-        "product": _rows(shown),
-        "query_shares": shown.sum(0).tolist(),
-        "document_shares": shown.sum(1).tolist(),
+        **{what: matrix.tolist() for what, matrix in matrices.items()},
+        "query_shares": matrices["product"].sum(0).tolist(),
+        "document_shares": matrices["product"].sum(1).tolist(),
         "normaliser": aligned.normaliser.item(),
-        "relevance": relevance,
-        "score": score,
+        "relevance": aligned.relevance.item(),
+        "score": aligned.score.item(),
         "score_name": name_score(system),
-        "shares": shares,
-        "shares_sum": sum(share["value"] for share in shares),
-        **{key: describe_system(0, system)[key] for key in ("layers", "heads", "direction")},
+        "shares": _shares(shares),
+        "shares_sum": fsum(share.value for share in shares),
+        "layers": about["layers"],
+        "heads": aligned.alignment.shape[1],
+        "direction": about["direction"],
         "layer": layer,
         "head": head,
-        "note": _note(system, heads, head),
+        "note": _note(system, aligned.alignment.shape[1], head),
     }
 
 
@@ -128,16 +126,22 @@ def _note(system: LoadedSystem, heads: int, head: int | None) -> str:
     return " ".join(said)
 
 
-def _rows(matrix: Tensor) -> list[list[float]]:
-    return matrix.double().tolist()
+def _shares(shares: Iterable[TextShare]) -> list[dict[str, Any]]:
+    return [{"text": share.text, "value": share.value} for share in shares]
 
 
-def _share(share: Any) -> dict[str, Any]:
-    return {"text": share.text, "value": share.value}
+def describe_explanation(
+    retriever: Retriever, explained: Explained, gold: Collection[str]
+) -> dict[str, Any]:
+    """Why a system ranks a document where it does; of a generative one, its search step by step.
 
-
-def describe_explanation(explained: Any, gold: Collection[str]) -> dict[str, Any]:
-    """Why a system ranks a document where it does; of a generative one, its search step by step."""
+    Returns:
+        "steps": of each step of the beam search its `depth`, whether the document was `alive` after
+        it, the best hypothesis that leads to the document (`gold_token`, `gold_rank`,
+        `gold_probability`), and what the beam `kept`. "lost": the step that lost the document,
+        "replaced_by": the last place of the beam there. "generated": what the search ended with.
+        Probabilities are those of whole hypotheses, by which a beam chooses.
+    """
     found = {
         "rank": explained.rank,
         "score": explained.score,
@@ -145,6 +149,59 @@ def describe_explanation(explained: Any, gold: Collection[str]) -> dict[str, Any
         "hit": describe_hit(explained.hit, gold) if explained.hit else None,
         "reason": explained.reason,
     }
-    if getattr(explained, "steps", None) is None:
+    if (path := explained.path) is None:
         return found
-    return found
+
+    def tell(hypothesis: Any) -> dict[str, Any] | None:
+        if hypothesis is None:
+            return None
+        text = retriever.text_of(hypothesis.tokens)
+        return {"text": text, "probability": exp(hypothesis.log_prob)}
+
+    steps = [
+        {
+            "depth": depth,
+            "alive": step.alive,
+            "gold_rank": step.rank,
+            "gold_token": tell(step.best)["text"] if step.best else None,
+            "gold_probability": tell(step.best)["probability"] if step.best else None,
+            "kept": [tell(hypothesis) for hypothesis in step.kept],
+        }
+        for depth, step in enumerate(path.steps, start=1)
+    ]
+    lost = path.lost_step
+    generated = [_describe_generated(retriever, one) for one in path.generated]
+    replaced = tell(lost.limit or lost.kept[0]) if lost and (lost.limit or lost.kept) else None
+    return {
+        **found,
+        "steps": steps,
+        "lost": path.lost,
+        "replaced_by": replaced,
+        "generated": generated,
+    }
+
+
+def _describe_generated(retriever: Retriever, one: Any) -> dict[str, Any]:
+    names = [retriever.system.document_ids[number] for number in one.documents]
+    return {
+        "text": retriever.text_of(one.tokens),
+        "log_probability": one.log_prob,
+        "documents": _titles(retriever, names),
+        "count": one.n_documents,
+    }
+
+
+def describe_continuation(retriever: Retriever, found: NextToken) -> dict[str, Any]:
+    """A token that may come next, and some of the documents that it leads to."""
+    return {
+        "token": found.token,
+        "text": found.text,
+        "probability": found.probability,
+        "documents": found.n_documents,
+        "allowed": found.allowed,
+        "examples": _titles(retriever, found.documents),
+    }
+
+
+def _titles(retriever: Retriever, names: Iterable[str]) -> list[dict[str, str]]:
+    return [{"id": name, "title": retriever.read(name)[0]} for name in names]

@@ -1,0 +1,70 @@
+"""Tokens of a whole collection: those nearest to a query token, and what may be generated next."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gr_mvdr.token_index.index import TokenIndex
+from gr_mvdr.token_vectors import TokenVectors
+from gr_mvdr.tokenizers import token_strings
+from models.generative import GenerativeSystem
+from models.results import NearToken, NextToken
+
+_CONTEXT = 8  # tokens on either side
+
+
+def find_nearest(
+    index: TokenIndex,
+    query: TokenVectors,
+    token: int,
+    k: int,
+    tokenizer: Any,
+    title_of: Callable[[str], str],
+) -> list[NearToken]:
+    """The k tokens nearest to a query token, most similar first; all tokens are looked at.
+
+    Args:
+        query: (N, …) of one query; token: its place in it; k: fewer where the index has fewer.
+        title_of: a document's title, by its id.
+
+    Raises:
+        ValueError: the query has no such token, or k is below 1.
+    """
+    if not 0 <= token < len(query):
+        raise ValueError(f"token={token}: must be ≥ 0 and < {len(query)}, the query's tokens")
+    if k < 1:
+        raise ValueError(f"k={k}: must be ≥ 1")
+    store, tokens = index.store, index.neighbours
+    vector = (query.vectors if query.keys is None else query.keys)[token]
+    similarities, rows = tokens.search(vector[None], min(k, len(tokens.rows)), None)
+    owners, found = store.owners(rows[0]).tolist(), []
+    for row, owner, value in zip(rows[0].tolist(), owners, similarities[0].tolist(), strict=True):
+        first, end = store.offsets[owner : owner + 2].tolist()
+        start, name = max(first, row - _CONTEXT), store.document_ids[owner]
+        ids = store.ids(slice(start, min(end, row + _CONTEXT + 1))).tolist()
+        place = row - start
+        before, after = (tokenizer.decode(p).strip() for p in (ids[:place], ids[place + 1 :]))
+        (token,) = token_strings(tokenizer, [ids[place]])
+        found.append(NearToken(name, title_of(name), before, token, after, value))
+    return found
+
+
+def find_continuations(
+    system: GenerativeSystem,
+    query: Sequence[int],
+    prefix: Sequence[int],
+    k: int,
+    text_of: Callable[[tuple[int, ...]], str],
+) -> list[NextToken]:
+    """What a system would write after a prefix; see `GenerativeSystem.continuations`."""
+    names = system.document_ids
+    return [
+        NextToken(
+            token=found.token,
+            text=text_of((found.token,)),
+            probability=found.probability,
+            allowed=found.allowed,
+            n_documents=found.n_documents,
+            documents=tuple(names[number] for number in found.documents),
+        )
+        for found in system.continuations(query, prefix, k)
+    ]

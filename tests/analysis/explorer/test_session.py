@@ -1,0 +1,199 @@
+"""What the page is told equals what the retrievers say, and sums to what it says it sums to."""
+
+from collections import Counter
+from itertools import product
+
+import pytest
+
+from tests.analysis.explorer.tiny import DOCUMENTS, QUERIES
+
+SYSTEMS = range(4)
+
+
+def post(browser, verb, **asked):
+    found = browser.post(f"/api/{verb}", json=asked)
+    assert found.status_code == 200, found.text
+    return found.json()
+
+
+def close(value):
+    """As far as six digits tell."""
+    return pytest.approx(value, rel=1e-5, abs=1e-5)
+
+
+def test_the_page_is_told_what_each_system_can_do(browser):
+    found = browser.get("/api/about").json()
+    assert (found["collection"], found["documents"]) == ("fruits (test)", 4)
+    expected = [
+        ("BM25", "lexical", 1, 1, "query_to_document", False, "word"),
+        ("ColBERT", "multi vector", 1, 1, "query_to_document", False, "query token"),
+        ("SEAL", "generative", 2, 2, "document_to_query", True, "n-gram"),
+        ("DSI", "generative", 2, 2, "document_to_query", True, "docid token"),
+    ]
+    keys = ("label", "paradigm", "heads", "layers", "direction", "generative", "shares_of")
+    assert [tuple(system[key] for key in keys) for system in found["systems"]] == expected
+    assert all(system["alignable"] for system in found["systems"])
+
+
+@pytest.mark.parametrize("query", QUERIES)
+@pytest.mark.parametrize("among", [None, ["b", "c"]])
+def test_a_search_over_http_is_the_retrievers(browser, session, query, among):
+    found = post(browser, "search", query=query, k=3, among=among)
+    for system, told in zip(session.systems, found["systems"], strict=True):
+        hits = system.retriever.search(query, 3, among)
+        assert told["error"] is None and len(told["hits"]) == len(hits)
+        assert hits or system.label == "SEAL"  # which finds what its beam generates
+        for hit, shown in zip(hits, told["hits"], strict=True):
+            assert (hit.rank, hit.id, hit.title, hit.snippet) == tuple(
+                shown[key] for key in ("rank", "id", "title", "snippet")
+            )
+            assert shown["score"] == close(hit.score)
+            shares = sum(share["value"] for share in shown["shares"])
+            assert shares + shown["rest"] == pytest.approx(hit.score, rel=1e-4, abs=1e-4)
+            assert shown["rest"] == 0  # all shares are shown
+            assert among is None or shown["id"] in among
+
+
+def test_a_known_query_has_its_relevant_documents_with_their_ranks(browser):
+    found = post(browser, "search", query="  apple  PIE ", k=2)
+    assert found["query_id"] == "q1"
+    assert [gold["id"] for gold in found["gold"]] == ["a", "c"]
+    for number, system in enumerate(found["systems"]):
+        for hit in system["hits"]:
+            assert hit["gold"] == (hit["id"] in ("a", "c"))
+        for gold in found["gold"]:
+            shown = [hit["rank"] for hit in system["hits"] if hit["id"] == gold["id"]]
+            # Below the documents that were asked for, the run's own ranking knows the place.
+            deeper = {"a": 1, "c": 7}.get(gold["id"]) if number == 0 else None
+            assert gold["ranks"][number] == (shown[0] if shown else deeper)
+    assert post(browser, "search", query="apple pear")["query_id"] is None
+
+
+def test_a_system_that_cannot_search_leaves_the_others_alone(browser, session, monkeypatch):
+    def search(*_):
+        raise ValueError("two\nlines")
+
+    monkeypatch.setattr(session.systems[1].retriever, "search", search)
+    found = post(browser, "search", query="apple")["systems"]
+    assert found[1]["error"] == "two lines" and found[1]["hits"] == []
+    assert found[0]["error"] is None and found[0]["hits"]
+
+
+def test_known_queries_are_ordered_and_filtered(browser):
+    def ids(**asked):
+        return [query["id"] for query in browser.get("/api/queries", params=asked).json()]
+
+    assert ids() == ["q1", "q0", "q2"]
+    assert ids(order="name") == ["q0", "q1", "q2"]
+    assert ids(text="PIE app") == ["q1"] and ids(text="q2") == ["q2"] and ids(text="fig") == []
+    assert ids(limit=1) == ["q1"]
+    first = browser.get("/api/queries").json()[0]
+    assert first["ranks"] == [1, None, None, None] and first["disagreement"] == 1
+    assert first["gold"] == ["a", "c"]
+
+
+def test_a_document_is_shown_as_it_was_written(browser):
+    found = browser.get("/api/document", params={"id": "a"}).json()
+    assert found == DOCUMENTS[0]
+
+
+@pytest.mark.parametrize(("number", "head"), [*product(SYSTEMS, (None, 0))])
+def test_the_product_sums_to_the_relevance_and_shares_to_the_score(browser, number, head):
+    asked = dict(system=number, query=QUERIES[0], document={"id": "a"}, head=head)
+    found = post(browser, "align", **asked)
+    columns = [sum(column) for column in zip(*found["product"], strict=True)]
+    rows = [sum(row) for row in found["product"]]
+    assert found["query_shares"] == close(columns) and found["document_shares"] == close(rows)
+    for key in ("similarity", "alignment", "product"):
+        assert len(found[key]) == len(found["document_tokens"])
+        assert {len(row) for row in found[key]} == {len(found["query_tokens"])}
+    if head is None:
+        assert sum(rows) == pytest.approx(found["relevance"], rel=1e-4, abs=1e-4)
+    assert sum(s["value"] for s in found["shares"]) == pytest.approx(found["score"], abs=1e-4)
+    assert found["shares_sum"] == pytest.approx(found["score"], abs=1e-4)
+    generative = number >= 2
+    assert ("§8" in found["note"]) == generative
+    assert generative or found["relevance"] == close(found["score"])
+
+
+def test_the_heads_parts_sum_to_the_relevance_of_the_layer(browser):
+    asked = dict(system=2, query=QUERIES[0], document={"id": "b"}, layer=0)
+    whole = post(browser, "align", **asked)
+    parts = [post(browser, "align", **asked, head=head) for head in range(whole["heads"])]
+    total = sum(sum(part["query_shares"]) for part in parts)
+    assert total == pytest.approx(whole["relevance"], rel=1e-4)
+    assert whole["relevance"] != post(browser, "align", **{**asked, "layer": -1})["relevance"]
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_an_edited_document_is_scored_as_it_reads(browser, number):
+    """The collection's own text, given as a text, is the document itself."""
+    asked = dict(system=number, query=QUERIES[1])
+    own = post(browser, "align", **asked, document={"id": "b"})
+    given = {key: DOCUMENTS[1][key] for key in ("title", "text")}
+    same = post(browser, "align", **asked, document=given)
+    assert same == own
+    other = post(browser, "align", **asked, document={"title": "Pear", "text": "no apple"})
+    assert other["score"] != own["score"]
+
+
+def test_two_texts_are_compared_side_by_side(browser):
+    asked = dict(system=1, queries=[QUERIES[0]], documents=[{"id": "a"}, {"text": "a pear"}])
+    found = post(browser, "compare", **asked)
+    alone = [
+        post(browser, "align", system=1, query=QUERIES[0], document=document)
+        for document in asked["documents"]
+    ]
+    assert found == alone
+    both = post(browser, "compare", system=1, queries=QUERIES[:2], documents=[{"id": "a"}])
+    assert [pair["score"] for pair in both] == [
+        post(browser, "align", system=1, query=query, document={"id": "a"})["score"]
+        for query in QUERIES[:2]
+    ]
+
+
+@pytest.mark.parametrize("kind", ["png", "pdf"])
+def test_a_view_is_saved_as_a_file_with_a_harmless_name(browser, session, kind, monkeypatch):
+    hostile = '../"\r\nSet-Cookie: x/ ÄSEAL'
+    monkeypatch.setitem(session.systems[2].__dict__, "label", hostile)
+    asked = dict(system=2, query="apple $pie$", document={"id": "a"}, layer_shown="product")
+    found = browser.post("/api/figure", json={**asked, "format": kind})
+    assert found.status_code == 200
+    start = {"png": b"\x89PNG", "pdf": b"%PDF"}[kind]
+    assert found.content.startswith(start)
+    name = found.headers["content-disposition"]
+    assert name == f'attachment; filename="set-cookie-x-seal-product.{kind}"'
+    assert "set-cookie" not in found.headers
+
+
+def test_a_query_of_five_thousand_words_is_a_line(browser):
+    found = browser.post("/api/align", json=dict(system=1, query="a " * 5000, document={"id": "a"}))
+    assert found.status_code == 400 and "5,000 words" in found.json()["error"]
+    told = post(browser, "search", query="a " * 5000)["systems"]
+    assert all("5,000 words" in system["error"] for system in told)
+
+
+def test_the_nearest_tokens_are_those_of_all_similarities(browser, session):
+    """The first of them is the largest similarity of any alignment; they come in order."""
+    query, retriever = QUERIES[0], session.systems[1].retriever
+    every = [
+        (similarity, row["id"], pair.document_tokens[place])
+        for row in DOCUMENTS
+        for pair in [retriever.align(query, row["id"])]
+        for place, similarity in enumerate(pair.matrix("similarity")[:, 1].tolist())
+    ]
+    every.sort(key=lambda found: -found[0])
+    found = post(browser, "nearest", system=1, query=query, token=1, k=len(every) + 5)
+    assert [near["similarity"] for near in found] == close([value for value, *_ in every])
+    told = Counter((near["id"], near["token"]) for near in found)
+    assert told == Counter((name, token) for _, name, token in every)
+    pie = next(near for near in found if near["token"] == "pie")
+    assert (pie["id"], pie["title"], pie["before"][-8:]) == ("a", "Apple", "an apple")
+    assert pie["after"].startswith("with")
+
+
+def test_a_query_token_that_is_not_there_is_a_line(browser):
+    asked = dict(system=1, query="apple pie", token=3)
+    found = browser.post("/api/nearest", json=asked)
+    assert found.status_code == 400
+    assert found.json()["error"] == "token=3: must be ≥ 0 and < 3, the query's tokens"
