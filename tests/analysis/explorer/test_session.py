@@ -197,3 +197,69 @@ def test_a_query_token_that_is_not_there_is_a_line(browser):
     found = browser.post("/api/nearest", json=asked)
     assert found.status_code == 400
     assert found.json()["error"] == "token=3: must be ≥ 0 and < 3, the query's tokens"
+
+
+@pytest.mark.parametrize("number", SYSTEMS)
+@pytest.mark.parametrize("document", ["a", "d"])
+def test_an_explanation_says_rank_score_and_best(browser, session, number, document):
+    asked = dict(system=number, query=QUERIES[0], document=document)
+    found, own = post(browser, "explain", **asked), session.systems[number].retriever
+    hits = own.search(QUERIES[0], 100)
+    ranks = {hit.id: hit.rank for hit in hits}
+    assert found["rank"] == ranks.get(document)
+    assert found["best"]["id"] == hits[0].id and found["reason"].startswith(document)
+    if found["rank"]:
+        assert found["score"] == close(hits[found["rank"] - 1].score) == found["hit"]["score"]
+    assert ("steps" in found) == (number >= 2)
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_a_beam_search_is_told_step_by_step(browser, session, number):
+    retriever, lost = session.systems[number].retriever, 0
+    for document in "abcd":
+        found = post(browser, "explain", system=number, query=QUERIES[2], document=document)
+        steps = found["steps"]
+        assert [step["depth"] for step in steps] == [*range(1, len(steps) + 1)]
+        for step in steps:
+            kept = [hypothesis["probability"] for hypothesis in step["kept"]]
+            assert kept == sorted(kept, reverse=True) and all(0 <= p <= 1 for p in kept)
+            assert (step["gold_rank"] is None) == (step["gold_token"] is None)
+        if found["lost"]:
+            lost += 1
+            step = steps[found["lost"] - 1]
+            assert not step["alive"] and all(
+                before["alive"] for before in steps[: step["depth"] - 1]
+            )
+            if step["gold_probability"] is not None:
+                assert found["replaced_by"]["probability"] >= step["gold_probability"]
+        else:
+            assert found["replaced_by"] is None and all(step["alive"] for step in steps)
+        for one in found["generated"]:
+            assert one["log_probability"] <= 0 and one["count"] >= len(one["documents"])
+            for named in one["documents"]:
+                assert named == {"id": named["id"], "title": retriever.read(named["id"])[0]}
+    assert number == 3 or lost  # the beam of three is too small for all
+
+
+def test_continuations_lead_from_token_to_token_to_a_document(browser, session):
+    system = session.systems[3].retriever.system
+    prefix, walked = [], None
+    while found := post(browser, "continuations", system=3, query="pear", prefix=prefix, k=9):
+        probabilities = [one["probability"] for one in found]
+        assert probabilities == sorted(probabilities, reverse=True)
+        walked = next(one for one in found if one["allowed"])
+        assert walked["documents"] >= len(walked["examples"]) >= 1
+        assert all(not one["examples"] for one in found if not one["allowed"])
+        prefix = [*prefix, walked["token"]]
+    number = system.document_ids.index(walked["examples"][0]["id"])
+    assert tuple(prefix) in system.gold_prefixes(number)
+
+
+def test_a_prefix_that_no_search_generates_is_a_line(browser):
+    asked = dict(system=2, query="pear")
+    for prefix in ([59, 58], [10**30], [-1]):
+        found = browser.post("/api/continuations", json={**asked, "prefix": prefix})
+        assert found.status_code == 400, prefix
+        assert found.json()["error"].startswith("prefix=")
+    found = browser.post("/api/continuations", json={**asked, "prefix": ["a"]})
+    assert found.json()["error"] == "prefix=[a]: must be a list, each a token's number"
