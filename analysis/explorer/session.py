@@ -25,6 +25,7 @@ from gr_mvdr.files.reading import describe_error, show
 from models.given_texts import find_snippet
 
 HITS, TEXTS, LISTED = 1_000, 4, 10_000  # at most, in one request
+TOKENS = 2**31  # more than any vocabulary
 
 
 def open_session(paths: Sequence[Path], trust: bool = False) -> "Session":
@@ -206,8 +207,9 @@ class Session:
     ) -> list[dict[str, Any]]:
         """The most probable next tokens after a prefix of an identifier, and where they lead."""
         _check_range("k", k, HITS)
-        if any(not isinstance(token, int) or isinstance(token, bool) for token in prefix):
-            raise ValueError(f"prefix={show(list(prefix))}: must be a list, each a token's number")
+        for token in prefix:
+            if type(token) is not int or not 0 <= token < TOKENS:
+                raise ValueError(f"prefix={show(list(prefix))}: must be a list of token numbers")
         chosen = self._system(system, "generative")
         found = chosen.retriever.continuations(query, list(prefix), k)
         return [describe_continuation(chosen.retriever, one) for one in found]

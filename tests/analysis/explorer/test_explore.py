@@ -88,7 +88,7 @@ def test_bad_starts_are_one_line_each(runs, finished_run, tmp_path, capsys):
         "error: runs=[]: must be folders of finished runs, such as runs=outputs/…"
     )
     assert "no such folder" in ending(capsys, f"runs={tmp_path / 'nowhere'}")
-    assert "no finished run" in ending(capsys, f"runs={tmp_path}")
+    assert "holds no run" in ending(capsys, f"runs={tmp_path}")
     unfinished = tmp_path / "unfinished"
     shutil.copytree(runs / "bm25", unfinished)
     (unfinished / "metrics.json").unlink()

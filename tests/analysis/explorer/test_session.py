@@ -262,4 +262,4 @@ def test_a_prefix_that_no_search_generates_is_a_line(browser):
         assert found.status_code == 400, prefix
         assert found.json()["error"].startswith("prefix=")
     found = browser.post("/api/continuations", json={**asked, "prefix": ["a"]})
-    assert found.json()["error"] == "prefix=[a]: must be a list, each a token's number"
+    assert found.json()["error"] == "prefix=[a]: must be a list of token numbers"
