@@ -186,8 +186,9 @@ class _Bar(_Nothing):
         )
         self.bars = Bars(*columns, console=console, speed_estimate_period=600)
         self.bars.start()
-        start = dict(total=progress.total, completed=progress.done)
-        self.task = self.bars.add_task(progress.description, note="", **start)
+        self.task = self.bars.add_task(
+            progress.description, total=progress.total, completed=progress.done, note=""
+        )
 
     def show(self, progress: Progress) -> float:
         self.bars.update(self.task, completed=progress.done, note=progress.note)
