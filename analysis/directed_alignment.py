@@ -5,6 +5,7 @@ spreads each document token over the query. To compare them both are read in bot
 weights that sum to one over the other side.
 """
 
+import torch
 from torch import Tensor
 
 from gr_mvdr.alignment import Softmax, other_side, pair_mask
@@ -59,7 +60,10 @@ def directed_alignment(pairs: PairAlignment, paradigm: str, direction: str) -> T
         return Softmax(direction)(pairs.similarity.float() * lexical, *masks).mean(1)
     real = pair_mask(pairs.document_mask, pairs.query_mask)
     attention = pairs.alignment.float().mean(1).masked_fill(~real, 0)
-    return attention if direction == "document_to_query" else normalised(attention, direction)
+    # A query generator's sums to one over the document's tokens instead.
+    sums = attention.sum(-1)[pairs.document_mask]
+    is_own = direction == "document_to_query" and torch.allclose(sums, sums.new_ones(()), atol=0.01)
+    return attention if is_own else normalised(attention, direction)
 
 
 def aligning_side(pairs: PairAlignment, direction: str) -> tuple[Tensor, Tensor]:

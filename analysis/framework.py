@@ -252,7 +252,7 @@ class QueryPaths(Analysis):
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:
-        return subject.model.paradigm == "generative"
+        return getattr(subject.model, "generates", None) == "document"
 
     def __init__(self, subject: Subject, pairs: int):
         self.model, self.data, self.pairs = subject.model, subject.data, pairs

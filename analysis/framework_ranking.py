@@ -79,7 +79,7 @@ class FrameworkRanking(Analysis):
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:
-        return subject.model.paradigm == "generative"
+        return getattr(subject.model, "generates", None) == "document"
 
     def __init__(self, subject: Subject, queries: int):
         self.model, self.data = subject.model, subject.data

@@ -167,7 +167,9 @@ class Kernel(Analysis):
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:
-        return subject.model.paradigm in ("multi_vector", "generative")
+        # A query generator's softmax is not over the query's tokens.
+        generates = getattr(subject.model, "generates", None)
+        return subject.model.paradigm == "multi_vector" or generates == "document"
 
     def __init__(
         self,

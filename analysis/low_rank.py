@@ -162,6 +162,7 @@ class LowRank(Analysis):
         store = subject.store
         self.description = store.description
         self.generative = store.description.paradigm == "generative"
+        self.bounded = bool(store.path_names)  # a softmax over the query's tokens, with its norms
         self.sample = HeadSample(len(store), store.layers * store.heads)
         self.parts: dict[str, list[dict[str, Tensor]]] = {OWN: [], PAIRWISE: []}  # (n, L, H)
         self.spectra: dict[str, Tensor] = {}  # (L, K) sums over pairs and heads
@@ -178,7 +179,7 @@ class LowRank(Analysis):
         for name, each in alignments.items():
             found, spectra = zip(*(self._measured(*one) for one in each), strict=True)
             measures = {key: torch.stack([one[key] for one in found], 1) for key in found[0]}
-            if self.generative:
+            if self.bounded:
                 measures |= self._bounds(measures, batch, rows)
             self.parts[name].append(measures)  # in float32 a bound could be infinite
             self.spectra[name] = _added(self.spectra.get(name), torch.stack(spectra))
@@ -194,7 +195,7 @@ class LowRank(Analysis):
         found["relative_error"] = found["equal_rows"] / found["frobenius"]
         found["relative_error_rank_one"] = found["best_rank_one"] / found["frobenius"]
         found["effective_rank"] = found["effective_rank"].where(found["frobenius"] > 0, torch.nan)
-        if self.generative:
+        if self.bounded:
             terms = lemma_terms(matrices, *masks, SMALLEST[self.description.precision])
             found |= {"residual_lemma": terms.residual, "logits_norm": terms.logits_norm}
             found |= {"gamma_squared": terms.gamma_squared, "bound_entries": terms.bound}
@@ -266,7 +267,7 @@ class LowRank(Analysis):
         entry = GalleryEntry("low_rank", "Distance from rank one (the paper's Figure 4b)", RANKS)
         axis = "decoder layer" if self.generative else ""
         figures = [(rank_figure(errors, shown, axis, title), entry)]
-        if self.generative:
+        if self.bounded:
             entry = GalleryEntry("low_rank_bound", "Lemma 5.1 (the paper's Figure 4a)", NORMS)
             figures.insert(0, (norm_figure(rows, title), entry))
         return figures

@@ -197,6 +197,8 @@ class ConstrainedSearch(GenerativeSystem):
     def explain_search(self, query: Sequence[int], document: int) -> SearchPath:
         """The search for a query, step by step, seen from a document: where was it lost, to what?
 
+        T5-SEAL counts the keys of all steps: a document that is lost may be found all the same.
+
         Args:
             query: token ids; document: the document's number.
 

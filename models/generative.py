@@ -7,7 +7,7 @@ in a constrained search (`models.constrained_search`), or the query from the doc
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -48,6 +48,8 @@ class GenerativeSystem(System):
     """
 
     paradigm = "generative"
+    # Whose tokens it generates: the decoder's paths, and the rows of A that sum to one, are theirs.
+    generates: ClassVar[Literal["document", "query"]] = "document"
     # What a search may generate, set by `index`; None of a system that does not search so.
     searcher: Constraint | None = None
     # Tokens of a generated sequence at most.

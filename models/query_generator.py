@@ -35,6 +35,8 @@ _BATCH = 32
 class QueryGenerator(GenerativeSystem):
     """Document → query; in training a batch's query side is the document, its targets queries."""
 
+    generates = "query"
+
     def __init__(
         self,
         backbone: dict[str, Any],

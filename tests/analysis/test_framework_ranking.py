@@ -139,7 +139,7 @@ def test_a_framework_that_is_exact_agrees_in_everything(tiny_data):
     """Where the last layer's cross-attention is all there is of log p, it ranks the same."""
 
     class Exact:
-        paradigm, device = "generative", torch.device("cpu")
+        paradigm, generates, device = "generative", "document", torch.device("cpu")
 
         def __init__(self):
             self.system = seal().eval()

@@ -1,6 +1,7 @@
 """Laws of search by generation: what scores are made of, opened indexes, narrowed searches."""
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -217,6 +218,16 @@ def test_among_none_and_among_the_unknown(make, kind, documents, queries):
         system.retrieve_with_shares(queries, 8, ["d1", "d99"])
     with pytest.raises(ValueError, match="index the documents first"):
         make(kind).retrieve(queries, 8)
+
+
+def test_threads_do_not_disturb_one_another(make, kind, documents, queries):
+    system = indexed(make(kind), documents)
+    rows = [queries.select([number % 3]) for number in range(24)]
+    some = [None, ["d1", "d3"]]
+    asked = [(row, 8, some[number % 2]) for number, row in enumerate(rows)]
+    expected = [system.retrieve_with_shares(*one) for one in asked]
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(lambda one: system.retrieve_with_shares(*one), asked)) == expected
 
 
 # The shares of given pairs ----------------------------------------------------------------------
