@@ -20,7 +20,7 @@ from analysis.explorer.views import (
     describe_hit,
     describe_system,
 )
-from analysis.glossary import glossary
+from analysis.explorer.words import page_words
 from gr_mvdr.files.reading import describe_error, show
 from models.given_texts import find_snippet
 
@@ -38,7 +38,7 @@ def open_session(paths: Sequence[Path], trust: bool = False) -> "Session":
         FileNotFoundError, ValueError: as `load_systems`.
     """
     systems = load_systems(paths, trust)
-    return Session(systems, load_known_queries(systems), glossary())
+    return Session(systems, load_known_queries(systems))
 
 
 class Session:
@@ -49,16 +49,10 @@ class Session:
 
     Args:
         systems: at least one. known: the test queries of their runs.
-        glossary: the words of the page → what they mean.
     """
 
-    def __init__(
-        self,
-        systems: Sequence[LoadedSystem],
-        known: KnownQueries,
-        glossary: Mapping[str, str] | None = None,
-    ):
-        self.systems, self.known, self.glossary = list(systems), known, dict(glossary or {})
+    def __init__(self, systems: Sequence[LoadedSystem], known: KnownQueries):
+        self.systems, self.known = list(systems), known
         self._reader = systems[0].retriever  # all have the same documents
         self._ids = frozenset(self._reader.documents["id"][:])
 
@@ -70,7 +64,7 @@ class Session:
             "collection": self.systems[0].run.setting,
             "documents": len(self._ids),
             "systems": [describe_system(n, system) for n, system in enumerate(self.systems)],
-            "glossary": self.glossary,
+            "glossary": page_words(),
         }
 
     def queries(

@@ -29,7 +29,8 @@ def trainer(tmp_path, **options):
     return pl.Trainer(
         default_root_dir=tmp_path,
         accelerator="cpu",
-        **{**quiet, "enable_checkpointing": False, "max_epochs": 1, **options},
+        max_epochs=1,
+        **{**quiet, "enable_checkpointing": False, **options},
     )
 
 

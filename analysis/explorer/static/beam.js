@@ -13,13 +13,13 @@ const EXAMPLES = 3; // documents that a line names
 
 /** The steps of the beam, from /api/explain. */
 export function beamSteps({ steps, lost, replaced_by: replaced }) {
-  const columns = [["step", null], ["token of this document", "name"], [term("probability"), null], [term("rank"), null],
+  const columns = [["step", null], ["best way to this document", "name"], [term("probability"), null], [term("rank"), null],
     ["in the beam", "name"], ["the beam kept", "name"]];
   const rows = steps.map((step) => row([
     make("th", { scope: "row" }, `${step.depth}`),
     nameCell(step.gold_token ? words("bdi", readable(step.gold_token)) : "–"),
     percent(step.gold_probability), rankOf(step.gold_rank),
-    nameCell(step.alive ? "yes" : step.depth === lost ? "lost here" : "no"), nameCell(kept(step.kept)),
+    nameCell(step.alive ? "yes" : step.depth === lost ? "lost here" : "no"), nameCell(kept(step)),
   ], { class: step.depth === lost ? "lost" : null }));
   return make("section", { "aria-label": "Steps of the beam" }, make("h3", {}, "Step by step through the ", term("beam")),
     summary(lost, steps, replaced), table(columns, rows, null, { class: "steps" }));
@@ -33,12 +33,13 @@ function summary(lost, steps, replaced) {
   if (step?.gold_token) {
     parts.push(": “", token(step.gold_token), `” had a probability of ${percent(step.gold_probability)}`);
   }
-  if (replaced) parts.push("; in its place it kept “", token(replaced.text), `” with ${percent(replaced.probability)}`);
+  if (replaced) parts.push("; the last place in the beam went to “", token(replaced.text), `” with ${percent(replaced.probability)}`);
   return make("p", { class: "lost-line" }, ...parts, ".");
 }
 
-function kept(hypotheses) {
-  const items = hypotheses.slice(0, KEPT).map((one) => make("li", {}, words("bdi", readable(one.text)),
+function kept(step) {
+  const name = (text) => words(text === step.gold_token ? "b" : "bdi", readable(text)); // this document's own
+  const items = step.kept.slice(0, KEPT).map((one) => make("li", {}, name(one.text),
     make("span", { class: "quiet" }, ` ${percent(one.probability)}`)));
   return make("ul", { class: "kept" }, ...items);
 }
@@ -51,7 +52,7 @@ export function generatedList(system, query, generated) {
     return row([nameCell(words("bdi", readable(one.text))), shown(one.log_probability, 2),
       make("td", { class: "name links" }, ...links, more)]);
   };
-  const found = table([["generated", "name"], [term("log p"), null], ["documents", "name"]],
+  const found = table([["generated", "name"], [term("log p", "log-probability"), null], ["documents", "name"]],
     generated.slice(0, FIRST).map(line), null, { class: "generated" });
   const all = button(`Show all ${generated.length}`, () => {
     found.querySelector("tbody").append(...generated.slice(FIRST).map(line));

@@ -27,7 +27,7 @@ export class CompareView {
       labelled(`Take a result for the query as document ${name}`, this.hits[place]), this.texts[place].element));
     this.element = make("div", { class: "compare-view" }, make("h2", {}, "Compare two texts"),
       make("p", { class: "quiet" }, "Two documents for one query, or two queries for one document: ",
-        "what each part gives to the ", term("score"), "."),
+        "what each part gives to the ", term("score", "score of the pair"), "."),
       labelled("System", this.system), make("div", { class: "sides" }, ...sides), this.panel.element);
   }
 

@@ -54,9 +54,9 @@ function show(views, tabs, state, opened) {
   shownView = name;
 }
 
-/** Another view, with the texts at hand. */
+/** Another view, with the texts at hand; the same one again begins with the query alone. */
 function turnTo(view) {
-  const state = read();
+  const state = view === shownView ? { system: read().system, q: read().q } : read();
   const kept = Object.fromEntries(TEXTS.map((key) => [key, state[key]]));
   if (view === "search") open({ view, q: state.q });
   else open({ view, ...kept, ...(view === "compare" ? { q2: state.q2 ?? state.q, doc2: state.doc2 } : {}) });

@@ -18,6 +18,13 @@ const HINT = "Type a query and a document: their tokens are aligned as you type.
 const NO_RANK = "A rank is explained for a document of the collection: choose one of the results.";
 const PAUSE = 600; // milliseconds after an edit: to explain is to search
 
+/** The server draws A as the system aligns, whatever direction the page shows. */
+function savedNote() {
+  const { shown: layer, direction } = read();
+  const own = (layer ?? "alignment") !== "alignment" || (direction ?? "own") === "own";
+  return own ? "Saved." : "Saved as the system aligns: pictures have no direction.";
+}
+
 export class PairView {
   constructor(about) {
     this.systems = about.systems;
@@ -34,7 +41,7 @@ export class PairView {
     this.why = new WhyView((id) => this.compare(id));
     this.continuations = new Continuations((prefix) => this.step({ prefix: prefix.join(",") }));
     this.explainLater = delayed(PAUSE, () => this.explain());
-    this.pictures = pictureButtons(() => ({ ...this.asked(), layer_shown: read().shown ?? "alignment" }));
+    this.pictures = pictureButtons(() => ({ ...this.asked(), layer_shown: read().shown ?? "alignment" }), savedNote);
     this.parts = {
       alignment: this.aligned.element, why: this.why.element, continuations: this.continuations.element,
     };
@@ -145,7 +152,7 @@ export class PairView {
     const origin = JSON.stringify([system.number, state.doc, pair.layer, pair.head]);
     if (state.doc && !state.edited && this.origin?.key !== origin) this.origin = { key: origin, score: pair.score };
     const gain = this.origin?.key === origin ? pair.score - this.origin.score : 0;
-    this.score.replaceChildren(term("Score"), " ", make("b", {}, shown(pair.score)),
+    this.score.replaceChildren(term("Score of the pair"), " ", make("b", {}, shown(pair.score)),
       gain ? ` (${signed(gain)} by your edits)` : "", pair.score_name ? `: ${pair.score_name}. ` : ". ",
       ...(pair.relevance === pair.score ? [] : [term("Relevance"), " Σ S·A / Z ", make("b", {}, shown(pair.relevance)), "."]));
     this.alignment.show(pair, system, state);

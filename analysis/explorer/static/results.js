@@ -7,12 +7,16 @@ import { milliseconds, rankOf, shown } from "./numbers.js";
 import { open, read } from "./state.js";
 
 const SHARES = 4; // bars of a hit
+const GOLD = 2; // gold documents that are not folded
 
 /** The elements that show what /api/search said about a query. */
 export function resultColumns(systems, query, found) {
   const byNumber = new Map(systems.map((system) => [system.number, system]));
   const columns = found.systems.map((list) => column(byNumber.get(list.number), query, list));
-  return [...found.gold.map((gold) => goldLine(systems, query, gold)), make("div", { class: "columns" }, ...columns)];
+  const lines = found.gold.map((gold) => goldLine(systems, query, gold));
+  const more = lines.length > GOLD ? make("details", {},
+    make("summary", {}, `${lines.length - GOLD} more gold documents`), ...lines.slice(GOLD)) : null;
+  return [...lines.slice(0, GOLD), more ?? "", make("div", { class: "columns" }, ...columns)];
 }
 
 /** Shows a document with a query in a system. */
@@ -55,7 +59,7 @@ function card(system, query, hit) {
   const title = make("button", { type: "button", class: "hit-title",
     onclick: () => openPair(system.number, query, hit.id) },
   make("span", { class: "hit-rank" }, rankOf(hit.rank)), " ", words("bdi", hit.title || hit.id));
-  const facts = make("p", { class: "small quiet" }, `${hit.id}, `, term("score"), ` ${shown(hit.score)}`,
+  const facts = make("p", { class: "small quiet" }, `${hit.id}, `, term("score", "score in the search"), ` ${shown(hit.score)}`,
     hit.gold ? make("strong", { class: "gold-mark" }, "gold") : null);
   return make("li", { class: hit.gold ? "hit gold" : "hit" }, title, facts,
     words("p", hit.snippet, { class: "snippet" }), largestShares(hit));

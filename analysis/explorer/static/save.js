@@ -3,8 +3,8 @@
 import { askFile } from "./api.js";
 import { button, make } from "./elements.js";
 
-/** Buttons that save a picture; `view()` gives /api/figure's arguments. */
-export function pictureButtons(view) {
+/** Buttons that save a picture; `view()` gives /api/figure's arguments, `saved()` what to say then. */
+export function pictureButtons(view, saved) {
   const status = make("span", { class: "small", role: "status" });
   const save = async (format) => {
     status.classList.remove("error");
@@ -12,7 +12,7 @@ export function pictureButtons(view) {
     try {
       const [content, name] = await askFile("figure", { format, ...view() });
       download(content, name ?? `alignment.${format}`);
-      status.textContent = "Saved.";
+      status.textContent = saved();
     } catch (error) {
       status.classList.add("error");
       status.textContent = error.message;

@@ -86,7 +86,7 @@ export function documentOf(state, mark = "") {
 /** Whether a state names a query and a document. */
 export function complete(state, mark = "") {
   const document = documentOf(state, mark);
-  return Boolean(state[`q${mark}`]?.trim() && (document.id || document.text.trim() || document.title.trim()));
+  return Boolean(state[`q${mark}`]?.trim() && (document.id || document.text.trim()));
 }
 
 function set(field, value) {

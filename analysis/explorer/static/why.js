@@ -60,8 +60,8 @@ export class WhyView {
     const parts = [
       this.standing(system, query, other),
       steps?.length ? beamSteps(this.found) : null,
-      hit && other ? against(hit, other, system) : null,
-      system.generative && hit ? shareList(hit.shares, hit.score, system.shares_of, "in its search") : null,
+      make("div", { class: "sides" }, hit && other ? against(hit, other, system) : null,
+        system.generative && hit ? shareList(hit.shares, hit.score, system.shares_of, "in the search") : null),
       generated ? generatedList(system, query, generated) : null,
     ];
     this.element.replaceChildren(...parts.filter((part) => part));
@@ -72,7 +72,7 @@ export class WhyView {
     const first = other ? make("p", {}, "First is ", documentLink(system, query, other), ` with ${shown(other.score)}. `,
       button("Compare the two", () => this.compare(other.id))) : null;
     return make("div", { class: "facts" }, make("p", {}, "In the search this document has the ", term("rank"), " ",
-      make("b", {}, rank ? rankOf(rank) : "not found"), " and the ", term("score"), " ", make("b", {}, shown(score)), "."), first);
+      make("b", {}, rank ? rankOf(rank) : "(not found)"), " and the ", term("score", "score in the search"), " ", make("b", {}, shown(score)), "."), first);
   }
 }
 
