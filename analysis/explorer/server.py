@@ -31,7 +31,7 @@ STATIC = Path(__file__).parent / "static"
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 HEADERS = MappingProxyType(
     {
-        "content-security-policy": "default-src 'self'; img-src 'self' data: blob:; "
+        "content-security-policy": "default-src 'self'; img-src 'self' data:; "
         "object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
         "x-content-type-options": "nosniff",
         "cross-origin-resource-policy": "same-origin",

@@ -152,3 +152,51 @@ def test_the_command_serves_until_ctrl_c(runs):
     finally:
         started.kill()
     assert (said, faults, started.returncode) == ("explorer: ended\n", "", 0)
+
+
+SYSTEMS = sorted(path.stem for path in (ROOT / "conf" / "model").glob("*.yaml"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", sorted({*SYSTEMS} - {"rerank_pipeline", *MODELS}))
+def test_every_system_is_explored(model, finished_run):
+    """Search, alignment, reason: shares sum to scores, and what a system lacks is a line."""
+    run = finished_run(model, *TINY)
+    browser = client(open_session([run]))
+    (about,) = browser.get("/api/about").json()["systems"]
+    query = browser.get("/api/queries").json()[0]
+    (found,) = browser.post("/api/search", json={"query": query["text"]}).json()["systems"]
+    assert found["error"] is None and found["hits"]
+    for hit in found["hits"]:
+        assert hit["rest"] == 0
+    pair = {"system": 0, "query": query["text"], "document": {"id": query["gold"][0]}}
+    aligned = browser.post("/api/align", json=pair)
+    assert aligned.status_code == (200 if about["alignable"] else 400), aligned.text
+    if about["alignable"]:
+        told = aligned.json()
+        assert told["shares_sum"] == pytest.approx(told["score"], rel=1e-4, abs=1e-4)
+        total = sum(told["query_shares"])
+        assert total == pytest.approx(told["relevance"], rel=1e-3, abs=1e-3)
+        assert told["heads"] == about["heads"]
+        last = {**pair, "layer": about["layers"] - 1, "head": about["heads"] - 1}
+        assert browser.post("/api/align", json=last).status_code == 200
+    why = browser.post("/api/explain", json={**pair, "document": query["gold"][0]})
+    assert why.status_code == 200 and query["gold"][0] in why.json()["reason"], why.text
+    for verb, asked in (("nearest", {"token": 0}), ("continuations", {})):
+        answer = browser.post(f"/api/{verb}", json={"system": 0, "query": "city", **asked})
+        assert answer.status_code in (200, 400), answer.text
+
+
+@pytest.mark.slow
+def test_a_pipeline_is_searched_and_says_that_it_aligns_nothing(runs, finished_run):
+    stages = f"[{{run: {runs / 'bm25'}, depth: 9}}, {{run: {runs / 't5_colbert'}, depth: null}}]"
+    run = finished_run("rerank_pipeline", f"model.stages={stages}")
+    browser = client(open_session([run]))
+    (found,) = browser.post("/api/search", json={"query": "Which city?"}).json()["systems"]
+    assert found["error"] is None and found["hits"] and found["hits"][0]["rest"] == 0
+    document = found["hits"][0]["id"]
+    pair = {"system": 0, "query": "Which city?", "document": {"id": document}}
+    refused = browser.post("/api/align", json=pair)
+    assert refused.status_code == 400 and "aligns no tokens" in refused.json()["error"]
+    why = browser.post("/api/explain", json={**pair, "document": document})
+    assert why.json()["rank"] == 1

@@ -1,6 +1,7 @@
 """What the page is told equals what the retrievers say, and sums to what it says it sums to."""
 
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 
 import pytest
@@ -67,6 +68,17 @@ def test_a_known_query_has_its_relevant_documents_with_their_ranks(browser):
             deeper = {"a": 1, "c": 7}.get(gold["id"]) if number == 0 else None
             assert gold["ranks"][number] == (shown[0] if shown else deeper)
     assert post(browser, "search", query="apple pear")["query_id"] is None
+
+
+def test_searches_at_the_same_time_do_not_mix(browser):
+    asked = [{"query": query, "k": k} for query in QUERIES for k in (1, 2, 3, 4)] * 2
+
+    def search(body):
+        found = browser.post("/api/search", json=body).json()
+        return [system["hits"] for system in found["systems"]]
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(search, asked)) == list(map(search, asked))
 
 
 def test_a_system_that_cannot_search_leaves_the_others_alone(browser, session, monkeypatch):
