@@ -1,13 +1,49 @@
-"""Why a document has its rank, in a sentence."""
+"""Why a document has its rank: the steps of a beam search in texts, and all in a sentence."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 
-from models.results import Explained, Hit
+from gr_mvdr.decoding.search_trace import Hypothesis, SearchPath
+from models.results import Explained, GeneratedText, Hit, TextStep
+
+TextOf = Callable[[tuple[int, ...]], str]  # token ids as a text
 
 _TOKENS = 3  # that a sentence names
 
 
-def describe_reason(found: Explained, depth: int, text_of: Callable[[tuple[int, ...]], str]) -> str:
+def read_steps(path: SearchPath, text_of: TextOf) -> tuple[TextStep, ...]:
+    """The steps of a search in texts."""
+    steps = []
+    for number, step in enumerate(path.steps, start=1):
+        best, kept = step.best, step.kept[0] if step.kept else None
+        steps.append(
+            TextStep(
+                step=number,
+                alive=step.alive,
+                best=text_of(best.tokens) if best else "",
+                probability=_probability(best),
+                rank=step.rank,
+                kept=text_of(kept.tokens) if kept else "",
+                kept_probability=_probability(kept),
+                limit_probability=_probability(step.limit),
+            )
+        )
+    return tuple(steps)
+
+
+def read_generated(
+    path: SearchPath, text_of: TextOf, ids: Sequence[str]
+) -> tuple[GeneratedText, ...]:
+    """What a search generated, in texts; `ids` of the documents by number."""
+    return tuple(
+        GeneratedText(
+            text_of(one.tokens), one.log_prob, tuple(ids[n] for n in one.documents), one.n_documents
+        )
+        for one in path.generated
+    )
+
+
+def describe_reason(found: Explained, depth: int, text_of: TextOf) -> str:
     """What an `Explained` says, for a person.
 
     Args:
@@ -27,9 +63,27 @@ def _rank(found: Explained, depth: int) -> str:
     return f"{found.id} is {place}{score}{best}."
 
 
-def _path(found: Explained, text_of: Callable[[tuple[int, ...]], str]) -> str:
-    """Where a beam search lost the document."""
-    return ""
+def _path(found: Explained, text_of: TextOf) -> str:
+    """Where a beam search lost the document, and to what."""
+    if found.path is None or found.path.lost is None:
+        return ""
+    step, number = found.path.lost_step, found.path.lost
+    if step.best is None:
+        return f"At step {number} no hypothesis of its own was left to go on."
+    lost = f"{text_of(step.best.tokens)!r} (p = {_probability(step.best):.3g}, rank {step.rank})"
+    said = f"Its best beginning left the beam at step {number}: {lost}"
+    if not step.kept:
+        return f"{said}."
+    last = step.limit or step.kept[-1]
+    return (
+        f"{said}; the beam went on with {text_of(step.kept[0].tokens)!r} "
+        f"(p = {_probability(step.kept[0]):.3g}) down to {text_of(last.tokens)!r} (p = {_probability(last):.3g})."
+    )
+
+
+def _probability(hypothesis: Hypothesis | None) -> float | None:
+    """p(tokens | query) of a whole hypothesis."""
+    return math.exp(hypothesis.log_prob) if hypothesis else None
 
 
 def _shares(found: Explained) -> str:

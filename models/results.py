@@ -305,6 +305,39 @@ def draw_alignment(
     axes.set(xlabel="query tokens", ylabel="document tokens")
 
 
+class TextStep(NamedTuple):
+    """One step of a beam search in texts, seen from a document.
+
+    Attributes:
+        step: from 1. alive: whether the document can still be found after it.
+        best: the best beginning of the document at this step, "" where there is none; probability:
+            its p(text | query); rank: its place among all that could be kept; None without one.
+        kept: the best that the search went on with. kept_probability: of that one.
+        limit_probability: of the last one that it went on with; None where all ended.
+    """
+
+    step: int
+    alive: bool
+    best: str
+    probability: float | None
+    rank: int | None
+    kept: str
+    kept_probability: float | None
+    limit_probability: float | None
+
+
+class GeneratedText(NamedTuple):
+    """What a search generated in the end: a text, log p(text | query), the documents it names.
+
+    `documents` are the ids of some of these, `n_documents` counts them all.
+    """
+
+    text: str
+    log_probability: float
+    documents: tuple[str, ...]
+    n_documents: int
+
+
 @dataclass(frozen=True, repr=False)
 class Explained(Table):
     """Why a search ranks a document where it does.
@@ -315,8 +348,9 @@ class Explained(Table):
         score: what the search gives it; None = the search cannot find it.
         hit: the document as a search among it alone finds it; best: the first hit of all.
         alignment: of the pair; None where the system has none.
-        path: of a generative system, how its beam search went (`SearchPath`).
-        reason: the above in a sentence.
+        path: of a generative system, how its beam search went, in token ids (`SearchPath`).
+        steps, generated: the same in texts; empty of other systems.
+        reason: the above in a sentence or two.
     """
 
     query: str
@@ -326,8 +360,15 @@ class Explained(Table):
     hit: Hit | None
     best: Hit | None
     alignment: AlignedPair | None
-    path: Any
-    reason: str
+    path: Any = None
+    steps: tuple[TextStep, ...] = ()
+    generated: tuple[GeneratedText, ...] = ()
+    reason: str = ""
+
+    @property
+    def lost(self) -> int | None:
+        """The step, from 1, at which the beam lost the document; None if it did not."""
+        return self.path.lost if self.path else None
 
     def to_pandas(self) -> "pandas.DataFrame":
         """What each part adds to the score of the document, and to that of the best one."""
@@ -340,6 +381,18 @@ class Explained(Table):
                 parts[text] = parts.get(text, 0.0) + value
             columns[name] = pandas.Series(parts, dtype=float)
         return pandas.DataFrame(columns).fillna(0.0)
+
+    def steps_to_pandas(self) -> "pandas.DataFrame":
+        """A row for each step of a beam search."""
+        import pandas
+
+        return pandas.DataFrame(self.steps, columns=TextStep._fields)
+
+    def generated_to_pandas(self) -> "pandas.DataFrame":
+        """A row for each text that a beam search generated."""
+        import pandas
+
+        return pandas.DataFrame(self.generated, columns=GeneratedText._fields)
 
     def __repr__(self) -> str:
         return self.reason

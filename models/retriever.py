@@ -25,6 +25,7 @@ from gr_mvdr.token_vectors import TokenVectors
 from gr_mvdr.tokenizers import build_word_tokenizer, load_tokenizer, token_strings
 from models.base import Share, System, Table
 from models.collection_tokens import find_continuations, find_nearest
+from models.constrained_search import ConstrainedSearch
 from models.export.folder import SETTINGS, load_exported, read_texts
 from models.finished_run import FinishedRun, restore_run
 from models.generative import GenerativeSystem
@@ -38,7 +39,7 @@ from models.given_texts import (
     read_rows,
 )
 from models.multi_vector import MultiVector
-from models.reasons import describe_reason
+from models.reasons import describe_reason, read_generated, read_steps
 from models.results import (
     AlignedPair,
     EncodedText,
@@ -336,10 +337,6 @@ class Retriever:
         rank = next((hit.rank for hit in every if hit.id == document), None)
         alone = every[rank - 1 : rank] if rank else self.search(query, 1, [document])
         hit = alone[0] if alone else None
-        path = None
-        if isinstance(self.system, GenerativeSystem) and self.system.searcher is not None:
-            tokens = self._given.queries([query])["tokens"][0]
-            path = self.system.explain_search(tokens, self._given.indexed.rows[document])
         found = Explained(
             query=query,
             id=document,
@@ -348,9 +345,17 @@ class Retriever:
             hit=hit,
             best=every[0] if every else None,
             alignment=self.align(query, document) if self._aligns(document) else None,
-            path=path,
-            reason="",
         )
+        if isinstance(self.system, ConstrainedSearch) and self._aligns(document):
+            tokens = self._given.queries([query])["tokens"][0]
+            path = self.system.explain_search(tokens, self._given.indexed.rows[document])
+            names = self.documents["id"]
+            found = replace(
+                found,
+                path=path,
+                steps=read_steps(path, self.text_of),
+                generated=read_generated(path, self.text_of, names),
+            )
         return replace(found, reason=describe_reason(found, DEPTH, self.text_of))
 
     def _aligns(self, document: str) -> bool:

@@ -1,0 +1,274 @@
+"""One class for a person: plain texts in, small typed results out, for every kind of system."""
+
+import math
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import matplotlib
+import pytest
+import torch
+
+from gr_mvdr.relevance import relevance
+from models.results import AlignedPair
+from models.retriever import Retriever
+from tests.runs import TINY
+
+matplotlib.use("Agg")
+QUERY = "Which city has a statue of the founder?"
+# Every system of the README's table that can be trained in a second or two.
+SYSTEMS = {
+    "bm25": (),
+    "dpr": TINY,
+    "coil": TINY,
+    "t5_colbert": TINY,
+    "aligner": TINY,
+    "xtr": (*TINY, "model.search.neighbours=100"),
+    "mva": TINY,
+    "cross_encoder": TINY,
+    "t5_seal": TINY,
+    "dsi_semantic": TINY,
+    "dsi_pawa": TINY,
+    "genre": TINY,
+    "genre_np_base": TINY,
+}
+
+
+@pytest.fixture(scope="module", params=SYSTEMS)
+def run(request, finished_run) -> Path:
+    return finished_run(request.param, *SYSTEMS[request.param])
+
+
+@pytest.fixture(scope="module")
+def retriever(run) -> Retriever:
+    return Retriever.load(run)
+
+
+@pytest.fixture
+def colbert(finished_run) -> Retriever:
+    return Retriever.load(finished_run("t5_colbert", *TINY))
+
+
+@pytest.fixture
+def seal(finished_run) -> Retriever:
+    return Retriever.load(finished_run("t5_seal", *TINY))
+
+
+def test_a_run_is_searched_as_it_was_when_it_was_made(retriever, run, capsys):
+    """The ranking of a test query in `retrieve.trec`, from the index that the run made."""
+    lines = [line.split() for line in (run / "retrieve.trec").read_text().splitlines()]
+    query = lines[0][0]
+    queries = retriever.data.test_queries(retriever.data.test_splits[0])
+    text = queries["text"][queries["id"][:].index(query)]
+    hits = retriever.search(text, 5)
+    kept = [(line[2], float(line[4])) for line in lines if line[0] == query][:5]
+    assert [hit.score for hit in hits] == pytest.approx([score for _, score in kept], abs=1e-3)
+    assert "an index of its own" not in capsys.readouterr().out
+
+
+def test_shares_sum_to_the_score(retriever):
+    hits = retriever.search(QUERY, 5)
+    assert len(hits) and [hit.rank for hit in hits] == list(range(1, len(hits) + 1))
+    for hit in hits:
+        assert math.fsum(share.value for share in hit.shares) == pytest.approx(hit.score, abs=1e-4)
+        assert all(isinstance(share.text, str) for share in hit.shares)
+    table = hits.to_pandas()
+    assert list(table.id) == [hit.id for hit in hits] and "<table" in hits._repr_html_()
+
+
+def test_among_some_documents_no_other_is_found(retriever):
+    names = retriever.documents["id"][:4]
+    assert {hit.id for hit in retriever.search(QUERY, 10, among=names)} <= set(names)
+
+
+def test_scores_are_those_of_the_shares(retriever):
+    names = retriever.documents["id"][:2]
+    scores = retriever.score([QUERY, "a river"], names)
+    assert scores.values.shape == (2, 2) and list(scores.to_pandas().index) == names
+    shares = retriever.shares(QUERY, names[1])
+    total = math.fsum(share.value for share in shares)
+    assert total == pytest.approx(float(scores.values[1, 0]), abs=1e-4)
+
+
+def test_a_pair_is_aligned_with_its_tokens_or_the_system_says_that_it_cannot(retriever):
+    name = retriever.documents["id"][0]
+    if not retriever.system.alignable:
+        with pytest.raises(NotImplementedError, match="has no alignment"):
+            retriever.align(QUERY, name)
+        return
+    pair = retriever.align(QUERY, name)
+    m, n = pair.matrix("product").shape
+    assert (m, n) == (len(pair.document_tokens), len(pair.query_tokens))
+    total = float(pair.matrix("product").sum())
+    assert total == pytest.approx(float(pair.relevance), abs=1e-4)
+    assert math.fsum(share.value for share in pair.query_shares) == pytest.approx(total, abs=1e-4)
+    equation = relevance(pair.similarity, pair.alignment).sum(1) / pair.normaliser
+    assert equation.tolist() == pytest.approx(pair.relevance.tolist(), abs=1e-4)
+    assert pair._repr_png_().startswith(b"\x89PNG") and pair.plot("similarity").get_xlabel()
+
+
+def test_a_rank_is_explained(retriever):
+    first, last = retriever.search(QUERY, 5)[0], retriever.documents["id"][-1]
+    found = retriever.explain(QUERY, first.id)
+    assert found.rank == 1 and found.best.id == first.id and found.reason.startswith(first.id)
+    found = retriever.explain(QUERY, last)
+    assert last in str(found) and set(found.to_pandas().columns) == {"document", "best"}
+    if found.hit is not None:
+        parts = found.to_pandas()["document"].sum()
+        assert parts == pytest.approx(found.score, abs=1e-4)
+
+
+def test_documents_are_added_and_removed(run):
+    retriever = Retriever.load(run)
+    before = retriever.search(QUERY, 5)
+    retriever.add([{"id": "new", "title": "Zanzibar", "text": "Zanzibar is an island of cloves."}])
+    assert len(retriever.documents) == 51 and retriever.read("new")[0] == "Zanzibar"
+    assert retriever.search("Zanzibar cloves", 1, among=["new"])[0].id == "new"
+    with pytest.raises(ValueError, match="document=new: is indexed already"):
+        retriever.add([{"id": "new", "text": "again"}])
+    retriever.remove("new")
+    assert "new" not in retriever.documents["id"][:]
+    after = retriever.search(QUERY, 5)
+    assert [hit.score for hit in after] == pytest.approx([h.score for h in before], abs=1e-4)
+
+
+# Laws of single systems --------------------------------------------------------------------------
+
+
+def test_new_documents_alone_are_indexed_and_numbered(colbert):
+    colbert.index({"a": "a river of amber", "b": "the marsh"})
+    assert colbert.search("the marsh", 5)[0].id == "b"
+    colbert.add("a third text")
+    assert list(colbert.documents["id"]) == ["a", "b", "2"]
+    made_at_once = colbert.score("amber", ["a", "b", "2"]).values
+    texts = ["a river of amber", "the marsh", "a third text"]
+    assert colbert.score("amber", texts).values.tolist() == made_at_once.tolist()
+
+
+def test_an_added_document_scores_as_if_it_had_always_been_there(colbert, finished_run):
+    rows = [colbert.documents[row] for row in range(6)]
+    texts = [{"id": row["id"], "title": row["title"], "text": row["text"]} for row in rows]
+    colbert.index(texts[:4])
+    colbert.add(texts[4:])
+    grown = {hit.id: hit.score for hit in colbert.search(QUERY, 6)}
+    colbert.index(texts)
+    for hit in colbert.search(QUERY, 6):
+        assert hit.score == pytest.approx(grown[hit.id], abs=1e-5)
+
+
+def test_a_runs_folder_is_not_written_into(finished_run):
+    run = finished_run("t5_colbert", *TINY)
+    files = {file: file.stat().st_mtime_ns for file in run.rglob("*")}
+    retriever = Retriever.load(run)
+    retriever.add("another text")
+    retriever.remove(retriever.documents["id"][0])
+    retriever.search(QUERY)
+    assert {file: file.stat().st_mtime_ns for file in run.rglob("*")} == files
+
+
+def test_eight_threads_find_what_one_finds(colbert, seal):
+    texts = [f"Which city has number {number}?" for number in range(12)]
+    for retriever in (colbert, seal):
+        expected = [retriever.search(text, 3).to_pandas()[["id", "score"]] for text in texts]
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(partial(retriever.search, k=3), texts))
+        for one, other in zip(expected, found, strict=True):
+            assert one.equals(other.to_pandas()[["id", "score"]])
+
+
+def test_vectors_give_the_score_by_hand(colbert):
+    query, document = colbert.encode_queries("amber")[0], colbert.encode_documents("a marsh")[0]
+    assert query.tokens[-1] == "</s>" and len(query) == len(query.vectors)
+    by_hand = (document.vectors @ query.vectors.T).amax(0).sum()
+    assert float(colbert.score("amber", "a marsh").values) == pytest.approx(
+        float(by_hand), abs=1e-4
+    )
+    assert query.to_pandas().shape == query.vectors.shape
+
+
+def test_a_free_text_reads_as_the_same_text_in_the_index(seal):
+    name = seal.documents["id"][3]
+    title, text = seal.read(name)
+    given = seal.align(QUERY, {"title": title, "text": text})
+    indexed = seal.align(QUERY, name)
+    assert given.document_tokens == indexed.document_tokens
+    assert torch.allclose(given.score, indexed.score, atol=1e-5)
+
+
+def test_several_queries_are_searched_at_once(colbert):
+    found = colbert.search([QUERY, "a river"], 2)
+    assert [hits.query for hits in found] == [QUERY, "a river"]
+    assert [h.score for h in found[1]] == pytest.approx(
+        [h.score for h in colbert.search("a river", 2)], abs=1e-5
+    )
+
+
+def test_the_path_of_a_search_says_where_a_document_was_lost(seal):
+    found = seal.explain(QUERY, seal.documents["id"][-1])
+    steps, generated = found.steps_to_pandas(), found.generated_to_pandas()
+    assert len(steps) == len(found.path.steps) and (steps.step == range(1, len(steps) + 1)).all()
+    if found.lost:
+        assert not steps.alive[found.lost - 1] and "left the beam at step" in found.reason
+    names = set(seal.documents["id"][:])
+    assert len(generated) and all(set(ids) <= names for ids in generated.documents)
+
+
+def test_an_exported_folder_scores_and_searches_what_it_is_given(finished_run, tmp_path, colbert):
+    from analysis.export import export_run
+
+    export_run(finished_run("t5_colbert", *TINY), tmp_path / "exported")
+    exported = Retriever.load(tmp_path / "exported")
+    with pytest.raises(ValueError, match=r"no documents are indexed, index\(documents\) does it"):
+        exported.search(QUERY)
+    texts = ["a river of amber", {"title": "Marsh", "text": "the marsh"}]
+    expected = colbert.score(QUERY, texts).values
+    assert torch.allclose(exported.score(QUERY, texts).values, expected, atol=1e-4)
+    exported.index(texts)
+    assert {hit.id for hit in exported.search(QUERY)} == {"0", "1"}
+
+
+def test_heads_and_layers_of_the_picture(seal):
+    pair = seal.align(QUERY, "a marsh and a river", layer=0)
+    assert isinstance(pair, AlignedPair)
+    heads = torch.stack([pair.matrix("product", h) for h in range(pair.alignment.shape[1])])
+    assert torch.allclose(heads.sum(0), pair.matrix("product"), atol=1e-5)
+    with pytest.raises(ValueError, match="head=99: must be from 0 to"):
+        pair.matrix("alignment", 99)
+    with pytest.raises(ValueError, match="what=A: must be one of alignment, similarity, product"):
+        pair.matrix("A")
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda r: r.search(" "), "query=' ': must be a text with at least one word"),
+        (lambda r: r.search("word " * 5000), "query of 5,000 words: must have at most 4,096"),
+        (lambda r: r.search("a", 0), "k=0: must be ≥ 1"),
+        (lambda r: r.search("a", among=["nobody"]), "document=nobody: no such id among the 50"),
+        (lambda r: r.explain("a", "nobody"), "document=nobody: no such id"),
+        (lambda r: r.add([]), r"documents=\[\]: must hold at least one document"),
+        (lambda r: r.add([" "]), "must have a text"),
+        (lambda r: r.add(["a", {"id": "50", "text": "b"}]), "document=50: two documents"),
+        (lambda r: r.remove(r.documents["id"][:]), "must leave one of the 50 documents"),
+    ],
+)
+def test_bad_input_is_named_in_a_line(colbert, ask, message):
+    with pytest.raises(ValueError, match=message) as error:
+        ask(colbert)
+    assert "\n" not in str(error.value)
+
+
+def test_a_docid_system_says_that_a_free_text_has_no_identifier(finished_run):
+    retriever = Retriever.load(finished_run("dsi_semantic", *TINY))
+    with pytest.raises(ValueError, match=r"must be the id of a document, add\(documents\)"):
+        retriever.align(QUERY, "a text that has no identifier")
+
+
+def test_a_folder_that_is_no_finished_run_is_named(finished_run, tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere: no such run folder"):
+        Retriever.load(tmp_path / "nowhere")
+    shutil.copytree(finished_run("t5_colbert", *TINY), tmp_path / "copy")
+    (tmp_path / "copy/metrics.json").unlink()
+    with pytest.raises(ValueError, match=r"must be a finished run, it has no metrics\.json"):
+        Retriever.load(tmp_path / "copy")
