@@ -186,10 +186,11 @@ class Retriever:
             ValueError: an empty query, k below 1, an unknown id, or no documents are indexed.
         """
         texts = [query] if isinstance(query, str) else list(query)
+        indexed = self._given.indexed
         if k < 1:
             raise ValueError(f"k={k}: must be ≥ 1")
         if among is not None:
-            among = [self._given.indexed.known(name) for name in among]
+            among = [indexed.known(name) for name in among]
         with quiet():
             found, shares = self.system.retrieve_with_shares(self._given.queries(texts), k, among)
         every = []
