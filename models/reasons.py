@@ -77,7 +77,8 @@ def _path(found: Explained, text_of: TextOf) -> str:
     last = step.limit or step.kept[-1]
     return (
         f"{said}; the beam went on with {text_of(step.kept[0].tokens)!r} "
-        f"(p = {_probability(step.kept[0]):.3g}) down to {text_of(last.tokens)!r} (p = {_probability(last):.3g})."
+        f"(p = {_probability(step.kept[0]):.3g}) down to {text_of(last.tokens)!r} "
+        f"(p = {_probability(last):.3g})."
     )
 
 
