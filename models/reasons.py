@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from gr_mvdr.decoding.search_trace import Hypothesis, SearchPath
 from models.results import Explained, GeneratedText, Hit, TextStep
@@ -11,8 +12,13 @@ TextOf = Callable[[tuple[int, ...]], str]  # token ids as a text
 _TOKENS = 3  # that a sentence names
 
 
-def read_steps(path: SearchPath, text_of: TextOf) -> tuple[TextStep, ...]:
-    """The steps of a search in texts."""
+def add_path(found: Explained, path: SearchPath, text_of: TextOf, ids: Sequence[str]) -> Explained:
+    """The explanation with its search, in token ids and in texts; `ids` of documents by number."""
+    steps, generated = _steps(path, text_of), _generated(path, text_of, ids)
+    return replace(found, path=path, steps=steps, generated=generated)
+
+
+def _steps(path: SearchPath, text_of: TextOf) -> tuple[TextStep, ...]:
     steps = []
     for number, step in enumerate(path.steps, start=1):
         best, kept = step.best, step.kept[0] if step.kept else None
@@ -31,10 +37,7 @@ def read_steps(path: SearchPath, text_of: TextOf) -> tuple[TextStep, ...]:
     return tuple(steps)
 
 
-def read_generated(
-    path: SearchPath, text_of: TextOf, ids: Sequence[str]
-) -> tuple[GeneratedText, ...]:
-    """What a search generated, in texts; `ids` of the documents by number."""
+def _generated(path: SearchPath, text_of: TextOf, ids: Sequence[str]) -> tuple[GeneratedText, ...]:
     return tuple(
         GeneratedText(
             text_of(one.tokens), one.log_prob, tuple(ids[n] for n in one.documents), one.n_documents

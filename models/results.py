@@ -155,9 +155,6 @@ class EncodedText(Table):
     vectors: Tensor
     salience: Tensor | None = None
 
-    def __len__(self) -> int:
-        return len(self.tokens)
-
     def to_pandas(self) -> "pandas.DataFrame":
         """A row for each token."""
         import pandas
@@ -165,7 +162,7 @@ class EncodedText(Table):
         return pandas.DataFrame(self.vectors.numpy(), self.tokens)
 
     def __repr__(self) -> str:
-        return f"EncodedText of {len(self)} tokens, vectors of size {self.vectors.shape[1]}"
+        return f"EncodedText of {len(self.tokens)} tokens, d = {self.vectors.shape[1]}"
 
 
 @dataclass(repr=False)

@@ -39,7 +39,7 @@ from models.given_texts import (
     read_rows,
 )
 from models.multi_vector import MultiVector
-from models.reasons import describe_reason, read_generated, read_steps
+from models.reasons import add_path, describe_reason
 from models.results import (
     AlignedPair,
     EncodedText,
@@ -350,13 +350,7 @@ class Retriever:
         if isinstance(self.system, ConstrainedSearch) and self._aligns(document):
             tokens = self._given.queries([query])["tokens"][0]
             path = self.system.explain_search(tokens, self._given.indexed.rows[document])
-            names = self.documents["id"]
-            found = replace(
-                found,
-                path=path,
-                steps=read_steps(path, self.text_of),
-                generated=read_generated(path, self.text_of, names),
-            )
+            found = add_path(found, path, self.text_of, self.documents["id"])
         return replace(found, reason=describe_reason(found, DEPTH, self.text_of))
 
     def _aligns(self, document: str) -> bool:

@@ -179,7 +179,7 @@ def test_eight_threads_find_what_one_finds(colbert, seal):
 
 def test_vectors_give_the_score_by_hand(colbert):
     query, document = colbert.encode_queries("amber")[0], colbert.encode_documents("a marsh")[0]
-    assert query.tokens[-1] == "</s>" and len(query) == len(query.vectors)
+    assert query.tokens[-1] == "</s>" and len(query.tokens) == len(query.vectors)
     by_hand = (document.vectors @ query.vectors.T).amax(0).sum()
     assert float(colbert.score("amber", "a marsh").values) == pytest.approx(
         float(by_hand), abs=1e-4
