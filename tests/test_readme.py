@@ -62,10 +62,37 @@ def test_the_architecture_lists_every_file():
     assert not missing
 
 
-def test_the_python_example_runs(capsys):
+SHORT = ("experiment=smoke", "logger=none", "analysis=none", "analysis.pairs=0", "resume=true")
+
+
+@pytest.fixture
+def short_runs(tmp_path, monkeypatch):
+    """`train` makes short runs in a temporary folder."""
+    monkeypatch.setattr("train.train", lambda asked: train([*asked, *SHORT, f"output={tmp_path}"]))
+
+
+def test_the_python_example_runs(short_runs, capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
     (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     exec(example, {})
-    assert capsys.readouterr().out == "1.0\n"
+    score, total = capsys.readouterr().out.splitlines()[-1].split()
+    assert float(score) == pytest.approx(float(total), abs=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["train_search_align", "what_was_generated"])
+def test_a_notebook_runs(name, tmp_path):
+    """In a kernel of its own, its training made short."""
+    import nbformat
+    from nbclient import NotebookClient
+
+    path = ROOT / "docs" / "notebooks" / f"{name}.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    for cell in notebook.cells:
+        short = f'"analysis=none", "analysis.pairs=0", "output={tmp_path}", "logger=none"'
+        cell.source = cell.source.replace('"experiment=demo"', f'"experiment=smoke", {short}')
+        cell.source = cell.source.replace(', "logger=none"]', "]")
+    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": path.parent}}).execute()
 
 
 @pytest.mark.slow  # some of them index a real collection
