@@ -377,7 +377,7 @@ class Retriever:
 
     @_locked
     def remove(self, ids: str | Iterable[str]) -> None:
-        """Removes documents from the index; an output table of NP decoding keeps their tokens' rows.
+        """Removes documents; an output table of NP decoding keeps the rows of their tokens.
 
         Raises:
             ValueError: an unknown id, or no document would be left.
