@@ -128,7 +128,7 @@ def train_model(config: DictConfig, run: Path) -> tuple[System, RetrievalDataMod
         data = instantiate(config.data)
         model = prepare_model(config, data, run)
         record = record_provenance(config.system, model, data, config.seed)
-    logger = announce_run(config, run, record) if rank() == 0 else None
+    logger = announce_run(config, run, model, record) if rank() == 0 else None
     if weights is None:
         return fit(model, data, config, logger), data, logger
     take_weights(model.eval(), data.tokenizer, weights)
@@ -173,11 +173,13 @@ def prepare_model(config: DictConfig, data: RetrievalDataModule, run: Path) -> S
     return model
 
 
-def announce_run(config: DictConfig, run: Path, record: dict[str, Any]) -> Any:
+def announce_run(config: DictConfig, run: Path, model: System, record: dict[str, Any]) -> Any:
     """Makes the run's folder and says so; returns its logger, or None."""
     start_run(config, record)
     print(f"{config.system} on {record['collection']}: {record['documents']:,} documents → {run}")
     print_losses(record, config)
+    for warning in model.warnings():
+        print(warning)
     return instantiate(describe_run(config.logger, "train", [record])) or None
 
 

@@ -19,6 +19,7 @@ from analysis.tokens import TokenKinds, document_frequencies, inverse_document_f
 from data_modules.gold import find_gold_tokens
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.backbones import hash_weights
+from gr_mvdr.files.writing import write_json
 from gr_mvdr.parts import TARGET, admitting, build, find_part
 from gr_mvdr.progress import track
 from gr_mvdr.tokenizers import token_strings
@@ -134,7 +135,7 @@ def texts_of(model: System, data: RetrievalDataModule, store: AlignmentStore) ->
 
 
 def write_findings(found: Sequence[Findings], run: Path) -> dict[str, float]:
-    """Writes tables and figures into a run's folder; returns all metrics."""
+    """Writes tables, records and figures into a run's folder; returns all metrics."""
     metrics, gallery = {}, Gallery(run / "figures", keep=True)
     figures = [figure for findings in found for figure in findings.figures]
     if any(entry.case for _, entry in figures):  # there may have been more of them
@@ -143,6 +144,8 @@ def write_findings(found: Sequence[Findings], run: Path) -> dict[str, float]:
         metrics |= findings.metrics
         for name, rows in findings.tables.items():
             write_rows(rows, run / f"{name}.csv")
+        for name, record in findings.records.items():
+            write_json(run / f"{name}.json", record)
     for figure, entry in figures:
         gallery.add(figure, entry)
     return metrics

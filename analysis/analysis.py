@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -96,11 +96,13 @@ class Findings:
         metrics: flat, "analysis/<name>/…", for the run's `metrics.json`.
         tables: file name without suffix → rows of a CSV in the run's folder.
         figures: pictures, and how to read each.
+        records: file name without suffix → what a JSON file in the run's folder holds.
     """
 
     metrics: dict[str, float] = field(default_factory=dict)
     tables: dict[str, Sequence[Row]] = field(default_factory=dict)
     figures: list[tuple[Figure, GalleryEntry]] = field(default_factory=list)
+    records: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 class Analysis:

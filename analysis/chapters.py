@@ -14,10 +14,6 @@ from gr_mvdr.parts import TARGET, admitting, find_part
 LISTED = Path(__file__).parents[1] / "conf/analysis/full.yaml"
 # Chapters that are no analysis', and figures whose name does not begin with their chapter's.
 _OTHERS = {
-    "training": (
-        "Training",
-        "The loss of every step of training, the learning rate and the size of the gradients.",
-    ),
     "adaptation": ("Alignment adaptation", ""),
     "study": ("Study", ""),
 }

@@ -70,6 +70,7 @@ TERMS = {
     "keys; each weighs the more, the more probable the query makes it than the corpus does.",
     "evidence": "T5-SEAL's score in a search: the sum of the weights of the generated n-grams that "
     "a document holds, without overlaps.",
+    "query likelihood": "How probable the query is as one that is written for the document.",
     "leak-free score | leak-free": "T5-SEAL's score of a given pair: the mean log-probability of "
     "all of the document's tokens, in windows that are chosen without looking at the query. It is "
     "another number than the search's evidence.",

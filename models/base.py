@@ -11,6 +11,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.plugins import Precision
 from torch import Tensor
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.distributed.ranks import rank, sum_over_ranks, world_size
@@ -71,6 +72,7 @@ class System(pl.LightningModule):
         """
         super().__init__()
         self.train_seconds, self._started = 0.0, time.perf_counter()
+        self.saved_step = 0  # of the last checkpoint
         if optimizer and optimizer["schedule"] not in SCHEDULES:
             raise ValueError(
                 f"model.optimizer.schedule={optimizer['schedule']}: "
@@ -85,6 +87,10 @@ class System(pl.LightningModule):
             known: rows of the documents that are there in training; the others arrive with `index`.
             directory: where identifiers are kept.
         """
+
+    def warnings(self) -> list[str]:
+        """What a person should know before they wait for the training, a line each."""
+        return []
 
     def covers(self, document: int) -> bool:
         """Whether the document of that number can be found: an atomic docid may be missing."""
@@ -231,15 +237,24 @@ class System(pl.LightningModule):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Lightning's clipping, which does not tell the norm that it finds."""
+        """Lightning's clipping, which does not tell the norm that it finds: logged, clipped or not.
+
+        Before it the gradients of all ranks are one, and an fp16 scaler's factor is taken out.
+        """
+        self.log("train/learning_rate", optimizer.param_groups[0]["lr"])
         plugin = self.trainer.precision_plugin
-        own_way = type(plugin).clip_grad_by_norm is not Precision.clip_grad_by_norm
-        if not gradient_clip_val or gradient_clip_algorithm == "value" or own_way:
+        if type(plugin).clip_grad_by_norm is not Precision.clip_grad_by_norm:
+            # A strategy whose parameters are flat shards: it knows no norm of all of them.
             self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
             return
         parameters = list(plugin.main_params(optimizer))
-        norm = torch.nn.utils.clip_grad_norm_(parameters, gradient_clip_val)
-        check_norm(self, norm, getattr(plugin, "scaler", None))
+        found = get_total_norm([p.grad for p in parameters if p.grad is not None])
+        norm = check_norm(self, found, getattr(plugin, "scaler", None))
+        self.log("train/gradient_norm", norm)
+        if gradient_clip_val and gradient_clip_algorithm != "value":
+            clip_grads_with_norm_(parameters, gradient_clip_val, found)
+        else:
+            self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
 
     def _log_loss(self, name: str, loss: Tensor, batch: PairBatch) -> Tensor:
         """Logs and returns the mean over ranks, which weighs as much as all ranks' batches."""
@@ -270,11 +285,13 @@ class System(pl.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         check_weights(self, checkpoint["state_dict"])
+        self.saved_step = self.global_step
         # A resumed run reports what all of its parts took.
         checkpoint["train_seconds"] = time.perf_counter() - self._started
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.train_seconds = checkpoint.get("train_seconds", 0.0)
+        self.saved_step = checkpoint.get("global_step", 0)
 
 
 def query_shares(pairs: PairAlignment) -> list[list[Share]]:

@@ -22,6 +22,7 @@ from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.decoding.beam_search import BeamSearchResult, Hypotheses, score_tokens
 from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.evaluation.ranking import Ranking
+from gr_mvdr.files.reading import show
 from gr_mvdr.files.writing import new_folder
 from gr_mvdr.heads.plain import Vocabulary
 from gr_mvdr.identifiers.scheme import (
@@ -38,6 +39,7 @@ from models.base import Share, Table
 from models.constrained_search import ConstrainedSearch, Scope, clear_index_folder
 
 _DECODE_BATCH = 512  # identifiers scored at once
+_COLLISIONS = 0.05  # the share of documents without an identifier of their own that is worth a line
 
 
 @part("model")
@@ -161,6 +163,22 @@ class Docid(ConstrainedSearch):
     def covers(self, document: int) -> bool:
         """Whether the document has an identifier."""
         return bool(self.identifiers.of(document))
+
+    def warnings(self) -> list[str]:
+        """Documents that share their identifier have one score: which of them comes first is luck.
+
+        Few do no harm, such as two people of one name.
+        """
+        rate = self.identifiers.statistics()["collision_rate"]
+        if rate <= _COLLISIONS:
+            return []
+        first, second, *others = self.identifiers.largest_collision()
+        more = f" and {len(others):,} more" if others else ""
+        return [
+            f"{rate:.0%} of the documents share their identifier with another, such as "
+            f"{show(first)}, {show(second)}{more}, and cannot be told apart: take another "
+            "identifier, such as model=dsi_semantic, or give each document a title of its own"
+        ]
 
     def statistics(self) -> dict[str, float]:
         """Depth and collisions of the identifiers, and the head's memory."""

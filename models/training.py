@@ -32,11 +32,15 @@ def check_loss(model: "System", loss: Tensor) -> None:
         _stop(model, f"the loss is {value}")
 
 
-def check_norm(model: "System", norm: Tensor, scaler: Any = None) -> None:
+def check_norm(model: "System", norm: Tensor, scaler: Any = None) -> float:
     """Stops the training unless the norm of all gradients, that of all ranks, is finite.
 
     Args:
+        norm: (), maybe in shards.
         scaler: of fp16, which skips a step whose gradients overflow.
+
+    Returns:
+        The norm; one that is not finite only of a step that is skipped.
 
     Raises: as `check_loss`.
     """
@@ -44,6 +48,7 @@ def check_norm(model: "System", norm: Tensor, scaler: Any = None) -> None:
     is_skipped = scaler is not None and scaler.get_scale() >= _LEAST_SCALE
     if not math.isfinite(value) and not is_skipped:
         _stop(model, f"the gradient's norm is {value}")
+    return value
 
 
 def check_weights(model: "System", state: dict[str, Tensor]) -> None:
@@ -60,9 +65,10 @@ def _stop(model: "System", what: str) -> None:
     if rank() > 0:
         raise SystemExit(1)
     rate = model.hparams.optimizer["learning_rate"]
+    kept = f"; the checkpoint of step {model.saved_step} is from before" if model.saved_step else ""
     raise ValueError(
         f"model.optimizer.learning_rate={rate}: {what} at step {model.global_step + 1}: take a "
-        f"smaller one, or another trainer.precision (it is {model.trainer.precision})"
+        f"smaller one, or another trainer.precision (it is {model.trainer.precision}){kept}"
     )
 
 

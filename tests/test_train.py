@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 
 import train as train_module
 from analysis.run_folder import read_run
+from analysis.tables import read_rows
 from gr_mvdr.evaluation.ranking import Ranking
 from tests.runs import NO_ANALYSIS, ROOT, SMALL, beir, compose_config, small
 from train import train
@@ -51,10 +52,15 @@ def test_a_run_leaves_what_the_contract_says(model, tmp_path):
         "rerank.trec",
         "retrieve-test_unseen.trec",
         *([] if model in NOT_ALIGNED else ["exact_match.csv"]),
+        *([] if model == "bm25" else ["loss.csv", "figures/training.png", "figures/training.pdf"]),
     ):
         assert (run / name).stat().st_size, name
+    assert (model == "bm25") != (run / "loss.csv").exists()
     for folder in ("index", *([] if model in NOT_ALIGNED else ["alignments", "figures"])):
         assert any((run / folder).iterdir()), folder
+    assert ('alt="Training, step by step"' in (run / "report.html").read_text()) == (
+        model != "bm25"
+    )
     assert json.loads((run / "metrics.json").read_text()) == metrics
     for key in (
         "retrieve/recall@1",
@@ -171,6 +177,10 @@ def test_an_interrupted_run_resumes_to_the_same_metrics(model, last, keys, tmp_p
     for key, value in whole.items():
         if not key.startswith("cost"):
             assert resumed[key] == pytest.approx(value, abs=1e-6), key
+    unbroken, broken = (read_rows(tmp_path / name / "loss.csv") for name in ("whole", "part"))
+    assert [row["step"] for row in broken] == list(range(1, len(unbroken) + 1))
+    for row, wanted in zip(broken, unbroken, strict=True):
+        assert row == pytest.approx(wanted, rel=1e-3, nan_ok=True)
 
 
 def test_a_run_that_was_interrupted_while_searching_indexes_once_more(tmp_path, monkeypatch):
@@ -351,6 +361,19 @@ def test_titles_are_asked_for_where_documents_have_none(tmp_path, capsys, monkey
     ).metrics
     assert metrics["retrieve/recall@100"] == 1.0, "the beam of 20 holds all 12 documents"
     assert metrics["analysis/identifiers/assigned"] == 12
+
+
+def test_paragraphs_of_one_title_are_said_before_they_are_trained(tmp_path, capsys):
+    path = beir(tmp_path / "fruit")
+    rows = map(json.loads, (path / "corpus.jsonl").read_text().splitlines())
+    same = [json.dumps(row | {"title": "Fruit"}) + "\n" for row in rows]
+    where = ["data=beir", f"data.path={path}", "logger=none", f"output={tmp_path}", *NO_ANALYSIS]
+    for model in ("genre", "dsi_naive"):
+        (path / "corpus.jsonl").write_text("".join(same))
+        train([*where, f"model={model}", "trainer.max_steps=1", "analysis.questions=null"])
+        said = capsys.readouterr().out
+        warned = "100% of the documents share their identifier with another, such as apple, pear "
+        assert (warned + "and 10 more" in said) == (model == "genre"), said
 
 
 def exit_message(overrides, capsys, monkeypatch) -> str:

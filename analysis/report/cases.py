@@ -1,7 +1,7 @@
 """Browsable cases: (query, document) pairs with their tokens and alignments in several systems.
 
-Everything comes from what runs leave behind: their alignment stores, the stores' vocabularies and
-`retrieve.trec`. No model is needed.
+Everything comes from what runs leave behind: their alignment stores, the stores' vocabularies,
+`retrieve.trec` and `best_documents.json`. No model is needed.
 """
 
 import base64
@@ -9,8 +9,9 @@ import json
 import random
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from math import isfinite
 from statistics import fmean
 from typing import Any
 
@@ -18,18 +19,51 @@ import torch
 from markupsafe import Markup
 from torch import Tensor
 
+from analysis.best_documents import KeptDocument, KeptQuery, read_best_documents
+from analysis.contribution import contributions
 from analysis.directed_alignment import TINY, directed_alignment, own_direction
 from analysis.exact_match import DIRECTIONS
 from analysis.run_folder import Run
 from analysis.store.alignment_store import AlignmentStore, TokenStrings, read_vocabulary
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.relevance import PairAlignment
+from gr_mvdr.parts import TARGET
+from gr_mvdr.relevance import PairAlignment, divide
 
 Pair = tuple[str, str]
-GROUPS = ("best", "worst", "random", "disagreement")
+GROUPS = ("disagreement", "best", "worst", "random")
 RANKING = "retrieve.trec"
 OWN = "own"  # the alignment as the system uses it (Eq. 1), besides the directed ones
+PRODUCT = "product"  # S·A / Z, what pairs of tokens add to the relevance
+ZERO = 127  # the level of zero in a matrix of both signs
 LEVELS = 255  # steps from a matrix's smallest weight to its largest
+# What a paradigm's scores are made of, with the glossary's term.
+PARTS = {
+    "multi_vector": ("query tokens", "token"),
+    "lexical": ("words", "lexical"),
+    "generative": ("tokens of the identifier, with their log-probabilities", "docid"),
+}
+
+
+@dataclass(frozen=True)
+class ScoreNames:
+    """How pages speak of a system's scores.
+
+    Attributes:
+        parts: what they are made of, and the glossary's term for that.
+        kinds: what the search's score and a pair's are called, where they are different numbers.
+    """
+
+    parts: tuple[str, str]
+    kinds: tuple[str, ...] = ()
+
+
+# Systems whose search ranks by another number than they give a pair.
+SCORE_NAMES = {
+    "T5SEAL": ScoreNames(
+        ("n-gram keys, with their weights", "n-gram key"), ("evidence", "leak-free score")
+    ),
+    "QueryGenerator": ScoreNames(PARTS["lexical"], ("BM25", "query likelihood")),
+}
 
 
 @dataclass(frozen=True)
@@ -41,8 +75,8 @@ class Candidate:
         success: the document's reciprocal rank, 0 where it was not found; the mean of several
             systems; None where nothing is known.
         score: the document's score in that ranking, −inf where it was not found; breaks ties.
-        difference: reciprocal rank in generative minus in multi-vector systems; None where one of
-            the two is missing.
+        difference: between the reciprocal ranks of the systems that disagree most; None where
+            there is one system alone.
     """
 
     pair: Pair
@@ -90,12 +124,16 @@ class AlignedRun:
         label: the system's name on the page.
         store: its alignments. vocabulary: what their tokens read as.
         ranking: what its search found; None where it was not kept.
+        best: query id → its best documents, where they were kept.
+        names: how its scores are called.
     """
 
     label: str
     store: AlignmentStore
     vocabulary: TokenStrings
     ranking: Ranking | None
+    best: dict[str, KeptQuery] = field(default_factory=dict)
+    names: ScoreNames | None = None
 
     @cached_property
     def numbers(self) -> dict[Pair, int]:
@@ -135,10 +173,21 @@ def open_runs(runs: Sequence[tuple[Run, str]]) -> tuple[list[AlignedRun], list[s
         try:
             found = Ranking.read(ranking) if ranking.is_file() else None
             store, vocabulary = AlignmentStore(folder), read_vocabulary(folder)
-            opened.append(AlignedRun(label, store, vocabulary, found))
+            opened.append(AlignedRun(label, store, vocabulary, found, names=_score_names(run)))
         except (FileNotFoundError, ValueError) as error:
             notes.append(f"{label}: its alignments cannot be shown. {error}")
+            continue
+        try:
+            opened[-1].best = read_best_documents(run.path)
+        except ValueError as error:
+            notes.append(f"{label}: its best documents cannot be shown. {error}")
     return [run for run in opened if len(run.store)], notes
+
+
+def _score_names(run: Run) -> ScoreNames | None:
+    model = run.config.get("model")
+    target = model.get(TARGET) if isinstance(model, dict) else None
+    return SCORE_NAMES.get(str(target).rpartition(".")[2])
 
 
 def embed_cases(runs: Sequence[AlignedRun], judged: int | None = None) -> Markup | None:
@@ -169,13 +218,17 @@ def build_cases(
         each: cases of a group. seed: of the random ones.
 
     Returns:
-        {"systems": [{label, paradigm, direction, tokens}], "cases": [{group, query, document,
-        views}]}; a view holds tokens as places in the system's `tokens`, and for each direction
-        the matrices of `pack_matrices`, layer by layer: of each the mean of the heads and then, if
-        there are several, every head. Of a system that is not generative, "own" is its A itself.
+        {"systems": [{label, paradigm, direction, parts, kinds, tokens}], "cases": [{group, query,
+        text, document, title, views, best}]}; a view holds tokens as places in the system's
+        `tokens`, and for each way of reading the matrices of `pack_matrices`, layer by layer: the
+        mean of the heads and then, if there are several, every head; of "product" the sum of the
+        heads alone. Of a system that is not generative, "own" is its A itself. `best` has documents
+        by system.
     """
     shared = set.intersection(*(set(run.numbers) for run in runs)) or set(runs[0].numbers)
-    candidates = [_candidate(runs, pair, judged) for pair in sorted(shared)]
+    # Rather queries whose best documents every run has kept, if it has any.
+    kept = {pair for pair in shared if all(not run.best or pair[0] in run.best for run in runs)}
+    candidates = [_candidate(runs, pair, judged) for pair in sorted(kept or shared)]
     places: list[dict[int, int]] = [{} for _ in runs]  # of each system: token id → place
     cases = []
     for pair, group in choose_cases(candidates, each, seed).items():
@@ -184,12 +237,14 @@ def build_cases(
             for number, run in enumerate(runs)
             if pair in run.numbers
         }
-        cases.append({"group": group, "query": pair[0], "document": pair[1], "views": views})
+        case = {"group": group, "query": pair[0], "document": pair[1], "views": views}
+        cases.append(case | _describe(runs, pair))
     systems = [
         {
             "label": run.label,
             "paradigm": run.paradigm.replace("_", " "),
-            "direction": own_direction(run.paradigm),
+            "direction": _own_reading(run.paradigm),
+            **asdict(run.names or ScoreNames(PARTS[run.paradigm])),
             "tokens": [run.vocabulary.token(number) for number in used],
         }
         for run, used in zip(runs, places, strict=True)
@@ -197,14 +252,34 @@ def build_cases(
     return {"systems": systems, "cases": cases}
 
 
+def _describe(runs: Sequence[AlignedRun], pair: Pair) -> dict[str, Any]:
+    """What is known of a case's texts, and what each system found for the query."""
+    query, document = pair
+    kept = {str(n): run.best[query] for n, run in enumerate(runs) if query in run.best}
+    best = {
+        number: [_show_document(runs[int(number)], query, row) for row in one.documents]
+        for number, one in kept.items()
+    }
+    titles = [row["title"] for rows in best.values() for row in rows if row["id"] == document]
+    texts = [one.text for one in kept.values()]
+    return {"text": next(iter(texts), ""), "title": next(iter(titles), ""), "best": best}
+
+
+def _show_document(run: AlignedRun, query: str, row: KeptDocument) -> dict[str, Any]:
+    score = run.score((query, row.id))
+    return {
+        **{"id": row.id, "title": row.title, "snippet": row.snippet, "rank": row.rank},
+        "score": score if isfinite(score) else row.score,
+        "gold": row.grade > 0,
+        "shares": [[text, *_digits([value])] for text, value in row.shares],
+        "others": [row.others[0], *_digits([row.others[1]])],
+    }
+
+
 def _candidate(runs: Sequence[AlignedRun], pair: Pair, judged: int | None) -> Candidate:
     holding = [run for run in runs if pair in run.numbers and run.ranking is not None]
-    generative, multi_vector = (
-        [run.reciprocal_rank(pair) for run in holding if run.paradigm == paradigm]
-        for paradigm in ("generative", "multi_vector")
-    )
-    both = generative and multi_vector
-    difference = fmean(generative) - fmean(multi_vector) if both else None
+    places = [run.reciprocal_rank(pair) for run in holding]
+    difference = max(places) - min(places) if len(places) > 1 else None
     judges = [run for run in runs[:judged] if run in holding]
     if not judges:
         return Candidate(pair, None, difference=difference)
@@ -215,14 +290,14 @@ def _candidate(runs: Sequence[AlignedRun], pair: Pair, judged: int | None) -> Ca
 def _view(run: AlignedRun, places: dict[int, int], pair: Pair) -> dict[str, Any]:
     """What a system makes of a pair; tokens that are new to `places` are added to them."""
     layers = run.store.explain(run.numbers[pair]).layers
-    # A generative system's own alignment is its directed one.
-    own = (OWN,) if own_direction(run.paradigm) == "query_to_document" else ()
+    own = _own_reading(run.paradigm)
     weights = {
         reading: pack_matrices(
-            torch.cat([_matrices(pair, run.paradigm, reading) for pair in layers])
+            torch.cat([_matrices(layer, run.paradigm, reading) for layer in layers])
         )
-        for reading in (*DIRECTIONS, *own)
+        for reading in dict.fromkeys((own, *DIRECTIONS))
     }
+    weights[PRODUCT] = pack_matrices(torch.cat(list(map(_product, layers))), signed=True)
     query, document = (
         [places.setdefault(number, len(places)) for number in ids[0].tolist()]
         for ids in (layers[-1].query_ids, layers[-1].document_ids)
@@ -233,10 +308,24 @@ def _view(run: AlignedRun, places: dict[int, int], pair: Pair) -> dict[str, Any]
         "layers": len(layers),
         "heads": layers[-1].alignment.shape[1],
         "rank": run.rank(pair),
-        "score": _finite(layers[-1].score),
+        "score": score if isfinite(score := run.score(pair)) else None,
+        "pair_score": _finite(layers[-1].score),
+        "adds": [_digits(side[0].tolist()) for side in reversed(contributions(layers[-1]))],
         "relevance": [_finite(layer.relevance) for layer in layers],
         "weights": weights,
     }
+
+
+def _own_reading(paradigm: str) -> str:
+    """The alignment that a system uses: a generative one's is already directed."""
+    own = own_direction(paradigm)
+    return OWN if own == "query_to_document" else own
+
+
+def _product(pair: PairAlignment) -> Tensor:
+    """(1, M, N) S·A / Z, summed over heads."""
+    terms = (pair.similarity * pair.alignment).sum(1)
+    return divide(terms, pair.normaliser[:, None, None])
 
 
 def _finite(value: Tensor) -> float | None:
@@ -262,7 +351,7 @@ def _matrices(pair: PairAlignment, paradigm: str, reading: str) -> Tensor:
     return torch.cat([mean, directed_alignment(alone, paradigm, reading)])
 
 
-def pack_matrices(matrices: Tensor) -> dict[str, Any]:
+def pack_matrices(matrices: Tensor, signed: bool = False) -> dict[str, Any]:
     """Matrices for a page: bytes from 0, a matrix's smallest weight, to 255, its largest.
 
     A softmax over a long text leaves every weight close to the smallest: from zero, all cells
@@ -270,6 +359,7 @@ def pack_matrices(matrices: Tensor) -> dict[str, Any]:
 
     Args:
         matrices: (K, M, N), any float dtype.
+        signed: weights of both signs, with zero at 127.
 
     Returns:
         "minima", "maxima": K numbers each; "data": the K·M·N bytes, row by row, as base64 of a
@@ -277,12 +367,15 @@ def pack_matrices(matrices: Tensor) -> dict[str, Any]:
     """
     values = matrices.float()
     low, high = values.flatten(1).amin(1), values.flatten(1).amax(1)
+    if signed:
+        low = -torch.maximum(-low, high)
+        high = -low * (LEVELS - ZERO) / ZERO
     span = (high - low).clamp_min(TINY)[:, None, None]  # none where all weights are equal
     levels = ((values - low[:, None, None]) / span * LEVELS).round().to(torch.uint8)
     data = base64.b64encode(zlib.compress(levels.numpy().tobytes(), 9)).decode()
-    return {"minima": _digits(low), "maxima": _digits(high), "data": data}
+    return {"minima": _digits(low.tolist()), "maxima": _digits(high.tolist()), "data": data}
 
 
-def _digits(values: Tensor) -> list[float]:
+def _digits(values: Iterable[float]) -> list[float]:
     """Six digits: more than a page shows."""
-    return [float(f"{value:.6g}") for value in values.tolist()]
+    return [float(f"{value:.6g}") for value in values]

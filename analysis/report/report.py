@@ -72,6 +72,7 @@ def write_report(
             read.metrics, [picture for picture in gallery if not picture[0].case]
         ),
         browser=browser,
+        compared=len(aligned) > 1,
         case_notes=notes,
         heatmaps=[] if browser else [(entry, image) for entry, image in gallery if entry.case],
         files=_list_files(read.path),

@@ -156,6 +156,15 @@ class Identifiers:
             "branching": len(prefixes) / max(1, len(followed)),
         }
 
+    def largest_collision(self) -> list[str]:
+        """The documents of the identifier that most documents share; [] where none do."""
+        shared: dict[tuple[int, ...], list[str]] = {}
+        for document, sequence in zip(self.document_ids, self.sequences, strict=True):
+            if sequence:
+                shared.setdefault(tuple(sequence), []).append(document)
+        most = max(shared.values(), key=len, default=[])
+        return most if len(most) > 1 else []
+
     def save(self, folder: str | Path) -> None:
         """Writes the identifiers as the new folder `folder`.
 

@@ -20,6 +20,7 @@ from analysis.tokens import TokenKinds
 LISTED = OmegaConf.load(Path(__file__).parents[2] / "conf/analysis/full.yaml")
 LISTED = OmegaConf.to_container(OmegaConf.create({"analysis": LISTED}), resolve=True)["analysis"]
 ALONE = "kernel", "ranking", "query", "decoded", "token_retrieval", "deletion", "curve", "search"
+ALONE += ("best_documents",)
 STORED = {name: asked for name, asked in LISTED["questions"].items() if name not in ALONE}
 MEASURED = {name: asked for name, asked in STORED.items() if name != "heatmaps"}
 VOCABULARY = 30
@@ -165,7 +166,7 @@ def test_the_documented_example_is_an_analysis(tmp_path, make_explanation, monke
 
 def test_chapters_are_in_the_order_of_the_list():
     names = "exact_match low_rank kernel framework gold token_retrieval shape contribution".split()
-    names += "deletion curve search training adaptation study".split()
+    names += "deletion training curve search adaptation study".split()
     assert sorted(names, key=chapters.place) == names
     assert chapters.place("unknown") == len(names)
     assert all(chapters.reading(chapters.title(name)) for name in names[:-2])

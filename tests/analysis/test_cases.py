@@ -1,12 +1,15 @@
 import base64
 import json
 import zlib
+from dataclasses import replace
 
 import pytest
 import torch
 
+from analysis.best_documents import KeptDocument, KeptQuery
 from analysis.directed_alignment import directed_alignment
 from analysis.report.cases import (
+    SCORE_NAMES,
     AlignedRun,
     Candidate,
     build_cases,
@@ -132,6 +135,55 @@ def test_systems_disagree_where_their_reciprocal_ranks_differ_most(tmp_path, mak
     assert [system["label"] for system in data["systems"]] == ["seal", "colbert"]
     alone = build_cases([first], each=2)
     assert "disagreement" not in {case["group"] for case in alone["cases"]}
+
+
+def test_a_case_says_what_tokens_and_pairs_of_them_add(tmp_path, make_explanation):
+    for paradigm in ("generative", "multi_vector"):
+        pairs = make_explanation(4, paradigm=paradigm)
+        data = build_cases([stored(tmp_path / paradigm, pairs, paradigm, [1, 2, 3, 0])])
+        (system,) = data["systems"]
+        assert system["direction"] == ("document_to_query" if paradigm == "generative" else "own")
+        for case in data["cases"]:
+            view = case["views"]["0"]
+            assert next(iter(view["weights"])) == system["direction"]  # the system's own, first
+            shape = len(view["document_tokens"]), len(view["query_tokens"])
+            products = unpacked(view, "product", *shape).double()
+            assert len(products) == view["layers"]
+            found = products[-1]
+            # Cells are kept to a step of 1/127 of the largest, of which half is lost at most.
+            step = found.abs().max().item() / 127 * shape[0] * shape[1] / 2
+            relevance = view["relevance"][-1]
+            assert found.sum().item() == pytest.approx(relevance, abs=step + 1e-5)
+            query, document = view["adds"]
+            assert (len(document), len(query)) == shape
+            for side in (query, document):
+                assert sum(side) == pytest.approx(relevance, abs=1e-4)
+
+
+def test_a_case_shows_what_the_search_found_with_the_score_of_its_file(tmp_path, make_explanation):
+    run = stored(tmp_path / "a", make_explanation(6), "generative", [1, 2, 0, 1, 1, 1])
+    row = KeptDocument("d1", "Title", "snippet", 2, 7.0, 1, [("n gram", 2.0)], (3, 5.0))
+    other = replace(row, id="not in the file", rank=1, grade=0)
+    run.best = {"q1": KeptQuery("a query", [other, row])}
+    (case,) = build_cases([run])["cases"]  # of queries whose documents were kept
+    assert (case["query"], case["text"], case["title"]) == ("q1", "a query", "Title")
+    first, second = case["best"]["0"]
+    assert (first["score"], second["score"]) == (7.0, run.score(("q1", "d1"))) and second["gold"]
+    assert second["shares"] == [["n gram", 2.0]] and second["others"] == [3, 5.0]
+    view = case["views"]["0"]
+    assert view["score"] == run.score(("q1", "d1")) != view["pair_score"]
+    run.names = SCORE_NAMES["T5SEAL"]
+    (system,) = build_cases([run])["systems"]
+    assert list(system["kinds"]) == ["evidence", "leak-free score"]
+    assert system["parts"][1] == "n-gram key"
+
+
+def test_weights_of_both_signs_have_zero_in_the_middle():
+    weights = torch.tensor([[[-3.0, 0.0], [1.0, 2.0]], [[0.0, 0.0], [0.5, 4.0]]])
+    packed = pack_matrices(weights, signed=True)
+    found = unpacked({"weights": {"x": packed}}, "x", 2, 2)
+    assert torch.allclose(found, weights, atol=4 / 127 / 2 + 1e-5)
+    assert found[0, 0, 1].abs() < 1e-5 and found[1, 0].abs().max() < 1e-5
 
 
 def test_weights_are_kept_to_a_step_of_their_range():

@@ -87,10 +87,14 @@ def browse(page, script):
     return page.evaluate(f"async () => {{ {HELPERS} {script} }}")
 
 
-def write_run(folder, system, paradigm, explanation, ranks):
+def write_run(folder, system, paradigm, explanation, ranks, token="▁<w{}>"):
     """A run's folder: alignments of (q<n>, d<n>), and a ranking with d<n> at the given rank."""
     folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text(f"seed: 1\nmodel: {{name: {system}}}\n")
+    (folder / "config.yaml").write_text(
+        "seed: 1\nmodel: {_target_: models.t5_seal.T5SEAL}\n"
+        if paradigm == "generative"
+        else "seed: 1\nmodel: {name: other}\n"
+    )
     record = {"system": system, "paradigm": paradigm, "collection": "fruit", "seed": 1}
     (folder / "provenance.json").write_text(json.dumps(record | {"splits": ["test"]}))
     (folder / "metrics.json").write_text(json.dumps({"retrieve/mrr@10": 0.5}))
@@ -101,12 +105,12 @@ def write_run(folder, system, paradigm, explanation, ranks):
     ) as writer:
         writer.add(explanation, queries, documents)
     store = AlignmentStore(folder / "alignments")
-    write_vocabulary(store, lambda ids: [f"▁<w{n}>" for n in ids], special=[2])
+    write_vocabulary(store, lambda ids: [token.format(n) for n in ids], special=[2])
     found = {}
     for query, document, rank in zip(queries, documents, ranks, strict=True):
         others = {f"x{place}": -float(place) for place in range(1, 11)}
         found[query] = others | ({document: 0.5 - rank} if rank else {})
-    Ranking(found).write(folder / "retrieve.trec", system)
+    Ranking(found).write(folder / "retrieve.trec", "run")
     write_qrels(
         {q: {d: 1} for q, d in zip(queries, documents, strict=True)}, folder / "retrieve.qrels"
     )
@@ -206,8 +210,8 @@ def test_the_cases_of_a_report(runs, show):
     found.turned_query = look("Query", 0, "Document");
     found.system = await switched("system", 1);
     found.system_query = look("Query", 0, "Document");
-    found.own = await switched("direction", "own");
-    found.own_query = look("Query", 1, "Document");
+    found.other = await switched("direction", "query_to_document");
+    found.other_query = look("Query", 1, "Document");
     return found;
     """
     found = browse(show(page, ready=CASES, place="#cases"), script)
@@ -227,9 +231,9 @@ def test_the_cases_of_a_report(runs, show):
     assert found["layer_partners"] and found["layer_partners"] != found["pinned"]
     assert_marks(found["head_partners"], seal, 0, place, "query", 1, 1)
     assert_marks(found["turned_query"], seal, 0, "query_to_document", "query", 0)
-    assert_marks(found["system_query"], colbert, 0, "query_to_document", "query", 0)
-    assert_marks(found["own_query"], colbert, 0, "own", "query", 1)
-    pictures = [found[name] for name in ("start", "layer", "head", "turned", "system", "own")]
+    assert_marks(found["system_query"], colbert, 0, "own", "query", 0)  # hard, as it aligns
+    assert_marks(found["other_query"], colbert, 0, "query_to_document", "query", 1)
+    pictures = [found[name] for name in ("start", "layer", "head", "turned", "system", "other")]
     assert len(set(pictures)) == 6 and found["again"] == found["start"]
 
 
@@ -250,13 +254,13 @@ def test_the_cases_of_a_comparison(runs, tmp_path, show):
     assert found["systems"] == ["t5_colbert", "t5_seal"]
     assert [row.split("\t")[:4] for row in found["rows"]] == [
         ["t5_colbert", "multi vector", "1", "1.000"],
-        ["t5_seal", "generative", "1", "1.000"],
+        ["t5_seal", "generative", "not found", "0"],
     ]
     assert found["chosen"] == [[0], [0]]  # both read the same text
     (row,) = csv.DictReader((tmp_path / "out/comparison_agreement.csv").open())
     assert row["pairs"] == "6" and 0 < float(row["query_to_document/overlap"]) < 1
     assert "t5_colbert, t5_seal</td><td>6</td>" in page.read_text()
-    assert found["groups"][-1] == "Generative and multi-vector disagree"
+    assert found["groups"] == ["The systems disagree", "Best", "Worst"]  # the first is open
 
 
 def test_a_page_folds(runs, tmp_path, show):
@@ -320,3 +324,86 @@ def test_runs_are_links(runs, tmp_path, show):
     page.locator("#made > summary").click()
     page.get_by_role("link", name="provenance.json").click()
     page.wait_for_url("**/seal/provenance.json")
+
+
+def test_the_panes_are_the_two_systems_that_disagree_most(runs, tmp_path, show, make_explanation):
+    pairs = make_explanation(PAIRS, paradigm="multi_vector", seed=4)
+    runs.append(write_run(tmp_path / "xtr", "xtr", "multi_vector", pairs, [1] * PAIRS))
+    compare(runs, tmp_path)
+    page = show(tmp_path / "comparison.html", ready=CASES, place="#cases-1")
+    shown = "all => all.map((select) => select.selectedOptions[0].text)"
+    systems = {}
+    for button in page.locator(".case-groups button").all():
+        button.click()
+        query = page.locator(".case-title + p").inner_text().split()[1]
+        systems[query] = page.locator('[data-switch="system"]').evaluate_all(shown)
+    # Reciprocal ranks of q3: SEAL 0, the others 1; of q4: SEAL 0.2, ColBERT 0, XTR 1.
+    assert systems["q3,"] == ["t5_colbert", "t5_seal"] and systems["q4,"] == ["t5_colbert", "xtr"]
+    page.locator('[data-switch="system"]').first.select_option("t5_seal")
+    page.locator(".case-groups button").last.click()  # what a reader has chosen stays
+    assert page.locator('[data-switch="system"]').evaluate_all(shown)[0] == "t5_seal"
+
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)> \"'&amp; שלום عالم 😀"
+
+
+def keep_documents(run, text):
+    """What `BestDocuments` keeps: of every query its own document, and one that is not relevant."""
+    record = {}
+    for number in range(PAIRS):
+        row = dict(title=text, snippet=text, shares=[[text, 2.5], ["", -1.0]], others=[4, 0.25])
+        first = dict(id="x1", rank=1, score=9.0, grade=0)
+        rows = [first, dict(id=f"d{number}", rank=2, score=-2.0, grade=1)]
+        documents = [one | row for one in rows]
+        record[f"q{number}"] = {"text": text, "documents": documents}
+    (run / "best_documents.json").write_text(json.dumps(record))
+
+
+def test_whatever_texts_say_is_shown_as_text(tmp_path, make_explanation, show):
+    run = tmp_path / '<i>"&amp; #1?x=%41 😀'
+    pairs = make_explanation(PAIRS, layers=1, heads=1, seed=4)
+    write_run(run, HOSTILE, "generative", pairs, [1, 2, 0, 3, 5, 10], token="▁" + HOSTILE + "{}")
+    (run / "metrics.json").write_text(json.dumps({f"retrieve/{HOSTILE}/mrr@10": 0.5}))
+    keep_documents(run, HOSTILE)
+    other = write_run(tmp_path / "b", "b", "generative", pairs, [1] * PAIRS, token="▁" + HOSTILE)
+    compare([run, other], tmp_path / "out")
+    write_report(run, peers=[other])
+    page = show(tmp_path / "out/comparison.html", ready=CASES, place="#cases-1")
+    assert page.get_by_role("cell", name=HOSTILE).count()
+    page.get_by_role("link", name=HOSTILE).first.click()
+    page.wait_for_url("**/report.html")
+    for path in (run / "report.html", tmp_path / "out/comparison.html"):
+        page = show(path, ready=CASES)
+        page.get_by_role("button", name="Unfold all").click()
+        shown = page.locator("body").inner_text()
+        assert HOSTILE in shown and "&lt;" not in shown
+        assert page.locator("script").count() == 3 and page.locator("img[onerror]").count() == 0
+        titles = [page.locator(".case-title"), page.locator(".case-groups button").first]
+        titles += [page.locator(f".case-found {part}").first for part in ("b", ".case-snippet")]
+        titles.append(page.locator(".case-shares bdi").first)
+        assert [element.text_content() for element in titles] == [HOSTILE] * 5
+        token = page.locator('[aria-label="Query tokens"] li').first
+        assert token.text_content().startswith(HOSTILE)
+        token.hover()
+        assert HOSTILE in page.get_by_role("status").first.inner_text()
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_a_case_shows_what_was_found_first_and_why(runs, tmp_path, show):
+    keep_documents(runs[0], "a text")
+    page = show(write_report(runs[0]), ready=CASES, place="#cases")
+    first, second = page.locator(".case-found li:has(.case-hit)").all()
+    assert "relevant" not in first.inner_text() and "evidence -1.000" in first.inner_text()
+    number = int(page.locator(".case-title + p").inner_text().split(",")[0][7:])
+    score = Ranking.read(runs[0] / "retrieve.trec").scores(f"q{number}").get(f"d{number}", -2.0)
+    assert f"relevant: this case d{number}, evidence {score:.3f}" in " ".join(
+        second.inner_text().split()
+    )
+    shares = second.locator(".case-shares li").all_inner_texts()
+    assert shares == ["a text 2.500", "␣ -1.000", "4 more: 0.250"]
+    assert "n-gram keys, with their weights" in page.locator(".case-found").inner_text()
+    row = page.locator(".case-facts tbody tr").inner_text()
+    assert "evidence" in row and "leak-free score" in row
+    page.locator('[data-switch="direction"]').select_option("product")
+    page.wait_for_function("document.querySelector('.case-pane').dataset.drawn.includes('product')")
+    assert "similarity times alignment" in page.locator(".case-legend").inner_text()

@@ -4,6 +4,7 @@ import datasets
 import pytest
 import torch
 
+from analysis.tables import read_rows
 from gr_mvdr.decoding.beam_search import beam_search
 from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.evaluation.ranking import Ranking, best_documents
@@ -43,13 +44,47 @@ def test_weights_that_are_not_finite_do_not_replace_a_checkpoint(tmp_path, monke
     )
 
 
+def test_a_gradient_without_clipping_is_looked_at_and_the_checkpoint_before_it_resumes(
+    tmp_path, monkeypatch
+):
+    """The fourth epoch's first step: its loss is finite, its gradients are not."""
+    from models.docid import Docid
+
+    def broken(self, *_):
+        if self.current_epoch == 3:
+            self.backbone.shared.weight.grad[0] = torch.inf
+
+    keys = ["model=dsi_naive", "trainer.max_epochs=5", "name=run"]
+    unclipped = "trainer.gradient_clip_val=null"
+    monkeypatch.setattr(Docid, "on_before_optimizer_step", broken, raising=False)
+    with pytest.raises(ValueError) as raised:
+        train(configuration(tmp_path, *keys, unclipped))
+    rows = read_rows(tmp_path / "run/loss.csv")
+    steps = [row["step"] for row in rows]
+    assert str(raised.value) == (
+        f"model.optimizer.learning_rate=0.001: the gradient's norm is inf at step {len(rows) + 1}: "
+        "take a smaller one, or another trainer.precision (it is 64-true); the checkpoint of step "
+        f"{len(rows)} is from before"
+    )
+    assert steps == list(range(1, len(rows) + 1)) and {row["epoch"] for row in rows} == {1, 2, 3}
+    monkeypatch.undo()
+    resumed = train(configuration(tmp_path, *keys, unclipped, "resume=true"))
+    keys[-1] = "name=whole"
+    whole = train(configuration(tmp_path, *keys, unclipped))
+    scores = [key for key in whole.metrics if not key.startswith("cost")]
+    assert all(resumed.metrics[key] == pytest.approx(whole.metrics[key]) for key in scores)
+    assert read_rows(resumed.path / "loss.csv") == [
+        pytest.approx(row, nan_ok=True) for row in read_rows(whole.path / "loss.csv")
+    ]
+
+
 def test_an_overflow_that_the_scaler_of_fp16_skips_is_normal(tmp_path):
     class Scaler:
         def __init__(self, scale):
             self.get_scale = lambda: scale
 
     class Model:
-        global_step, trainer = 6, type("Trainer", (), {"precision": "16-mixed"})
+        global_step, saved_step, trainer = 6, 0, type("Trainer", (), {"precision": "16-mixed"})
         hparams = type("Settings", (), {"optimizer": {"learning_rate": 0.1}})
 
     check_norm(Model, torch.tensor(torch.inf), Scaler(1024.0))

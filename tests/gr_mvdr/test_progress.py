@@ -1,11 +1,13 @@
 import io
 import sys
+from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 from gr_mvdr import progress
-from gr_mvdr.progress import track
+from gr_mvdr.progress import Progress, describe_duration, track
 
 
 @pytest.fixture
@@ -65,3 +67,75 @@ def test_other_processes_and_machines_without_rich_still_iterate(monkeypatch, ca
     for _ in track([1], "silent"):
         clock[0] += 9
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.4, "0 s"), (59.4, "59 s"), (59.6, "1 min 0 s"), (200, "3 min 20 s"), (7500, "2 h 5 min")],
+)
+def test_durations_are_in_the_two_units_that_matter(seconds, words):
+    assert describe_duration(seconds) == words
+
+
+def test_work_that_goes_on_leaves_ever_fewer_lines(no_terminal, clock, capsys):
+    work = Progress("training", total=2000, done=1000, lines=True)
+    for step in range(1001, 2001):
+        clock[0] += 1.0
+        work.report(step, "loss 1")
+    work.close()
+    *lines, last = capsys.readouterr().out.splitlines()
+    # So many steps of this process in so many seconds: what an earlier one did counts for no time.
+    assert lines[0] == "training: 1,010 of 2,000, loss 1, 16 min 30 s left"
+    assert lines[1].startswith("training: 1,020 of 2,000, ")
+    assert 10 < len(lines) < 50
+    steps = [int(line.split()[1].replace(",", "")) for line in lines]
+    gaps = [after - before for before, after in pairwise(steps)]
+    assert gaps == sorted(gaps) and gaps[-1] > 50
+    assert last == "training: 2,000 in 1000.0 s, loss 1"
+
+
+def test_work_that_failed_does_not_say_that_it_was_done(no_terminal, clock, capsys):
+    work = Progress("training", total=9, lines=True)
+    clock[0] += 5
+    work.report(1)
+    work.close(whole=False)
+    assert capsys.readouterr().out == ""
+
+
+class Notebook:
+    """IPython in a kernel: what is displayed, state after state, as plain text and as HTML."""
+
+    def __init__(self, monkeypatch, kernel=True):
+        self.shown = []
+        shell = SimpleNamespace(kernel=None) if kernel else SimpleNamespace()
+        modules = {"IPython": SimpleNamespace(get_ipython=lambda: shell), "IPython.display": self}
+        for name, module in modules.items():
+            monkeypatch.setitem(sys.modules, name, module)
+
+    def display(self, data, raw, display_id):
+        self.shown.append([data])
+        return self
+
+    def update(self, data, raw):
+        self.shown[-1].append(data)
+
+
+def test_a_notebook_shows_one_line_that_changes(no_terminal, clock, capsys, monkeypatch):
+    notebook = Notebook(monkeypatch)
+    for _ in track(range(100), "reading <b>"):
+        clock[0] += 0.5
+    (states,) = notebook.shown
+    assert states[0]["text/plain"] == "reading <b>: 5 of 100, 48 s left"
+    assert '<progress value="0.050">' in states[0]["text/html"]
+    assert "reading &lt;b&gt;: 5 of 100" in states[0]["text/html"]
+    assert states[-1]["text/plain"] == "reading <b>: 100 in 50.0 s"
+    for _ in track(range(3), "short"):
+        clock[0] += 0.5
+    assert len(notebook.shown) == 1 and capsys.readouterr().out == ""
+
+
+def test_ipython_without_a_kernel_is_no_notebook(no_terminal, clock, capsys, monkeypatch):
+    notebook = Notebook(monkeypatch, kernel=False)
+    for _ in track(range(3), "encoding"):
+        clock[0] += 1
+    assert not notebook.shown and capsys.readouterr().out == "encoding: 3 in 3.0 s\n"

@@ -29,8 +29,7 @@ def trainer(tmp_path, **options):
     return pl.Trainer(
         default_root_dir=tmp_path,
         accelerator="cpu",
-        max_epochs=1,
-        **{**quiet, "enable_checkpointing": False, **options},
+        **{**quiet, "enable_checkpointing": False, "max_epochs": 1, **options},
     )
 
 

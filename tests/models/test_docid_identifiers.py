@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gr_mvdr.identifiers.scheme import hash_collection
+from gr_mvdr.identifiers.scheme import Identifiers, hash_collection
 from gr_mvdr.tokenizers import EOS_ID
 
 pytest.importorskip("sklearn")
@@ -22,6 +22,23 @@ def test_identifiers_of_another_collection_are_refused(tools, tmp_path):
     here, there = (hash_collection(table["id"]) for table in (fewer, documents))
     with pytest.raises(ValueError, match=f"{there}.*{here}"):
         tools.make_docid("semantic", documents=fewer, directory=tmp_path / "identifiers")
+
+
+def test_collisions_above_five_percent_are_a_warning(tools, tmp_path):
+    model = tools.make_docid("titles-np")
+    names = [f"d{number}" for number in range(100)]
+    own = [[number + 3] for number in range(100)]
+    model.identifiers = Identifiers(names, own[:95] + [[3]] * 4 + own[99:])
+    assert model.warnings() == [], "the first and four more: five of a hundred"
+    model.identifiers = Identifiers(names, own[:94] + [[3]] * 5 + own[99:])
+    assert model.warnings() == [
+        "6% of the documents share their identifier with another, such as d0, d94 and 4 more, and "
+        "cannot be told apart: take another identifier, such as model=dsi_semantic, or give each "
+        "document a title of its own"
+    ]
+    model.identifiers = Identifiers(names[:2], [[3], [3]])
+    (said,) = model.warnings()
+    assert said.startswith("100% of the documents") and "such as d0, d1, and cannot" in said
 
 
 def test_identifiers_of_other_settings_are_refused(tools, tmp_path):

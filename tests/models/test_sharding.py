@@ -57,7 +57,8 @@ def trained():
         weights = trainer.strategy.lightning_module_state_dict()
         layer = next(p for n, p in system.named_parameters() if "SelfAttention" in n)
         kept = layer.to_local().numel() if world_size() > 1 else layer.numel()
-        found[name] = {"weights": dict(weights), "kept": kept}
+        norm = float(trainer.callback_metrics["train/gradient_norm"])
+        found[name] = {"weights": dict(weights), "kept": kept, "norm": norm}
     os.environ.pop("LOCAL_RANK")
     return found
 
@@ -82,6 +83,13 @@ def test_sharded_training_ends_with_the_weights_of_one_process(name, found, expe
         assert torch.allclose(found[0][name]["weights"][key], value, atol=2e-5), key
     moved = [key for key, value in whole.items() if (value - started[key]).abs().max() > 1e-3]
     assert len(moved) > len(whole) / 2
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_rank_knows_the_norm_of_all_gradients(name, found, expected):
+    norm = expected[name]["norm"]
+    assert [one[name]["norm"] for one in found] == 2 * [pytest.approx(norm, rel=1e-3)]
+    assert norm > 0.1, "it is that of before clipping"
 
 
 @pytest.mark.parametrize("name", NAMES)

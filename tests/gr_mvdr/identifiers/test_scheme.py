@@ -22,6 +22,13 @@ def test_statistics_of_five_documents_counted_by_hand():
     }
 
 
+def test_the_documents_of_the_identifier_that_most_share():
+    assert SHARED.largest_collision() == ["a", "c"]
+    sequences = [[7], [8], [8], [7], [8]]
+    assert Identifiers(IDS, sequences).largest_collision() == ["b", "c", "e"]
+    assert Identifiers(IDS, [[7], [8], [9], [], []]).largest_collision() == []
+
+
 def test_without_identifiers_the_statistics_are_zeros():
     found = Identifiers(["a"], [[]]).statistics()
     assert found.pop("documents") == 1
