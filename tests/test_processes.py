@@ -20,7 +20,8 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from conf.launch import device_count, job_arguments, processes_to_start
+from analysis.tables import read_rows
+from conf.launch import device_count, is_in_sweep, job_arguments, processes_to_start
 from train import train
 
 ROOT = Path(__file__).parents[1]
@@ -105,6 +106,8 @@ def assert_same(found, expected):
 def test_two_processes_of_a_sweep_leave_what_one_process_leaves(model, folder, alone, swept):
     run, (metrics, (steps, expected)) = swept[0][model], alone[model]
     assert_same(json.loads((run / "metrics.json").read_text()), metrics)
+    rows, wanted = (read_rows(f / "loss.csv") for f in (run, folder / f"{model}-alone"))
+    assert rows == [pytest.approx(row, rel=1e-5) for row in wanted] and len(rows) == 8
     found_steps, found = weights(run)
     assert found_steps == steps == 8, "twice 90 pairs: three of 25, 13 and 12 of them, and 15"
     assert found.keys() == expected.keys()
@@ -119,6 +122,7 @@ def test_two_processes_of_a_sweep_leave_what_one_process_leaves(model, folder, a
 
 def test_a_sweep_of_several_processes_is_compared_and_says_everything_once(folder, swept):
     runs, said = swept
+    assert "query, median" not in said.split(f"{runs['t5_seal']}: finished")[0], "no run's metrics"
     assert (folder / "swept/comparison.md").is_file()
     for run in runs.values():
         assert said.count(f"{run}: finished") == said.count(f"→ {run}") == 1
@@ -206,11 +210,14 @@ def test_fsdp_composes_for_any_number_of_devices():
     assert config.trainer.strategy.data_parallel_size == 4 == processes_to_start(config)
 
 
-def test_a_job_repeats_its_own_command_without_the_sweep():
+@pytest.mark.parametrize("number", [[], ["hydra.job.num=3"]])
+def test_a_job_repeats_its_own_command_without_the_sweep(number):
+    """The job of a sweep keeps its number: with one it prints less."""
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        config = compose("train", ["model=t5_seal", "seed=2"], return_hydra_config=True)
+        config = compose("train", ["model=t5_seal", "seed=2", *number], return_hydra_config=True)
     HydraConfig.instance().set_config(config)
     try:
-        assert job_arguments() == ["model=t5_seal", "seed=2", "hydra.mode=RUN"]
+        assert job_arguments() == ["model=t5_seal", "seed=2", "hydra.mode=RUN", *number]
+        assert is_in_sweep() == bool(number)
     finally:
         HydraConfig.instance().cfg = None

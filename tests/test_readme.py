@@ -11,7 +11,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from conf.composition import prepare_arguments
-from tests.runs import compose_config
+from tests.runs import NO_ANALYSIS, compose_config
 from train import train
 
 ROOT = Path(__file__).parents[1]
@@ -93,6 +93,26 @@ def test_a_notebook_runs(name, tmp_path):
         cell.source = cell.source.replace('"experiment=demo"', f'"experiment=smoke", {short}')
         cell.source = cell.source.replace(', "logger=none"]', "]")
     NotebookClient(notebook, timeout=300, resources={"metadata": {"path": path.parent}}).execute()
+
+
+def python_examples() -> list:
+    """The Python blocks of docs/, by page and number."""
+    blocks = "```python\n(.*?)```"
+    return [
+        pytest.param(block, id=f"{page.name}-{number}")
+        for page in sorted((ROOT / "docs").glob("*.md"))
+        for number, block in enumerate(re.findall(blocks, page.read_text(), re.DOTALL), start=1)
+    ]
+
+
+@pytest.mark.parametrize("block", python_examples())
+def test_a_python_example_of_the_documents_runs(block, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    small = ["logger=none", "experiment=smoke", *NO_ANALYSIS]
+    folder = f"data.path={ROOT / 'tests/fixtures/small_collection'}"
+    block = block.replace('"data.path=FOLDER"', ", ".join(map(repr, [folder, *small])))
+    exec(block.replace("(5000, 1)", "(100, 1)"), {})
+    assert capsys.readouterr().out
 
 
 @pytest.mark.slow  # some of them index a real collection

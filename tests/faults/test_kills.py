@@ -11,6 +11,7 @@ import pytest
 import train  # noqa: F401  (imported once, before children are forked)
 from analysis.claim import LOCK
 from analysis.run_folder import find_missing_parts
+from analysis.tables import read_rows
 from tests.faults.forked import Child, imported, metrics, run
 
 MODELS = ["bm25", "t5_colbert", "t5_seal", "dsi_naive"]
@@ -38,7 +39,8 @@ def unbroken(folder):
             imported(child.seen[1])
         whole = folder / f"{model}-warm"
         assert metrics(whole) == pytest.approx(metrics(folder / f"{model}-cold"), abs=1e-6)
-        return SimpleNamespace(metrics=metrics(whole), files=files(whole), events=child.seen[0])
+        found = dict(metrics=metrics(whole), files=files(whole), losses=losses(whole))
+        return SimpleNamespace(events=child.seen[0], **found)
 
     return of
 
@@ -49,12 +51,18 @@ def files(run):
     return sorted(found - {LOCK})
 
 
+def losses(run):
+    """The lines of its `loss.csv`; none of a run without training."""
+    return read_rows(run / "loss.csv") if (run / "loss.csv").is_file() else []
+
+
 def check_resumed(folder, model, expected, keys=(), cache="cache"):
     """Resumes what was killed, and compares it with the run that was not."""
     job = run(folder, f"model={model}", "name=killed", "resume=true", *keys)
     child = Child(job, folder / cache)
     assert child.status() == 0, child.said
     assert metrics(folder / "killed") == pytest.approx(expected.metrics, abs=1e-6)
+    assert losses(folder / "killed") == [pytest.approx(row) for row in expected.losses]
     assert files(folder / "killed") == expected.files and not find_missing_parts(folder / "killed")
 
 
