@@ -232,7 +232,7 @@ class ConstrainedSearch(GenerativeSystem):
             ValueError: the query is empty, or no search can generate the prefix.
         """
         self._check_query(query)
-        if len(prefix) >= self.search_length or EOS_ID in prefix:
+        if len(prefix) >= self.search_length:
             return []
         ids, mask = (x.to(self.device) for x in pad([self.prepare_query(query)]))
         step = self.eval().decoding_step(ids, mask)
