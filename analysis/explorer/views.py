@@ -6,6 +6,7 @@ from typing import Any
 
 from analysis.directed_alignment import OWN_DIRECTION
 from analysis.explorer.loading import LoadedSystem
+from gr_mvdr.decoding.search_trace import Generated, Hypothesis, SearchPath
 from models.results import AlignedPair, Explained, Hit, NextToken, TextShare
 from models.retriever import Retriever
 
@@ -133,15 +134,7 @@ def _shares(shares: Iterable[TextShare]) -> list[dict[str, Any]]:
 def describe_explanation(
     retriever: Retriever, explained: Explained, gold: Collection[str]
 ) -> dict[str, Any]:
-    """Why a system ranks a document where it does; of a generative one, its search step by step.
-
-    Returns:
-        "steps": of each step of the beam search its `depth`, whether the document was `alive` after
-        it, the best hypothesis that leads to the document (`gold_token`, `gold_rank`,
-        `gold_probability`), and what the beam `kept`. "lost": the step that lost the document,
-        "replaced_by": the last place of the beam there. "generated": what the search ended with.
-        Probabilities are those of whole hypotheses, by which a beam chooses.
-    """
+    """Why a system ranks a document where it does; of a generative one, its search, too."""
     found = {
         "rank": explained.rank,
         "score": explained.score,
@@ -149,39 +142,48 @@ def describe_explanation(
         "hit": describe_hit(explained.hit, gold) if explained.hit else None,
         "reason": explained.reason,
     }
-    if (path := explained.path) is None:
-        return found
+    return found if explained.path is None else found | _describe_path(retriever, explained.path)
 
-    def tell(hypothesis: Any) -> dict[str, Any] | None:
-        if hypothesis is None:
-            return None
+
+def _describe_path(retriever: Retriever, path: SearchPath) -> dict[str, Any]:
+    """A beam search step by step.
+
+    Returns:
+        "steps": of each its `depth`, whether the document was `alive` after it, the best hypothesis
+        that leads to the document (`gold_token`, `gold_rank`, `gold_probability`), and what the
+        beam `kept`. "lost": the step that lost the document, "replaced_by": the last place of the
+        beam there. "generated": what the search ended with. Probabilities are those of whole
+        hypotheses, by which a beam chooses.
+    """
+
+    def tell(hypothesis: Hypothesis) -> dict[str, Any]:
         text = retriever.text_of(hypothesis.tokens)
         return {"text": text, "probability": exp(hypothesis.log_prob)}
 
-    steps = [
-        {
-            "depth": depth,
-            "alive": step.alive,
-            "gold_rank": step.rank,
-            "gold_token": tell(step.best)["text"] if step.best else None,
-            "gold_probability": tell(step.best)["probability"] if step.best else None,
-            "kept": [tell(hypothesis) for hypothesis in step.kept],
-        }
-        for depth, step in enumerate(path.steps, start=1)
-    ]
+    steps = []
+    for depth, step in enumerate(path.steps, start=1):
+        gold = tell(step.best) if step.best else {"text": None, "probability": None}
+        steps.append(
+            {
+                "depth": depth,
+                "alive": step.alive,
+                "gold_rank": step.rank,
+                "gold_token": gold["text"],
+                "gold_probability": gold["probability"],
+                "kept": [tell(hypothesis) for hypothesis in step.kept],
+            }
+        )
     lost = path.lost_step
-    generated = [_describe_generated(retriever, one) for one in path.generated]
-    replaced = tell(lost.limit or lost.kept[0]) if lost and (lost.limit or lost.kept) else None
+    replaced = (lost.limit or next(iter(lost.kept), None)) if lost else None
     return {
-        **found,
         "steps": steps,
         "lost": path.lost,
-        "replaced_by": replaced,
-        "generated": generated,
+        "replaced_by": tell(replaced) if replaced else None,
+        "generated": [_describe_generated(retriever, one) for one in path.generated],
     }
 
 
-def _describe_generated(retriever: Retriever, one: Any) -> dict[str, Any]:
+def _describe_generated(retriever: Retriever, one: Generated) -> dict[str, Any]:
     names = [retriever.system.document_ids[number] for number in one.documents]
     return {
         "text": retriever.text_of(one.tokens),
