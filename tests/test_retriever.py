@@ -17,7 +17,7 @@ from tests.runs import TINY
 
 matplotlib.use("Agg")
 QUERY = "Which city has a statue of the founder?"
-# Every system of the README's table that can be trained in a second or two.
+# The systems of the README's table; the slow tests have those that differ in a detail.
 SYSTEMS = {
     "bm25": (),
     "dpr": TINY,
@@ -33,6 +33,8 @@ SYSTEMS = {
     "genre": TINY,
     "genre_np_base": TINY,
 }
+FURTHER = ("me_bert", "dsi_atomic", "dsi_naive", "genre_np_async", "genre_np_contrastive")
+FURTHER += ("query_generator",)
 
 
 @pytest.fixture(scope="module", params=SYSTEMS)
@@ -67,7 +69,7 @@ def test_a_run_is_searched_as_it_was_when_it_was_made(retriever, run, capsys):
     assert "an index of its own" not in capsys.readouterr().out
 
 
-def test_shares_sum_to_the_score(retriever):
+def check_shares(retriever):
     hits = retriever.search(QUERY, 5)
     assert len(hits) and [hit.rank for hit in hits] == list(range(1, len(hits) + 1))
     for hit in hits:
@@ -75,6 +77,24 @@ def test_shares_sum_to_the_score(retriever):
         assert all(isinstance(share.text, str) for share in hit.shares)
     table = hits.to_pandas()
     assert list(table.id) == [hit.id for hit in hits] and "<table" in hits._repr_html_()
+
+
+def test_shares_sum_to_the_score(retriever):
+    check_shares(retriever)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", FURTHER)
+def test_shares_of_further_systems_sum_to_the_score(model, finished_run):
+    check_shares(Retriever.load(finished_run(model, *TINY)))
+
+
+def test_a_pipelines_share_is_that_of_the_stage_that_scored_last(finished_run):
+    stages = [finished_run("bm25"), finished_run("t5_colbert", *TINY)]
+    asked = f"[{{run: {stages[0]}, depth: 3}}, {{run: {stages[1]}}}]"
+    retriever = Retriever.load(finished_run("rerank_pipeline", f"model.stages={asked}"))
+    check_shares(retriever)
+    assert [hit.shares[0].text for hit in retriever.search(QUERY, 5)] == ["2-T5-ColBERT"] * 3
 
 
 def test_among_some_documents_no_other_is_found(retriever):
@@ -177,6 +197,16 @@ def test_eight_threads_find_what_one_finds(colbert, seal):
             found = list(pool.map(partial(retriever.search, k=3), texts))
         for one, other in zip(expected, found, strict=True):
             assert one.equals(other.to_pandas()[["id", "score"]])
+
+
+def test_device_dtype_and_tokenizer_are_the_users(finished_run):
+    run = finished_run("t5_colbert", *TINY)
+    double = Retriever.load(run, device="cpu", dtype=torch.float64, tokenizer=run / "tokenizer")
+    assert next(double.system.parameters()).dtype == torch.float64
+    single = Retriever.load(run)
+    expected = single.score(QUERY, "a river").values
+    assert torch.allclose(double.score(QUERY, "a river").values, expected, atol=1e-4)
+    assert double.tokenizer.get_vocab() == single.tokenizer.get_vocab()
 
 
 def test_vectors_give_the_score_by_hand(colbert):
