@@ -25,8 +25,8 @@ from analysis.comparison.comparison import (
     compare_runs,
     summarise_section,
 )
-from analysis.comparison.page import examine_comparison, write_comparison
-from analysis.comparison.paper import read_paper, write_paper_table
+from analysis.comparison.page import SectionFindings, examine_comparison, write_comparison
+from analysis.comparison.paper import PaperTable, read_paper, write_paper_table
 from analysis.comparison.place import name_comparison, place_comparison
 from analysis.comparison.significance import Effectiveness, explain_tests, tabulate_pairs
 from analysis.metric_names import group
@@ -73,6 +73,19 @@ def compare(
     papers = [] if reproduced is None else write_paper_table(comparison, reproduced, folder)
     found = examine_comparison(comparison, folder)
     files = write_comparison(comparison, found, folder, papers)
+    _print_comparison(comparison, found, papers, files["pages"])
+    with open_logger(logger, comparison) as opened:
+        publish_comparison(opened, comparison, [one.gallery for one in found])
+    return comparison
+
+
+def _print_comparison(
+    comparison: Comparison,
+    found: Sequence[SectionFindings],
+    papers: Sequence[PaperTable],
+    pages: Sequence[Path],
+) -> None:
+    """The tables, with what they leave out, and the files."""
     console = Console() if sys.stdout.isatty() else Console(width=PLAIN_WIDTH)
     for findings in found:
         console.print(_printed_summary(findings.section))
@@ -82,11 +95,8 @@ def compare(
         console.print(*map(make_printable, notes), sep="\n", markup=False, highlight=False)
     for note in comparison.notes:
         console.print(make_printable(note), style="yellow", markup=False, highlight=False)
-    for path in [*files["pages"], *(path for one in found for path in one.gallery.paths)]:
+    for path in [*pages, *(path for one in found for path in one.gallery.paths)]:
         console.print(path, soft_wrap=True, markup=False, highlight=False)
-    with open_logger(logger, comparison) as opened:
-        publish_comparison(opened, comparison, [one.gallery for one in found])
-    return comparison
 
 
 def _print_tests(console: Console, tested: Effectiveness) -> None:

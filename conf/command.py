@@ -28,7 +28,7 @@ from hydra.errors import (
 )
 from hydra.types import RunMode
 from hydra.version import VersionBase
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from conf.checks import check_values
@@ -95,7 +95,9 @@ def compose_command(name: str, overrides: Sequence[str]) -> DictConfig:
         if config.hydra.mode == RunMode.MULTIRUN:
             raise ValueError(f"{' '.join(overrides)}: {_SWEEP}; hydra.mode=RUN makes one run of it")
         HydraConfig.instance().set_config(config)
-        config.name = config.name  # resolved while Hydra knows this command
+        for key in ("name", "logger.group"):  # resolved while Hydra knows this command
+            if (value := OmegaConf.select(config, key)) is not None:
+                OmegaConf.update(config, key, value)
         with open_dict(config):
             del config["hydra"]
         check_values(config)

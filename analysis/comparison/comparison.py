@@ -160,7 +160,8 @@ def _read_runs(paths: list[Path]) -> tuple[list[Run], list[str]]:
             raise ValueError(f"runs={path}: holds no run")
         for folder in found:
             if folder.resolve() in runs:
-                raise ValueError(f"runs={path}: the run {folder} is named twice")
+                what = "" if folder == path else f"the run {folder} "
+                raise ValueError(f"runs={path}: {what}is named twice")
             try:
                 runs[folder.resolve()] = read_run(folder)
             except UnfinishedRun as unfinished:

@@ -63,6 +63,8 @@ def place_comparison(
         ValueError: the folder holds a comparison of other runs, or a link.
     """
     folder = output or find_common_folder(comparison)
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"output={folder}: must be a folder, is a file")
     if not output or (make_way and _find_others(comparison, folder)):
         check_links(folder, [name_comparison(comparison)])
         folder /= name_comparison(comparison)
@@ -87,7 +89,9 @@ def place_comparison(
 def _find_others(comparison: Comparison, folder: Path) -> str:
     """The runs of the comparison that a folder holds; "" if there is none or it is of our runs."""
     if not (folder / RECORD).is_file():
-        return "no record says which" if any((folder / file).exists() for file in _MADE) else ""
+        return (
+            "which ones, it does not say" if any((folder / file).exists() for file in _MADE) else ""
+        )
     try:
         places = sorted(str(run["folder"]) for run in read_json(folder / RECORD)["runs"])
     except (ValueError, KeyError, TypeError):

@@ -159,7 +159,7 @@ def test_a_comparison_of_other_runs_is_refused_or_made_way_for(sweep, tmp_path):
     assert {file: file.read_bytes() for file in made} == made
     compare([sweep / "10", sweep / "0"], out)
     (out / "comparison.json").unlink()  # as an older version left it
-    with pytest.raises(ValueError, match="no record says which"):
+    with pytest.raises(ValueError, match="which ones, it does not say"):
         compare([sweep / "10", sweep / "0"], out)
 
 
@@ -335,10 +335,12 @@ def test_a_run_that_cannot_be_compared_is_one_line(sweep, capsys):
     (sweep / "0" / "metrics.json").unlink()
     with pytest.raises(ValueError, match="runs=.*/0: must be a finished run, it has no metrics"):
         compare([sweep / "0", sweep / "1"])
-    with pytest.raises(ValueError, match=r"runs=.*/1: the run .*/1 is named twice"):
+    with pytest.raises(ValueError, match=r"runs=.*/1: is named twice"):
         compare([sweep / "1", sweep / "1"])
     with pytest.raises(ValueError, match=r"runs=.*sweep: the run .*/10 is named twice"):
         compare([sweep / "10", sweep])
+    with pytest.raises(ValueError, match=r"output=.*config.yaml: must be a folder, is a file"):
+        compare([sweep / "10"], sweep / "10/config.yaml")
     assert not list(sweep.glob("comparison*")) and not capsys.readouterr().out
 
 

@@ -1,0 +1,136 @@
+"""What reaches wandb, read from the files of offline runs, and the pictures of docs/wandb.md."""
+
+import re
+import shlex
+import sys
+
+import pytest
+
+from conf.command import compose_command, run_command
+from conf.composition import prepare_arguments
+from conf.wandb_logger import GROUP
+from tests.offline_run import find_offline_runs, read_offline_run
+from tests.runs import ROOT, TINY
+from tests.test_readme import expanded
+from tests.wandb_pictures import draw_all
+
+pytest.importorskip("wandb")
+DOCUMENT = ROOT / "docs" / "wandb.md"
+# Two steps of training, a few alignments and one drawn case.
+KEYS = (
+    *("data.n_documents=50", "data.max_test_queries=10", "data.max_rerank_queries=4"),
+    *("trainer.max_epochs=1", "trainer.max_steps=2", "trainer.log_every_n_steps=1", *TINY),
+    *("analysis.pairs=4", "analysis.cases=1", "analysis.curve_pairs=4", "analysis.sample_pairs=0"),
+    *("analysis.queries=0", "analysis.search_queries=0"),
+)
+
+
+def run(monkeypatch, module, *arguments):
+    """A command, in this process."""
+    monkeypatch.setattr(sys, "argv", [module, *arguments])
+    run_command(module.rpartition(".")[2], f"{'train' if module == 'train' else module}:main")
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory):
+    """A sweep over two systems, then a comparison of its runs by hand, all logged to wandb."""
+    folder = tmp_path_factory.mktemp("sweep")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(GROUP, raising=False)
+        run(patch, "train", "-m", "model=bm25,t5_colbert", f"output={folder}", *KEYS)
+        run(patch, "analysis.compare", f"runs=[{folder}]", "logger=wandb", f"output={folder}/own")
+    return folder
+
+
+def test_a_sweeps_runs_and_their_comparisons_share_a_group(sweep):
+    runs = [read_offline_run(file) for file in find_offline_runs(sweep)]
+    assert [run.job_type for run in runs] == ["train", "train", "compare", "compare"]
+    (group,) = {run.group for run in runs}
+    assert re.fullmatch(r"sweep-model-[0-9a-f]{6}", group)
+    assert runs[0].tags == ["BM25", "almanac-50", "lexical"]
+    assert runs[1].tags == ["T5-ColBERT", "almanac-50", "multi_vector"]
+    assert [run.name.partition("-")[0] for run in runs] == [
+        "bm25",
+        "t5_colbert",
+        *["comparison"] * 2,
+    ]
+
+
+def test_a_run_holds_curves_tables_figures_and_files(sweep):
+    run = read_offline_run(find_offline_runs(sweep)[1])
+    assert [step for step, _ in run.values("train/loss")] == [0, 1]
+    assert len(run.values("alignment/hard")) == 1
+    assert run.values("retrieve/mrr@10") and run.config["config"]["trainer.max_steps"] == 2
+    columns, rows = run.table("tables/exact_match")
+    assert columns and rows
+    assert run.picture("figures/alignment_case_1").stat().st_size > 1000
+    kept = {name.removeprefix(f"{run.name}-"): kind for name, kind in run.artefacts.items()}
+    expected = {"retrieve.trec": "ranking", "alignments": "alignments", "report.html": "report"}
+    assert expected.items() <= kept.items()
+
+
+def test_a_comparison_holds_tables_figures_and_its_page(sweep):
+    ended, own = (read_offline_run(file) for file in find_offline_runs(sweep)[2:])
+    for run in (ended, own):
+        columns, rows = run.table("tables/comparison")
+        assert [row[columns.index("system")] for row in rows] == ["BM25", "T5-ColBERT"]
+        assert "corrected" in run.table("tables/comparison_tests")[0]
+        assert run.picture("figures/mrr").is_file()
+        assert run.artefacts[f"{run.name}-comparison.html"] == "comparison"
+        assert len(run.config["runs"]) == 2 and run.config["systems"] == ["BM25", "T5-ColBERT"]
+    assert (sweep / "comparison.html").is_file() and (sweep / "own/wandb").is_dir()
+
+
+def test_wandb_warns_of_nothing_and_is_told_what_the_user_says(tmp_path, monkeypatch):
+    import wandb
+
+    warned = []
+    monkeypatch.setattr(wandb, "termwarn", lambda text, **how: warned.append(text))
+    keys = ["logger.group=mine", "logger.tags=[a,b]", "logger.job_type=try", "logger.project=p"]
+    arguments = ["model=bm25", f"output={tmp_path}", *KEYS, *keys]
+    run(monkeypatch, "train", *arguments)
+    assert not warned
+    (file,) = find_offline_runs(tmp_path)
+    found = read_offline_run(file)
+    assert (found.group, found.job_type, found.tags) == ("mine", "try", ["a", "b"])
+    run(monkeypatch, "analysis.compare", f"runs=[{tmp_path}]", "logger=wandb")
+    assert read_offline_run(find_offline_runs(tmp_path)[-1]).group == "mine"
+
+
+def test_an_experiments_runs_are_in_its_group(monkeypatch):
+    monkeypatch.delenv(GROUP, raising=False)
+    composed = compose_command("train", ["model=bm25", "experiment=demo"])
+    assert composed.logger.group == "demo"
+    monkeypatch.setenv(GROUP, "mine")
+    assert compose_command("train", ["experiment=demo"]).logger.group == "mine"
+    assert compose_command("train", ["experiment=demo", "logger.group=x"]).logger.group == "x"
+
+
+def test_the_pictures_are_drawn_of_what_was_logged(sweep, tmp_path):
+    files = draw_all(sweep, tmp_path)
+    text = DOCUMENT.read_text()
+    assert all(f"figures/{file.name}" in text for file in files)
+    kept = [ROOT / "docs" / "figures" / file.name for file in files]
+    assert all(file.stat().st_size < 80_000 for file in kept)
+    assert (
+        f"python -m tests.wandb_pictures outputs/small {kept[0].parent.relative_to(ROOT)}" in text
+    )
+
+
+COMMANDS = re.findall(r"^    (python|wandb) (\S.*?)(?: {2,}#.*)?$", DOCUMENT.read_text(), re.M)
+
+
+@pytest.mark.parametrize("command", [rest for program, rest in COMMANDS if program == "python"])
+def test_the_documents_commands_compose(command, tmp_path):
+    for run in ("RUN", "OTHER"):
+        (tmp_path / "outputs/demo" / run).mkdir(parents=True)
+    line = command.removeprefix("-m ").replace("outputs/demo/", f"{tmp_path}/outputs/demo/")
+    module, *words = shlex.split(line)
+    name = {"train.py": "train", "analysis.run": "analyse", "analysis.compare": "compare"}
+    if module in name:
+        jobs = expanded(prepare_arguments([word for word in words if word != "-m"]))
+        composed = [compose_command(name[module], arguments) for arguments in jobs]
+        assert all(config.logger.project == "gr-mvdr" for config in composed)
+        assert len(composed) == (3 if module == "train.py" else 1)
+    else:
+        assert module == "tests.wandb_pictures"  # drawn above
