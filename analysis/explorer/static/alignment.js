@@ -10,12 +10,13 @@ import { TokenList } from "./tokens.js";
 import { DIRECTIONS, LAYERS, LAYER_NAMES, matrixOf } from "./weights.js";
 
 const NAMED = 5; // partners that the text names
+const NEAR = " A click on one of the query's shows its nearest tokens in the whole collection.";
 const IDLE = "Point at a token (or move to it with Tab and the arrow keys): what it is aligned with turns blue.";
 
 export class AlignmentView {
   /** `changed({layer, head, shown, direction})` when a switch is moved; `picked(index)` at a click on a query token;
    *  `layers`: whether layer and head can be switched. */
-  constructor({ changed = () => {}, picked = () => {}, layers = true } = {}) {
+  constructor({ changed = () => {}, picked = null, layers = true } = {}) {
     this.withLayers = layers;
     this.changed = changed;
     this.picked = picked;
@@ -60,6 +61,7 @@ export class AlignmentView {
   /** `pair`: what /api/align said; `system`: of /api/about; `choices`: shown and direction, if not the first. */
   show(pair, system, choices = {}) {
     [this.pair, this.system, this.pinned] = [pair, system, null];
+    this.idle = this.picked && system.paradigm === "multi_vector" ? IDLE + NEAR : IDLE;
     this.chosen = {
       shown: choices.shown in LAYERS ? choices.shown : "alignment",
       direction: choices.direction in DIRECTIONS ? choices.direction : "own",
@@ -92,7 +94,7 @@ export class AlignmentView {
     const again = this.pinned?.[0] === side && this.pinned[1] === index;
     this.pinned = again ? null : [side, index];
     this.choose(side, again ? null : index);
-    if (side === "query" && !again) this.picked(index);
+    if (side === "query" && !again) this.picked?.(index);
   }
 
   clear() {
@@ -106,7 +108,7 @@ export class AlignmentView {
     this.clear();
     if (index === null) [side, index] = this.pinned ?? [null, null];
     if (index === null) {
-      this.status.textContent = IDLE;
+      this.status.textContent = this.idle;
       return;
     }
     const other = side === "query" ? "document" : "query";

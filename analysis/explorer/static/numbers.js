@@ -18,8 +18,8 @@ export function signed(value, digits = 3) {
 export function percent(value) {
   if (!known(value)) return MISSING;
   const hundredth = 100 * value;
-  if (hundredth !== 0 && hundredth < 0.01) return `${hundredth.toExponential(0)} %`;
-  return `${hundredth.toFixed(hundredth < 1 ? 2 : 1)} %`;
+  if (hundredth !== 0 && hundredth < 0.01) return `${hundredth.toExponential(0)}\u00a0%`;
+  return `${hundredth.toFixed(hundredth < 1 ? 2 : 1)}\u00a0%`;
 }
 
 export function milliseconds(value) {

@@ -71,8 +71,10 @@ export class WhyView {
     const { rank, score } = this.found;
     const first = other ? make("p", {}, "First is ", documentLink(system, query, other), ` with ${shown(other.score)}. `,
       button("Compare the two", () => this.compare(other.id))) : null;
-    return make("div", { class: "facts" }, make("p", {}, "In the search this document has the ", term("rank"), " ",
-      make("b", {}, rank ? rankOf(rank) : "(not found)"), " and the ", term("score", "score in the search"), " ", make("b", {}, shown(score)), "."), first);
+    const points = [term("score", "score in the search"), " ", make("b", {}, shown(score))];
+    const place = rank ? ["In the search: ", term("rank"), " ", make("b", {}, rankOf(rank)), ", ", ...points]
+      : ["Not found in the search; in one for this document alone: ", ...points];
+    return make("div", { class: "facts" }, make("p", {}, ...place, "."), first);
   }
 }
 

@@ -185,7 +185,7 @@ def test_a_new_query_is_searched_with_one_click(page):
 
 def test_a_miss_is_explained_after_two_clicks(page):
     check_explanation(page)
-    assert "not found" in visible(page, ".facts").inner_text()
+    assert "Not found" in visible(page, ".facts").inner_text()
 
 
 def check_explanation(page):
