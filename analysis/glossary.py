@@ -138,7 +138,7 @@ LABELS = {
     "content": "Over content tokens alone: neither special, nor punctuation, nor stopwords.",
     "matched": "Only tokens that have an equal token on the other side count.",
     "idf correlation": "Does it rise with the rarity of the token? A correlation from −1 to 1.",
-    "IDF #-# | IDF #": "Over the tokens whose IDF lies in this range; larger is rarer.",
+    "IDF range | IDF #-# | IDF #": "Over the tokens whose IDF lies in this range; larger is rarer.",
     "relative error": "The distance from a matrix of equal rows (Lemma 5.1), relative to the "
     "alignment's norm: 0 is equal rows.",
     "relative error rank one": "The distance from the nearest matrix of rank one, relative to the "
@@ -269,7 +269,8 @@ def glossary(names: Mapping[str, str] | None = None) -> dict[str, str]:
     Args:
         names: further ones, such as the names of test splits.
     """
-    known = {forms.split(_ALTERNATIVES)[0]: text for forms, text in _entries(names).items()}
+    known = {_term(forms): text for forms, text in (TERMS | LABELS | _chapters()).items()}
+    known |= names or {}
     return dict(sorted(known.items(), key=lambda entry: (entry[0].lower(), entry[0])))
 
 
@@ -284,9 +285,8 @@ def find_terms(text: str, label: bool = False, names: Iterable[str] = ()) -> lis
     return [Found(*m.span(), terms[m.lastindex - 1]) for m in pattern.finditer(text)]
 
 
-def _entries(names: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Forms → explanation, of what is written here, of chapters and of further names."""
-    return TERMS | LABELS | _chapters() | dict(names or {})
+def _term(forms: str) -> str:
+    return forms.split(_ALTERNATIVES)[0].replace("#", "k")
 
 
 def _chapters() -> dict[str, str]:
@@ -301,15 +301,14 @@ def _pattern(label: bool, names: tuple[str, ...]) -> tuple[re.Pattern, list[str]
     A sentence uses the names of metrics and single letters in other ways: there they are not
     looked for, nor chapters of one word.
     """
-    sources = [*TERMS, *names, *(LABELS if label else ()), *_chapters()]
-    forms: dict[str, str] = {}
-    for entry in sources:
-        first, *others = entry.split(_ALTERNATIVES)
-        for form in (first, *others):
-            if label or (entry in TERMS and len(form) > 1) or entry in names or " " in form:
-                forms.setdefault(form, first)
+    forms = {name: name for name in names if name}
+    for entry in (*TERMS, *(LABELS if label else ()), *_chapters()):
+        for form in entry.split(_ALTERNATIVES):
+            if label or (entry in TERMS and len(form) > 1) or " " in form:
+                forms.setdefault(form, _term(entry))
     ordered = sorted(forms, key=len, reverse=True)
-    groups = "|".join(f"({_as_pattern(form)})" for form in ordered)
+    patterns = (re.escape(form) if form in names else _as_pattern(form) for form in ordered)
+    groups = "|".join(f"({pattern})" for pattern in patterns)
     return re.compile(rf"(?<![\w@·])(?:{groups})(?![\w@·])"), [forms[form] for form in ordered]
 
 

@@ -1,6 +1,7 @@
 """The whole run: configurations, what a run leaves behind, bad input, resuming."""
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 import train as train_module
+from analysis.best_documents import read_best_documents
 from analysis.run_folder import read_run
 from analysis.tables import read_rows
 from gr_mvdr.evaluation.ranking import Ranking
@@ -78,6 +80,20 @@ def test_a_run_leaves_what_the_contract_says(model, tmp_path):
     record = read_run(run).provenance
     assert record["text_fields"] == ["title", "text"] and record["splits"][0] == "test"
     assert not list(run.rglob("*.unfinished"))
+    if model not in NOT_ALIGNED:
+        check_best_documents(run)
+
+
+def check_best_documents(run):
+    """What pages say of a search is what its file says, and the shares make the score."""
+    ranking, kept = Ranking.read(run / "retrieve.trec"), read_best_documents(run)
+    found = [(query, row) for query, one in kept.items() for row in one.documents]
+    assert found
+    for query, row in found:
+        assert ranking.documents(query)[row.rank - 1] == row.id
+        assert row.score == pytest.approx(ranking.scores(query)[row.id], rel=1e-5, abs=1e-5)
+        total = math.fsum([value for _, value in row.shares]) + row.others[1]
+        assert total == pytest.approx(row.score, rel=1e-5, abs=1e-4)
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)

@@ -103,9 +103,10 @@ def test_a_term_is_found_whole_in_every_form(label):
     entries = glossary_of.TERMS | (glossary_of.LABELS if label else {})
     known = glossary({"unseen": "A split."})
     for entry in entries:
-        first, *others = entry.split(" | ")
+        forms = entry.split(" | ")
+        first = forms[0].replace("#", "k")
         assert known[first] == entries[entry]
-        for form in (first, *others):
+        for form in forms:
             text = form.replace("#", "10")
             found = [(0, len(text), first)] if label or len(form) > 1 else []
             assert find_terms(text, label, ["unseen"]) == found

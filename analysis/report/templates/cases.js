@@ -2,6 +2,7 @@
     disagreement: "The systems disagree", best: "Best", worst: "Worst", random: "Random",
   };
   const LARGEST = 3; // shares of a document that are green
+  const FEW = 3; // systems whose documents fit next to each other
   const reciprocal = (view) => (view.rank ? 1 / view.rank : 0);
 
   /** A query as its tokens tell it, where its text was not kept. */
@@ -113,12 +114,13 @@
         make("thead", {}, make("tr", {}, ...heads)), make("tbody", {}, ...rows)));
     }
 
-    /** A system's best documents for the query; those of the panes are open. */
+    /** A system's best documents for the query; of many systems those of the panes are open. */
     showFound(entry, number) {
       const { label, parts, kinds } = this.data.systems[number];
       const rows = entry.best[number].map((found) => this.showDocument(found, found.id === entry.document, kinds[0] ?? "score"));
       const empty = rows.length ? [] : [make("p", { class: "quiet" }, "It found no document.")];
-      const open = this.panes.some((pane) => pane.select.system.value === number) ? { open: "" } : {};
+      const few = this.data.systems.length <= FEW;
+      const open = few || this.panes.some((pane) => pane.select.system.value === number) ? { open: "" } : {};
       return make("details", open, make("summary", {}, `What ${label} found first`),
         make("p", { class: "quiet case-note" }, "In boxes the ", word("share", "shares"), " in the score: ", word(parts[1], parts[0])), make("ol", {}, ...rows), ...empty);
     }
