@@ -242,6 +242,7 @@ def test_a_beam_search_is_told_step_by_step(browser, session, number):
             assert not step["alive"] and all(
                 before["alive"] for before in steps[: step["depth"] - 1]
             )
+            assert found["replaced_by"] in step["kept"]
             if step["gold_probability"] is not None:
                 assert found["replaced_by"]["probability"] >= step["gold_probability"]
         else:
