@@ -15,7 +15,7 @@ from analysis.model_card import build_model_card
 from analysis.run_folder import read_run, require_run
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.files.reading import reading
-from gr_mvdr.files.writing import new_folder
+from gr_mvdr.files.writing import new_folder, write_text
 from gr_mvdr.tokenizers import load_tokenizer
 from models.base import System
 from models.docid import Docid
@@ -60,8 +60,7 @@ def export_run(
     with new_folder(folder) as partial:
         texts = {"text_fields": data.text_fields, "cleaning": data.cleaning}
         write_system(system, tokenizer, partial, texts)
-        card = build_model_card(read, system, tokenizer)
-        (partial / "README.md").write_text(card, encoding="utf-8")
+        write_text(partial / "README.md", build_model_card(read, system, tokenizer))
         if check:
             difference = check_library(partial, system, data)
             print(f"sentence-transformers gives the run's scores to {difference:.0e}")

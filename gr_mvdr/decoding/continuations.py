@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from gr_mvdr.decoding.beam_search import Constraint, Step
+from gr_mvdr.decoding.beam_search import Constraint, Step, Successors
 from gr_mvdr.tokenizers import PAD_ID
 
 _EXAMPLES = 10  # documents that are listed of those that can be reached
@@ -76,14 +76,16 @@ def continue_prefix(
     allowed = torch.isin(best, successors.token)
     first_k = torch.arange(len(best), device=best.device) < k
     listed = (allowed & (allowed.cumsum(0) <= k)) | (first_k & ~allowed)
-    found = []
-    for token in best[listed & (log_probs[best] > -torch.inf)].tolist():
-        probability = float(log_probs[token].exp())
-        state = successors.state[successors.token == token]
-        if not len(state):
-            found.append(Continuation(token, probability, allowed=False))
-            continue
-        documents = constraint.reachable(state)
-        some = tuple(documents[:_EXAMPLES].tolist())
-        found.append(Continuation(token, probability, True, len(documents), some))
-    return found
+    tokens = best[listed & (log_probs[best] > -torch.inf)].tolist()
+    return [_continued(constraint, successors, t, float(log_probs[t].exp())) for t in tokens]
+
+
+def _continued(
+    constraint: Reaching, successors: Successors, token: int, probability: float
+) -> Continuation:
+    state = successors.state[successors.token == token]
+    if not len(state):
+        return Continuation(token, probability, allowed=False)
+    documents = constraint.reachable(state)
+    some = tuple(documents[:_EXAMPLES].tolist())
+    return Continuation(token, probability, True, len(documents), some)
