@@ -239,17 +239,19 @@ def build_cases(
         }
         case = {"group": group, "query": pair[0], "document": pair[1], "views": views}
         cases.append(case | _describe(runs, pair))
-    systems = [
-        {
-            "label": run.label,
-            "paradigm": run.paradigm.replace("_", " "),
-            "direction": _own_reading(run.paradigm),
-            **asdict(run.names or ScoreNames(PARTS[run.paradigm])),
-            "tokens": [run.vocabulary.token(number) for number in used],
-        }
-        for run, used in zip(runs, places, strict=True)
-    ]
+    systems = [_system(run, used) for run, used in zip(runs, places, strict=True)]
     return {"systems": systems, "cases": cases}
+
+
+def _system(run: AlignedRun, used: Iterable[int]) -> dict[str, Any]:
+    """What a page says of a run; `used`: the token ids of its views, in the order of places."""
+    return {
+        "label": run.label,
+        "paradigm": run.paradigm.replace("_", " "),
+        "direction": _own_reading(run.paradigm),
+        **asdict(run.names or ScoreNames(PARTS[run.paradigm])),
+        "tokens": [run.vocabulary.token(number) for number in used],
+    }
 
 
 def _describe(runs: Sequence[AlignedRun], pair: Pair) -> dict[str, Any]:

@@ -68,13 +68,11 @@ def write_report(
         name_splits([read]),
         run=read,
         **_summarise(read.metrics),
-        chapters=_join_chapters(
-            read.metrics, [picture for picture in gallery if not picture[0].case]
-        ),
+        chapters=_join_chapters(read.metrics, [(e, i) for e, i in gallery if not e.case]),
         browser=browser,
         compared=len(aligned) > 1,
         case_notes=notes,
-        heatmaps=[] if browser else [(entry, image) for entry, image in gallery if entry.case],
+        heatmaps=[] if browser else [(e, image) for e, image in gallery if e.case],
         files=_list_files(read.path),
         provenance=_to_texts(read.provenance),
         configuration=_to_texts(read.config),
