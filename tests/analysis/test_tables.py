@@ -59,7 +59,7 @@ def test_a_foreign_system_runs_nowhere_in_a_comparison(tmp_path):
         record = {"system": FOREIGN, "collection": FOREIGN, "seed": number}
         (folder / "provenance.json").write_text(json.dumps(record))
         (folder / "metrics.json").write_text(json.dumps({"retrieve/mrr@10": 0.5}))
-    compare([tmp_path])
+    compare([tmp_path], tmp_path)
     (row,) = csv.DictReader((tmp_path / "comparison.csv").open(newline=""))
     assert row["system"] == row["setting"] == f"'{FOREIGN}"
     for name in ("comparison.md", "comparison.html"):
