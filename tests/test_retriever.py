@@ -17,7 +17,7 @@ from tests.runs import TINY
 
 matplotlib.use("Agg")
 QUERY = "Which city has a statue of the founder?"
-# The systems of the README's table, one of each kind in the fast tests.
+# One system of each kind; tests/analysis/explorer/test_explore.py has every one of `conf/model`.
 SYSTEMS = {
     "bm25": (),
     "t5_colbert": TINY,
@@ -28,8 +28,6 @@ SYSTEMS = {
     "dsi_semantic": TINY,
     "genre_np_base": TINY,
 }
-FURTHER = "dpr me_bert coil aligner dsi_atomic dsi_naive dsi_pawa genre genre_np_async".split()
-FURTHER += ["genre_np_contrastive", "query_generator"]
 
 
 @pytest.fixture(scope="module", params=SYSTEMS)
@@ -76,12 +74,6 @@ def check_shares(retriever):
 
 def test_shares_sum_to_the_score(retriever):
     check_shares(retriever)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("model", FURTHER)
-def test_shares_of_further_systems_sum_to_the_score(model, finished_run):
-    check_shares(Retriever.load(finished_run(model, *TINY)))
 
 
 def test_a_pipelines_share_is_that_of_the_stage_that_scored_last(finished_run):
