@@ -15,7 +15,7 @@ from analysis.evaluation import drop_own_hits
 from analysis.statistics import spread_numbers
 from gr_mvdr.files.reading import read_json, reading
 from gr_mvdr.parts import part
-from gr_mvdr.texts import SEPARATOR
+from gr_mvdr.texts import text_without_title
 from models.base import Share
 from models.given_texts import find_snippet
 
@@ -107,7 +107,7 @@ class BestDocuments(Analysis):
         return KeptDocument(
             id=row["id"],
             title=row["title"],
-            snippet=find_snippet(query, row["text"].removeprefix(row["title"] + SEPARATOR)),
+            snippet=find_snippet(query, text_without_title(row)),
             rank=rank,
             score=score,
             grade=grade,

@@ -84,6 +84,12 @@ def join_texts(parts: Iterable[str]) -> str:
     return SEPARATOR.join(filter(None, parts))
 
 
+def text_without_title(row: Mapping[str, Any]) -> str:
+    """The `text` of a document's row, less the title that it was joined with."""
+    title = row.get("title")
+    return row["text"].removeprefix(title + SEPARATOR) if title else row["text"]
+
+
 class TextTable:
     """The least that a table is: columns by name, rows by number, in memory.
 

@@ -1,6 +1,6 @@
 """BM25 as a system: the purely lexical case of Eq. 1, A_ij > 0 where the terms are equal."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,14 +78,10 @@ class BM25(System):
         self, queries: Table, k: int = 100, among: Sequence[str] | None = None
     ) -> tuple[Ranking, Shares]:
         """`retrieve`, and what each of the query's words adds to a score."""
-        ranking, found = self.retrieve(queries, k, among), {}
-        for query, tokens in zip(queries["id"][:], queries["tokens"][:], strict=True):
-            added = self.searcher.shares(_terms(tokens), ranking.documents(query))
-            found[query] = {
-                name: [Share((term,), value) for term, value in parts]
-                for name, parts in added.items()
-            }
-        return ranking, found
+        ranking = self.retrieve(queries, k, among)
+        rows = zip(queries["id"][:], queries["tokens"][:], strict=True)
+        asked = {query: _terms(tokens) for query, tokens in rows}
+        return ranking, term_shares(self.searcher, asked, ranking)
 
     def rerank(
         self, queries: Table, documents: Table, candidates: dict[str, Sequence[str]]
@@ -128,10 +124,7 @@ class BM25(System):
             normaliser=torch.ones_like(scores),
             relevance=scores,
             score=scores,
-            document_ids=batch.document_ids,
-            document_mask=batch.document_mask,
-            query_ids=batch.query_ids,
-            query_mask=batch.query_mask,
+            **batch.sides,
         )
 
     def _idf(self, terms: Tensor) -> Tensor:
@@ -150,3 +143,21 @@ class BM25(System):
 def _terms(tokens: Sequence[int]) -> list[int]:
     """A text's tokens without the special ones, as in `BM25.align`."""
     return [token for token in tokens if token > UNK_ID]
+
+
+def term_shares(
+    index: BM25Index, queries: Mapping[str, Sequence[Hashable]], ranking: Ranking
+) -> Shares:
+    """What each term adds to the scores of a ranking.
+
+    Args:
+        queries: query id → its terms, words or token ids.
+    """
+    found: Shares = {}
+    for query, terms in queries.items():
+        added = index.shares(terms, ranking.documents(query))
+        found[query] = {
+            name: [Share(t if isinstance(t, str) else (t,), value) for t, value in parts]
+            for name, parts in added.items()
+        }
+    return found

@@ -9,7 +9,7 @@ from torch import Tensor
 from gr_mvdr.batch import PairBatch, cut, pad
 from gr_mvdr.evaluation.bm25 import split_words
 from gr_mvdr.heads.plain import Head
-from gr_mvdr.texts import SEPARATOR, TextReader, TextTable
+from gr_mvdr.texts import TextReader, TextTable, text_without_title
 from gr_mvdr.tokenizers import EOS_ID
 from models.base import System, Table
 from models.docid import Docid
@@ -57,8 +57,7 @@ class IndexedDocuments:
     def read(self, name: str) -> tuple[str, str]:
         """Title and text of a document."""
         row = self[name]
-        title = row.get("title") or ""
-        return title, row["text"].removeprefix(title + SEPARATOR) if title else row["text"]
+        return row.get("title") or "", text_without_title(row)
 
     def with_rows(self, table: Table) -> TextTable:
         """A table of these documents and further ones.

@@ -23,7 +23,8 @@ from gr_mvdr.parts import part
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import Explanation, Factors, PairAlignment
 from gr_mvdr.tokenizers import EOS_ID, load_tokenizer
-from models.base import Share, Shares, Table, hash_documents
+from models.base import Shares, Table, hash_documents
+from models.bm25 import term_shares
 from models.generative import GenerativeSystem
 
 PSEUDO_QUERIES = "pseudo_queries.jsonl"
@@ -153,14 +154,10 @@ class QueryGenerator(GenerativeSystem):
         self, queries: Table, k: int = 100, among: Sequence[str] | None = None
     ) -> tuple[Ranking, Shares]:
         """`retrieve`, and what each of the query's words adds to a score."""
-        ranking, found = self.retrieve(queries, k, among), {}
-        for query, text in zip(queries["id"][:], queries["text"][:], strict=True):
-            added = self.bm25.shares(split_words(text), ranking.documents(query))
-            found[query] = {
-                name: [Share(str(word), value) for word, value in parts]
-                for name, parts in added.items()
-            }
-        return ranking, found
+        ranking = self.retrieve(queries, k, among)
+        rows = zip(queries["id"][:], queries["text"][:], strict=True)
+        asked = {query: split_words(text) for query, text in rows}
+        return ranking, term_shares(self.bm25, asked, ranking)
 
     @torch.inference_mode()
     def rerank(

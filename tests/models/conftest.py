@@ -8,6 +8,7 @@ from transformers import T5Config, T5ForConditionalGeneration
 
 from gr_mvdr.batch import PairBatch, cut, pad
 from gr_mvdr.tokenizers import EOS_ID, build_word_tokenizer
+from models.cross_encoder import CrossEncoder
 from models.docid import Docid
 from models.multi_vector import MultiVector
 from models.t5_seal import T5SEAL
@@ -169,6 +170,13 @@ def make_multi_vector(kind="t5_colbert", backbone=None, **options):
     return sharpen(model).eval()
 
 
+def make_cross_encoder(**options):
+    torch.manual_seed(0)
+    backbone = dict(name=None, dropout_rate=0.0, attention="eager", shape=SHAPE)
+    defaults = dict(backbone=backbone, query_length=8, document_length=12, loss=IN_BATCH)
+    return sharpen(CrossEncoder(**{**defaults, "optimizer": OPTIMIZER, **options})).eval()
+
+
 def make_seal(backbone=None, **options):
     torch.manual_seed(0)
     backbone = backbone or dict(name=None, dropout_rate=0.0, attention="eager", shape=SHAPE)
@@ -299,6 +307,7 @@ def _tools():
     from types import SimpleNamespace
 
     names = (make_batch, widen, one, make_multi_vector, make_seal, draw_tokens, Texts, sharpen)
+    names += (make_cross_encoder,)
     names += (in_one_piece, save_tokenizer, make_docid, named_documents, pairs_of, untied_backbone)
     constants = dict(SHAPE=SHAPE, SEARCH=SEARCH, OPTIMIZER=OPTIMIZER, EVIDENCE=EVIDENCE)
     constants |= dict(DOCIDS=DOCIDS, TITLES=TITLES, SEMANTIC=SEMANTIC, PLAIN=PLAIN)

@@ -15,18 +15,7 @@ IN_BATCH = {"_target_": "gr_mvdr.losses.InBatchCrossEntropy"}
 
 @pytest.fixture
 def make(tools):
-    def build(**options):
-        torch.manual_seed(0)
-        defaults = dict(
-            backbone=dict(name=None, dropout_rate=0.0, attention="eager", shape=tools.SHAPE),
-            query_length=8,
-            document_length=12,
-            loss=IN_BATCH,
-            optimizer=tools.OPTIMIZER,
-        )
-        return tools.sharpen(CrossEncoder(**{**defaults, **options})).eval()
-
-    return build
+    return tools.make_cross_encoder
 
 
 def sequences(batch):

@@ -7,9 +7,7 @@ import torch
 
 from models.base import query_shares
 from models.bm25 import BM25
-from models.cross_encoder import CrossEncoder
 
-IN_BATCH = {"_target_": "gr_mvdr.losses.InBatchCrossEntropy"}
 # A kind of system and how it is searched.
 SEARCHED = [
     ("t5_colbert", dict(mode="exact")),
@@ -25,25 +23,12 @@ SEARCHED = [
 ]
 
 
-def make_cross_encoder(tools, pooling):
-    torch.manual_seed(0)
-    model = CrossEncoder(
-        backbone=dict(name=None, dropout_rate=0.0, attention="eager", shape=tools.SHAPE),
-        query_length=8,
-        document_length=12,
-        loss=IN_BATCH,
-        optimizer=tools.OPTIMIZER,
-        pooling=pooling,
-    )
-    return tools.sharpen(model).eval()
-
-
 @pytest.fixture(params=[*SEARCHED, "bm25", "mean", "first"], ids=str)
 def system(request, tools):
     if request.param == "bm25":
         return BM25()
     if isinstance(request.param, str):
-        return make_cross_encoder(tools, request.param)
+        return tools.make_cross_encoder(pooling=request.param)
     kind, search = request.param
     return tools.make_multi_vector(kind, search=search)
 
