@@ -57,6 +57,9 @@ class System(pl.LightningModule):
     trainable: ClassVar[bool] = True
     # Whether its relevance is Eq. 1, so that `align` has something to show.
     alignable: ClassVar[bool] = True
+    # What a search's score is split into (`retrieve_with_shares`), and what `score` is of a pair.
+    share_of: ClassVar[str] = "query token"
+    score_is: ClassVar[str] = "Σ S·A / Z, Eq. 1"
     # Token ids may go beyond the tokeniser's, up to here.
     vocabulary_size: int = 0
 

@@ -23,6 +23,7 @@ class BM25(System):
     """Terms are the run's tokens; the config chooses a tokeniser of whole words."""
 
     paradigm = "lexical"
+    share_of, score_is = "word", "BM25"
     trainable = False
 
     def __init__(self, k1: float = 1.5, b: float = 0.75):

@@ -33,6 +33,7 @@ class CrossEncoder(System):
     """
 
     paradigm = "cross_encoder"
+    share_of, score_is = "token", "the cross-encoder's score"
     alignable = False
 
     def __init__(

@@ -46,6 +46,9 @@ _COLLISIONS = 0.05  # the share of documents without an identifier of their own 
 class Docid(ConstrainedSearch):
     """Generates the document's identifier token by token (DSI, GENRE; gr_as_mvdr §5.1, §7.3)."""
 
+    share_of = "docid token"
+    score_is = "log-probability of the docid"
+
     scheme: Scheme
     identifiers: Identifiers | None = None
 

@@ -36,6 +36,9 @@ _BATCH = 32
 class QueryGenerator(GenerativeSystem):
     """Document → query; in training a batch's query side is the document, its targets queries."""
 
+    share_of = "word"
+    score_is = "mean log-probability of the query's tokens, given the document"
+
     generates = "query"
 
     def __init__(

@@ -102,6 +102,7 @@ class RerankPipeline(System):
     """
 
     paradigm = "pipeline"
+    share_of, score_is = "stage", "the last stage's score"
     trainable = False
     alignable = False
 

@@ -57,6 +57,9 @@ class T5SEAL(ConstrainedSearch):
     too; `query_ngrams` adds the query's own n-grams (facts: Full SEAL).
     """
 
+    share_of = "n-gram"
+    score_is = "mean log-probability of the document's windows, whatever the search generates"
+
     def __init__(
         self,
         backbone: dict[str, Any],

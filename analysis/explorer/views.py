@@ -10,23 +10,6 @@ from gr_mvdr.decoding.search_trace import Generated, Hypothesis, SearchPath
 from models.results import AlignedPair, Explained, Hit, NextToken, TextShare
 from models.retriever import Retriever
 
-# What the parts of a score belong to.
-PARTS = {
-    "lexical": "word",
-    "multi_vector": "query token",
-    "T5SEAL": "n-gram",
-    "Docid": "docid token",
-}
-# What the number is that a system ranks given pairs by.
-SCORES = {
-    "lexical": "BM25",
-    "multi_vector": "Σ S·A / Z, Eq. 1",
-    "T5SEAL": "mean log-probability of the document's windows, whatever the search generates",
-    "Docid": "log-probability of the docid",
-    "cross_encoder": "the cross-encoder's score",
-    "pipeline": "the last stage's score",
-}
-
 
 class NotThere(ValueError):
     """What was asked for by its name or number is not there."""
@@ -37,7 +20,6 @@ def describe_system(number: int, system: LoadedSystem) -> dict[str, Any]:
     model, retriever = system.retriever.system, system.retriever
     generative = retriever.paradigm == "generative"
     shape = model.backbone.config if generative else None
-    parts = PARTS.get(type(model).__name__) or PARTS.get(retriever.paradigm, "document")
     return {
         "number": number,
         "label": system.label,
@@ -48,7 +30,7 @@ def describe_system(number: int, system: LoadedSystem) -> dict[str, Any]:
         "layers": shape.num_decoder_layers if generative else 1,
         "direction": OWN_DIRECTION.get(retriever.paradigm),
         "generative": generative,
-        "shares_of": parts,
+        "shares_of": model.share_of,
     }
 
 
@@ -94,7 +76,7 @@ def describe_alignment(
         "normaliser": aligned.normaliser.item(),
         "relevance": aligned.relevance.item(),
         "score": aligned.score.item(),
-        "score_name": name_score(system),
+        "score_name": system.retriever.system.score_is,
         "shares": _shares(shares),
         "shares_sum": fsum(share.value for share in shares),
         "layers": about["layers"],
@@ -104,12 +86,6 @@ def describe_alignment(
         "head": head,
         "note": _note(system, aligned.alignment.shape[1], head),
     }
-
-
-def name_score(system: LoadedSystem) -> str:
-    """What the number is that a system ranks given pairs by."""
-    name = type(system.retriever.system).__name__
-    return SCORES.get(name) or SCORES.get(system.retriever.paradigm, "score")
 
 
 def _note(system: LoadedSystem, heads: int, head: int | None) -> str:

@@ -17,6 +17,7 @@ _OWN = {
     "query. A beam keeps the sequences with the largest ones.",
     "query token": "A token of the query, as the system reads it: with the tokens that it adds, "
     "such as the end.",
+    "stage": "A system of a pipeline: the first one searches, each further one reranks.",
     "word": "A term as BM25 counts it.",
 }
 
