@@ -9,7 +9,8 @@ from analysis import chapters
 from gr_mvdr.evaluation.metrics import KINDS, METRICS, is_metric
 
 GROUPS = ("retrieve", "rerank", "analysis", "cost")
-KIND_LABELS = dict(zip(KINDS, ("R", "Success", "MRR", "nDCG"), strict=True))  # "recall@1": "R@1"
+# "recall@1": "R@1"
+KIND_LABELS = dict(zip(KINDS, ("R", "Success", "MRR", "nDCG", "P", "MAP"), strict=True))
 LABELS = {
     "train_seconds": "training",
     "index_bytes": "index",

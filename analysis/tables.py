@@ -1,4 +1,4 @@
-"""Tables, as Markdown for people and as CSV: whatever their names say, they stay mere text."""
+"""Tables, as Markdown, LaTeX and CSV: whatever their names say, they stay mere text."""
 
 import csv
 import re
@@ -16,6 +16,11 @@ Row = dict[str, Any]
 _SIGNS = re.compile(r"[\\`*|]|<(?=[a-zA-Z/!?])|&(?=#?\w+;)|(?<=\])\(")
 # What a spreadsheet runs as a formula: not a sign alone, such as a token, and no number.
 _FORMULA = re.compile(r"[=+\-@\t\r](?!$|[\d.]+(e[+-]?\d+)?$)")
+# What LaTeX reads as more than text, and signs that its usual fonts lack.
+_LATEX = {sign: rf"\{sign}" for sign in "_&%#${}"} | {sign: f"${sign}$" for sign in "<>|"}
+_LATEX |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+_LATEX |= {"−": "$-$", "±": r"$\pm$", "→": r"$\to$", "–": "--", "Σ": r"$\Sigma$"}
+_LATEX |= {'"': r"\textquotedbl{}", "…": r"\ldots{}"}
 
 
 class Cell(NamedTuple):
@@ -53,6 +58,25 @@ def _format_row(name: str, cells: Iterable[Cell]) -> str:
     return f"| {' | '.join(f'**{text}**' if best else text for text, best in texts)} |"
 
 
+def format_latex(table: Table) -> list[str]:
+    r"""The lines of a table under its caption, for \usepackage{booktabs}; the best are bold."""
+    rows = [_latex_row(*row) for row in table.rows]
+    return [
+        r"\begin{table}",
+        r"\centering",
+        rf"\caption{{{escape_latex(table.heading)}}}",
+        rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}",
+        r"\toprule",
+        _latex_row(table.corner, map(Cell, table.columns)),
+        *(r"\midrule", *rows, r"\bottomrule", r"\end{tabular}", r"\end{table}"),
+    ]
+
+
+def _latex_row(name: str, cells: Iterable[Cell]) -> str:
+    texts = [(escape_latex(cell.text), cell.best) for cell in (Cell(name), *cells)]
+    return " & ".join(rf"\textbf{{{text}}}" if best else text for text, best in texts) + r" \\"
+
+
 def format_text(table: Table) -> list[str]:
     """The lines of a table in columns of one width each, without its heading: for a terminal."""
     lines = [[table.corner, *table.columns]]
@@ -69,6 +93,11 @@ def format_text(table: Table) -> list[str]:
 def escape_markdown(text: str) -> str:
     """A foreign text in one line of Markdown, where nothing in it is formatting or HTML."""
     return _SIGNS.sub(r"\\\g<0>", make_printable(text).replace("\n", " "))
+
+
+def escape_latex(text: str) -> str:
+    """A foreign text in one line of LaTeX, where nothing in it is a command or a formula."""
+    return make_printable(text).replace("\n", " ").translate(str.maketrans(_LATEX))
 
 
 def write_rows(

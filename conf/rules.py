@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from gr_mvdr.evaluation.metrics import KINDS, is_metric
+from gr_mvdr.evaluation.metrics import KNOWN, find_metric
 
 
 def _at_least(number: int) -> Any:
@@ -41,7 +41,7 @@ Text = Annotated[str, Field(min_length=1)]
 Texts = Annotated[list[Text], Field(min_length=1)]
 Splits = Text | list[Text]
 Group = dict
-Metric = _described(str, is_metric, f"{', '.join(KINDS)} @ a rank, such as recall@10")
+Metric = _described(str, find_metric, KNOWN)
 Devices = _described(str, _counts_devices, "numbers of devices such as 0,1")
 Direction = Literal["query_to_document", "document_to_query"]
 Precision = Literal[

@@ -30,7 +30,7 @@ from data_modules.tokenisation import (
 from gr_mvdr.batch import PairBatch, cut
 from gr_mvdr.distributed.ranks import rank, world_size
 from gr_mvdr.evaluation.bm25 import BM25Index, split_words
-from gr_mvdr.evaluation.metrics import METRICS, rank_of
+from gr_mvdr.evaluation.metrics import METRICS, name_metric
 from gr_mvdr.parts import part
 from gr_mvdr.progress import track
 from gr_mvdr.tokenizers import EOS_ID
@@ -66,7 +66,7 @@ class RetrievalDataModule(pl.LightningDataModule):
         add_relevant: the relevant documents are candidates, found or not (gr_as_mvdr §6.3);
             False = a reranking finds only what the candidates hold (mva §5).
         drop_identical: a hit whose id is the query's own is none (ArguAna, Quora).
-        metrics: of the rankings, such as recall@1000; see `gr_mvdr.evaluation.metrics.KINDS`.
+        metrics: of the rankings, such as recall@1000 or nDCG@10; see `gr_mvdr.evaluation.metrics`.
         max_test_queries, max_rerank_queries: random samples of the test queries; None = all.
 
     Raises:
@@ -385,10 +385,9 @@ def _check_metrics(metrics: Sequence[str]) -> tuple[str, ...]:
     if not metrics or isinstance(metrics, str):
         raise ValueError(f"data.metrics={metrics}: must be a list, such as [recall@1000]")
     try:
-        list(map(rank_of, metrics))
+        return tuple(dict.fromkeys(map(name_metric, metrics)))
     except ValueError as error:
         raise ValueError(f"data.metrics: {error}") from None
-    return tuple(metrics)
 
 
 def _sample(queries: Dataset, limit: int | None) -> Dataset:

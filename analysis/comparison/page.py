@@ -1,11 +1,11 @@
-"""A comparison as files: `comparison.csv`, `comparison.md` and the page `comparison.html`."""
+"""A comparison as files: `comparison.csv`, `.md` and `.tex`, and the page `comparison.html`."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from analysis import metric_names
 from analysis.chapters import reading
@@ -31,10 +31,33 @@ from analysis.comparison.significance import (
 from analysis.figures import Gallery
 from analysis.report.cases import AlignedRun, embed_cases, open_runs
 from analysis.report.report import embed_picture, name_splits, write_page
-from analysis.tables import Row, escape_markdown, format_markdown, write_rows
+from analysis.tables import (
+    Row,
+    Table,
+    escape_latex,
+    escape_markdown,
+    format_latex,
+    format_markdown,
+    write_rows,
+)
 from gr_mvdr.files.writing import write_text
 
 FIGURES = "comparison_figures"
+
+
+class Form(NamedTuple):
+    """How tables and texts are written for people: the head of a file, then what each becomes."""
+
+    head: str
+    table: Callable[[Table], list[str]]
+    text: Callable[[str], str]
+    item: str
+
+
+FORMS = {
+    "md": Form("# Comparison", format_markdown, escape_markdown, "- {}"),
+    "tex": Form(r"% \usepackage{booktabs}", format_latex, escape_latex, "{}\n"),
+}
 
 
 @dataclass
@@ -81,7 +104,7 @@ def write_comparison(
         papers: tables of a paper next to ours, which come first on the page.
 
     Returns:
-        {"tables": [csv, those of every two systems], "pages": [html, md]}.
+        {"tables": [csv, those of every two systems], "pages": [html, md, tex]}.
     """
     shown = {"comparison": comparison, "parts": list(map(_show, found)), "papers": papers}
     page = write_page(
@@ -89,7 +112,7 @@ def write_comparison(
     )
     return {
         "tables": _write_tables(comparison, found, directory),
-        "pages": [page, _write_markdown(comparison, found, directory)],
+        "pages": [page, *(_write_form(comparison, found, directory, form) for form in FORMS)],
     }
 
 
@@ -122,31 +145,28 @@ def _write_tables(
     return [directory / f"{name}.csv" for name, rows in files.items() if rows]
 
 
-def _write_markdown(
-    comparison: Comparison, found: Sequence[SectionFindings], directory: Path
+def _write_form(
+    comparison: Comparison, found: Sequence[SectionFindings], directory: Path, form: str
 ) -> Path:
-    lines = ["# Comparison", ""]
+    """The main table of every section and its tests, in one of `FORMS`."""
+    head, table, text, item = FORMS[form]
+    lines = [head, ""]
     for findings in found:
-        lines += format_markdown(summarise_section(findings.section))
-        lines += ["", "Mean ± sample standard deviation over seeds.", ""]
-        lines += _format_tests(findings.effectiveness)
-    lines += [f"- {escape_markdown(note)}" for note in comparison.notes]
-    write_text(directory / "comparison.md", "\n".join(lines).rstrip() + "\n")
-    return directory / "comparison.md"
+        lines += table(summarise_section(findings.section))
+        lines += ["", text("Mean ± sample standard deviation over seeds."), ""]
+        lines += _format_tests(findings.effectiveness, FORMS[form])
+    lines += [item.format(text(note)) for note in comparison.notes]
+    write_text(directory / f"comparison.{form}", "\n".join(lines).rstrip() + "\n")
+    return directory / f"comparison.{form}"
 
 
-def _format_tests(tested: Effectiveness) -> list[str]:
+def _format_tests(tested: Effectiveness, form: Form) -> list[str]:
     """Intervals, and the difference of every two systems with its p-value."""
     if not tested.differences:
         return []
-    lines = [*format_markdown(tabulate_intervals(tested)), ""]
-    lines += [
-        *format_markdown(tabulate_pairs(tested)),
-        "",
-        escape_markdown(explain_tests(tested)),
-        "",
-    ]
-    return lines + [f"- {escape_markdown(note)}" for note in tested.notes]
+    lines = [*form.table(tabulate_intervals(tested)), ""]
+    lines += [*form.table(tabulate_pairs(tested)), "", form.text(explain_tests(tested)), ""]
+    return lines + [form.item.format(form.text(note)) for note in tested.notes]
 
 
 def _show(found: SectionFindings) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, starmap
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from analysis.tables import (
     read_rows,
     write_rows,
 )
-from gr_mvdr.evaluation.metrics import PERMUTATIONS, randomisation_test, rank_of
+from gr_mvdr.evaluation.metrics import PERMUTATIONS, name_metric, randomisation_test
 from gr_mvdr.files.writing import write_text
 
 # Where a row's numbers come from: the search, a form of reranking ("rerank/FORM"), or what was
@@ -125,11 +125,11 @@ def _read_lines(file: Path) -> Iterator[tuple[str, dict[str, str]]]:
 def _make_paper(lines: Sequence[tuple[str, dict[str, str]]]) -> Paper:
     """The table of its lines, each with its place (`file:line`) for errors."""
     collections = list(dict.fromkeys(line["collection"] for _, line in lines))
-    metrics = tuple(dict.fromkeys(line["metric"] for _, line in lines))
+    metrics = tuple(dict.fromkeys(starmap(_metric, lines)))
     across = len(collections) > 1
     rows: dict[str, PaperRow] = {}
     for source, line in lines:
-        name, metric = line["row"], line["metric"]
+        name, metric = line["row"], _metric(source, line)
         where = _pairs(source, line["where"])
         if across:
             name, where = (
@@ -148,8 +148,6 @@ def _make_paper(lines: Sequence[tuple[str, dict[str, str]]]) -> Paper:
             ),
         )
         row.values[metric] = _number(source, line["value"])
-        if not row.place.startswith("analysis/"):
-            _check_metric(source, metric)
     name, file = lines[0][1]["table"], Path(lines[0][0].rpartition(":")[0]).stem
     kind = re.search(r"(table|figure)(\w?\d+)", name)
     title = f"{kind[1].capitalize()} {kind[2]} of {file}" if kind else name
@@ -171,9 +169,12 @@ def _number(source: str, value: str) -> float | None:
     return float(value) if value else None
 
 
-def _check_metric(source: str, metric: str) -> None:
+def _metric(source: str, line: dict[str, str]) -> str:
+    """Our name of a line's metric; an analysis has metrics of its own."""
+    if line["place"].startswith("analysis/"):
+        return line["metric"]
     try:
-        rank_of(metric)
+        return name_metric(line["metric"])
     except ValueError as error:
         raise ValueError(f"{source}: metric={error}") from None
 

@@ -15,8 +15,34 @@ if TYPE_CHECKING:
 
 METRICS = ("recall@1", "recall@10", "recall@100", "mrr@10", "ndcg@10")
 # recall: the share of the relevant documents; success: is one of them there; mrr: 1 / rank of the
-# first; ndcg: gain = grade, discount = log2 of rank + 1. All but ndcg are binary.
-KINDS = ("recall", "success", "mrr", "ndcg")
+# first; ndcg: gain = grade, discount = log2 of rank + 1; precision: the share of the first k that
+# is relevant; map: precision at each relevant document of the first k, over all relevant ones. All
+# but ndcg are binary.
+KINDS = ("recall", "success", "mrr", "ndcg", "precision", "map")
+# What ir_measures and ranx call them; the case of letters is ignored.
+_OTHERS = {"r": "recall", "hit_rate": "success", "rr": "mrr", "p": "precision", "ap": "map"}
+KNOWN = (
+    "recall (R), success (hit_rate), mrr (RR), ndcg, precision (P), map (AP) @ a rank, such as "
+    "recall@10 or nDCG@10"
+)
+
+
+def find_metric(name: str) -> str | None:
+    """Our name of a metric, None of an unknown one: "mrr@10" of ir_measures' "RR@10"."""
+    kind, _, rank = name.lower().partition("@")
+    ours = f"{_OTHERS.get(kind, kind)}@{rank}"
+    return ours if is_metric(ours) else None
+
+
+def name_metric(name: str) -> str:
+    """Our name of a metric, under which its values are stored, whatever the user calls it.
+
+    Raises:
+        ValueError: no such metric.
+    """
+    if (found := find_metric(name)) is None:
+        raise ValueError(f"{name}: must be {KNOWN}")
+    return found
 
 
 def rank_of(metric: str) -> int:
@@ -25,13 +51,11 @@ def rank_of(metric: str) -> int:
     Raises:
         ValueError: no such metric.
     """
-    if not is_metric(metric):
-        raise ValueError(f"{metric}: must be {', '.join(KINDS)} and @rank, such as {METRICS[0]}")
-    return int(metric.partition("@")[2])
+    return int(name_metric(metric).partition("@")[2])
 
 
 def is_metric(name: str) -> bool:
-    """Whether a name is that of a metric: "mrr@10", not "mrr@10_low"."""
+    """Whether a name is ours of a metric: "mrr@10", not "mrr@10_low"."""
     kind, _, rank = name.partition("@")
     return kind in KINDS and rank.isdecimal() and int(rank) > 0
 
@@ -47,16 +71,16 @@ def evaluate(
         ranking: any ranking; queries that ``qrels`` lacks are ignored. A metric that looks deeper
             than the ranking goes sees what is there, as in trec_eval.
         qrels: query id → {document id: grade}; a document is relevant from grade 1.
-        metrics: names, see `KINDS`.
+        metrics: names, see `KINDS` and `find_metric`.
 
     Returns:
-        Metric → its mean, in [0, 1], equal to trec_eval's.
+        Metric, by our name → its mean, in [0, 1], equal to trec_eval's.
 
     Raises:
         ValueError: ``qrels`` has no query, or there is no such metric.
     """
-    by_query = evaluate_queries(ranking, qrels, metrics).values()
-    return {name: math.fsum(values[name] for values in by_query) / len(qrels) for name in metrics}
+    rows = list(evaluate_queries(ranking, qrels, metrics).values())
+    return {name: math.fsum(row[name] for row in rows) / len(rows) for name in rows[0]}
 
 
 def evaluate_queries(
@@ -67,8 +91,8 @@ def evaluate_queries(
     """The metrics of :func:`evaluate` for each query of ``qrels``, which must hold one."""
     if not qrels:
         raise ValueError("qrels: there is no query to evaluate")
-    depth = max(map(rank_of, metrics))
-    found = {}
+    metrics = list(map(name_metric, metrics))
+    depth, found = max(map(rank_of, metrics)), {}
     for query, grades in qrels.items():
         by_rank, missed = _grades(ranking.documents(query)[:depth], grades)
         found[query] = {name: _measure(name, by_rank, missed) for name in metrics}
@@ -105,6 +129,11 @@ def _measure(metric: str, by_rank: tuple[int, ...], missed: tuple[int, ...]) -> 
             value = retrieval.retrieval_hit_rate(score, grade > 0, top_k=rank)
         case "mrr":
             value = retrieval.retrieval_reciprocal_rank(score, grade > 0, top_k=rank)
+        case "precision":
+            value = retrieval.retrieval_precision(score, grade > 0, top_k=rank)
+        case "map":  # torchmetrics' is a mean over the relevant documents that were found
+            value = retrieval.retrieval_average_precision(score, grade > 0, top_k=rank)
+            value = value * retrieval.retrieval_recall(score, grade > 0, top_k=rank)
         case _:
             value = retrieval.retrieval_normalized_dcg(score, grade, top_k=rank)
     return float(value)

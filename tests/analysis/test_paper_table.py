@@ -375,7 +375,7 @@ def test_a_paper_that_cannot_be_read_is_named(sweep, own, tmp_path):
         read_paper("none.csv")
     assert read_paper(own) == PAPER
     for line, said in (
-        ("DSI,NQ320k,hits@5,1,DSI,retrieve,,", ":2: metric=hits@5: must be recall, success"),
+        ("DSI,NQ320k,hits@5,1,DSI,retrieve,,", ":2: metric=hits@5: must be recall .R., success"),
         ("DSI,NQ320k,recall@1,1,DSI,search,,", ":2: place=search must be retrieve, rerank"),
         ("DSI,NQ320k,recall@1,much,DSI,rerank,,", ":2: value=much must be a number or empty"),
         ("DSI,NQ320k,recall@1,1,DSI,rerank,size,", ":2: size: must be key=value"),

@@ -6,7 +6,16 @@ import pytest
 from omegaconf import OmegaConf
 
 from analysis.compare import compare
-from analysis.tables import Cell, Table, escape_markdown, format_markdown, read_rows, write_rows
+from analysis.tables import (
+    Cell,
+    Table,
+    escape_latex,
+    escape_markdown,
+    format_latex,
+    format_markdown,
+    read_rows,
+    write_rows,
+)
 
 FOREIGN = '=HYPERLINK("http://x")|<script>alert(1)</script>[x](http://x)*'
 
@@ -37,6 +46,27 @@ def test_the_best_are_bold_and_names_are_escaped():
         "|---|---:|---:|",
         r"| a\|b | **1** | 2 |",
     ]
+
+
+def test_a_table_in_latex_is_the_same_table_and_its_texts_are_mere_text():
+    rows = [("a_b", [Cell("1", True), Cell("+0.2 (p < 0.001) *")])]
+    assert format_latex(Table("50% ± 1", ["x", "y"], rows)) == [
+        r"\begin{table}",
+        r"\centering",
+        r"\caption{50\% $\pm$ 1}",
+        r"\begin{tabular}{lrr}",
+        r"\toprule",
+        r"system & x & y \\",
+        r"\midrule",
+        r"a\_b & \textbf{1} & +0.2 (p $<$ 0.001) * \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\end{table}",
+    ]
+    escaped = escape_latex("_&%#${}\\input~^")
+    assert escaped == (
+        r"\_\&\%\#\$\{\}\textbackslash{}input\textasciitilde{}\textasciicircum{}"
+    )
 
 
 def test_no_text_of_a_csv_is_a_formula_and_numbers_stay(tmp_path):

@@ -5,9 +5,9 @@ import random
 import ir_measures
 import numpy as np
 import pytest
-from ir_measures import RR, R, Success, nDCG
+from ir_measures import AP, RR, P, R, Success, nDCG
 
-from gr_mvdr.evaluation.metrics import METRICS, evaluate, evaluate_queries, rank_of
+from gr_mvdr.evaluation.metrics import METRICS, evaluate, evaluate_queries, name_metric, rank_of
 from gr_mvdr.evaluation.ranking import Ranking
 
 # torchmetrics takes differences of fp32 sums over all ranks. A document more or less is worth more.
@@ -45,7 +45,7 @@ def random_run_and_qrels(
 # from trec_eval; an RR below 1/10 is an RR@10 of 0.
 REFERENCES = {"recall@1": R @ 1, "recall@10": R @ 10, "recall@100": R @ 100, "mrr@10": RR}
 OTHERS = {nDCG @ 10: "ndcg@10", nDCG @ 3: "ndcg@3", R @ 1000: "recall@1000"}
-OTHERS |= {Success @ 5: "success@5"}
+OTHERS |= {Success @ 5: "success@5", P @ 5: "precision@5", AP @ 20: "map@20"}
 
 
 @pytest.mark.parametrize("ties", [False, True])
@@ -92,7 +92,19 @@ def test_the_contract_names_them_with_the_ranking():
     assert ranking.evaluate is metrics.evaluate and ranking.METRICS is METRICS
 
 
-@pytest.mark.parametrize("name", ["recall", "recall@", "recall@0", "recall@ten", "map@10", "@10"])
+@pytest.mark.parametrize("name", ["recall", "recall@", "recall@0", "R@ten", "bpref@10", "@10"])
 def test_an_unknown_metric_is_named(name):
-    with pytest.raises(ValueError, match=f"{name}: must be recall, success, mrr, ndcg and @rank"):
+    with pytest.raises(ValueError, match=rf"{name}: must be recall \(R\), .* map \(AP\) @ a rank"):
         rank_of(name)
+
+
+def test_the_names_of_ir_measures_and_ranx_mean_ours():
+    """ir_measures' own, as it prints them, and ranx's; values are kept under our names."""
+    measures = [nDCG @ 10, RR @ 10, R @ 100, P @ 5, Success @ 1, AP @ 1000]
+    ours = ["ndcg@10", "mrr@10", "recall@100", "precision@5", "success@1", "map@1000"]
+    ranx = ["ndcg@10", "mrr@10", "recall@100", "precision@5", "hit_rate@1", "map@1000"]
+    for names in (ours, ranx, list(map(str, measures)), ["MRR@10", "MAP@1000"]):
+        assert set(map(name_metric, names)) <= set(ours)
+    assert list(map(name_metric, map(str, measures))) == list(map(name_metric, ranx)) == ours
+    values = evaluate(Ranking({"q": {"a": 1.0}}), {"q": {"a": 1}}, ["RR@10"])
+    assert values == {"mrr@10": 1}
