@@ -1,16 +1,19 @@
 """Texts as a person gives them → what a system reads: ids, rows, tokens, pairs."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
+from tokenizers.models import WordLevel
 from torch import Tensor
 
 from gr_mvdr.batch import PairBatch, cut, pad
 from gr_mvdr.evaluation.bm25 import split_words
+from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.heads.plain import Head
 from gr_mvdr.texts import TextReader, TextTable, text_without_title
-from gr_mvdr.tokenizers import EOS_ID
+from gr_mvdr.tokenizers import EOS_ID, build_word_tokenizer
 from models.base import System, Table
 from models.docid import Docid
 
@@ -20,6 +23,7 @@ Documents = Document | Sequence[Document] | Mapping[str, str]
 
 LONGEST_QUERY = 4096  # words
 _SNIPPET = 30  # words
+_SCORED = 64  # pairs scored at once
 
 
 class IndexedDocuments:
@@ -113,6 +117,43 @@ class GivenTexts:
                 raise ValueError(f"query of {words:,} words: must have at most {LONGEST_QUERY:,}")
         return self.reader.queries(texts)
 
+    def rank(self, queries: dict[str, str], search: Callable[[Table], Ranking]) -> Ranking:
+        """What a search finds for queries, id → text; for one without words nothing.
+
+        Args:
+            search: takes a table of the others; of an endless one the first words count.
+        """
+        asked = {name: text for name, text in queries.items() if text.strip()}
+        if not asked:
+            return Ranking({name: {} for name in queries})
+        words = [(text, text.split()) for text in asked.values()]
+        table = self.reader.queries(
+            [" ".join(w[:LONGEST_QUERY]) if len(w) > LONGEST_QUERY else text for text, w in words]
+        )
+        found = search(TextTable({**table.columns, "id": list(asked)}))
+        return Ranking({name: found.scores(name) for name in queries})
+
+    def rerank(self, queries: dict[str, str], candidates: dict[str, list[str]]) -> Ranking:
+        """Indexed documents, query id → ids, as the system orders them.
+
+        Raises:
+            ValueError: there is no such document.
+        """
+        given = {name: list(dict.fromkeys(candidates.get(name, ()))) for name in queries}
+        for document in set().union(*given.values()):
+            self.indexed.known(document)
+        asked = {name: text for name, text in queries.items() if given[name]}
+        table = self.indexed.table
+        found = self.rank(asked, lambda rows: self.system.rerank(rows, table, given))
+        return Ranking({name: found.scores(name) for name in queries})
+
+    def with_own_words(self, table: Table) -> Table:
+        """The documents' table; where tokens are whole words, those of these documents."""
+        if not isinstance(self.reader.tokenizer.backend_tokenizer.model, WordLevel):
+            return table
+        self.reader.tokenizer = build_word_tokenizer(table["text"][:])
+        return TextTable({**table[:], "tokens": self.reader.tokenise(table["text"][:])})
+
     def pairs(self, queries: Sequence[str], documents: Sequence[Document]) -> PairBatch:
         """The pairs as the system reads them; a document's number is −1 where it is a text."""
         asked = self.padded(self.queries(queries)["tokens"], "query_length")
@@ -120,6 +161,15 @@ class GivenTexts:
         rows = self.documents.rows if self.documents is not None else {}
         index = [rows.get(d, -1) if isinstance(d, str) else -1 for d in documents]
         return PairBatch(*asked, *given, torch.tensor(index, device=self.system.device))
+
+    def scores(self, documents: Sequence[Document], queries: Sequence[str]) -> Tensor:
+        """(documents, queries) fp64 on the CPU: `System.score` of every pair."""
+        pairs, found = [(q, d) for d in documents for q in queries], []
+        for start in range(0, len(pairs), _SCORED):
+            asked, given = zip(*pairs[start : start + _SCORED], strict=True)
+            found.append(self.system.score(self.pairs(asked, given)).double().cpu())
+        values = torch.cat(found) if found else torch.empty(0)
+        return values.view(len(documents), len(queries))
 
     def padded(self, texts: list[list[int]], limit: str) -> tuple[Tensor, Tensor]:
         """Ids and mask of ended texts, cut at the system's own limit, on its device."""
@@ -158,7 +208,7 @@ def read_rows(documents: Documents, taken: int = 0) -> list[dict[str, str]]:
     if not rows:
         raise ValueError("documents=[]: must hold at least one document")
     if len(set(ids)) < len(ids):
-        twice = next(name for name in ids if ids.count(name) > 1)
+        twice = Counter(ids).most_common(1)[0][0]
         raise ValueError(f"document={twice}: two documents have this id")
     return rows
 

@@ -15,14 +15,14 @@ from threading import RLock
 from typing import Any, TypeVar
 
 import torch
-from tokenizers.models import WordLevel
 
+from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files.writing import temporary_folder
 from gr_mvdr.progress import quiet
-from gr_mvdr.texts import TextReader, TextTable
+from gr_mvdr.texts import TextReader
 from gr_mvdr.token_index.index import TokenIndex
 from gr_mvdr.token_vectors import TokenVectors
-from gr_mvdr.tokenizers import build_word_tokenizer, load_tokenizer, token_strings
+from gr_mvdr.tokenizers import load_tokenizer, token_strings
 from models.base import Share, System, Table
 from models.collection_tokens import find_continuations, find_nearest
 from models.constrained_search import ConstrainedSearch
@@ -53,7 +53,6 @@ from models.results import (
 )
 
 DEPTH = 100  # documents among which `explain` looks for a rank
-_SCORED = 64  # pairs scored at once
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
@@ -202,6 +201,16 @@ class Retriever:
             every.append(Hits(text, hits))
         return every[0] if isinstance(query, str) else every
 
+    @_locked
+    def retrieve(self, queries: dict[str, str], k: int = 100) -> Ranking:
+        """`search` for many queries, id → text, without shares; one without words finds nothing."""
+        return self._given.rank(queries, lambda table: self.system.retrieve(table, k))
+
+    @_locked
+    def rerank(self, queries: dict[str, str], candidates: dict[str, list[str]]) -> Ranking:
+        """Indexed documents, query id → ids, ordered by `score`; one that has none is left out."""
+        return self._given.rerank(queries, candidates)
+
     def _hit(self, query: str, rank: int, name: str, score: float, shares: list[Share]) -> Hit:
         title, text = self._given.indexed.read(name)
         parts = tuple(TextShare(self.text_of(s.tokens), s.value) for s in shares)
@@ -264,14 +273,8 @@ class Retriever:
         """
         queries = [queries] if isinstance(queries, str) else list(queries)
         rows = list_documents(documents)
-        pairs = [(q, d) for d in rows for q in queries]
-        found = []
-        for start in range(0, len(pairs), _SCORED):
-            asked, given = zip(*pairs[start : start + _SCORED], strict=True)
-            found.append(self.system.score(self._given.pairs(asked, given)).double().cpu())
-        values = torch.cat(found) if found else torch.empty(0)
         names = [row if isinstance(row, str) else row.get("text", "") for row in rows]
-        return Scores(values.view(len(rows), len(queries)), names, queries)
+        return Scores(self._given.scores(rows, queries), names, queries)
 
     # Vectors ----------------------------------------------------------------------------------
 
@@ -386,10 +389,7 @@ class Retriever:
         self._update(table, self.system.update_index)
 
     def _update(self, table: Table, index: Callable[[Table], Any]) -> None:
-        if isinstance(self.tokenizer.backend_tokenizer.model, WordLevel):
-            self.reader.tokenizer = build_word_tokenizer(table["text"][:])
-            tokens = self.reader.tokenise(table["text"][:])
-            table = TextTable({**table[:], "tokens": tokens})
+        table = self._given.with_own_words(table)
         with torch.random.fork_rng():
             torch.manual_seed(self.seed)
             index(table)

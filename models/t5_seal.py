@@ -298,8 +298,8 @@ class T5SEAL(ConstrainedSearch):
         queries: Table,
         documents: Table,
         candidates: dict[str, Sequence[str]],
-        segments: Callable[[str, dict], list[list[int]]],
-        pool: str,
+        segments: Callable[[str, dict], list[list[int]]] | None = None,
+        pool: str = "mean",
     ) -> Ranking:
         """Pools log p(segment | query) over segments of each candidate (facts: reranking by GR).
 
@@ -307,10 +307,12 @@ class T5SEAL(ConstrainedSearch):
 
         Args:
             queries, documents, candidates: see `System.rerank`.
-            segments: (query text, document row) → token lists of the document.
+            segments: (query text, document row) → token lists of the document; None = the windows
+                of `score`.
             pool: "sum", "mean" or "max" over the segments' mean token log-probabilities.
         """
         check_choice("rerank.pool", pool, POOLS)
+        segments = segments or self._windows
         self.eval()
         row = {identifier: number for number, identifier in enumerate(documents["id"][:])}
         results = {}
@@ -327,6 +329,12 @@ class T5SEAL(ConstrainedSearch):
                 if len(group)
             }
         return Ranking(results)
+
+    def _windows(self, query: str, document: dict) -> list[list[int]]:
+        """The document's first tokens in windows of a key's length, whatever the query."""
+        tokens, length = document["tokens"], self.hparams.key_length
+        end = min(len(tokens), self.hparams.document_length - 1)  # a batch adds the end token
+        return [tokens[start : min(start + length, end)] for start in range(0, end, length)]
 
     def segment_scores(
         self, query: Sequence[int], segments: list[list[int]], index: list[int]

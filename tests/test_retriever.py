@@ -98,6 +98,21 @@ def test_scores_are_those_of_the_shares(retriever):
     assert total == pytest.approx(float(scores.values[1, 0]), abs=1e-4)
 
 
+def test_many_queries_are_searched_and_reranked_at_once(retriever):
+    names, texts = retriever.documents["id"][:3], {"a": QUERY, "b": " ", "c": "a river"}
+    found = retriever.retrieve(texts, 5)
+    for query in ("a", "c"):
+        hits = {hit.id: hit.score for hit in retriever.search(texts[query], 5)}
+        assert found.scores(query) == pytest.approx(hits, abs=1e-5)
+    assert found.query_ids == ["a", "b", "c"] and not found.documents("b")
+    ordered = retriever.rerank(texts, {"a": [*names, names[0]], "b": names})
+    expected = retriever.score(QUERY, names).values.flatten().tolist()
+    assert ordered.scores("a") == pytest.approx(dict(zip(names, expected, strict=True)), abs=1e-4)
+    assert not ordered.documents("b") and not ordered.documents("c")
+    with pytest.raises(ValueError, match="document=nowhere: no such id"):
+        retriever.rerank(texts, {"a": ["nowhere"]})
+
+
 def test_a_pair_is_aligned_with_its_tokens_or_the_system_says_that_it_cannot(retriever):
     name = retriever.documents["id"][0]
     if not retriever.system.alignable:
