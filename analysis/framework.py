@@ -1,7 +1,7 @@
 """Does the framework hold? What each path of the decoder adds to a logit (gr_as_mvdr §8).
 
 The paper reads rel(d, q) off the last layer's cross-attention alone (Eq. 5, 11–14) and drops the
-rest. With the final layer norm's scale held at its value the logit is an exact sum over paths, so
+rest. With the layer norms' scales held at their values the logit is an exact sum over paths, so
 that what was dropped can be weighed. A path's share is its direct one: what self-attention and
 feed-forward layers pass on of an earlier cross-attention counts as theirs.
 
@@ -21,6 +21,7 @@ from torch import Tensor
 from analysis.analysis import Analysis, Findings, Subject, named
 from analysis.figures import COLOURS, HATCHES, GalleryEntry, page_figure, styled
 from analysis.tables import Row
+from gr_mvdr.cross_attention import CONSTANTS
 from gr_mvdr.parts import part
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import DecoderPaths, Explanation, PairAlignment
@@ -42,7 +43,7 @@ PANELS = {
     "pair_mean_share": "covariance with\nthe {total}, over pairs",
     "absolute_share": "absolute size,\nover tokens",
 }
-KINDS = ("embedding", "self_attention", "cross_attention", "feed_forward")
+KINDS = ("embedding", "self_attention", "cross_attention", "feed_forward", *CONSTANTS)
 _BATCH = 16  # pairs, of which each gets another query
 ROW_HEIGHT = 0.19  # inches a path takes
 NUMBER_ROOM = 0.22  # of the bars' range, for the numbers at their ends
@@ -241,7 +242,7 @@ class QueryPaths(Analysis):
 
     Most of a logit says how well a token follows the tokens before it, whatever the query. The
     same targets after another query tell the rest: the difference of a token's logits is the sum
-    of the differences of its paths, each with the final layer norm's scale of its own pass.
+    of the differences of its paths, each with the layer norms' scales of its own pass.
 
     Args:
         pairs: how many test pairs of the first test split. Each gets the query of the pair half a

@@ -1,15 +1,18 @@
-"""Cross-attention as alignment: S, A and all paths of a T5 decoder (gr_as_mvdr Eq. 4, 12–14, §8).
+"""Cross-attention as alignment: S, A and all paths of a decoder (gr_as_mvdr Eq. 4, 12–14, §8).
 
 A decoder layer's cross-attention adds Σ_h O_h V_h Q α_i^h to the residual stream at position i, and
-the logit of target token d_i is linear in that stream. So its part of rel(d, q) is an Eq. 1:
+with every norm's scale held at its value the logit of target token d_i is linear in that stream. So
+its part of rel(d, q) is an Eq. 1:
 
     Σ_h sum(S^h ⊙ A^h),   S^h = Ẽᵀ O_h V_h Q,   A^h = softmax(D̂ᵀ Wᵀ Q)
 
 where ẽ_i is the head's vector of token d_i (an output row, PAWA's or NP's) as it is seen through
-the final layer norm, and d̂_i what the layer's cross-attention reads of the decoder.
+all norms that follow on the stream, and d̂_i what the layer's cross-attention reads of the decoder.
+T5 has one norm at the stream's end, so that all summands have one ẽ_i; BART norms the stream after
+every summand, so that each has its own.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gr_mvdr.batch import PairBatch
+from gr_mvdr.decoder_layers import CrossAttention, DecoderLayers, read_decoder, unknown_decoder
 from gr_mvdr.heads.plain import Head
 from gr_mvdr.relevance import (
     DecoderPaths,
@@ -29,12 +33,11 @@ from gr_mvdr.relevance import (
     similarity,
 )
 
-# What a decoder layer adds to the residual stream, in order; the attribute holds its module.
-SUBLAYERS = {
-    "self_attention": "SelfAttention",
-    "cross_attention": "EncDecAttention",
-    "feed_forward": "DenseReluDense",
-}
+# What adds one vector to every stream, whatever it holds: biases of the norms on the stream, biases
+# of the summands' linear maps, the logits' own bias.
+CONSTANTS = ("norm_bias", "projection_bias", "output_bias")
+# Of the stream's size: what rounding in bf16 may leave between the stream and the sum of its parts.
+_ROUNDING = 0.05
 
 
 @dataclass
@@ -43,52 +46,58 @@ class DecoderTrace:
 
     Attributes:
         head: the decoder's output table; batch: the pairs, the targets on the document side.
+        layers: the decoder's structure.
         queries: (B, N, d) the encoder's vectors Q.
         rows: (B, M) int64 the head's rows of the targets; position: (B, M) int64 their places in
             the sequences that were decoded.
         attentions: L of (B, H, M, N), each layer's cross-attention A (Eq. 4).
         states: L of (B, M, d), what each layer's cross-attention reads of the decoder (d̂).
-        parts: the residual stream's summands, (B, M, d) each: the embedding, then for every layer
-            those of `SUBLAYERS`.
-        hidden: (B, M, d) h, after the final norm.
+        hidden: (B, M, d) h, the decoder's output.
         context: the head's, see `Head.context`.
-        readers: (B, M, d) ẽ, the head's vectors with the final norm's gain and its scale at each
-            position folded in: ẽ_i · Σ parts_i is the logit of target i.
-        logits: (B, M) fp32 e_i · h_i (Eq. 11).
+        readers: summand → (B, M, d) ẽ, the vector whose product with the summand is its part of
+            the logit: "embedding", "self_attention_1", "cross_attention_1", "feed_forward_1", ….
+        paths: path → (B, M) what it adds to the logit: the summands' names, and those of
+            `CONSTANTS` that the backbone has.
+        logits: (B, M) fp32 e_i · h_i (Eq. 11), the output's bias included.
     """
 
     head: Head
     batch: PairBatch
+    layers: DecoderLayers
     queries: Tensor
     rows: Tensor
     position: Tensor
     attentions: list[Tensor]
     states: list[Tensor]
-    parts: list[Tensor]
     hidden: Tensor
     context: Tensor | None
-    readers: Tensor
+    readers: dict[str, Tensor]
+    paths: dict[str, Tensor]
     logits: Tensor
-
-    def cross_attention(self, layer: int) -> nn.Module:
-        """T5's module: linear maps `q`, `k`, `v` and `o` of all heads together."""
-        return self.head.backbone.decoder.block[layer].layer[1].EncDecAttention
 
 
 # Eq. 4 and 12–14: one layer as S and A -----------------------------------------------------------
 
 
 def project_keys(trace: DecoderTrace, layer: int) -> tuple[Tensor, Tensor]:
-    """W_Q d̂_i (B, H, M, k) and W_K q_j (B, H, N, k): A^h is their products' softmax (Eq. 4, 16)."""
-    module = trace.cross_attention(layer)
-    return _heads(module, module.q(trace.states[layer])), _heads(module, module.k(trace.queries))
+    """W_Q d̂_i (B, H, M, k) and W_K q_j (B, H, N, k): A^h is their products' softmax (Eq. 4, 16).
+
+    The attention's scale is part of the first.
+    """
+    module = trace.layers.attentions[layer]
+    documents = module.query(trace.states[layer]) * module.scale
+    return module.split(documents), module.split(module.key(trace.queries))
 
 
 def project_values(trace: DecoderTrace, layer: int) -> tuple[Tensor, Tensor]:
-    """O_hᵀ ẽ_i (B, H, M, k) and V_h q_j (B, H, N, k): S^h_ij is their product (Eq. 12–13, ẽᵀq)."""
-    module = trace.cross_attention(layer)
-    readers = _heads(module, trace.readers @ module.o.weight)
-    return readers, _heads(module, module.v(trace.queries))
+    """O_hᵀ ẽ_i (B, H, M, k) and V_h q_j (B, H, N, k): S^h_ij is their product (Eq. 12–13, ẽᵀq).
+
+    A bias of V is part of the second: rows of A sum to 1, so that it comes through whole.
+    """
+    module = trace.layers.attentions[layer]
+    reader = trace.readers[f"cross_attention_{layer % len(trace.attentions) + 1}"]
+    readers = reader @ module.output.weight.to(reader)
+    return module.split(readers), module.split(module.value(trace.queries))
 
 
 def align_layer(trace: DecoderTrace, score: Tensor, layer: int = -1) -> PairAlignment:
@@ -120,34 +129,28 @@ def collect_factors(trace: DecoderTrace, layer: int = -1) -> Factors:
     return Factors(*project_values(trace, layer), *project_keys(trace, layer), *masks)
 
 
-def _heads(module: nn.Module, vectors: Tensor) -> Tensor:
-    """(B, tokens, H·k) → (B, H, tokens, k)."""
-    return vectors.unflatten(-1, (module.n_heads, module.key_value_proj_dim)).transpose(1, 2)
-
-
 # §8: all paths of the decoder --------------------------------------------------------------------
 
 
 def sum_paths(trace: DecoderTrace) -> DecoderPaths:
-    """What each summand of the residual stream adds to the targets' logits (§8)."""
-    batch, layers = trace.batch, range(len(trace.attentions))
-    real = batch.document_mask
-    parts = [at_least_float32((trace.readers * part).sum(-1)) for part in trace.parts]
+    """What each path of the decoder adds to the targets' logits (§8)."""
+    batch, real = trace.batch, trace.batch.document_mask
     logits = trace.head.logits_at(real, trace.hidden, trace.context, trace.position)
     log_probs = torch.zeros_like(trace.logits)
     log_probs[real] = logits.log_softmax(-1).gather(1, trace.rows[real].unsqueeze(1)).squeeze(1)
     # ‖R_d‖₁ is the largest column sum of absolute values, tokens as rows; ‖R_qᵀ‖₁ a token's sum.
     document_norms = [_centred(states, real).abs().sum(-2).amax(-1) for states in trace.states]
     query_norms = _centred(trace.queries, batch.query_mask).abs().sum(-1).amax(-1)
-    projections = [_projection_norms(trace.cross_attention(layer)) for layer in layers]
+    contributions = torch.stack(list(trace.paths.values()), 1)
     return DecoderPaths(
-        names=("embedding", *(f"{name}_{layer + 1}" for layer in layers for name in SUBLAYERS)),
-        contributions=torch.stack(parts, 1) * real[:, None],
-        logits=trace.logits * real,
+        names=tuple(trace.paths),
+        # No product with the mask: a bias may be −∞ where there is padding (SEAL's BART).
+        contributions=contributions.masked_fill(~real[:, None], 0.0),
+        logits=trace.logits.masked_fill(~real, 0.0),
         log_probs=log_probs,
         document_norms=torch.stack(document_norms, 1),
         query_norms=query_norms,
-        projection_norms=torch.stack(projections),
+        projection_norms=torch.stack([*map(_projection_norms, trace.layers.attentions)]),
     )
 
 
@@ -158,13 +161,18 @@ def _centred(vectors: Tensor, mask: Tensor) -> Tensor:
     return (vectors - mean) * real
 
 
-def _projection_norms(module: nn.Module) -> Tensor:
-    """(H,) ‖W‖₁ of W = W_Qᵀ W_K, head by head (Eq. 4)."""
-    heads = module.n_heads, module.key_value_proj_dim
+def _projection_norms(module: CrossAttention) -> Tensor:
+    """(H,) ‖W‖₁ of W = s · W_Qᵀ W_K, head by head, s the attention's scale (Eq. 4).
+
+    Biases of W_Q and W_K add to the logits only what is constant along a row or along a column. E
+    of Appendix B is the logits without the means of both: its bound needs W alone.
+    """
     to_query, to_key = (
-        at_least_float32(part.weight).unflatten(0, heads) for part in (module.q, module.k)
+        at_least_float32(part.weight).unflatten(0, (module.heads, -1))
+        for part in (module.query, module.key)
     )
-    return (to_query.transpose(1, 2) @ to_key).abs().sum(-2).amax(-1)
+    products = to_query.transpose(1, 2) @ to_key
+    return products.abs().sum(-2).amax(-1) * abs(module.scale)
 
 
 # One teacher-forced pass with every part of it kept ----------------------------------------------
@@ -176,40 +184,115 @@ def trace_decoder(
     """Teacher-forces the document side of a batch and keeps all that the decoder adds up.
 
     Args:
-        head: of a T5 in evaluation mode.
+        head: of an encoder-decoder in evaluation mode.
         batch: pairs, the targets on the document side.
         queries: (B, N, d) the encoder's vectors of the query side.
         window: tokens decoded at once, as in training and search; None = the whole sequence.
 
     Raises:
         RuntimeError: the attention weights are missing (not eager attention).
+        ValueError: the decoder is built in a way that is not known here.
     """
-    decoder, windows = head.backbone.decoder, Windows(batch.document_ids.shape[1], window)
+    decoder, windows = head.backbone.get_decoder(), Windows(batch.document_ids.shape[1], window)
+    layers = read_decoder(decoder)
     targets = head.labels(batch.document_ids, batch.document_index)
     rows = windows.split(targets)
     vectors, mask = windows.repeat(queries), windows.repeat(batch.query_mask)
-    with _recording(decoder) as (parts, states):
+    with _recording(decoder, layers) as seen:
         output, context = head.decode(vectors, mask, rows, output_attentions=True)
     attentions = output.cross_attentions
     if not attentions or any(attention is None for attention in attentions):
         raise RuntimeError("the decoder returned no cross-attention: eager attention is needed")
-    stream = [head.inputs(rows), *parts]
     vectors, hidden = head.vectors(rows, context), output.last_hidden_state
-    readers = vectors * _final_norm(decoder.final_layer_norm, stream)
+    if not _adds_up(layers, seen):
+        raise unknown_decoder(decoder)
+    readers, paths = _pull_back(layers, seen, vectors)
+    logits = at_least_float32((vectors * hidden).sum(-1))
+    if head.output_bias is not None:
+        paths["output_bias"] = at_least_float32(head.output_bias[rows])
+        logits = logits + paths["output_bias"]
     return DecoderTrace(
         head=head,
         batch=batch,
+        layers=layers,
         queries=queries,
         rows=targets,
         position=windows.position(targets),
         attentions=[windows.join(part, axis=2) for part in attentions],
-        states=[windows.join(part) for part in states],
-        parts=[windows.join(part) for part in stream],
+        states=[windows.join(seen.read[attention.query]) for attention in layers.attentions],
         hidden=windows.join(hidden),
         context=None if context is None else windows.join(context),
-        readers=windows.join(readers),
-        logits=windows.join(at_least_float32((vectors * hidden).sum(-1))),
+        readers={name: windows.join(reader) for name, reader in readers.items()},
+        paths={name: windows.join(path) for name, path in paths.items()},
+        logits=windows.join(logits),
     )
+
+
+@dataclass
+class _Seen:
+    """What flowed through a decoder's modules in one pass, (B, M, d) each.
+
+    Attributes:
+        read: of the entry, the norms on the stream and the cross-attentions' `query`, what they
+            read; made: of the norms and the summands' maps, their outputs.
+    """
+
+    read: dict[nn.Module, Tensor]
+    made: dict[nn.Module, Tensor]
+
+
+def _adds_up(layers: DecoderLayers, seen: _Seen) -> bool:
+    """Whether every norm read the sum of the summands before it: does the program hold?"""
+    total = at_least_float32(seen.read[layers.entry])
+    for step in layers.steps:
+        made = at_least_float32(seen.made[step.module])
+        if step.name is not None:
+            total = total + made
+            continue
+        found = at_least_float32(seen.read[step.module])
+        if found.shape != total.shape or (total - found).norm() > _ROUNDING * found.norm():
+            return False
+        total = made
+    return True
+
+
+def _pull_back(
+    layers: DecoderLayers, seen: _Seen, vectors: Tensor
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Readers and paths as in `DecoderTrace`, all but the output's bias, of windows (B·W, …).
+
+    Args:
+        vectors: (B·W, M, d) e, which read the stream's end.
+    """
+    reader, readers = at_least_float32(vectors), {}
+    paths: dict[str, Tensor] = {}
+    constants: dict[str, Tensor] = {}
+    for step in reversed(layers.steps):
+        bias, constant = getattr(step.module, "bias", None), torch.zeros_like(reader[..., 0])
+        if bias is not None:
+            constant = reader @ at_least_float32(bias)
+            name = CONSTANTS[0] if step.name is None else CONSTANTS[1]
+            constants[name] = constants.get(name, 0.0) + constant
+        if step.name is None:
+            reader = _through_norm(step.module, at_least_float32(seen.read[step.module]), reader)
+        else:
+            readers[step.name] = reader
+            paths[step.name] = (reader * seen.made[step.module]).sum(-1) - constant
+    readers["embedding"] = reader
+    paths["embedding"] = (reader * seen.read[layers.entry]).sum(-1)
+    named = {name: constants[name] for name in CONSTANTS if name in constants}
+    return readers, dict(reversed(paths.items())) | named
+
+
+def _through_norm(norm: Any, stream: Tensor, reader: Tensor) -> Tensor:
+    """(…, d) what reads the stream before a norm as `reader` reads it after it, its bias apart."""
+    centres = isinstance(norm, nn.LayerNorm)  # T5's does not take the mean out
+    if centres:
+        stream = stream - stream.mean(-1, keepdim=True)
+    epsilon = norm.eps if centres else norm.variance_epsilon
+    scale = torch.rsqrt(stream.pow(2).mean(-1, keepdim=True) + epsilon)
+    reader = reader * norm.weight * scale
+    return reader - reader.mean(-1, keepdim=True) if centres else reader
 
 
 class Windows:
@@ -242,34 +325,28 @@ class Windows:
         return (torch.arange(self.size, device=tokens.device) % self.length).expand_as(tokens)
 
 
-def _final_norm(norm: nn.Module, stream: list[Tensor]) -> Tensor:
-    """(B, M, d) the final layer norm as a factor: its gain, over the stream's size there."""
-    power = at_least_float32(torch.stack(stream).sum(0)).pow(2).mean(-1, keepdim=True)
-    return norm.weight * torch.rsqrt(power + norm.variance_epsilon)
-
-
 @contextmanager
-def _recording(decoder: Any) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
-    """Lists that fill with the summands and with the cross-attentions' inputs in a pass.
+def _recording(decoder: Any, layers: DecoderLayers) -> Iterator[_Seen]:
+    """Fills in a pass with what flows through the decoder.
 
     Attention is eager meanwhile, the one kind that returns its weights.
     """
-    parts: list[Tensor] = []
-    states: list[Tensor] = []
-    watched = []
-    for block in decoder.block:
-        for layer, name in zip(block.layer, SUBLAYERS.values(), strict=True):
-            watched.append((getattr(layer, name), parts))
-        watched.append((block.layer[1].layer_norm, states))
+    seen = _Seen({}, {})
 
-    def keeper(found: list[Tensor]) -> Callable[..., None]:
-        return lambda _, __, out: found.append(out[0] if isinstance(out, tuple) else out)
+    def keep_read(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        seen.read[module] = inputs[0]
 
-    hooks = [module.register_forward_hook(keeper(found)) for module, found in watched]
+    def keep_made(module: nn.Module, _: Any, output: Tensor) -> None:
+        seen.made[module] = output
+
+    norms = [step.module for step in layers.steps if step.name is None]
+    readers = {layers.entry, *norms, *(attention.query for attention in layers.attentions)}
+    hooks = [module.register_forward_pre_hook(keep_read) for module in readers]
+    hooks += [step.module.register_forward_hook(keep_made) for step in layers.steps]
     implementation = decoder.config._attn_implementation
     decoder.set_attn_implementation("eager")
     try:
-        yield parts, states
+        yield seen
     finally:
         decoder.set_attn_implementation(implementation)
         for hook in hooks:

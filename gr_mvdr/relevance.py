@@ -124,15 +124,19 @@ class PairAlignment:
 class DecoderPaths:
     """The logit of every target token as a sum over the paths of the decoder (gr_as_mvdr §8).
 
-    The residual stream is a sum, and with its final layer norm's scale held at its value the logit
-    ẽ_i · h_i is a sum too: the embedding's path, and for each layer those of self-attention,
+    The residual stream is a sum, and with the scales of its layer norms held at their values the
+    logit is a sum too: the embedding's path, and for each layer those of self-attention,
     cross-attention and feed-forward. A cross-attention's path is Σ_hj S^h_ij A^h_ij of its layer.
+    What biases add, whatever text there is, has paths of its own (BART; T5 has no biases).
 
     Attributes:
         names: P strings, such as "embedding", "self_attention_1", "cross_attention_1",
-            "feed_forward_1"; layers count from 1.
+            "feed_forward_1"; layers count from 1. Then "norm_bias" of all norms on the stream,
+            "projection_bias" of the last maps of attention and feed-forward, and "output_bias" of
+            the logits (BART's `final_logits_bias`), those that the backbone has.
         contributions: (B, P, M) fp32, zero at padding; the sum over P is `logits`.
-        logits: (B, M) fp32 the model's own e·h of each target token (Eq. 11), zero at padding.
+        logits: (B, M) fp32 the model's own e·h of each target token (Eq. 11), the output's bias
+            included, zero at padding.
         log_probs: (B, M) fp32 log p(d_i | d_<i, q) (Eq. 8), zero at padding.
         document_norms: (B, L) fp32 ‖R_d‖₁ of the states that a layer's cross-attention reads
             (Appendix B).

@@ -220,7 +220,10 @@ class Docid(ConstrainedSearch):
 
     def _tables(self) -> list[Tensor]:
         """The embedding table, and the output table where it is another one."""
-        tables = [self.backbone.shared.weight, self.backbone.lm_head.weight]
+        tables = [
+            self.backbone.get_input_embeddings().weight,
+            self.backbone.get_output_embeddings().weight,
+        ]
         return tables[:1] if tables[0] is tables[1] else tables
 
     def parameter_groups(self, weight_decay: float) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ from torch import Tensor
 from gr_mvdr import cross_attention
 from gr_mvdr.backbones import load_encoder_decoder
 from gr_mvdr.batch import PairBatch, cut, pad
+from gr_mvdr.decoder_layers import read_decoder
 from gr_mvdr.decoding.beam_search import Constraint
 from gr_mvdr.decoding.continuations import Continuation
 from gr_mvdr.decoding.search_trace import SearchPath
@@ -72,6 +73,7 @@ class GenerativeSystem(System):
         """
         super().__init__(optimizer)
         self.backbone = load_encoder_decoder(**backbone, decoder_layers=decoder_layers)
+        read_decoder(self.backbone.get_decoder())  # one that no alignment can be read from
         self.head: Head = build("head", PLAIN, self.backbone)  # until `set_head`
         self.document_ids: list[str] = []
 
@@ -89,14 +91,15 @@ class GenerativeSystem(System):
         return cut(tokens, self.hparams.query_length, EOS_ID)
 
     def encode(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Query token ids (B, N) and mask → query vectors Q (B, N, d_model)."""
-        return self.backbone.encoder(input_ids=ids, attention_mask=mask.long()).last_hidden_state
+        """Query token ids (B, N) and mask → query vectors Q (B, N, d)."""
+        found = self.backbone.get_encoder()(input_ids=ids, attention_mask=mask.long())
+        return found.last_hidden_state
 
     @torch.inference_mode()
     def encode_texts(
         self, texts: Sequence[Sequence[int]], length: int, description: str = "encoding"
     ) -> Iterator[Tensor]:
-        """The vectors of each text without dropout, (tokens, d_model) fp32 on the CPU.
+        """The vectors of each text without dropout, (tokens, d) fp32 on the CPU.
 
         Args:
             texts: token ids; length: tokens kept of a text, the end token included.
@@ -111,7 +114,7 @@ class GenerativeSystem(System):
         self.train(was_training)
 
     def mean_vectors(self, texts: Sequence[Sequence[int]]) -> np.ndarray:
-        """Token lists, ended → (n, d_model) fp32, the mean of the encoder's vectors."""
+        """Token lists, ended → (n, d) fp32, the mean of the encoder's vectors."""
         length = max(map(len, texts), default=1)
         vectors = self.encode_texts([tokens[:-1] for tokens in texts], length)
         return np.stack([text.mean(0).numpy() for text in vectors])
@@ -164,7 +167,7 @@ class GenerativeSystem(System):
         """(n, R) logits, at least fp32, of the n real target positions, row by row of `mask`.
 
         Args:
-            queries: (B, N, d_model) from `encode`; query_mask: (B, N).
+            queries: (B, N, d) from `encode`; query_mask: (B, N).
             rows: (B, M) int64 rows of the head; mask: (B, M).
         """
         output, context = self.head.decode(queries, query_mask, rows)
@@ -179,7 +182,7 @@ class GenerativeSystem(System):
         """(B, M) fp32 log p(token | tokens before it, query), zero at padding (Eq. 8).
 
         Args:
-            queries, query_mask: (B, N, d_model) and (B, N) of each sequence's query.
+            queries, query_mask: (B, N, d) and (B, N) of each sequence's query.
             ids, mask: (B, M) the sequences; index: (B,) their documents.
         """
         rows = self.head.labels(ids, index)
@@ -264,9 +267,10 @@ class GenerativeSystem(System):
                 f"model.label_smoothing={smoothing}: must be 0 under a head that masks the rows of "
                 "other positions"
             )
-        tied = self.backbone.lm_head.weight is self.backbone.shared.weight
+        output = self.backbone.get_output_embeddings().weight
+        tied = output is self.backbone.get_input_embeddings().weight
         if not self.head.reads_output_table and not tied:
-            self.backbone.lm_head.weight.requires_grad_(False)  # DDP waits for its gradient
+            output.requires_grad_(False)  # DDP waits for its gradient
         self._sequences, self._documents = sequences, documents
         self._make_table(0)
 

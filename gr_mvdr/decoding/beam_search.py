@@ -273,7 +273,7 @@ def _concatenate(parts: list[Hypotheses], length: int) -> Hypotheses:
     )
 
 
-# The step of a T5 decoder ------------------------------------------------------------------------
+# The step of a decoder ---------------------------------------------------------------------------
 
 
 class DecodingStep:
@@ -302,7 +302,7 @@ class DecodingStep:
     def row_scores(self, tokens: Tensor, parents: Tensor) -> Tensor:
         """(R, rows) log-probabilities of the head's rows after these tokens."""
         self._extend(tokens, parents)
-        hidden = self.head.backbone.decoder(
+        hidden = self.head.backbone.get_decoder()(
             inputs_embeds=self.inputs[:, -1:],
             encoder_hidden_states=self.queries,
             encoder_attention_mask=self.mask.long(),

@@ -107,7 +107,7 @@ class NonParametricHead(TableHead):
     ):
         """
         Args:
-            backbone: a T5 with `shared` and `config`.
+            backbone: an encoder-decoder of transformers.
             vocabulary: its tokens get a row even where they occur in no document.
             clusters: most rows a surface token; seed: of their k-means.
             form: "base": the table is built once, before training; "async": again after every
@@ -150,7 +150,7 @@ class NonParametricHead(TableHead):
 
         Args:
             sequences: document d's own tokens (its title, its text), without the end token.
-            vectors: (n, d_model), the contextual vectors of all these tokens, in order.
+            vectors: (n, d), the contextual vectors of all these tokens, in order.
             collection: a hash of the documents, for `load_table_state`.
         """
         vectors = vectors.float()  # where they are: a GPU would sum them in a varying order
@@ -162,20 +162,20 @@ class NonParametricHead(TableHead):
         self.extend(self.needed)
 
     def set_table(self, rows: Tensor, row_tokens: Tensor, occurrences: Occurrences) -> None:
-        """Takes a table as it is: rows (R, d_model), their tokens (R,) int64, where they occur."""
-        weight = self.backbone.shared.weight
+        """Takes a table as it is: rows (R, d), their tokens (R,) int64, where they occur."""
+        weight = self.backbone.get_input_embeddings().weight
         # Not in the state dict: the number of rows is not known before a checkpoint is read.
         self.register_buffer("table", rows.to(weight), persistent=False)
         self.set_rows(row_tokens.to(weight.device))
         self.occurrences = occurrences.to(weight.device)
 
     def extend(self, tokens: Iterable[int]) -> None:
-        """Rows of the backbone's shared embedding for tokens that have none in the table."""
+        """The vectors that the backbone reads for tokens that have no row in the table."""
         known = set(self.row_tokens.tolist())
         missing = [token for token in dict.fromkeys(tokens) if token not in known]
         if missing:
             new = torch.tensor(missing, device=self.table.device)
-            table = torch.cat([self.table, self.backbone.shared.weight[new].to(self.table)])
+            table = torch.cat([self.table, super().embed(new).to(self.table)])
             # Only in `live` does the table have a gradient.
             table = table if self.table.requires_grad else table.detach()
             self.set_table(table, torch.cat([self.row_tokens, new]), self.occurrences)

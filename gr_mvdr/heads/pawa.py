@@ -55,11 +55,11 @@ class PawaHead(TableHead):
             ValueError: form, layers or heads are impossible.
         """
         super().__init__(backbone)
-        size = self.backbone.config.d_model
+        size = self.backbone.config.hidden_size
         check_choice("model.head.form", form, FORMS)
         check_at_least("model.head.layers", layers, 1)
         if heads < 1 or size % heads:
-            raise ValueError(f"model.head.heads={heads}: must divide d_model, which is {size}")
+            raise ValueError(f"model.head.heads={heads}: must divide the hidden size, {size}")
         self.form, self.width, self.first_token = form, vocabulary.width, vocabulary.first_token
         self.set_rows(vocabulary.tokens)
         layer = nn.TransformerDecoderLayer(size, heads, 4 * size, dropout, batch_first=True)
@@ -99,7 +99,7 @@ class PawaHead(TableHead):
         return self.first_row(tokens)
 
     def embed(self, rows: Tensor) -> Tensor:
-        return self.backbone.shared(self.row_tokens[rows])
+        return super().embed(self.row_tokens[rows])
 
     def context(self, inputs: Tensor) -> Tensor:
         """d′: (B, M, d) → (B, M, d), of unit variance; position i reads positions ≤ i only."""
@@ -148,7 +148,7 @@ class PawaHead(TableHead):
 
     def _static(self) -> Tensor:
         """(R, d) the backbone's own output rows."""
-        return self.backbone.lm_head.weight[self.row_tokens]
+        return self.output_table[self.row_tokens]
 
     def memory_bytes(self, batch: int, length: int) -> int:
         """Parameters, and what the logits of batch × length positions take at most.

@@ -17,7 +17,6 @@ from transformers import PreTrainedModel
 
 from gr_mvdr.parts import part
 from gr_mvdr.relevance import at_least_float32
-from gr_mvdr.tokenizers import PAD_ID
 
 
 @dataclass(frozen=True)
@@ -42,13 +41,11 @@ class Head(nn.Module):
 
     # (R,) int64, the token of each row; None: row v is token v.
     row_tokens: Tensor | None = None
-    # Some logits are −inf: label smoothing, which spreads over all rows, is impossible.
-    masks_rows = False
 
     def __init__(self, backbone: PreTrainedModel, vocabulary: Vocabulary | None = None):
         """
         Args:
-            backbone: a T5 with `decoder`, `shared`, `lm_head` and `config`.
+            backbone: an encoder-decoder of transformers with its output table.
             vocabulary: what the targets are made of; the plain head has rows for every token.
         """
         super().__init__()
@@ -61,15 +58,32 @@ class Head(nn.Module):
 
     @property
     def scale(self) -> float:
-        """d^−½ where the output table is the input's (original T5), else 1 (T5 v1.1, mT5)."""
+        """d^−½ where the output table is the input's in a T5, else 1 (T5 v1.1, mT5, BART)."""
         config = self.backbone.config
-        scaled = getattr(config, "scale_decoder_outputs", False)  # mT5's config has no such key
-        return config.d_model**-0.5 if scaled else 1.0
+        tied = config.model_type == "umt5" and config.tie_word_embeddings  # goes by the tie
+        scaled = getattr(config, "scale_decoder_outputs", tied)  # only T5's config has this key
+        return config.hidden_size**-0.5 if scaled else 1.0
+
+    @property
+    def output_table(self) -> Tensor:
+        """(V, d) the backbone's own output rows."""
+        return self.backbone.get_output_embeddings().weight
+
+    @property
+    def output_bias(self) -> Tensor | None:
+        """(R,) what is added to a row's logit whatever the query (BART's `final_logits_bias`)."""
+        bias = getattr(self.backbone, "final_logits_bias", None)
+        return None if bias is None else bias[0]
+
+    @property
+    def masks_rows(self) -> bool:
+        """Whether some logits are −∞: label smoothing, which spreads over all rows, cannot be."""
+        return self.output_bias is not None and bool(self.output_bias.isinf().any())
 
     @property
     def n_rows(self) -> int:
         """R, the number of rows."""
-        return len(self.backbone.lm_head.weight)
+        return len(self.output_table)
 
     @property
     def reads_output_table(self) -> bool:
@@ -98,7 +112,7 @@ class Head(nn.Module):
 
     def memory_bytes(self, batch: int, length: int) -> int:
         """What rows and the logits of batch × length positions take, in fp32, at most."""
-        rows, size = self.n_rows, self.backbone.config.d_model
+        rows, size = self.n_rows, self.backbone.config.hidden_size
         return 4 * (rows * size + batch * length * rows)
 
     def table_state(self) -> dict[str, Any] | None:
@@ -120,12 +134,19 @@ class Head(nn.Module):
 
     def embed(self, rows: Tensor) -> Tensor:
         """Row numbers (…) → what the decoder reads for them (…, d)."""
-        return self.backbone.shared(rows)
+        # The module, not its rows: mBART's multiplies them by √d.
+        return self.backbone.get_input_embeddings()(rows)
 
     @property
     def start_vector(self) -> Tensor:
         """(d,) what the decoder reads first."""
-        return self.backbone.shared.weight[PAD_ID]
+        config = self.backbone.config
+        start = getattr(config, "decoder_start_token_id", None)
+        if start is None:  # mBART's: the language code that ends what the encoder reads
+            start = self.backbone.template.suffix[-1]
+        return self.backbone.get_input_embeddings()(
+            torch.tensor(start, device=self.backbone.device)
+        )
 
     def inputs(self, rows: Tensor) -> Tensor:
         """Target rows (B, M) → decoder inputs (B, M, d): the start, then all rows but the last."""
@@ -141,21 +162,23 @@ class Head(nn.Module):
         return None
 
     def logits(self, hidden: Tensor, context: Tensor | None, position: Tensor) -> Tensor:
-        """(n, R) the logits e_v · h_i of all rows (Eq. 10); −inf for rows not of a position.
+        """(n, R) the logits e_v · h_i of all rows (Eq. 10), `output_bias` included; −inf for rows
+        not of a position.
 
         Args:
             hidden: (n, d) decoder states h after the final norm, not scaled; context: (n, d) or
                 None, theirs; position: (n,) int64, the target positions that they predict, from 0.
         """
-        return F.linear(hidden * self.scale, self.backbone.lm_head.weight)
+        return F.linear(hidden * self.scale, self.output_table, self.output_bias)
 
     def vectors(self, rows: Tensor, context: Tensor | None) -> Tensor:
-        """(B, M, d) e: the vectors, `scale` included, whose product with `hidden` are the logits.
+        """(B, M, d) e, `scale` included: their products with `hidden` are the logits, but for a
+        bias.
 
         Args:
             rows: (B, M) int64; context: (B, M, d) or None, the latent vectors of their positions.
         """
-        return self.backbone.lm_head.weight[rows] * self.scale
+        return self.output_table[rows] * self.scale
 
     # Teacher forcing -----------------------------------------------------------------------------
 
@@ -172,7 +195,7 @@ class Head(nn.Module):
             The decoder's output, `last_hidden_state` (B, M, d), and the context (B, M, d) or None.
         """
         inputs = self.inputs(rows)
-        output = self.backbone.decoder(
+        output = self.backbone.get_decoder()(
             inputs_embeds=inputs,
             encoder_hidden_states=queries,
             encoder_attention_mask=query_mask.long(),
@@ -217,6 +240,9 @@ class Head(nn.Module):
 class TableHead(Head):
     """A head with rows of its own: some tokens have none, some have several (PAWA, NP)."""
 
+    # The backbone's is for its own output rows, which the head does not have.
+    output_bias = None
+
     def __init__(self, backbone: PreTrainedModel):
         super().__init__(backbone)
         self._search_rows: TokenRows | None = None
@@ -246,7 +272,7 @@ class TableHead(Head):
     def token_rows(self) -> "TokenRows":
         """Rows and tokens both ways for the search; made again when rows or device change."""
         if self._search_rows is None or self._search_rows.row_tokens is not self.row_tokens:
-            self._search_rows = TokenRows(self.row_tokens, self.backbone.shared.num_embeddings)
+            self._search_rows = TokenRows(self.row_tokens, len(self.output_table))
         return self._search_rows
 
     def by_token(self, log_probs: Tensor) -> Tensor:

@@ -195,7 +195,7 @@ def test_the_logits_take_the_memory_that_is_stated(backbone, vocabulary):
 @pytest.mark.parametrize(
     "options, message",
     [
-        (dict(heads=3), r"model\.head\.heads=3: must divide d_model, which is 16"),
+        (dict(heads=3), r"model\.head\.heads=3: must divide the hidden size, 16"),
         (dict(heads=0), r"model\.head\.heads=0: must divide"),
         (dict(layers=0), r"model\.head\.layers=0: must be ≥ 1"),
         (dict(form="Wu"), r"model\.head\.form=Wu: must be one of paper, nci"),
