@@ -142,11 +142,9 @@ class Head(nn.Module):
         """(d,) what the decoder reads first."""
         config = self.backbone.config
         start = getattr(config, "decoder_start_token_id", None)
-        if start is None:  # mBART's: the language code that ends what the encoder reads
-            start = self.backbone.template.suffix[-1]
-        return self.backbone.get_input_embeddings()(
-            torch.tensor(start, device=self.backbone.device)
-        )
+        start = config.pad_token_id if start is None else start  # a T5 may name none
+        table = self.backbone.get_input_embeddings()
+        return table(torch.tensor(start, device=table.weight.device))
 
     def inputs(self, rows: Tensor) -> Tensor:
         """Target rows (B, M) → decoder inputs (B, M, d): the start, then all rows but the last."""
