@@ -124,7 +124,7 @@ class GivenTexts:
             search: takes a table of the others; of an endless one the first words count.
         """
         asked = {name: text for name, text in queries.items() if text.strip()}
-        if not asked:
+        if not (len(self.indexed) and asked):
             return Ranking({name: {} for name in queries})
         words = [(text, text.split()) for text in asked.values()]
         table = self.reader.queries(

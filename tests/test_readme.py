@@ -107,6 +107,8 @@ def python_examples() -> list:
 
 @pytest.mark.parametrize("block", python_examples())
 def test_a_python_example_of_the_documents_runs(block, tmp_path, monkeypatch, capsys):
+    for library in re.findall(r"^(?:from|import) (\w+)", block, re.M):
+        pytest.importorskip(library)
     monkeypatch.chdir(tmp_path)
     small = ["logger=none", "experiment=smoke", *NO_ANALYSIS]
     folder = f"data.path={ROOT / 'tests/fixtures/small_collection'}"
