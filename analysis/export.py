@@ -1,4 +1,7 @@
-"""Writes a finished run as a Hugging Face folder: ``python -m analysis.export run=outputs/…``."""
+"""Writes a finished run for other libraries: ``python -m analysis.export run=outputs/…``.
+
+A Hugging Face folder, or with ``vectors=true`` the token vectors as arrays.
+"""
 
 if __name__ == "__main__":  # before the other imports: errors of the command line need none
     from conf.command import run_command
@@ -6,6 +9,7 @@ if __name__ == "__main__":  # before the other imports: errors of the command li
     run_command("export", "analysis.export:main")
     raise SystemExit
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -15,12 +19,14 @@ from analysis.model_card import build_model_card
 from analysis.run_folder import read_run, require_run
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.files.reading import reading
-from gr_mvdr.files.writing import new_folder, write_text
+from gr_mvdr.files.writing import new_folder, temporary_folder, write_text
 from gr_mvdr.tokenizers import load_tokenizer
 from models.base import System
 from models.docid import Docid
 from models.export.folder import check_exportable, write_system
-from models.finished_run import restore_run
+from models.export.token_arrays import write_token_arrays
+from models.finished_run import FinishedRun, restore_run
+from models.multi_vector import MultiVector
 
 # Pairs of the first test split, and how far scores may lie apart.
 PAIRS, TOLERANCE = 64, 1e-4
@@ -48,9 +54,7 @@ def export_run(
         ValueError: its system has no T5, this version cannot restore it, or the check fails.
     """
     read = read_run(Path(run))
-    folder = Path(output or read.path / "export")
-    if folder.exists():
-        raise FileExistsError(f"output={folder}: exists, must be a new folder")
+    folder = _new(output or read.path / "export")
     system, data = restore_run(read.path, trust=trust)
     check_exportable(type(system))
     if isinstance(system, Docid):
@@ -66,6 +70,46 @@ def export_run(
             print(f"sentence-transformers gives the run's scores to {difference:.0e}")
     print(f"{read.path}: exported, {folder}")
     return folder
+
+
+def export_vectors(run: Path | str, output: Path | str | None = None, trust: bool = False) -> Path:
+    """Writes the token vectors of a run's documents and test queries as arrays (docs/export.md).
+
+    Documents are read from the run's index; they are encoded where it has none.
+
+    Args: as of `export_run`; output: None = `vectors` in the run's folder.
+
+    Returns: the folder.
+
+    Raises: as `export_run`; ValueError for a system without token vectors, or with keys.
+    """
+    read = read_run(Path(run))
+    folder = _new(output or read.path / "vectors")
+    system, data = restore_run(read.path, trust=trust)
+    if not isinstance(system, MultiVector):
+        raise ValueError(f"vectors=true: {read.provenance['system']} has no token vectors")
+    system.to("cuda" if torch.cuda.is_available() else "cpu")
+    # Nothing is searched: no inverted file is needed, and a system that only reranks has vectors.
+    system.search = replace(system.search, mode="exact", keep_query=1.0, keep_document=1.0)
+    place = temporary_folder("vectors")
+    FinishedRun.read("run", read.path, trust).open_index(system, data.documents, place)
+    queries = {"queries": system.encoded_queries(data.test_queries(data.test_splits[0]))}
+    for split in data.test_splits[1:]:
+        queries[f"queries-{split}"] = system.encoded_queries(data.test_queries(split))
+    with new_folder(folder) as partial:
+        manifest = write_token_arrays(system, queries, partial)
+    if not manifest["maxsim"]:
+        print(
+            f"vectors=true: the system scores by {manifest['alignment']}, other engines by MaxSim"
+        )
+    print(f"{read.path}: {manifest['documents']['count']:,} documents exported, {folder}")
+    return folder
+
+
+def _new(folder: Path | str) -> Path:
+    if Path(folder).exists():
+        raise FileExistsError(f"output={folder}: exists, must be a new folder")
+    return Path(folder)
 
 
 @torch.inference_mode()
@@ -112,4 +156,10 @@ def check_library(folder: Path, system: System, data: RetrievalDataModule) -> fl
 
 
 def main(config: DictConfig) -> None:
-    export_run(require_run(config.run), config.output, config.check, config.trust)
+    run = require_run(config.run)
+    if not config.vectors:
+        export_run(run, config.output, config.check, config.trust)
+    elif config.check:
+        raise ValueError("check=true: must be false with vectors=true, it is of the exported model")
+    else:
+        export_vectors(run, config.output, config.trust)

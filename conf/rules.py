@@ -97,6 +97,7 @@ RULES: dict[str, Any] = {
     "labels": list[Text | int] | None,
     "mixed": bool,
     "check": bool,
+    "vectors": bool,
     "trust": bool,
     "port": Annotated[int, Field(ge=1024, le=65535)] | None,
     "open": bool,

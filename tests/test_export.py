@@ -8,18 +8,23 @@ from dataclasses import replace
 from pathlib import Path
 
 import datasets
+import numpy as np
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
 from safetensors.torch import load_file
 
-from analysis.export import export_run
+from analysis.export import export_run, export_vectors, main
 from analysis.model_card import build_model_card
 from analysis.run_folder import read_run
 from gr_mvdr.files.run_files import UnfinishedRun
+from gr_mvdr.token_index.index import TokenIndex
+from gr_mvdr.token_vectors import PackedTokens, TokenVectors
 from gr_mvdr.tokenizers import EOS_ID, load_tokenizer
 from models.export.folder import load_exported
+from models.export.token_arrays import write_token_arrays
 from models.finished_run import restore_run
+from models.retriever import Retriever
 from train import train
 
 ROOT = Path(__file__).parents[1]
@@ -155,6 +160,89 @@ def test_an_exported_folder_is_a_backbone_of_a_run(runs, tmp_path):
     before = load_file(folder / "model.safetensors")["shared.weight"].shape
     weights = torch.load(tmp_path / "second/checkpoints/last.ckpt", weights_only=True)
     assert weights["state_dict"]["backbone.shared.weight"].shape == before
+
+
+def read_arrays(folder: Path, side: str) -> dict[str, TokenVectors]:
+    """The texts of one side by id, as docs/export.md says."""
+    vectors, counts = [], []
+    for file in sorted((folder / side).glob("vectors_?????.npy")):
+        vectors.append(np.load(file))
+        counts.append(np.load(file.with_suffix(".doclens.npy")))
+        assert len(vectors[-1]) == counts[-1].sum() and counts[-1].dtype == np.int64
+    joined = torch.from_numpy(np.concatenate(vectors))
+    of_tokens, salience = folder / f"{side}_salience.npy", None
+    if of_tokens.is_file():
+        salience = torch.from_numpy(np.load(of_tokens))
+    count = torch.from_numpy(np.concatenate(counts))
+    packed = PackedTokens(joined, count, torch.zeros(len(joined), dtype=torch.int64), salience)
+    padded = packed.pad()
+    names = json.loads((folder / f"{side}.json").read_text())
+    return {name: padded.unpad(row) for row, name in enumerate(names)}
+
+
+@pytest.mark.parametrize("model", ["t5_colbert", "aligner"])
+def test_arrays_of_token_vectors_score_as_the_run(runs, tmp_path, model, monkeypatch, capsys):
+    monkeypatch.setattr("models.export.token_arrays._FILE", 20)
+    monkeypatch.setattr("models.export.token_arrays._BLOCK", 7)
+    monkeypatch.setattr("models.multi_vector.MultiVector._packed", None)  # nothing is encoded
+    folder = export_vectors(runs / model, tmp_path / "vectors")
+    documents, queries = read_arrays(folder, "documents"), read_arrays(folder, "queries")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["documents"]["count"] == len(documents) == 50
+    assert manifest["queries"]["tokens"] == sum(map(len, queries.values()))
+    assert len(list((folder / "documents").iterdir())) == 6  # 20, 20 and 10 documents
+    retriever = Retriever.load(runs / model)
+    scoring = retriever.system.scoring
+    table = retriever.data.test_queries("test").select(range(3))
+    ranking = retriever.system.retrieve(table, 50)
+    for name in table["id"][:]:
+        for document, score in ranking.scores(name).items():
+            found = scoring(documents[document][None], queries[name][None])
+            assert float(found) == pytest.approx(score, abs=1e-5)
+    warned = "other engines by MaxSim" in capsys.readouterr().out
+    assert manifest["maxsim"] == (not warned) == (model == "t5_colbert")
+    if model == "t5_colbert":
+        similarity = pytest.importorskip("sentence_transformers.util").maxsim
+        one, all_vectors = table["id"][0], [text.vectors for text in documents.values()]
+        best = ranking.scores(one)
+        theirs = similarity([queries[one].vectors], all_vectors)[0].tolist()
+        assert dict(zip(documents, theirs, strict=True)) == pytest.approx(best, abs=1e-4)
+
+
+def make_index(folder: Path, **options) -> TokenIndex:
+    counts = torch.tensor([3, 1, 2])
+    vectors = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
+    keys = vectors if options.pop("keys", False) else None
+    packed = PackedTokens(vectors, counts, torch.arange(6), keys=keys)
+    return TokenIndex.build(folder, ["a", "b", "c"], [packed], **options)
+
+
+def test_arrays_leave_out_deleted_documents_and_keep_the_type(runs, tmp_path):
+    system, _ = restore_run(runs / "t5_colbert")
+    system.searcher = make_index(tmp_path / "index", dtype="float16")
+    system.searcher.delete(["b"])
+    (tmp_path / "out").mkdir()
+    assert write_token_arrays(system, {}, tmp_path / "out")["documents"] == dict(count=2, tokens=5)
+    found = read_arrays(tmp_path / "out", "documents")
+    assert list(found) == ["a", "c"] and found["c"].vectors.dtype == torch.float16
+    assert torch.equal(
+        found["c"].vectors.float(), system.searcher.store.vectors("vectors", slice(4, 6))
+    )
+
+
+def test_what_has_no_arrays_is_named(runs, tmp_path):
+    with pytest.raises(ValueError, match="vectors=true: T5-SEAL has no token vectors"):
+        export_vectors(runs / "t5_seal", tmp_path / "vectors")
+    system, _ = restore_run(runs / "t5_colbert")
+    system.searcher = make_index(tmp_path / "index", keys=True)
+    with pytest.raises(ValueError, match="vectors=true: the system aligns by keys of its own"):
+        write_token_arrays(system, {}, tmp_path)
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        config = compose("export", [f"run={runs / 't5_colbert'}", "vectors=true", "check=true"])
+    with pytest.raises(ValueError, match="check=true: must be false with vectors=true"):
+        main(config)
+    with pytest.raises(FileExistsError, match=r"output=.*: exists, must be a new folder"):
+        export_vectors(runs / "t5_colbert", tmp_path)
 
 
 def test_the_command_line(runs):
