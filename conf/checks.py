@@ -164,7 +164,8 @@ def _check_together(config: dict[str, Any]) -> None:
         _check_there("runs", run, "folder")
     data, tokenizer = config.get("data") or {}, config.get("tokenizer") or {}
     _check_there("data.path", data.get("path"), "folder or file")
-    _check_there("data.candidates_run", data.get("candidates_run"), "file")
+    for key in ("candidates_run", "identifiers"):
+        _check_there(f"data.{key}", data.get(key), "file")
     _check_there("tokenizer.path", tokenizer.get("path"), "file")
     _check_there("weights", config.get("weights"), "run folder")
 

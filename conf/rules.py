@@ -163,6 +163,7 @@ RULES: dict[str, Any] = {
     "data.document_length": Length,
     "data.candidates": Size,
     "data.candidates_run": Text | None,
+    "data.identifiers": Text | None,
     "data.add_relevant": bool,
     "data.drop_identical": bool,
     "data.metrics": Annotated[list[Metric], Field(min_length=1)],

@@ -16,6 +16,7 @@ from data_modules.candidates import LazyBM25, read_candidates
 from data_modules.collection import Collection, find_relevant_pairs
 from data_modules.epoch import Epoch, Example, Task, collate
 from data_modules.examples import DocumentExamples, Examples, TrainingTables
+from data_modules.formats.files import sha256
 from data_modules.formats.layout import Layout
 from data_modules.indexing import Indexing
 from data_modules.store import collect
@@ -26,6 +27,7 @@ from data_modules.tokenisation import (
     clean_table,
     encode_special_tokens,
     join_fields,
+    replace_titles,
 )
 from gr_mvdr.batch import PairBatch, cut
 from gr_mvdr.distributed.ranks import rank, world_size
@@ -48,6 +50,8 @@ class RetrievalDataModule(pl.LightningDataModule):
         train_split, validation_split: splits of the collection; None = none (a run with
             `weights` trains on nothing).
         store: folder of built collections; None = next to the cache of ``datasets``.
+        identifiers: a file of lines `docid<TAB>text`: what the documents are called where titles
+            are identifiers, in place of the titles; None = the titles.
         empty_documents: "refuse", or "keep" documents without title and text.
         tokenizer_options: arguments of `choose_tokenizer` (backbone, path, unit, …).
         text_fields: what a document's text is made of, joined with " | ".
@@ -80,6 +84,7 @@ class RetrievalDataModule(pl.LightningDataModule):
     train_split: str | None = "train"
     validation_split: str | None = None
     store: str | None = None
+    identifiers: str | None = None
     empty_documents: str = "refuse"
     text_fields: Sequence[str] = ("title", "text")
     cleaning: Sequence[str] = ()
@@ -116,8 +121,10 @@ class RetrievalDataModule(pl.LightningDataModule):
                 f"data.validation_split={self.validation_split}: must not be one of "
                 "data.new_documents, which arrive after training"
             )
-        if self.candidates_run and not Path(self.candidates_run).expanduser().is_file():
-            raise FileNotFoundError(f"data.candidates_run={self.candidates_run}: no such file")
+        for key in ("candidates_run", "identifiers"):
+            file = getattr(self, key)
+            if file and not Path(file).expanduser().is_file():
+                raise FileNotFoundError(f"data.{key}={file}: no such file")
         if self.batch_size < (least := world_size()):
             rule = f"must be ≥ {least}" + (", the number of processes" if least > 1 else "")
             raise ValueError(f"data.batch_size={self.batch_size}: {rule}")
@@ -164,9 +171,12 @@ class RetrievalDataModule(pl.LightningDataModule):
     def documents(self) -> Dataset:
         """The corpus: id, title, text (the joined fields), tokens (all), word_starts, title_tokens.
 
-        The title's tokens are those of the title alone.
+        The title's tokens are those of the title alone, or of the text that `identifiers` gives.
         """
-        return add_tokens(self._texts, self.tokenizer)
+        table = add_tokens(self._texts, self.tokenizer)
+        if self.identifiers is None:
+            return table
+        return replace_titles(table, self.identifiers, self.tokenizer)
 
     @cached_property
     def known_documents(self) -> np.ndarray:
@@ -273,7 +283,9 @@ class RetrievalDataModule(pl.LightningDataModule):
     def training_sources(self) -> dict[str, str]:
         """The SHA-256 of each file besides the collection that training reads, by its path."""
         indexing = self.indexing.inputs.sources if self.indexing else {}
-        return self.examples.sources | indexing
+        given = Path(self.identifiers).expanduser() if self.identifiers else None
+        names = {str(given): sha256(given)} if given else {}
+        return self.examples.sources | indexing | names
 
     # Evaluation (gr_as_mvdr §6.3)
 

@@ -12,6 +12,7 @@ import numpy as np
 from datasets import Dataset, Features, List, Value
 from transformers import PreTrainedTokenizerBase
 
+from data_modules.formats.lines import numbered_lines
 from data_modules.tables import TABLE, cache_folder, hide_bars, keep_table, short_hash, write_once
 from gr_mvdr.texts import clean_text, join_texts
 from gr_mvdr.tokenizers import UNK_ID, build_word_tokenizer, load_tokenizer, train_tokenizer
@@ -159,6 +160,41 @@ def add_tokens(table: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
 
     key = short_hash("tokens/4", table._fingerprint, hash_vocabulary(tokenizer))
     return _map(table, tokenise, key, "tokenising", **{name: _INTEGERS for name in names})
+
+
+def replace_titles(
+    documents: Dataset, path: str | Path, tokenizer: PreTrainedTokenizerBase
+) -> Dataset:
+    """The documents with other `title_tokens`: those of the texts that a file gives them.
+
+    Args:
+        documents: of `add_tokens`; path: of lines `docid<TAB>text`, one a document. Texts may be
+            equal, and other documents may be named too.
+
+    Raises:
+        ValueError: a line breaks the format or names a document again; a document has no line.
+    """
+    texts: dict[str, str] = {}
+    for where, line in numbered_lines(Path(path).expanduser()):
+        name, _, text = line.partition("\t")
+        if not name or not text.strip():
+            raise ValueError(f"{where}: expected docid<TAB>text, got {line[:60]!r}")
+        if name in texts:
+            raise ValueError(f"{where}: names the document {name!r} a second time")
+        texts[name] = text.strip()
+    ids = documents["id"][:]
+    if nameless := [name for name in ids if name not in texts]:
+        raise ValueError(
+            f"data.identifiers={path}: must name every document, {len(nameless):,} have no line, "
+            f"the first is {nameless[0]!r}"
+        )
+
+    def tokenise(rows: dict) -> dict:
+        own = [texts[name] for name in rows["id"]]
+        return {"title_tokens": tokenizer(own, add_special_tokens=False)["input_ids"]}
+
+    made_from = documents._fingerprint, [texts[name] for name in ids], hash_vocabulary(tokenizer)
+    return _map(documents, tokenise, short_hash("identifiers/1", *made_from), "tokenising")
 
 
 def encode_special_tokens(

@@ -139,6 +139,7 @@ data.candidates=0
 data.candidates=-1
 data.candidates=null
 data.candidates_run=5
+data.identifiers=5
 data.add_relevant=perhaps
 data.drop_identical=null
 data.max_test_queries=0

@@ -314,6 +314,29 @@ def test_candidates_come_from_a_file_the_collection_or_bm25(tmp_path, capsys):
         tiny(candidates_run="/no")
 
 
+def test_a_file_names_the_documents_in_place_of_their_titles(tmp_path):
+    file, names = tmp_path / "identifiers.tsv", [f"d{n}\t{text(n % 29, 3)}\n" for n in range(30)]
+    file.write_text("".join(["elsewhere\tharbour\n", *names[::-1]]))
+    data, plain = tiny(identifiers=str(file)), tiny()
+    given = data.documents["title_tokens"]
+    assert given[7] == data.tokenizer(text(7, 3), add_special_tokens=False)["input_ids"]
+    assert given[0] == given[29], "two documents may have one text"
+    for name in ("id", "title", "text", "tokens"):
+        assert data.documents[name][:] == plain.documents[name][:], "nothing else changes"
+    assert list(data.training_sources) == [str(file)]
+    for lines, message in (
+        (names[1:], r"data\.identifiers=.*: must name every document, 1 have no line, .* 'd0'"),
+        ([*names, "d3 river\n"], r"identifiers\.tsv:31: expected docid<TAB>text, got 'd3 river'"),
+        ([*names, "d3\t \n"], r"identifiers\.tsv:31: expected docid<TAB>text"),
+        ([*names, names[0]], r"identifiers\.tsv:31: names the document 'd0' a second time"),
+    ):
+        file.write_text("".join(lines))
+        with pytest.raises(ValueError, match=message):
+            tiny(identifiers=str(file)).documents  # noqa: B018
+    with pytest.raises(FileNotFoundError, match=r"^data\.identifiers=/no: no such file"):
+        tiny(identifiers="/no")
+
+
 class Several(Tiny):
     """Every training query has three relevant documents, one of them its own where names allow."""
 
