@@ -179,6 +179,7 @@ RULES: dict[str, Any] = {
     "data.path": Text | None,
     "data.name": Text,
     "data.format": Text | None,
+    "data.fields": Texts | None,
     "data.text": Text | Texts,
     "data.first_tokens": Size | None,
     "data.title_vocabulary": Text | None,

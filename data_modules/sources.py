@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from data_modules.almanac import almanac
+from data_modules.builders.ir_datasets import OWN, ir_dataset
 from data_modules.builders.msmarco_doc import msmarco_doc
 from data_modules.builders.nq320k import nq320k
 from data_modules.builders.public import public
@@ -82,3 +83,22 @@ class PublicDataModule(RetrievalDataModule):
 
     def read(self) -> Collection:
         return self.collect(public(self.name, self.path))
+
+
+@part("data")
+@dataclass(kw_only=True, eq=False, repr=False)
+class IrDatasetsDataModule(RetrievalDataModule):
+    """An id of ir_datasets. Args: see `ir_dataset`, and `RetrievalDataModule`."""
+
+    name: str = field()
+    fields: Sequence[str] | None = None
+
+    def read(self) -> Collection:
+        splits = {
+            "data.train_split": [self.train_split] if self.train_split else [],
+            "data.validation_split": [self.validation_split] if self.validation_split else [],
+            "data.test_split": self.test_split or [OWN],
+            "data.new_documents": self.new_documents,
+        }
+        fields = None if self.fields is None else list(self.fields)
+        return self.collect(ir_dataset(self.name, splits, fields))
