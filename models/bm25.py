@@ -132,7 +132,9 @@ class BM25(System):
         """idf of each term, of the largest there is for one that no document has."""
         known, counts = self.searcher.vocabulary, self.searcher.document_frequencies
         places = [known.get(term) for term in terms.flatten().tolist()]
-        found = torch.tensor([0 if place is None else counts[place] for place in places])
+        found = torch.tensor(
+            [0 if place is None else counts[place] for place in places], device=terms.device
+        )
         frequency = found.float().view(terms.shape)
         return torch.log1p((len(self.searcher.ids) - frequency + 0.5) / (frequency + 0.5))
 

@@ -1,0 +1,156 @@
+"""Every system on an accelerator that is not there: a tensor left on the CPU fails here first."""
+
+from dataclasses import fields
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hydra.utils import instantiate
+
+import train
+from tests.runs import NO_ANALYSIS, ROOT, TINY, beir, compose_config
+from tests.stand_in import DEVICE, OnDevice, stand_in
+
+pytestmark = pytest.mark.filterwarnings("ignore:You are trying to `self.log")
+MODELS = sorted(path.stem for path in (ROOT / "conf/model").glob("*.yaml"))
+SMALLEST = ("backbone.shape.d_model=16", "backbone.shape.d_kv=8", "backbone.shape.d_ff=16")
+SMALLEST += ("backbone.shape.num_layers=1", "backbone.shape.num_heads=2", "data.batch_size=4")
+FEW = {
+    "query_generator": ("model.n_queries=1", "query_length=4"),
+    "xtr": ("model.search.neighbours=9",),
+}
+
+REFUSED = {
+    "a mask of the CPU": lambda x: x.masked_fill(torch.tensor([True, False, True]), 0.0),
+    "a range of the CPU": lambda x: x * torch.arange(3),
+    "a range of the CPU in place": lambda x: x.add_(torch.arange(3)),
+    "the device's numbers into the CPU's": lambda x: torch.zeros(3).add_(x),
+    "an index of the CPU to gather": lambda x: x.gather(0, torch.tensor([0, 1])),
+    "an index of the device into the CPU's": lambda x: torch.zeros(3)[x.long()],
+    "a scalar of the CPU in a list": lambda x: torch.stack([x[0], torch.tensor(1.0)]),
+    "a generator of the CPU": lambda x: x.multinomial(1, generator=torch.Generator()),
+    "numpy": lambda x: x.numpy(),
+    "numpy's own": lambda x: np.asarray(x),
+    "a product": lambda x: torch.ones(3, 3) @ x,
+}
+ALLOWED = {
+    "a scalar of the CPU": lambda x: x * torch.tensor(2.0),
+    "an index of the CPU": lambda x: x[torch.tensor([0, 2])],
+    "a mask of the CPU as an index": lambda x: x[torch.tensor([True, False, True])],
+    "a copy": lambda x: torch.empty_like(x).copy_(torch.ones(3)),
+    "values": lambda x: torch.tensor(x.tolist(), device=x.device),
+    "a new tensor": lambda x: x.new_tensor([1.0]),
+    "there and back": lambda x: x.cpu().to(x.device),
+    "a value from the CPU in place": lambda x: x.masked_fill_(x > 0, torch.tensor(1.0)),
+}
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_the_stand_in_refuses_and_allows_what_cuda_does(inference):
+    with stand_in(), torch.inference_mode(inference):
+        for name, operation in ALLOWED.items():
+            found = operation(torch.arange(3.0).to(DEVICE))
+            assert found.device == DEVICE and isinstance(found, OnDevice), name
+        for name, operation in REFUSED.items():
+            refused = False
+            try:
+                operation(torch.arange(3.0).to(DEVICE))
+            except (RuntimeError, TypeError):
+                refused = True
+            assert refused, name
+
+
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory):
+    return beir(tmp_path_factory.mktemp("beir"))
+
+
+@pytest.fixture(scope="module", params=MODELS, name="made")
+def _made(request, collection, tmp_path_factory):
+    """A tiny system of each configuration, as a run makes it, its data and its folder."""
+    name, folder = request.param, tmp_path_factory.mktemp(request.param)
+    source = ["data=files", f"data.path={collection}", "data.test_split=test"]
+    if name == "rerank_pipeline":
+        run = request.getfixturevalue("finished_run")
+        first, last = run("bm25"), run("t5_colbert", *TINY)
+        stages = f"[{{run: {first}, depth: 3}}, {{run: {last}}}]"
+        source = ["data.n_documents=50", f"model.stages={stages}"]
+    keys = [f"model={name}", "logger=none", f"output={folder}", "name=run", *NO_ANALYSIS]
+    config = compose_config(
+        "train", "experiment=smoke", *keys, *SMALLEST, *FEW.get(name, ()), *source
+    )
+    data = instantiate(config.data)
+    system = train.prepare_model(config, data, folder / "run")
+    data.tokenizer.save_pretrained(folder / "run/tokenizer")
+    forms = instantiate(config.rerank, _convert_="all")
+    return SimpleNamespace(system=system, data=data, folder=folder, forms=forms)
+
+
+def test_a_training_step_runs_in_mixed_precision(made):
+    if not made.system.trainable:
+        return
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = made.system.train().training_step(next(iter(made.data.train_dataloader())))
+    loss.backward()
+    assert loss.dtype == torch.float32
+    assert all(p.grad.isfinite().all() for p in made.system.parameters() if p.grad is not None)
+
+
+def test_every_verb_runs_on_the_systems_device(made):
+    system, documents = made.system, made.data.documents
+    queries = made.data.test_queries("test").select(range(2))
+    candidates = dict.fromkeys(queries["id"], documents["id"][:3])
+    with stand_in():
+        system.to(DEVICE)
+        assert system.device == DEVICE
+        check_training_step(made)
+        system.eval()
+        system.index(documents, made.folder / "run/index")
+        check_pairs(made)
+        found = system.retrieve(queries, 5)
+        assert set(found.query_ids) == set(queries["id"])
+        assert system.retrieve_with_shares(queries, 5)[0].query_ids == found.query_ids
+        system.retrieve_with_shares(queries, 5, documents["id"][:4])
+        for form in made.forms.values():
+            system.rerank(queries, documents, candidates, **form)
+        system.statistics()
+        system.search_fidelity(queries, found)
+    on_cpu = system.to("cpu").retrieve(queries, 5)
+    for query in queries["id"]:
+        assert found.scores(query) == pytest.approx(on_cpu.scores(query), rel=1e-4, abs=1e-5)
+
+
+def check_training_step(made):
+    if not made.system.trainable:
+        return
+    system, batch = made.system.train(), next(iter(made.data.train_dataloader())).to(DEVICE)
+    system.zero_grad()
+    system.training_step(batch).backward()
+    trained = [p for p in system.parameters() if p.grad is not None]
+    assert trained and all(isinstance(p.grad, OnDevice) for p in trained)
+
+
+@torch.no_grad()
+def check_pairs(made):
+    """What a system says of given pairs is on its device."""
+    system, verbs = made.system, ["score"]
+    _, (batch, *_) = made.data.test_pairs("test", 2, covers=system.covers)
+    if system.alignable:
+        verbs += ["align", "explain", "factors"]
+    for verb in verbs:
+        assert_on_device(getattr(system, verb)(batch.to(DEVICE)), verb)
+    if system.alignable or system.paradigm == "cross_encoder":
+        assert len(system.shares(batch.to(DEVICE))) == len(batch)
+
+
+def assert_on_device(found, where):
+    """Of a tensor, or of a dataclass and what it holds."""
+    if isinstance(found, torch.Tensor):
+        assert isinstance(found, OnDevice), where
+    elif isinstance(found, list):
+        for part in found:
+            assert_on_device(part, where)
+    elif hasattr(found, "__dataclass_fields__"):
+        for field in fields(found):
+            assert_on_device(getattr(found, field.name), f"{where}.{field.name}")
