@@ -93,6 +93,8 @@ RULES: dict[str, Any] = {
     "multipass.reranker": Text,
     # The other commands.
     "runs": Splits,
+    "tasks": Splits,
+    "languages": Splits | None,
     "peers": list[Text],
     "labels": list[Text | int] | None,
     "mixed": bool,

@@ -346,6 +346,7 @@ compare runs=[a] output=5
 export run=x check=maybe
 export run=x output=3
 export run=5
+mteb run=. tasks=5
 build data=files data.path=5
 build data.n_documents=0
 build data=public data.name=x data.empty_documents=hide
@@ -533,7 +534,7 @@ def test_every_key_has_a_rule_and_every_default_keeps_it(overrides, monkeypatch)
     assert not keys_without_rule(config)
 
 
-@pytest.mark.parametrize("name", ["analyse", "compare", "export", "build"])
+@pytest.mark.parametrize("name", ["analyse", "compare", "export", "build", "mteb"])
 def test_the_other_commands_keys_have_rules(name):
     config = OmegaConf.create(base(name))
     check_values(config)

@@ -1,0 +1,304 @@
+"""Evaluates a system on tasks of mteb: ``python -m analysis.mteb run=outputs/… tasks=[…]``."""
+
+if __name__ == "__main__":  # before the other imports: errors of the command line need none
+    from conf.command import run_command
+
+    run_command("mteb", "analysis.mteb:main")
+    raise SystemExit
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from math import fsum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from omegaconf import DictConfig
+
+from analysis.run_folder import require_run
+from analysis.tables import Cell, Table, format_text
+from gr_mvdr.backbones import hash_weights
+from gr_mvdr.evaluation.ranking import Ranking
+from gr_mvdr.progress import quiet
+from models.retriever import Retriever
+
+# What the table shows of a task, in mteb's names and for people.
+SHOWN = {
+    "main_score": "main score",
+    "ndcg_at_10": "NDCG@10",
+    "recall_at_10": "recall@10",
+    "recall_at_100": "recall@100",
+    "mrr_at_10": "MRR@10",
+}
+_TYPES = {"multi_vector": "late-interaction", "cross_encoder": "cross-encoder", "lexical": "sparse"}
+
+
+class MtebModel:
+    """A `Retriever` as mteb 2 searches with one (its `SearchProtocol`): `mteb.evaluate(model, …)`.
+
+    A task's documents take the place of those that the retriever had indexed; a generative system
+    gives them identifiers as it does to documents that arrive after training. Of a reranking task
+    exactly the named candidates are scored.
+    """
+
+    def __init__(self, retriever: Retriever):
+        self.retriever, self._empty = retriever, frozenset()
+
+    @property
+    def mteb_model_meta(self) -> Any:
+        """What mteb files results under: the system's label, a hash of all that it searches by."""
+        from mteb.models.model_meta import ModelMeta
+
+        system, reader = self.retriever.system, self.retriever.reader
+        made_by = hash_weights(system), dict(system.hparams), reader.text_fields, reader.cleaning
+        about = {
+            "name": "gr-mvdr/" + re.sub(r"[^\w.-]+", "-", self.retriever.label),
+            "revision": hashlib.sha256(repr(made_by).encode()).hexdigest()[:16],
+            "n_parameters": sum(parameter.numel() for parameter in system.parameters()),
+            "max_tokens": system.hparams.get("document_length"),
+            "framework": ["PyTorch"],
+            "model_type": [_TYPES.get(system.paradigm, "hybrid")],
+        }
+        return ModelMeta.create_empty(about)
+
+    def index(
+        self,
+        corpus: Any,
+        *,
+        task_metadata: Any,
+        hf_split: str,
+        encode_kwargs: Mapping[str, Any],
+        **_: Any,
+    ) -> None:
+        """Indexes a task's documents; those without text cannot be found.
+
+        Args:
+            corpus: a `datasets.Dataset` with `id`, `text` and perhaps `title`.
+
+        Raises:
+            ValueError: no document has a text, or two have one id.
+        """
+        titles = corpus["title"] if "title" in corpus.column_names else [""] * len(corpus)
+        rows = [
+            {"id": name, "title": title or "", "text": text or ""}
+            for name, title, text in zip(corpus["id"], titles, corpus["text"], strict=True)
+        ]
+        filled = [row for row in rows if (row["title"] + row["text"]).strip()]
+        if not filled:
+            where = f"tasks={task_metadata.name}, split {hf_split}"
+            raise ValueError(f"{where}: none of its {len(rows):,} documents has a text")
+        self._empty = {row["id"] for row in rows}.difference(row["id"] for row in filled)
+        with _bars(encode_kwargs):
+            self.retriever.index(filled)
+
+    def search(
+        self,
+        queries: Any,
+        *,
+        task_metadata: Any,
+        hf_split: str,
+        top_k: int,
+        encode_kwargs: Mapping[str, Any],
+        top_ranked: Mapping[str, Sequence[str]] | None = None,
+        **_: Any,
+    ) -> dict[str, dict[str, float]]:
+        """The best documents of each query, or its candidates in the system's order.
+
+        Args:
+            queries: a `datasets.Dataset` with `id`, `text` and perhaps `instruction`.
+            top_k: documents a query. top_ranked: query id → candidates, of a reranking task.
+
+        Returns:
+            Query id → {document id: score}, best first; {} where nothing is found.
+
+        Raises:
+            ValueError: there is no query, two have one id, or a candidate is no document.
+        """
+        where, asked = f"tasks={task_metadata.name}, split {hf_split}", read_queries(queries)
+        if not asked:
+            raise ValueError(f"{where}: no query has a relevant document")
+        if len(asked) < len(queries):
+            raise ValueError(f"{where}: two of its {len(queries):,} queries have one id")
+        with _bars(encode_kwargs):
+            if top_ranked is None:
+                # One more: mteb itself leaves out a document that is its own query.
+                found = self.retriever.retrieve(asked, top_k + 1)
+            else:
+                given = {query: top_ranked.get(query, ()) for query in asked}
+                given = {q: [d for d in ids if d not in self._empty] for q, ids in given.items()}
+                found = self.retriever.rerank(asked, given)
+        return {query: separate(first_others(found, query, top_k)) for query in asked}
+
+
+def read_queries(queries: Any) -> dict[str, str]:
+    """Query id → text as mteb's own models read it: with its instruction; turns as one text."""
+    instructions = [None] * len(queries)
+    if "instruction" in queries.column_names:
+        instructions = queries["instruction"]
+    found = {}
+    for name, text, instruction in zip(queries["id"], queries["text"], instructions, strict=True):
+        if isinstance(text, str):
+            parts = (text, instruction)
+        else:  # a conversation
+            turns = [t if isinstance(t, str) else f"{t['role']}: {t['content']}" for t in text]
+            parts = (instruction, "; ".join(turns))
+        found[name] = " ".join(part for part in parts if part)
+    return found
+
+
+def first_others(ranking: Ranking, query: str, k: int) -> dict[str, float]:
+    """The first k documents of a query that are not the query itself; it, too, if it is found."""
+    scores = ranking.scores(query)
+    kept = {query, *[name for name in scores if name != query][:k]}
+    return {name: score for name, score in scores.items() if name in kept}
+
+
+def separate(scores: dict[str, float]) -> dict[str, float]:
+    """Scores, best first, whose order is the same in single precision.
+
+    pytrec_eval reads C floats and orders equal ones by id: two scores that differ after the seventh
+    digit alone would tie there, and not here. Equal scores stay equal.
+    """
+    values = np.array(list(scores.values()), np.float64)
+    single = values.astype(np.float32)
+    if (single[:-1] > single[1:])[values[:-1] > values[1:]].all():
+        return scores
+    for place in range(1, len(values)):
+        before = single[place - 1]
+        lower = np.nextafter(before, np.float32(-np.inf))
+        equal = values[place] == values[place - 1]
+        single[place] = before if equal else min(single[place], lower)
+    return dict(zip(scores, single.tolist(), strict=True))
+
+
+def _bars(encode_kwargs: Mapping[str, Any]) -> AbstractContextManager[Any]:
+    return nullcontext() if encode_kwargs.get("show_progress_bar", True) else quiet()
+
+
+def evaluate_run(
+    run: Path | str,
+    tasks: Sequence[str],
+    output: Path | str = "outputs/mteb",
+    languages: Sequence[str] | None = None,
+    resume: bool = False,
+    trust: bool = False,
+) -> list[Any]:
+    """Evaluates a run on tasks of mteb, writes mteb's results and prints the main ones.
+
+    Args:
+        run: what `Retriever.load` opens.
+        tasks: names of retrieval or reranking tasks, or of benchmarks.
+        output: the folder of a `mteb.ResultCache`.
+        languages: of tasks in several, such as "eng"; None = all.
+        resume: whether results that are there are taken.
+        trust: whether the run may name classes that are not this library's (docs/security.md).
+
+    Returns: mteb's `TaskResult` of each task.
+
+    Raises:
+        FileNotFoundError, ValueError: see `Retriever.load`; mteb has no such task, or it is not
+            retrieval of texts.
+        OSError: the data cannot be fetched.
+    """
+    try:
+        import mteb
+    except ImportError:
+        raise ValueError("analysis.mteb: needs mteb ≥ 2: pip install 'gr-mvdr[mteb]'") from None
+    chosen = [task for name in tasks for task in find_tasks(name, languages)]
+    model, cache = MtebModel(Retriever.load(run, trust=trust)), mteb.ResultCache(Path(output))
+    results = [found for task in chosen for found in _evaluate(model, task, cache, resume)]
+    print("\n".join(format_text(tabulate(results, model.retriever.label))))
+    place = cache.get_task_result_path(chosen[0].metadata.name, model.mteb_model_meta).parent
+    print(f"{run}: evaluated, {place}")
+    return results
+
+
+def _evaluate(model: MtebModel, task: Any, cache: Any, resume: bool) -> list[Any]:
+    import mteb
+
+    there = resume and cache.load_task_result(task.metadata.name, model.mteb_model_meta)
+    parts = [] if there else list(_parts(task))
+    for part in parts:
+        fetch(part)
+    strategy = "only-missing" if resume else "always"
+    done = mteb.evaluate(model, task, cache=cache, overwrite_strategy=strategy, co2_tracker=False)
+    for part in parts:
+        part.unload_data()
+    return done.task_results
+
+
+def find_tasks(name: str, languages: Sequence[str] | None = None) -> list[Any]:
+    """The task of a name, or those of a benchmark.
+
+    Raises:
+        ValueError: there is none, or it is not retrieval of texts.
+    """
+    import mteb
+    from mteb.abstasks import AbsTaskRetrieval
+
+    try:
+        found = [mteb.get_task(name, languages=languages)]
+    except KeyError as unknown:
+        try:
+            found = list(mteb.get_benchmark(name).tasks)
+        except KeyError:
+            _, _, close = str(unknown).partition("Did you mean: ")
+            close = f", did you mean {re.sub(r'[^-.A-Za-z0-9_]', '', close)}?" if close else ""
+            raise ValueError(f"tasks=[{name}]: no task or benchmark of mteb{close}") from None
+    for part in (part for task in found for part in _parts(task)):
+        own = part.metadata
+        if not isinstance(part, AbsTaskRetrieval) or own.modalities != ["text"]:
+            raise ValueError(f"tasks=[{name}]: {own.name} must be retrieval or reranking of texts")
+        if own.dataset.get("trust_remote_code"):
+            raise ValueError(f"tasks=[{name}]: {own.name} runs code of the hub, must be data alone")
+    return found
+
+
+def _parts(task: Any) -> Iterator[Any]:
+    """The task, or those that it averages (CQADupstack)."""
+    yield from getattr(task.metadata, "tasks", None) or [task]
+
+
+def fetch(task: Any) -> None:
+    """Loads a task's data.
+
+    Raises:
+        OSError: the hub cannot be reached, or does not have them.
+    """
+    try:
+        task.load_data()
+    except Exception as error:  # of datasets, of the hub's client, or of the network below it
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        raise OSError(
+            f"tasks={task.metadata.name}: the hub cannot be reached, or has no such data ({reason})"
+        ) from error
+
+
+def tabulate(results: Sequence[Any], label: str) -> Table:
+    """A row for each task's split and subset, and their mean."""
+    rows = []
+    for result in results:
+        found = [(split, own) for split, parts in result.scores.items() for own in parts]
+        for split, own in found:
+            further = f" {split} {own['hf_subset']}" if len(found) > 1 else ""
+            rows.append((result.task_name + further, [own.get(name) for name in SHOWN]))
+    if len(rows) > 1:
+        columns = zip(*(values for _, values in rows), strict=True)
+        means = [None if None in c else fsum(c) / len(c) for c in columns]
+        rows.append(("mean", means))
+    cells = [
+        (name, [Cell("–" if value is None else f"{value:.4f}") for value in values])
+        for name, values in rows
+    ]
+    return Table(label, list(SHOWN.values()), cells, corner=label)
+
+
+def main(config: DictConfig) -> None:
+    run, tasks = require_run(config.run), config.tasks
+    if not tasks:
+        raise ValueError("tasks=[]: must be names of mteb's tasks, such as [NanoSciFactRetrieval]")
+    named = [tasks] if isinstance(tasks, str) else list(tasks)
+    languages = [config.languages] if isinstance(config.languages, str) else config.languages
+    evaluate_run(run, named, config.output, languages, config.resume, config.trust)

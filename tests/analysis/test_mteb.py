@@ -1,0 +1,213 @@
+"""A retriever in mteb: its numbers are ours, on a task that is made here."""
+
+import sys
+
+import pytest
+
+from conf.command import run_command
+from gr_mvdr.evaluation.ranking import Ranking, evaluate, evaluate_queries
+from models.retriever import Retriever
+from tests.runs import TINY
+
+mteb = pytest.importorskip("mteb")
+FRUITS = "apple pear plum cherry quince fig grape lemon lime melon peach date".split()
+# Two documents of one text tie; one has no title, one neither title nor text.
+DOCUMENTS = [
+    {"id": f, "title": f, "text": f"The {f} is a fruit, {n}."} for n, f in enumerate(FRUITS)
+]
+DOCUMENTS += [DOCUMENTS[0] | {"id": name} for name in ("twin", "another")]
+DOCUMENTS += [
+    {"id": "bare", "title": None, "text": "a river"},
+    {"id": "x", "title": "", "text": " "},
+]
+QUERIES = [
+    {"id": "apple", "text": "what is an apple?", "instruction": None},  # its own document
+    {"id": "q1", "text": "who eats", "instruction": "pear or plum?"},
+    {"id": "q2", "text": "the river", "instruction": ""},
+    {"id": "q3", "text": "", "instruction": None},
+    {"id": "unjudged", "text": "a fig", "instruction": None},
+]
+QRELS = {
+    "apple": {"apple": 1, "twin": 1, "date": 0},
+    "q1": {"pear": 3, "plum": 1, "fig": 1, "x": 1},
+    "q2": {"bare": 1},
+    "q3": {"lime": 1},
+    "unjudged": {},
+}
+METRICS = {"ndcg_cut_10": "ndcg@10", "recall_3": "recall@3", "recall_10": "recall@10"}
+SYSTEMS = {"bm25": (), "t5_colbert": TINY, "t5_seal": TINY, "dsi_semantic": TINY}
+
+
+def make_task(qrels=QRELS, documents=DOCUMENTS, queries=QUERIES, top_ranked=None, own=False):
+    """A task whose data are set; it keeps mteb's values of each query, before they are rounded."""
+    from datasets import Dataset
+    from mteb.abstasks import AbsTaskRetrieval
+    from mteb.abstasks.task_metadata import TaskMetadata
+
+    about = dict.fromkeys(TaskMetadata.model_fields) | {
+        "name": "Fruit",
+        "description": "Fruit.",
+        "dataset": {"path": "nowhere/fruit", "revision": "1"},
+        "type": "Reranking" if top_ranked else "Retrieval",
+        "category": "t2t",
+        "modalities": ["text"],
+        "eval_splits": ["test"],
+        "eval_langs": ["eng-Latn"],
+        "main_score": "ndcg_at_10",
+    }
+    fields = TaskMetadata.model_fields
+    given = {k: v for k, v in about.items() if v is not None or fields[k].is_required()}
+
+    class Fruit(AbsTaskRetrieval):
+        metadata = TaskMetadata(**given)
+        k_values = (1, 3, 10)
+        ignore_identical_ids = own
+
+        def task_specific_scores(self, scores, qrels, results, hf_split, hf_subset):
+            self.by_query, self.results = scores, results
+            return {}
+
+    task = Fruit()
+    parts = {"corpus": Dataset.from_list(documents), "queries": Dataset.from_list(queries)}
+    parts |= {"relevant_docs": dict(qrels), "top_ranked": top_ranked}
+    task.dataset, task.data_loaded = {"default": {"test": parts}}, True
+    return task
+
+
+def run_task(model, task) -> dict:
+    (found,) = mteb.evaluate(model, task, cache=None, co2_tracker=False).task_results
+    return found.scores["test"][0]
+
+
+@pytest.fixture(scope="module", params=SYSTEMS)
+def retriever(request, finished_run):
+    return Retriever.load(finished_run(request.param, *SYSTEMS[request.param]))
+
+
+def check(task, scores: dict, ranking: Ranking, own: bool):
+    """mteb's values of the queries, and its means, are what we measure of a ranking."""
+    qrels = {query: grades for query, grades in QRELS.items() if grades}
+    if own:
+        rows = {q: ranking.scores(q) for q in ranking.query_ids}
+        ranking = Ranking({q: {d: s for d, s in r.items() if d != q} for q, r in rows.items()})
+    ours = evaluate_queries(ranking.top(10), qrels, [*METRICS.values(), "mrr@10"])
+    assert task.by_query.keys() == qrels.keys()
+    for query, values in task.by_query.items():
+        for theirs, name in METRICS.items():
+            assert values[theirs] == pytest.approx(ours[query][name], abs=1e-6), (query, name)
+    means = evaluate(ranking.top(10), qrels, ["ndcg@10", "recall@10", "mrr@10"])
+    assert scores["mrr_at_10"] == pytest.approx(means["mrr@10"], abs=1e-6)
+    for name in ("ndcg@10", "recall@10"):  # mteb rounds to five digits
+        assert scores[name.replace("@", "_at_")] == pytest.approx(means[name], abs=6e-6)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_mtebs_numbers_are_ours(retriever, own):
+    from mteb.models import SearchProtocol
+
+    from analysis.mteb import MtebModel
+
+    model, task = MtebModel(retriever), make_task(own=own)
+    assert isinstance(model, SearchProtocol)
+    scores = run_task(model, task)
+    assert len(retriever.documents) == len(DOCUMENTS) - 1 and not task.results["q3"]
+    asked = {"apple": "what is an apple?", "q1": "who eats pear or plum?", "q2": "the river"}
+    ranking = retriever.retrieve(asked | {"q3": ""}, 20)
+    check(task, scores, ranking, own)
+    found = ranking.documents("apple")
+    others = [name for name in found if name != "apple"][:10]
+    assert list(task.results["apple"]) == (
+        others if own else [n for n in found if n in {"apple", *others}]
+    )
+
+
+def test_the_tasks_of_a_benchmark_are_found_by_its_name():
+    from analysis.mteb import find_tasks
+
+    assert len(find_tasks("NanoBEIR")) == 13
+
+
+def test_candidates_alone_are_reranked(retriever):
+    from analysis.mteb import MtebModel
+
+    candidates = {"apple": [*FRUITS[:8], "twin", "x"], "q1": FRUITS[1:6], "q2": ["fig", "bare"]}
+    task = make_task(top_ranked=candidates)
+    scores = run_task(MtebModel(retriever), task)
+    for query, names in candidates.items():
+        assert task.results[query].keys() == set(names) - {"x"}
+    texts = {"apple": "what is an apple?", "q1": "who eats pear or plum?", "q2": "the river"}
+    known = {query: [n for n in names if n != "x"] for query, names in candidates.items()}
+    check(task, scores, retriever.rerank(texts | {"q3": ""}, known), own=False)
+
+
+def test_scores_that_only_differ_in_double_precision_keep_their_order(retriever):
+    from datasets import Dataset
+
+    from analysis.mteb import MtebModel, read_queries, separate
+
+    close = {"a": 1 + 1e-12, "z": 1.0, "y": 1.0, "b": 1 - 1e-12, "c": -1.0}
+    found = separate(close)
+    assert list(found) == list(close) and found["a"] > found["z"] == found["y"] > found["b"]
+    assert found["b"] > found["c"] == -1 and separate({"a": 2.0, "b": 1.0}) == {"a": 2.0, "b": 1.0}
+    turns = [{"role": "user", "content": "fruit?"}, {"role": "system", "content": "yes"}]
+    table = Dataset.from_list([{"id": "q", "text": turns, "instruction": "Find it:"}])
+    assert read_queries(table) == {"q": "Find it: user: fruit?; system: yes"}
+    about = MtebModel(retriever).mteb_model_meta
+    assert about.name == f"gr-mvdr/{retriever.label}" and len(about.revision) == 16
+
+
+def test_what_cannot_be_evaluated_is_a_clear_line(finished_run):
+    from analysis.mteb import MtebModel
+
+    model = MtebModel(Retriever.load(finished_run("bm25")))
+    for broken, said in (
+        ({"qrels": {"q1": {}}}, "tasks=Fruit, split test: no query has a relevant document"),
+        ({"documents": DOCUMENTS[-1:]}, "none of its 1 documents has a text"),
+        ({"documents": [DOCUMENTS[0]] * 2}, "document=apple: two documents have this id"),
+        ({"queries": QUERIES[1:2] * 2}, "two of its 2 queries have one id"),
+        ({"top_ranked": {"q1": ["nowhere"]}}, "document=nowhere: no such id"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            run_task(model, make_task(**broken))
+
+
+def test_the_command_writes_mtebs_results_and_prints_a_table(
+    finished_run, tmp_path, monkeypatch, capsys
+):
+    from mteb.results import TaskResult
+
+    run = finished_run("bm25")
+    loaded = []
+    task = make_task()
+    monkeypatch.setattr(mteb, "get_task", lambda name, languages=None: task)
+    monkeypatch.setattr(task, "load_data", lambda: loaded.append(1))
+    monkeypatch.setattr(task, "unload_data", lambda: None)
+    typed = [f"run={run}", "tasks=[Fruit]", f"output={tmp_path}"]
+    for further in ([], ["resume=true"]):
+        monkeypatch.setattr(sys, "argv", ["mteb", *typed, *further])
+        run_command("mteb", "analysis.mteb:main")
+    assert len(loaded) == 1
+    (file,) = tmp_path.rglob("Fruit.json")
+    kept = TaskResult.from_disk(file).scores["test"][0]
+    said = capsys.readouterr().out
+    assert f"{kept['main_score']:.4f}" in said and "NDCG@10" in said and str(file.parent) in said
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("[]", r"tasks=\[\]: must be names"),
+        ("[NanoSciFact]", r"tasks=\[NanoSciFact\]: no task or benchmark of mteb, did you mean"),
+        ("[STS12]", "STS12 must be retrieval or reranking of texts"),
+        ("[NanoSciFactRetrieval]", "tasks=NanoSciFactRetrieval: the hub cannot be reached"),
+    ],
+)
+def test_a_wrong_task_is_one_line(typed, said, finished_run, tmp_path, monkeypatch):
+    def offline(*_, **__):
+        raise ConnectionError("Couldn't reach the Hub")
+
+    monkeypatch.setattr("mteb.abstasks.retrieval.RetrievalDatasetLoader", offline)
+    run = finished_run("bm25")
+    monkeypatch.setattr(sys, "argv", ["mteb", f"run={run}", f"tasks={typed}", f"output={tmp_path}"])
+    with pytest.raises(SystemExit, match=said):
+        run_command("mteb", "analysis.mteb:main")
