@@ -164,6 +164,8 @@ def prepare_model(config: DictConfig, data: RetrievalDataModule, run: Path) -> S
     settings = config.copy()
     settings.tokenizer.vocab_size = len(data.tokenizer)  # a small model's table wastes no row
     settings.tokenizer.special_tokens = data.special_tokens  # a model knows tokens, not texts
+    if "backbone" in settings:
+        settings.backbone.template = data.template.settings
     # Parts within a model (its head, its identifiers) stay dicts: a checkpoint can hold them.
     typed = OmegaConf.to_container(settings.model, resolve=True)
     with admitting(typed):

@@ -15,10 +15,8 @@ from analysis.analysis import Analysis, Findings, Subject, named
 from analysis.statistics import spread
 from analysis.tables import Row
 from data_modules.gold import find_gold_tokens
-from gr_mvdr.batch import cut
 from gr_mvdr.parts import part
 from gr_mvdr.progress import track
-from gr_mvdr.tokenizers import EOS_ID
 
 _SEARCHED = 16  # queries at once
 # What is held against the gold: the most probable identifier, or all that the search ended with.
@@ -125,18 +123,20 @@ class DecodedIdentifiers(Analysis):
         table, length = self.data.documents, self.data.document_length
         table = table.select([row for row, name in enumerate(table["id"][:]) if name in names])
         rows = zip(table["id"][:], table["tokens"][:], strict=True)
-        return {name: torch.tensor(cut(tokens, length, EOS_ID)) for name, tokens in rows}
+        read = self.data.template.read_document
+        return {name: torch.tensor(read(tokens, length)) for name, tokens in rows}
 
     @torch.inference_mode()
     def _decoded(self) -> dict[str, list[list[int]]]:
         """Of each query its identifiers without end tokens, the most probable first."""
         model, decoded = self.model.eval(), {}
+        around = {*model.template.target, model.template.stop}
         for start in track(range(0, len(self.queries), _SEARCHED), "decoding identifiers"):
             rows = self.queries[start : start + _SEARCHED]
             found = model.search(rows["tokens"]).final
             for number, query in enumerate(rows["id"]):
                 outputs = [tokens for tokens, _ in found.of(number)]
-                decoded[query] = [t[:-1] if t[-1:] == [EOS_ID] else t for t in outputs]
+                decoded[query] = [[t for t in tokens if t not in around] for tokens in outputs]
         return decoded
 
 

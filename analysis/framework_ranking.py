@@ -18,12 +18,11 @@ from analysis.evaluation import QueryMetrics, average_metrics, judge
 from analysis.figures import COLOURS, HATCHES, GalleryEntry, legend_below, page_figure, styled
 from analysis.statistics import interval, pearson, spearman, spread
 from analysis.tables import Row
-from gr_mvdr.batch import PairBatch, cut, pad
+from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.parts import part
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import Explanation
-from gr_mvdr.tokenizers import EOS_ID
 
 NAMES = ("last_layer", "all_layers", "logits", "log_prob")
 FORMS = ("sum", "mean")
@@ -129,8 +128,10 @@ class FrameworkRanking(Analysis):
     ) -> Iterator[tuple[Sequence[tuple[int, int]], PairBatch]]:
         """Pairs of like length, and their batch."""
         texts, data = self.data.documents["tokens"], self.data
-        documents = {row: cut(texts[row], data.document_length, EOS_ID) for _, row in pairs}
-        sources = [cut(tokens, data.query_length, EOS_ID) for tokens in self.queries["tokens"]]
+        read, length = data.template.read_document, data.document_length
+        documents = {row: read(texts[row], length) for _, row in pairs}
+        asked = self.queries["tokens"]
+        sources = [data.template.read_query(tokens, data.query_length) for tokens in asked]
         ordered = sorted(pairs, key=lambda pair: (len(documents[pair[1]]), pair))
         starts = range(0, len(ordered), _BATCH)
         for start in track(starts, "explaining candidates", total=len(starts)):

@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from data_modules.tables import TokenColumn, arrow_column, integers, short_hash
 from gr_mvdr.evaluation.bm25 import BM25Index
+from gr_mvdr.template import TextTemplate
 
 DOCUMENTS = Features({"id": Value("string"), "title": Value("string"), "text": Value("string")})
 QUERIES = Features({"id": Value("string"), "text": Value("string")})
@@ -208,6 +209,7 @@ class TrainingTables:
         documents: the same columns and title_tokens.
         query_length, document_length: tokens kept of a text, the end token included.
         tokenizer: the run's.
+        template: what is around the texts that a model reads.
         special_tokens: the ids of the texts that end a source or a title, by name.
         known: (known,) int64, rows of the documents that are there in training; None = all.
         bm25: gives BM25 over the documents, which is built when it is first asked for.
@@ -224,6 +226,7 @@ class TrainingTables:
     document_length: int
     tokenizer: PreTrainedTokenizerBase
     special_tokens: dict[str, list[int]] = field(default_factory=dict)
+    template: TextTemplate = field(default_factory=TextTemplate)
     known: np.ndarray | None = None
     bm25: Callable[[], BM25Index] | None = None
     training: bool = True

@@ -11,10 +11,8 @@ from data_modules.collection import TrainingTables
 from data_modules.epoch import Example, HardNegatives
 from data_modules.negatives import Negatives
 from data_modules.tables import integers
-from gr_mvdr.batch import cut
 from gr_mvdr.distributed.ranks import rank
 from gr_mvdr.parts import part
-from gr_mvdr.tokenizers import EOS_ID
 
 
 class Examples:
@@ -81,9 +79,9 @@ class Examples:
         return Example(source, self.targets(row, source, rng), row)
 
     def query(self, pair: int) -> list[int]:
-        """The query's first tokens and the end token."""
+        """The query's first tokens as an encoder reads them."""
         tokens = self.tables.query_tokens[self.query_rows[pair]]
-        return cut(tokens, self.tables.query_length, EOS_ID)
+        return self.tables.template.read_query(tokens, self.tables.query_length)
 
     def relevant(self, pair: int) -> list[int]:
         """What else is relevant to the query of a pair; nothing without `mask_relevant`."""
@@ -158,7 +156,8 @@ class DocumentExamples(Examples):
         return [self._text(row)]
 
     def _text(self, row: int) -> list[int]:
-        return cut(self.tables.document_tokens[row], self.tables.document_length, EOS_ID)
+        tables = self.tables
+        return tables.template.read_document(tables.document_tokens[row], tables.document_length)
 
     @property
     def target_lengths(self) -> np.ndarray:
@@ -194,7 +193,7 @@ class QueryExamples(Examples):
 
     def draw(self, number: int, rng: np.random.Generator) -> Example:
         row = int(self.document_rows[number])
-        source = cut(self.tables.document_tokens[row], self.longest, EOS_ID)
+        source = self.tables.template.read_query(self.tables.document_tokens[row], self.longest)
         return Example(source, [self.query(number)], row)
 
     def targets(self, row: int, source: list[int], rng: np.random.Generator) -> list[list[int]]:

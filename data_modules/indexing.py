@@ -18,10 +18,8 @@ from data_modules.formats.named_pairs import read_generated
 from data_modules.spans import cut_spans
 from data_modules.tables import TokenColumn, cache_table
 from data_modules.tokenisation import hash_vocabulary
-from gr_mvdr.batch import cut
 from gr_mvdr.distributed.ranks import rank
 from gr_mvdr.parts import part
-from gr_mvdr.tokenizers import EOS_ID
 
 _QUERIES = Features({"document_row": Value("int64"), "tokens": List(List(Value("int32")))})
 
@@ -124,7 +122,7 @@ class DocumentStart(Inputs):
             raise ValueError(f"data.indexing.inputs.length={self.length}: must be ≥ 2")
 
     def read(self, row: int, rng: np.random.Generator) -> list[int]:
-        return cut(self.tables.document_tokens[row], self.length, EOS_ID)
+        return self.tables.template.read_query(self.tables.document_tokens[row], self.length)
 
     @cached_property
     def lengths(self) -> np.ndarray:
@@ -153,7 +151,7 @@ class RandomSpans(Inputs):
             (span,) = cut_spans(document, [start], self.length)
         else:
             span = document["tokens"][start : start + self.length]
-        return cut(span, self.tables.document_length, EOS_ID)
+        return self.tables.template.read_query(span, self.tables.document_length)
 
     @cached_property
     def lengths(self) -> np.ndarray:
@@ -248,7 +246,8 @@ class GeneratedQueries(Inputs):
 
     def read(self, row: int, rng: np.random.Generator) -> list[int]:
         queries = self.queries[self.place[row]]
-        return cut(queries[rng.integers(len(queries))], self.tables.query_length, EOS_ID)
+        query = queries[rng.integers(len(queries))]
+        return self.tables.template.read_query(query, self.tables.query_length)
 
     @cached_property
     def lengths(self) -> np.ndarray:

@@ -29,13 +29,13 @@ from data_modules.tokenisation import (
     join_fields,
     replace_titles,
 )
-from gr_mvdr.batch import PairBatch, cut
+from gr_mvdr.batch import PairBatch
 from gr_mvdr.distributed.ranks import rank, world_size
 from gr_mvdr.evaluation.bm25 import BM25Index, split_words
 from gr_mvdr.evaluation.metrics import METRICS, name_metric
 from gr_mvdr.parts import part
 from gr_mvdr.progress import track
-from gr_mvdr.tokenizers import EOS_ID
+from gr_mvdr.template import TextTemplate, read_template
 
 
 @part("data", examples="examples", indexing="indexing")
@@ -56,7 +56,7 @@ class RetrievalDataModule(pl.LightningDataModule):
         tokenizer_options: arguments of `choose_tokenizer` (backbone, path, unit, …).
         text_fields: what a document's text is made of, joined with " | ".
         cleaning: steps of `clean_text` that texts and queries go through.
-        query_length, document_length: tokens kept of a text, the end token included.
+        query_length, document_length: tokens kept of a text, those around it included.
         examples: source, targets and negatives of a training pair; None = query and document.
         indexing: further examples, made from documents; None = retrieval pairs only.
         batch_size: training examples a step, of all processes together.
@@ -155,7 +155,15 @@ class RetrievalDataModule(pl.LightningDataModule):
         """The run's tokeniser: the backbone's, a given vocabulary, or one trained here."""
         split = self.train_split
         training = self._split_queries(split) if split else self.collection.queries.select([])
-        return choose_tokenizer(self._texts, training, **self.tokenizer_options)
+        options = {k: v for k, v in self.tokenizer_options.items() if k not in ("skip",)}
+        return choose_tokenizer(self._texts, training, **options)
+
+    @cached_property
+    def template(self) -> TextTemplate:
+        """What the tokeniser puts around texts, and the tokens that `tokenizer` names."""
+        names = ("markers", "skip", "expansion")
+        options = {name: self.tokenizer_options.get(name) for name in names}
+        return read_template(self.tokenizer, **options)
 
     @cached_property
     def special_tokens(self) -> dict[str, list[int]]:
@@ -215,8 +223,11 @@ class RetrievalDataModule(pl.LightningDataModule):
         """How many texts are longer than the limits and are cut: reported, never fatal."""
         splits = [split for split in (self.train_split, *self.test_splits) if split]
         queries = concatenate_datasets([self.queries(split) for split in splits])
-        limits = (queries, self.query_length), (self.documents, self.document_length)
-        counts = [int((TokenColumn(table).lengths >= limit).sum()) for table, limit in limits]
+        limits = (
+            (queries, self.query_length - len(self.template.read_query((), 0))),
+            (self.documents, self.document_length - len(self.template.read_document((), 0))),
+        )
+        counts = [int((TokenColumn(table).lengths > limit).sum()) for table, limit in limits]
         return dict(zip(("queries", "documents"), counts, strict=True))
 
     # Training
@@ -270,6 +281,7 @@ class RetrievalDataModule(pl.LightningDataModule):
             query_length=self.query_length,
             document_length=self.document_length,
             tokenizer=self.tokenizer,
+            template=self.template,
             special_tokens=self.special_tokens,
             known=self.known_documents,
             negatives=self.collection.negatives,
@@ -381,8 +393,8 @@ class RetrievalDataModule(pl.LightningDataModule):
                 continue
             query, document = queries[row["query_row"]], self.documents[row["document_row"]]
             names.append((query["id"], document["id"]))
-            source = cut(query["tokens"], self.query_length, EOS_ID)
-            target = cut(document["tokens"], self.document_length, EOS_ID)
+            source = self.template.read_query(query["tokens"], self.query_length)
+            target = self.template.read_document(document["tokens"], self.document_length)
             items.append(Example(source, [target], row["document_row"]))
         starts = range(0, len(items), batch_size)
         return names, [collate(items[start : start + batch_size]) for start in starts]

@@ -17,7 +17,6 @@ from data_modules.tables import TokenColumn, cache_table
 from gr_mvdr.batch import cut
 from gr_mvdr.parts import part
 from gr_mvdr.progress import track
-from gr_mvdr.tokenizers import EOS_ID
 
 _WEIGHTS = Features({"weights": List(Value("float32"))})
 # What `tokenizer.special_tokens` must name: the texts that ask for a span and for a title, and the
@@ -73,7 +72,8 @@ class SpanExamples(Examples):
         starts = sample_starts(weights, self.n_spans, rng)
         spans = cut_spans(self.tables.documents[row], starts, self.length)
         longest = self.tables.document_length
-        return [cut(span[: self.max_tokens], longest, EOS_ID) for span in spans]
+        stop = self.tables.template.stop
+        return [cut(span[: self.max_tokens], longest, stop) for span in spans]
 
 
 def _start_weights(tables: TrainingTables, temperature: float) -> Iterator[dict]:
@@ -153,14 +153,15 @@ class UnsupervisedParts(Inputs):
         one, another = cut_spans(document, chosen.tolist(), self.length)
         if kind < 2:
             source = document["tokens"] if kind == 0 else one
-            source = self.texts.source(self._end(source), "title")
+            source = self.texts.source(self._read(source), "title")
             return Example(source, [self.texts.title(row)], row)
         source = document["title_tokens"] if kind == 2 else another
-        source = self.texts.source(self._end(source), "body")
-        return Example(source, [self._end(one[: self.max_tokens])], row)
+        source = self.texts.source(self._read(source), "body")
+        span = cut(one[: self.max_tokens], self.tables.document_length, self.tables.template.stop)
+        return Example(source, [span], row)
 
-    def _end(self, tokens: list[int]) -> list[int]:
-        return cut(tokens, self.tables.document_length, EOS_ID)
+    def _read(self, tokens: list[int]) -> list[int]:
+        return self.tables.template.read_query(tokens, self.tables.document_length)
 
     @cached_property
     def lengths(self) -> np.ndarray:
@@ -177,19 +178,19 @@ class _SealTexts:
             raise ValueError(
                 f"tokenizer.special_tokens: {', '.join(missing)} missing, SEAL's titles need it"
             )
-        self.special_tokens = tables.special_tokens
+        self.template, self.special_tokens = tables.template, tables.special_tokens
         self.titles, self.longest = tables.documents["title_tokens"], tables.document_length
         self.has_title = np.array([len(title) > 0 for title in self.titles])
 
     def source(self, tokens: list[int], asked: str) -> list[int]:
-        """What is asked for, between a text, which keeps its length, and its end token."""
-        return [*tokens[:-1], *self.special_tokens[asked], EOS_ID]
+        """What is asked for, between a text, which keeps its length, and what ends it."""
+        return self.template.append(tokens, self.special_tokens[asked])
 
     def title(self, row: int) -> list[int]:
         """The title's key: its tokens and what ends it."""
         room = max(1, self.longest - len(self.special_tokens["title_end"]))
         return [
-            *cut(self.titles[row], room, EOS_ID)[:-1],
+            *self.titles[row][: room - 1],
             *self.special_tokens["title_end"],
-            EOS_ID,
+            self.template.stop,
         ]

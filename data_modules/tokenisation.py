@@ -5,7 +5,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
-from itertools import chain
+from itertools import accumulate, chain
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +15,14 @@ from transformers import PreTrainedTokenizerBase
 from data_modules.formats.lines import numbered_lines
 from data_modules.tables import TABLE, cache_folder, hide_bars, keep_table, short_hash, write_once
 from gr_mvdr.texts import clean_text, join_texts
-from gr_mvdr.tokenizers import UNK_ID, build_word_tokenizer, load_tokenizer, train_tokenizer
+from gr_mvdr.tokenizers import (
+    add_special_tokens,
+    build_word_tokenizer,
+    load_tokenizer,
+    train_tokenizer,
+)
 
-_WORD = re.compile(r"\S+")
+_WORD, _SPACED_WORD = re.compile(r"\S+"), re.compile(r"\s*\S+")
 _INTEGERS = List(Value("int32"))
 _LEARNED_FROM = 50_000  # documents, and queries, that a new tokeniser learns its pieces from
 
@@ -31,6 +36,9 @@ def choose_tokenizer(
     vocab_size: int,
     lowercase: bool,
     special_tokens: Mapping[str, str] | None = None,
+    markers: Mapping[str, str | None] | None = None,
+    expansion: str | None = None,
+    prefix_space: bool | None = None,
 ) -> PreTrainedTokenizerBase:
     """The tokeniser of a run.
 
@@ -43,6 +51,8 @@ def choose_tokenizer(
         lowercase: of a trained tokeniser.
         special_tokens: texts by name that a model adds to its sources and targets ("|| title",
             "@@"); a trained tokeniser learns their characters, which the collection may lack.
+        markers, expansion: tokens that it gets where it lacks them; see `read_template`.
+        prefix_space: see `load_tokenizer`.
 
     Raises:
         ValueError: an unknown unit, or a given vocabulary does not fit into the embedding table.
@@ -51,9 +61,12 @@ def choose_tokenizer(
         raise ValueError(f"tokenizer.unit={unit}: must be piece or word")
     if unit == "word" or (backbone is None and path is None):
         special = list((special_tokens or {}).values())
-        return _make_tokenizer(documents, queries, unit, vocab_size, lowercase, special)
-    loaded = load_tokenizer(path or backbone)
-    if backbone is None and len(loaded) > vocab_size:
+        loaded = _make_tokenizer(documents, queries, unit, vocab_size, lowercase, special)
+    else:
+        loaded = load_tokenizer(path or backbone, prefix_space)
+    wanted = [*(markers or {}).values(), expansion]
+    add_special_tokens(loaded, [token for token in wanted if token])
+    if backbone is None and path and len(loaded) > vocab_size:
         raise ValueError(
             f"tokenizer.vocab_size={vocab_size}: must be ≥ {len(loaded)}, "
             f"the size of tokenizer.path={path}"
@@ -150,10 +163,7 @@ def add_tokens(table: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
     names = ["tokens", "word_starts", *(["title_tokens"] if "title" in table.column_names else [])]
 
     def tokenise(rows: dict) -> dict:
-        found = tokenizer(rows["text"], add_special_tokens=False, return_offsets_mapping=True)
-        pairs = zip(rows["text"], found["offset_mapping"], strict=True)
-        starts = [find_word_starts(text, offsets) for text, offsets in pairs]
-        columns = [found["input_ids"], starts]
+        columns = list(_tokens_and_starts(rows["text"], tokenizer))
         if "title" in rows:
             columns.append(tokenizer(rows["title"], add_special_tokens=False)["input_ids"])
         return dict(zip(names, columns, strict=True))
@@ -197,6 +207,26 @@ def replace_titles(
     return _map(documents, tokenise, short_hash("identifiers/1", *made_from), "tokenising")
 
 
+def _tokens_and_starts(
+    texts: list[str], tokenizer: PreTrainedTokenizerBase
+) -> tuple[list[list[int]], list[list[int]]]:
+    """Of each text its tokens, and where its words start."""
+    if tokenizer.is_fast:
+        found = tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True)
+        pairs = zip(texts, found["offset_mapping"], strict=True)
+        return found["input_ids"], [find_word_starts(text, offsets) for text, offsets in pairs]
+    # A tokeniser in Python (ByT5's bytes) knows no offsets: word by word, with the space before.
+    tokens, starts = [], []
+    for text in texts:
+        parts = _SPACED_WORD.findall(text)
+        found = tokenizer(parts, add_special_tokens=False)["input_ids"] if parts else []
+        spaces = [len(part) - len(part.lstrip()) for part in parts]
+        ends = list(accumulate(map(len, found), initial=0))
+        starts.append([end + space for end, space in zip(ends, spaces, strict=False)])
+        tokens.append([token for part in found for token in part])
+    return tokens, starts
+
+
 def encode_special_tokens(
     special_tokens: Mapping[str, str], tokenizer: PreTrainedTokenizerBase
 ) -> dict[str, list[int]]:
@@ -211,14 +241,18 @@ def encode_special_tokens(
         # What the model itself adds may name a special token (T5's "<extra_id_1>").
         encoded = tokenizer(text, add_special_tokens=False, split_special_tokens=False)
         found[name] = encoded["input_ids"]
-        if not found[name] or UNK_ID in found[name]:
+        if not found[name] or tokenizer.unk_token_id in found[name]:
             raise ValueError(f"tokenizer.special_tokens.{name}={text}: unknown to the tokeniser")
     return found
 
 
 def hash_vocabulary(tokenizer: PreTrainedTokenizerBase) -> str:
     """SHA-256 of all that a tokeniser does, part of the keys of caches."""
-    return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
+    if tokenizer.is_fast:
+        made_of = tokenizer.backend_tokenizer.to_str()
+    else:
+        made_of = f"{type(tokenizer).__name__} {sorted(tokenizer.get_vocab().items())}"
+    return hashlib.sha256(made_of.encode()).hexdigest()
 
 
 def find_word_starts(text: str, offsets: list[tuple[int, int]]) -> list[int]:

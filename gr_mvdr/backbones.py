@@ -1,13 +1,18 @@
-"""T5 backbones: a pretrained checkpoint by name or folder, or a small one from a config."""
+"""Backbones: any Hugging Face encoder or encoder-decoder, or a small T5 from a config.
+
+A loaded backbone knows how it reads texts: `template` (`gr_mvdr.template.TextTemplate`).
+"""
 
 import copy
 import hashlib
+import re
 from typing import Any
 
 import torch
 from torch import nn
 from transformers import (
     AutoConfig,
+    AutoModel,
     AutoModelForSeq2SeqLM,
     AutoModelForTextEncoding,
     PretrainedConfig,
@@ -16,79 +21,116 @@ from transformers import (
     T5EncoderModel,
     T5ForConditionalGeneration,
 )
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+)
 
-T5_FAMILY = ("t5", "mt5", "umt5")
+from gr_mvdr.files.reading import describe_error
+from gr_mvdr.template import TextTemplate
+
 ATTENTIONS = ("sdpa", "eager")
+# Pretrained weights are tensors alone. A folder's configuration could name an attention, a kernel
+# on the hub that transformers would fetch and run: eager first, then the one asked for.
+WEIGHT_OPTIONS = {
+    "attn_implementation": "eager",
+    "trust_remote_code": False,
+    "weights_only": True,
+}
+_POSITIONS = ("position_embeddings", "embed_positions")
+# Of a decoder's stack, what a new decoder of another depth does not take over.
+_LAYERS = re.compile(r"decoder\.(block|layers|final_layer_norm|layer_norm)\.")
 
 
 def load_encoder(
     name: str | None,
-    dropout_rate: float = 0.1,
+    dropout_rate: float | None = 0.1,
     attention: str = "sdpa",
     shape: dict[str, int] | None = None,
     gradient_checkpointing: bool = False,
+    template: dict[str, Any] | None = None,
 ) -> PreTrainedModel:
-    """A T5 encoder: token ids (B, L) → token vectors (B, L, d_model).
+    """An encoder: token ids (B, L) → token vectors (B, L, hidden_size).
 
     Args:
-        name: `google/t5-v1_1-base`, `t5-base`, `google/mt5-base`, or any folder with a T5 in it;
-            None builds a new one with random weights.
-        dropout_rate: of the new or the pretrained model.
-        attention: "sdpa", or "eager", which is faster for small models on a CPU.
+        name: what `AutoModel` loads and returns token states: `google/t5-v1_1-base`,
+            `bert-base-uncased`, `answerdotai/ModernBERT-base`, or a folder; of an encoder-decoder
+            the encoder. None builds a small T5 with random weights.
+        dropout_rate: of the new or the pretrained model; None = the pretrained model's own.
+        attention: "sdpa", or "eager", which is faster for small models on a CPU; a family without
+            the former gets the latter.
         shape: T5Config values of a new model (vocab_size, d_model, num_layers, …); a pretrained
             model brings its own.
         gradient_checkpointing: in training every layer keeps its input alone and is computed
             again on the way back: a third more time, a fraction of the memory.
+        template: `TextTemplate.settings` of the tokeniser; None = T5's.
 
     Raises:
-        ValueError: the folder holds no T5; another attention; the encoder does not read the shared
-            embedding table after loading.
+        ValueError: the folder holds a decoder alone, or no weights; another attention; a stack does
+            not read the shared embedding table after loading.
     """
     _check_attention(attention)
+    read = TextTemplate(**(template or {}))
     if name is None:
-        model = T5EncoderModel(_small_config(dropout_rate, shape or {}))
+        model = T5EncoderModel(_small_config(dropout_rate, shape or {}, read))
     else:
-        config = _t5_config(name, dropout_rate)
-        model = AutoModelForTextEncoding.from_pretrained(
-            name, config=config, **weight_options(attention)
-        )
-    return _prepared(model, attention, gradient_checkpointing)
+        config = _read_config(name, dropout_rate)
+        # The T5 family has a class of its own for an encoder, whatever was saved.
+        is_t5 = is_t5_family(config)
+        model = _load(AutoModelForTextEncoding if is_t5 else AutoModel, name, config)
+        if model.config.is_encoder_decoder and not is_t5:
+            model = model.get_encoder()
+        if getattr(model, "pooler", None) is not None:
+            model.pooler = None  # of BERT: it would have no gradient
+    return _prepared(model, attention, gradient_checkpointing, read)
 
 
 def load_encoder_decoder(
     name: str | None,
-    dropout_rate: float = 0.1,
+    dropout_rate: float | None = 0.1,
     attention: str = "sdpa",
     shape: dict[str, int] | None = None,
     decoder_layers: int | None = None,
     gradient_checkpointing: bool = False,
+    template: dict[str, Any] | None = None,
 ) -> PreTrainedModel:
-    """A T5 encoder-decoder with its output table. Arguments as for `load_encoder`, and
+    """An encoder-decoder with its output table (T5, mT5, BART, …). Arguments as for `load_encoder`.
 
     Args:
+        name: what `AutoModelForSeq2SeqLM` loads.
         decoder_layers: a decoder with random weights and so many layers; None: the backbone's own
             (NCI trains a new decoder of half the encoder's depth).
 
     Raises:
-        ValueError: decoder_layers is too small, the backbone is an encoder alone, or a stack does
-            not read the shared embedding table after loading.
+        ValueError: decoder_layers is too small, the backbone is an encoder or a decoder alone, or a
+            stack does not read the shared embedding table after loading.
     """
     if decoder_layers is not None and decoder_layers < 1:
         raise ValueError(f"model.decoder_layers={decoder_layers}: must be ≥ 1")
     _check_attention(attention)
+    read = TextTemplate(**(template or {}))
     if name is None:
         depth = {"num_decoder_layers": decoder_layers} if decoder_layers else {}
-        model = T5ForConditionalGeneration(_small_config(dropout_rate, {**(shape or {}), **depth}))
+        shape = {**(shape or {}), **depth}
+        model = T5ForConditionalGeneration(_small_config(dropout_rate, shape, read))
     else:
-        config = _t5_config(name, dropout_rate)
-        if not config.is_encoder_decoder:  # transformers would draw a decoder, with a warning
-            raise ValueError(f"backbone.name={name}: holds an encoder alone, must have a decoder")
-        model = AutoModelForSeq2SeqLM.from_pretrained(
-            name, config=config, **weight_options(attention)
-        )
+        config = _read_config(name, dropout_rate)
+        known = config.model_type in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
+        if not (known and config.is_encoder_decoder):  # transformers would draw a decoder
+            raise ValueError(
+                f"backbone.name={name}: holds an encoder alone ({config.model_type}), a generative "
+                "system must have a decoder that reads it, such as T5 or BART"
+            )
+        model = _load(AutoModelForSeq2SeqLM, name, config)
         if decoder_layers:
             model = _with_new_decoder(model, decoder_layers)
-    return _prepared(model, attention, gradient_checkpointing)
+    return _prepared(model, attention, gradient_checkpointing, read)
+
+
+def is_t5_family(config: PretrainedConfig) -> bool:
+    """T5, mT5, umT5: ByT5 is a T5, too."""
+    return config.model_type in ("t5", "mt5", "umt5")
 
 
 def _check_attention(attention: str) -> None:
@@ -97,14 +139,44 @@ def _check_attention(attention: str) -> None:
         raise ValueError(f"backbone.attention={attention}: must be {' or '.join(ATTENTIONS)}")
 
 
-def _t5_config(name: str, dropout_rate: float) -> PretrainedConfig:
-    """The configuration of a pretrained T5; code that its folder may bring along is never run."""
-    config = AutoConfig.from_pretrained(name, dropout_rate=dropout_rate, trust_remote_code=False)
-    if config.model_type not in T5_FAMILY:
-        rule = f"must be one of {', '.join(T5_FAMILY)}"
-        raise ValueError(f"backbone.name={name}: holds a {config.model_type}, {rule}")
+def _read_config(name: str, dropout_rate: float | None) -> PretrainedConfig:
+    """The configuration of a pretrained model; code that its folder may bring is never run."""
+    config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+    kind = config.model_type
+    # BERT can be trained as a decoder; what only can be one has no masked form.
+    decodes = kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    if decodes and kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not config.is_encoder_decoder:
+        raise ValueError(
+            f"backbone.name={name}: holds a decoder alone ({kind}), must be an encoder or an "
+            "encoder-decoder, such as BERT or T5"
+        )
     refuse_quantised(name, config)
+    if dropout_rate is not None:
+        for key, value in vars(config).items():
+            if "dropout" in key and "classifier" not in key and isinstance(value, int | float):
+                setattr(config, key, dropout_rate)
     return config
+
+
+def _load(kind: Any, name: str, config: PretrainedConfig) -> PreTrainedModel:
+    """Pretrained weights, every one of them.
+
+    Raises:
+        ValueError: the folder holds no weights, or others than the configuration says.
+    """
+    try:
+        model, found = kind.from_pretrained(
+            name, config=config, output_loading_info=True, **WEIGHT_OPTIONS
+        )
+    except (OSError, RuntimeError) as error:
+        raise ValueError(
+            f"backbone.name={name}: cannot be loaded: {describe_error(error)}"
+        ) from None
+    # BERT's pooler may be missing, and is not used.
+    lacks = sorted(key for key in found["missing_keys"] if not key.startswith("pooler."))
+    if lacks:
+        raise ValueError(f"backbone.name={name}: lacks the weights {', '.join(lacks[:3])}")
+    return model
 
 
 def refuse_quantised(name: str, config: PretrainedConfig) -> None:
@@ -113,20 +185,14 @@ def refuse_quantised(name: str, config: PretrainedConfig) -> None:
         raise ValueError(f"backbone.name={name}: must not be quantised")
 
 
-def weight_options(attention: str) -> dict[str, Any]:
-    """How pretrained weights are loaded: as tensors alone, under the attention asked for here."""
-    return {
-        "attn_implementation": attention,
-        "trust_remote_code": False,
-        "weights_only": True,
-    }
-
-
 def _prepared(
-    model: PreTrainedModel, attention: str, gradient_checkpointing: bool
+    model: PreTrainedModel, attention: str, gradient_checkpointing: bool, template: TextTemplate
 ) -> PreTrainedModel:
-    model.set_attn_implementation(attention)
+    model.set_attn_implementation(attention if model._supports_sdpa else "eager")
+    model.template = template
     check_embedding_ties(model)
+    if (missing := template.special[-1] + 1 - model.config.vocab_size) > 0:
+        add_tokens(model, missing)  # markers that the tokeniser did not know
     if gradient_checkpointing:
         older = "gradient_checkpointing_enable"  # the name in the first releases of transformers 5
         enable = getattr(model, "activation_checkpointing_enable", None) or getattr(model, older)
@@ -137,28 +203,29 @@ def _prepared(
 def _with_new_decoder(model: PreTrainedModel, layers: int) -> PreTrainedModel:
     """A model of the same kind: its encoder and tables are the given ones, its decoder is new."""
     config = copy.deepcopy(model.config)
-    config.num_decoder_layers = layers
+    depth = "num_decoder_layers" if hasattr(config, "num_decoder_layers") else "decoder_layers"
+    setattr(config, depth, layers)
     new = type(model)(config)
-    if model.lm_head.weight is not model.shared.weight:  # transformers ties them in a new model
-        new.lm_head.weight = nn.Parameter(torch.empty_like(model.lm_head.weight))
-    new_parts = ("decoder.block", "decoder.final_layer_norm")
-    kept = {k: v for k, v in model.state_dict().items() if not k.startswith(new_parts)}
+    output = model.get_output_embeddings().weight
+    if output is not model.get_input_embeddings().weight:  # transformers ties them in a new model
+        new.get_output_embeddings().weight = nn.Parameter(torch.empty_like(output))
+    kept = {k: v for k, v in model.state_dict().items() if not _LAYERS.search(k)}
     new.load_state_dict(kept, strict=False)
     return new
 
 
 def add_tokens(model: PreTrainedModel, n_tokens: int) -> None:
-    """Random rows for n more tokens, after those of the embedding table and the output table.
+    """Random rows for n more tokens, after those of the embedding table and any output table.
 
     `resize_token_embeddings` alone would tie a T5 v1.1's output table to the shared one, and its
     trained rows would be lost.
     """
-    output = model.lm_head.weight.detach()
-    tied = model.lm_head.weight is model.shared.weight
-    model.resize_token_embeddings(len(output) + n_tokens, mean_resizing=False)
-    if not tied:
+    head, shared = model.get_output_embeddings(), model.get_input_embeddings().weight
+    output = None if head is None or head.weight is shared else head.weight.detach()
+    model.resize_token_embeddings(len(shared) + n_tokens, mean_resizing=False)
+    if output is not None:
         new = torch.randn(n_tokens, output.shape[1]).to(output) * output.std()
-        model.lm_head.weight = nn.Parameter(torch.cat([output, new]))
+        model.get_output_embeddings().weight = nn.Parameter(torch.cat([output, new]))
     check_embedding_ties(model)
 
 
@@ -172,23 +239,49 @@ def check_embedding_ties(model: PreTrainedModel) -> None:
     Raises:
         ValueError: a stack has an embedding table of its own.
     """
-    for stack in ("encoder", "decoder"):
-        part = getattr(model, stack, None)
-        if part is not None and part.embed_tokens.weight is not model.shared.weight:
+    shared = model.get_input_embeddings().weight
+    for name, part in model.named_modules():
+        own = getattr(part, "embed_tokens", None)
+        if own is not None and own.weight is not shared:
             raise ValueError(
-                f"backbone.name={model.name_or_path}: {stack}.embed_tokens is not tied to the "
+                f"backbone.name={model.name_or_path}: {name}.embed_tokens is not tied to the "
                 "shared embedding table after loading"
             )
 
 
-def _small_config(dropout_rate: float, shape: dict[str, int]) -> T5Config:
+def max_length(model: PreTrainedModel) -> int | None:
+    """The longest text that a model with learned positions reads, in tokens; None = any."""
+    positions = getattr(model.config, "max_position_embeddings", None)
+    table = next((p for n, p in model.named_modules() if n.endswith(_POSITIONS)), None)
+    if table is None or positions is None:
+        return None
+    # RoBERTa counts from behind its padding token.
+    return positions - (0 if table.padding_idx is None else table.padding_idx + 1)
+
+
+def check_length(model: PreTrainedModel, **lengths: int) -> None:
+    """Raises ValueError: a text of so many tokens is longer than the backbone reads."""
+    least, longest = model.template.least, max_length(model)
+    for name, length in lengths.items():
+        if length < least:
+            raise ValueError(f"{name}={length}: must be ≥ {least}, a token and those around it")
+        if longest is not None and length > longest:
+            reader = f"backbone.name={model.name_or_path}"
+            raise ValueError(f"{name}={length}: must be ≤ {longest}, what {reader} reads")
+
+
+def _small_config(
+    dropout_rate: float | None, shape: dict[str, int], template: TextTemplate
+) -> T5Config:
     """The original T5's form: a tied output table, and ReLU, half the time of a gated unit here.
 
     A tied table lets a model without pretraining copy a query token to its output at once.
     """
     return T5Config(
-        dropout_rate=dropout_rate,
-        decoder_start_token_id=0,
+        dropout_rate=dropout_rate or 0.0,
+        decoder_start_token_id=template.pad,
+        pad_token_id=template.pad,
+        eos_token_id=template.stop,
         tie_word_embeddings=True,
         **shape,
     )

@@ -49,12 +49,18 @@ def _share_of(mask: Tensor, share: float) -> Tensor:
 class Salience(nn.Module):
     """A salience with nothing to count and nothing to learn; a subclass gives `forward`."""
 
-    def fit(self, documents: Sequence[Sequence[int]], vocabulary_size: int) -> None:
+    def fit(
+        self,
+        documents: Sequence[Sequence[int]],
+        vocabulary_size: int,
+        special: Sequence[int] = (0, 1, 2),
+    ) -> None:
         """Counts what must be known of the collection before training.
 
         Args:
             documents: the token ids of each, as the model reads them.
             vocabulary_size: V; all ids are below it.
+            special: ids that are no text.
         """
 
     def penalty(self, salience: Tensor, mask: Tensor) -> Tensor:
@@ -124,9 +130,14 @@ class LearnedSalience(Salience):
             gates = top_share(scores, mask, self.sparsity)
         return gates * scores * mask
 
-    def fit(self, documents: Sequence[Sequence[int]], vocabulary_size: int) -> None:
+    def fit(
+        self,
+        documents: Sequence[Sequence[int]],
+        vocabulary_size: int,
+        special: Sequence[int] = (0, 1, 2),
+    ) -> None:
         if self.prior is not None:
-            self.prior.fit(documents, vocabulary_size)
+            self.prior.fit(documents, vocabulary_size, special)
 
     def penalty(self, salience: Tensor, mask: Tensor) -> Tensor:
         """() of the gate "l1", its coefficient · the mean of u; else 0."""
@@ -159,18 +170,19 @@ class IdfSalience(Salience):
         known = ids < len(self.idf)
         return torch.where(known, self.idf[ids * known], 1.0) * mask
 
-    def fit(self, documents: Sequence[Sequence[int]], vocabulary_size: int) -> None:
-        from gr_mvdr.tokenizers import (
-            UNK_ID,  # brings transformers, which an alignment does not need
-        )
-
+    def fit(
+        self,
+        documents: Sequence[Sequence[int]],
+        vocabulary_size: int,
+        special: Sequence[int] = (0, 1, 2),
+    ) -> None:
         counts, frequencies = np.zeros((2, vocabulary_size))
         for document in documents:
             tokens, times = np.unique(np.asarray(document, dtype=np.int64), return_counts=True)
             counts[tokens] += times
             frequencies[tokens] += 1
         idf = np.log1p((len(documents) - frequencies + 0.5) / (frequencies + 0.5))
-        idf[: UNK_ID + 1] = counts[: UNK_ID + 1] = 0
+        idf[list(special)] = counts[list(special)] = 0
         if counts.any():
             idf /= np.average(idf, weights=counts)
         self.idf = torch.from_numpy(idf).to(self.idf)
@@ -216,7 +228,12 @@ class FrequencySalience(Salience):
         saturated = frequency + self.k1 * (1 - self.b + self.b * length)
         return (self.k1 + 1) * frequency / saturated * mask
 
-    def fit(self, documents: Sequence[Sequence[int]], vocabulary_size: int) -> None:
+    def fit(
+        self,
+        documents: Sequence[Sequence[int]],
+        vocabulary_size: int,
+        special: Sequence[int] = (0, 1, 2),
+    ) -> None:
         self.mean_length.fill_(sum(map(len, documents)) / max(1, len(documents)))
 
 

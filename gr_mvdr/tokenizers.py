@@ -1,7 +1,7 @@
 """Tokenisers: a pretrained one by name, a vocabulary file, or a Unigram model trained here.
 
 A text is text: the characters "</s>" within it become ordinary pieces, never the end token. What a
-model puts around texts (end tokens, sentinels, docids) it adds as ids.
+model puts around texts (end tokens, markers, docids) it adds as ids (`gr_mvdr.template`).
 """
 
 import json
@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import AddedToken, AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from gr_mvdr.evaluation.bm25 import split_words
 from gr_mvdr.files.reading import describe_error
 
-# T5's own order of special ids, which every system here relies on.
+# T5's own order of special ids, which a tokeniser that is made here has too.
 PAD_ID, EOS_ID, UNK_ID = 0, 1, 2
 # A private character that no text contains; pieces with it are dropped after training.
 _MARK = "\ue000"
@@ -26,35 +26,49 @@ _WORD = re.compile(r"\w+")
 SPECIAL_TOKENS = ["<pad>", "</s>", "<unk>", "<extra_id_0>"]
 
 
-def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
-    """A tokeniser with T5's special ids from a `tokenizer.json`, a folder or a hub name.
+def load_tokenizer(source: str | Path, prefix_space: bool | None = None) -> PreTrainedTokenizerBase:
+    """A tokeniser from a `tokenizer.json`, a folder or a hub name.
 
     Args:
         source: a Path is on this machine; a text may be a name on the hub.
+        prefix_space: of a byte-level tokeniser (BART, RoBERTa), whether a text's first word is
+            read as one within a text (SEAL); None = as the tokeniser was saved.
 
     Raises:
         FileNotFoundError: there is none.
-        ValueError: it is broken; its pad, end or unknown ids are not T5's 0, 1, 2.
+        ValueError: it is broken; in a `tokenizer.json` the ids of <pad>, </s> and <unk> are not
+            T5's 0, 1, 2.
     """
-    local = isinstance(source, Path) or str(source).endswith(".json")
+    file = str(source).endswith(".json")
+    local = isinstance(source, Path) or file
     if local and not Path(source).exists():
         raise FileNotFoundError(f"tokenizer.path={source}: no such file")
+    options = {} if prefix_space is None else {"add_prefix_space": prefix_space}
     try:
-        if str(source).endswith(".json"):
+        if file:
             tokenizer = _wrap(tokenizers.Tokenizer.from_file(str(source)))
         else:
             # A folder's name could be read as one of the hub.
-            tokenizer = load_text_tokenizer(str(source), local_files_only=local)
+            tokenizer = load_text_tokenizer(str(source), local_files_only=local, **options)
     except OSError:
         raise
     except Exception as error:  # `tokenizers` raises nothing more special
         raise ValueError(f"tokenizer.path={source}: is broken ({describe_error(error)})") from error
     ids = (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id)
-    if ids != (PAD_ID, EOS_ID, UNK_ID):
+    if file and ids != (PAD_ID, EOS_ID, UNK_ID):
         raise ValueError(
-            f"tokenizer.path={source}: pad, eos and unk must have T5's ids 0, 1, 2, got {ids}"
+            f"tokenizer.path={source}: <pad>, </s> and <unk> must have T5's ids 0, 1, 2, got {ids}"
         )
     return tokenizer
+
+
+def add_special_tokens(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> None:
+    """Gives a tokeniser these tokens where it lacks them; within a text they stay text."""
+    known = tokenizer.get_vocab()
+    new = [AddedToken(text, special=True, normalized=False) for text in texts if text not in known]
+    if new:
+        tokenizer.add_tokens(new, special_tokens=True)
+        _split_special_pieces(tokenizer)
 
 
 def token_strings(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:

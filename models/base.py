@@ -17,6 +17,7 @@ from gr_mvdr.batch import PairBatch
 from gr_mvdr.distributed.ranks import rank, sum_over_ranks, world_size
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.relevance import Explanation, Factors, PairAlignment, divide
+from gr_mvdr.template import TextTemplate
 from models.training import check_loss, check_norm, check_weights
 
 Paradigm = Literal["multi_vector", "generative", "lexical", "cross_encoder", "pipeline"]
@@ -62,6 +63,8 @@ class System(pl.LightningModule):
     score_is: ClassVar[str] = "Σ S·A / Z, Eq. 1"
     # Token ids may go beyond the tokeniser's, up to here.
     vocabulary_size: int = 0
+    # What is around the texts that it reads: its backbone's.
+    template = TextTemplate()
 
     def __init__(self, optimizer: dict[str, Any] | None = None):
         """

@@ -1,14 +1,15 @@
-"""A cross-encoder: one T5 encoder over query and document together (mva.txt Figure 1a, Table 6)."""
+"""A cross-encoder: one encoder over query and document together (mva.txt Figure 1a, Table 6)."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gr_mvdr.backbones import load_encoder
-from gr_mvdr.batch import PairBatch, cut, pad
+from gr_mvdr.backbones import check_length, load_encoder
+from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.distributed.ranks import check_gradient_cache, encode_share, gather_batch, gather_rows
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.losses import rotate_documents
@@ -16,11 +17,13 @@ from gr_mvdr.parts import build, part
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import PairAlignment, at_least_float32
 from gr_mvdr.token_index.costs import transformer_flops
-from gr_mvdr.tokenizers import EOS_ID
 from models.base import Share, Shares, System, Table
 from models.candidates import LexicalCandidates
 
 POOLINGS = ("mean", "first")
+Parts = tuple[Tensor, Tensor]  # ids and mask
+# What the families call the inner size of their feed-forward layers.
+_INNER_SIZES = ("d_ff", "encoder_ffn_dim", "intermediate_size", "hidden_dim")
 # Pairs scored at once in reranking.
 _BATCH = 64
 
@@ -28,6 +31,9 @@ _BATCH = 64
 @part("model")
 class CrossEncoder(System):
     """The query's tokens, its end token, then the document's: one sequence, one score.
+
+    What comes around the texts, and which of the two a token is of, is as in the backbone's own
+    pairs (BERT: [CLS] query [SEP] document [SEP] with types 0 and 1).
 
     It scores pairs and cannot search: `retrieve` reranks what a BM25 index of its own finds.
     """
@@ -51,7 +57,7 @@ class CrossEncoder(System):
         """
         Args:
             backbone: arguments of `load_encoder`.
-            query_length, document_length: tokens kept of a text, the end token included.
+            query_length, document_length: tokens kept of a text, those around it included.
             loss: a loss of `gr_mvdr.losses`, as a dict with `_target_`. It sees the pairs that
                 were scored; all others are −inf.
             optimizer: see `System`.
@@ -72,7 +78,9 @@ class CrossEncoder(System):
         check_gradient_cache(gradient_cache)
         self.loss_function = build("loss", loss)
         self.encoder = load_encoder(**backbone)
-        self.head = nn.Linear(self.encoder.config.d_model, 1)
+        self.template = self.encoder.template
+        check_length(self.encoder, query_length=query_length, document_length=document_length)
+        self.head = nn.Linear(self.encoder.config.hidden_size, 1)
 
     def joint_scores(self, ids: Tensor, mask: Tensor) -> Tensor:
         """(B,) fp32 from whole sequences, query and document (B, L) int64, and their mask."""
@@ -82,7 +90,12 @@ class CrossEncoder(System):
 
     def _states(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """The encoder's states (B, L, d), and their weights in the pooled vector (B, L)."""
-        states = self.encoder(input_ids=ids, attention_mask=mask.long()).last_hidden_state
+        types = {}
+        if self.template.types:  # 0 up to the query's end, then 1
+            ends = ids == self.template.suffix[-1]
+            types = {"token_type_ids": (ends.cumsum(1) > ends.long()).long()}
+        read = self.encoder(input_ids=ids, attention_mask=mask.long(), **types)
+        states = read.last_hidden_state
         if self.hparams.pooling == "first":
             return states, (torch.arange(ids.shape[1], device=ids.device) == 0).expand_as(mask)
         return states, mask / mask.sum(1, keepdim=True)
@@ -96,7 +109,8 @@ class CrossEncoder(System):
         scored = choose_pairs(batch, self.hparams.negatives_per_query)
         document, query = scored.nonzero(as_tuple=True)
         queries = batch.query_ids[query], batch.query_mask[query]
-        pairs = join_pairs(*queries, batch.document_ids[document], batch.document_mask[document])
+        documents = batch.document_ids[document], batch.document_mask[document]
+        pairs = self._join(*queries, *documents)
         parts = encode_share(self.joint_scores, *pairs, self.hparams.gradient_cache)
         found = gather_rows(torch.cat(parts))
         relevance = found.new_full(scored.shape, -torch.inf)
@@ -107,7 +121,15 @@ class CrossEncoder(System):
         """(B,) the score of each pair."""
         own = slice(len(batch))
         documents = batch.document_ids[own], batch.document_mask[own]
-        return self.joint_scores(*join_pairs(batch.query_ids, batch.query_mask, *documents))
+        return self.joint_scores(*self._join(batch.query_ids, batch.query_mask, *documents))
+
+    def _join(self, query_ids: Tensor, query_mask: Tensor, ids: Tensor, mask: Tensor) -> Parts:
+        """`join_pairs`, the documents with what precedes them in a pair and not alone."""
+        template = self.template
+        between = ids.new_tensor(template.pair).expand(len(ids), -1)
+        ids = torch.cat([between, ids[:, len(template.document) :]], 1)
+        mask = F.pad(mask[:, len(template.document) :], (len(template.pair), 0), value=True)
+        return join_pairs(query_ids, query_mask, ids, mask)
 
     @torch.no_grad()
     def shares(self, batch: PairBatch) -> list[list[Share]]:
@@ -117,7 +139,7 @@ class CrossEncoder(System):
         """
         own = slice(len(batch))
         documents = batch.document_ids[own], batch.document_mask[own]
-        ids, mask = join_pairs(batch.query_ids, batch.query_mask, *documents)
+        ids, mask = self._join(batch.query_ids, batch.query_mask, *documents)
         states, weights = self._states(ids, mask)
         added = at_least_float32(self.head(states).squeeze(-1)) * weights
         rows = zip(ids, added, mask, strict=True)
@@ -136,10 +158,12 @@ class CrossEncoder(System):
         tokens = min(query_tokens, self.hparams.query_length)
         tokens += min(document_tokens, self.hparams.document_length)
         config = self.encoder.config
-        sizes = config.num_layers, config.d_model, config.d_ff, config.num_heads * config.d_kv
-        passed = transformer_flops(tokens, *sizes, config.is_gated_act)
-        pooled = tokens * config.d_model if self.hparams.pooling == "mean" else 0
-        return passed + pooled + 2 * config.d_model
+        size = config.hidden_size
+        inner = next(getattr(config, name) for name in _INNER_SIZES if hasattr(config, name))
+        heads = config.num_heads * config.d_kv if hasattr(config, "d_kv") else size
+        gated = getattr(config, "is_gated_act", config.model_type == "modernbert")
+        passed = transformer_flops(tokens, config.num_hidden_layers, size, inner, heads, gated)
+        return passed + (tokens * size if self.hparams.pooling == "mean" else 0) + 2 * size
 
     def index(self, documents: Table, directory: str | Path | None = None) -> LexicalCandidates:
         """BM25 over the documents' words: the candidates of `retrieve`, and no more."""
@@ -184,8 +208,8 @@ class CrossEncoder(System):
         results: dict[str, dict[str, float]] = {query: {} for query in asked}
         for start in track(range(0, len(pairs), _BATCH), "reranking"):
             batch = pairs[start : start + _BATCH]
-            ids, mask = pad([asked[query] + texts[document] for query, document in batch])
-            scores = self.joint_scores(ids.to(self.device), mask.to(self.device))
+            sides = *pad([asked[query] for query, _ in batch]), *pad([texts[d] for _, d in batch])
+            scores = self.joint_scores(*self._join(*(part.to(self.device) for part in sides)))
             for (query, document), score in zip(batch, scores.tolist(), strict=True):
                 results[query][document] = score
         return Ranking(results)
@@ -194,7 +218,7 @@ class CrossEncoder(System):
         """Query id → tokens, the end token included."""
         length = self.hparams.query_length
         rows = zip(queries["id"][:], queries["tokens"][:], strict=True)
-        return {query: cut(tokens, length, EOS_ID) for query, tokens in rows}
+        return {query: self.template.read_query(t, length) for query, t in rows}
 
     def _documents(
         self, documents: Table, candidates: dict[str, Sequence[str]]
@@ -204,7 +228,7 @@ class CrossEncoder(System):
         rows = [row for row, name in enumerate(documents["id"][:]) if name in needed]
         found = documents[rows] if rows else {"id": [], "tokens": []}
         pairs = zip(found["id"], found["tokens"], strict=True)
-        return {document: cut(tokens, length, EOS_ID) for document, tokens in pairs}
+        return {document: self.template.read_document(t, length) for document, t in pairs}
 
 
 def choose_pairs(batch: PairBatch, negatives_per_query: int) -> Tensor:

@@ -74,6 +74,7 @@ class GenerativeSystem(System):
         super().__init__(optimizer)
         self.backbone = load_encoder_decoder(**backbone, decoder_layers=decoder_layers)
         read_decoder(self.backbone.get_decoder())  # one that no alignment can be read from
+        self.template = self.backbone.template
         self.head: Head = build("head", PLAIN, self.backbone)  # until `set_head`
         self.document_ids: list[str] = []
 

@@ -8,12 +8,12 @@ import torch
 from tokenizers.models import WordLevel
 from torch import Tensor
 
-from gr_mvdr.batch import PairBatch, cut, pad
+from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.evaluation.bm25 import split_words
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.heads.plain import Head
 from gr_mvdr.texts import TextReader, TextTable, text_without_title
-from gr_mvdr.tokenizers import EOS_ID, build_word_tokenizer
+from gr_mvdr.tokenizers import build_word_tokenizer
 from models.base import System, Table
 from models.docid import Docid
 
@@ -156,8 +156,8 @@ class GivenTexts:
 
     def pairs(self, queries: Sequence[str], documents: Sequence[Document]) -> PairBatch:
         """The pairs as the system reads them; a document's number is −1 where it is a text."""
-        asked = self.padded(self.queries(queries)["tokens"], "query_length")
-        given = self.padded([self.tokens(d) for d in documents], "document_length")
+        asked = self.padded(self.queries(queries)["tokens"], "query")
+        given = self.padded([self.tokens(d) for d in documents], "document")
         rows = self.documents.rows if self.documents is not None else {}
         index = [rows.get(d, -1) if isinstance(d, str) else -1 for d in documents]
         return PairBatch(*asked, *given, torch.tensor(index, device=self.system.device))
@@ -171,10 +171,12 @@ class GivenTexts:
         values = torch.cat(found) if found else torch.empty(0)
         return values.view(len(documents), len(queries))
 
-    def padded(self, texts: list[list[int]], limit: str) -> tuple[Tensor, Tensor]:
-        """Ids and mask of ended texts, cut at the system's own limit, on its device."""
-        length = self.system.hparams.get(limit)
-        ids, mask = pad([cut(t, length or len(t) + 1, EOS_ID) for t in texts])
+    def padded(self, texts: list[list[int]], side: str) -> tuple[Tensor, Tensor]:
+        """Ids and mask of texts as the system reads them, cut at its own limit, on its device."""
+        template = self.system.template
+        read = template.read_query if side == "query" else template.read_document
+        limit = self.system.hparams.get(f"{side}_length") or template.least + max(map(len, texts))
+        ids, mask = pad([read(text, limit) for text in texts])
         return ids.to(self.system.device), mask.to(self.system.device)
 
     def tokens(self, document: Document) -> list[int]:

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gr_mvdr.alignment import Alignment, InBatchTopK
-from gr_mvdr.backbones import hash_weights
-from gr_mvdr.batch import PairBatch, batch_by_size, cut, pad
+from gr_mvdr.backbones import check_length, hash_weights
+from gr_mvdr.batch import PairBatch, batch_by_size, pad
 from gr_mvdr.distributed.ranks import (
     check_gradient_cache,
     encode_share,
@@ -33,7 +33,6 @@ from gr_mvdr.salience import IdfSalience
 from gr_mvdr.scoring import Scoring, all_pairs_relevance
 from gr_mvdr.token_index.index import SearchOptions, TokenIndex
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors, concatenate
-from gr_mvdr.tokenizers import EOS_ID
 from models.base import Shares, System, Table, hash_documents
 from models.candidates import CandidateEncoder, LexicalCandidates
 from models.token_encoder import TokenEncoder
@@ -47,7 +46,7 @@ EncodedQueries = list[tuple[str, TokenVectors]]  # ids, and token vectors withou
 
 @part("model")
 class MultiVector(System):
-    """Token vectors of a shared T5 encoder under one form of Eq. 1 (gr_as_mvdr §3, aligner §2)."""
+    """Token vectors of a shared encoder under one form of Eq. 1 (gr_as_mvdr §3, aligner §2)."""
 
     paradigm = "multi_vector"
     searcher: TokenIndex | CandidateEncoder | None = None
@@ -68,19 +67,21 @@ class MultiVector(System):
         projections: str = "shared",
         pooling: dict[str, Any] | None = None,
         salience: dict[str, Any] | None = None,
-        sentinel_id: int | None = None,
+        attend_expansion: bool = True,
+        expansion_length: int | None = None,
         gradient_cache: int | None = None,
     ):
         """
         Args:
             backbone, dimension, projections, pooling, salience: see `TokenEncoder`.
-            query_length, document_length: tokens kept of a text, the end token included.
+            query_length, document_length: tokens kept of a text, those around it included.
             alignment, loss: of `gr_mvdr.alignment` and `gr_mvdr.losses`, as dicts with `_target_`.
             training_alignment: the one that the loss uses; None = the same (xtr has another).
             normaliser: Z of Eq. 1, see `gr_mvdr.relevance.normaliser`.
             search, optimizer: see `SearchOptions` and `System`.
-            sentinel_id: pad queries up to query_length with this token (T5's <extra_id_0>) and
-                let it align like any other: ColBERT's query augmentation. None = off.
+            attend_expansion: where queries are filled up (`TextTemplate.expansion`, ColBERT's
+                query augmentation), whether other tokens attend to those; they always align.
+            expansion_length: tokens that queries are filled up to; None = query_length.
             gradient_cache: texts encoded at once in training (`encode_share`); None = all.
         """
         super().__init__(optimizer)
@@ -91,7 +92,7 @@ class MultiVector(System):
         self.training_scoring = Scoring(trained, normaliser)
         self.loss_function = build("loss", loss)
         self.encoder = TokenEncoder(backbone, dimension, projections, pooling, salience)
-        self.vocabulary_size = self.encoder.n_tokens
+        self.vocabulary_size, self.template = self.encoder.n_tokens, self.encoder.template
         self._check(salience or {})
 
     def _check(self, salience: dict[str, Any]) -> None:
@@ -101,10 +102,12 @@ class MultiVector(System):
         if isinstance(self.scoring.alignment, InBatchTopK):
             rule = "must be model.training_alignment, a score may not depend on other documents"
             raise ValueError(f"model.alignment=InBatchTopK: {rule}")
-        if self.hparams.sentinel_id is not None and self.encoder.counts(IdfSalience):
+        lengths = {name: self.hparams[name] for name in ("query_length", "document_length")}
+        check_length(self.encoder.backbone, **lengths)
+        if self.template.expansion is not None and self.encoder.counts(IdfSalience):
             raise ValueError(
-                f"model.sentinel_id={self.hparams.sentinel_id}: must be null with an IDF salience, "
-                "to which a token of no document is the rarest"
+                "tokenizer.expansion: must be null with an IDF salience, to which a token of no "
+                "document is the rarest"
             )
 
     def prepare(self, documents: Table, known: Sequence[int], directory: str | Path) -> None:
@@ -122,7 +125,8 @@ class MultiVector(System):
     def _check_neighbours(self, documents: Table) -> None:
         asked, held = self.search.neighbours, 0
         for tokens in documents["tokens"]:
-            held += math.ceil(self.search.keep_document * self._document_vectors(1 + len(tokens)))
+            read = len(self.cut_document(tokens))
+            held += math.ceil(self.search.keep_document * self._document_vectors(read))
             if held >= asked:
                 return
         rule = f"must be ≤ the {held} tokens that can be retrieved"
@@ -153,12 +157,22 @@ class MultiVector(System):
         return self.encoder(ids, mask, "document")
 
     def encode_queries(self, ids: Tensor, mask: Tensor) -> TokenVectors:
-        """Query tokens (B, N) int64 and mask (B, N) bool → their vectors, sentinels included."""
-        if self.hparams.sentinel_id is not None:
-            missing = self.hparams.query_length - ids.shape[1]
-            ids, mask = F.pad(ids, (0, missing)), F.pad(mask, (0, missing))
-            ids, mask = ids.masked_fill(~mask, self.hparams.sentinel_id), torch.ones_like(mask)
-        return self.encoder(ids, mask, "query")
+        """Query tokens (B, N) int64 and mask (B, N) bool → their vectors, expansion included."""
+        if self.template.expansion is None:
+            return self.encoder(ids, mask, "query")
+        longest = self._expanded_length(0)
+        missing = max(0, longest - ids.shape[1])
+        real, mask = mask, torch.arange(ids.shape[1] + missing, device=ids.device) < longest
+        ids, real = F.pad(ids, (0, missing)), F.pad(real, (0, missing))
+        ids, mask = ids.masked_fill(~real, self.template.expansion), mask | real
+        return self.encoder(ids, mask, "query", None if self.hparams.attend_expansion else real)
+
+    def _expanded_length(self, tokens: int) -> int:
+        """The vectors of a query of so many tokens, before pooling."""
+        longest = self.hparams.query_length
+        if self.template.expansion is not None:
+            tokens = max(tokens, self.hparams.expansion_length or longest)
+        return min(tokens, longest)
 
     # Given pairs ------------------------------------------------------------------------------
 
@@ -194,9 +208,7 @@ class MultiVector(System):
 
     def joint_flops(self, query_tokens: int, document_tokens: int) -> float:
         """Operations of Eq. 1 for one pair, after pooling; see `System.joint_flops`."""
-        longest = self.hparams.query_length
-        read = longest if self.hparams.sentinel_id is not None else min(query_tokens, longest)
-        n = self.encoder.vectors_of(read, "query")
+        n = self.encoder.vectors_of(self._expanded_length(query_tokens), "query")
         return self.encoder.pair_flops(n, self._document_vectors(document_tokens))
 
     def _document_vectors(self, tokens: int) -> int:
@@ -276,8 +288,12 @@ class MultiVector(System):
         return order, [tokens[number] for number in order]
 
     def cut_document(self, tokens: Sequence[int]) -> list[int]:
-        """The tokens of a document that are read, the end token included."""
-        return cut(tokens, self.hparams.document_length, EOS_ID)
+        """The tokens of a document that are read, those around it included."""
+        return self.template.read_document(tokens, self.hparams.document_length)
+
+    def cut_query(self, tokens: Sequence[int]) -> list[int]:
+        """The tokens of a query that are read, those around it included."""
+        return self.template.read_query(tokens, self.hparams.query_length)
 
     def _packed(self, documents: list[list[int]]) -> Iterator[PackedTokens]:
         """The documents' vectors, in order, on rank 0; all ranks encode."""
@@ -300,7 +316,7 @@ class MultiVector(System):
         starts = range(0, len(queries), _QUERY_BATCH)
         for start in track(starts, "encoding queries"):
             rows = queries[start : start + _QUERY_BATCH]
-            texts = [cut(tokens, self.hparams.query_length, EOS_ID) for tokens in rows["tokens"]]
+            texts = [self.cut_query(tokens) for tokens in rows["tokens"]]
             ids, mask = (part.to(self.device) for part in pad(texts))
             vectors = self.encode_queries(ids, mask).to("cpu").float()
             encoded += [(name, vectors.unpad(row)) for row, name in enumerate(rows["id"])]

@@ -282,7 +282,7 @@ class Retriever:
     def encode_queries(self, texts: str | Sequence[str]) -> list[EncodedText]:
         """The token vectors Q of queries; of a generative system its encoder's states."""
         texts = [texts] if isinstance(texts, str) else list(texts)
-        sides = self._given.padded(self._given.queries(texts)["tokens"], "query_length")
+        sides = self._given.padded(self._given.queries(texts)["tokens"], "query")
         if isinstance(self.system, MultiVector):
             return self._encoded(self.system.encode_queries(*sides))
         if isinstance(self.system, GenerativeSystem):
@@ -295,9 +295,7 @@ class Retriever:
         if not isinstance(self.system, MultiVector):
             raise NotImplementedError(f"{self.label}: has no token vectors of documents")
         tokens = [self._given.tokens(document) for document in list_documents(documents)]
-        return self._encoded(
-            self.system.encode_documents(*self._given.padded(tokens, "document_length"))
-        )
+        return self._encoded(self.system.encode_documents(*self._given.padded(tokens, "document")))
 
     def _encoded(self, texts: TokenVectors) -> list[EncodedText]:
         found = []

@@ -1,8 +1,9 @@
-"""Texts to token vectors: one shared T5 encoder, and what each side makes of its states."""
+"""Texts to token vectors: one shared encoder, and what each side makes of its states."""
 
 import math
 from typing import Any, Literal, get_args
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -54,8 +55,12 @@ class TokenEncoder(nn.Module):
         if dimension < 1:
             raise ValueError(f"model.dimension={dimension}: must be ≥ 1")
         self.dimension, self.backbone = dimension, load_encoder(**backbone)
-        size, self.vocabulary_size = self.backbone.config.d_model, self.backbone.config.vocab_size
-        self._add_pooling(pooling or {}, size)
+        self.template, self.vocabulary_size = (
+            self.backbone.template,
+            self.backbone.config.vocab_size,
+        )
+        size = self.backbone.config.hidden_size
+        self._add_pooling(pooling or {})
         self._add_projections(projections, size, dimension)
         named = {side: part for side, part in (salience or {}).items() if part}
         self.salience = nn.ModuleDict(
@@ -68,7 +73,8 @@ class TokenEncoder(nn.Module):
                     f"model.pooling.{side}=all_tokens: it counts tokens"
                 )
 
-    def _add_pooling(self, pooling: Parts, size: int) -> None:
+    def _add_pooling(self, pooling: Parts) -> None:
+        size = self.backbone.get_input_embeddings().embedding_dim
         every = {"_target_": "gr_mvdr.pooling.AllTokens"}
         self.pooling = nn.ModuleDict(
             {
@@ -97,12 +103,22 @@ class TokenEncoder(nn.Module):
                 "temporal pooling of one side needs projections=attention"
             )
 
-    def forward(self, ids: Tensor, mask: Tensor, side: Side) -> TokenVectors:
-        """Token ids (B, L) int64 and mask (B, L) bool → the side's token vectors."""
-        pooling = self.pooling[side]
-        embeddings, read = pooling.enter(self.backbone.shared(ids), mask)
-        states = self.backbone(inputs_embeds=embeddings, attention_mask=read.long())
+    def forward(
+        self, ids: Tensor, mask: Tensor, side: Side, attended: Tensor | None = None
+    ) -> TokenVectors:
+        """Token ids (B, L) int64 and mask (B, L) bool → the side's token vectors.
+
+        Args:
+            attended: (B, L) bool, the tokens that others attend to; None = all that are real.
+        """
+        pooling, table = self.pooling[side], self.backbone.get_input_embeddings()
+        embeddings, read = pooling.enter(table(ids), mask)
+        seen = read if attended is None else pooling.enter(embeddings, attended)[1]
+        states = self.backbone(inputs_embeds=embeddings, attention_mask=seen.long())
         states, mask, ids = pooling.leave(states.last_hidden_state, read, ids)
+        if side == "document" and self.template.skip:
+            skipped = torch.tensor(self.template.skip, device=ids.device)
+            mask = mask & ~torch.isin(ids, skipped)
         real = mask.unsqueeze(-1)
         vectors = at_least_float32(self.values[side](states))
         if self.keys is None:
@@ -145,7 +161,7 @@ class TokenEncoder(nn.Module):
     def fit(self, documents: list[list[int]]) -> None:
         """What a salience must know of the collection before training: document frequencies."""
         for part in self.salience.values():
-            part.fit(documents, self.vocabulary_size)
+            part.fit(documents, self.vocabulary_size, self.template.special)
 
 
 def _has(part: nn.Module, kind: type[nn.Module]) -> bool:

@@ -29,7 +29,7 @@ from train import train
 
 ROOT = Path(__file__).parents[1]
 MODELS = {
-    "t5_colbert": ["model.sentinel_id=3"],
+    "t5_colbert": ["tokenizer.expansion='<extra_id_0>'"],
     "xtr": [],
     "aligner": [],
     "cross_encoder": [],

@@ -202,7 +202,7 @@ model.dimension=null
 model.normaliser=sum
 model.projections=separate
 model.gradient_cache=0
-model.sentinel_id=-1
+model.expansion_length=1
 model.loss=null
 model.loss.temperature=0
 model.loss.temperature=nan
@@ -478,7 +478,7 @@ trainer.gradient_clip_val=null
 model.search.probes=null
 model.search.imputation=0.2
 model.search.dtype=pq model.search.pq_bytes=8
-model.sentinel_id=32099
+tokenizer.expansion='[MASK]' model.attend_expansion=false
 name=a/b-seed1
 name=5
 model=genre model.length_penalty=0

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gr_mvdr.backbones import T5_FAMILY, load_encoder, refuse_quantised, weight_options
+from gr_mvdr.backbones import load_encoder
 from gr_mvdr.batch import cut, pad
 from gr_mvdr.evaluation.bm25 import split_words
 from gr_mvdr.files.arrays import read_arrays, write_arrays
@@ -146,7 +146,9 @@ class HuggingFaceEncoder(DocumentEmbeddings):
 
     @torch.inference_mode()
     def transform(self, documents: Table, encode: Encode | None = None) -> np.ndarray:
-        tokenizer, model = load_text_tokenizer(self.name), self._model()
+        tokenizer = load_text_tokenizer(self.name)
+        model = load_encoder(self.name, attention="eager").float().eval()
+        model.to("cuda" if torch.cuda.is_available() else "cpu")
         options = {"truncation": True, "max_length": self.length}
         tokens = tokenizer(documents["text"][:], **options)["input_ids"]
         # Texts of like length together: less padding.
@@ -160,18 +162,6 @@ class HuggingFaceEncoder(DocumentEmbeddings):
             total = states.masked_fill(~mask.unsqueeze(2), 0).sum(1)
             vectors[rows] = (total / mask.sum(1, keepdim=True).clamp(min=1)).cpu().numpy()
         return normalise_rows(vectors)
-
-    def _model(self) -> torch.nn.Module:
-        from transformers import AutoConfig, AutoModel
-
-        config = AutoConfig.from_pretrained(self.name, trust_remote_code=False)
-        refuse_quantised(self.name, config)
-        # By its type: a saved T5 encoder does not call itself an encoder-decoder.
-        if config.model_type in T5_FAMILY:
-            model = load_encoder(self.name)
-        else:
-            model = AutoModel.from_pretrained(self.name, **weight_options("eager"))
-        return model.float().eval().to("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def normalise_rows(vectors: np.ndarray) -> np.ndarray:

@@ -31,14 +31,14 @@ _TOKENS = "token_embeddings"
 
 def find_obstacles(system: MultiVector, tokenizer: PreTrainedTokenizerBase) -> list[str]:
     """What of a system's equation the library cannot express; [] = it gives the same scores."""
-    encoder, scoring, sentinel = system.encoder, system.scoring, system.hparams.sentinel_id
+    encoder, scoring, sentinel = system.encoder, system.scoring, system.template.expansion
     found = {
         f"the alignment {scoring.alignment!r}": not _is_max_sim(scoring.alignment),
         f"the normaliser {scoring.normaliser}": scoring.normaliser not in SIMILARITIES,
         "keys apart from values": encoder.keys is not None,
         "salience": len(encoder.salience) > 0,
         "pooling": any(type(part) is not AllTokens for part in encoder.pooling.values()),
-        "a sentinel without a token": sentinel is not None and sentinel >= len(tokenizer),
+        "an expansion without a token": sentinel is not None and sentinel >= len(tokenizer),
     }
     return [name for name, holds in found.items() if holds]
 
@@ -85,7 +85,7 @@ def _transformer(system: MultiVector, tokenizer: PreTrainedTokenizerBase) -> dic
         "module_output_name": _TOKENS,
         **lengths,
     }
-    if (sentinel := system.hparams.sentinel_id) is not None:
+    if (sentinel := system.template.expansion) is not None:
         settings["query_expansion"] = {
             "strategy": "fixed",
             "attend": True,  # the encoder reads the sentinels like the query's own tokens

@@ -158,10 +158,11 @@ def one(batch, number):
     )
 
 
-def make_multi_vector(kind="t5_colbert", backbone=None, **options):
+def make_multi_vector(kind="t5_colbert", backbone=None, template=None, **options):
     """A multi-vector system: a kind of `MULTI_VECTOR`, and options that differ."""
     torch.manual_seed(0)
     backbone = backbone or dict(name=None, dropout_rate=0.0, attention="eager", shape=SHAPE)
+    backbone = {**backbone, "template": template}
     defaults = dict(dimension=8, query_length=8, document_length=12, loss=IN_BATCH)
     settings = dict(search=SEARCH, optimizer=OPTIMIZER, **MULTI_VECTOR[kind])
     model = MultiVector(backbone, **{**defaults, **settings, **options})

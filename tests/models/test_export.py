@@ -161,21 +161,21 @@ def our_scores(system, tokenizer):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("sentinel", [None, 3])
+@pytest.mark.parametrize("expansion", [None, 3])
 @pytest.mark.parametrize("normaliser", ["none", "query_tokens", "alignment"])
 def test_sentence_transformers_gives_the_same_scores(
-    tools, export, tokenizer, normaliser, sentinel
+    tools, export, tokenizer, normaliser, expansion
 ):
     library = pytest.importorskip("sentence_transformers")
     # TopK(1) is MaxSim.
     name = {"none": "MaxSim", "query_tokens": "MaxSim", "alignment": "TopK"}[normaliser]
     alignment = {"_target_": f"gr_mvdr.alignment.{name}"} | ({"k": 1} if name == "TopK" else {})
-    options = dict(alignment=alignment, normaliser=normaliser, sentinel_id=sentinel)
+    options = dict(alignment=alignment, normaliser=normaliser, template={"expansion": expansion})
     system = tools.make_multi_vector(**options)
     model = library.MultiVectorEncoder(str(export(system)), device="cpu")
     queries = model.encode_query(QUERIES)
     documents = model.encode_document(DOCUMENTS)
-    filled = [8] * 4 if sentinel else [2, 5, 8, 1]
+    filled = [8] * 4 if expansion else [2, 5, 8, 1]
     assert [len(vectors) for vectors in queries] == filled
     assert [len(vectors) for vectors in documents] == [3, 12, 2, 5]
     expected = our_scores(system, tokenizer).float()
@@ -185,7 +185,7 @@ def test_sentence_transformers_gives_the_same_scores(
 
 def test_sentence_transformers_would_write_the_same_files(tools, export, tmp_path):
     library = pytest.importorskip("sentence_transformers")
-    folder = export(tools.make_multi_vector(sentinel_id=3))
+    folder = export(tools.make_multi_vector(template={"expansion": 3}))
     library.MultiVectorEncoder(str(folder), device="cpu").save(str(tmp_path / "theirs"))
     files = {"modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"}
     files |= {f"{part}/config.json" for part in ("1_Dense", "2_MultiVectorMask", "3_Normalize")}
@@ -211,7 +211,7 @@ RELU = {"_target_": "gr_mvdr.salience.LearnedSalience", "gate": "relu"}
         ({"projections": "attention"}, "keys apart from values"),
         ({"salience": {"document": RELU}}, "salience"),
         ({"pooling": {"query": POOLED}}, "pooling"),
-        ({"sentinel_id": 60}, "a sentinel without a token"),
+        ({"template": {"expansion": 60}}, "an expansion without a token"),
     ],
 )
 def test_what_the_library_cannot_express_is_named(tools, tokenizer, options, obstacle):

@@ -115,14 +115,14 @@ def test_an_l1_gate_adds_to_the_loss(tools):
 
 
 @torch.no_grad()
-def test_sentinels_fill_a_query_and_align_like_its_own_tokens(tools):
-    system, batch = tools.make_multi_vector(sentinel_id=3), tools.make_batch()
+def test_an_expansion_fills_a_query_and_align_like_its_own_tokens(tools):
+    system, batch = tools.make_multi_vector(template={"expansion": 3}), tools.make_batch()
     pairs = system.align(batch)
     assert pairs.query_ids.shape == (3, 8) and pairs.query_mask.all()
     for number, length in enumerate((3, 6, 1)):
         assert torch.equal(pairs.query_ids[number, :length], batch.query_ids[number, :length])
         assert (pairs.query_ids[number, length:] == 3).all()
-    assert torch.equal(pairs.alignment.sum(2), torch.ones(3, 1, 8)), "every sentinel chooses"
+    assert torch.equal(pairs.alignment.sum(2), torch.ones(3, 1, 8)), "every token chooses"
 
 
 @torch.no_grad()
@@ -177,7 +177,7 @@ def test_unknown_options_are_refused(tools):
             {"search": {"mode": "gather", "keep_document": 0.5}},
             "keep_document=0.5: must be 1 for a system without salience",
         ),
-        ("idf", {"sentinel_id": 3}, "model.sentinel_id=3: must be null with an IDF salience"),
+        ("idf", {"template": {"expansion": 3}}, "tokenizer.expansion: must be null with an IDF"),
         (
             "t5_colbert",
             {"alignment": {"_target_": "gr_mvdr.alignment.InBatchTopK", "k": 3}},
@@ -220,8 +220,8 @@ def test_hard_negatives_are_no_pairs(tools, system):
     assert system.loss(batch) > system.loss(plain) - 1e-6
 
 
-def test_sentinels_are_counted_in_flops(tools):
-    plain, filled = tools.make_multi_vector(), tools.make_multi_vector(sentinel_id=3)
+def test_an_expansion_is_counted_in_flops(tools):
+    plain, filled = tools.make_multi_vector(), tools.make_multi_vector(template={"expansion": 3})
     assert plain.joint_flops(4, 10) == 4 * (2 * 10 * 8 + 10 + 1)
     assert filled.joint_flops(4, 10) == 2 * plain.joint_flops(4, 10)
 
@@ -269,7 +269,9 @@ def test_chunks_of_encoding_change_nothing(tools, documents, queries, monkeypatc
 
 
 def test_augmented_queries_are_searched_as_they_are_aligned(tools, documents, queries):
-    check_search_equals_score(tools.make_multi_vector(sentinel_id=3), documents, queries)
+    check_search_equals_score(
+        tools.make_multi_vector(template={"expansion": 3}), documents, queries
+    )
 
 
 def test_half_precision_storage_scores_nearly_so(tools, documents, queries):

@@ -67,7 +67,7 @@ def cases():
     l1 = {"_target_": "gr_mvdr.salience.LearnedSalience", "gate": "l1", "l1": 0.5}
     yield "l1", make_multi_vector(salience={"query": l1, "document": l1}), examples(False)
     yield "cached", make_multi_vector(gradient_cache=2), examples(True)
-    yield "sentinel", make_multi_vector(sentinel_id=3), examples(False)
+    yield "expansion", make_multi_vector(template={"expansion": 3}), examples(False)
     assert set(KINDS) <= set(MULTI_VECTOR)
     yield "cross", make_cross_encoder(), examples(False)
     yield "cross-hard", make_cross_encoder(gradient_cache=3), examples(True)
@@ -126,7 +126,7 @@ def expected():
     return losses_and_gradients()
 
 
-NAMES = [*KINDS, *DOCIDS, "losses", "next", "l1", "cached", "sentinel"]
+NAMES = [*KINDS, *DOCIDS, "losses", "next", "l1", "cached", "expansion"]
 NAMES += ["cross", "cross-hard", "seal", "live", "consistent"]
 
 

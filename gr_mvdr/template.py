@@ -1,0 +1,163 @@
+"""What a tokeniser puts around a text: T5's end token, BERT's [CLS] and [SEP], ColBERT's markers.
+
+Tables hold the tokens of texts alone. A template makes of them what a model reads, at most so many
+tokens long, and what it writes.
+"""
+
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+Ids = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class TextTemplate:
+    """Token ids around texts. The defaults are T5's: nothing before a text, </s> after it.
+
+    Attributes:
+        query, document: before a query and before a document that an encoder reads, such as [CLS]
+            and a marker.
+        pair: before the document where it follows a query in one sequence (a cross-encoder);
+            types: whether such a sequence says which of the two each token is of (BERT).
+        suffix: after every text that an encoder reads.
+        target: before an identifier that a decoder writes (BART's <s>); stop: ends it.
+        pad: T5's start token, and what fills a batch up; unknown: of text that no piece fits.
+        expansion: queries are filled up with it (ColBERT's augmentation); None = they are not.
+        skip: tokens whose vectors a document does not keep (ColBERT: punctuation).
+    """
+
+    query: Ids = ()
+    document: Ids = ()
+    pair: Ids = ()
+    types: bool = False
+    suffix: Ids = (1,)
+    target: Ids = ()
+    stop: int = 1
+    pad: int = 0
+    unknown: int | None = 2
+    expansion: int | None = None
+    skip: Ids = ()
+
+    def __post_init__(self):
+        for field in fields(self):
+            if field.type == Ids:  # a configuration holds lists
+                object.__setattr__(self, field.name, tuple(getattr(self, field.name)))
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Plain values, as a checkpoint holds them: `TextTemplate(**settings)` is this one."""
+        return {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(self).items()}
+
+    @property
+    def special(self) -> list[int]:
+        """All ids that are no text, ascending."""
+        around = {*self.query, *self.document, *self.pair, *self.suffix, *self.target}
+        single = {self.stop, self.pad, self.unknown, self.expansion} - {None}
+        return sorted(around | single)
+
+    @property
+    def least(self) -> int:
+        """The fewest tokens that a text can be cut at: one of its own, and those around it."""
+        return 1 + max(len(self.query), len(self.document)) + len(self.suffix)
+
+    def read_query(self, tokens: Sequence[int], length: int) -> list[int]:
+        """A query's first tokens as an encoder reads them, at most `length` with those around."""
+        return _within(self.query, tokens, self.suffix, length)
+
+    def read_document(self, tokens: Sequence[int], length: int) -> list[int]:
+        """A document's first tokens as an encoder reads them; see `read_query`."""
+        return _within(self.document, tokens, self.suffix, length)
+
+    def append(self, read: Sequence[int], tokens: Sequence[int]) -> list[int]:
+        """What an encoder reads with further tokens, between the text and what ends it."""
+        return [*read[: len(read) - len(self.suffix)], *tokens, *self.suffix]
+
+    def read_target(self, tokens: Sequence[int], length: int) -> list[int]:
+        """An identifier's first tokens as a decoder writes them."""
+        return _within(self.target, tokens, (self.stop,), length)
+
+
+def _within(before: Ids, tokens: Sequence[int], after: Ids, length: int) -> list[int]:
+    return [*before, *tokens[: max(0, length - len(before) - len(after))], *after]
+
+
+def read_template(
+    tokenizer: Any,
+    markers: Mapping[str, str | None] | None = None,
+    skip: str | Sequence[str] | None = None,
+    expansion: str | None = None,
+) -> TextTemplate:
+    """The template of a Hugging Face tokeniser.
+
+    Args:
+        markers: of the sides "query" and "document", a token that begins its texts ([Q], [D]).
+        skip: "punctuation", or texts, whose vectors documents do not keep.
+        expansion: a token that queries are filled up with, such as [MASK].
+
+    Raises:
+        ValueError: the tokeniser has no token that pads or ends a text, or lacks a named one.
+    """
+    pad, stop = tokenizer.pad_token_id, _first(tokenizer.eos_token_id, tokenizer.sep_token_id)
+    if pad is None or stop is None:
+        lacks = "pads" if pad is None else "ends"
+        raise ValueError(
+            f"tokenizer={tokenizer.name_or_path}: has no token that {lacks} a text, must be of an "
+            "encoder or of an encoder-decoder"
+        )
+    text = tokenizer("a", add_special_tokens=False)["input_ids"]
+    before, after = _around(tokenizer("a")["input_ids"], text)
+    suffix = after or (stop,)  # a tokeniser that was made here adds nothing by itself
+    between, _ = _around(tokenizer("a", "a")["input_ids"][len(before) + len(text) :], text)
+    known = {side: (find_token(tokenizer, f"markers.{side}", t),) for side, t in _given(markers)}
+    return TextTemplate(
+        query=before + known.get("query", ()),
+        document=before + known.get("document", ()),
+        pair=between[len(suffix) :],
+        types="token_type_ids" in tokenizer.model_input_names,
+        suffix=suffix,
+        target=before,
+        stop=stop,
+        pad=pad,
+        unknown=tokenizer.unk_token_id,
+        expansion=find_token(tokenizer, "expansion", expansion) if expansion else None,
+        skip=find_skipped(tokenizer, skip or ()),
+    )
+
+
+def _first(*ids: int | None) -> int | None:
+    return next((found for found in ids if found is not None), None)
+
+
+def _around(framed: Sequence[int], text: Sequence[int]) -> tuple[Ids, Ids]:
+    """What comes before and after a text's tokens in a sequence."""
+    size = len(text)
+    starts = range(len(framed) - size + 1)
+    start = next(n for n in starts if list(framed[n : n + size]) == list(text))
+    return tuple(framed[:start]), tuple(framed[start + size :])
+
+
+def _given(markers: Mapping[str, str | None] | None) -> list[tuple[str, str]]:
+    return [(side, text) for side, text in (markers or {}).items() if text]
+
+
+def find_token(tokenizer: Any, key: str, text: str) -> int:
+    """The id of a token by its text; `key` is what the user typed it under.
+
+    Raises:
+        ValueError: the tokeniser has no such token.
+    """
+    found = tokenizer.get_vocab().get(text)
+    if found is None:
+        raise ValueError(f"tokenizer.{key}={text}: must be a token of the tokeniser")
+    return found
+
+
+def find_skipped(tokenizer: Any, words: str | Sequence[str]) -> Ids:
+    """The ids of tokens that are these words, within a text and at its start, ascending."""
+    vocabulary, found = tokenizer.get_vocab(), set()
+    for word in string.punctuation if words == "punctuation" else words:
+        alone = tokenizer(word, add_special_tokens=False)["input_ids"]
+        found |= {vocabulary.get(word), alone[0] if len(alone) == 1 else None}
+    return tuple(sorted(found - {None, tokenizer.unk_token_id}))
