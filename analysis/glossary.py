@@ -101,8 +101,8 @@ TERMS = {
     "nDCG@k | nDCG@#": "How near a ranking is to the best possible one: hits count less the lower "
     "they are, and relative to the best order of the first k.",
     "P@k | P@#": "The share of the first k documents that are relevant, as a mean over queries.",
-    "MAP@k | MAP@#": "Mean average precision: P@r at the rank r of each relevant document among the "
-    "first k, summed and divided by the number of all relevant ones, as a mean over queries.",
+    "MAP@k | MAP@#": "Mean average precision: P@r at the rank r of each relevant document among "
+    "the first k, summed and divided by the number of all relevant ones, as a mean over queries.",
     "reciprocal rank": "1 divided by the rank of the document; 0 where it was not found.",
     "leak_free_mean | leak_free_max": "A form of T5-SEAL's reranking: the mean or the best "
     "log-probability of segments that are chosen without looking at the query.",

@@ -64,9 +64,7 @@ def test_a_table_in_latex_is_the_same_table_and_its_texts_are_mere_text():
         r"\end{table}",
     ]
     escaped = escape_latex("_&%#${}\\input~^")
-    assert escaped == (
-        r"\_\&\%\#\$\{\}\textbackslash{}input\textasciitilde{}\textasciicircum{}"
-    )
+    assert escaped == (r"\_\&\%\#\$\{\}\textbackslash{}input\textasciitilde{}\textasciicircum{}")
 
 
 def test_no_text_of_a_csv_is_a_formula_and_numbers_stay(tmp_path):
