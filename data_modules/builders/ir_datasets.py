@@ -124,4 +124,6 @@ def _rows(id: str, kind: str, rows: Callable[[], Iterable[Any]]) -> Iterator[tup
     except Exception as error:  # of ir_datasets, of the network, or of a file's format
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         # No OSError: it would be taken for one of the collection that is being written.
-        raise ValueError(f"data.name={id}: ir_datasets cannot read its {kind} ({reason})") from error
+        raise ValueError(
+            f"data.name={id}: ir_datasets cannot read its {kind} ({reason})"
+        ) from error

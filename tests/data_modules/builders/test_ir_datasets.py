@@ -131,6 +131,6 @@ def test_what_cannot_be_read_is_named(tiny, registered, collected, built):
     ):
         with pytest.raises(ValueError, match=said):
             ir_dataset(name, keys, fields)
-    with pytest.raises(ValueError, match=r"^data.name=lost: .* cannot read its docs \(All sources fai"):
+    with pytest.raises(ValueError, match=r"^data.name=lost: .* cannot read its docs \(All sour"):
         collected(ir_dataset("lost", test))
     assert built() == []
