@@ -233,7 +233,7 @@ def find_tasks(name: str, languages: Sequence[str] | None = None) -> list[Any]:
     """The task of a name, or those of a benchmark.
 
     Raises:
-        ValueError: there is none, or it is not retrieval of texts.
+        ValueError: there is none, not in these languages, or it is not retrieval of texts.
     """
     import mteb
     from mteb.abstasks import AbsTaskRetrieval
@@ -247,6 +247,8 @@ def find_tasks(name: str, languages: Sequence[str] | None = None) -> list[Any]:
             _, _, close = str(unknown).partition("Did you mean: ")
             close = f", did you mean {re.sub(r'[^-.A-Za-z0-9_]', '', close)}?" if close else ""
             raise ValueError(f"tasks=[{name}]: no task or benchmark of mteb{close}") from None
+    except ValueError as error:  # one line, of the languages
+        raise ValueError(f"languages={languages}: {error}") from None
     for part in (part for task in found for part in _parts(task)):
         own = part.metadata
         if not isinstance(part, AbsTaskRetrieval) or own.modalities != ["text"]:
@@ -300,5 +302,7 @@ def main(config: DictConfig) -> None:
     if not tasks:
         raise ValueError("tasks=[]: must be names of mteb's tasks, such as [NanoSciFactRetrieval]")
     named = [tasks] if isinstance(tasks, str) else list(tasks)
-    languages = [config.languages] if isinstance(config.languages, str) else config.languages
+    languages = config.languages
+    if languages is not None:
+        languages = [languages] if isinstance(languages, str) else list(languages)
     evaluate_run(run, named, config.output, languages, config.resume, config.trust)
