@@ -200,7 +200,8 @@ class SearchDiagnostics(Analysis):
     ) -> Diagnosis:
         model = self.model
         known = [number for number in relevant if number is not None]
-        trace = SearchTrace(set().union(*(model.gold_prefixes(number) for number in known)))
+        gold = set().union(*(model.gold_prefixes(number) for number in known))
+        trace = SearchTrace(gold, model.template.stop)
         result = model.search([query["tokens"]], observer=trace.observe, wrap=trace.timed)
         trace.end(result)
         found = model.documents_of(result, 0)

@@ -28,7 +28,6 @@ from gr_mvdr.decoding.search_trace import SearchPath, SearchTrace
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files.writing import temporary_folder
 from gr_mvdr.progress import track
-from gr_mvdr.tokenizers import EOS_ID
 from models.base import Share, Shares, Table
 from models.generative import GenerativeSystem
 
@@ -154,7 +153,7 @@ class ConstrainedSearch(GenerativeSystem):
             batch_size=len(sources),
             beam_size=beam_size or self.hparams.beam_size,
             length=length,
-            end_token=EOS_ID,
+            end_token=self.template.stop,
             device=self.device,
             observer=observer,
         )
@@ -212,7 +211,7 @@ class ConstrainedSearch(GenerativeSystem):
         if not gold:
             name = self.document_ids[document]
             raise ValueError(f"document {name!r} has no identifier: no search can find it")
-        trace = SearchTrace(gold)
+        trace = SearchTrace(gold, self.template.stop)
         trace.end(self.eval().search([query], observer=trace.observe, wrap=trace.timed))
         return trace.path(self.named_documents, _EXAMPLES)
 

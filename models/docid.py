@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gr_mvdr.backbones import add_tokens
+from gr_mvdr.backbones import add_tokens, check_length
 from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.decoding.beam_search import BeamSearchResult, Hypotheses, score_tokens
 from gr_mvdr.decoding.trie import Trie
@@ -34,7 +34,6 @@ from gr_mvdr.identifiers.scheme import (
 )
 from gr_mvdr.parts import build, part
 from gr_mvdr.progress import track
-from gr_mvdr.tokenizers import EOS_ID
 from models.base import Share, Table
 from models.constrained_search import ConstrainedSearch, Scope, clear_index_folder
 
@@ -71,7 +70,7 @@ class Docid(ConstrainedSearch):
         Args:
             backbone: arguments of `load_encoder_decoder`; its tables grow by the new tokens.
             identifiers: the scheme, `_target_` and options.
-            query_length: tokens kept of a query, the end token included.
+            query_length: tokens kept of a query, those around it included.
             document_length: tokens kept of a document where it is encoded (the model's own
                 encoder as source of docids, the contextual table of NP decoding).
             beam_size: hypotheses a query.
@@ -90,7 +89,9 @@ class Docid(ConstrainedSearch):
         check_choice("model.trained_rows", trained_rows, ("all", "new"))
         super().__init__(backbone, optimizer, head, decoder_layers)
         self.save_hyperparameters()
+        check_length(self.backbone, query_length=query_length, document_length=document_length)
         self.scheme = build("identifiers", identifiers)
+        self.scheme.template = self.template
 
     # Identifiers: made before training, kept, extended --------------------------------------------
 
@@ -122,7 +123,7 @@ class Docid(ConstrainedSearch):
                 table.register_hook(lambda gradient: _without_rows(gradient, first_token))
         new = range(first_token, first_token + self.scheme.n_tokens)
         used = {token for sequence in self.identifiers.sequences for token in sequence}
-        tokens = torch.tensor(sorted(used | set(new) | {EOS_ID}))
+        tokens = torch.tensor(sorted(used | set(new) | {self.template.stop}))
         vocabulary = Vocabulary(tokens, first_token, self.scheme.width)
         self.set_head(vocabulary, self.identifiers.sequences, documents)
         if not kept:  # last: a head that is impossible leaves nothing behind

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gr_mvdr import cross_attention
 from gr_mvdr.backbones import load_encoder_decoder
-from gr_mvdr.batch import PairBatch, cut, pad
+from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.decoder_layers import read_decoder
 from gr_mvdr.decoding.beam_search import Constraint
 from gr_mvdr.decoding.continuations import Continuation
@@ -34,7 +34,6 @@ from gr_mvdr.losses import symmetric_divergence, target_cross_entropy
 from gr_mvdr.parts import build
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import Explanation, Factors, PairAlignment
-from gr_mvdr.tokenizers import EOS_ID
 from models.base import Share, System, Table
 
 PLAIN = {"_target_": "gr_mvdr.heads.plain.Head"}
@@ -88,8 +87,8 @@ class GenerativeSystem(System):
         return batch
 
     def prepare_query(self, tokens: Sequence[int]) -> list[int]:
-        """The query's first tokens and the end token, as the encoder reads them."""
-        return cut(tokens, self.hparams.query_length, EOS_ID)
+        """The query's first tokens and those around it, as the encoder reads them."""
+        return self.template.read_query(tokens, self.hparams.query_length)
 
     def encode(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Query token ids (B, N) and mask → query vectors Q (B, N, d)."""
@@ -103,22 +102,21 @@ class GenerativeSystem(System):
         """The vectors of each text without dropout, (tokens, d) fp32 on the CPU.
 
         Args:
-            texts: token ids; length: tokens kept of a text, the end token included.
+            texts: token ids; length: tokens kept of a text, those around it included.
         """
         was_training = self.training
         self.eval()
         for start in track(range(0, len(texts), _ENCODE_BATCH), description):
-            rows = [cut(tokens, length, EOS_ID) for tokens in texts[start : start + _ENCODE_BATCH]]
+            chosen = texts[start : start + _ENCODE_BATCH]
+            rows = [self.template.read_document(tokens, length) for tokens in chosen]
             ids, mask = (x.to(self.device) for x in pad(rows))
             vectors = self.encode(ids, mask).float().cpu()
             yield from (row[real] for row, real in zip(vectors, mask.cpu(), strict=True))
         self.train(was_training)
 
-    def mean_vectors(self, texts: Sequence[Sequence[int]]) -> np.ndarray:
-        """Token lists, ended → (n, d) fp32, the mean of the encoder's vectors."""
-        length = max(map(len, texts), default=1)
-        vectors = self.encode_texts([tokens[:-1] for tokens in texts], length)
-        return np.stack([text.mean(0).numpy() for text in vectors])
+    def mean_vectors(self, texts: Sequence[Sequence[int]], length: int) -> np.ndarray:
+        """Token lists → (n, d) fp32, the mean of the encoder's vectors; see `encode_texts`."""
+        return np.stack([text.mean(0).numpy() for text in self.encode_texts(texts, length)])
 
     # The loss -------------------------------------------------------------------------------------
 
@@ -280,9 +278,10 @@ class GenerativeSystem(System):
         if not self.head.builds_before(epoch):
             return
         length = self.hparams.document_length
-        named, texts = read_in_context(self._sequences, self._documents["tokens"], length)
-        encoded = self.encode_texts(texts, length, "contextual table")
-        vectors = [found[: len(own)] for own, found in zip(named, encoded, strict=True)]
+        chosen = self._sequences, self._documents["tokens"]
+        named, texts, first = read_in_context(*chosen, length, self.template)
+        encoded = zip(self.encode_texts(texts, length, "contextual table"), named, strict=True)
+        vectors = [found[first : first + len(own)] for found, own in encoded]
         collection = hash_collection(self._documents["id"][:])
         self.head.build(named, torch.cat(vectors), collection)
 
@@ -295,14 +294,15 @@ class GenerativeSystem(System):
         index = gather_rows(batch.document_index).unique()
         length, rows = self.hparams.document_length, index.tolist()
         chosen = [self._sequences[row] for row in rows], self._documents[rows]["tokens"]
-        named, texts = read_in_context(*chosen, length)
+        named, texts, first = read_in_context(*chosen, length, self.template)
         own = slice_for_rank(len(texts))
         # Without a share it encodes one text for nothing: every rank has to come back from it.
         mine, read = named[own] or [[]], texts[own] or texts[:1]
-        ids, mask = pad([cut(text, length, EOS_ID) for text in read])
+        ids, mask = pad([self.template.read_document(text, length) for text in read])
         vectors = self.encode(ids.to(self.device), mask.to(self.device))
         lengths = torch.tensor([len(tokens) for tokens in mine])
-        is_named = torch.arange(ids.shape[1]) < lengths[:, None]
+        place = torch.arange(ids.shape[1]) - first
+        is_named = (place >= 0) & (place < lengths[:, None])
         with self.head.live(named, gather_rows(vectors[is_named.to(self.device)].float()), index):
             # Targets from beyond `document_length` have no contextual row.
             targets = gather_rows(batch.document_ids[batch.document_mask])

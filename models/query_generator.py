@@ -1,4 +1,4 @@
-"""A query generator (doc2query, DSI-QG): T5 that writes queries for a document.
+"""A query generator (doc2query, DSI-QG): a decoder that writes queries for a document.
 
 As a retrieval system it is doc2query: BM25 over documents to which their generated queries were
 appended. Its file of pseudo-queries can be the indexing inputs of any other system.
@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gr_mvdr.batch import PairBatch, cut, pad
+from gr_mvdr.backbones import check_length
+from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.cross_attention import align_layer
 from gr_mvdr.evaluation.bm25 import BM25Index, split_words
 from gr_mvdr.evaluation.ranking import Ranking
@@ -22,7 +23,7 @@ from gr_mvdr.identifiers.scheme import check_at_least
 from gr_mvdr.parts import part
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import Explanation, Factors, PairAlignment
-from gr_mvdr.tokenizers import EOS_ID, load_tokenizer
+from gr_mvdr.tokenizers import load_tokenizer
 from models.base import Shares, Table, hash_documents
 from models.bm25 import term_shares
 from models.generative import GenerativeSystem
@@ -30,6 +31,8 @@ from models.generative import GenerativeSystem
 PSEUDO_QUERIES = "pseudo_queries.jsonl"
 # Documents whose queries are sampled at once.
 _BATCH = 32
+# What a checkpoint's own `generation_config.json` may ask for (bart-large-cnn does): summaries.
+_PLAIN = dict(num_beams=1, min_length=0, no_repeat_ngram_size=0)
 
 
 @part("model")
@@ -57,14 +60,15 @@ class QueryGenerator(GenerativeSystem):
         Args:
             backbone: arguments of `load_encoder_decoder`.
             tokenizer: folder of the run's tokeniser, to write queries as text.
-            document_length: tokens read of a document, the end token included.
-            query_length: tokens of a generated query, the end token included.
+            document_length: tokens read of a document, those around it included.
+            query_length: tokens of a generated query, those around it included.
             n_queries: pseudo-queries a document.
             top_k: each token is sampled from the k most probable; seed: of the sampling.
             optimizer: see `System`; label_smoothing: of the training loss.
         """
         super().__init__(backbone, optimizer)
         self.save_hyperparameters()
+        check_length(self.backbone, query_length=query_length, document_length=document_length)
         check_at_least("model.n_queries", n_queries, 1)
         check_at_least("model.top_k", top_k, 1)
 
@@ -130,7 +134,8 @@ class QueryGenerator(GenerativeSystem):
         starts = range(0, len(documents), _BATCH)
         for start in track(starts, "generating queries", total=len(starts)):
             tokens = documents[start : start + _BATCH]["tokens"]
-            ids, mask = pad([cut(t, self.hparams.document_length, EOS_ID) for t in tokens])
+            length = self.hparams.document_length
+            ids, mask = pad([self.template.read_document(text, length) for text in tokens])
             sampled = self.backbone.generate(
                 input_ids=ids.to(self.device),
                 attention_mask=mask.to(self.device),
@@ -138,6 +143,10 @@ class QueryGenerator(GenerativeSystem):
                 top_k=self.hparams.top_k,
                 num_return_sequences=self.hparams.n_queries,
                 max_new_tokens=self.hparams.query_length,
+                decoder_start_token_id=self.head.start_token,
+                eos_token_id=self.template.stop,
+                pad_token_id=self.template.pad,
+                **_PLAIN,
             )
             texts = tokenizer.batch_decode(sampled, skip_special_tokens=True)
             for first in range(0, len(texts), self.hparams.n_queries):
@@ -172,7 +181,8 @@ class QueryGenerator(GenerativeSystem):
         length, results = self.hparams.document_length, {}
         for query in track(queries, "reranking", total=len(queries)):
             chosen = candidates[query["id"]]
-            texts = [cut(documents[row[d]]["tokens"], length, EOS_ID) for d in chosen]
+            found = [documents[row[document]]["tokens"] for document in chosen]
+            texts = [self.template.read_document(text, length) for text in found]
             asked = self.prepare_query(query["tokens"])
             sides = *pad([asked] * len(chosen)), *pad(texts)
             batch = PairBatch(*sides, torch.zeros(len(chosen), dtype=torch.long)).to(self.device)

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gr_mvdr.batch import PairBatch, cut, pad
+from gr_mvdr.backbones import check_length
+from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.decoding.beam_search import BeamSearchResult, score_tokens
 from gr_mvdr.decoding.evidence import score_documents, share_scores
 from gr_mvdr.decoding.ngram_index import NgramIndex
@@ -19,7 +20,6 @@ from gr_mvdr.heads.plain import Vocabulary
 from gr_mvdr.identifiers.scheme import check_at_least, check_choice, hash_collection
 from gr_mvdr.parts import part
 from gr_mvdr.progress import track
-from gr_mvdr.tokenizers import EOS_ID
 from models.base import Share, Table
 from models.constrained_search import ConstrainedSearch, Scope, clear_index_folder
 
@@ -77,7 +77,7 @@ class T5SEAL(ConstrainedSearch):
         """
         Args:
             backbone: arguments of `load_encoder_decoder`.
-            query_length: tokens kept of a query, the end token included, special tokens not.
+            query_length: tokens kept of a query, those around it included, special tokens not.
             document_length: tokens kept of a document where it is encoded (NP decoding's table).
             key_length: longest generated n-gram, in tokens.
             beam_size: hypotheses a query.
@@ -93,6 +93,7 @@ class T5SEAL(ConstrainedSearch):
         check_at_least("model.query_ngrams", query_ngrams, 0)
         super().__init__(backbone, optimizer, head)
         self.save_hyperparameters()
+        check_length(self.backbone, query_length=query_length, document_length=document_length)
         self.titles: Trie | None = None
         self.ended_titles: list[list[int]] = []
         self.textless: set[int] = set()  # documents
@@ -106,7 +107,7 @@ class T5SEAL(ConstrainedSearch):
         sequences: list[list[int]] = [[] for _ in texts]
         for row in known:
             sequences[row] = texts[row][: self.hparams.document_length - 1]
-        found = {EOS_ID}.union(*texts, *self.special_tokens.values())
+        found = {self.template.stop}.union(*texts, *self.special_tokens.values())
         if self.special_tokens:
             found = found.union(*documents["title_tokens"])
         tokens = torch.tensor(sorted(found))
@@ -118,9 +119,9 @@ class T5SEAL(ConstrainedSearch):
         return self.hparams.special_tokens or {}
 
     def prepare_query(self, tokens: Sequence[int], asked: str = "body") -> list[int]:
-        """The query's first tokens, what is asked for, and the end token."""
-        found = cut(tokens, self.hparams.query_length, EOS_ID)
-        return [*found[:-1], *self.special_tokens.get(asked, []), EOS_ID]
+        """The query's first tokens, then what is asked for, with those around them."""
+        found = super().prepare_query(tokens)
+        return self.template.append(found, self.special_tokens.get(asked, []))
 
     def score(self, batch: PairBatch) -> Tensor:
         """(B,) leak-free relevance: mean over windows of the mean token log-probability.
@@ -128,13 +129,13 @@ class T5SEAL(ConstrainedSearch):
         The windows are `key_length` tokens long, the length of a key in search, do not overlap and
         do not look at the query. A document without tokens has no n-gram: −inf.
         """
-        return super().score(batch).masked_fill(~_text(self.forced(batch)).any(1), -torch.inf)
+        return super().score(batch).masked_fill(~self._text(self.forced(batch)).any(1), -torch.inf)
 
     def target_shares(self, batch: PairBatch) -> tuple[PairBatch, Tensor]:
         """The documents' tokens, each with its log-probability's weight in the two means."""
         batch = self.forced(batch)
         queries = self.encode(batch.query_ids, batch.query_mask)
-        real = _text(batch)
+        real = self._text(batch)
         ids = batch.document_ids.split(self.hparams.key_length, 1)
         masks = real.split(self.hparams.key_length, 1)
         windows = [
@@ -151,13 +152,24 @@ class T5SEAL(ConstrainedSearch):
         return document not in self.textless
 
     def forced(self, batch: PairBatch) -> PairBatch:
-        """The documents themselves; in full SEAL the queries ask for the body."""
-        if not self.special_tokens:
-            return batch
-        pairs = zip(batch.query_ids, batch.query_mask, strict=True)
-        queries = [ids[mask].tolist()[:-1] for ids, mask in pairs]
-        ids, mask = (x.to(self.device) for x in pad([self.prepare_query(q) for q in queries]))
-        return replace(batch, query_ids=ids, query_mask=mask)
+        """The documents' texts, ended as keys are; in full SEAL the queries ask for the body."""
+        first, last = len(self.template.document), len(self.template.suffix)
+        if first or self.template.suffix != (self.template.stop,):
+            read = _rows(batch.document_ids, batch.document_mask)
+            texts = [[*ids[first : len(ids) - last], self.template.stop] for ids in read]
+            ids, mask = (x.to(self.device) for x in pad(texts))
+            batch = replace(batch, document_ids=ids, document_mask=mask)
+        if asked := self.special_tokens.get("body"):
+            queries = _rows(batch.query_ids, batch.query_mask)
+            asking = [self.template.append(query, asked) for query in queries]
+            ids, mask = (x.to(self.device) for x in pad(asking))
+            batch = replace(batch, query_ids=ids, query_mask=mask)
+        return batch
+
+    def _text(self, batch: PairBatch) -> Tensor:
+        """(B, M) bool, the forced documents' tokens but for their ends, which are no n-gram's."""
+        # The end of a text that was cut is no continuation that a search could generate.
+        return batch.document_mask & (batch.document_ids != self.template.stop)
 
     def index(self, documents: Table, directory: str | Path | None = None) -> NgramIndex:
         """An n-gram index over the full, untruncated texts, and a trie of the titles as keys."""
@@ -193,12 +205,13 @@ class T5SEAL(ConstrainedSearch):
     def _read(self, documents: Table) -> tuple[list[list[int]], list[list[int]]]:
         """Each document's text as it is indexed, and its title with both ends; [] = no title."""
         texts, end = documents["tokens"][:], self.special_tokens.get("title_end")
+        stop = self.template.stop  # before a text and a key there is nothing, not even BART's <s>
         if end is None:
-            return [[*text, EOS_ID] for text in texts], []
+            return [[*text, stop] for text in texts], []
         titles = [[*title, *end] if title else [] for title in documents["title_tokens"]]
         return (
-            [[*title, *text, EOS_ID] for title, text in zip(titles, texts, strict=True)],
-            [[*title, EOS_ID] if title else [] for title in titles],
+            [[*title, *text, stop] for title, text in zip(titles, texts, strict=True)],
+            [[*title, stop] if title else [] for title in titles],
         )
 
     def whole(self) -> SealScope:
@@ -231,7 +244,8 @@ class T5SEAL(ConstrainedSearch):
         sources = [self.prepare_query(query, "title") for query in queries]
         found = self.beam(sources, titles, titles.depth)
         ended = [found.final.of(number) for number in range(len(sources))]
-        return [[(key[:-1], score) for key, score in keys if key[-1] == EOS_ID] for keys in ended]
+        stop = self.template.stop
+        return [[(key[:-1], score) for key, score in keys if key[-1] == stop] for keys in ended]
 
     def _query_keys(self, query: Sequence[int]) -> list[Key]:
         """The query's own n-grams that occur in the corpus, with their log-probabilities."""
@@ -356,10 +370,9 @@ class T5SEAL(ConstrainedSearch):
         return torch.cat(scores) if scores else torch.empty(0)
 
 
-def _text(batch: PairBatch) -> Tensor:
-    """(B, M) bool, the documents' tokens but for their ends, which are no n-gram's."""
-    # The end of a text that was cut is no continuation that a search could generate.
-    return batch.document_mask & (batch.document_ids != EOS_ID)
+def _rows(ids: Tensor, mask: Tensor) -> list[list[int]]:
+    """The real tokens of each row."""
+    return [row[real].tolist() for row, real in zip(ids, mask, strict=True)]
 
 
 def _keys(found: SealResult, number: int) -> tuple[list[Key], np.ndarray]:

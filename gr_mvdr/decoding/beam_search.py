@@ -16,7 +16,6 @@ from transformers import DynamicCache, EncoderDecoderCache
 
 from gr_mvdr.heads.plain import Head
 from gr_mvdr.relevance import at_least_float32
-from gr_mvdr.tokenizers import PAD_ID
 
 
 @dataclass(frozen=True)
@@ -338,8 +337,8 @@ def score_tokens(step: Step, ids: Tensor, mask: Tensor) -> Tensor:
     Args:
         step: a fresh one for B queries; ids, mask: (B, M) a sequence for each.
     """
-    last = torch.full((len(ids),), PAD_ID, device=ids.device)
     pairs = torch.arange(len(ids), device=ids.device)
+    last = pairs  # before the first token any will do
     found = []
     for token, real in zip(ids.unbind(1), mask.unbind(1), strict=True):
         found.append(step(last, pairs)[pairs, token].masked_fill(~real, 0.0))

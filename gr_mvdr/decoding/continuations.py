@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from gr_mvdr.decoding.beam_search import Constraint, Step, Successors
-from gr_mvdr.tokenizers import PAD_ID
 
 _EXAMPLES = 10  # documents that are listed of those that can be reached
 
@@ -62,7 +61,7 @@ def continue_prefix(
         ValueError: the constraint does not allow the prefix.
     """
     row = torch.zeros(1, dtype=torch.int64, device=device)
-    log_probs = step(row + PAD_ID, row)[0]
+    log_probs = step(row, row)[0]  # before the first token any will do
     successors = constraint.expand(constraint.root(1, device))
     for token in prefix:
         chosen = (successors.token == token).nonzero().squeeze(1)

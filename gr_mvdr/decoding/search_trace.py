@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from gr_mvdr.decoding.beam_search import BeamSearchResult, Hypotheses, Step, Successors
-from gr_mvdr.tokenizers import EOS_ID
 
 
 @dataclass(frozen=True)
@@ -88,11 +87,12 @@ class SearchTrace:
     A hypothesis agrees with the gold if it is one of its prefixes. The gold is alive after a step
     while such a hypothesis goes on or has ended.
 
-        trace = SearchTrace(system.gold_prefixes(document))
+        trace = SearchTrace(system.gold_prefixes(document), system.template.stop)
         trace.end(system.search([tokens], observer=trace.observe, wrap=trace.timed))
 
     Args:
         gold: every token sequence on the way to a gold document, its whole identifier included.
+        end: the token that ends a sequence.
 
     Attributes:
         alive: after each step, whether the gold is alive.
@@ -101,8 +101,8 @@ class SearchTrace:
         final: the sequences that the search ended with and their log-probabilities, best first.
     """
 
-    def __init__(self, gold: set[tuple[int, ...]]):
-        self.gold = gold
+    def __init__(self, gold: set[tuple[int, ...]], end: int):
+        self.gold, self.end_token = gold, end
         self.alive: list[bool] = []
         self.best: list[Hypothesis | None] = []
         self.ranks: list[int | None] = []
@@ -177,7 +177,7 @@ class SearchTrace:
         if number + 1 < len(self._live):
             going_on = self._live[number + 1]
         else:  # cut off at the longest length
-            going_on = {t: p for t, p in ended.items() if t[-1] != EOS_ID}
+            going_on = {t: p for t, p in ended.items() if t[-1] != self.end_token}
         kept = sorted((ended | going_on).items(), key=lambda pair: -pair[1])
         limit = min(going_on.items(), key=lambda pair: pair[1], default=None)
         return PathStep(

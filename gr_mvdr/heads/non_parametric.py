@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from gr_mvdr.heads.plain import TableHead, Vocabulary
 from gr_mvdr.identifiers.scheme import check_at_least, check_choice
 from gr_mvdr.parts import part
-from gr_mvdr.tokenizers import EOS_ID
+from gr_mvdr.template import TextTemplate
 
 FORMS = ("base", "async", "contrastive")
 
@@ -124,7 +124,9 @@ class NonParametricHead(TableHead):
         check_at_least("model.head.contrastive_epochs", contrastive_epochs, 1)
         self.clusters, self.seed, self.form = clusters, seed, form
         self.rebuild_every, self.contrastive_epochs = rebuild_every, contrastive_epochs
-        self.needed = [EOS_ID] if vocabulary is None else [EOS_ID, *vocabulary.tokens.tolist()]
+        template = getattr(backbone, "template", TextTemplate())
+        self.stop, self.before = template.stop, template.target
+        self.needed = [self.stop] + ([] if vocabulary is None else vocabulary.tokens.tolist())
         self.occurrences: Occurrences | None = None
         # (n,) int64, in `live`: the document of each of the first n rows.
         self.row_documents: Tensor | None = None
@@ -201,7 +203,7 @@ class NonParametricHead(TableHead):
             self.set_table(vectors, occurrences.tokens, occurrences)
             counts = occurrences.starts.diff()
             self.row_documents = occurrences.documents.repeat_interleave(counts)
-            self.extend([EOS_ID])
+            self.extend([self.stop])
             yield
         finally:
             self.row_documents = None
@@ -240,10 +242,14 @@ class NonParametricHead(TableHead):
 
         A target is looked for in its document's tokens: at the first place that agrees with most
         of its beginning. Tokens past that (the end token, a special token, a target of another
-        text) get the first row of their surface token.
+        text) and those before it (BART's <s>) get the first row of their surface token.
         """
-        rows, agrees = self.occurrences.find(tokens, document_index)
-        return torch.where(agrees, rows, self.first_row(tokens))
+        size = len(self.before)
+        around = tokens[:, :size] == tokens.new_tensor(self.before)
+        start = size if bool(around.all()) else 0  # an n-gram has nothing before it
+        rows, agrees = self.occurrences.find(tokens[:, start:], document_index)
+        found = self.first_row(tokens)
+        return torch.cat([found[:, :start], rows.where(agrees, found[:, start:])], 1)
 
     def embed(self, rows: Tensor) -> Tensor:
         return self.table[rows]
@@ -301,22 +307,26 @@ def _clusters(samples: np.ndarray, counts: list[int], k: int, seed: int) -> np.n
 
 
 def read_in_context(
-    sequences: Sequence[list[int]], texts: Sequence[list[int]], length: int
-) -> tuple[list[list[int]], list[list[int]]]:
+    sequences: Sequence[list[int]], texts: Sequence[list[int]], length: int, template: TextTemplate
+) -> tuple[list[list[int]], list[list[int]], int]:
     """What is encoded to read identifiers in their context: `title + ' ' + text` (facts: NP).
 
     Args:
         sequences: of each document, what its targets are cut from; empty: not in the table.
-        texts: the documents' tokens; length: tokens kept where they are encoded.
+        texts: the documents' tokens; length: tokens kept where they are encoded, those around a
+            text included; template: says which those are.
 
     Returns:
-        Each sequence without its end token, and tokens that begin with it: the text itself if it
-        begins so.
+        Each sequence without what is around it (BART's <s>, the end token): those tokens have no
+        context to be read in. Tokens that begin with it: the text itself if it begins so. And the
+        place of its first token where these are encoded.
     """
-    named = [[t for t in sequence if t != EOS_ID][: length - 1] for sequence in sequences]
-    read: list[list[int]] = [[] for _ in named]
-    for row, (own, text) in enumerate(zip(named, texts, strict=True)):
-        if own:
-            begins = list(text[: len(own)]) == own
-            read[row] = list(text) if begins else [*own, *text]
-    return named, read
+    before, room = len(template.target), length - len(template.read_document((), 0))
+    named, read = [], []
+    for sequence, text in zip(sequences, texts, strict=True):
+        around = before if tuple(sequence[:before]) == template.target else 0
+        own = [token for token in sequence[around:] if token != template.stop][: max(0, room)]
+        begins = list(text[: len(own)]) == own
+        named.append(own)
+        read.append([] if not own else list(text) if begins else [*own, *text])
+    return named, read, len(template.document)

@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 
 from gr_mvdr.parts import part
 from gr_mvdr.relevance import at_least_float32
+from gr_mvdr.template import TextTemplate
 
 
 @dataclass(frozen=True)
@@ -138,13 +139,21 @@ class Head(nn.Module):
         return self.backbone.get_input_embeddings()(rows)
 
     @property
+    def start_token(self) -> int:
+        """The id that the decoder reads first: what the backbone names, else as it is trained."""
+        start = getattr(self.backbone.config, "decoder_start_token_id", None)
+        if start is not None:
+            return start
+        template = getattr(self.backbone, "template", TextTemplate())
+        # mBART's is the language code that ends what the encoder reads, T5's the padding token.
+        last = template.suffix[-1]
+        return template.pad if last == template.stop else last
+
+    @property
     def start_vector(self) -> Tensor:
         """(d,) what the decoder reads first."""
-        config = self.backbone.config
-        start = getattr(config, "decoder_start_token_id", None)
-        start = config.pad_token_id if start is None else start  # a T5 may name none
         table = self.backbone.get_input_embeddings()
-        return table(torch.tensor(start, device=table.weight.device))
+        return table(torch.tensor(self.start_token, device=table.weight.device))
 
     def inputs(self, rows: Tensor) -> Tensor:
         """Target rows (B, M) → decoder inputs (B, M, d): the start, then all rows but the last."""

@@ -9,7 +9,6 @@ from gr_mvdr.files.writing import new_folder
 from gr_mvdr.identifiers.cluster_tree import ClusterTree
 from gr_mvdr.identifiers.scheme import Encode, Scheme, Table, check_at_least, check_choice
 from gr_mvdr.parts import build, part
-from gr_mvdr.tokenizers import EOS_ID
 
 TFIDF = {"_target_": "gr_mvdr.identifiers.document_embeddings.TfidfSvd"}
 
@@ -74,7 +73,8 @@ class NaiveDocids(Scheme):
         for number in self.numbers(documents):
             if number is None:
                 number, next_number = next_number, next_number + 1
-            found.append([*(self.first_token + int(digit) for digit in str(number)), EOS_ID])
+            digits = (self.first_token + int(digit) for digit in str(number))
+            found.append([*digits, self.template.stop])
         return found
 
 

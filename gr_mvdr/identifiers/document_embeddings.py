@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from gr_mvdr.backbones import load_encoder
-from gr_mvdr.batch import cut, pad
+from gr_mvdr.batch import pad
 from gr_mvdr.evaluation.bm25 import split_words
 from gr_mvdr.files.arrays import read_arrays, write_arrays
 from gr_mvdr.identifiers.scheme import Encode, Table, check_at_least
 from gr_mvdr.parts import part
 from gr_mvdr.progress import track
-from gr_mvdr.tokenizers import EOS_ID, load_text_tokenizer
+from gr_mvdr.tokenizers import load_text_tokenizer
 
 
 class DocumentEmbeddings:
@@ -122,8 +122,7 @@ class OwnEncoder(DocumentEmbeddings):
                 "model.identifiers.embeddings=OwnEncoder: needs the model's encoder to embed "
                 f"{len(documents)} documents"
             )
-        tokens = documents["tokens"][:]
-        return normalise_rows(np.asarray(encode([cut(t, self.length, EOS_ID) for t in tokens])))
+        return normalise_rows(np.asarray(encode(documents["tokens"][:], self.length)))
 
 
 @part("embeddings")

@@ -12,11 +12,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gr_mvdr.files.arrays import check, check_offsets, read_arrays, write_arrays
+from gr_mvdr.template import TextTemplate
 
 # table["id"], len(table), table.select(rows) -> a table; a `datasets.Dataset` is one.
 Table = Any
-# Token lists of n texts → (n, d) vectors, one a text: a model's own encoder.
-Encode = Callable[[Sequence[Sequence[int]]], np.ndarray]
+# Token lists of n texts, and how many tokens are kept of each, those around it included → (n, d)
+# vectors, one a text: a model's own encoder.
+Encode = Callable[[Sequence[Sequence[int]], int], np.ndarray]
 
 
 class Scheme:
@@ -33,6 +35,7 @@ class Scheme:
             tokens after it; None where a token may be at any position.
         document_ids: of the known documents, in their order; a document's number is its place.
         first_token: the first new token's id.
+        template: what is around an identifier; T5's until a system gives its own.
     """
 
     # The options that known documents' identifiers depend on.
@@ -43,6 +46,7 @@ class Scheme:
     def __init__(self) -> None:
         self.document_ids: list[str] = []
         self.first_token = 0
+        self.template = TextTemplate()
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -1,14 +1,15 @@
 """Titles as identifiers (GENRE, De Cao et al. 2021; gr_as_mvdr §5.1, §7.3)."""
 
-from gr_mvdr.batch import cut
 from gr_mvdr.identifiers.scheme import Encode, Scheme, Table, check_at_least, check_choice
 from gr_mvdr.parts import part
-from gr_mvdr.tokenizers import EOS_ID
 
 
 @part("identifiers")
 class Titles(Scheme):
-    """A document's identifier is its title, then </s>. Documents of one title share it."""
+    """A document's identifier is its title, then </s>. Documents of one title share it.
+
+    Of a BART it begins with <s>, as the sequences of GENRE's published models do.
+    """
 
     options = ("missing", "first_tokens", "max_length", "long")
 
@@ -24,7 +25,7 @@ class Titles(Scheme):
             missing: what to do where there is no title: "refuse", or "first_tokens": the text's
                 first tokens name the document, and where there is no text, the end token alone.
             first_tokens: how many tokens of the text.
-            max_length: tokens of an identifier, </s> included.
+            max_length: tokens of an identifier, </s> (and BART's <s>) included.
             long: what to do with longer ones: "refuse" or "cut".
 
         Raises:
@@ -44,7 +45,7 @@ class Titles(Scheme):
         self.assign(documents)
 
     def assign(self, documents: Table) -> list[list[int]]:
-        """The titles' tokens, each with </s>.
+        """The titles' tokens, with those around them.
 
         Raises:
             ValueError: a document without a title, or a title that is too long, is to be refused.
@@ -60,13 +61,14 @@ class Titles(Scheme):
                 f"first is {nameless[0]!r}; model.identifiers.missing=first_tokens names them by "
                 "their text"
             )
-        lengths = {document: len(name) + 1 for document, name in zip(ids, names, strict=True)}
+        around = len(self.template.read_target((), 0))
+        lengths = {document: len(name) + around for document, name in zip(ids, names, strict=True)}
         long = [document for document, length in lengths.items() if length > self.max_length]
         if long and self.long == "refuse":
             longest = max(long, key=lengths.__getitem__)
             raise ValueError(
                 f"model.identifiers.max_length={self.max_length}: {len(long)} titles have more "
-                f"tokens, the longest ({longest!r}) {lengths[longest]}, the end token included; "
+                f"tokens, the longest ({longest!r}) {lengths[longest]}, those around it included; "
                 "model.identifiers.long=cut shortens them"
             )
-        return [cut(name, self.max_length, EOS_ID) for name in names]
+        return [self.template.read_target(name, self.max_length) for name in names]

@@ -19,6 +19,7 @@ from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.evaluation.metrics import evaluate
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.parts import admitting
+from gr_mvdr.template import TextTemplate
 from models.docid import Docid
 from models.t5_seal import T5SEAL
 from tests.analysis.asking import asked
@@ -44,6 +45,7 @@ class Chain:
     """A generative system whose next-token probabilities are given by a function of the prefix."""
 
     paradigm = "generative"
+    template = TextTemplate()
 
     def __init__(self, docids, log_probs, beam_size, exhaustive=True):
         self.docids, self.log_probs, self.beam_size = docids, log_probs, beam_size
@@ -234,7 +236,7 @@ SHARES = ("model_error", "search_error", "luck")
 
 
 def trace_of(system, document, query=0):
-    trace = SearchTrace(system.gold_prefixes(document))
+    trace = SearchTrace(system.gold_prefixes(document), system.template.stop)
     trace.end(system.search([[query]], observer=trace.observe, wrap=trace.timed))
     return trace
 

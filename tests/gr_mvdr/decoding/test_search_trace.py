@@ -36,7 +36,7 @@ def step_of(probabilities):
 def path_to(document, docids, probabilities, beam_size, examples=9):
     """The path of a search for a document, and what the search found."""
     docid, trie = tuple(docids[document]), Trie.build(docids)
-    trace = SearchTrace({docid[:length] for length in range(1, len(docid) + 1)})
+    trace = SearchTrace({docid[:length] for length in range(1, len(docid) + 1)}, END)
     step = trace.timed(step_of(probabilities))
     result = beam_search(step, trie, 1, beam_size, trie.depth, END, observer=trace.observe)
     trace.end(result)

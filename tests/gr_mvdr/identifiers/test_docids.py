@@ -23,7 +23,7 @@ def documents(n, prefix="d"):
 def points(n, seed=0):
     """An encoder: document number i has the i-th of random points."""
     table = np.random.default_rng(seed).normal(size=(n, 6))
-    return lambda tokens: table[[row[0] for row in tokens]]
+    return lambda tokens, length: table[[row[0] for row in tokens]]
 
 
 def fitted(n=120, encode=None, **options):
@@ -89,7 +89,7 @@ def test_the_tokens_of_a_tree_worked_out_by_hand():
     """Points 0 1 and 100 101 and 130 on a line, split in two and the larger part again."""
     line = np.array([[0], [100], [1], [101], [130]]) * np.array([[0, 1]]) + [[50, 0]]
     scheme = SemanticDocids(k=2, leaf_size=2, embeddings=OWN)
-    scheme.fit(documents(5), FIRST, lambda tokens: line[[row[0] for row in tokens]])
+    scheme.fit(documents(5), FIRST, lambda tokens, length: line[[row[0] for row in tokens]])
     zero, hundred, one, hundred_one, far = scheme.assign(documents(5))
     assert scheme.width == 2 and scheme.n_tokens == 3 * 2
     # Position 0 has tokens 100 and 101, position 1 102 and 103, position 2 104 and 105.
@@ -160,7 +160,7 @@ def test_new_documents_are_numbered_until_the_leaf_is_full():
     scheme = fitted(3, points(9), k=2, leaf_size=5)
     found = scheme.assign(documents(9))
     assert found[:5] == [[100], [101], [102], [103], [104]]
-    table = points(9)([[i] for i in range(9)])
+    table = points(9)([[i] for i in range(9)], 1)
     table /= np.linalg.norm(table, axis=1, keepdims=True)
     nearest = ((table[5:, None] - table[None, :3]) ** 2).sum(2).argmin(1)
     assert found[5:] == [[100 + n] for n in nearest]

@@ -5,7 +5,7 @@ from datasets import Dataset
 from transformers import BertConfig, BertModel, T5Config, T5EncoderModel, T5ForConditionalGeneration
 
 from gr_mvdr.identifiers.document_embeddings import HuggingFaceEncoder, OwnEncoder, TfidfSvd
-from gr_mvdr.tokenizers import EOS_ID, train_tokenizer
+from gr_mvdr.tokenizers import train_tokenizer
 
 TEXTS = [
     "the cat sat on the mat",
@@ -102,16 +102,16 @@ def test_the_same_seed_gives_the_same_vectors(fitted):
     assert np.array_equal(again.transform(table()), fitted.transform(table()))
 
 
-def test_the_own_encoder_reads_cut_tokens_and_is_normalised():
+def test_the_own_encoder_is_asked_for_so_many_tokens_and_is_normalised():
     seen = []
 
-    def encode(tokens):
-        seen.extend(tokens)
+    def encode(tokens, length):
+        seen.append((tokens, length))
         return np.array([[3.0, 4.0], [0.0, 2.0]])
 
     documents = Dataset.from_dict({"tokens": [[5, 6, 7, 8], [9]]})
     found = OwnEncoder(length=3).transform(documents, encode)
-    assert seen == [[5, 6, EOS_ID], [9, EOS_ID]]
+    assert seen == [([[5, 6, 7, 8], [9]], 3)]
     assert np.allclose(found, [[0.6, 0.8], [0, 1]]) and found.dtype == np.float32
 
 
