@@ -80,10 +80,10 @@ class MtebModel:
         Raises:
             ValueError: no document has a text, or two have one id.
         """
-        titles = corpus["title"] if "title" in corpus.column_names else [""] * len(corpus)
+        columns = [_column(corpus, name) for name in ("id", "title", "text")]
         rows = [
             {"id": name, "title": title or "", "text": text or ""}
-            for name, title, text in zip(corpus["id"], titles, corpus["text"], strict=True)
+            for name, title, text in zip(*columns, strict=True)
         ]
         filled = [row for row in rows if (row["title"] + row["text"]).strip()]
         if not filled:
@@ -134,11 +134,8 @@ class MtebModel:
 
 def read_queries(queries: Any) -> dict[str, str]:
     """Query id → text as mteb's own models read it: with its instruction; turns as one text."""
-    instructions = [None] * len(queries)
-    if "instruction" in queries.column_names:
-        instructions = queries["instruction"]
-    found = {}
-    for name, text, instruction in zip(queries["id"], queries["text"], instructions, strict=True):
+    columns, found = [_column(queries, name) for name in ("id", "text", "instruction")], {}
+    for name, text, instruction in zip(*columns, strict=True):
         if isinstance(text, str):
             parts = (text, instruction)
         else:  # a conversation
@@ -146,6 +143,11 @@ def read_queries(queries: Any) -> dict[str, str]:
             parts = (instruction, "; ".join(turns))
         found[name] = " ".join(part for part in parts if part)
     return found
+
+
+def _column(table: Any, name: str) -> list[Any]:
+    """A column as a list: to go through one of `datasets` takes twenty times as long."""
+    return table[name][:] if name in table.column_names else [None] * len(table)
 
 
 def first_others(ranking: Ranking, query: str, k: int) -> dict[str, float]:
