@@ -36,7 +36,7 @@ from analysis.report.summary import summarise_run
 from analysis.run_folder import CHECKPOINT, Run, open_run, read_run, start_run
 from analysis.studies.study import check_study, run_study
 from conf.command import compose_command, explain_errors
-from conf.composition import register_resolvers
+from conf.composition import register_resolvers, take_settings
 from conf.launch import choose_precision, is_in_sweep, launch, processes_to_start
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.distributed.ranks import join, leave, rank, rank_zero_first
@@ -46,7 +46,7 @@ from gr_mvdr.files.run_files import check_finite
 from gr_mvdr.files.writing import new_folder, write_json
 from gr_mvdr.parts import admitting, build
 from models.base import System
-from models.finished_run import find_weights, take_weights
+from models.weights import Weights, find_weights, save_weights
 
 register_resolvers()  # for who composes a configuration without the command line
 logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
@@ -82,20 +82,28 @@ def train(config: Sequence[str] | DictConfig) -> Run | None:
         )
     try:
         with explain_errors(config):
-            return make_run(composed)
+            return make_run(composed, config)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(RESUME) from None
 
 
-def make_run(config: DictConfig) -> Run | None:
-    """`train` of a composed configuration."""
+def make_run(config: DictConfig, typed: Sequence[str] | None = None) -> Run | None:
+    """`train` of a composed configuration.
+
+    Args:
+        typed: the command line that it is of; None = Hydra's.
+    """
     join()
+    with rank_zero_first():  # what rank 0 has fetched, the others find
+        weights = find_weights(config.weights)
+    if weights is not None:
+        take_settings(config, weights.settings, typed)
     if config.trainer.precision == "auto":
         config.trainer.precision = choose_precision()
     with open_run(config) as (folder, missing):
         if missing in ([], ["report.html"]):
             return keep_finished(folder, missing)
-        model, data, logger = train_model(config, folder)
+        model, data, logger = train_model(config, folder, weights)
         if rank() > 0:
             model.help_index(data.documents)
             leave()
@@ -119,19 +127,23 @@ def keep_finished(run: Path, missing: list[str]) -> Run:
     return read_run(run)
 
 
-def train_model(config: DictConfig, run: Path) -> tuple[System, RetrievalDataModule, Any]:
+def train_model(
+    config: DictConfig, run: Path, weights: Weights | None
+) -> tuple[System, RetrievalDataModule, Any]:
     """The run's trained model, its data, and the logger of rank 0, None elsewhere."""
     reset_peak_memory()
     pl.seed_everything(config.seed, workers=True, verbose=False)
     with rank_zero_first():  # what rank 0 has cached, the others find
-        weights = find_weights(config.weights)
         data = instantiate(config.data)
         model = prepare_model(config, data, run)
         record = record_provenance(config.system, model, data, config.seed)
     logger = announce_run(config, run, model, record) if rank() == 0 else None
     if weights is None:
         return fit(model, data, config, logger), data, logger
-    take_weights(model.eval(), data.tokenizer, weights)
+    weights.give(model.eval(), data.tokenizer)
+    if rank() == 0 and not weights.trained_here:  # the run opens again without them
+        save_tokenizer(data, run)
+        save_weights(model, run)
     return model.to(instantiate(config.trainer, logger=False).strategy.root_device), data, logger
 
 
@@ -204,8 +216,7 @@ def fit(model: System, data: RetrievalDataModule, config: DictConfig, logger: An
         data.epoch(0)
         data.val_dataloader()
     if rank() == 0:
-        with new_folder(Path(config.run) / "tokenizer", replace=True) as folder:
-            data.tokenizer.save_pretrained(folder)
+        save_tokenizer(data, Path(config.run))
     trainer = instantiate(config.trainer, logger=logger or False)
     checkpoint = Path(config.run) / CHECKPOINT
     resumed = str(checkpoint) if checkpoint.is_file() else None
@@ -218,6 +229,12 @@ def fit(model: System, data: RetrievalDataModule, config: DictConfig, logger: An
         model.on_load_checkpoint(found)
     # Lightning has put it onto the CPU. Search and analysis are in fp32, as of a restored run.
     return model.eval().float().to(trainer.strategy.root_device)
+
+
+def save_tokenizer(data: RetrievalDataModule, run: Path) -> None:
+    """Puts the run's tokeniser into its folder."""
+    with new_folder(run / "tokenizer", replace=True) as folder:
+        data.tokenizer.save_pretrained(folder)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from analysis.tables import Cell, Table, escape_markdown, format_markdown
 from gr_mvdr.heads.plain import Head
 from models.base import System
 from models.docid import Docid
-from models.export.folder import find_t5
+from models.export.folder import find_backbone
 from models.export.sentence_transformers import SIMILARITIES, find_obstacles
 from models.generative import GenerativeSystem
 from models.multi_vector import MultiVector
@@ -186,7 +186,7 @@ def _origin(run: Run) -> Table:
 
 def _explain_usage(system: System, lacking: list[str]) -> list[str]:
     """How to load the folder; lacking: what sentence-transformers cannot express of the system."""
-    name = type(find_t5(system)[1]).__name__
+    name = type(find_backbone(system)[1]).__name__
     parts = [_TRANSFORMERS.format(name=name)]
     if isinstance(system, MultiVector):
         similarity = SIMILARITIES.get(system.scoring.normaliser)

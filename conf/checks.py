@@ -18,6 +18,7 @@ from gr_mvdr.files.reading import show
 from gr_mvdr.parts import ROOMS, check_options, inspect_signature
 
 _HYDRA = ("_target_", "_args_", "_partial_", "_recursive_", "_convert_")
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")  # "owner/model"
 _STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 _BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
@@ -167,7 +168,9 @@ def _check_together(config: dict[str, Any]) -> None:
     for key in ("candidates_run", "identifiers"):
         _check_there(f"data.{key}", data.get(key), "file")
     _check_there("tokenizer.path", tokenizer.get("path"), "file")
-    _check_there("weights", config.get("weights"), "run folder")
+    weights = config.get("weights") or ""
+    if Path(weights).parent.is_dir() or not _HUB_NAME.fullmatch(weights):
+        _check_there("weights", weights, "run folder")
 
 
 def _check_there(key: str, path: str | None, kind: str) -> None:

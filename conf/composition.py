@@ -12,14 +12,17 @@
 
 import hashlib
 import re
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from conf.wandb_logger import wandb_group, wandb_offline
+from gr_mvdr.files.reading import show
 from gr_mvdr.files.run_files import CIRCUMSTANCES
 
 
@@ -118,3 +121,28 @@ def list_options(group: str) -> list[str]:
     register_experiments()
     known = ConfigStore.instance().repo.get(group, {})
     return [name.removesuffix(".yaml") for name in known if name.endswith(".yaml")]
+
+
+def take_settings(
+    config: DictConfig, settings: Mapping[str, Any], typed: Sequence[str] | None = None
+) -> None:
+    """Sets what a model that is taken over says, but for keys that the user typed.
+
+    Args:
+        config: as composed; changed. settings: values by key.
+        typed: the command line; None = Hydra's, where there is one.
+
+    Raises:
+        ValueError: the chosen model does not have a key.
+    """
+    if typed is None:
+        typed = HydraConfig.get().overrides.task if HydraConfig.initialized() else ()
+    keys = {argument.partition("=")[0].lstrip("+") for argument in typed}
+    for key, value in settings.items():
+        if key not in keys:
+            group, _, name = key.rpartition(".")
+            if name not in (OmegaConf.select(config, group) if group else config):
+                raise ValueError(
+                    f"weights={config.weights}: has {key}={show(value)}, the chosen model has not"
+                )
+            OmegaConf.update(config, key, value, merge=False)

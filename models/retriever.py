@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import torch
 
 from gr_mvdr.evaluation.ranking import Ranking
+from gr_mvdr.files.run_files import CONFIG
 from gr_mvdr.files.writing import temporary_folder
 from gr_mvdr.progress import quiet
 from gr_mvdr.texts import TextReader
@@ -27,6 +28,7 @@ from models.base import Share, System, Table
 from models.collection_tokens import find_continuations, find_nearest
 from models.constrained_search import ConstrainedSearch
 from models.export.folder import SETTINGS, load_exported, read_texts
+from models.export.published import build_published, find_folder, find_layout, read_published
 from models.finished_run import FinishedRun, restore_run
 from models.generative import GenerativeSystem
 from models.given_texts import (
@@ -108,11 +110,12 @@ class Retriever:
         seed: int = 0,
         trust: bool = False,
     ) -> "Retriever":
-        """Opens a finished run, with the index that it made, or an exported folder.
+        """Opens a finished run, with the index that it made, or a model without documents.
 
         Args:
-            folder: `outputs/RUN`, what `train` returned, or a folder of `analysis.export`, which
-                has no documents: give it some with `index`.
+            folder: `outputs/RUN`, what `train` returned; or a folder of `analysis.export`, or a
+                published multi-vector model (its folder, or its name on the hub:
+                `models.export.published`), which have no documents: give them some with `index`.
             device: "cpu", "cuda"; None = a GPU where there is one.
             dtype: of the weights, such as `torch.bfloat16`; None = as they were saved.
             tokenizer: a tokeniser, or the path of one, in place of the folder's own.
@@ -123,9 +126,7 @@ class Retriever:
             FileNotFoundError: there is no such folder; ValueError: the run in it is unfinished or
                 damaged, or its documents are no longer there.
         """
-        path = Path(os.fspath(folder))
-        opened = cls._exported if (path / SETTINGS).is_file() else cls._finished
-        retriever = opened(path, trust)
+        retriever = cls._open(os.fspath(folder), trust)
         if tokenizer is not None:
             own = load_tokenizer(tokenizer) if isinstance(tokenizer, str | Path) else tokenizer
             retriever.reader.tokenizer = own
@@ -133,6 +134,17 @@ class Retriever:
         retriever.system.to(device=device, dtype=dtype)
         retriever.seed = seed
         return retriever
+
+    @classmethod
+    def _open(cls, name: str, trust: bool) -> "Retriever":
+        path = find_folder(name)
+        if (path / SETTINGS).is_file():
+            return cls._exported(path, trust)
+        if not (path / CONFIG).is_file() and find_layout(path):
+            found = read_published(path)
+            reader = TextReader(load_tokenizer(found.folder, found.prefix_space))
+            return cls(build_published(found), reader, label=Path(name).name)
+        return cls._finished(path, trust)
 
     @classmethod
     def _exported(cls, path: Path, trust: bool) -> "Retriever":

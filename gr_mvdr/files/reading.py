@@ -84,13 +84,28 @@ def read_json(file: Path) -> dict[str, Any]:
     Raises:
         FileNotFoundError, ValueError: there is none; it is no group of keys.
     """
+    return _checked(file, _parse_json(file))
+
+
+def read_json_list(file: Path) -> list[Any]:
+    """The entries of a JSON file that holds a list.
+
+    Raises:
+        FileNotFoundError, ValueError: there is none; it is no list.
+    """
+    found = _parse_json(file)
+    if not isinstance(found, list):
+        raise ValueError(f"{file}: must be a list")
+    return _checked(file, {"": found})[""]
+
+
+def _parse_json(file: Path) -> Any:
     try:
-        found = json.loads(_text(file))
+        return json.loads(_text(file))
     except json.JSONDecodeError as error:
         raise ValueError(f"{file}:{error.lineno}: not valid JSON ({error.msg})") from None
     except (RecursionError, ValueError) as error:
         raise ValueError(f"{file}: not valid JSON ({error})") from None
-    return _checked(file, found)
 
 
 def read_checkpoint(file: Path) -> dict[str, Any]:

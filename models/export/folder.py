@@ -1,4 +1,4 @@
-"""A system to and from a Hugging Face folder: its T5 as transformers saves it, its other parts."""
+"""A system to and from a Hugging Face folder: its backbone as transformers saves it, the rest."""
 
 import copy
 import json
@@ -20,10 +20,13 @@ from gr_mvdr.heads.pawa import PawaHead
 from gr_mvdr.heads.plain import Vocabulary
 from gr_mvdr.identifiers.scheme import hash_collection
 from gr_mvdr.parts import TARGET, admitting, build, check_parts, find_part
-from gr_mvdr.tokenizers import EOS_ID, PAD_ID
 from models.base import System
 from models.docid import Docid
-from models.export.sentence_transformers import find_obstacles, write_modules
+from models.export.sentence_transformers import (
+    find_obstacles,
+    find_prompts,
+    write_modules,
+)
 from models.generative import GenerativeSystem
 from models.multi_vector import MultiVector
 
@@ -41,7 +44,7 @@ def check_exportable(kind: type[System]) -> None:
     if kind.paradigm == "pipeline":
         raise ValueError(f"{kind.__name__}: a pipeline is not exported, export the runs it names")
     if not kind.trainable:
-        raise ValueError(f"{kind.__name__}: has no T5 to export, it learns nothing")
+        raise ValueError(f"{kind.__name__}: has no weights to export, it learns nothing")
 
 
 def write_system(
@@ -59,9 +62,10 @@ def write_system(
         texts: `text_fields` and `cleaning` of the documents (`gr_mvdr.texts.TextReader`).
     """
     check_exportable(type(system))
-    name, t5 = find_t5(system)
-    write_t5(t5, folder)
-    write_tokenizer(tokenizer, folder)
+    name, backbone = find_backbone(system)
+    write_backbone(backbone, folder)
+    modules = isinstance(system, MultiVector) and not find_obstacles(system, tokenizer)
+    write_tokenizer(find_prompts(system, tokenizer)[0] if modules else tokenizer, folder)
     _write_tensors(other_parts(system, name), folder / PARTS)
     settings: dict[str, Any] = {
         "format": FORMAT,
@@ -77,75 +81,81 @@ def write_system(
             "collection": hash_collection(system.identifiers.document_ids),
             "first_token": system.scheme.first_token,
         }
-    if isinstance(system, MultiVector) and not find_obstacles(system, tokenizer):
+    if modules:
         write_modules(system, tokenizer, folder)
     text = json.dumps(settings, indent=2, ensure_ascii=False)
     (folder / SETTINGS).write_text(text + "\n", encoding="utf-8")
 
 
-def find_t5(system: System) -> tuple[str, PreTrainedModel]:
-    """A system's T5, and its name there, such as "encoder.backbone"."""
+def find_backbone(system: System) -> tuple[str, PreTrainedModel]:
+    """A system's model of transformers, and its name there, such as "encoder.backbone"."""
     parts = system.named_modules()
     return next((name, part) for name, part in parts if isinstance(part, PreTrainedModel))
 
 
-def other_parts(system: System, t5: str) -> dict[str, Tensor]:
-    """The tensors of a system's state that are not its T5's, by name."""
+def other_parts(system: System, backbone: str) -> dict[str, Tensor]:
+    """The tensors of a system's state that are not its backbone's, by name."""
     state = system.state_dict().items()
     return {
         name: value
         for name, value in state
-        if isinstance(value, Tensor) and not name.startswith(f"{t5}.")
+        if isinstance(value, Tensor) and not name.startswith(f"{backbone}.")
     }
 
 
-def write_t5(t5: PreTrainedModel, folder: Path) -> None:
+def write_backbone(backbone: PreTrainedModel, folder: Path) -> None:
     """config.json, model.safetensors and, of an encoder-decoder, generation_config.json."""
-    if any(weight.dtype != torch.float32 for weight in t5.parameters()):
-        t5 = copy.deepcopy(t5).float()
-    if decodes := hasattr(t5, "lm_head"):
+    if any(weight.dtype != torch.float32 for weight in backbone.parameters()):
+        backbone = copy.deepcopy(backbone).float()
+    if decodes := backbone.get_output_embeddings() is not None:
         # What every system here reads first; some configurations leave it open.
-        for config in (t5.config, t5.generation_config):
-            config.decoder_start_token_id = PAD_ID
-    t5.save_pretrained(folder)
+        start = backbone.config.decoder_start_token_id
+        for config in (backbone.config, backbone.generation_config):
+            config.decoder_start_token_id = backbone.template.pad if start is None else start
+    backbone.save_pretrained(folder)
     if decodes:
-        _write_ties(t5, folder / "config.json")
-    _check_loads(t5, folder)
+        _write_ties(backbone, folder / "config.json")
+    _check_loads(backbone, folder)
 
 
-def _write_ties(t5: PreTrainedModel, file: Path) -> None:
+def _write_ties(backbone: PreTrainedModel, file: Path) -> None:
     """Says whether the output table is the input's: transformers 5 always writes that it is."""
     config = json.loads(file.read_text(encoding="utf-8"))
-    config["tie_word_embeddings"] = _tied(t5)
+    config["tie_word_embeddings"] = _tied(backbone)
     file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def _check_loads(t5: PreTrainedModel, folder: Path) -> None:
+def _check_loads(backbone: PreTrainedModel, folder: Path) -> None:
     """Asserts that transformers reads what was written: it ties tables without a word."""
-    loaded = type(t5).from_pretrained(folder)
-    assert hash_weights(loaded) == hash_weights(t5), f"{folder}: loads with other weights"
-    assert loaded.config.vocab_size == len(loaded.shared.weight), f"{folder}: vocab_size"
-    if hasattr(t5, "lm_head"):
-        assert len(loaded.lm_head.weight) == len(loaded.shared.weight), f"{folder}: table sizes"
-        assert _tied(loaded) == _tied(t5), f"{folder}: loads with other ties"
-        assert _scaled(loaded) == _scaled(t5), f"{folder}: loads with another scale of the logits"
+    loaded = type(backbone).from_pretrained(folder)
+    if getattr(backbone, "pooler", loaded) is None:  # BERT's, which is not used
+        loaded.pooler = None
+    assert hash_weights(loaded) == hash_weights(backbone), f"{folder}: loads with other weights"
+    rows = len(loaded.get_input_embeddings().weight)
+    assert loaded.config.vocab_size == rows, f"{folder}: vocab_size"
+    if (head := loaded.get_output_embeddings()) is not None:
+        assert len(head.weight) == rows, f"{folder}: table sizes"
+        assert _tied(loaded) == _tied(backbone), f"{folder}: loads with other ties"
+        same = _scaled(loaded) == _scaled(backbone)
+        assert same, f"{folder}: loads with another scale of the logits"
 
 
-def _tied(t5: PreTrainedModel) -> bool:
-    return t5.lm_head.weight is t5.shared.weight
+def _tied(backbone: PreTrainedModel) -> bool:
+    return backbone.get_output_embeddings().weight is backbone.get_input_embeddings().weight
 
 
-def _scaled(t5: PreTrainedModel) -> bool:
-    return getattr(t5.config, "scale_decoder_outputs", False)  # mT5's config has no such key
+def _scaled(backbone: PreTrainedModel) -> bool:
+    return getattr(backbone.config, "scale_decoder_outputs", False)  # mT5's config has no such key
 
 
 def write_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """The tokeniser's files. Called without options it ends a text with </s>, as T5's own does."""
+    """The tokeniser's files. Called without options it ends a text, as a pretrained one does."""
     tokenizer = copy.deepcopy(tokenizer)
-    if tokenizer("")["input_ids"] != [EOS_ID]:
-        end = tokenizer.convert_ids_to_tokens(EOS_ID)
+    if not tokenizer("")["input_ids"]:
+        end = tokenizer.eos_token_id
+        word = tokenizer.convert_ids_to_tokens(end)
         tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
-            single=f"$A {end}", pair=f"$A {end} $B {end}", special_tokens=[(end, EOS_ID)]
+            single=f"$A {word}", pair=f"$A {word} $B {word}", special_tokens=[(word, end)]
         )
     tokenizer.save_pretrained(folder)
 
@@ -270,7 +280,7 @@ def _tensors(file: Path) -> dict[str, Tensor]:
 def _load_parts(system: System, file: Path) -> None:
     """Everything learned besides the T5, which has loaded itself."""
     missing, unexpected = system.load_state_dict(_tensors(file), strict=False)
-    own = f"{find_t5(system)[0]}."
+    own = f"{find_backbone(system)[0]}."
     # A head's further state says for which tokens it was trained: `make_head` knows.
     missing = [n for n in missing if not n.startswith(own) and not n.endswith("_extra_state")]
     if missing or unexpected:

@@ -1,0 +1,348 @@
+"""Published checkpoints: folders of sentence-transformers, PyLate and colbert-ai as systems."""
+
+import json
+import shutil
+import string
+
+import pytest
+import tokenizers
+import torch
+from gr_mvdr.template import read_template
+from safetensors.torch import load_file, save_file
+from transformers import (
+    AutoModel,
+    AutoTokenizer,
+    BertConfig,
+    BertModel,
+    ModernBertConfig,
+    ModernBertModel,
+    PreTrainedTokenizerFast,
+)
+
+from gr_mvdr.batch import pad
+from gr_mvdr.tokenizers import load_tokenizer
+from models.export.folder import load_exported, write_system
+from models.export.published import load_published, read_published
+
+QUERIES = ["w4", "w5, w6 unknown w7!", "w9 w10 w11 w12 w13 w14 w15 w16 w17 w18 w19", "W3"]
+DOCUMENTS = ["w8 (w9).", " ".join(f"w{n}" for n in range(2, 38)), "w5", "!", "w4, w9, w9 w20 w7"]
+SPECIAL = dict(pad_token="[PAD]", unk_token="[UNK]", mask_token="[MASK]", cls_token="[CLS]")
+SIZES = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24)
+
+
+def make_bert(folder, markers=("[Q]", "[D]")):
+    """A random BERT and a WordPiece tokeniser of the words w0 … w39."""
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused0]", "[unused1]"]
+    words += [*string.punctuation, *(f"w{n}" for n in range(40))]
+    vocabulary = {word: number for number, word in enumerate(words)}
+    pieces = tokenizers.Tokenizer(tokenizers.models.WordPiece(vocabulary, unk_token="[UNK]"))
+    pieces.normalizer = tokenizers.normalizers.BertNormalizer()
+    pieces.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    return save_encoder(folder, pieces, markers, BertModel, BertConfig)
+
+
+def make_modern_bert(folder, markers=("[Q] ", "[D] ")):
+    """A random ModernBERT with a byte-level tokeniser, to which a blank belongs to a word."""
+    pieces = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="[UNK]"))
+    pieces.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    trainer = tokenizers.trainers.BpeTrainer(
+        special_tokens=special, initial_alphabet=alphabet, vocab_size=300, show_progress=False
+    )
+    pieces.train_from_iterator([" w1 w2 w3 w4 w9", "w5 w9"], trainer)
+    return save_encoder(folder, pieces, markers, ModernBertModel, ModernBertConfig)
+
+
+def save_encoder(folder, pieces, markers, model, config):
+    ends = [(name, pieces.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
+    pieces.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ends
+    )
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=pieces, sep_token="[SEP]", model_max_length=24, **SPECIAL
+    )
+    added = [tokenizers.AddedToken(text, special=True, normalized=False) for text in markers]
+    tokenizer.add_tokens(added, special_tokens=True)
+    tokenizer.save_pretrained(folder)
+    torch.manual_seed(3)
+    ids = dict(pad_token_id=0, bos_token_id=2, eos_token_id=3, cls_token_id=2, sep_token_id=3)
+    ids |= dict(max_position_embeddings=32, vocab_size=len(tokenizer))
+    network = model(config(**SIZES, **ids)).float()
+    with torch.no_grad():  # a fresh model's states are nearly all alike
+        for weight in network.parameters():
+            if weight.ndim == 2:
+                weight.normal_(std=0.3)
+    network.save_pretrained(folder)
+    return str(folder)
+
+
+def save_library(folder, encoder, dense=((16, 6),), skip=(), prompts=None, similarity=None, **own):
+    """A `MultiVectorEncoder` that sentence-transformers saves, and it itself, in float64."""
+    library = pytest.importorskip("sentence_transformers")
+    from sentence_transformers.base.modules import Dense, Normalize, Transformer
+    from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
+
+    torch.manual_seed(4)
+    tokens, linear = "token_embeddings", torch.nn.Identity()
+    options = dict(bias=False, activation_function=linear, module_input_name=tokens)
+    layers = [Dense(*size[:2], **options, use_residual=len(size) > 2) for size in dense]
+    mask = MultiVectorMask(skiplist_words=list(skip))
+    parts = [Transformer(encoder, **own), *layers, mask, Normalize(module_input_name=tokens)]
+    names = dict(prompts=prompts, similarity_fn_name=similarity, device="cpu")
+    library.MultiVectorEncoder(modules=parts, **names).float().save(str(folder))
+    return library.MultiVectorEncoder(str(folder), device="cpu").double()
+
+
+def library_scores(model):
+    """(queries, documents) the library's scores, and the numbers of vectors of both."""
+    sides = model.encode_query(QUERIES), model.encode_document(DOCUMENTS)
+    return model.similarity(*sides), [[len(text) for text in side] for side in sides]
+
+
+def our_scores(folder, together=True):
+    """The same of the system in the folder."""
+    found = read_published(folder)
+    tokenizer = load_tokenizer(found.folder, prefix_space=found.prefix_space)
+    return system_scores(load_published(folder).double(), tokenizer, together)
+
+
+@torch.no_grad()
+def system_scores(system, tokenizer, together=True):
+    """The same of a system here; texts are encoded together, or one by one."""
+
+    def encoded(texts, cut, encode):
+        tokens = [cut(row) for row in tokenizer(texts, add_special_tokens=False)["input_ids"]]
+        batches = [tokens] if together else [[row] for row in tokens]
+        groups = [encode(*pad(rows)) for rows in batches]
+        return [group.unpad(row) for group in groups for row in range(len(group))]
+
+    queries = encoded(QUERIES, system.cut_query, system.encode_queries)
+    documents = encoded(DOCUMENTS, system.cut_document, system.encode_documents)
+    rows = [[float(system.scoring(d, q)) for d in documents] for q in queries]
+    counts = [[int(text.mask.sum()) for text in side] for side in (queries, documents)]
+    return torch.tensor(rows), counts
+
+
+MARKERS = {"query": "[Q] ", "document": "[D] "}
+FIXED = {"strategy": "fixed", "length": 8}
+LAYOUTS = {
+    "bert, fixed": (
+        make_bert,
+        dict(prompts=MARKERS, skip=string.punctuation, query_expansion=FIXED, document_length=12),
+    ),
+    "bert, at least": (
+        make_bert,
+        dict(
+            query_expansion={"strategy": "min", "length": 5, "attend": True, "token": "w7"},
+            query_length=9,
+            similarity="meanmaxsim",
+            dense=((16, 16, "residual"), (16, 9), (9, 5, "residual")),
+        ),
+    ),
+    "bert, plain": (make_bert, dict(prompts={"query": "w1 w2: ", "document": ""}, dense=())),
+    "modern bert, fixed": (
+        make_modern_bert,
+        dict(prompts=MARKERS, skip="!", query_expansion=FIXED | {"attend": True}),
+    ),
+    # Here the marker is without its blank, which then begins the text's first word.
+    "modern bert, at least": (
+        lambda folder: make_modern_bert(folder, ("[Q]", "[D]")),
+        dict(prompts=MARKERS, query_expansion={"strategy": "min", "length": 20}),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_folder_of_sentence_transformers_has_its_scores(tmp_path, name):
+    make, options = LAYOUTS[name]
+    model = save_library(tmp_path / "saved", make(tmp_path / "encoder"), **options)
+    expected, counts = library_scores(model)
+    for together in (True, False):
+        found, ours = our_scores(tmp_path / "saved", together)
+        assert ours == counts
+        assert torch.allclose(found, expected.double(), atol=1e-6), found - expected
+    assert expected.std() > 0.03  # a mean over tokens differs less
+
+
+def write_json(file, content):
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(json.dumps(content))
+
+
+def make_pylate(folder):
+    """PyLate's layout: two parts, and the settings that its model's `save` adds."""
+    make_bert(folder, ("[Q] ", "[D] "))
+    linear = dict(bias=False, activation_function="torch.nn.modules.linear.Identity")
+    kinds = ["sentence_transformers.models.Transformer", "pylate.models.Dense.Dense"]
+    parts = [{"idx": n, "name": str(n), "path": "", "type": k} for n, k in enumerate(kinds)]
+    parts[1]["path"] = "1_Dense"
+    settings = {
+        "model_type": "ColBERT",
+        "prompts": {},
+        "similarity_fn_name": "MaxSim",
+        "query_prefix": "[Q] ",
+        "document_prefix": "[D] ",
+        "query_length": 8,
+        "document_length": 12,
+        "do_query_expansion": True,
+        "attend_to_expansion_tokens": False,
+        "skiplist_words": list(string.punctuation),
+    }
+    write_json(folder / "modules.json", parts)
+    write_json(folder / "config_sentence_transformers.json", settings)
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": 11, "do_lower_case": False})
+    write_json(folder / "1_Dense/config.json", dict(in_features=16, out_features=6, **linear))
+    save_file({"linear.weight": torch.randn(6, 16).float()}, folder / "1_Dense/model.safetensors")
+    return "[Q] ", "[D] "
+
+
+def make_stanford(folder, file="model.safetensors"):
+    """colbert-ai's layout: the projection is among the encoder's weights."""
+    make_bert(folder)
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    weights = {f"bert.{name}": weight for name, weight in weights.items()}
+    weights["linear.weight"] = torch.randn(6, 16).float()
+    save = save_file if file.endswith("safetensors") else torch.save
+    save(weights, folder / file)
+    config = json.loads((folder / "config.json").read_text())
+    write_json(folder / "config.json", config | {"architectures": ["HF_ColBERT"]})
+    settings = dict(query_token_id="[unused0]", doc_token_id="[unused1]", query_maxlen=8)
+    settings |= dict(doc_maxlen=12, mask_punctuation=True, attend_to_mask_tokens=False, dim=6)
+    write_json(folder / "artifact.metadata", settings | {"similarity": "cosine"})
+    return "[unused0]", "[unused1]"
+
+
+@torch.no_grad()
+def direct_scores(folder, markers, weight):
+    """ColBERT's scores, text by text: markers after [CLS], queries filled with [MASK] unseen."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    encoder = AutoModel.from_pretrained(folder).double().eval()
+    query, document = tokenizer.convert_tokens_to_ids(list(markers))
+    skip = tokenizer.convert_tokens_to_ids(list(string.punctuation))
+
+    def vectors(text, marker, length, filled):
+        own = tokenizer(text, add_special_tokens=False)["input_ids"][: length - 3]
+        ids = [tokenizer.cls_token_id, marker, *own, tokenizer.sep_token_id]
+        seen = [1] * len(ids) + [0] * (filled - len(ids))
+        ids += [tokenizer.mask_token_id] * (filled - len(ids))
+        states = encoder(torch.tensor([ids]), attention_mask=torch.tensor([seen])).last_hidden_state
+        kept = [n for n, token in enumerate(ids) if filled or token not in skip]
+        return torch.nn.functional.normalize(states[0, kept] @ weight.double().T, dim=-1)
+
+    queries = [vectors(text, query, 8, 8) for text in QUERIES]
+    documents = [vectors(text, document, 12, 0) for text in DOCUMENTS]
+    return torch.tensor([[(d @ q.T).amax(0).sum() for d in documents] for q in queries])
+
+
+@pytest.mark.parametrize("layout", ["PyLate", "colbert-ai", "colbert-ai, pytorch_model.bin"])
+def test_the_layouts_of_pylate_and_colbert_ai_have_their_scores(tmp_path, layout):
+    folder = tmp_path / "saved"
+    kind, _, file = layout.partition(", ")
+    if kind == "PyLate":
+        markers, file = make_pylate(folder), folder / "1_Dense/model.safetensors"
+        weight = load_file(file)["linear.weight"]
+    else:
+        markers = make_stanford(folder, file or "model.safetensors")
+        weight = read_published(folder).projection
+    assert read_published(folder).layout == kind
+    expected = direct_scores(folder, markers, weight)
+    assert expected.std() > 0.05
+    for together in (True, False):
+        assert torch.allclose(our_scores(folder, together)[0], expected, atol=1e-6)
+    library = pytest.importorskip("sentence_transformers")
+    theirs = library_scores(library.MultiVectorEncoder(str(folder), device="cpu").double())[0]
+    assert torch.allclose(theirs.double(), expected, atol=1e-5)
+
+
+def edit(name, **changes):
+    """A fault of a folder: values of a JSON file that are others; None = a key is missing."""
+
+    def change(folder):
+        content = json.loads((folder / name).read_text()) | changes
+        write_json(folder / name, {k: v for k, v in content.items() if v is not None})
+
+    return change
+
+
+def break_weights(folder):
+    save_file({"linear.weight": torch.ones(6, 16).int()}, folder / "1_Dense/model.safetensors")
+
+
+def replace_part(kind, path="1_Dense"):
+    def change(folder):
+        parts = json.loads((folder / "modules.json").read_text())
+        parts[1] |= {"type": kind, "path": path}
+        write_json(folder / "modules.json", parts)
+
+    return change
+
+
+OWN, DENSE = "config_sentence_transformers.json", "1_Dense/config.json"
+FAULTS = [
+    (lambda f: (f / "modules.json").unlink(), r"must hold modules.json .* or artifact.metadata"),
+    (lambda f: (f / "modules.json").write_text("[\n,"), r"modules.json:2: not valid JSON"),
+    (lambda f: (f / "modules.json").write_text("{}"), r"modules.json: must be a list"),
+    (replace_part("os.system"), r"modules.json: \[1\].type=os.system: must be one of Transformer"),
+    (replace_part("x.Dense", "../1_Dense"), r"\[1\].path=../1_Dense: must be within the folder"),
+    (replace_part("x.models.Pooling"), r"is a SentenceTransformer with one vector a text"),
+    (edit(OWN, model_type="CrossEncoder"), r"is a CrossEncoder, must be a MultiVectorEncoder"),
+    (edit(OWN, query_length=0), rf"{OWN}: query_length=0: must be a whole number ≥ 1"),
+    (edit(OWN, query_prefix="[X] "), r"query_prefix='\[X\] ': must be a token of the folder's"),
+    (edit(OWN, skiplist_words="!"), r"skiplist_words=!: must be a list of words"),
+    (edit(DENSE, in_features=8), rf"{DENSE}: in_features=8: must be 16, as of linear.weight"),
+    (edit("config.json", hidden_size=8), r"in_features=16: must be 8, the hidden size of"),
+    (edit(DENSE, activation_function="torch.nn.Tanh"), r"activation_function=torch.nn.Tanh: must"),
+    (edit(DENSE, bias=True), rf"{DENSE}: bias=true: must be false"),
+    (break_weights, r"linear.weight: must be a matrix of floats, found \(6, 16\) of int32"),
+    (lambda f: (f / "1_Dense/model.safetensors").unlink(), r"1_Dense: must hold model.safetensors"),
+    (lambda f: (f / "model.safetensors").unlink(), r"cannot be loaded"),
+]
+
+
+@pytest.fixture(scope="module")
+def pylate(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pylate") / "saved"
+    make_pylate(folder)
+    return folder
+
+
+@pytest.mark.parametrize(("change", "message"), FAULTS)
+def test_a_fault_of_a_folder_is_named(pylate, tmp_path, change, message):
+    folder = shutil.copytree(pylate, tmp_path / "broken")
+    change(folder)
+    with pytest.raises((ValueError, FileNotFoundError), match=message) as raised:
+        load_published(folder)
+    assert "\n" not in str(raised.value)
+
+
+OURS = {
+    "bert": (make_bert, dict(query="[unused0]", document="[D]"), "[MASK]", "punctuation"),
+    "modern bert": (make_modern_bert, dict(query="[Q] ", document="[D] "), None, ["!", ","]),
+    "bert, a word": (make_bert, dict(query="w1"), "[MASK]", None),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("attend", [True, False])
+def test_our_export_has_our_scores_there_and_back(tools, tmp_path, name, attend):
+    library = pytest.importorskip("sentence_transformers")
+    make, markers, expansion, skip = OURS[name]
+    tokenizer = load_tokenizer(make(tmp_path / "encoder"))
+    template = read_template(tokenizer, markers, skip, expansion)
+    backbone = dict(name=str(tmp_path / "encoder"))
+    length = None if attend else 6
+    options = dict(attend_expansion=attend, expansion_length=length, normaliser="query_tokens")
+    system = tools.make_multi_vector(backbone=backbone, template=template.settings, **options)
+    (tmp_path / "out").mkdir()
+    write_system(system.float(), tokenizer, tmp_path / "out")
+    expected, counts = library_scores(
+        library.MultiVectorEncoder(str(tmp_path / "out"), device="cpu").double()
+    )
+    assert expected.std() > 0.01
+    found, ours = our_scores(tmp_path / "out")
+    assert ours == counts and torch.allclose(found, expected.double(), atol=1e-6)
+    again = load_exported(tmp_path / "out").double()
+    assert torch.allclose(system_scores(again, tokenizer)[0], found, atol=1e-6)
