@@ -136,11 +136,12 @@ def train_model(
     with rank_zero_first():  # what rank 0 has cached, the others find
         data = instantiate(config.data)
         model = prepare_model(config, data, run)
+        if weights is not None:
+            weights.give(model.eval(), data.tokenizer)
         record = record_provenance(config.system, model, data, config.seed)
     logger = announce_run(config, run, model, record) if rank() == 0 else None
     if weights is None:
         return fit(model, data, config, logger), data, logger
-    weights.give(model.eval(), data.tokenizer)
     if rank() == 0 and not weights.trained_here:  # the run opens again without them
         save_tokenizer(data, run)
         save_weights(model, run)

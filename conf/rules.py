@@ -205,6 +205,7 @@ RULES: dict[str, Any] = {
     "data.tokenizer_options.special_tokens": Group,
     "data.tokenizer_options.prefix_space": bool | None,
     "data.tokenizer_options.markers": Group | None,
+    "data.tokenizer_options.template": Group | None,
     "data.tokenizer_options.expansion": Text | None,
     "data.tokenizer_options.skip": Literal["punctuation"] | list[Text] | None,
     "data.examples": Group,

@@ -155,12 +155,17 @@ class RetrievalDataModule(pl.LightningDataModule):
         """The run's tokeniser: the backbone's, a given vocabulary, or one trained here."""
         split = self.train_split
         training = self._split_queries(split) if split else self.collection.queries.select([])
-        options = {k: v for k, v in self.tokenizer_options.items() if k not in ("skip",)}
+        options = {k: v for k, v in self.tokenizer_options.items() if k not in ("skip", "template")}
         return choose_tokenizer(self._texts, training, **options)
 
     @cached_property
     def template(self) -> TextTemplate:
-        """What the tokeniser puts around texts, and the tokens that `tokenizer` names."""
+        """What the tokeniser puts around texts, and the tokens that `tokenizer` names.
+
+        A model that is taken over brings its own.
+        """
+        if given := self.tokenizer_options.get("template"):
+            return TextTemplate(**given)
         names = ("markers", "skip", "expansion")
         options = {name: self.tokenizer_options.get(name) for name in names}
         return read_template(self.tokenizer, **options)

@@ -43,13 +43,12 @@ def load_tokenizer(source: str | Path, prefix_space: bool | None = None) -> PreT
     local = isinstance(source, Path) or file
     if local and not Path(source).exists():
         raise FileNotFoundError(f"tokenizer.path={source}: no such file")
-    options = {} if prefix_space is None else {"add_prefix_space": prefix_space}
     try:
         if file:
             tokenizer = _wrap(tokenizers.Tokenizer.from_file(str(source)))
         else:
             # A folder's name could be read as one of the hub.
-            tokenizer = load_text_tokenizer(str(source), local_files_only=local, **options)
+            tokenizer = load_text_tokenizer(str(source), local_files_only=local)
     except OSError:
         raise
     except Exception as error:  # `tokenizers` raises nothing more special
@@ -59,7 +58,18 @@ def load_tokenizer(source: str | Path, prefix_space: bool | None = None) -> PreT
         raise ValueError(
             f"tokenizer.path={source}: <pad>, </s> and <unk> must have T5's ids 0, 1, 2, got {ids}"
         )
+    if prefix_space is not None:
+        _set_prefix_space(tokenizer, prefix_space)
     return tokenizer
+
+
+def _set_prefix_space(tokenizer: PreTrainedTokenizerBase, value: bool) -> None:
+    """On the steps themselves: only some classes of transformers hand the option on to them."""
+    step = tokenizer.backend_tokenizer.pre_tokenizer
+    steps = step if isinstance(step, tokenizers.pre_tokenizers.Sequence) else [step]
+    for step in steps:
+        if hasattr(step, "add_prefix_space"):
+            step.add_prefix_space = value
 
 
 def add_special_tokens(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> None:

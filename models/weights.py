@@ -80,6 +80,7 @@ def save_weights(model: System, run: Path) -> None:
     """Writes what a system took over as the checkpoint of a run that trained nothing."""
     checkpoint = {"state_dict": model.state_dict(), "hyper_parameters": dict(model.hparams)}
     model.on_save_checkpoint(checkpoint)
+    (run / CHECKPOINT).parent.mkdir(exist_ok=True)
     with new_file(run / CHECKPOINT) as file:
         torch.save(checkpoint | {"train_seconds": 0.0}, file)
 

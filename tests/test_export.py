@@ -138,7 +138,7 @@ def test_without_the_package_only_the_check_is_impossible(runs, tmp_path, monkey
 
 
 def test_what_cannot_be_exported_is_named(runs, tmp_path):
-    with pytest.raises(ValueError, match=r"BM25: has no T5 to export"):
+    with pytest.raises(ValueError, match=r"BM25: has no weights to export"):
         export_run(runs / "bm25", tmp_path / "exported")
     with pytest.raises(FileExistsError, match=r"output=.*: exists, must be a new folder"):
         export_run(runs / "t5_seal", tmp_path)

@@ -366,7 +366,7 @@ def take_projection(system: System, published: Published) -> None:
     learned = {name for name, _ in own if not name.startswith("backbone.")}
     if learned != {"values.query.weight"} or tuple(encoder.values["query"].weight.shape) != width:
         raise ValueError(
-            f"{published.folder}: holds an encoder and one projection to {width[0]} numbers, the "
-            "model must learn nothing else, such as t5_colbert"
+            f"must be taken over by a model that learns an encoder and one projection to {width[0]} "
+            "numbers, such as t5_colbert"
         )
     encoder.values["query"].weight.copy_(published.projection)

@@ -281,7 +281,7 @@ def test_an_exported_folder_is_a_backbone(tools, export, tokenizer, untied):
 
 @pytest.mark.parametrize(
     ("kind", "message"),
-    [(BM25, "has no T5 to export"), (RerankPipeline, "export the runs it names")],
+    [(BM25, "has no weights to export"), (RerankPipeline, "export the runs it names")],
 )
 def test_systems_without_weights_of_their_own_are_refused(tmp_path, tokenizer, kind, message):
     system = kind.__new__(kind)

@@ -1,0 +1,110 @@
+"""`weights=` a model of others: searched, reranked, analysed and reported without training."""
+
+import json
+
+import pytest
+from transformers import T5Config, T5ForConditionalGeneration
+
+from gr_mvdr.evaluation.ranking import Ranking
+from gr_mvdr.tokenizers import train_tokenizer
+from models.retriever import Retriever
+from tests.published_folders import make_pylate
+from tests.runs import NO_ANALYSIS, beir
+from train import train
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return beir(tmp_path_factory.mktemp("data") / "fruits")
+
+
+@pytest.fixture(scope="module")
+def pylate(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("published") / "tiny-colbert"
+    make_pylate(folder)
+    return folder
+
+
+@pytest.fixture
+def run(data, tmp_path):
+    def made(weights, *overrides):
+        asked = ["data=files", f"data.path={data}", "data.test_split=test", "logger=none"]
+        asked += ["trainer.accelerator=cpu", f"output={tmp_path}", f"weights={weights}"]
+        return train([*asked, *overrides])
+
+    return made
+
+
+def rows(data):
+    lines = (data / "corpus.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_a_published_model_is_run_without_training(run, data, pylate, tmp_path):
+    small = ["analysis.pairs=4", "analysis.curve_pairs=0", "document_length=10"]
+    found = run(pylate, "model=t5_colbert", "name=run", *small)
+    assert found.metrics["cost/train_seconds"] == 0 and found.system == "tiny-colbert"
+    assert any(name.startswith("analysis/") for name in found.metrics)
+    assert (found.path / "report.html").is_file() and "rerank/mrr@10" in found.metrics
+    config = found.config
+    assert config["query_length"] == 8 and config["model"]["dimension"] == 6
+    assert config["document_length"] == 10  # it was typed
+    again, alone = Retriever.load(found), Retriever.load(pylate)
+    alone.system.hparams.document_length = 10
+    alone.index(rows(data))
+    ranking = Ranking.read(found.path / "retrieve.trec")
+    for query in again.data.test_queries("test"):
+        hits = alone.search(query["text"], k=12)
+        expected = {hit.id: pytest.approx(hit.score, abs=1e-5) for hit in hits}
+        assert ranking.scores(query["id"]) == expected
+        assert {hit.id: hit.score for hit in again.search(query["text"], k=12)} == expected
+    pair = alone.align("what is a pear?", "pear")
+    assert float(pair.relevance) == pytest.approx(float(pair.score), abs=1e-5)
+    assert pair.query_tokens[:2] == ["[CLS]", "[Q] "] and pair.query_tokens[-1] == "[MASK]"
+
+
+@pytest.fixture(scope="module")
+def encoder_decoder(tmp_path_factory, data):
+    folder = tmp_path_factory.mktemp("t5") / "tiny-t5"
+    tokenizer = train_tokenizer([row["text"] for row in rows(data)] * 3, 300)
+    tokenizer.save_pretrained(folder)
+    shape = dict(d_model=16, d_kv=8, d_ff=24, num_layers=1, num_heads=2)
+    config = T5Config(vocab_size=len(tokenizer), decoder_start_token_id=0, **shape)
+    T5ForConditionalGeneration(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("model", ["genre", "t5_seal"])
+def test_an_encoder_decoder_generates_without_training(run, encoder_decoder, model):
+    found = run(encoder_decoder, f"model={model}", "name=run", *NO_ANALYSIS)
+    assert found.metrics["cost/train_seconds"] == 0 and "retrieve/mrr@10" in found.metrics
+    assert Retriever.load(found).search("what is a pear?", k=3)
+
+
+def test_weights_that_do_not_suit_the_model_are_named(run, pylate, encoder_decoder, tmp_path):
+    for weights, model, message in (
+        (pylate, "genre", r"weights=.*: has model.dimension=6, the chosen model has not"),
+        (pylate, "aligner", r"weights=.*: must be taken over by a model that learns an encoder"),
+        (encoder_decoder, "t5_colbert", r"weights=.*: must have a projection"),
+        (encoder_decoder, "dsi_atomic", r"weights=.*: must hold all that .* learns, tokens of its"),
+        (tmp_path / "nowhere", "t5_colbert", r"weights=.*nowhere: no such run folder"),
+    ):
+        with pytest.raises((ValueError, FileNotFoundError), match=message) as raised:
+            run(weights, f"model={model}", "name=run", *NO_ANALYSIS)
+        assert "\n" not in str(raised.value)
+
+
+def test_a_name_of_the_hub_is_fetched_as_data(monkeypatch, pylate):
+    import huggingface_hub
+
+    asked = []
+
+    def fetch(name, allow_patterns):
+        asked.append((name, allow_patterns))
+        return str(pylate)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fetch)
+    retriever = Retriever.load("owner/tiny-colbert")
+    assert retriever.label == "tiny-colbert" and retriever.system.encoder.dimension == 6
+    ((name, patterns),) = asked
+    assert name == "owner/tiny-colbert" and not [p for p in patterns if "py" in p or p == "*"]
