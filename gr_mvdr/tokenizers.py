@@ -66,10 +66,10 @@ def load_tokenizer(source: str | Path, prefix_space: bool | None = None) -> PreT
 def _set_prefix_space(tokenizer: PreTrainedTokenizerBase, value: bool) -> None:
     """On the steps themselves: only some classes of transformers hand the option on to them."""
     step = tokenizer.backend_tokenizer.pre_tokenizer
-    steps = step if isinstance(step, tokenizers.pre_tokenizers.Sequence) else [step]
-    for step in steps:
-        if hasattr(step, "add_prefix_space"):
-            step.add_prefix_space = value
+    steps: Any = step if isinstance(step, tokenizers.pre_tokenizers.Sequence) else [step]
+    for part in steps:
+        if hasattr(part, "add_prefix_space"):
+            part.add_prefix_space = value
 
 
 def add_special_tokens(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> None:

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gr_mvdr.template import TextTemplate
 from torch import Tensor
 
 from gr_mvdr.files.reading import describe_error, read_json
+from gr_mvdr.template import TextTemplate
 from models.base import System
 from models.export.published_parts import (
     MODULES,
@@ -366,7 +366,7 @@ def take_projection(system: System, published: Published) -> None:
     learned = {name for name, _ in own if not name.startswith("backbone.")}
     if learned != {"values.query.weight"} or tuple(encoder.values["query"].weight.shape) != width:
         raise ValueError(
-            f"must be taken over by a model that learns an encoder and one projection to {width[0]} "
-            "numbers, such as t5_colbert"
+            "must be taken over by a model that learns an encoder and one projection, to "
+            f"{width[0]} numbers, such as t5_colbert"
         )
     encoder.values["query"].weight.copy_(published.projection)

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gr_mvdr.template import Ids, TextTemplate, read_template
 from torch import Tensor
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig, PreTrainedTokenizerBase
 
 from gr_mvdr.files.reading import read_json, read_json_list, read_tensors, reading, show
+from gr_mvdr.template import Ids, TextTemplate, read_template
 
 SIDES = ("query", "document")
 UNLIMITED = 2**15  # tokens kept of a text where a folder sets no limit

@@ -9,12 +9,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gr_mvdr.template import read_template
 from safetensors.torch import save_file
 from transformers import AddedToken, PreTrainedTokenizerBase
 
 from gr_mvdr.alignment import MaxOverDocument, TopK
 from gr_mvdr.pooling import AllTokens
+from gr_mvdr.template import read_template
 from models.export.published_parts import PROBES, SIDES
 from models.multi_vector import MultiVector
 

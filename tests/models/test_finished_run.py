@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from models.finished_run import FinishedRun, find_weights, take_weights
+from models.finished_run import FinishedRun
+from models.weights import RunWeights, find_weights
 from tests.models.conftest import make_docid
 
 
@@ -12,7 +13,7 @@ def test_a_table_of_documents_is_not_taken_to_others():
     """The rows of an NP table are made of documents that the new collection does not have."""
     run = FinishedRun("weights=outputs/np", Path("outputs/np"), {}, {})
     with pytest.raises(ValueError, match="weights=outputs/np: must not be a run of NP decoding"):
-        take_weights(make_docid("titles-np"), None, run)
+        RunWeights(run).give(make_docid("titles-np"), None)
 
 
 def test_a_run_that_trained_nothing_has_no_weights_to_take(tmp_path):

@@ -24,8 +24,9 @@ from analysis.report.report import write_report
 from analysis.run import analyse_again
 from analysis.run_folder import read_run
 from models.export.folder import load_exported
-from models.finished_run import find_weights, restore_run, take_weights
+from models.finished_run import restore_run
 from models.rerank_pipeline import RerankPipeline
+from models.weights import find_weights
 from tests.security.conftest import MODELS
 from tests.security.mutations import mutate
 
@@ -90,7 +91,7 @@ def run_doors(folder: Path, out: Path, system, data) -> dict:
     """The ways to open a run; those that must leave the folder as it is come first."""
 
     def weights() -> None:
-        take_weights(system, data.tokenizer, find_weights(str(folder)))
+        find_weights(str(folder)).give(system, data.tokenizer)
 
     def stage() -> None:
         model = RerankPipeline([{"run": str(folder)}])
