@@ -64,7 +64,7 @@ def save_encoder(folder, pieces, markers, model, config):
     with torch.no_grad():  # a fresh model's states are nearly all alike
         for weight in network.parameters():
             if weight.ndim == 2:
-                weight.normal_(std=0.3)
+                weight.normal_(std=0.8)
     network.save_pretrained(folder)
     return str(folder)
 

@@ -114,7 +114,7 @@ def test_a_folder_of_sentence_transformers_has_its_scores(tmp_path, name):
         found, ours = our_scores(tmp_path / "saved", together)
         assert ours == counts
         assert torch.allclose(found, expected.double(), atol=1e-6), found - expected
-    assert expected.std() > 0.03  # a mean over tokens differs less
+    assert expected.std() > 0.03
 
 
 @torch.no_grad()
