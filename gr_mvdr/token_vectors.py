@@ -83,6 +83,9 @@ class PackedTokens(NamedTuple):
     salience: Tensor | None = None
     keys: Tensor | None = None
 
+    def to(self, device: torch.device | str) -> "PackedTokens":
+        return PackedTokens(*(None if part is None else part.to(device) for part in self))
+
     def pad(self) -> TokenVectors:
         """(b, M, …), zero at padding."""
         mask = length_mask(self.counts)  # (b, M)

@@ -101,7 +101,8 @@ class CandidateEncoder:
     def vectors(self, documents: Tensor) -> TokenVectors:
         """The vectors (C, M, …) of documents (C,), encoded now."""
         found = self.documents[documents.tolist()]["tokens"]
-        return self.system.encode_texts([self.system.cut_document(tokens) for tokens in found])
+        texts = [self.system.cut_document(tokens) for tokens in found]
+        return self.system.encode_texts(texts).to("cpu")
 
     def score(self, query: TokenVectors, documents: Tensor, scoring: Scoring) -> Tensor:
         """(C,) fp32 relevance of documents (C,) to a query (N, …); see `TokenIndex.score`."""

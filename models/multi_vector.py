@@ -298,15 +298,15 @@ class MultiVector(System):
     def _packed(self, documents: list[list[int]]) -> Iterator[PackedTokens]:
         """The documents' vectors, in order, on rank 0; all ranks encode."""
         batches = list(batch_by_size(documents))
-        found = map_over_ranks(batches, lambda batch: self.encode_texts(batch).pack())
+        found = map_over_ranks(batches, lambda batch: self.encode_texts(batch).pack().to("cpu"))
         for parts in track(found, "encoding documents", total=len(batches)):
             yield PackedTokens(*parts)
 
     @torch.inference_mode()
     def encode_texts(self, documents: list[list[int]]) -> TokenVectors:
-        """Documents' tokens as they are read → their vectors (B, M, …), fp32, on the CPU."""
+        """Documents' tokens as they are read → their vectors (B, M, …), fp32."""
         ids, mask = (part.to(self.device) for part in pad(documents))
-        return self.eval().encode_documents(ids, mask).to("cpu").float()
+        return self.eval().encode_documents(ids, mask).float()
 
     @torch.inference_mode()
     def encoded_queries(self, queries: Table) -> EncodedQueries:
@@ -343,7 +343,8 @@ class MultiVector(System):
         starts = range(0, len(encoded), _QUERY_BATCH)
         for start in track(starts, "searching"):
             names, vectors = zip(*encoded[start : start + _QUERY_BATCH], strict=True)
-            found = self.searcher.search(vectors, self.scoring, options)
+            asked = [query.to(self.device) for query in vectors]  # where the scores are computed
+            found = self.searcher.search(asked, self.scoring, options)
             for name, (numbers, scores) in zip(names, found, strict=True):
                 best = scores >= scores.topk(min(k, len(scores))).values[-1:]  # ties enter
                 named = [ids[number] for number in numbers[best].tolist()]
@@ -376,7 +377,7 @@ class MultiVector(System):
         results = {}
         for name, query in track(encoded, "reranking"):
             numbers = self.searcher.numbers(candidates[name])
-            scores = self.searcher.score(query, numbers, scoring or self.scoring)
+            scores = self.searcher.score(query.to(self.device), numbers, scoring or self.scoring)
             results[name] = dict(zip(candidates[name], scores.tolist(), strict=True))
         return Ranking(results)
 

@@ -252,7 +252,8 @@ class TokenIndex:
         """The documents of each query, found in one of the three ways.
 
         Args:
-            queries: token vectors (N, …) without padding.
+            queries: token vectors (N, …) without padding, on the device that compares them with
+                the stored ones; what is found is on the CPU.
             scoring: the system's form of Eq. 1; "impute" has its own.
         """
         options.check(scoring)
@@ -314,7 +315,7 @@ class TokenIndex:
             candidates = group_by_document(found)
             documents, flops = candidates.documents, 0.0
             if options.refine is not None and options.refine < len(documents):
-                expected = expected_relevance(found, candidates, searched, scoring)
+                expected = expected_relevance(found, candidates, searched.to("cpu"), scoring)
                 documents = self._best(documents, expected, options.refine)
                 flops = imputing_flops(found, candidates)
             scores = score_some(self.store, query, documents, scoring)
@@ -351,6 +352,7 @@ class TokenIndex:
             candidates = group_by_document(found)
             missing = missing_similarity(found, options.imputation)
             lengths = self.store.counts[candidates.documents]
-            terms = imputed_terms(found, candidates, missing, lengths, query.salience)
+            salience = query.to("cpu").salience
+            terms = imputed_terms(found, candidates, missing, lengths, salience)
         self.costs.add(len(candidates.documents), 0, imputing_flops(found, candidates))
         return candidates.documents, *terms

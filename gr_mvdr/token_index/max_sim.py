@@ -3,6 +3,8 @@
 A hard alignment that gives a query token one document token at most needs neither padding nor A
 written down (Eq. 21): one matrix product over all tokens of some documents, then a maximum over
 each document's segment of it. Documents are padded for any other alignment.
+
+All of it is computed where the queries are, and what is found is on the CPU, as the store is.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,8 +19,9 @@ from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_index.store import TokenStore
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors
 
-# Similarities computed at once: a block's product with the queries stays in the cache.
-_BLOCK_SIMILARITIES = 1_000_000
+# Similarities computed at once: a block's product with the queries stays in a CPU's cache, and
+# gives an accelerator something to do.
+_BLOCK_SIMILARITIES, _ACCELERATED_SIMILARITIES = 1_000_000, 16_000_000
 # Where documents must be padded, the longest of a block has at most so many times the tokens of
 # the shortest.
 _MOST_PADDING = 1.25
@@ -39,12 +42,12 @@ def score_all(store: TokenStore, queries: TokenVectors, scoring: Scoring) -> Ten
     Raises: as `score_some`.
     """
     if _is_packed(store, scoring):
-        tokens = _BLOCK_SIMILARITIES // max(1, queries.mask.numel())
+        device = queries.mask.device
         blocks = [
-            packed_relevance(store.read(documents), queries, scoring)
-            for documents in store.blocks(tokens)
+            packed_relevance(store.read(documents).to(device), queries, scoring)
+            for documents in store.blocks(_block_rows(queries.mask.numel(), device))
         ]
-        scores = torch.cat(blocks)
+        scores = torch.cat(blocks).cpu()
     else:
         one_by_one = [queries.unpad(number) for number in range(len(queries))]
         scores = _padded_relevance(store, torch.arange(len(store)), one_by_one, scoring)
@@ -68,11 +71,13 @@ def score_some(
     """
     if not _is_packed(store, scoring):
         return _padded_relevance(store, documents, [query], scoring)[:, 0]
-    scores = torch.empty(len(documents), dtype=torch.float32)
-    for places in _of_similar_length(store, documents, len(query), torch.inf):
-        packed = store.read(documents[places])
+    device = query.mask.device
+    scores = torch.empty(len(documents), dtype=torch.float32, device=device)
+    rows = _block_rows(len(query), device)
+    for places in _of_similar_length(store, documents, rows, torch.inf):
+        packed = store.read(documents[places]).to(device)
         scores[places] = packed_relevance(packed, query[None], scoring)[:, 0]
-    return scores
+    return scores.cpu()
 
 
 def _is_packed(store: TokenStore, scoring: Scoring) -> bool:
@@ -88,26 +93,32 @@ def _padded_relevance(
             f"model.alignment={scoring.alignment}: scores depend on the other documents, must be "
             "another in a search (model.training_alignment may be this one)"
         )
-    scores = torch.empty(len(documents), len(queries), dtype=torch.float32)
-    longest = max(map(len, queries), default=1)
-    for places in _of_similar_length(store, documents, longest, _MOST_PADDING):
-        block = store.read(documents[places]).pad()
+    device = queries[0].mask.device if queries else torch.device("cpu")
+    scores = torch.empty(len(documents), len(queries), dtype=torch.float32, device=device)
+    rows = _block_rows(max(map(len, queries), default=1), device)
+    for places in _of_similar_length(store, documents, rows, _MOST_PADDING):
+        block = store.read(documents[places]).to(device).pad()
         for column, query in enumerate(queries):
             scores[places, column] = scoring(block, query)
-    return scores
+    return scores.cpu()
+
+
+def _block_rows(columns: int, device: torch.device) -> int:
+    """Document tokens of a block whose similarities to so many query tokens fit."""
+    held = _BLOCK_SIMILARITIES if device.type == "cpu" else _ACCELERATED_SIMILARITIES
+    return held // max(1, columns)
 
 
 def _of_similar_length(
-    store: TokenStore, documents: Tensor, query_length: int, ratio: float
+    store: TokenStore, documents: Tensor, rows: int, ratio: float
 ) -> Iterator[Tensor]:
-    """Places (c,) int64 in `documents` (C,), shortest first, in blocks of about
-    `_BLOCK_SIMILARITIES` whose longest has at most `ratio` times the tokens of the shortest."""
+    """Places (c,) int64 in `documents` (C,), shortest first, in blocks of about so many rows
+    whose longest has at most `ratio` times the tokens of the shortest."""
     ordered = store.counts[documents].sort(stable=True)
     ends, start = ordered.values.cumsum(0), 0
     while start < len(documents):
         before = int(ends[start - 1]) if start else 0
-        target = before + _BLOCK_SIMILARITIES // max(1, query_length)
-        full = int(torch.searchsorted(ends, target, right=True))
+        full = int(torch.searchsorted(ends, before + rows, right=True))
         longest = min(int(ordered.values[start]) * ratio, torch.iinfo(torch.int64).max)
         similar = int(torch.searchsorted(ordered.values, int(longest), right=True))
         end = max(start + 1, min(full, similar))
@@ -165,7 +176,7 @@ def _product(vectors: Tensor, queries: Tensor) -> Tensor:
 def _allowed(documents: PackedTokens, queries: TokenVectors, alignment: Selection) -> Tensor:
     """(t, Q·N) bool: the pairs that may align."""
     mask = length_mask(documents.counts)  # (D, M)
-    ids = torch.zeros(mask.shape, dtype=torch.int64).masked_scatter(mask, documents.ids)
+    ids = documents.ids.new_zeros(mask.shape).masked_scatter(mask, documents.ids)
     tokens = Tokens(mask[:, None], queries.mask[None], ids[:, None], queries.ids[None])
     pairs = alignment.allowed(tokens).expand(len(mask), len(queries), -1, -1)  # (D, Q, M, N)
     return pairs.transpose(1, 2)[mask].flatten(1)
@@ -181,7 +192,7 @@ def segment_max(rows: Tensor, counts: Tensor, choice: bool) -> tuple[Tensor, Ten
     Returns:
         (D, C) maxima, and (D, C) int64 the first rows that hold them, or None.
     """
-    if not choice and rows.shape[1] <= _FEW_COLUMNS:
+    if not choice and rows.shape[1] <= _FEW_COLUMNS and rows.device.type == "cpu":
         starts = (counts.cumsum(0) - counts).numpy()
         return torch.from_numpy(np.maximum.reduceat(rows.numpy(), starts, axis=0)), None
     best, chosen, start = [], [], 0
@@ -191,7 +202,8 @@ def segment_max(rows: Tensor, counts: Tensor, choice: bool) -> tuple[Tensor, Ten
         run = rows[start : start + length * repeats].view(repeats, length, -1)
         if choice:
             found = run.max(1)
-            chosen.append(found.indices + start + length * torch.arange(repeats).unsqueeze(1))
+            first = start + length * torch.arange(repeats, device=rows.device)
+            chosen.append(found.indices + first.unsqueeze(1))
         best.append(found.values if choice else run.amax(1))
         start += length * repeats
     return torch.cat(best), torch.cat(chosen) if choice else None

@@ -106,6 +106,7 @@ class TokenNeighbours:
         if self._lists is None:
             raise ValueError(f"model.search.probes={probes}: build_lists must come first")
         self._lists.nprobe = probes
+        queries = queries.cpu()  # where faiss and the store are
         found = self._lists.search(queries.contiguous().numpy(), neighbours)
         similarities, tokens = map(torch.from_numpy, found)
         if not rescore:
@@ -135,14 +136,15 @@ class TokenNeighbours:
         return torch.stack(found) if found else queries.new_empty(tokens.shape)
 
     def _every_token(self, queries: Tensor, neighbours: int) -> tuple[Tensor, Tensor]:
-        best = torch.empty(len(queries), 0)
-        tokens = torch.empty(len(queries), 0, dtype=torch.int64)
+        device = queries.device
+        best = torch.empty(len(queries), 0, device=device)
+        tokens = torch.empty(len(queries), 0, dtype=torch.int64, device=device)
         for rows in self.rows.split(_BLOCK):
-            product = queries @ self._vectors(rows).T
-            found = self._nearest(product, rows.expand(len(queries), -1), neighbours)
+            product = queries @ self._vectors(rows).to(device).T
+            found = self._nearest(product, rows.to(device).expand(len(queries), -1), neighbours)
             best, tokens = (torch.cat(pair, 1) for pair in zip((best, tokens), found, strict=True))
             best, tokens = self._nearest(best, tokens, neighbours)
-        return best, tokens
+        return best.cpu(), tokens.cpu()
 
     def _nearest(self, similarities: Tensor, tokens: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """The `count` nearest of some tokens (T, n), best first; see `search` for equal ones."""
@@ -154,7 +156,8 @@ class TokenNeighbours:
             for row in (best[:, -1] == cut).nonzero()[:, 0].tolist():
                 equal = (similarities[row] == cut[row]).nonzero()[:, 0]
                 room = int((best[row] == cut[row]).sum())
-                places[row, count - room :] = equal[self._tie_order(tokens[row, equal])[:room]]
+                chosen = self._tie_order(tokens[row, equal].cpu())[:room]
+                places[row, count - room :] = equal[chosen]
         return best, tokens.gather(1, places)
 
     def _tie_order(self, tokens: Tensor) -> Tensor:
