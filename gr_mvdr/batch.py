@@ -105,7 +105,8 @@ def append_documents(index: Sequence[int], further: Sequence[int]) -> tuple[list
 
 def length_mask(lengths: Tensor) -> Tensor:
     """(B,) int64 lengths → (B, L) bool, True = a real token; L is the longest, at least 1."""
-    return torch.arange(max(1, int(lengths.max()))) < lengths.unsqueeze(1)
+    places = torch.arange(max(1, int(lengths.max())), device=lengths.device)
+    return places < lengths.unsqueeze(1)
 
 
 def cut(tokens: Sequence[int], length: int, end_id: int | None = None) -> list[int]:

@@ -17,7 +17,6 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 DEVICE = torch.device("lazy", 0)
@@ -53,6 +52,9 @@ class OnDevice(Tensor):
     def tolist(self) -> Any:  # torch refuses it for any subclass
         return self.held.tolist()
 
+    def new_tensor(self, data: Any, **kwargs: Any) -> Tensor:
+        return self.held.new_tensor(data, **kwargs).to(DEVICE)
+
     def __repr__(self, **_: Any) -> str:
         return f"OnDevice({self.held!r})"
 
@@ -75,16 +77,15 @@ class _EveryOperation(TorchDispatchMode):
         return _run(func, args, kwargs or {})
 
 
-class _FromLists(TorchFunctionMode):
-    """`torch.tensor` fills a CPU tensor and moves it where no mode sees it."""
+def _lifted(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """`torch.tensor` and its like fill a CPU tensor and move it where no mode sees it."""
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func in (torch.tensor, torch.as_tensor) and _is_ours(kwargs.get("device")):
-            return func(*args, **{**kwargs, "device": "cpu"}).to(DEVICE)
-        if func is Tensor.new_tensor and isinstance(args[0], OnDevice):
-            return args[0].held.new_tensor(*args[1:], **kwargs).to(DEVICE)
-        return func(*args, **kwargs)
+    def call(data: Any, *args: Any, device: Any = None, **kwargs: Any) -> Tensor:
+        if not _is_ours(device):
+            return make(data, *args, device=device, **kwargs)
+        return make(data, *args, **kwargs).to(DEVICE)
+
+    return call
 
 
 class _Autocast(torch.autocast):
@@ -97,7 +98,8 @@ class _Autocast(torch.autocast):
 @contextmanager
 def stand_in() -> Iterator[torch.device]:
     """Within it tensors can be on the stand-in, and none of its operations mixes devices."""
-    with patch("torch.autocast", _Autocast), _FromLists(), _EveryOperation():
+    made = {name: _lifted(getattr(torch, name)) for name in ("tensor", "as_tensor")}
+    with patch.multiple(torch, autocast=_Autocast, **made), _EveryOperation():
         yield DEVICE
 
 

@@ -1,6 +1,7 @@
 """Every system on an accelerator that is not there: a tensor left on the CPU fails here first."""
 
 from dataclasses import fields
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,6 +10,15 @@ import torch
 from hydra.utils import instantiate
 
 import train
+from tests.models.conftest import (
+    Texts,
+    draw_tokens,
+    make_batch,
+    make_cross_encoder,
+    make_docid,
+    make_multi_vector,
+    named_documents,
+)
 from tests.runs import NO_ANALYSIS, ROOT, TINY, beir, compose_config
 from tests.stand_in import DEVICE, OnDevice, stand_in
 
@@ -119,6 +129,36 @@ def test_every_verb_runs_on_the_systems_device(made):
     on_cpu = system.to("cpu").retrieve(queries, 5)
     for query in queries["id"]:
         assert found.scores(query) == pytest.approx(on_cpu.scores(query), rel=1e-4, abs=1e-5)
+
+
+# Choices that no configuration of `MODELS` makes.
+GATHER = dict(search=dict(mode="gather", neighbours=4, probes=None, refine=2))
+RERANK = dict(search=dict(mode="rerank", neighbours=3))
+VARIANTS = {
+    **{
+        kind: partial(make_multi_vector, kind)
+        for kind in ("aligner-top-p", "aligner-soft", "idf", "mva-learned", "mva-temporal", "wu")
+    },
+    "gather": partial(make_multi_vector, **GATHER),
+    "gather-salience": partial(make_multi_vector, "aligner", **GATHER),
+    "rerank": partial(make_multi_vector, "mva", **RERANK),
+    "cross-encoder-first": partial(make_cross_encoder, pooling="first"),
+    **{kind: partial(make_docid, kind) for kind in ("shared-pawa", "titles-nci")},
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_choice_runs_on_the_systems_device(name):
+    system = VARIANTS[name]()
+    documents, queries = named_documents(), Texts(draw_tokens([4, 2, 11], seed=4), "q")
+    candidates = dict.fromkeys(queries["id"], documents["id"][:3])
+    with stand_in():
+        system.to(DEVICE).training_step(make_batch().to(DEVICE)).backward()
+        system.eval().index(documents)
+        system.score(make_batch().to(DEVICE))
+        system.retrieve(queries, 5)
+        system.retrieve_with_shares(queries, 5)
+        system.rerank(queries, documents, candidates)
 
 
 def check_training_step(made):
