@@ -9,7 +9,7 @@ if __name__ == "__main__":  # before the other imports: errors of the command li
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager, nullcontext
 from math import fsum
 from pathlib import Path
 from typing import Any
@@ -86,11 +86,10 @@ class MtebModel:
             for name, title, text in zip(*columns, strict=True)
         ]
         filled = [row for row in rows if (row["title"] + row["text"]).strip()]
-        if not filled:
-            where = f"tasks={task_metadata.name}, split {hf_split}"
-            raise ValueError(f"{where}: none of its {len(rows):,} documents has a text")
         self._empty = {row["id"] for row in rows}.difference(row["id"] for row in filled)
-        with _bars(encode_kwargs):
+        with _asked(task_metadata, hf_split, encode_kwargs):
+            if not filled:
+                raise ValueError(f"none of its {len(rows):,} documents has a text")
             self.retriever.index(filled)
 
     def search(
@@ -116,12 +115,12 @@ class MtebModel:
         Raises:
             ValueError: there is no query, two have one id, or a candidate is no document.
         """
-        where, asked = f"tasks={task_metadata.name}, split {hf_split}", read_queries(queries)
-        if not asked:
-            raise ValueError(f"{where}: no query has a relevant document")
-        if len(asked) < len(queries):
-            raise ValueError(f"{where}: two of its {len(queries):,} queries have one id")
-        with _bars(encode_kwargs):
+        asked = read_queries(queries)
+        with _asked(task_metadata, hf_split, encode_kwargs):
+            if not asked:
+                raise ValueError("no query has a relevant document")
+            if len(asked) < len(queries):
+                raise ValueError(f"two of its {len(queries):,} queries have one id")
             if top_ranked is None:
                 # One more: mteb itself leaves out a document that is its own query.
                 found = self.retriever.retrieve(asked, top_k + 1)
@@ -175,8 +174,14 @@ def separate(scores: dict[str, float]) -> dict[str, float]:
     return dict(zip(scores, single.tolist(), strict=True))
 
 
-def _bars(encode_kwargs: Mapping[str, Any]) -> AbstractContextManager[Any]:
-    return nullcontext() if encode_kwargs.get("show_progress_bar", True) else quiet()
+@contextmanager
+def _asked(task: Any, split: str, encode_kwargs: Mapping[str, Any]) -> Iterator[None]:
+    """Errors name the task; bars are shown if mteb is to show its own."""
+    with nullcontext() if encode_kwargs.get("show_progress_bar", True) else quiet():
+        try:
+            yield
+        except ValueError as error:
+            raise ValueError(f"tasks={task.name}, split {split}: {error}") from error
 
 
 def evaluate_run(

@@ -162,13 +162,13 @@ def test_what_cannot_be_evaluated_is_a_clear_line(finished_run):
 
     model = MtebModel(Retriever.load(finished_run("bm25")))
     for broken, said in (
-        ({"qrels": {"q1": {}}}, "tasks=Fruit, split test: no query has a relevant document"),
+        ({"qrels": {"q1": {}}}, "no query has a relevant document"),
         ({"documents": DOCUMENTS[-1:]}, "none of its 1 documents has a text"),
         ({"documents": [DOCUMENTS[0]] * 2}, "document=apple: two documents have this id"),
         ({"queries": QUERIES[1:2] * 2}, "two of its 2 queries have one id"),
         ({"top_ranked": {"q1": ["nowhere"]}}, "document=nowhere: no such id"),
     ):
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=f"^tasks=Fruit, split test: {said}"):
             run_task(model, make_task(**broken))
 
 
