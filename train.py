@@ -183,6 +183,9 @@ def prepare_model(config: DictConfig, data: RetrievalDataModule, run: Path) -> S
     typed = OmegaConf.to_container(settings.model, resolve=True)
     with admitting(typed):
         model = build("model", typed)
+        if data.shard and model.scores_need:
+            need = f"{config.system}'s scores need {model.scores_need}"
+            raise ValueError(f"data.shard={data.shard}: must be null, {need}")
         check_study(config.study, model)
         model.prepare(data.documents, data.known_documents, run / "identifiers")
     return model
@@ -203,6 +206,8 @@ def print_losses(record: dict[str, Any], config: DictConfig) -> None:
     for name, limit in (("queries", "query_length"), ("documents", "document_length")):
         if count := record["cut_texts"][name]:
             print(f"{count:,} {name} are cut at {limit}={config[limit]} tokens")
+    if config.data.shard:
+        print(f"data.shard={config.data.shard}: other documents are not there, nor found")
     if (deepest := max(map(rank_of, config.data.metrics))) > config.retrieval_depth:
         print(f"retrieval_depth={config.retrieval_depth}: a metric looks at rank {deepest:,}")
     for where, count in record["unjudged_queries"].items():

@@ -163,6 +163,7 @@ def _check_together(config: dict[str, Any]) -> None:
     runs = config.get("runs") or []
     for run in [runs] if isinstance(runs, str) else runs:
         _check_there("runs", run, "folder")
+    _check_there("qrels", config.get("qrels"), "file")
     data, tokenizer = config.get("data") or {}, config.get("tokenizer") or {}
     _check_there("data.path", data.get("path"), "folder or file")
     for key in ("candidates_run", "identifiers"):
@@ -171,6 +172,9 @@ def _check_together(config: dict[str, Any]) -> None:
     weights = config.get("weights") or ""
     if Path(weights).parent.is_dir() or not _HUB_NAME.fullmatch(weights):
         _check_there("weights", weights, "run folder")
+    if data.get("shard") and not weights:
+        rule = "must be null without weights=RUN, nothing is trained on a part of the documents"
+        raise ValueError(f"data.shard={data['shard']}: {rule}")
 
 
 def _check_there(key: str, path: str | None, kind: str) -> None:

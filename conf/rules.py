@@ -30,6 +30,11 @@ def _counts_devices(text: str) -> bool:
     return all(part.strip().isdecimal() for part in text.strip(",").split(",")) and "," in text
 
 
+def _is_shard(text: str) -> bool:
+    first, _, number = text.partition("/")
+    return first.isdecimal() and number.isdecimal() and int(first) < int(number)
+
+
 Count, Size, Length = _at_least(0), _at_least(1), _at_least(2)
 Positive = Annotated[float, Field(gt=0)]
 Weight = Annotated[float, Field(ge=0)]
@@ -42,6 +47,7 @@ Texts = Annotated[list[Text], Field(min_length=1)]
 Splits = Text | list[Text]
 Group = dict
 Metric = _described(str, find_metric, KNOWN)
+Shard = _described(str, _is_shard, "a shard and the number of all, such as 0/4 or 3/4")
 Devices = _described(str, _counts_devices, "numbers of devices such as 0,1")
 Direction = Literal["query_to_document", "document_to_query"]
 Precision = Literal[
@@ -104,6 +110,14 @@ RULES: dict[str, Any] = {
     "port": Annotated[int, Field(ge=1024, le=65535)] | None,
     "open": bool,
     "paper": Text | None,
+    "method": Literal["rrf", "isr", "combsum", "combmnz", "combmax", "weighted", "merge"],
+    "norm": Literal["min-max", "max", "sum", "zmuv", "rank", "borda"] | None,
+    "k": Size,
+    "part_weights": Annotated[list[Weight], Field(min_length=2)] | None,
+    "tune": Text | None,
+    "metric": Metric,
+    "metrics": Annotated[list[Metric], Field(min_length=1)] | None,
+    "qrels": Text | None,
     #
     "tokenizer": Group,
     "tokenizer.vocab_size": _at_least(7),  # six are special tokens
@@ -174,6 +188,7 @@ RULES: dict[str, Any] = {
     "data.identifiers": Text | None,
     "data.add_relevant": bool,
     "data.drop_identical": bool,
+    "data.shard": Shard | None,
     "data.metrics": Annotated[list[Metric], Field(min_length=1)],
     "data.max_*_queries": Size | None,
     "data.test_split": Splits | None,

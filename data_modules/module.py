@@ -20,7 +20,7 @@ from data_modules.formats.files import sha256
 from data_modules.formats.layout import Layout
 from data_modules.indexing import Indexing
 from data_modules.store import collect
-from data_modules.tables import TokenColumn
+from data_modules.tables import TokenColumn, select_shard
 from data_modules.tokenisation import (
     add_tokens,
     choose_tokenizer,
@@ -70,6 +70,7 @@ class RetrievalDataModule(pl.LightningDataModule):
         add_relevant: the relevant documents are candidates, found or not (gr_as_mvdr §6.3);
             False = a reranking finds only what the candidates hold (mva §5).
         drop_identical: a hit whose id is the query's own is none (ArguAna, Quora).
+        shard: "0/4" = of the documents only the first, fifth, … are there; None = all.
         metrics: of the rankings, such as recall@1000 or nDCG@10; see `gr_mvdr.evaluation.metrics`.
         max_test_queries, max_rerank_queries: random samples of the test queries; None = all.
 
@@ -100,6 +101,7 @@ class RetrievalDataModule(pl.LightningDataModule):
     candidates_run: str | None = None
     add_relevant: bool = True
     drop_identical: bool = False
+    shard: str | None = None
     metrics: Sequence[str] = METRICS
     max_test_queries: int | None = None
     max_rerank_queries: int | None = None
@@ -156,7 +158,7 @@ class RetrievalDataModule(pl.LightningDataModule):
         split = self.train_split
         training = self._split_queries(split) if split else self.collection.queries.select([])
         options = {k: v for k, v in self.tokenizer_options.items() if k not in ("skip", "template")}
-        return choose_tokenizer(self._texts, training, **options)
+        return choose_tokenizer(self._all_texts, training, **options)
 
     @cached_property
     def template(self) -> TextTemplate:
@@ -178,6 +180,10 @@ class RetrievalDataModule(pl.LightningDataModule):
 
     @cached_property
     def _texts(self) -> Dataset:
+        return select_shard(self._all_texts, self.shard)
+
+    @cached_property
+    def _all_texts(self) -> Dataset:
         return join_fields(clean_table(self.collection.documents, self.cleaning), self.text_fields)
 
     @cached_property

@@ -131,6 +131,14 @@ def hide_bars() -> Iterator[None]:
             datasets.enable_progress_bars()
 
 
+def select_shard(table: Dataset, shard: str | None) -> Dataset:
+    """Every n-th row from the i-th on, of a shard "i/n"; all rows without one."""
+    if shard is None:
+        return table
+    first, _, number = shard.partition("/")
+    return table.select(np.arange(int(first), len(table), int(number)))
+
+
 def arrow_column(table: Dataset, name: str) -> pa.ChunkedArray:
     """A column in the order of the table's rows, as Arrow keeps it."""
     return table.with_format("arrow").select_columns([name])[:].column(name)

@@ -61,6 +61,8 @@ class System(pl.LightningModule):
     # What a search's score is split into (`retrieve_with_shares`), and what `score` is of a pair.
     share_of: ClassVar[str] = "query token"
     score_is: ClassVar[str] = "Σ S·A / Z, Eq. 1"
+    # What of all documents a search's scores need; with "" parts of a corpus can be searched apart.
+    scores_need: str = "all documents"
     # Token ids may go beyond the tokeniser's, up to here.
     vocabulary_size: int = 0
     # What is around the texts that it reads: its backbone's.

@@ -24,6 +24,7 @@ class BM25(System):
 
     paradigm = "lexical"
     share_of, score_is = "word", "BM25"
+    scores_need = "the idf and the mean length of all documents"
     trainable = False
 
     def __init__(self, k1: float = 1.5, b: float = 0.75):

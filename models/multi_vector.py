@@ -87,6 +87,7 @@ class MultiVector(System):
         super().__init__(optimizer)
         self.save_hyperparameters()
         self.search = SearchOptions(**search)
+        self.scores_need = self.search.scores_need
         self.scoring = Scoring(build("alignment", alignment), normaliser)
         trained = build("alignment", training_alignment or alignment)
         self.training_scoring = Scoring(trained, normaliser)

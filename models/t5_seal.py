@@ -57,7 +57,7 @@ class T5SEAL(ConstrainedSearch):
     too; `query_ngrams` adds the query's own n-grams (facts: Full SEAL).
     """
 
-    share_of = "n-gram"
+    share_of, scores_need = "n-gram", "the n-gram counts of all documents"
     score_is = "mean log-probability of the document's windows, whatever the search generates"
 
     def __init__(

@@ -156,6 +156,10 @@ data.metrics=[recall@0]
 data.metrics=[recall@ten]
 data.metrics=[bpref@10]
 data.metrics=null
+data.shard=4
+data.shard=4/4
+data.shard=-1/4
+data.shard=0/2
 data.text_fields=[]
 data.text_fields=title
 data.text_fields=[1]
@@ -343,6 +347,10 @@ compare runs=null
 compare runs=[1]
 compare runs=[a] mixed=perhaps
 compare runs=[a] output=5
+fuse runs=[a,b] method=best
+fuse runs=[a,b] norm=percent
+fuse runs=[a,b] part_weights=[1]
+fuse runs=[a,b] metrics=[bpref]
 export run=x check=maybe
 export run=x output=3
 export run=5
@@ -534,7 +542,7 @@ def test_every_key_has_a_rule_and_every_default_keeps_it(overrides, monkeypatch)
     assert not keys_without_rule(config)
 
 
-@pytest.mark.parametrize("name", ["analyse", "compare", "export", "build", "mteb"])
+@pytest.mark.parametrize("name", ["analyse", "compare", "export", "build", "mteb", "fuse"])
 def test_the_other_commands_keys_have_rules(name):
     config = OmegaConf.create(base(name))
     check_values(config)
@@ -628,6 +636,7 @@ train.py -m seed=x,1 logger=none
 -m analysis.run run=nowhere
 -m analysis.compare --help
 -m analysis.compare runs=[nowhere]
+-m analysis.fuse --help
 -m analysis.export --help
 -m analysis.export run=nowhere
 -m data_modules.build --help

@@ -89,6 +89,11 @@ class SearchOptions:
             if value is not None and value < 1:
                 raise ValueError(f"model.search.{key}={value}: must be ≥ 1")
 
+    @property
+    def scores_need(self) -> str:
+        """What of all documents a score needs besides its own document; "" = nothing."""
+        return "similarities imputed from all documents" if self.mode == "impute" else ""
+
     def changed(self, **options: Any) -> "SearchOptions":
         """The same search with other options.
 

@@ -1,0 +1,113 @@
+"""Fusion: RRF by hand and as ranx has it, weights chosen on a split, shards that are one index."""
+
+import csv
+from importlib.util import find_spec
+from math import inf
+
+import pytest
+
+from analysis.compare import compare
+from analysis.fuse import MAIN, Fusion, fuse, read_parts, uncompiled_ranx
+from analysis.run_folder import read_run
+from gr_mvdr.evaluation.ranking import Ranking, write_qrels
+from tests.analysis.test_compare import write_run
+from tests.runs import NO_ANALYSIS, small
+from train import train
+
+needs_ranx = pytest.mark.skipif(not find_spec("ranx"), reason="needs ranx")
+ONE = Ranking({"q": {"a": 9.0, "b": 5.0, "c": 1.0}, "r": {"a": 1.0}, "s": {"x": 2.0, "y": 1.0}})
+TWO = Ranking({"q": {"c": 0.5, "d": 0.25, "a": 0.0, "lost": -inf}, "s": {"y": 1.0, "z": 1.0}})
+
+
+@needs_ranx
+def test_fusions_worked_out_by_hand_and_equal_to_ranx():
+    found = Fusion(k=60)([ONE, TWO])
+    first, second, third = 1 / 61, 1 / 62, 1 / 63
+    expected = {"a": first + third, "c": third + first, "b": second, "d": second}
+    assert found.scores("q") == pytest.approx(expected, abs=1e-15)
+    assert found.documents("q") == ["c", "a", "d", "b"]  # ties: the last id first
+    assert found.scores("r") == {"a": first}  # of a query that one part lacks
+    rows = [{q: one.scores(q) for q in ("q", "r", "s")} for one in (ONE, TWO)]
+    del rows[1]["q"]["lost"]
+    with uncompiled_ranx() as ranx:
+        theirs = ranx.fuse(list(map(ranx.Run, rows)), norm=None, method="rrf").to_dict()
+    assert {q: found.scores(q) for q in theirs} == theirs  # exactly
+    weighted = Fusion("weighted", weights=[0.25, 0.75])([ONE, TWO]).scores("q")
+    assert weighted == pytest.approx({"c": 0.75, "d": 0.375, "a": 0.25, "b": 0.125})
+    summed = Fusion("combsum", norm=None, depth=2)([ONE, TWO]).scores("q")
+    assert summed == pytest.approx({"a": 9, "b": 5})
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Two runs with a main split and dev: on dev only the second finds what is relevant."""
+    made = []
+    for name, main, dev in (("one", ONE, ONE), ("two", TWO, TWO)):
+        metrics = {"retrieve/mrr@10": 0.5, "retrieve/dev/mrr@10": 0.5}
+        folder = write_run(tmp_path / name, name, 1, metrics, splits=["test", "dev"])
+        for split, ranking in (("", main), ("-dev", dev)):
+            ranking.write(folder / f"retrieve{split}.trec", name)
+            write_qrels({"q": {"c": 2, "d": 1}, "r": {"b": 1}}, folder / f"retrieve{split}.qrels")
+        made.append(folder)
+    return made
+
+
+@needs_ranx
+def test_runs_are_fused_split_by_split_into_a_folder_that_compare_reads(runs, tmp_path, capsys):
+    folder = fuse(runs, Fusion("weighted"), tune="dev", metrics=["nDCG@10", "RR@10"])
+    assert folder.parent == tmp_path
+    # From a weight of 0.6 on, the second's best document is the best of both.
+    run, parts = read_run(folder), read_parts([*runs])
+    weights = run.provenance["fusion"]["weights"]
+    assert sum(weights) == pytest.approx(1) and weights[1] > weights[0]
+    assert run.metrics["retrieve/dev/mrr@10"] == run.metrics["retrieve/mrr@10"] == 0.5
+    again = Fusion("weighted", weights=weights)([part.rankings[MAIN] for part in parts])
+    assert Ranking.read(folder / "retrieve.trec") == again
+    said = capsys.readouterr().out
+    assert "retrieve dev nDCG@10" in said and run.system in said and " one + " in run.system
+    assert fuse(runs, Fusion("weighted"), tune="dev") == folder  # made again in its place
+    compare([*runs, folder], tmp_path / "compared")
+    rows = csv.DictReader((tmp_path / "compared/comparison.csv").open())
+    assert [row["system"] for row in rows] == ["one", "two", run.system]
+
+
+def test_two_shards_searched_apart_and_merged_are_one_index(finished_run, tmp_path):
+    """ColBERT's exact search: the same documents, scores to the accuracy of fp32."""
+    whole = finished_run("t5_colbert")
+    shards = []
+    for number in range(2):
+        options = f"weights={whole}", f"data.shard={number}/2", "data.max_rerank_queries=1"
+        train(small(tmp_path, "model=t5_colbert", *NO_ANALYSIS, *options, name=f"shard{number}"))
+        shards.append(tmp_path / f"shard{number}")
+    merged = fuse(shards[::-1], Fusion("merge"), tmp_path / "merged")
+    for name in ("retrieve.trec", "retrieve-test_unseen.trec"):
+        expected, found = Ranking.read(whole / name), Ranking.read(merged / name)
+        assert found.query_ids and sorted(found.query_ids) == sorted(expected.query_ids)
+        for query in expected.query_ids:
+            assert found.scores(query) == pytest.approx(expected.scores(query), abs=1e-4)
+    metrics = {k: v for k, v in read_run(whole).metrics.items() if k in read_run(merged).metrics}
+    assert read_run(merged).metrics == pytest.approx(metrics, abs=1e-6) and metrics
+    with pytest.raises(ValueError, match=r"must be runs of all shards .* is of 0/2, None"):
+        fuse([shards[0], whole], Fusion("merge"))
+    with pytest.raises(ValueError, match="data.shard=0/2: must be null, T5-SEAL's scores need the"):
+        options = f"weights={whole}", "data.shard=0/2"
+        train(small(tmp_path, "model=t5_seal", *options, name="seal"))
+
+
+def test_what_cannot_be_fused_is_named(runs, tmp_path):
+    trec = runs[0] / "retrieve.trec"
+    other = write_run(tmp_path / "other", "x", 1, {"retrieve/mrr@10": 1}, splits=["test"])
+    for asked, fusion, options, said in (
+        ([trec], Fusion(), {}, "must be two or more"),
+        ([runs[0], tmp_path / "no"], Fusion(), {}, "runs=.*no: no such folder or file"),
+        (runs, Fusion("weighted"), {}, "part_weights=None: must be 2 numbers"),
+        (runs, Fusion("weighted", weights=[1.0]), {}, r"part_weights=\[1.0\]: must be 2 numbers"),
+        (runs, Fusion("weighted"), {"tune": "test"}, "tune=test: must be a split besides .*dev"),
+        (runs, Fusion(), {"tune": "dev"}, "tune=dev: must be null but for method=weighted"),
+        (runs, Fusion("merge"), {}, "must be runs of all shards"),
+        ([trec, trec], Fusion("merge"), {}, "is in two runs, must be in one shard"),
+        (runs, Fusion(), {"output": tmp_path}, "exists, must be a new folder"),
+        ([runs[0], other], Fusion(), {}, "retrieve.trec"),
+    ):
+        with pytest.raises((ValueError, OSError), match=said):
+            fuse(asked, fusion, **options)
