@@ -1,0 +1,173 @@
+"""Generative systems on BART and mBART: what transformers computes, and their own conventions."""
+
+import pytest
+import torch
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    MBartConfig,
+    MBartForConditionalGeneration,
+)
+
+from gr_mvdr.batch import PairBatch, pad
+from gr_mvdr.relevance import relevance
+from gr_mvdr.template import TextTemplate
+
+SHAPE = dict(vocab_size=60, d_model=16, max_position_embeddings=64, pad_token_id=1, bos_token_id=0)
+SHAPE |= {
+    f"{stack}_{size}": number
+    for stack in ("encoder", "decoder")
+    for size, number in (("layers", 2), ("attention_heads", 2), ("ffn_dim", 24))
+}
+CODE = 3  # mBART's language code, which ends a text and starts the decoder
+TEMPLATES = {
+    "bart": TextTemplate(query=(0,), document=(0,), target=(0,), suffix=(2,), stop=2, pad=1),
+    "mbart": TextTemplate(suffix=(2, CODE), stop=2, pad=1),
+}
+HEADS = {
+    "plain": None,
+    "pawa": {"_target_": "gr_mvdr.heads.pawa.PawaHead", "layers": 1, "heads": 2},
+    "nci": {"_target_": "gr_mvdr.heads.pawa.PawaHead", "layers": 1, "heads": 2, "form": "nci"},
+    "np": {"_target_": "gr_mvdr.heads.non_parametric.NonParametricHead", "clusters": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def backbones(tmp_path_factory):
+    """Arguments of a backbone for each family: saved models, the mBART without a start token."""
+    made = {}
+    for family, model, config, options in (
+        ("bart", BartForConditionalGeneration, BartConfig, {"decoder_start_token_id": 2}),
+        ("mbart", MBartForConditionalGeneration, MBartConfig, {"scale_embedding": True}),
+    ):
+        torch.manual_seed(0)
+        built = model(config(**SHAPE, **options, eos_token_id=2))
+        with torch.no_grad():
+            for name, weight in built.named_parameters():
+                is_norm = weight.dim() == 1 and name.endswith("weight")
+                weight.copy_(
+                    0.5 + torch.rand_like(weight) if is_norm else 0.4 * torch.randn_like(weight)
+                )
+            built.final_logits_bias.normal_()
+        built.save_pretrained(folder := tmp_path_factory.mktemp(family))
+        fixed = dict(dropout_rate=0.0, attention="eager", template=TEMPLATES[family].settings)
+        made[family] = dict(name=str(folder), **fixed)
+    return made
+
+
+def make_pairs(template, seed=0):
+    """Queries as the encoder reads them, and targets as the decoder writes them."""
+    generator = torch.Generator().manual_seed(seed)
+    draw = lambda n: torch.randint(4, 60, (n,), generator=generator).tolist()  # noqa: E731
+    queries = [template.read_query(draw(n), 20) for n in (3, 5, 1)]
+    targets = [template.read_target(draw(n), 20) for n in (4, 1, 6)]
+    return PairBatch(*pad(queries), *pad(targets), torch.arange(3))
+
+
+@pytest.mark.parametrize("family", TEMPLATES)
+@torch.no_grad()
+def test_loss_and_cached_decoding_are_those_of_transformers(family, backbones, tools):
+    seal, template = tools.make_seal(backbones[family]), TEMPLATES[family]
+    batch = make_pairs(template)
+    labels = batch.document_ids.masked_fill(~batch.document_mask, -100)
+    sides = dict(input_ids=batch.query_ids, attention_mask=batch.query_mask.long())
+    if family == "bart":
+        expected = seal.backbone(**sides, labels=labels)
+    else:  # transformers takes the start off the labels' end: theirs end with the code
+        start = torch.full((3, 1), CODE)
+        shifted = torch.cat([start, batch.document_ids[:, :-1]], 1)
+        expected = seal.backbone(**sides, decoder_input_ids=shifted, labels=labels)
+    assert torch.isclose(seal.loss(batch), expected.loss, atol=1e-9)
+    step = seal.decoding_step(batch.query_ids, batch.query_mask)
+    step(torch.zeros(3, dtype=torch.int64), torch.arange(3))
+    rows, prefixes = torch.arange(3), [[] for _ in range(3)]
+    for tokens, parents in (([9, 8, 7, 6], [0, 0, 1, 2]), ([11, 12], [3, 1])):
+        found = step(torch.tensor(tokens), torch.tensor(parents))
+        rows = rows[parents]
+        prefixes = [[*prefixes[p], t] for p, t in zip(parents, tokens, strict=True)]
+        inputs = torch.tensor([[seal.head.start_token, *prefix] for prefix in prefixes])
+        own = {name: value[rows] for name, value in sides.items()}
+        logits = seal.backbone(**own, decoder_input_ids=inputs).logits[:, -1]
+        assert torch.allclose(found, logits.log_softmax(-1), atol=1e-9)
+
+
+def test_mbart_starts_as_shift_tokens_right_does(backbones, tools):
+    from transformers.models.mbart.modeling_mbart import shift_tokens_right
+
+    seal = tools.make_seal(backbones["mbart"])
+    assert seal.backbone.config.decoder_start_token_id is None
+    (ids, _), suffix = pad([[20, 21, 2, CODE]]), seal.template.suffix
+    assert seal.head.start_token == int(shift_tokens_right(ids, 1)[0, 0]) == suffix[-1]
+
+
+@pytest.mark.parametrize("family", TEMPLATES)
+@pytest.mark.parametrize("head", HEADS)
+@torch.no_grad()
+def test_every_head_aligns_searches_and_scores_by_one_number(head, family, backbones, tools):
+    """Titles, <s> first on a BART; paths sum to logits; the search's score is `score`."""
+    documents = tools.named_documents()
+    options = dict(backbone=backbones[family], head=HEADS[head], identifiers=tools.TITLES)
+    system, template = tools.make_docid("titles", **options), TEMPLATES[family]
+    title = documents["title_tokens"][1]
+    assert system.identifiers.of(1) == [*template.target, *title, 2]
+    system.index(documents)
+    queries = tools.Texts([[10, 12, 14], [20]], "q")
+    ranking = system.retrieve(queries, k=8)
+    for number, name in enumerate(queries["id"]):
+        found = ranking.scores(name)
+        assert len(found) == 8, "the beam is wider than the collection"
+        rows = [documents["id"].index(document) for document in found]
+        pairs = tools.pairs_of(system, queries["tokens"][number], rows)
+        assert torch.allclose(system.score(pairs), torch.tensor(list(found.values())), atol=1e-9)
+    explanation = system.explain(pairs)
+    decoder, real = explanation.decoder, explanation.layers[-1].document_mask
+    assert torch.allclose(decoder.contributions.sum(1)[real], decoder.logits[real], atol=1e-9)
+    assert ("output_bias" in decoder.names) == (head == "plain")
+    layer = explanation.layers[0]
+    path = decoder.contributions[:, decoder.names.index("cross_attention_1")]
+    assert torch.allclose((layer.similarity * layer.alignment).sum((1, 3)), path, atol=1e-9)
+    assert torch.allclose(layer.relevance, relevance(layer.similarity, layer.alignment).sum(1))
+
+
+@torch.no_grad()
+def test_contextual_rows_are_the_titles_states_behind_the_documents_prefix(backbones, tools):
+    documents = tools.named_documents()
+    head = HEADS["np"] | {"clusters": 99}
+    options = dict(backbone=backbones["bart"], head=head, identifiers=tools.TITLES)
+    system = tools.make_docid("titles", **options)
+    for row in (1, 5):
+        title, text = documents["title_tokens"][row], documents["tokens"][row]
+        ids, mask = pad([[*[0, *title, *text][:11], 2]])
+        states = system.encode(ids, mask)[0, 1 : 1 + len(title)]
+        target, _ = pad([system.identifiers.of(row)])
+        rows = system.head.labels(target, torch.tensor([row]))[0]
+        assert torch.allclose(system.head.table[rows[1:-1]], states, atol=1e-6)
+        table = system.backbone.get_input_embeddings().weight
+        assert torch.equal(system.head.table[rows[[0, -1]]], table[[0, 2]]), "<s>, </s>: no context"
+
+
+@torch.no_grad()
+def test_seals_keys_and_windows_have_nothing_before_them(backbones, tools):
+    documents = tools.Texts(tools.draw_tokens([6, 9, 4], seed=3), "d")
+    special = {"body": [50], "title": [51], "title_end": [52]}
+    seal = tools.make_seal(backbones["bart"], special_tokens=special, document_length=12)
+    seal.backbone.final_logits_bias[0, :2] = -torch.inf  # as published: not <s>, not <pad>
+    seal.index(documents)
+    assert not any(0 in seal.searcher.sequence(number).tolist() for number in range(3))
+    assert seal.prepare_query([7, 8]) == [0, 7, 8, 50, 2]
+    read = [seal.template.read_document(tokens, 12) for tokens in documents["tokens"]]
+    asked = [seal.template.read_query([7, 8], 8)] * 3
+    batch = PairBatch(*pad(asked), *pad(read), torch.arange(3))
+    forced = seal.forced(batch)
+    assert forced.document_ids[0, :7].tolist() == [*documents["tokens"][0], 2]
+    assert forced.query_ids[0].tolist() == [0, 7, 8, 50, 2]
+    pairs, decoder = seal.align(batch), seal.explain(batch).decoder
+    for values in (pairs.score, pairs.similarity, decoder.contributions, decoder.log_probs):
+        assert values.isfinite().all()
+    queries = tools.Texts([[10, 12, 14], [20]], "q")
+    found, shares = seal.retrieve_with_shares(queries, 3)
+    for name in queries["id"]:
+        assert found.scores(name)
+        for document, score in found.scores(name).items():
+            total = sum(share.value for share in shares[name][document])
+            assert total == pytest.approx(score) and score == score
