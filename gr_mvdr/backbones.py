@@ -197,7 +197,7 @@ def _prepared(
         older = "gradient_checkpointing_enable"  # the name in the first releases of transformers 5
         enable = getattr(model, "activation_checkpointing_enable", None) or getattr(model, older)
         enable({"use_reentrant": False})
-    return model
+    return model.train()  # a pretrained model comes in evaluation mode, without dropout
 
 
 def _with_new_decoder(model: PreTrainedModel, layers: int) -> PreTrainedModel:

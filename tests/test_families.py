@@ -1,0 +1,127 @@
+"""Systems on every family of backbones: trained, indexed, searched and aligned."""
+
+import json
+
+import pytest
+import torch
+import transformers
+
+from gr_mvdr.backbones import load_encoder
+from gr_mvdr.template import read_template
+from models.retriever import Retriever
+from tests.families import FAMILIES, save_family
+from tests.runs import beir, compose_config
+from tests.test_memorise import collection
+from train import train
+
+SHORT = ("trainer.max_steps=2", "data.max_rerank_queries=2", "model.optimizer.schedule=constant")
+COLBERT = ("tokenizer.skip=punctuation", "model.attend_expansion=false", "query_length=12")
+QUERY = "which fruit is plum?"
+# Each family under one system, and each kind of system on several families.
+SYSTEMS = {
+    "bert": ("t5_colbert", *COLBERT, "tokenizer.markers={query:'[unused0]',document:'[unused1]'}"),
+    "distilbert": ("dpr",),
+    "roberta": ("cross_encoder",),
+    "xlm-roberta": ("xtr", "model.search.neighbours=20"),
+    "modernbert": ("t5_colbert", *COLBERT, "tokenizer.markers={query:'[Q] ',document:'[D] '}"),
+    "deberta-v2": ("mva",),
+    "t5": ("t5_colbert",),
+    "mt5": ("t5_seal",),
+    "byt5": ("genre",),
+    "bart": ("genre", "tokenizer.prefix_space=true"),
+    "mbart": ("dsi_semantic",),
+}
+
+
+def texts(folder):
+    files = folder / "corpus.jsonl", folder / "queries.jsonl"
+    return [json.loads(line)["text"] for file in files for line in file.read_text().splitlines()]
+
+
+def run(tmp_path, data, family, model, *overrides):
+    """A run of a system on a tiny checkpoint of a family."""
+    name = save_family(family, tmp_path / family, texts(data))
+    if "tokenizer.skip=punctuation" in overrides:
+        overrides += ("tokenizer.expansion='[MASK]'",)
+    fixed = (
+        "data=beir",
+        f"data.path={data}",
+        "logger=none",
+        "analysis=none",
+        "backbone=pretrained",
+    )
+    named = (f"model={model}", f"backbone.name={name}", f"output={tmp_path}", "name=run")
+    return train(compose_config("train", *fixed, *named, *overrides))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family_is_trained_indexed_searched_and_aligned(family, tmp_path):
+    model, *overrides = SYSTEMS[family]
+    done = run(tmp_path, beir(tmp_path / "fruits"), family, model, *SHORT, *overrides)
+    opened = Retriever.load(done)
+    hits = opened.search(QUERY, k=3)
+    assert len(hits) == 3 and hits[0].score >= hits[1].score >= hits[2].score
+    assert sum(share.value for share in hits[0].shares) == pytest.approx(hits[0].score, abs=1e-4)
+    if not opened.system.alignable:
+        return
+    pair = opened.align(QUERY, "plum")
+    total = (pair.similarity * pair.alignment).sum() / pair.normaliser[0]
+    assert pair.relevance[0] == pytest.approx(float(total), abs=1e-4)
+    if opened.paradigm == "generative":
+        assert torch.allclose(pair.alignment.sum(-1), torch.ones(()), atol=1e-5)
+
+
+def test_colberts_markers_expansion_and_skipped_punctuation_are_read(tmp_path):
+    data = beir(tmp_path / "fruits")
+    model, *overrides = SYSTEMS["bert"]
+    opened = Retriever.load(run(tmp_path, data, "bert", model, *SHORT, *overrides))
+    (query,) = opened.encode_queries("who eats plum?")
+    assert query.tokens[:4] == ["[CLS]", "[unused0]", "who", "eats"]
+    assert query.tokens[4:] == ["plum", "?", "[SEP]"] + ["[MASK]"] * 5
+    (document,) = opened.encode_documents("a plum, number 2.")
+    assert document.tokens == ["[CLS]", "[unused1]", "a", "plum", "number", "2", "[SEP]"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "model"), [("bert", "t5_colbert"), ("roberta", "cross_encoder"), ("bart", "genre")]
+)
+def test_fifty_documents_are_memorised(family, model, tmp_path):
+    learning = ("trainer.max_epochs=60", "data.batch_size=25", "data.test_split=train")
+    options = ("data.max_rerank_queries=2", "backbone.dropout_rate=0")
+    done = run(tmp_path, collection(tmp_path / "places"), family, model, *learning, *options)
+    assert done.metrics["retrieve/recall@1"] == 1.0
+
+
+def test_a_backbone_that_a_system_cannot_use_is_refused(tmp_path):
+    data = beir(tmp_path / "fruits")
+    with pytest.raises(ValueError, match=r"^backbone.name=.*bert: holds an encoder alone \(bert\)"):
+        run(tmp_path, data, "bert", "genre")
+    config = transformers.GPT2Config(vocab_size=60, n_embd=16, n_layer=1, n_head=2)
+    config.save_pretrained(tmp_path)
+    with pytest.raises(
+        ValueError, match=r"^backbone.name=.*: holds a decoder alone \(gpt2\), must be"
+    ):
+        load_encoder(str(tmp_path))
+
+
+def test_a_text_that_is_longer_than_the_positions_is_refused(tmp_path):
+    data = beir(tmp_path / "fruits")
+    with pytest.raises(
+        ValueError, match=r"^document_length=600: must be ≤ 512, what backbone.name="
+    ):
+        run(tmp_path, data, "bert", "t5_colbert", "document_length=600")
+
+
+def test_a_folder_without_weights_is_refused(tmp_path):
+    data = beir(tmp_path / "fruits")
+    name = save_family("bert", tmp_path / "bert", texts(data))
+    (tmp_path / "bert/model.safetensors").unlink()
+    with pytest.raises(ValueError, match="bert: cannot be loaded: "):
+        load_encoder(name)
+
+
+def test_a_tokeniser_that_pads_nothing_is_refused():
+    tokenizer = transformers.GPT2Tokenizer(vocab={"<|endoftext|>": 0, "a": 1}, merges=[])
+    with pytest.raises(ValueError, match="has no token that pads a text"):
+        read_template(tokenizer)
