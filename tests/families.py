@@ -10,11 +10,17 @@ import torch
 import transformers
 from tokenizers import models, pre_tokenizers, processors, trainers
 
-# Shapes by the names of either tradition; heads of 16, so that twenty documents can be learned.
-BERT = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64)
+# Shapes by the names of either tradition. Weights of 0.1: with 0.02 so few dimensions tell little.
+BERT = dict(
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=64,
+    initializer_range=0.1,
+)
 T5 = dict(d_model=32, d_kv=16, d_ff=64, num_layers=2, num_heads=2)
-DISTIL = dict(dim=32, n_layers=2, n_heads=2, hidden_dim=64)
-BART = dict(d_model=32) | {
+DISTIL = dict(dim=32, n_layers=2, n_heads=2, hidden_dim=64, initializer_range=0.1)
+BART = dict(d_model=32, init_std=0.1) | {
     f"{stack}_{size}": number
     for stack in ("encoder", "decoder")
     for size, number in (("layers", 2), ("attention_heads", 2), ("ffn_dim", 64))
