@@ -2,19 +2,27 @@
 
     python -m tests.benchmarks.bench_training                 T5 v1.1 base, a GPU
     python -m tests.benchmarks.bench_training --size tiny     seconds on a CPU
+    python -m tests.benchmarks.bench_training --runs t5_colbert t5_seal dsi_semantic genre
 
 Random weights and tokens, every text as long as its limit. Needs no more than gr_mvdr and models.
+With `--runs`: two steps and all that a run does after them, on 50 generated documents, from a
+pretrained folder of that size with random weights; the memory of each run's own process.
 """
 
 import argparse
+import json
 import resource
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from transformers import T5Config, T5ForConditionalGeneration
 
 from gr_mvdr.batch import PairBatch
 from models.docid import Docid
@@ -34,6 +42,8 @@ EVIDENCE = {"alpha": 2.0, "beta": 0.8, "smoothing": 5.0}
 # Tokens of the papers' texts and targets (Wu: 64 and 256, five spans of ten words; DSI: 32).
 QUERY, DOCUMENT, SPAN, N_SPANS, DSI_QUERY, DOCIDS = 64, 256, 14, 5, 32, 1000
 PAPER_STEPS = 25_000
+DOCUMENTS, MOST_BYTES = 50, 12 * 2**30  # of a run at base size
+ROOT = Path(__file__).parents[2]
 
 
 class Texts(dict):
@@ -241,6 +251,46 @@ def described(found: dict[str, float], case: Case, peak: float | None) -> str:
     return parts + f", utilisation {share:.0%}, {hours:.1f} h for {PAPER_STEPS:,} such steps"
 
 
+def save_backbone(folder: Path, size: str, tokenizer: Any) -> Path:
+    """An untied T5 v1.1 with random weights, in a folder as from the hub."""
+    torch.manual_seed(0)
+    config = T5Config(**SHAPES[size], decoder_start_token_id=0)
+    model = T5ForConditionalGeneration(config)
+    model.lm_head.weight = nn.Parameter(torch.randn_like(model.shared.weight))
+    model.save_pretrained(folder)
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(settings | {"tie_word_embeddings": False}))
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def almanac_tokenizer() -> Any:
+    """Of word pieces, trained on the documents of the runs."""
+    from data_modules.sources import AlmanacDataModule
+
+    pieces = dict(backbone=None, path=None, unit="piece", vocab_size=2000, lowercase=True)
+    return AlmanacDataModule(n_documents=DOCUMENTS, tokenizer_options=pieces).tokenizer
+
+
+def run_lines(systems: list[str], size: str) -> Iterator[str]:
+    """A line for the run of every system; raises SystemExit if one takes more than its bar."""
+    missed = []
+    with TemporaryDirectory(prefix="base-") as place:
+        name = save_backbone(Path(place) / size, size, almanac_tokenizer())
+        for system in systems:
+            options = f"model={system} backbone.name={name} output={place} name={system}"
+            command = [sys.executable, "train.py", "experiment=smoke", "backbone=pretrained"]
+            command += ["logger=none", f"data.n_documents={DOCUMENTS}", *options.split()]
+            started = time.perf_counter()
+            subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
+            found = json.loads((Path(place) / system / "metrics.json").read_text())
+            taken, peak = time.perf_counter() - started, found["cost/peak_memory_bytes"]
+            missed += [system] if peak > MOST_BYTES else []
+            yield f"{system}: peak {peak / 2**30:.2f} GiB, {taken:.0f} s"
+    if missed:
+        sys.exit(f"more than {MOST_BYTES / 2**30:.0f} GiB: {', '.join(missed)}")
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument(
@@ -251,12 +301,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, help="timed (10; tiny: 2)")
     parser.add_argument("--no-compile", dest="compile", action="store_false")
     parser.add_argument("--device", help="cuda or cpu; by default what is there")
+    parser.add_argument("--runs", nargs="+", help="systems whose runs are measured, at base size")
     options = parser.parse_args(arguments)
     small = options.size == "tiny"
     options.batch = options.batch or (8 if small else 256)
     options.gradient_cache = options.gradient_cache or (4 if small else 64)
     options.steps = options.steps or (2 if small else 10)
-    for line in lines(options):
+    for line in run_lines(options.runs, "base") if options.runs else lines(options):
         print(line, flush=True)
 
 
