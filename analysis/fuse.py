@@ -218,12 +218,8 @@ def read_parts(paths: Sequence[Path | str], qrels: Path | str | None = None) -> 
             if not qrels and judged.setdefault(split, found) != found:
                 raise ValueError(f"runs={part.path}: was judged on other queries than the others")
     names = [part.name for part in parts]
-    return [
-        replace(
-            part, qrels=judged, name=part.path.name if names.count(part.name) > 1 else part.name
-        )
-        for part in parts
-    ]
+    own = [str(p.path) if names.count(p.name) > 1 else p.name for p in parts]
+    return [replace(p, qrels=judged, name=name) for p, name in zip(parts, own, strict=True)]
 
 
 def _read_part(path: Path) -> Part:
