@@ -51,7 +51,7 @@ def export_run(
         FileExistsError: it is there already.
         FileNotFoundError: there is no such run, or no checkpoint in it.
         UnfinishedRun: a part of the run is missing.
-        ValueError: its system has no T5, this version cannot restore it, or the check fails.
+        ValueError: its system has no weights, this version cannot restore it, or the check fails.
     """
     read = read_run(Path(run))
     folder = _new(output or read.path / "export")

@@ -27,7 +27,7 @@ from transformers import AutoTokenizer, {name}
 
 folder = "…"  # where this file lies
 tokenizer = AutoTokenizer.from_pretrained(folder)
-t5 = {name}.from_pretrained(folder)
+backbone = {name}.from_pretrained(folder)
 ```"""
 
 _SENTENCE_TRANSFORMERS = """
@@ -44,7 +44,7 @@ scores = model.similarity(queries, documents)
 ```"""
 
 _MULTI_VECTOR = """
-The T5 encoder alone is not this system: what makes token vectors, salience and scores of its \
+The encoder alone is not this system: what makes token vectors, salience and scores of its \
 states lies in `gr_mvdr.safetensors` and `gr_mvdr.json`. sentence-transformers' \
 `MultiVectorEncoder` cannot express {lacking}."""
 
@@ -52,9 +52,9 @@ _CROSS_ENCODER = """
 What scores the encoder's states lies in `gr_mvdr.safetensors`."""
 
 _HEAD = """
-The T5 alone is not this system: it generates with a {head}, whose parameters and rows lie in \
-`gr_mvdr.safetensors` and `head_rows.safetensors`. `{name}` does not have them, its logits are \
-those of the T5's own table."""
+The backbone alone is not this system: it generates with a {head}, whose parameters and rows lie \
+in `gr_mvdr.safetensors` and `head_rows.safetensors`. `{name}` does not have them, its logits are \
+those of its own table."""
 
 _IDENTIFIERS = """
 The documents of every identifier, which is the token ids generated:
@@ -91,7 +91,7 @@ system.index(DOCUMENTS)
 ranking = system.retrieve(table({"q1": "a query"}), OPTIONS).documents("q1")
 ```
 
-`backbone=pretrained backbone.name=FOLDER` trains another system from the T5 in it."""
+`backbone=pretrained backbone.name=FOLDER` trains another system from the backbone in it."""
 
 
 def build_model_card(run: Run, system: System, tokenizer: PreTrainedTokenizerBase) -> str:

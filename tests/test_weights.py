@@ -5,10 +5,11 @@ import json
 import pytest
 from transformers import T5Config, T5ForConditionalGeneration
 
+from analysis.export import export_run
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.tokenizers import train_tokenizer
 from models.retriever import Retriever
-from tests.published_folders import make_pylate
+from tests.published_folders import make_bert, make_pylate
 from tests.runs import NO_ANALYSIS, beir
 from train import train
 
@@ -41,11 +42,10 @@ def rows(data):
 
 
 def test_a_published_model_is_run_without_training(run, data, pylate, tmp_path):
-    small = ["analysis.pairs=4", "analysis.curve_pairs=0", "analysis.cases=0", "document_length=10"]
-    small += ["analysis.questions={exact_match: {_target_: analysis.exact_match.ExactMatch}}"]
+    small = ["analysis=none", "analysis.pairs=4", "analysis.curve_pairs=0", "document_length=10"]
     found = run(pylate, "model=t5_colbert", "name=run", *small)
     assert found.metrics["cost/train_seconds"] == 0 and found.system == "tiny-colbert"
-    assert any(name.startswith("analysis/") for name in found.metrics)
+    assert (found.path / "alignments").is_dir()
     assert (found.path / "report.html").is_file() and "rerank/mrr@10" in found.metrics
     config = found.config
     assert config["query_length"] == 8 and config["model"]["dimension"] == 6
@@ -56,12 +56,27 @@ def test_a_published_model_is_run_without_training(run, data, pylate, tmp_path):
     ranking = Ranking.read(found.path / "retrieve.trec")
     for query in again.data.test_queries("test"):
         hits = alone.search(query["text"], k=12)
-        expected = {hit.id: pytest.approx(hit.score, abs=1e-5) for hit in hits}
+        expected = {hit.id: pytest.approx(hit.score, abs=1e-4) for hit in hits}
         assert ranking.scores(query["id"]) == expected
         assert {hit.id: hit.score for hit in again.search(query["text"], k=12)} == expected
     pair = alone.align("pear?", "pear")
     assert float(pair.relevance) == pytest.approx(float(pair.score), abs=1e-5)
     assert pair.query_tokens[:2] == ["[CLS]", "[Q] "] and pair.query_tokens[-1] == "[MASK]"
+
+
+@pytest.mark.slow
+def test_a_bert_trained_here_is_exported_and_taken_over(run, tmp_path):
+    pytest.importorskip("sentence_transformers")
+    bert = make_bert(tmp_path / "bert")
+    own = ["backbone=pretrained", f"backbone.name={bert}", "query_length=9", "document_length=14"]
+    own += ['tokenizer.markers={query: "[Q]", document: "[unused1]"}', "tokenizer.skip=punctuation"]
+    own += ['tokenizer.expansion="[MASK]"', "model.attend_expansion=false", *NO_ANALYSIS]
+    first = run("null", "experiment=smoke", "model=t5_colbert", "name=first", *own)
+    folder = export_run(first, tmp_path / "export", check=True)
+    second = run(folder, "experiment=smoke", "model=t5_colbert", "name=second", *NO_ANALYSIS)
+    found, expected = (Ranking.read(each.path / "retrieve.trec") for each in (second, first))
+    for query in expected.query_ids:
+        assert found.scores(query) == pytest.approx(expected.scores(query), abs=1e-4)
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +94,11 @@ def encoder_decoder(tmp_path_factory, data):
 def test_an_encoder_decoder_generates_without_training(run, encoder_decoder, model):
     found = run(encoder_decoder, f"model={model}", "name=run", *NO_ANALYSIS)
     assert found.metrics["cost/train_seconds"] == 0 and "retrieve/mrr@10" in found.metrics
-    assert Retriever.load(found).search("what is a pear?", k=3)
+    again, ranking = Retriever.load(found), Ranking.read(found.path / "retrieve.trec")
+    for query in again.data.test_queries("test"):
+        hits = {hit.id: pytest.approx(hit.score, abs=1e-4) for hit in again.search(query["text"])}
+        if hits:  # a random model may generate no key
+            assert {name: ranking.scores(query["id"])[name] for name in hits} == hits
 
 
 def test_weights_that_do_not_suit_the_model_are_named(run, pylate, encoder_decoder, tmp_path):

@@ -13,6 +13,7 @@ from gr_mvdr.tokenizers import EOS_ID, load_tokenizer
 from models.bm25 import BM25
 from models.cross_encoder import CrossEncoder
 from models.export.folder import load_exported, write_system
+from models.export.published import load_published
 from models.export.sentence_transformers import find_obstacles
 from models.query_generator import QueryGenerator
 from models.rerank_pipeline import RerankPipeline
@@ -172,7 +173,8 @@ def test_sentence_transformers_gives_the_same_scores(
     alignment = {"_target_": f"gr_mvdr.alignment.{name}"} | ({"k": 1} if name == "TopK" else {})
     options = dict(alignment=alignment, normaliser=normaliser, template={"expansion": expansion})
     system = tools.make_multi_vector(**options)
-    model = library.MultiVectorEncoder(str(export(system)), device="cpu")
+    folder = export(system)
+    model = library.MultiVectorEncoder(str(folder), device="cpu")
     queries = model.encode_query(QUERIES)
     documents = model.encode_document(DOCUMENTS)
     filled = [8] * 4 if expansion else [2, 5, 8, 1]
@@ -181,6 +183,8 @@ def test_sentence_transformers_gives_the_same_scores(
     expected = our_scores(system, tokenizer).float()
     assert expected.std() > 0.05
     assert torch.allclose(model.similarity(queries, documents), expected, atol=1e-4)
+    published = load_published(folder).double()  # as any folder of that library
+    assert torch.allclose(our_scores(published, tokenizer).float(), expected, atol=1e-5)
 
 
 def test_sentence_transformers_would_write_the_same_files(tools, export, tmp_path):
