@@ -150,14 +150,13 @@ def shard(system: "System", mesh: Any) -> None:
         ValueError: the system does what shards cannot.
     """
     from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
-    from transformers.models.mt5.modeling_mt5 import MT5Block
-    from transformers.models.t5.modeling_t5 import T5Block
+    from transformers.modeling_layers import GradientCheckpointingLayer
 
     if isinstance(system, FSDPModule):
         return
     _check(system)
     for module in list(system.modules()):
-        if isinstance(module, T5Block | MT5Block):
+        if isinstance(module, GradientCheckpointingLayer):
             fully_shard(module, mesh=mesh)
     fully_shard(system, mesh=mesh)
     for name in _METHODS:
