@@ -17,7 +17,7 @@ from gr_mvdr.backbones import hash_weights
 from gr_mvdr.files.reading import read_json, read_tensors, reading, show
 from gr_mvdr.heads.non_parametric import NonParametricHead
 from gr_mvdr.heads.pawa import PawaHead
-from gr_mvdr.heads.plain import Vocabulary
+from gr_mvdr.heads.plain import Head, Vocabulary
 from gr_mvdr.identifiers.scheme import hash_collection
 from gr_mvdr.parts import TARGET, admitting, build, check_parts, find_part
 from models.base import System
@@ -109,9 +109,9 @@ def write_backbone(backbone: PreTrainedModel, folder: Path) -> None:
         backbone = copy.deepcopy(backbone).float()
     if decodes := backbone.get_output_embeddings() is not None:
         # What every system here reads first; some configurations leave it open.
-        start = backbone.config.decoder_start_token_id
+        start = Head(backbone).start_token
         for config in (backbone.config, backbone.generation_config):
-            config.decoder_start_token_id = backbone.template.pad if start is None else start
+            config.decoder_start_token_id = start
     backbone.save_pretrained(folder)
     if decodes:
         _write_ties(backbone, folder / "config.json")

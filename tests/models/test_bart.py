@@ -8,10 +8,13 @@ from transformers import (
     MBartConfig,
     MBartForConditionalGeneration,
 )
+from transformers.models.mbart.modeling_mbart import shift_tokens_right
 
 from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.relevance import relevance
 from gr_mvdr.template import TextTemplate
+from models.export.folder import write_backbone
+from models.query_generator import QueryGenerator
 
 SHAPE = dict(vocab_size=60, d_model=16, max_position_embeddings=64, pad_token_id=1, bos_token_id=0)
 SHAPE |= {
@@ -91,13 +94,13 @@ def test_loss_and_cached_decoding_are_those_of_transformers(family, backbones, t
         assert torch.allclose(found, logits.log_softmax(-1), atol=1e-9)
 
 
-def test_mbart_starts_as_shift_tokens_right_does(backbones, tools):
-    from transformers.models.mbart.modeling_mbart import shift_tokens_right
-
+def test_mbart_starts_as_shift_tokens_right_does(backbones, tools, tmp_path):
     seal = tools.make_seal(backbones["mbart"])
     assert seal.backbone.config.decoder_start_token_id is None
     (ids, _), suffix = pad([[20, 21, 2, CODE]]), seal.template.suffix
     assert seal.head.start_token == int(shift_tokens_right(ids, 1)[0, 0]) == suffix[-1]
+    write_backbone(seal.backbone, tmp_path)
+    assert MBartConfig.from_pretrained(tmp_path).decoder_start_token_id == CODE
 
 
 @pytest.mark.parametrize("family", TEMPLATES)
@@ -127,6 +130,33 @@ def test_every_head_aligns_searches_and_scores_by_one_number(head, family, backb
     path = decoder.contributions[:, decoder.names.index("cross_attention_1")]
     assert torch.allclose((layer.similarity * layer.alignment).sum((1, 3)), path, atol=1e-9)
     assert torch.allclose(layer.relevance, relevance(layer.similarity, layer.alignment).sum(1))
+
+
+@torch.no_grad()
+def test_docid_tokens_are_added_to_tables_and_bias(backbones, tools):
+    system = tools.make_docid("semantic", backbone=backbones["bart"])
+    documents, rows = tools.named_documents(), system.backbone.config.vocab_size
+    assert rows == 60 + system.scheme.n_tokens == len(system.head.output_bias)
+    system.index(documents)
+    found = system.retrieve(tools.Texts([[10, 12]], "q"), k=8).scores("q0")
+    pairs = tools.pairs_of(system, [10, 12], [documents["id"].index(name) for name in found])
+    assert len(found) == 8
+    assert torch.allclose(system.score(pairs), torch.tensor(list(found.values())), atol=1e-9)
+    assert torch.allclose(system.align(pairs).alignment.sum(-1).amax(-1), torch.ones(()))
+
+
+def test_a_query_generator_writes_within_its_length(backbones, tools, tmp_path):
+    options = dict(document_length=12, query_length=5, n_queries=2, top_k=3, seed=1)
+    for family in TEMPLATES:
+        system = QueryGenerator(
+            backbones[family],
+            tokenizer=tools.save_tokenizer(tmp_path / family),
+            optimizer=tools.OPTIMIZER,
+            **options,
+        ).eval()
+        found = list(system.generate(tools.named_documents()))
+        assert [len(texts) for texts in found] == [2] * 8
+        assert all(len(text.split()) <= 5 for texts in found for text in texts)
 
 
 @torch.no_grad()
