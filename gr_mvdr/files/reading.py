@@ -120,15 +120,7 @@ def read_checkpoint(file: Path) -> dict[str, Any]:
         raise ValueError(f"{file}: is cut short or damaged, must be a whole checkpoint")
     import torch
 
-    try:
-        found = torch.load(file, map_location="cpu", weights_only=True)
-    except OSError:
-        raise
-    # What torch raises depends on the byte that is wrong.
-    except Exception as error:
-        unsafe = type(error).__name__ == "UnpicklingError"
-        cause = "it holds more than weights" if unsafe else describe_error(error)
-        raise ValueError(f"{file}: is damaged, must be a whole checkpoint ({cause})") from None
+    found = _load_weights(file, "must be a whole checkpoint")
     if not isinstance(found, dict) or not isinstance(found.get("state_dict"), Mapping):
         raise ValueError(f"{file}: must be a checkpoint with a state_dict")
     for name, value in found["state_dict"].items():
@@ -136,6 +128,39 @@ def read_checkpoint(file: Path) -> dict[str, Any]:
             raise ValueError(f"{file}: {name}: must be a plain tensor")
     _checked(f"{file}: hyper_parameters", found.setdefault("hyper_parameters", {}))
     return found
+
+
+def _load_weights(file: Path, rule: str) -> Any:
+    import torch
+
+    try:
+        return torch.load(file, map_location="cpu", weights_only=True)
+    except OSError:
+        raise
+    # What torch raises depends on the byte that is wrong.
+    except Exception as error:
+        unsafe = type(error).__name__ == "UnpicklingError"
+        cause = "it holds more than weights" if unsafe else describe_error(error)
+        raise ValueError(f"{file}: is damaged, {rule} ({cause})") from None
+
+
+def read_weights(folder: Path) -> dict[str, "Tensor"]:
+    """The tensors of a folder's model.safetensors, else of its pytorch_model.bin.
+
+    Raises:
+        FileNotFoundError, ValueError: there is neither; it holds anything but tensors by name.
+    """
+    from torch import Tensor
+
+    if (folder / "model.safetensors").is_file():
+        return read_tensors(folder / "model.safetensors")
+    file, rule = folder / "pytorch_model.bin", "must hold tensors by name"
+    if not file.is_file():
+        raise FileNotFoundError(f"{folder}: must hold model.safetensors or pytorch_model.bin")
+    found = _load_weights(file, rule)
+    if not isinstance(found, Mapping) or not all(isinstance(v, Tensor) for v in found.values()):
+        raise ValueError(f"{file}: {rule}")
+    return dict(found)
 
 
 def read_tensors(file: Path) -> dict[str, "Tensor"]:

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gr_mvdr.files.reading import describe_error, read_json
+from gr_mvdr.files.reading import describe_error, read_json, read_weights
 from gr_mvdr.template import TextTemplate
 from models.base import System
 from models.export.published_parts import (
@@ -34,7 +34,6 @@ from models.export.published_parts import (
     read_keys,
     read_parts,
     read_projection,
-    read_weights,
     read_whole,
     read_words,
     wrong,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig, PreTrainedTokenizerBase
 
-from gr_mvdr.files.reading import read_json, read_json_list, read_tensors, reading, show
+from gr_mvdr.files.reading import read_json, read_json_list, read_weights, reading, show
 from gr_mvdr.template import Ids, TextTemplate, read_template
 
 SIDES = ("query", "document")
@@ -103,20 +103,6 @@ def check_matrix(source: Path, name: str, weight: Tensor) -> Tensor:
         found = f"{tuple(weight.shape)} of {str(weight.dtype).removeprefix('torch.')}"
         raise ValueError(f"{source}: {name}: must be a matrix of floats, found {found}")
     return weight.float()
-
-
-def read_weights(folder: Path) -> dict[str, Tensor]:
-    """The tensors of model.safetensors, or of pytorch_model.bin, read as tensors alone."""
-    if (folder / "model.safetensors").is_file():
-        return read_tensors(folder / "model.safetensors")
-    file = folder / "pytorch_model.bin"
-    if not file.is_file():
-        raise FileNotFoundError(f"{folder}: must hold model.safetensors or pytorch_model.bin")
-    with reading(f"{file}: must hold weights alone"):
-        found = torch.load(file, map_location="cpu", weights_only=True)
-    if not isinstance(found, Mapping) or not all(isinstance(v, Tensor) for v in found.values()):
-        raise ValueError(f"{file}: must hold weights alone, tensors by name")
-    return dict(found)
 
 
 def _config(encoder: Path) -> PretrainedConfig:

@@ -173,6 +173,16 @@ def break_weights(folder):
     save_file({"linear.weight": torch.ones(6, 16).int()}, folder / "1_Dense/model.safetensors")
 
 
+class Attack:
+    def __reduce__(self):
+        return exec, ("raise SystemExit('code of the folder ran')",)
+
+
+def hide_code(folder):
+    (folder / "1_Dense/model.safetensors").unlink()
+    torch.save({"linear.weight": Attack()}, folder / "1_Dense/pytorch_model.bin")
+
+
 def replace_part(kind, path="1_Dense"):
     def change(folder):
         parts = json.loads((folder / "modules.json").read_text())
@@ -198,6 +208,7 @@ FAULTS = [
     (edit("config.json", hidden_size=8), r"in_features=16: must be 8, the hidden size of"),
     (edit(DENSE, activation_function="torch.nn.Tanh"), r"activation_function=torch.nn.Tanh: must"),
     (edit(DENSE, bias=True), rf"{DENSE}: bias=true: must be false"),
+    (hide_code, r"pytorch_model.bin: is damaged, .* \(it holds more than weights\)"),
     (break_weights, r"linear.weight: must be a matrix of floats, found \(6, 16\) of int32"),
     (lambda f: (f / "1_Dense/model.safetensors").unlink(), r"1_Dense: must hold model.safetensors"),
     (lambda f: (f / "model.safetensors").unlink(), r"cannot be loaded"),
