@@ -228,6 +228,9 @@ def fit(model: System, data: RetrievalDataModule, config: DictConfig, logger: An
     resumed = str(checkpoint) if checkpoint.is_file() else None
     with _interruptible():
         trainer.fit(model, data, ckpt_path=resumed, weights_only=True)
+    # The model keeps its trainer: Adam and gradients are three more copies of its weights.
+    trainer.strategy.optimizers = []
+    model.zero_grad()
     if model.device_mesh is not None:  # it is in shards, its checkpoint is whole
         model = prepare_model(config, data, Path(config.run))
         found = read_checkpoint(checkpoint)

@@ -52,6 +52,13 @@ class OnDevice(Tensor):
     def tolist(self) -> Any:  # torch refuses it for any subclass
         return self.held.tolist()
 
+    # torch moves a list of indices where no mode sees it.
+    def __getitem__(self, key: Any) -> Tensor:
+        return super().__getitem__(_without_lists(key))
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__(_without_lists(key), value)
+
     def new_tensor(self, data: Any, **kwargs: Any) -> Tensor:
         return self.held.new_tensor(data, **kwargs).to(DEVICE)
 
@@ -101,6 +108,12 @@ def stand_in() -> Iterator[torch.device]:
     made = {name: _lifted(getattr(torch, name)) for name in ("tensor", "as_tensor")}
     with patch.multiple(torch, autocast=_Autocast, **made), _EveryOperation():
         yield DEVICE
+
+
+def _without_lists(key: Any) -> Any:
+    if isinstance(key, tuple):
+        return tuple(map(_without_lists, key))
+    return torch.tensor(key) if isinstance(key, list) else key
 
 
 def _is_ours(device: Any) -> bool:

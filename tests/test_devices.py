@@ -54,6 +54,7 @@ ALLOWED = {
     "a scalar of the CPU": lambda x: x * torch.tensor(2.0),
     "an index of the CPU": lambda x: x[torch.tensor([0, 2])],
     "a mask of the CPU as an index": lambda x: x[torch.tensor([True, False, True])],
+    "a list as an index": lambda x: x[[0, 2]] + x[[True, False, True]],
     "a copy": lambda x: torch.empty_like(x).copy_(torch.ones(3)),
     "values": lambda x: torch.tensor(x.tolist(), device=x.device),
     "a new tensor": lambda x: x.new_tensor([1.0]),

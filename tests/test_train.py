@@ -17,7 +17,7 @@ from analysis.best_documents import read_best_documents
 from analysis.run_folder import read_run
 from analysis.tables import read_rows
 from gr_mvdr.evaluation.ranking import Ranking
-from tests.runs import NO_ANALYSIS, ROOT, SMALL, beir, compose_config, small
+from tests.runs import NO_ANALYSIS, ROOT, SMALL, TINY, beir, compose_config, small
 from train import train
 
 MODELS = sorted(path.stem for path in (ROOT / "conf/model").glob("*.yaml"))
@@ -82,6 +82,13 @@ def test_a_run_leaves_what_the_contract_says(model, tmp_path):
     assert not list(run.rglob("*.unfinished"))
     if model not in NOT_ALIGNED:
         check_best_documents(run)
+
+
+def test_a_trained_model_keeps_no_gradients_and_no_optimizer(tmp_path):
+    config = small(tmp_path, "model=t5_colbert", "trainer.precision=32-true", *TINY, *NO_ANALYSIS)
+    model, _, _ = train_module.train_model(config, tmp_path / "run", None)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert model.trainer.optimizers == []
 
 
 def check_best_documents(run):

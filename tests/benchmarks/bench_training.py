@@ -43,6 +43,8 @@ EVIDENCE = {"alpha": 2.0, "beta": 0.8, "smoothing": 5.0}
 QUERY, DOCUMENT, SPAN, N_SPANS, DSI_QUERY, DOCIDS = 64, 256, 14, 5, 32, 1000
 PAPER_STEPS = 25_000
 DOCUMENTS, MOST_BYTES = 50, 12 * 2**30  # of a run at base size
+FEW = ("data.batch_size=16", "data.max_test_queries=4", "data.max_rerank_queries=1")
+FEW += ("analysis=none",)  # the pairs of `analysis.pairs` are aligned all the same
 ROOT = Path(__file__).parents[2]
 
 
@@ -280,7 +282,7 @@ def run_lines(systems: list[str], size: str) -> Iterator[str]:
         for system in systems:
             options = f"model={system} backbone.name={name} output={place} name={system}"
             command = [sys.executable, "train.py", "experiment=smoke", "backbone=pretrained"]
-            command += ["logger=none", f"data.n_documents={DOCUMENTS}", *options.split()]
+            command += ["logger=none", f"data.n_documents={DOCUMENTS}", *FEW, *options.split()]
             started = time.perf_counter()
             subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
             found = json.loads((Path(place) / system / "metrics.json").read_text())
