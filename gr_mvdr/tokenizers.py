@@ -65,7 +65,8 @@ def load_tokenizer(source: str | Path, prefix_space: bool | None = None) -> PreT
 
 def _set_prefix_space(tokenizer: PreTrainedTokenizerBase, value: bool) -> None:
     """On the steps themselves: only some classes of transformers hand the option on to them."""
-    step = tokenizer.backend_tokenizer.pre_tokenizer
+    model = getattr(tokenizer, "backend_tokenizer", None)  # ByT5's bytes have none
+    step = None if model is None else model.pre_tokenizer
     steps: Any = step if isinstance(step, tokenizers.pre_tokenizers.Sequence) else [step]
     for part in steps:
         if hasattr(part, "add_prefix_space"):

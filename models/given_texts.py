@@ -149,7 +149,8 @@ class GivenTexts:
 
     def with_own_words(self, table: Table) -> Table:
         """The documents' table; where tokens are whole words, those of these documents."""
-        if not isinstance(self.reader.tokenizer.backend_tokenizer.model, WordLevel):
+        model = getattr(self.reader.tokenizer, "backend_tokenizer", None)
+        if model is None or not isinstance(model.model, WordLevel):
             return table
         self.reader.tokenizer = build_word_tokenizer(table["text"][:])
         return TextTable({**table[:], "tokens": self.reader.tokenise(table["text"][:])})

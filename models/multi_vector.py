@@ -29,7 +29,6 @@ from gr_mvdr.files.writing import temporary_folder
 from gr_mvdr.parts import build, part
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import Explanation, Factors, PairAlignment
-from gr_mvdr.salience import IdfSalience
 from gr_mvdr.scoring import Scoring, all_pairs_relevance
 from gr_mvdr.token_index.index import SearchOptions, TokenIndex
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors, concatenate
@@ -93,7 +92,11 @@ class MultiVector(System):
         self.training_scoring = Scoring(trained, normaliser)
         self.loss_function = build("loss", loss)
         self.encoder = TokenEncoder(backbone, dimension, projections, pooling, salience)
+        lengths = {"query_length": query_length, "document_length": document_length}
+        check_length(self.encoder.backbone, **lengths)
         self.vocabulary_size, self.template = self.encoder.n_tokens, self.encoder.template
+        # Tokens that a query has at least.
+        self.filled_to = 0 if self.template.expansion is None else expansion_length or query_length
         self._check(salience or {})
 
     def _check(self, salience: dict[str, Any]) -> None:
@@ -103,13 +106,6 @@ class MultiVector(System):
         if isinstance(self.scoring.alignment, InBatchTopK):
             rule = "must be model.training_alignment, a score may not depend on other documents"
             raise ValueError(f"model.alignment=InBatchTopK: {rule}")
-        lengths = {name: self.hparams[name] for name in ("query_length", "document_length")}
-        check_length(self.encoder.backbone, **lengths)
-        if self.template.expansion is not None and self.encoder.counts(IdfSalience):
-            raise ValueError(
-                "tokenizer.expansion: must be null with an IDF salience, to which a token of no "
-                "document is the rarest"
-            )
 
     def prepare(self, documents: Table, known: Sequence[int], directory: str | Path) -> None:
         """Lets a salience count the collection's tokens (IDF); see `System.prepare`.
@@ -124,14 +120,12 @@ class MultiVector(System):
             self.encoder.fit([self.cut_document(tokens[row]) for row in known])
 
     def _check_neighbours(self, documents: Table) -> None:
-        asked, held = self.search.neighbours, 0
-        for tokens in documents["tokens"]:
-            read = len(self.cut_document(tokens))
-            held += math.ceil(self.search.keep_document * self._document_vectors(read))
-            if held >= asked:
-                return
-        rule = f"must be ≤ the {held} tokens that can be retrieved"
-        raise ValueError(f"model.search.neighbours={asked}: {rule}")
+        share, asked = self.search.keep_document, self.search.neighbours
+        read = (len(self.cut_document(tokens)) for tokens in documents["tokens"])
+        held = sum(math.ceil(share * self._document_vectors(tokens)) for tokens in read)
+        if held < asked:
+            rule = f"must be ≤ the {held} tokens that can be retrieved"
+            raise ValueError(f"model.search.neighbours={asked}: {rule}")
 
     # Training ---------------------------------------------------------------------------------
 
@@ -159,21 +153,13 @@ class MultiVector(System):
 
     def encode_queries(self, ids: Tensor, mask: Tensor) -> TokenVectors:
         """Query tokens (B, N) int64 and mask (B, N) bool → their vectors, expansion included."""
-        if self.template.expansion is None:
+        if not self.filled_to:
             return self.encoder(ids, mask, "query")
-        longest = self._expanded_length(0)
-        missing = max(0, longest - ids.shape[1])
-        real, mask = mask, torch.arange(ids.shape[1] + missing, device=ids.device) < longest
+        missing = max(0, self.filled_to - ids.shape[1])
+        real, mask = mask, torch.arange(ids.shape[1] + missing, device=ids.device) < self.filled_to
         ids, real = F.pad(ids, (0, missing)), F.pad(real, (0, missing))
         ids, mask = ids.masked_fill(~real, self.template.expansion), mask | real
         return self.encoder(ids, mask, "query", None if self.hparams.attend_expansion else real)
-
-    def _expanded_length(self, tokens: int) -> int:
-        """The vectors of a query of so many tokens, before pooling."""
-        longest = self.hparams.query_length
-        if self.template.expansion is not None:
-            tokens = max(tokens, self.hparams.expansion_length or longest)
-        return min(tokens, longest)
 
     # Given pairs ------------------------------------------------------------------------------
 
@@ -209,7 +195,8 @@ class MultiVector(System):
 
     def joint_flops(self, query_tokens: int, document_tokens: int) -> float:
         """Operations of Eq. 1 for one pair, after pooling; see `System.joint_flops`."""
-        n = self.encoder.vectors_of(self._expanded_length(query_tokens), "query")
+        read = max(min(query_tokens, self.hparams.query_length), self.filled_to)
+        n = self.encoder.vectors_of(read, "query")
         return self.encoder.pair_flops(n, self._document_vectors(document_tokens))
 
     def _document_vectors(self, tokens: int) -> int:
@@ -292,10 +279,6 @@ class MultiVector(System):
         """The tokens of a document that are read, those around it included."""
         return self.template.read_document(tokens, self.hparams.document_length)
 
-    def cut_query(self, tokens: Sequence[int]) -> list[int]:
-        """The tokens of a query that are read, those around it included."""
-        return self.template.read_query(tokens, self.hparams.query_length)
-
     def _packed(self, documents: list[list[int]]) -> Iterator[PackedTokens]:
         """The documents' vectors, in order, on rank 0; all ranks encode."""
         batches = list(batch_by_size(documents))
@@ -317,7 +300,8 @@ class MultiVector(System):
         starts = range(0, len(queries), _QUERY_BATCH)
         for start in track(starts, "encoding queries"):
             rows = queries[start : start + _QUERY_BATCH]
-            texts = [self.cut_query(tokens) for tokens in rows["tokens"]]
+            length = self.hparams.query_length
+            texts = [self.template.read_query(tokens, length) for tokens in rows["tokens"]]
             ids, mask = (part.to(self.device) for part in pad(texts))
             vectors = self.encode_queries(ids, mask).to("cpu").float()
             encoded += [(name, vectors.unpad(row)) for row, name in enumerate(rows["id"])]

@@ -139,17 +139,13 @@ class Retriever:
     def _open(cls, name: str, trust: bool) -> "Retriever":
         path = find_folder(name)
         if (path / SETTINGS).is_file():
-            return cls._exported(path, trust)
+            reader = TextReader(load_tokenizer(path), **read_texts(path))
+            return cls(load_exported(path, trust), reader)
         if not (path / CONFIG).is_file() and find_layout(path):
             found = read_published(path)
             reader = TextReader(load_tokenizer(found.folder, found.prefix_space))
             return cls(build_published(found), reader, label=Path(name).name)
         return cls._finished(path, trust)
-
-    @classmethod
-    def _exported(cls, path: Path, trust: bool) -> "Retriever":
-        reader = TextReader(load_tokenizer(path), **read_texts(path))
-        return cls(load_exported(path, trust), reader)
 
     @classmethod
     def _finished(cls, path: Path, trust: bool) -> "Retriever":
@@ -197,18 +193,16 @@ class Retriever:
             ValueError: an empty query, k below 1, an unknown id, or no documents are indexed.
         """
         texts = [query] if isinstance(query, str) else list(query)
-        indexed = self._given.indexed
         if k < 1:
             raise ValueError(f"k={k}: must be ≥ 1")
         if among is not None:
-            among = [indexed.known(name) for name in among]
+            among = [self._given.indexed.known(name) for name in among]
         with quiet():
             found, shares = self.system.retrieve_with_shares(self._given.queries(texts), k, among)
         every = []
         for number, text in enumerate(texts):
-            scores = found.scores(str(number))
+            own, scores = shares[str(number)], found.scores(str(number))
             rows = enumerate(scores.items(), start=1)
-            own = shares[str(number)]
             hits = tuple(self._hit(text, rank, *row, own[row[0]]) for rank, row in rows)
             every.append(Hits(text, hits))
         return every[0] if isinstance(query, str) else every

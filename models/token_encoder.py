@@ -11,7 +11,7 @@ from gr_mvdr.backbones import load_encoder
 from gr_mvdr.parts import build
 from gr_mvdr.pooling import AllTokens
 from gr_mvdr.relevance import at_least_float32
-from gr_mvdr.salience import FrequencySalience
+from gr_mvdr.salience import FrequencySalience, IdfSalience
 from gr_mvdr.token_index.costs import multi_vector_joint_flops, mva_joint_flops
 from gr_mvdr.token_vectors import TokenVectors
 
@@ -55,17 +55,19 @@ class TokenEncoder(nn.Module):
         if dimension < 1:
             raise ValueError(f"model.dimension={dimension}: must be ≥ 1")
         self.dimension, self.backbone = dimension, load_encoder(**backbone)
-        self.template, self.vocabulary_size = (
-            self.backbone.template,
-            self.backbone.config.vocab_size,
-        )
-        size = self.backbone.config.hidden_size
+        config, self.template = self.backbone.config, self.backbone.template
+        size, self.vocabulary_size = config.hidden_size, config.vocab_size
         self._add_pooling(pooling or {})
         self._add_projections(projections, size, dimension)
         named = {side: part for side, part in (salience or {}).items() if part}
         self.salience = nn.ModuleDict(
             {side: build("salience", named[side], dimension) for side in SIDES if side in named}
         )
+        if self.template.expansion is not None and _has(self.salience, IdfSalience):
+            raise ValueError(
+                "tokenizer.expansion: must be null with an IDF salience, to which a token of no "
+                "document is the rarest"
+            )
         for side, part in self.salience.items():
             if _has(part, FrequencySalience) and type(self.pooling[side]) is not AllTokens:
                 raise ValueError(
@@ -153,10 +155,6 @@ class TokenEncoder(nn.Module):
             if side in self.salience:
                 found = found + self.salience[side].penalty(texts.salience, texts.mask)
         return found
-
-    def counts(self, kind: type[nn.Module]) -> bool:
-        """Whether a salience of this kind weighs tokens here."""
-        return _has(self.salience, kind)
 
     def fit(self, documents: list[list[int]]) -> None:
         """What a salience must know of the collection before training: document frequencies."""
