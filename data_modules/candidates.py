@@ -46,6 +46,15 @@ def read_candidates(
     return {query: ranking.documents(query) for query in found}
 
 
+def check_complete(file: str, query_ids: Sequence[str], found: dict[str, list[str]]) -> None:
+    """Raises ValueError: the user's file has no candidate for a query."""
+    if missing := [query for query in query_ids if query not in found]:
+        raise ValueError(
+            f"data.candidates_run={file}: {len(missing):,} of {len(query_ids):,} queries have no "
+            f"candidate in the collection, the first is {missing[0]!r}"
+        )
+
+
 class LazyBM25:
     """Called, it gives BM25 over the texts of a table: built the first time, then kept."""
 

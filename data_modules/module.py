@@ -12,7 +12,7 @@ from datasets import Dataset, concatenate_datasets
 from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
 
-from data_modules.candidates import LazyBM25, read_candidates
+from data_modules.candidates import LazyBM25, check_complete, read_candidates
 from data_modules.collection import Collection, find_relevant_pairs
 from data_modules.epoch import Epoch, Example, Task, collate
 from data_modules.examples import DocumentExamples, Examples, TrainingTables
@@ -20,7 +20,7 @@ from data_modules.formats.files import sha256
 from data_modules.formats.layout import Layout
 from data_modules.indexing import Indexing
 from data_modules.store import collect
-from data_modules.tables import TokenColumn, select_shard
+from data_modules.tables import count_longer, sample_rows, select_shard
 from data_modules.tokenisation import (
     add_tokens,
     choose_tokenizer,
@@ -32,7 +32,7 @@ from data_modules.tokenisation import (
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.distributed.ranks import rank, world_size
 from gr_mvdr.evaluation.bm25 import BM25Index, split_words
-from gr_mvdr.evaluation.metrics import METRICS, name_metric
+from gr_mvdr.evaluation.metrics import METRICS, check_metrics
 from gr_mvdr.parts import part
 from gr_mvdr.progress import track
 from gr_mvdr.template import TextTemplate, read_template
@@ -113,7 +113,7 @@ class RetrievalDataModule(pl.LightningDataModule):
         self.text_fields, self.cleaning = list(self.text_fields), list(self.cleaning)
         self.tokenizer_options = dict(self.tokenizer_options)
         self.examples = self.examples or DocumentExamples()
-        self.metrics = _check_metrics(self.metrics)
+        self.metrics = check_metrics("data.metrics", self.metrics)
         self._named_candidates: dict[str, dict[str, list[str]]] = {}
         for key in ("query_length", "document_length"):
             if (length := getattr(self, key)) < 2:
@@ -234,12 +234,11 @@ class RetrievalDataModule(pl.LightningDataModule):
         """How many texts are longer than the limits and are cut: reported, never fatal."""
         splits = [split for split in (self.train_split, *self.test_splits) if split]
         queries = concatenate_datasets([self.queries(split) for split in splits])
-        limits = (
-            (queries, self.query_length - len(self.template.read_query((), 0))),
-            (self.documents, self.document_length - len(self.template.read_document((), 0))),
-        )
-        counts = [int((TokenColumn(table).lengths > limit).sum()) for table, limit in limits]
-        return dict(zip(("queries", "documents"), counts, strict=True))
+        around = self.template.read_query((), 0), self.template.read_document((), 0)
+        return {
+            "queries": count_longer(queries, self.query_length - len(around[0])),
+            "documents": count_longer(self.documents, self.document_length - len(around[1])),
+        }
 
     # Training
 
@@ -319,11 +318,11 @@ class RetrievalDataModule(pl.LightningDataModule):
 
     def test_queries(self, split: str) -> Dataset:
         """The queries of a test split, or a sample of `max_test_queries`, the same every time."""
-        return _sample(self.queries(split), self.max_test_queries)
+        return sample_rows(self.queries(split), self.max_test_queries)
 
     def rerank_queries(self, split: str) -> Dataset:
         """The queries that are reranked: a sample of `max_rerank_queries`."""
-        return _sample(self.test_queries(split), self.max_rerank_queries)
+        return sample_rows(self.test_queries(split), self.max_rerank_queries)
 
     def judgements(self, split: str, queries: Dataset) -> dict[str, dict[str, int]]:
         """The qrels of a split, of these queries only."""
@@ -357,12 +356,8 @@ class RetrievalDataModule(pl.LightningDataModule):
             ids = self.rerank_queries(split)["id"][:]
             file = self.candidates_run or self.collection.candidates.get(split)
             found = read_candidates(file, ids, self._texts["id"][:]) if file else {}
-            missing = [query for query in ids if query not in found]
-            if missing and self.candidates_run:
-                raise ValueError(
-                    f"data.candidates_run={self.candidates_run}: {len(missing):,} of {len(ids):,} "
-                    f"queries have no candidate in the collection, the first is {missing[0]!r}"
-                )
+            if self.candidates_run:
+                check_complete(file, ids, found)
             self._named_candidates[split] = found
         return self._named_candidates[split]
 
@@ -396,7 +391,7 @@ class RetrievalDataModule(pl.LightningDataModule):
         Returns:
             (query id, document id) of every pair, and the pairs in batches of `batch_size`.
         """
-        queries = _sample(self.test_queries(split), limit)
+        queries = sample_rows(self.test_queries(split), limit)
         rows = find_relevant_pairs(self.collection.qrels[split], queries, self.documents)
         names, items = [], []
         for row in rows.select(range(min(limit, len(rows)))):
@@ -414,20 +409,3 @@ class RetrievalDataModule(pl.LightningDataModule):
 def _split_names(named: str | Sequence[str] | None) -> list[str]:
     """Names of splits; one alone needs no list."""
     return [named] if isinstance(named, str) else list(named or [])
-
-
-def _check_metrics(metrics: Sequence[str]) -> tuple[str, ...]:
-    if not metrics or isinstance(metrics, str):
-        raise ValueError(f"data.metrics={metrics}: must be a list, such as [recall@1000]")
-    try:
-        return tuple(dict.fromkeys(map(name_metric, metrics)))
-    except ValueError as error:
-        raise ValueError(f"data.metrics: {error}") from None
-
-
-def _sample(queries: Dataset, limit: int | None) -> Dataset:
-    if limit is None or limit >= len(queries):
-        return queries
-    # Whatever the seed: runs of several seeds are measured on the same queries.
-    chosen = np.random.default_rng(0).permutation(len(queries))[:limit]
-    return queries.select(sorted(chosen.tolist()))

@@ -131,6 +131,20 @@ def hide_bars() -> Iterator[None]:
             datasets.enable_progress_bars()
 
 
+def sample_rows(table: Dataset, limit: int | None) -> Dataset:
+    """At most so many rows, drawn at random, in their order; None = all."""
+    if limit is None or limit >= len(table):
+        return table
+    # Whatever the seed: runs of several seeds are measured on the same queries.
+    chosen = np.random.default_rng(0).permutation(len(table))[:limit]
+    return table.select(sorted(chosen.tolist()))
+
+
+def count_longer(table: Dataset, limit: int) -> int:
+    """How many of a table's texts have more than so many tokens."""
+    return int((TokenColumn(table).lengths > limit).sum())
+
+
 def select_shard(table: Dataset, shard: str | None) -> Dataset:
     """Every n-th row from the i-th on, of a shard "i/n"; all rows without one."""
     if shard is None:

@@ -45,6 +45,20 @@ def name_metric(name: str) -> str:
     return found
 
 
+def check_metrics(key: str, names: Sequence[str]) -> tuple[str, ...]:
+    """The metrics of a list, by our names, each once; `key` is what the user typed it under.
+
+    Raises:
+        ValueError: no list, or a name that is no metric's.
+    """
+    if not names or isinstance(names, str):
+        raise ValueError(f"{key}={names}: must be a list, such as [recall@1000]")
+    try:
+        return tuple(dict.fromkeys(map(name_metric, names)))
+    except ValueError as error:
+        raise ValueError(f"{key}: {error}") from None
+
+
 def rank_of(metric: str) -> int:
     """The deepest rank that a metric looks at: 10 of "mrr@10".
 
