@@ -69,7 +69,10 @@ def system_scores(system, tokenizer, together=True):
         groups = [encode(*pad(rows)) for rows in batches]
         return [group.unpad(row) for group in groups for row in range(len(group))]
 
-    queries = encoded(QUERIES, system.cut_query, system.encode_queries)
+    def cut_query(tokens):
+        return system.template.read_query(tokens, system.hparams.query_length)
+
+    queries = encoded(QUERIES, cut_query, system.encode_queries)
     documents = encoded(DOCUMENTS, system.cut_document, system.encode_documents)
     rows = [[float(system.scoring(d, q)) for d in documents] for q in queries]
     counts = [[int(text.mask.sum()) for text in side] for side in (queries, documents)]
