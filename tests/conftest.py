@@ -5,15 +5,18 @@
   can share them; one that looks at a cache sets `datasets.config.HF_DATASETS_CACHE` itself.
 - A test draws the same random numbers alone and after others.
 - `finished_run("t5_colbert", "seed=2")` is the folder of a short run without analysis. It is made
-  once a session and shared: only read it, or copy it with `shutil.copytree`.
+  once a session, for all workers of xdist: only read it, or copy it with `shutil.copytree`.
+  `once(name, make)` is any other folder that is made once.
 - `float64`: a module that asks for it computes in float64.
-- `tests.runs` has the configurations of short runs (`compose_config`, `small`) and `beir`, which
-  writes a collection of twelve documents.
+- `tests.runs` has the configurations of short runs (`compose_config`, `small`), `command`, which is
+  a command without seconds of imports, and `beir`, which writes a collection of twelve documents.
 """
 
 import os
 import shutil
 import tempfile
+from hashlib import sha256
+from pathlib import Path
 
 import pytest
 
@@ -57,19 +60,33 @@ def float64():
 
 
 @pytest.fixture(scope="session")
-def finished_run(tmp_path_factory):
+def once():
+    """(name, make) → a folder that `make(folder)` filled, at the first call of any worker."""
+    from filelock import FileLock
+
+    def made(name: str, make) -> Path:
+        folder = Path(os.environ[_CACHE], "made", sha256(name.encode()).hexdigest()[:12])
+        folder.parent.mkdir(exist_ok=True)
+        done = folder.with_suffix(".done")
+        with FileLock(folder.with_suffix(".lock")):
+            if not done.exists():
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir()
+                make(folder)
+                done.touch()
+        return folder
+
+    return made
+
+
+@pytest.fixture(scope="session")
+def finished_run(once):
     """(model, *overrides) → the folder of a short run, made at the first call; only read it."""
     from tests.runs import NO_ANALYSIS, small
     from train import train
 
-    made = {}
-
-    def run(model: str, *overrides: str):
-        asked = (model, *overrides)
-        if asked not in made:
-            folder = tmp_path_factory.mktemp("finished")
-            train(small(folder, f"model={model}", *NO_ANALYSIS, *overrides, name=model))
-            made[asked] = folder / model
-        return made[asked]
+    def run(model: str, *overrides: str) -> Path:
+        keys = (f"model={model}", *NO_ANALYSIS, *overrides)
+        return once(str(keys), lambda folder: train(small(folder, *keys, name=model))) / model
 
     return run

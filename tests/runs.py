@@ -1,10 +1,14 @@
 """Short training runs for tests: their configurations, and a tiny collection."""
 
 import json
+import runpy
+import sys
+import warnings
 from pathlib import Path
 
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
+from pytest import MonkeyPatch
 
 ROOT = Path(__file__).parents[1]
 # Two steps of training on fifty documents, every analysis on a few pairs.
@@ -27,6 +31,24 @@ def compose_config(name: str, *overrides: str) -> DictConfig:
 def small(folder: Path, *overrides: str, name: str = "run") -> DictConfig:
     """What `train` makes a short run of, in `folder/name`."""
     return compose_config("train", *SMALL, f"output={folder}", f"name={name}", *overrides)
+
+
+def command(*words: str) -> int | str:
+    """What `python WORDS` does, in this process: its exit status, or the line that it ends with.
+
+    For `train.py …` and `-m MODULE …`. That processes start and end well is tested once for each
+    command; the others save the imports.
+    """
+    module, *arguments = words[1:] if words[0] == "-m" else words
+    with MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*found in sys.modules", RuntimeWarning)
+        patch.chdir(ROOT)
+        patch.setattr(sys, "argv", [module, *arguments])
+        try:
+            runpy.run_module(module.removesuffix(".py"), run_name="__main__")
+        except SystemExit as ended:
+            return ended.code or 0
+    return 0
 
 
 def beir(folder: Path) -> Path:

@@ -8,7 +8,6 @@ import sys
 from functools import cache
 from pathlib import Path
 
-import datasets
 import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
@@ -16,9 +15,8 @@ from omegaconf import OmegaConf
 from analysis.run import analyse_again
 from analysis.store.alignment_store import AlignmentStore
 from gr_mvdr.files.run_files import UnfinishedRun
-from train import train
+from tests.runs import ROOT, TINY, command
 
-ROOT = Path(__file__).parents[1]
 SETTINGS = (
     "analysis.pairs=6",
     "analysis.cases=1",
@@ -33,26 +31,16 @@ def settings(*overrides):
     return OmegaConf.to_container(config.analysis, resolve=True)
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
+@pytest.fixture(scope="session")
+def runs(finished_run):
     """Runs that were trained without an analysis."""
-    folder = tmp_path_factory.mktemp("runs")
-    before, datasets.config.HF_DATASETS_CACHE = datasets.config.HF_DATASETS_CACHE, folder / "cache"
-    options = ["experiment=smoke", "analysis=none", "analysis.pairs=0", "analysis.curve_pairs=0"]
-    options += ["logger=none", "data.n_documents=50"]
-    for model in ("t5_colbert", "t5_seal", "genre_np_async", "bm25"):
-        with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-            where = [f"model={model}", f"output={folder}", f"name={model}"]
-            config = compose("train", [*options, *where])
-        train(config)
-    yield folder
-    datasets.config.HF_DATASETS_CACHE = before
+    return lambda model: finished_run(model, *TINY)
 
 
 @pytest.fixture
 def run(runs, tmp_path):
     """A copy of a run in another place."""
-    return lambda model: Path(shutil.copytree(runs / model, tmp_path / model))
+    return lambda model: Path(shutil.copytree(runs(model), tmp_path / model))
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +49,7 @@ def analysed(runs, tmp_path_factory):
 
     @cache
     def make(model):
-        folder = shutil.copytree(runs / model, tmp_path_factory.mktemp("analysed") / model)
+        folder = shutil.copytree(runs(model), tmp_path_factory.mktemp("analysed") / model)
         assert not (folder / "alignments").exists()
         return folder, analyse_again(folder, settings())
 
@@ -71,7 +59,7 @@ def analysed(runs, tmp_path_factory):
 @pytest.mark.parametrize("model", ["t5_colbert", "t5_seal", "genre_np_async", "bm25"])
 def test_an_old_run_is_analysed_without_training(runs, analysed, model):
     folder, found = analysed(model)
-    before = json.loads((runs / model / "metrics.json").read_text())
+    before = json.loads((runs(model) / "metrics.json").read_text())
     assert json.loads((folder / "metrics.json").read_text()) == found
     kept = {key: value for key, value in before.items() if not key.startswith("analysis/")}
     assert {key: found[key] for key in kept} == kept
@@ -137,9 +125,9 @@ def test_what_cannot_be_analysed_is_named(run, tmp_path):
 
 def test_the_command_line(run):
     folder = run("bm25")
-    command = [sys.executable, "-m", "analysis.run", *SETTINGS]
+    asked = ["-m", "analysis.run", *SETTINGS]
     found = subprocess.run(
-        [*command, f"run={folder}"], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, *asked, f"run={folder}"], cwd=ROOT, capture_output=True, text=True
     )
     assert found.returncode == 0, found.stderr
     assert f"{folder}: analysed, {folder / 'report.html'}" in found.stdout
@@ -147,7 +135,4 @@ def test_the_command_line(run):
         (["run=nowhere"], "run=nowhere: no such run folder"),
         ([], "run=null: must be the folder of a finished run, such as run=outputs/…"),
     ):
-        wrong = subprocess.run(
-            [*command, *arguments], cwd=ROOT, capture_output=True, text=True, check=False
-        )
-        assert (wrong.returncode, wrong.stderr.strip()) == (1, f"error: {message}")
+        assert command(*asked, *arguments) == f"error: {message}"

@@ -1,19 +1,34 @@
-"""Documents without text, as MS MARCO and FiQA have: every system trains, searches, reranks."""
+"""Every system trains, searches, reranks and is analysed, and leaves what a run leaves behind.
+
+The collection has documents without text, as MS MARCO and FiQA have.
+"""
 
 import json
+import math
 import re
 from pathlib import Path
 
-import datasets
 import pytest
 from hydra import compose, initialize_config_dir
 
+from analysis.best_documents import read_best_documents
+from analysis.run_folder import read_run
 from gr_mvdr.decoding.ngram_index import NgramIndex
 from gr_mvdr.evaluation.ranking import Ranking
+from tests.runs import TINY
 from train import train
 
 ROOT = Path(__file__).parents[1]
 MODELS = sorted(path.stem for path in (ROOT / "conf/model").glob("*.yaml"))
+# One of a class of systems in `make test`, all of them in `make test-slow`. A pipeline is made of
+# finished runs: below.
+FAST = {"bm25", "t5_colbert", "cross_encoder", "t5_seal", "dsi_semantic", "genre_np_async"}
+RUN = [
+    model if model in FAST else pytest.param(model, marks=pytest.mark.slow)
+    for model in MODELS
+    if model != "rerank_pipeline"
+]
+NOT_ALIGNED = ["cross_encoder"]
 FRUITS = "apple pear plum cherry quince fig grape lemon lime melon peach date".split()
 # Of them pear (train and test) and lime (train) answer a query, peach and date none.
 EMPTY = {"pear", "lime", "peach", "date"}
@@ -28,14 +43,14 @@ FURTHER = {
 }
 
 
-@pytest.fixture(autouse=True)
-def quiet(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    monkeypatch.setenv("WANDB_MODE", "offline")
+@pytest.fixture(scope="module")
+def fruit(once) -> Path:
+    """The collection's folder."""
+    return once("fruit without text", lambda folder: collection(folder / "fruit")) / "fruit"
 
 
-def collection(folder: Path) -> Path:
-    """Twelve documents, four of them empty; a test query has the id of a document."""
+def collection(folder: Path) -> None:
+    """Writes twelve documents, four of them empty; a test query has the id of a document."""
     (folder / "qrels").mkdir(parents=True)
     documents = [
         {"_id": f, "title": f, "text": f"The {f} is a fruit, number {n}. {SPECIAL}"}
@@ -47,6 +62,7 @@ def collection(folder: Path) -> Path:
     qrels = {
         "train": [(f"a-{f}", f) for f in FRUITS[:10]],
         "test": [(f, f if f == "pear" else FRUITS[n + 1]) for n, f in enumerate(FRUITS[:6])],
+        "test_unseen": [("apple", "grape")],
     }
     qrels["test"] = [(query, "pear" if query == "apple" else d) for query, d in qrels["test"]]
     for name, rows in (("corpus", documents), ("queries", queries)):
@@ -54,33 +70,84 @@ def collection(folder: Path) -> Path:
     for split, pairs in qrels.items():
         lines = ["query-id\tcorpus-id\tscore", *(f"{q}\t{d}\t1" for q, d in pairs)]
         (folder / "qrels" / f"{split}.tsv").write_text("\n".join(lines) + "\n")
-    return folder
 
 
-def run(tmp_path, *overrides, name="run"):
-    path = tmp_path / "fruit"
+def run(path, tmp_path, *overrides, name="run"):
     given = ["data=beir", "experiment=smoke", f"data.path={path}", "data.empty_documents=keep"]
     given += ["logger=none", f"output={tmp_path}", f"name={name}", "data.batch_size=4", *overrides]
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        return train(compose("train", given)).metrics
+        return train(compose("train", given))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("model", [model for model in MODELS if model != "rerank_pipeline"])
-def test_every_system_runs_with_documents_that_have_no_text(model, tmp_path):
-    collection(tmp_path / "fruit")
-    metrics = run(tmp_path, f"model={model}", "data.drop_identical=true", *FURTHER.get(model, []))
-    folder = tmp_path / "run"
-    assert 0 <= metrics["retrieve/recall@1"] <= 1 and 0 <= metrics["rerank/mrr@10"] <= 1
-    assert (folder / "report.html").is_file()
+def check_contract(model, finished, queries):
+    """A run over test and test_unseen, with its analysis, leaves what every run leaves."""
+    run, metrics = finished.path, finished.metrics
+    for name in (
+        "config.yaml",
+        "provenance.json",
+        "metrics.json",
+        "report.html",
+        "retrieve.trec",
+        "rerank.trec",
+        "retrieve-test_unseen.trec",
+        *([] if model in NOT_ALIGNED else ["exact_match.csv"]),
+        *([] if model == "bm25" else ["loss.csv", "figures/training.png", "figures/training.pdf"]),
+    ):
+        assert (run / name).stat().st_size, name
+    assert (model == "bm25") != (run / "loss.csv").exists()
+    for folder in ("index", *([] if model in NOT_ALIGNED else ["alignments", "figures"])):
+        assert any((run / folder).iterdir()), folder
+    assert ('alt="Training, step by step"' in (run / "report.html").read_text()) == (
+        model != "bm25"
+    )
+    assert json.loads((run / "metrics.json").read_text()) == metrics
+    for key in (
+        "retrieve/recall@1",
+        "retrieve/mrr@10",
+        "retrieve/test_unseen/recall@1",
+        "rerank/mrr@10",
+        "cost/train_seconds",
+        "cost/index_bytes",
+        "cost/query_ms_p50",
+        "cost/query_ms_p95",
+        "cost/peak_memory_bytes",
+    ):
+        assert metrics[key] >= 0, key
+    assert len(Ranking.read(run / "retrieve.trec")) == queries
+    record = read_run(run).provenance
+    assert record["text_fields"] == ["title", "text"] and record["splits"][0] == "test"
+    assert not list(run.rglob("*.unfinished"))
+    if model not in NOT_ALIGNED:
+        check_best_documents(run)
+
+
+def check_best_documents(run):
+    """What pages say of a search is what its file says, and the shares make the score."""
+    ranking, kept = Ranking.read(run / "retrieve.trec"), read_best_documents(run)
+    found = [(query, row) for query, one in kept.items() for row in one.documents]
+    assert found
+    for query, row in found:
+        assert ranking.documents(query)[row.rank - 1] == row.id
+        assert row.score == pytest.approx(ranking.scores(query)[row.id], rel=1e-5, abs=1e-5)
+        total = math.fsum([value for _, value in row.shares]) + row.others[1]
+        assert total == pytest.approx(row.score, rel=1e-5, abs=1e-4)
+
+
+@pytest.mark.parametrize("model", RUN)
+def test_every_system_runs_with_documents_that_have_no_text(model, fruit, tmp_path):
+    keys = ["data.drop_identical=true", "data.test_split=[test,test_unseen]", *TINY]
+    finished = run(fruit, tmp_path, f"model={model}", *keys, *FURTHER.get(model, []))
+    check_contract(model, finished, queries=6)
+    assert finished.metrics["retrieve/recall@1"] <= 1 and finished.metrics["rerank/mrr@10"] <= 1
     for name in ("retrieve", "rerank"):
-        ranking = Ranking.read(folder / f"{name}.trec")
+        ranking = Ranking.read(finished.path / f"{name}.trec")
         assert not any(query in ranking.documents(query) for query in ranking.query_ids)
 
 
-def test_t5_seal_counts_what_has_no_span_and_ranks_it_nowhere(tmp_path, capsys):
-    collection(tmp_path / "fruit")
-    metrics = run(tmp_path, "model=t5_seal", "indexing=random_spans", "analysis=none")
+def test_t5_seal_counts_what_has_no_span_and_ranks_it_nowhere(fruit, tmp_path, capsys):
+    metrics = run(
+        fruit, tmp_path, "model=t5_seal", "indexing=random_spans", "analysis=none"
+    ).metrics
     said = capsys.readouterr().out
     assert len(re.findall("2 of 10 training pairs are left out: .*no text, so no spans", said)) == 1
     assert len(re.findall("4 of 12 documents have no text to be indexed by", said)) == 1
@@ -98,11 +165,14 @@ def test_t5_seal_counts_what_has_no_span_and_ranks_it_nowhere(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_full_seal_and_a_pipeline_run_too(tmp_path):
-    collection(tmp_path / "fruit")
-    run(tmp_path, "experiment=seal_full", "trainer.max_steps=2", "analysis=none", name="full")
+def test_full_seal_and_a_pipeline_run_too(fruit, tmp_path):
+    run(
+        fruit, tmp_path, "experiment=seal_full", "trainer.max_steps=2", "analysis=none", name="full"
+    )
     for model, name in (("bm25", "bm25"), ("t5_seal", "seal")):
-        run(tmp_path, f"model={model}", "analysis=none", name=name)
+        run(fruit, tmp_path, f"model={model}", "analysis=none", name=name)
     stages = f"model.stages=[{{run: {tmp_path}/bm25, depth: 5}}, {{run: {tmp_path}/seal}}]"
-    metrics = run(tmp_path, "model=rerank_pipeline", stages, "analysis=none", name="pipeline")
-    assert metrics["retrieve/recall@100"] >= 0
+    pipeline = run(
+        fruit, tmp_path, "model=rerank_pipeline", stages, "analysis=none", name="pipeline"
+    )
+    assert pipeline.metrics["retrieve/recall@100"] >= 0

@@ -2,12 +2,12 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
-import datasets
 import numpy as np
 import pytest
 import torch
@@ -25,9 +25,9 @@ from models.export.folder import load_exported
 from models.export.token_arrays import write_token_arrays
 from models.finished_run import restore_run
 from models.retriever import Retriever
+from tests.runs import NO_ANALYSIS, ROOT, TINY, command, small
 from train import train
 
-ROOT = Path(__file__).parents[1]
 MODELS = {
     "t5_colbert": ["tokenizer.expansion='<extra_id_0>'"],
     "xtr": [],
@@ -40,20 +40,10 @@ MODELS = {
 }
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
+@pytest.fixture(scope="session")
+def runs(finished_run):
     """A short run of each model, without an analysis."""
-    folder = tmp_path_factory.mktemp("runs")
-    cache, datasets.config.HF_DATASETS_CACHE = datasets.config.HF_DATASETS_CACHE, folder / "cache"
-    options = ["experiment=smoke", "analysis=none", "analysis.pairs=0", "analysis.curve_pairs=0"]
-    options += ["logger=none", "data.n_documents=50", f"output={folder}"]
-    options += ["backbone.shape.d_model=32", "backbone.shape.d_kv=8", "backbone.shape.d_ff=64"]
-    for model, own in MODELS.items():
-        with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-            chosen = [f"model={model}", f"name={model}", *own]
-            train(compose("train", [*options, *chosen]))
-    yield folder
-    datasets.config.HF_DATASETS_CACHE = cache
+    return lambda model: finished_run(model, *TINY, *MODELS[model])
 
 
 def run_card(folder: Path) -> dict:
@@ -68,8 +58,8 @@ def run_card(folder: Path) -> dict:
 
 @pytest.mark.parametrize("model", [name for name in MODELS if name != "bm25"])
 def test_a_run_loads_back_without_its_folder(runs, tmp_path, model):
-    folder = export_run(runs / model, tmp_path / "exported")
-    system, data = restore_run(runs / model, "")
+    folder = export_run(runs(model), tmp_path / "exported")
+    system, data = restore_run(runs(model), "")
     if model.startswith("dsi"):
         system.assign_new(data.documents)
     loaded = load_exported(folder)
@@ -84,15 +74,15 @@ def test_a_run_loads_back_without_its_folder(runs, tmp_path, model):
 @pytest.mark.parametrize("model", [name for name in MODELS if name != "bm25"])
 def test_the_cards_code_runs_and_its_tables_are_the_runs(runs, tmp_path, model):
     pytest.importorskip("sentence_transformers")
-    folder = export_run(runs / model, tmp_path / "exported")
+    folder = export_run(runs(model), tmp_path / "exported")
     names, card = run_card(folder), (folder / "README.md").read_text()
-    record = json.loads((runs / model / "provenance.json").read_text())
+    record = json.loads((runs(model) / "provenance.json").read_text())
     for value in (record["git"], record["version"], record["sources"]["generator"]):
         assert f"| {value} |" in card
-    metrics = json.loads((runs / model / "metrics.json").read_text())
+    metrics = json.loads((runs(model) / "metrics.json").read_text())
     cells = [f"{metrics[f'retrieve/{m}']:.3f}" for m in ("recall@1", "recall@10", "recall@100")]
     assert f"| retrieve | {' | '.join(cells)} |" in card
-    assert "Apache-2.0" in card and str(runs) not in card
+    assert "Apache-2.0" in card and str(runs(model).parent) not in card
     assert ("MultiVectorEncoder(folder)" in card) == (model in ("t5_colbert", "xtr"))
     assert ("`MultiVectorEncoder` cannot express salience" in card) == (model == "aligner")
     assert ("`T5ForConditionalGeneration` does not have them" in card) == (model == "dsi_pawa")
@@ -105,8 +95,8 @@ def test_the_cards_code_runs_and_its_tables_are_the_runs(runs, tmp_path, model):
 
 
 def test_a_card_names_files_without_their_folders(runs, tmp_path):
-    folder = export_run(runs / "t5_seal", tmp_path / "exported")
-    read = read_run(runs / "t5_seal")
+    folder = export_run(runs("t5_seal"), tmp_path / "exported")
+    read = read_run(runs("t5_seal"))
     sources = {"sources": {"/home/me/corpus.jsonl": "ab12"}, "training_sources": {}}
     changed = replace(read, provenance=read.provenance | sources)
     card = build_model_card(changed, load_exported(folder), load_tokenizer(folder))
@@ -115,7 +105,7 @@ def test_a_card_names_files_without_their_folders(runs, tmp_path):
 
 def test_sentence_transformers_is_checked_on_the_runs_own_pairs(runs, tmp_path, capsys):
     pytest.importorskip("sentence_transformers")
-    export_run(runs / "t5_colbert", tmp_path / "exported", check=True)
+    export_run(runs("t5_colbert"), tmp_path / "exported", check=True)
     assert re.search(r"gives the run's scores to [0-9]e-0[5-9]", capsys.readouterr().out)
 
 
@@ -123,25 +113,25 @@ def test_a_library_that_differs_stops_the_export(runs, tmp_path, monkeypatch):
     pytest.importorskip("sentence_transformers")
     monkeypatch.setattr("analysis.export.TOLERANCE", 0.0)
     with pytest.raises(ValueError, match=r"check=true: .* differs by .*, must be ≤ 0e\+00"):
-        export_run(runs / "t5_colbert", tmp_path / "exported", check=True)
+        export_run(runs("t5_colbert"), tmp_path / "exported", check=True)
     assert not list(tmp_path.iterdir())
 
 
 def test_without_the_package_only_the_check_is_impossible(runs, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
     with pytest.raises(ValueError, match=r"check=true: needs .*: pip install 'gr-mvdr\[export\]'"):
-        export_run(runs / "t5_colbert", tmp_path / "exported", check=True)
+        export_run(runs("t5_colbert"), tmp_path / "exported", check=True)
     assert not list(tmp_path.iterdir())
-    assert (export_run(runs / "t5_colbert", tmp_path / "exported") / "modules.json").is_file()
+    assert (export_run(runs("t5_colbert"), tmp_path / "exported") / "modules.json").is_file()
     with pytest.raises(ValueError, match=r"check=true: sentence-transformers cannot read this"):
-        export_run(runs / "t5_seal", tmp_path / "seal", check=True)
+        export_run(runs("t5_seal"), tmp_path / "seal", check=True)
 
 
 def test_what_cannot_be_exported_is_named(runs, tmp_path):
     with pytest.raises(ValueError, match=r"BM25: has no weights to export"):
-        export_run(runs / "bm25", tmp_path / "exported")
+        export_run(runs("bm25"), tmp_path / "exported")
     with pytest.raises(FileExistsError, match=r"output=.*: exists, must be a new folder"):
-        export_run(runs / "t5_seal", tmp_path)
+        export_run(runs("t5_seal"), tmp_path)
     with pytest.raises(FileNotFoundError, match="no such run folder"):
         export_run(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
@@ -151,12 +141,9 @@ def test_what_cannot_be_exported_is_named(runs, tmp_path):
 
 
 def test_an_exported_folder_is_a_backbone_of_a_run(runs, tmp_path):
-    folder = export_run(runs / "dsi_atomic", tmp_path / "exported")
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        chosen = ["experiment=smoke", "analysis=none", "analysis.pairs=0", "analysis.curve_pairs=0"]
-        chosen += ["logger=none", "data.n_documents=50", f"output={tmp_path}", "name=second"]
-        chosen += ["model=genre", "backbone=pretrained", f"backbone.name={folder}"]
-        assert "retrieve/mrr@10" in train(compose("train", chosen)).metrics
+    folder = export_run(runs("dsi_atomic"), tmp_path / "exported")
+    chosen = ["model=genre", "backbone=pretrained", f"backbone.name={folder}", *NO_ANALYSIS]
+    assert "retrieve/mrr@10" in train(small(tmp_path, *chosen, name="second")).metrics
     before = load_file(folder / "model.safetensors")["shared.weight"].shape
     weights = torch.load(tmp_path / "second/checkpoints/last.ckpt", weights_only=True)
     assert weights["state_dict"]["backbone.shared.weight"].shape == before
@@ -185,13 +172,13 @@ def test_arrays_of_token_vectors_score_as_the_run(runs, tmp_path, model, monkeyp
     monkeypatch.setattr("models.export.token_arrays._FILE", 20)
     monkeypatch.setattr("models.export.token_arrays._BLOCK", 7)
     monkeypatch.setattr("models.multi_vector.MultiVector._packed", None)  # nothing is encoded
-    folder = export_vectors(runs / model, tmp_path / "vectors")
+    folder = export_vectors(runs(model), tmp_path / "vectors")
     documents, queries = read_arrays(folder, "documents"), read_arrays(folder, "queries")
     manifest = json.loads((folder / "manifest.json").read_text())
     assert manifest["documents"]["count"] == len(documents) == 50
     assert manifest["queries"]["tokens"] == sum(map(len, queries.values()))
     assert len(list((folder / "documents").iterdir())) == 6  # 20, 20 and 10 documents
-    retriever = Retriever.load(runs / model)
+    retriever = Retriever.load(runs(model))
     scoring = retriever.system.scoring
     table = retriever.data.test_queries("test").select(range(3))
     ranking = retriever.system.retrieve(table, 50)
@@ -218,7 +205,7 @@ def make_index(folder: Path, **options) -> TokenIndex:
 
 
 def test_arrays_leave_out_deleted_documents_and_keep_the_type(runs, tmp_path):
-    system, _ = restore_run(runs / "t5_colbert")
+    system, _ = restore_run(runs("t5_colbert"))
     system.searcher = make_index(tmp_path / "index", dtype="float16")
     system.searcher.delete(["b"])
     (tmp_path / "out").mkdir()
@@ -232,29 +219,25 @@ def test_arrays_leave_out_deleted_documents_and_keep_the_type(runs, tmp_path):
 
 def test_what_has_no_arrays_is_named(runs, tmp_path):
     with pytest.raises(ValueError, match="vectors=true: T5-SEAL has no token vectors"):
-        export_vectors(runs / "t5_seal", tmp_path / "vectors")
-    system, _ = restore_run(runs / "t5_colbert")
+        export_vectors(runs("t5_seal"), tmp_path / "vectors")
+    system, _ = restore_run(runs("t5_colbert"))
     system.searcher = make_index(tmp_path / "index", keys=True)
     with pytest.raises(ValueError, match="vectors=true: the system aligns by keys of its own"):
         write_token_arrays(system, {}, tmp_path)
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        config = compose("export", [f"run={runs / 't5_colbert'}", "vectors=true", "check=true"])
+        config = compose("export", [f"run={runs('t5_colbert')}", "vectors=true", "check=true"])
     with pytest.raises(ValueError, match="check=true: must be false with vectors=true"):
         main(config)
     with pytest.raises(FileExistsError, match=r"output=.*: exists, must be a new folder"):
-        export_vectors(runs / "t5_colbert", tmp_path)
+        export_vectors(runs("t5_colbert"), tmp_path)
 
 
-def test_the_command_line(runs):
-    command = [sys.executable, "-m", "analysis.export"]
-    pipes = dict(cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    right, wrong = (
-        subprocess.Popen([*command, *arguments], **pipes)
-        for arguments in ([f"run={runs}/t5_seal"], [])
-    )
-    printed, errors = right.communicate()
-    assert right.returncode == 0, errors
-    assert f"{runs}/t5_seal: exported, {runs}/t5_seal/export" in printed
-    assert (runs / "t5_seal/export/generation_config.json").is_file()
+def test_the_command_line(runs, tmp_path):
+    run = shutil.copytree(runs("t5_seal"), tmp_path / "t5_seal")
+    asked = [sys.executable, "-m", "analysis.export", f"run={run}"]
+    found = subprocess.run(asked, cwd=ROOT, text=True, capture_output=True)
+    assert found.returncode == 0, found.stderr
+    assert f"{run}: exported, {run}/export" in found.stdout
+    assert (run / "export/generation_config.json").is_file()
     message = "error: run=null: must be the folder of a finished run, such as run=outputs/…"
-    assert (wrong.communicate()[1].strip(), wrong.returncode) == (message, 1)
+    assert command("-m", "analysis.export") == message

@@ -2,33 +2,35 @@
 
 import pytest
 from hydra.utils import instantiate
+from omegaconf import OmegaConf
 
 from gr_mvdr.evaluation.ranking import Ranking
 from models.finished_run import FinishedRun
-from tests.runs import NO_ANALYSIS, TINY, small
-from train import train
+from tests.runs import TINY
 
 SYSTEMS = {
-    "genre_np_base": ("model=genre_np_base",),
-    "t5_seal": ("model=t5_seal",),
-    "dsi_semantic": ("model=dsi_semantic",),
-    "query_generator": ("model=query_generator", "model.n_queries=2"),
-    "seal_full": ("experiment=[smoke,seal_full]",),
+    "genre_np_base": ("genre_np_base",),
+    "t5_seal": ("t5_seal",),
+    "dsi_semantic": ("dsi_semantic",),
+    "query_generator": ("query_generator", "model.n_queries=2"),
+    "seal_full": ("t5_seal", "experiment=[smoke,seal_full]"),
 }
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_a_finished_runs_index_finds_what_the_run_found(name, tmp_path, monkeypatch):
-    config = small(tmp_path, *SYSTEMS[name], *NO_ANALYSIS, *TINY)
-    train(config)
-    run = FinishedRun.read("run", tmp_path / "run")
+def test_a_finished_runs_index_finds_what_the_run_found(name, finished_run, monkeypatch):
+    model, *further = SYSTEMS[name]
+    folder = finished_run(model, *TINY, *further)
+    config = OmegaConf.load(folder / "config.yaml")
+    run = FinishedRun.read("run", folder)
     data = instantiate(config.data)
     system = run.load_model(data.documents, data.known_documents)
     monkeypatch.setattr(type(system), "index", None)  # is not asked for
-    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "run/index").rglob("*")}
-    system.open_index(data.documents, tmp_path / "run/index")
-    assert {p: p.stat().st_mtime_ns for p in (tmp_path / "run/index").rglob("*")} == before
-    written = Ranking.read(tmp_path / "run/retrieve.trec")
+    index = folder / "index"
+    before = {p: p.stat().st_mtime_ns for p in index.rglob("*")}
+    system.open_index(data.documents, index)
+    assert {p: p.stat().st_mtime_ns for p in index.rglob("*")} == before
+    written = Ranking.read(folder / "retrieve.trec")
     found, shares = system.retrieve_with_shares(data.test_queries("test"), config.retrieval_depth)
     assert found.query_ids
     for query in found.query_ids:

@@ -11,7 +11,6 @@ import sys
 import time
 from pathlib import Path
 
-import datasets
 import pytest
 import pytorch_lightning as pl
 import torch
@@ -22,13 +21,13 @@ from omegaconf import OmegaConf
 
 from analysis.tables import read_rows
 from conf.launch import device_count, is_in_sweep, job_arguments, processes_to_start
-from train import train
+from tests.runs import TINY
 
 ROOT = Path(__file__).parents[1]
 SMALL = [
     *("experiment=smoke", "logger=none", "data.n_documents=50", "data.train_questions=2"),
     *("analysis=none", "analysis.pairs=0", "analysis.curve_pairs=0", "trainer.max_steps=-1"),
-    *("trainer.max_epochs=2", "trainer.precision=64-true", "data.batch_size=25"),
+    *("trainer.max_epochs=2", "trainer.precision=64-true", "data.batch_size=25", *TINY),
 ]
 MODELS = ["t5_colbert", "t5_seal"]
 
@@ -41,15 +40,10 @@ def folder(tmp_path_factory):
 def started(folder, *arguments):
     """The command in a session of its own, so that a signal reaches all of its processes."""
     command = [sys.executable, "train.py", *SMALL, f"output={folder}", *arguments]
-    environment = os.environ | {
-        "HF_DATASETS_CACHE": str(folder / "cache"),
-        "OMP_NUM_THREADS": "1",
-        "WANDB_MODE": "offline",
-    }
     return subprocess.Popen(
         command,
         cwd=ROOT,
-        env=environment,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -70,24 +64,26 @@ def configuration(*overrides):
 
 
 @pytest.fixture(scope="module")
-def alone(folder):
-    """Metrics and weights of one process, by model."""
-    cache, datasets.config.HF_DATASETS_CACHE = datasets.config.HF_DATASETS_CACHE, folder / "cache"
-    runs = {}
-    for model in MODELS:
-        keys = [*SMALL, f"model={model}", f"output={folder}", f"name={model}-alone"]
-        runs[model] = train(configuration(*keys)).metrics, weights(folder / f"{model}-alone")
-    datasets.config.HF_DATASETS_CACHE = cache
-    return runs
+def alone(finished_run):
+    """The run of one process, by model."""
+    return lambda model: finished_run(model, *SMALL)
 
 
 @pytest.fixture(scope="module")
-def swept(folder):
+def swept(once):
     """A sweep of both models in two processes each: the runs' folders, and what it printed."""
-    keys = [f"model={','.join(MODELS)}", "trainer.devices=2", f"output={folder / 'swept'}"]
-    said = finished(started(folder, "hydra.mode=MULTIRUN", *keys))
-    runs = {model: next((folder / "swept").glob(f"{model}*/metrics.json")) for model in MODELS}
-    return {model: file.parent for model, file in runs.items()}, said
+
+    def sweep(folder):
+        keys = ["hydra.mode=MULTIRUN", f"model={','.join(MODELS)}", "trainer.devices=2"]
+        (folder / "said").write_text(finished(started(folder, *keys)))
+
+    folder = once("a sweep in two processes", sweep)
+    runs = {model: next(folder.glob(f"{model}*/metrics.json")) for model in MODELS}
+    return {model: file.parent for model, file in runs.items()}, (folder / "said").read_text()
+
+
+def metrics(run):
+    return json.loads((run / "metrics.json").read_text())
 
 
 def weights(run):
@@ -103,10 +99,11 @@ def assert_same(found, expected):
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_two_processes_of_a_sweep_leave_what_one_process_leaves(model, folder, alone, swept):
-    run, (metrics, (steps, expected)) = swept[0][model], alone[model]
-    assert_same(json.loads((run / "metrics.json").read_text()), metrics)
-    rows, wanted = (read_rows(f / "loss.csv") for f in (run, folder / f"{model}-alone"))
+def test_two_processes_of_a_sweep_leave_what_one_process_leaves(model, alone, swept):
+    run, one = swept[0][model], alone(model)
+    steps, expected = weights(one)
+    assert_same(metrics(run), metrics(one))
+    rows, wanted = (read_rows(f / "loss.csv") for f in (run, one))
     assert rows == [pytest.approx(row, rel=1e-5) for row in wanted] and len(rows) == 8
     found_steps, found = weights(run)
     assert found_steps == steps == 8, "twice 90 pairs: three of 25, 13 and 12 of them, and 15"
@@ -117,13 +114,13 @@ def test_two_processes_of_a_sweep_leave_what_one_process_leaves(model, folder, a
     for file in ("retrieve.trec", "rerank.trec", "report.html"):
         assert (run / file).stat().st_size
     index = sorted(path.name for path in (run / "index").rglob("*"))
-    assert index == sorted(path.name for path in (folder / f"{model}-alone/index").rglob("*"))
+    assert index == sorted(path.name for path in (one / "index").rglob("*"))
 
 
-def test_a_sweep_of_several_processes_is_compared_and_says_everything_once(folder, swept):
+def test_a_sweep_of_several_processes_is_compared_and_says_everything_once(swept):
     runs, said = swept
     assert "query, median" not in said.split(f"{runs['t5_seal']}: finished")[0], "no run's metrics"
-    assert (folder / "swept/comparison.md").is_file()
+    assert (runs["t5_seal"].parent / "comparison.md").is_file()
     for run in runs.values():
         assert said.count(f"{run}: finished") == said.count(f"→ {run}") == 1
 
@@ -140,7 +137,7 @@ def test_a_killed_run_of_two_processes_resumes_to_the_same_metrics(folder, alone
     assert first.returncode != 0 and complained.count("interrupted: the same command") == 1
     assert checkpoint.is_file() and not (folder / "part/metrics.json").exists()
     finished(started(folder, *keys))
-    assert_same(json.loads((folder / "part/metrics.json").read_text()), alone["t5_colbert"][0])
+    assert_same(metrics(folder / "part"), metrics(alone("t5_colbert")))
 
 
 def test_an_error_in_two_processes_is_one_line(folder):

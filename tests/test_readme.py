@@ -11,7 +11,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from conf.composition import prepare_arguments
-from tests.runs import NO_ANALYSIS, compose_config
+from tests.runs import NO_ANALYSIS, command, compose_config
 from train import train
 
 ROOT = Path(__file__).parents[1]
@@ -124,7 +124,8 @@ def test_a_train_command_of_the_readme_runs(arguments, tmp_path, monkeypatch):
     paths = [a.split("=", 1)[1] for a in arguments if a.startswith("data.path=")]
     if not all(Path(path).is_dir() for path in paths):
         pytest.skip(f"{paths[0]} is not on this machine")
-    for number, job in enumerate(expanded(arguments)):
+    jobs = expanded(arguments)
+    for job in jobs:
         small = ["data.max_test_queries=4", "data.max_rerank_queries=2", "trainer.max_steps=2"]
         small += [] if paths else ["data.n_documents=50"]
         chosen = [a.split("=", 1)[1] for a in job if a.startswith("experiment=")]
@@ -134,10 +135,9 @@ def test_a_train_command_of_the_readme_runs(arguments, tmp_path, monkeypatch):
         small += ["analysis.pairs=0", "analysis.curve_pairs=0", "analysis.questions=null"]
         overrides = [*job, *small, experiment, "logger=none", f"output={tmp_path}"]
         with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-            config = compose("train", [*overrides, f"name=job{number}"])
-        # Of a sweep over a real collection one job runs: its texts take a minute to index.
-        if number == 0 or not paths:
-            assert "retrieve/mrr@10" in train(config).metrics
+            config = compose("train", [*overrides, "name=job"])
+    # Each composes, and the last one runs: tests/test_train.py runs every system.
+    assert "retrieve/mrr@10" in train(config).metrics
 
 
 @pytest.mark.slow
@@ -147,10 +147,10 @@ def test_the_train_commands_of_the_documents_compose():
     found = {
         c for text in texts for c in re.findall(r"^    python train\.py ([^#\n]+)", text, re.M)
     }
-    commands = [command for command in found if "…" not in command and "--" not in command]
-    assert len(commands) > 20
-    for command in commands:
-        arguments = prepare_arguments(shlex.split(command))
+    lines = [line for line in found if "…" not in line and "--" not in line]
+    assert len(lines) > 20
+    for line in lines:
+        arguments = prepare_arguments(shlex.split(line))
         keys = [a for a in arguments if a != "-m" and not a.startswith("hydra")]
         compose_config("train", *expanded(keys)[0])
 
@@ -175,17 +175,18 @@ def without_links(page):
     return re.sub(r'href="\./[^"]*"', "", page.read_text())
 
 
-def test_a_sweep_ends_with_a_comparison_and_runs_compare_again(tmp_path):
-    said = run(
-        "train.py", "-m", "model=bm25", "seed=1,2", "experiment=smoke", "logger=none",
-        "data.n_documents=50", f"output={tmp_path}",
-    )  # fmt: skip
+def test_a_sweep_ends_with_a_comparison_and_runs_compare_again(tmp_path, capsys):
+    small = ["analysis.pairs=4", "analysis.sample_pairs=2", "analysis.queries=2"]
+    asked = ["model=bm25", "seed=1,2", "experiment=smoke", "logger=none", "data.n_documents=50"]
+    assert command("train.py", "-m", *asked, *small, f"output={tmp_path}") == 0
+    said = capsys.readouterr().out
     assert "BM25" in said and str(tmp_path / "comparison.html") in said
     runs = sorted(path.parent for path in tmp_path.glob("*/metrics.json"))
     assert len(runs) == 2
     out = tmp_path / "again"
-    run("-m", "analysis.compare", f"runs=[{runs[0]},{runs[1]}]", f"output={out}")
+    compared = f"runs=[{runs[0]},{runs[1]}]"
+    assert command("-m", "analysis.compare", compared, f"output={out}") == 0
     for name in ("comparison.csv", "comparison.md", "comparison.html"):
         assert without_links(out / name) == without_links(tmp_path / name)
-    small = ["analysis.pairs=4", "analysis.sample_pairs=2", "analysis.queries=2"]
-    assert "analysed" in run("-m", "analysis.run", f"run={runs[0]}", *small)
+    assert command("-m", "analysis.run", f"run={runs[0]}", *small) == 0
+    assert "analysed" in capsys.readouterr().out

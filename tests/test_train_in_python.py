@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import hydra
@@ -18,7 +16,7 @@ import train as train_module
 from analysis.run_folder import Run, read_run
 from conf.command import compose_command
 from conf.launch import is_in_sweep
-from tests.runs import NO_ANALYSIS, ROOT, beir
+from tests.runs import NO_ANALYSIS, beir, command
 from train import train
 
 BM25 = ["model=bm25", "data=beir", "logger=none", *NO_ANALYSIS]
@@ -52,15 +50,11 @@ def test_a_list_of_overrides_gives_the_finished_run(fruit, tmp_path, monkeypatch
     assert said.splitlines()[-1] == f"{run.path}: finished, {run.path / 'report.html'}"
 
 
-def test_the_command_line_finds_the_run_that_python_made(fruit):
+def test_the_command_line_finds_the_run_that_python_made(fruit, capsys):
     run = train(fruit)
-    done = subprocess.run(
-        [sys.executable, "train.py", *fruit, "resume=true"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert done.stdout == f"{run.path}: finished before, kept\n", done.stderr
+    capsys.readouterr()
+    assert command("train.py", *fruit, "resume=true") == 0
+    assert capsys.readouterr().out == f"{run.path}: finished before, kept\n"
 
 
 @pytest.mark.filterwarnings("ignore:")

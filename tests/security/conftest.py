@@ -25,15 +25,17 @@ def composed(*overrides: str):
 
 
 @pytest.fixture(scope="session")
-def made(tmp_path_factory):
+def made(once):
     """`<model>` and `<model>-export` for each of MODELS; caches in a folder beside them."""
-    folder = tmp_path_factory.mktemp("made")
-    cache, datasets.config.HF_DATASETS_CACHE = datasets.config.HF_DATASETS_CACHE, folder / "cache"
-    for model in MODELS:
-        train(composed(f"model={model}", f"name={model}", f"output={folder}"))
-        export_run(folder / model, folder / f"{model}-export")
-    yield folder
-    datasets.config.HF_DATASETS_CACHE = cache
+
+    def make(folder: Path) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(datasets.config, "HF_DATASETS_CACHE", folder / "cache")
+            for model in MODELS:
+                train(composed(f"model={model}", f"name={model}", f"output={folder}"))
+                export_run(folder / model, folder / f"{model}-export")
+
+    return once("runs that somebody else made", make)
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -32,7 +31,7 @@ from models.export.folder import load_exported
 from models.finished_run import restore_run
 from models.rerank_pipeline import RerankPipeline
 from models.training import CheckpointFile
-from tests.runs import beir
+from tests.runs import beir, command
 from tests.security.conftest import ROOT, TINY
 
 NOTHING = {"pairs": 0, "questions": {}, "precision": "float32"}
@@ -197,33 +196,34 @@ class Mine(InBatchCrossEntropy):
 """
 
 
-def test_a_users_own_class_trains_and_its_folder_asks_for_trust(tmp_path):
+def test_a_users_own_class_trains_and_its_folder_asks_for_trust(tmp_path, monkeypatch):
     """From the command line anything goes; whoever gets the folder is asked first."""
     (tmp_path / "my_part.py").write_text(MINE.format(marker=str(tmp_path / "marker")))
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{tmp_path}"}
-    environment["HF_DATASETS_CACHE"] = str(tmp_path / "cache")
+    monkeypatch.syspath_prepend(tmp_path)
 
-    def command(*words: str) -> subprocess.CompletedProcess:
+    def imports(function, *arguments, **options):
+        """What it gives, and whether it imported the class, as a process that begins would."""
+        sys.modules.pop("my_part", None)
         (tmp_path / "marker").unlink(missing_ok=True)
-        return subprocess.run(
-            [sys.executable, *words], cwd=ROOT, env=environment, capture_output=True, text=True
-        )
+        return function(*arguments, **options), (tmp_path / "marker").exists()
 
     run = tmp_path / "run"
     own = "model.loss._target_=my_part.Mine"
-    done = command("train.py", *TINY, own, f"output={tmp_path}", "name=run")
-    assert done.returncode == 0, done.stderr
+    made = imports(command, "train.py", *TINY, own, f"output={tmp_path}", "name=run")
+    assert made == (0, True)
     asked = ["-m", "analysis.run", f"run={run}", "analysis=none"]
-    refused = command(*asked)
-    assert refused.returncode == 1 and not (tmp_path / "marker").exists()
-    assert "my_part.Mine" in refused.stderr and "trust=true" in refused.stderr
-    assert command(*asked, "trust=true").returncode == 0 and (tmp_path / "marker").exists()
-    exported = command("-m", "analysis.export", f"run={run}", "trust=true")
-    assert exported.returncode == 0, exported.stderr
-    load = "from models.export.folder import load_exported; load_exported({!r}{})"
-    refused = command("-c", load.format(str(run / "export"), ""))
-    assert refused.returncode == 1 and not (tmp_path / "marker").exists()
-    assert command("-c", load.format(str(run / "export"), ", trust=True")).returncode == 0
+    refused, imported = imports(command, *asked)
+    assert "my_part.Mine" in refused and "trust=true" in refused and not imported
+    assert imports(command, *asked, "trust=true") == (0, True)
+    exported = ["-m", "analysis.export", f"run={run}", "trust=true"]
+    assert imports(command, *exported) == (0, True)
+    sys.modules.pop("my_part")
+    (tmp_path / "marker").unlink()
+    with pytest.raises(ValueError, match="my_part.Mine"):
+        load_exported(run / "export")
+    assert not (tmp_path / "marker").exists()
+    assert imports(load_exported, run / "export", trust=True)[1]
+    del sys.modules["my_part"]
 
 
 def test_trust_is_not_inherited_from_a_folder(foreign, made, tmp_path):

@@ -20,6 +20,7 @@ from gr_mvdr.texts import TextReader
 from gr_mvdr.tokenizers import build_word_tokenizer
 from models.retriever import Retriever
 from tests.analysis.explorer.tiny import make_bm25, make_multi_vector, make_seal
+from tests.runs import TINY
 
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -198,7 +199,7 @@ def check_explanation(page):
 
 @pytest.mark.slow
 def test_trained_runs_take_no_more_clicks(finished_run, chromium):
-    runs = [finished_run(model) for model in ("bm25", "t5_colbert", "t5_seal")]
+    runs = [finished_run(model, *TINY) for model in ("bm25", "t5_colbert", "t5_seal")]
     with served(open_session(runs)) as found:
         for flow in (
             test_a_free_pair_is_aligned_after_one_click,
