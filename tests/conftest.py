@@ -9,7 +9,8 @@
   `once(name, make)` is any other folder that is made once.
 - `float64`: a module that asks for it computes in float64.
 - `tests.runs` has the configurations of short runs (`compose_config`, `small`), `command`, which is
-  a command without seconds of imports, and `beir`, which writes a collection of twelve documents.
+  a command without seconds of imports, `undrawn`, in which figures cost nothing, and `beir`, which
+  writes a collection of twelve documents.
 """
 
 import os

@@ -4,6 +4,9 @@ import json
 import runpy
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from hydra import compose, initialize_config_dir
@@ -49,6 +52,19 @@ def command(*words: str) -> int | str:
         except SystemExit as ended:
             return ended.code or 0
     return 0
+
+
+@contextmanager
+def undrawn() -> Iterator[None]:
+    """Within it figures are made and saved empty: drawing takes most of an analysis' time."""
+    from matplotlib.figure import Figure
+
+    from analysis.figures import save_figure
+
+    with MonkeyPatch.context() as patch:
+        empty = partial(save_figure, Figure(figsize=(0.1, 0.1)))
+        patch.setattr("analysis.figures.save_figure", lambda _, to, name: empty(to, name))
+        yield
 
 
 def beir(folder: Path) -> Path:

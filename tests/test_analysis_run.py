@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from omegaconf import OmegaConf
 from analysis.run import analyse_again
 from analysis.store.alignment_store import AlignmentStore
 from gr_mvdr.files.run_files import UnfinishedRun
-from tests.runs import ROOT, TINY, command
+from tests.runs import ROOT, TINY, command, undrawn
 
 SETTINGS = (
     "analysis.pairs=6",
@@ -51,7 +52,8 @@ def analysed(runs, tmp_path_factory):
     def make(model):
         folder = shutil.copytree(runs(model), tmp_path_factory.mktemp("analysed") / model)
         assert not (folder / "alignments").exists()
-        return folder, analyse_again(folder, settings())
+        with nullcontext() if model == "t5_colbert" else undrawn():
+            return folder, analyse_again(folder, settings())
 
     return make
 
@@ -82,7 +84,8 @@ def test_analysing_twice_gives_the_same_and_aligns_once(analysed, tmp_path):
     folder = Path(shutil.copytree(first_folder, tmp_path / "t5_seal"))
     shard = next((folder / "alignments").glob("shard-*"))
     written = shard.stat().st_mtime_ns
-    second = analyse_again(folder, settings())
+    with undrawn():
+        second = analyse_again(folder, settings())
     assert shard.stat().st_mtime_ns == written
     for key, value in first.items():
         if not any(word in key for word in ("_ms", "seconds")):

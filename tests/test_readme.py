@@ -11,7 +11,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from conf.composition import prepare_arguments
-from tests.runs import NO_ANALYSIS, command, compose_config
+from tests.runs import NO_ANALYSIS, command, compose_config, undrawn
 from train import train
 
 ROOT = Path(__file__).parents[1]
@@ -136,7 +136,7 @@ def test_a_train_command_of_the_readme_runs(arguments, tmp_path, monkeypatch):
         overrides = [*job, *small, experiment, "logger=none", f"output={tmp_path}"]
         with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
             config = compose("train", [*overrides, "name=job"])
-    # Each composes, and the last one runs: tests/test_train.py runs every system.
+    # Each composes, and the last one runs: tests/test_empty_documents.py runs all systems.
     assert "retrieve/mrr@10" in train(config).metrics
 
 
@@ -178,7 +178,8 @@ def without_links(page):
 def test_a_sweep_ends_with_a_comparison_and_runs_compare_again(tmp_path, capsys):
     small = ["analysis.pairs=4", "analysis.sample_pairs=2", "analysis.queries=2"]
     asked = ["model=bm25", "seed=1,2", "experiment=smoke", "logger=none", "data.n_documents=50"]
-    assert command("train.py", "-m", *asked, *small, f"output={tmp_path}") == 0
+    with undrawn():
+        assert command("train.py", "-m", *asked, *small, f"output={tmp_path}") == 0
     said = capsys.readouterr().out
     assert "BM25" in said and str(tmp_path / "comparison.html") in said
     runs = sorted(path.parent for path in tmp_path.glob("*/metrics.json"))
@@ -188,5 +189,6 @@ def test_a_sweep_ends_with_a_comparison_and_runs_compare_again(tmp_path, capsys)
     assert command("-m", "analysis.compare", compared, f"output={out}") == 0
     for name in ("comparison.csv", "comparison.md", "comparison.html"):
         assert without_links(out / name) == without_links(tmp_path / name)
-    assert command("-m", "analysis.run", f"run={runs[0]}", *small) == 0
+    with undrawn():
+        assert command("-m", "analysis.run", f"run={runs[0]}", *small) == 0
     assert "analysed" in capsys.readouterr().out
