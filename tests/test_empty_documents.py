@@ -114,7 +114,9 @@ def check_contract(model, finished, queries):
         "cost/peak_memory_bytes",
     ):
         assert metrics[key] >= 0, key
-    assert len(Ranking.read(run / "retrieve.trec")) == queries
+    found = len(Ranking.read(run / "retrieve.trec"))
+    # T5-SEAL may find nothing but the document that the query itself is, which is dropped.
+    assert found == queries or (model == "t5_seal" and 0 < found < queries)
     record = read_run(run).provenance
     assert record["text_fields"] == ["title", "text"] and record["splits"][0] == "test"
     assert not list(run.rglob("*.unfinished"))
