@@ -271,7 +271,8 @@ def almanac_tokenizer() -> Any:
     from data_modules.sources import AlmanacDataModule
 
     pieces = dict(backbone=None, path=None, unit="piece", vocab_size=2000, lowercase=True)
-    return AlmanacDataModule(n_documents=DOCUMENTS, tokenizer_options=pieces).tokenizer
+    drawn = dict(train_questions=1, collection_seed=1, test_split="test")
+    return AlmanacDataModule(n_documents=DOCUMENTS, **drawn, tokenizer_options=pieces).tokenizer
 
 
 def run_lines(systems: list[str], size: str) -> Iterator[str]:
