@@ -195,8 +195,9 @@ class Retriever:
         texts = [query] if isinstance(query, str) else list(query)
         if k < 1:
             raise ValueError(f"k={k}: must be ≥ 1")
+        indexed = self._given.indexed
         if among is not None:
-            among = [self._given.indexed.known(name) for name in among]
+            among = [indexed.known(name) for name in among]
         with quiet():
             found, shares = self.system.retrieve_with_shares(self._given.queries(texts), k, among)
         every = []
