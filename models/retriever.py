@@ -196,8 +196,7 @@ class Retriever:
         if k < 1:
             raise ValueError(f"k={k}: must be ≥ 1")
         indexed = self._given.indexed
-        if among is not None:
-            among = [indexed.known(name) for name in among]
+        among = None if among is None else [indexed.known(name) for name in among]
         with quiet():
             found, shares = self.system.retrieve_with_shares(self._given.queries(texts), k, among)
         every = []
