@@ -26,6 +26,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
 )
+from transformers.utils import logging
 
 from gr_mvdr.files.reading import describe_error
 from gr_mvdr.template import TextTemplate
@@ -164,6 +165,8 @@ def _load(kind: Any, name: str, config: PretrainedConfig) -> PreTrainedModel:
     Raises:
         ValueError: the folder holds no weights, or others than the configuration says.
     """
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()  # what is missing is looked at below
     try:
         model, found = kind.from_pretrained(
             name, config=config, output_loading_info=True, **WEIGHT_OPTIONS
@@ -172,6 +175,8 @@ def _load(kind: Any, name: str, config: PretrainedConfig) -> PreTrainedModel:
         raise ValueError(
             f"backbone.name={name}: cannot be loaded: {describe_error(error)}"
         ) from None
+    finally:
+        logging.set_verbosity(before)
     # BERT's pooler may be missing, and is not used.
     lacks = sorted(key for key in found["missing_keys"] if not key.startswith("pooler."))
     if lacks:
