@@ -102,8 +102,10 @@ class DecodedIdentifiers(Analysis):
         flat = {name: every[name] for name in names}
         if best["found"]:
             flat |= {f"best_{name}": best[name] for name in names}
-        # The end token, the last one, is no candidate.
-        flat["random_precision"] = fmean(float(a[:-1].float().mean()) for a, _ in gold.values())
+        # The tokens around a text are no candidates.
+        around = len(self.data.template.read_document((), 0))
+        sizes = [(int(answer.sum()), len(answer) - around) for answer, _ in gold.values()]
+        flat["random_precision"] = fmean(answers / tokens for answers, tokens in sizes)
         return Findings(named(f"{self.name}/decoded", flat), {"decoded_identifiers": rows})
 
     def _overlaps(self, gold: dict) -> dict[str, list[Overlap | None]]:
@@ -119,7 +121,7 @@ class DecodedIdentifiers(Analysis):
         return found
 
     def _documents(self, names: set[str]) -> dict[str, Tensor]:
-        """(m,) int64 tokens of documents as they are in a batch, the end token included."""
+        """(m,) int64 tokens of documents as they are in a batch, those around included."""
         table, length = self.data.documents, self.data.document_length
         table = table.select([row for row, name in enumerate(table["id"][:]) if name in names])
         rows = zip(table["id"][:], table["tokens"][:], strict=True)

@@ -21,7 +21,7 @@ def find_gold_tokens(
 ) -> dict[Pair, tuple[Tensor, Tensor]]:
     """Where the documents of some pairs answer their queries.
 
-    A token counts if one of its characters is in a span. The end token never does, nor does
+    A token counts if one of its characters is in a span. Those around a text never do, nor does
     what `document_length` cuts off; a title may name the answer too, but is no gold.
 
     Args:
@@ -31,12 +31,13 @@ def find_gold_tokens(
     Returns:
         Of each pair whose answer is among the tokens that are kept: answer (m,) bool, the tokens
         that answer the question, and evidence (m,) bool, those that state what it gives. m counts
-        the tokens as in a batch, the end token included. {} where the collection knows
-        no answers, or where documents are read without their text.
+        the tokens as in a batch, those around the text included. {} where the collection knows no
+        answers, where documents are read without their text, or where the tokeniser cannot say
+        which characters a token is of (ByT5's).
     """
     queries = data.queries(split)
     known = set(COLUMNS) <= set(queries.column_names)
-    if not known or "text" not in data.text_fields:
+    if not known or "text" not in data.text_fields or not data.tokenizer.is_fast:
         return {}
     columns = (queries[name][:] for name in ("id", *COLUMNS))
     spans = {query: parts for query, *parts in zip(*columns, strict=True)}
@@ -52,22 +53,24 @@ def find_gold_tokens(
 def _characters(data: RetrievalDataModule, documents: set[str]) -> dict[str, np.ndarray]:
     """Of each document (m, 2) int32: the characters [start, end) of its `text` that a token covers.
 
-    Those of a title are negative; the end token covers none.
+    Those of a title are negative; the tokens around a text cover none.
     """
+    template = data.template
+    before, after = [(0, 0)] * len(template.document), [(0, 0)] * len(template.suffix)
+    room = data.document_length - len(before) - len(after)
     rows = [row for row, name in enumerate(data.documents["id"][:]) if name in documents]
     found = {}
     for start in range(0, len(rows), _CHUNK):
-        chunk = rows[start : start + _CHUNK]
-        texts = data.documents[chunk]["text"]
-        own = data.collection.documents[chunk]
-        encoded = data.tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True)
+        read = data.documents[rows[start : start + _CHUNK]]
+        encoded = data.tokenizer(
+            read["text"], add_special_tokens=False, return_offsets_mapping=True
+        )
         for number, (name, offsets) in enumerate(
-            zip(own["id"], encoded["offset_mapping"], strict=True)
+            zip(read["id"], encoded["offset_mapping"], strict=True)
         ):
-            fields = {field: own[field][number] for field in data.text_fields}
-            kept = np.array([*offsets[: data.document_length - 1], (0, 0)], dtype=np.int32)
-            kept[:-1] -= _shift(fields)
-            found[name] = kept
+            fields = {field: read[field][number] for field in data.text_fields}
+            own = np.array(offsets[:room], dtype=np.int32).reshape(-1, 2) - _shift(fields)
+            found[name] = np.array([*before, *own, *after], dtype=np.int32).reshape(-1, 2)
     return found
 
 

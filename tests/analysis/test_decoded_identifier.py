@@ -8,6 +8,7 @@ from analysis.decoded_identifier import DecodedIdentifiers, occurrences, overlap
 from data_modules.gold import find_gold_tokens
 from data_modules.sources import AlmanacDataModule
 from gr_mvdr.decoding.beam_search import Hypotheses
+from gr_mvdr.template import TextTemplate
 from gr_mvdr.tokenizers import EOS_ID
 from tests.analysis.asking import asked
 
@@ -63,7 +64,7 @@ def test_shares_by_hand():
 class Decoder:
     """A generative system that ends its search with given sequences of each query."""
 
-    paradigm, searcher = "generative", "an index"
+    paradigm, searcher, template = "generative", "an index", TextTemplate()
 
     def __init__(self, sequences):
         self.sequences = sequences  # tuple of query tokens → sequences, the best first

@@ -91,14 +91,16 @@ def test_what_is_cut_off_is_no_gold():
     assert len(find_gold_tokens(module(document_length=12), "train", PAIRS)) == 2
 
 
-def test_gold_of_the_almanac_fits_the_batches_of_its_test_pairs():
+@pytest.mark.parametrize("markers", [{}, {"document": "[D]"}])
+def test_gold_of_the_almanac_fits_the_batches_of_its_test_pairs(markers):
     collection = almanac(n_documents=60, seed=2)
 
     class Almanac(RetrievalDataModule):
         def read(self):
             return collection
 
-    data = Almanac(test_split="test", tokenizer_options=PIECES, document_length=40)
+    options = PIECES | {"markers": markers}
+    data = Almanac(test_split="test", tokenizer_options=options, document_length=40, shard="1/2")
     names, batches = data.test_pairs("test", limit=30, batch_size=4)
     found = find_gold_tokens(data, "test", names)
     texts = dict(zip(collection.documents["id"], collection.documents["text"], strict=True))
@@ -118,4 +120,4 @@ def test_gold_of_the_almanac_fits_the_batches_of_its_test_pairs():
         if span["end"] < 100:  # what is cut off is not read
             assert text.replace(" ", "") in read.replace(" ", "")
             checked += 1
-    assert checked > 8
+    assert checked > 6
