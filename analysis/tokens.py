@@ -11,7 +11,8 @@ from transformers import PreTrainedTokenizerBase
 
 from data_modules.spans import STOPWORDS
 
-WORD_MARK = "▁"  # SentencePiece's: the piece begins a word
+# The piece begins a word: SentencePiece's mark, and what byte-level tokenisers write for a space.
+WORD_MARKS = ("▁", "Ġ")
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class TokenKinds:
     - *Special* tokens (the tokeniser's own list: padding, end, unknown, sentinels) never count as
       aligning tokens. They stay on the other side as something to align to, since the system sees
       them there.
-    - *Punctuation* is a piece without a letter or digit, the bare word mark ▁ included.
+    - *Punctuation* is a piece without a letter or digit, a bare word mark included.
     - A *stopword* is a whole word of the English list `data_modules.spans.STOPWORDS`, in whatever
       case: a piece that begins a word ("▁the"), or any piece of a tokeniser without word marks.
       A piece within a word is none ("the" of "▁ba the").
@@ -60,7 +61,7 @@ class TokenKinds:
         pieces = [piece or "" for piece in tokenizer.convert_ids_to_tokens(range(len(tokenizer)))]
         special = torch.zeros(size, dtype=torch.bool)
         special[list(tokenizer.all_special_ids)] = True
-        marked = any(piece.startswith(WORD_MARK) for piece in pieces)
+        marked = any(piece.startswith(WORD_MARKS) for piece in pieces)
         found = [(_is_punctuation(piece), _is_stopword(piece, marked)) for piece in pieces]
         found += [(False, False)] * (size - len(pieces))
         punctuation, stopword = torch.tensor(found, dtype=torch.bool).reshape(-1, 2).unbind(1)
@@ -68,12 +69,16 @@ class TokenKinds:
 
 
 def _is_punctuation(piece: str) -> bool:
-    return not any(letter.isalnum() for letter in piece)
+    return not any(letter.isalnum() for letter in _without_mark(piece))
 
 
 def _is_stopword(piece: str, marked: bool) -> bool:
-    begins = piece.startswith(WORD_MARK) or not marked
-    return begins and piece.removeprefix(WORD_MARK).lower() in STOPWORDS
+    begins = piece.startswith(WORD_MARKS) or not marked
+    return begins and _without_mark(piece).lower() in STOPWORDS
+
+
+def _without_mark(piece: str) -> str:
+    return piece[1:] if piece.startswith(WORD_MARKS) else piece
 
 
 BIN_EDGES = (0, 2, 4, 6, 8, 15)  # the paper's Figures 2 and 3

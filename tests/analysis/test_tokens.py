@@ -57,6 +57,13 @@ def test_no_token_is_of_two_kinds_and_none_of_no_kind():
     assert (parts.sum(0) == 1).all()
 
 
+def test_the_marks_of_byte_level_tokenisers_are_no_letters():
+    pieces = ["<pad>", "</s>", "Ġ", "Ġ,", "Ġthe", "the", "Ġapple"]
+    kinds = TokenKinds.of(Tokenizer(pieces), 7)
+    assert names(kinds.punctuation, pieces) == ["Ġ", "Ġ,"]
+    assert names(kinds.stopword, pieces) == ["Ġthe"]
+
+
 def test_without_word_marks_every_piece_is_a_word():
     pieces = ["<pad>", "</s>", "the", "apple"]
     kinds = TokenKinds.of(Tokenizer(pieces), 4)
