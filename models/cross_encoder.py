@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gr_mvdr.backbones import check_length, load_encoder
+from gr_mvdr.backbones import check_length, load_encoder, max_length
 from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.distributed.ranks import check_gradient_cache, encode_share, gather_batch, gather_rows
 from gr_mvdr.evaluation.ranking import Ranking
@@ -80,7 +80,17 @@ class CrossEncoder(System):
         self.encoder = load_encoder(**backbone)
         self.template = self.encoder.template
         check_length(self.encoder, query_length=query_length, document_length=document_length)
+        self._check_pairs(query_length + document_length)
         self.head = nn.Linear(self.encoder.config.hidden_size, 1)
+
+    def _check_pairs(self, both: int) -> None:
+        between = len(self.template.pair) - len(self.template.document)
+        longest = max_length(self.encoder)
+        if longest is not None and both + between > longest:
+            rule = (
+                f"must be ≤ {longest - between}, what {self.encoder.name_or_path} reads of a pair"
+            )
+            raise ValueError(f"query_length + document_length={both}: {rule}")
 
     def joint_scores(self, ids: Tensor, mask: Tensor) -> Tensor:
         """(B,) fp32 from whole sequences, query and document (B, L) int64, and their mask."""

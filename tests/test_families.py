@@ -111,6 +111,11 @@ def test_a_text_that_is_longer_than_the_positions_is_refused(tmp_path):
         ValueError, match=r"^document_length=600: must be ≤ 512, what backbone.name="
     ):
         run(tmp_path, data, "bert", "t5_colbert", "document_length=600")
+    with pytest.raises(
+        ValueError, match=r"^query_length \+ document_length=540: must be ≤ 513, what .* of a pair$"
+    ):
+        lengths = ("query_length=40", "document_length=500")
+        run(tmp_path, data, "bert", "cross_encoder", *lengths)
 
 
 def test_a_folder_without_weights_is_refused(tmp_path):
