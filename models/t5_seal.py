@@ -106,12 +106,17 @@ class T5SEAL(ConstrainedSearch):
             return
         sequences: list[list[int]] = [[] for _ in texts]
         for row in known:
-            sequences[row] = texts[row][: self.hparams.document_length - 1]
+            sequences[row] = texts[row][: self._kept]
         found = {self.template.stop}.union(*texts, *self.special_tokens.values())
         if self.special_tokens:
             found = found.union(*documents["title_tokens"])
         tokens = torch.tensor(sorted(found))
         self.set_head(Vocabulary(tokens), sequences, documents)
+
+    @property
+    def _kept(self) -> int:
+        """Tokens of a document's own that a batch holds at most."""
+        return self.hparams.document_length - len(self.template.read_document((), 0))
 
     @property
     def special_tokens(self) -> dict[str, list[int]]:
@@ -274,12 +279,16 @@ class T5SEAL(ConstrainedSearch):
         """A document is aligned in windows as long as a key, those of `score`."""
         return self.hparams.key_length
 
+    @property
+    def _evidence(self) -> dict[str, Any]:
+        return {"special_ids": self.template.special, **self.hparams.evidence}
+
     def documents_of(
         self, found: SealResult, number: int, scope: Scope | None = None
     ) -> dict[int, float]:
         """The candidates of every step are the keys, whose evidence is added up (SEAL)."""
         among = None if scope is None else scope.documents
-        options = dict(document_ids=self.document_ids, among=among, **self.hparams.evidence)
+        options = dict(document_ids=self.document_ids, among=among, **self._evidence)
         return score_documents(self.searcher, *_keys(found, number), **options)
 
     def shares_of(
@@ -287,7 +296,7 @@ class T5SEAL(ConstrainedSearch):
     ) -> dict[int, list[Share]]:
         """The n-grams and unigrams that counted for each document, with what they added."""
         keys = _keys(found, number)
-        shares = share_scores(self.searcher, *keys, documents, **self.hparams.evidence)
+        shares = share_scores(self.searcher, *keys, documents, **self._evidence)
         return {row: [Share(*part) for part in parts] for row, parts in shares.items()}
 
     def named_documents(self, tokens: Sequence[int]) -> np.ndarray:
@@ -347,7 +356,7 @@ class T5SEAL(ConstrainedSearch):
     def _windows(self, query: str, document: dict) -> list[list[int]]:
         """The document's first tokens in windows of a key's length, whatever the query."""
         tokens, length = document["tokens"], self.hparams.key_length
-        end = min(len(tokens), self.hparams.document_length - 1)  # a batch adds the end token
+        end = min(len(tokens), self._kept)
         return [tokens[start : min(start + length, end)] for start in range(0, end, length)]
 
     def segment_scores(

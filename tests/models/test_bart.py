@@ -180,12 +180,12 @@ def test_contextual_rows_are_the_titles_states_behind_the_documents_prefix(backb
 def test_seals_keys_and_windows_have_nothing_before_them(backbones, tools):
     documents = tools.Texts(tools.draw_tokens([6, 9, 4], seed=3), "d")
     special = {"body": [50], "title": [51], "title_end": [52]}
-    seal = tools.make_seal(backbones["bart"], special_tokens=special, document_length=12)
+    seal = tools.make_seal(backbones["bart"], special_tokens=special, document_length=8)
     seal.backbone.final_logits_bias[0, :2] = -torch.inf  # as published: not <s>, not <pad>
     seal.index(documents)
     assert not any(0 in seal.searcher.sequence(number).tolist() for number in range(3))
     assert seal.prepare_query([7, 8]) == [0, 7, 8, 50, 2]
-    read = [seal.template.read_document(tokens, 12) for tokens in documents["tokens"]]
+    read = [seal.template.read_document(tokens, 8) for tokens in documents["tokens"]]
     asked = [seal.template.read_query([7, 8], 8)] * 3
     batch = PairBatch(*pad(asked), *pad(read), torch.arange(3))
     forced = seal.forced(batch)
@@ -196,6 +196,9 @@ def test_seals_keys_and_windows_have_nothing_before_them(backbones, tools):
         assert values.isfinite().all()
     queries = tools.Texts([[10, 12, 14], [20]], "q")
     found, shares = seal.retrieve_with_shares(queries, 3)
+    again = seal.rerank(tools.Texts([[7, 8]], "q"), documents, {"q0": documents["id"]})
+    found_again = [again.scores("q0")[name] for name in documents["id"]]
+    assert found_again == pytest.approx(pairs.score.tolist(), abs=1e-5), "the same windows"
     for name in queries["id"]:
         assert found.scores(name)
         for document, score in found.scores(name).items():
