@@ -120,12 +120,12 @@ class MultiVector(System):
             self.encoder.fit([self.cut_document(tokens[row]) for row in known])
 
     def _check_neighbours(self, documents: Table) -> None:
-        share, asked = self.search.keep_document, self.search.neighbours
-        read = (len(self.cut_document(tokens)) for tokens in documents["tokens"])
-        held = sum(math.ceil(share * self._document_vectors(tokens)) for tokens in read)
-        if held < asked:
+        search, skipped = self.search, {*self.template.skip}
+        read = (sum(t not in skipped for t in self.cut_document(d)) for d in documents["tokens"])
+        held = sum(math.ceil(search.keep_document * self._document_vectors(n)) for n in read)
+        if held < search.neighbours:
             rule = f"must be ≤ the {held} tokens that can be retrieved"
-            raise ValueError(f"model.search.neighbours={asked}: {rule}")
+            raise ValueError(f"model.search.neighbours={search.neighbours}: {rule}")
 
     # Training ---------------------------------------------------------------------------------
 
