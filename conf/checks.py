@@ -14,11 +14,10 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from conf.rules import RULES
 from conf.signatures import read_signature
-from gr_mvdr.files.reading import show
+from gr_mvdr.files.reading import is_on_hub, show
 from gr_mvdr.parts import ROOMS, check_options, inspect_signature
 
 _HYDRA = ("_target_", "_args_", "_partial_", "_recursive_", "_convert_")
-_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")  # "owner/model"
 _STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 _BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
@@ -170,7 +169,7 @@ def _check_together(config: dict[str, Any]) -> None:
         _check_there(f"data.{key}", data.get(key), "file")
     _check_there("tokenizer.path", tokenizer.get("path"), "file")
     weights = config.get("weights") or ""
-    if Path(weights).parent.is_dir() or not _HUB_NAME.fullmatch(weights):
+    if not is_on_hub(weights):
         _check_there("weights", weights, "run folder")
     if data.get("shard") and not weights:
         rule = "must be null without weights=RUN, nothing is trained on a part of the documents"

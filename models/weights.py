@@ -110,8 +110,7 @@ class RunWeights:
                 f"{run.key}: was trained with another tokeniser, must be this run's "
                 "(see backbone.name and tokenizer in both configurations)"
             )
-        path = run.path / "checkpoints/last.ckpt"
-        found = read_checkpoint(path)["state_dict"]
+        found = read_checkpoint(run.path / CHECKPOINT)["state_dict"]
         ours, theirs = _sizes(model.state_dict()), _sizes(found)
         for name in sorted(ours.keys() | theirs.keys()):
             if ours.get(name) != theirs.get(name):

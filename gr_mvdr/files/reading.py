@@ -5,6 +5,7 @@ one, and what was expected (docs/security.md).
 """
 
 import json
+import re
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 # Far above any configuration of this library; a file beyond them is made to exhaust a reader.
 _BYTES, _DEPTH, _VALUES = 2**23, 40, 200_000
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")  # "owner/model"
 _NUMBER_TAGS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
@@ -197,6 +199,12 @@ def reading(what: str) -> Iterator[None]:
     except Exception as error:
         text = describe_error(error)
         raise ValueError(text if text.startswith(what) else f"{what}: {text}") from error
+
+
+def is_on_hub(name: str | Path) -> bool:
+    """Whether a name is one of the hub: it has two parts, and the first is no folder here."""
+    parent = Path(name).expanduser().parent
+    return not parent.is_dir() and _HUB_NAME.fullmatch(str(name)) is not None
 
 
 def describe_error(error: BaseException) -> str:

@@ -13,7 +13,6 @@ Class names in these files are compared with a list and never imported (docs/sec
 """
 
 import json
-import re
 import string
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gr_mvdr.files.reading import describe_error, read_json, read_weights
+from gr_mvdr.files.reading import describe_error, is_on_hub, read_json, read_weights
 from gr_mvdr.template import TextTemplate
 from models.base import System
 from models.export.published_parts import (
@@ -45,7 +44,6 @@ STANFORD_SETTINGS = "artifact.metadata"
 NORMALISERS = {None: "none", "maxsim": "none", "meanmaxsim": "query_tokens"}
 _STANFORD = ("HF_ColBERT", "ColBERT")  # the second is version 1's
 _LINEAR = {"method": "forward", "method_output_name": "last_hidden_state"}
-_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _DATA = ("*.json", "*.txt", "*.model", "*.metadata")  # tokenisers and settings
 
 
@@ -84,13 +82,11 @@ class Published:
 def find_folder(name: str | Path) -> Path:
     """A folder; of a name on the hub ("owner/model") a copy of its data, never of code.
 
-    A path whose parent is there is no name on the hub, nor is any that has not two parts.
-
     Raises:
         FileNotFoundError: the hub has no such model, or cannot be reached.
     """
     folder = Path(name).expanduser()
-    if folder.parent.is_dir() or not _HUB_NAME.fullmatch(str(name)):
+    if not is_on_hub(name):
         return folder
     from huggingface_hub import snapshot_download
 

@@ -93,8 +93,9 @@ def _read_dense(path: Path) -> Tensor:
         square = matrix.shape[0] == matrix.shape[1]
         if given is None and not square:
             raise ValueError(f"{path}: use_residual=true: must have residual.weight")
-        beside = torch.eye(len(matrix)) if square else check_matrix(path, "residual.weight", given)
-        matrix = matrix + beside
+        if square:  # sentence-transformers adds the vectors themselves
+            given = torch.eye(len(matrix))
+        matrix = matrix + check_matrix(path, "residual.weight", given)
     return matrix
 
 
