@@ -10,6 +10,7 @@ from typing import Any
 from gr_mvdr.files.reading import make_printable, read_checkpoint, reading
 from gr_mvdr.files.run_files import VERSION, check_finished, read_config, read_provenance
 from gr_mvdr.parts import TARGET, admitting, build, check_parts, find_part
+from gr_mvdr.template import TextTemplate
 from gr_mvdr.tokenizers import load_tokenizer
 from models.base import System, Table
 from models.docid import Docid
@@ -93,6 +94,7 @@ class FinishedRun:
             state = read_checkpoint(path)
             # Those of the configuration ask for a vocabulary's size, these have the real one.
             settings = {TARGET: settings.get(TARGET), **state["hyper_parameters"]}
+        settings = update_settings(settings)
         with self.trusting(settings):
             check_parts("model", settings)
             model = build("model", self._at_home(settings))
@@ -154,6 +156,15 @@ class FinishedRun:
         # It would get identifiers of its own, written into the folder.
         if isinstance(model, Docid) and not (self.path / IDENTIFIERS).is_dir():
             raise ValueError(f"{self.key}: must be a finished run, it has no {IDENTIFIERS}")
+
+
+def update_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """A model's settings by today's names; `sentinel_id` was the expansion of a T5's queries."""
+    settings, backbone = dict(settings), settings.get("backbone")
+    expansion = settings.pop("sentinel_id", None)
+    if expansion is not None and isinstance(backbone, dict):
+        settings["backbone"] = backbone | {"template": TextTemplate(expansion=expansion).settings}
+    return settings
 
 
 def _texts(record: dict[str, Any]) -> dict[str, str]:

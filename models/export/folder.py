@@ -27,6 +27,7 @@ from models.export.sentence_transformers import (
     find_prompts,
     write_modules,
 )
+from models.finished_run import update_settings
 from models.generative import GenerativeSystem
 from models.multi_vector import MultiVector
 
@@ -257,7 +258,8 @@ def _read(file: Path) -> dict[str, Any]:
         raise ValueError(f"{file}: format={show(settings.get('format'))}: must be {FORMAT}")
     if not isinstance(settings.get("hyper_parameters"), dict):
         raise ValueError(f"{file}: hyper_parameters: must be a group of keys")
-    return {**settings, TARGET: settings.get("system")}
+    found = update_settings(settings["hyper_parameters"])
+    return {**settings, TARGET: settings.get("system"), "hyper_parameters": found}
 
 
 def _new_system(settings: dict[str, Any], folder: Path) -> System:

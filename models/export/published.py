@@ -318,19 +318,14 @@ def describe_settings(found: Published) -> dict[str, Any]:
     }
 
 
-def load_published(folder: str | Path) -> MultiVector:
-    """The system in a published checkpoint's folder, with the library's own scores.
+def build_published(found: Published) -> MultiVector:
+    """The system of a folder that was read, with the library's own scores.
 
     It scores, aligns and, once it has indexed documents, searches.
 
     Raises:
-        FileNotFoundError, ValueError: see `read_published`.
+        ValueError: the encoder cannot be loaded, see `load_encoder`.
     """
-    return build_published(read_published(folder))
-
-
-def build_published(found: Published) -> MultiVector:
-    """The system of a folder that was read."""
     settings = describe_settings(found)
     own = {k.removeprefix("model."): v for k, v in settings.items() if k.startswith("model.")}
     backbone = {k.removeprefix("backbone."): v for k, v in settings.items() if "backbone." in k}

@@ -13,7 +13,7 @@ from gr_mvdr.tokenizers import EOS_ID, load_tokenizer
 from models.bm25 import BM25
 from models.cross_encoder import CrossEncoder
 from models.export.folder import load_exported, write_system
-from models.export.published import load_published
+from models.export.published import build_published, read_published
 from models.export.sentence_transformers import find_obstacles
 from models.query_generator import QueryGenerator
 from models.rerank_pipeline import RerankPipeline
@@ -145,6 +145,20 @@ def test_a_multi_vector_system_loads_back_with_its_scores(tools, export, tokeniz
     assert (folder / "modules.json").is_file() == (kind in EXPRESSIBLE)
 
 
+@torch.no_grad()
+def test_a_folder_of_an_older_release_loads_with_its_sentinel(tools, export):
+    folder = export(tools.make_multi_vector())
+    settings = json.loads((folder / "gr_mvdr.json").read_text())
+    options = settings["hyper_parameters"]
+    for name in ("attend_expansion", "expansion_length"):
+        del options[name]
+    (folder / "gr_mvdr.json").write_text(
+        json.dumps(settings | {"hyper_parameters": options | {"sentinel_id": 5}})
+    )
+    loaded = load_exported(folder)
+    assert loaded.template.expansion == 5 and loaded.filled_to == loaded.hparams.query_length
+
+
 def our_scores(system, tokenizer):
     """(queries, documents) the system's own scores of the texts above."""
     lengths = {"query": system.hparams.query_length, "document": system.hparams.document_length}
@@ -183,7 +197,7 @@ def test_sentence_transformers_gives_the_same_scores(
     expected = our_scores(system, tokenizer).float()
     assert expected.std() > 0.05
     assert torch.allclose(model.similarity(queries, documents), expected, atol=1e-4)
-    published = load_published(folder).double()  # as any folder of that library
+    published = build_published(read_published(folder)).double()  # as any folder of that library
     assert torch.allclose(our_scores(published, tokenizer).float(), expected, atol=1e-5)
 
 

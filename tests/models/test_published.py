@@ -16,7 +16,7 @@ from gr_mvdr.batch import pad
 from gr_mvdr.template import read_template
 from gr_mvdr.tokenizers import load_tokenizer
 from models.export.folder import load_exported, write_system
-from models.export.published import load_published, read_published
+from models.export.published import build_published, read_published
 from tests.published_folders import (
     make_bert,
     make_modern_bert,
@@ -56,7 +56,7 @@ def our_scores(folder, together=True):
     """The same of the system in the folder."""
     found = read_published(folder)
     tokenizer = load_tokenizer(found.folder, prefix_space=found.prefix_space)
-    return system_scores(load_published(folder).double(), tokenizer, together)
+    return system_scores(build_published(found).double(), tokenizer, together)
 
 
 @torch.no_grad()
@@ -230,7 +230,7 @@ def test_a_fault_of_a_folder_is_named(pylate, tmp_path, change, message):
     folder = shutil.copytree(pylate, tmp_path / "broken")
     change(folder)
     with pytest.raises((ValueError, FileNotFoundError), match=message) as raised:
-        load_published(folder)
+        build_published(read_published(folder))
     assert "\n" not in str(raised.value)
 
 
