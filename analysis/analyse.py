@@ -15,7 +15,12 @@ from analysis.figures import Gallery
 from analysis.store.alignment_store import AlignmentStore, StoreDescription, write_vocabulary
 from analysis.store.alignment_writer import extract_alignments
 from analysis.tables import write_rows
-from analysis.tokens import TokenKinds, document_frequencies, inverse_document_frequency
+from analysis.tokens import (
+    TokenKinds,
+    document_frequencies,
+    find_special,
+    inverse_document_frequency,
+)
 from data_modules.gold import find_gold_tokens
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.backbones import hash_weights
@@ -117,7 +122,7 @@ def extract_run(
     )
     store = extract_alignments(model, batches, run / "alignments", names, description)
     strings = partial(token_strings, data.tokenizer)
-    write_vocabulary(store, strings, data.tokenizer.all_special_ids)
+    write_vocabulary(store, strings, find_special(data))
     return store
 
 
@@ -132,7 +137,7 @@ def texts_of(model: System, data: RetrievalDataModule, store: AlignmentStore) ->
         gold = {k: tuple(p[first : len(p) - after] for p in own) for k, own in gold.items()}
     return Texts(
         idf=inverse_document_frequency(frequencies, len(data.documents)),
-        kinds=TokenKinds.of(data.tokenizer, size),
+        kinds=TokenKinds.of(data.tokenizer, size, find_special(data)),
         strings=partial(token_strings, data.tokenizer),
         gold={pair: GoldTokens(*tokens) for pair, tokens in gold.items()},
     )

@@ -26,6 +26,7 @@ from analysis.figures import (
     styled,
 )
 from analysis.tables import Row
+from analysis.tokens import find_special
 from gr_mvdr.batch import PairBatch, length_mask
 from gr_mvdr.parts import part
 from gr_mvdr.progress import track
@@ -158,7 +159,7 @@ class Deletion(Analysis):
         model, data = self.model.eval(), self.data
         split = data.test_splits[0]
         _, batches = data.test_pairs(split, self.pairs, _BATCH, covers=model.covers)
-        special = torch.tensor(sorted(data.tokenizer.all_special_ids), device=model.device)
+        special = torch.tensor(find_special(data), device=model.device)
         falls, scores = defaultdict(list), [torch.empty(0)]
         for batch in track(batches, "deleting tokens"):
             batch = batch.to(model.device)

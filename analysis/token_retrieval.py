@@ -11,6 +11,7 @@ from analysis.analysis import Analysis, Findings, Subject, named
 from analysis.figures import COLOURS, GalleryEntry, page_figure, styled
 from analysis.statistics import spread
 from analysis.tables import Row
+from analysis.tokens import find_special
 from gr_mvdr.parts import part
 from gr_mvdr.progress import track
 from gr_mvdr.token_index.index import TokenIndex
@@ -107,7 +108,7 @@ class TokenRetrieval(Analysis):
         data, index = self.data, self.model.searcher
         table = spread(data.test_queries(data.test_splits[0]), self.queries)
         grades = data.judgements(data.test_splits[0], table)
-        special = torch.tensor(sorted(data.tokenizer.all_special_ids))
+        special = torch.tensor(find_special(data))
         tokens = TokenNeighbours(index.store)  # of all documents, none pruned
         neighbours = min(self.neighbours, len(tokens.rows))
         encoded, known = self.model.encoded_queries(table), set(index.document_ids)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
+from typing import TYPE_CHECKING
 
 import numpy
 import torch
@@ -11,8 +12,16 @@ from transformers import PreTrainedTokenizerBase
 
 from data_modules.spans import STOPWORDS
 
+if TYPE_CHECKING:
+    from data_modules.module import RetrievalDataModule
+
 # The piece begins a word: SentencePiece's mark, and what byte-level tokenisers write for a space.
 WORD_MARKS = ("▁", "Ġ")
+
+
+def find_special(data: "RetrievalDataModule") -> list[int]:
+    """Ids that are no text: the tokeniser's own list, and what is around texts ([unused0])."""
+    return sorted({*data.tokenizer.all_special_ids, *data.template.special})
 
 
 @dataclass(frozen=True)
@@ -21,8 +30,8 @@ class TokenKinds:
 
     The rule, the same in every analysis:
 
-    - *Special* tokens (the tokeniser's own list: padding, end, unknown, sentinels) never count as
-      aligning tokens. They stay on the other side as something to align to, since the system sees
+    - *Special* tokens (`find_special`: padding, end, unknown, markers) never count as aligning
+      tokens. They stay on the other side as something to align to, since the system sees
       them there.
     - *Punctuation* is a piece without a letter or digit, a bare word mark included.
     - A *stopword* is a whole word of the English list `data_modules.spans.STOPWORDS`, in whatever
@@ -46,11 +55,13 @@ class TokenKinds:
         return ~(self.special | self.punctuation | self.stopword)
 
     @classmethod
-    def of(cls, tokenizer: PreTrainedTokenizerBase, size: int) -> "TokenKinds":
+    def of(
+        cls, tokenizer: PreTrainedTokenizerBase, size: int, special: Sequence[int]
+    ) -> "TokenKinds":
         """The kinds of a Hugging Face tokeniser's ids.
 
         Args:
-            size: V; ids from len(tokenizer) on are docid tokens.
+            size: V; ids from len(tokenizer) on are docid tokens. special: ids, `find_special`.
 
         Raises:
             ValueError: fewer ids than the tokeniser has.
@@ -59,13 +70,13 @@ class TokenKinds:
             raise ValueError(f"size={size}: must be ≥ {len(tokenizer)}, the tokeniser's size")
         # A tokeniser may have gaps between its ids.
         pieces = [piece or "" for piece in tokenizer.convert_ids_to_tokens(range(len(tokenizer)))]
-        special = torch.zeros(size, dtype=torch.bool)
-        special[list(tokenizer.all_special_ids)] = True
+        is_special = torch.zeros(size, dtype=torch.bool)
+        is_special[list(special)] = True
         marked = any(piece.startswith(WORD_MARKS) for piece in pieces)
         found = [(_is_punctuation(piece), _is_stopword(piece, marked)) for piece in pieces]
         found += [(False, False)] * (size - len(pieces))
         punctuation, stopword = torch.tensor(found, dtype=torch.bool).reshape(-1, 2).unbind(1)
-        return cls(special, punctuation & ~special, stopword & ~special)
+        return cls(is_special, punctuation & ~is_special, stopword & ~is_special)
 
 
 def _is_punctuation(piece: str) -> bool:

@@ -6,6 +6,7 @@ import torch
 from analysis.deletion import Deletion, deletion_rows, removable, strongest, without_tokens
 from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.relevance import PairAlignment
+from gr_mvdr.template import TextTemplate
 from tests.analysis.asking import asked
 
 END = 1
@@ -80,6 +81,7 @@ def table(documents, queries):
         test_splits=["test"],
         test_pairs=lambda split, limit, size, covers: (names, batches),
         tokenizer=SimpleNamespace(all_special_ids=[0, END, 2, 3]),
+        template=TextTemplate(),
         collection=SimpleNamespace(name="fruit"),
     )
 

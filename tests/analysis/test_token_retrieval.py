@@ -5,6 +5,7 @@ import torch
 from datasets import Dataset
 
 from analysis.token_retrieval import TokenRetrieval, by_rank, hits
+from gr_mvdr.template import TextTemplate
 from gr_mvdr.token_index.index import TokenIndex
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors
 from tests.analysis.asking import asked
@@ -76,6 +77,7 @@ def data(queries=QUERIES, qrels=QRELS):
         test_queries=lambda split: table,
         judgements=lambda split, chosen: {q: qrels[q] for q in chosen["id"]},
         tokenizer=SimpleNamespace(all_special_ids=[0, END, 2]),
+        template=TextTemplate(),
         collection=SimpleNamespace(name="circle"),
         drop_identical=False,
     )
