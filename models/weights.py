@@ -13,6 +13,7 @@ from transformers import AutoConfig
 
 from gr_mvdr.files.reading import read_checkpoint, reading
 from gr_mvdr.files.writing import new_file
+from gr_mvdr.template import TextTemplate
 from gr_mvdr.tokenizers import load_tokenizer
 from models.base import System
 from models.export.published import (
@@ -23,7 +24,8 @@ from models.export.published import (
     read_published,
     take_projection,
 )
-from models.finished_run import FinishedRun
+from models.export.published_parts import SIDES
+from models.finished_run import FinishedRun, update_settings
 
 CHECKPOINT = "checkpoints/last.ckpt"
 
@@ -110,7 +112,9 @@ class RunWeights:
                 f"{run.key}: was trained with another tokeniser, must be this run's "
                 "(see backbone.name and tokenizer in both configurations)"
             )
-        found = read_checkpoint(run.path / CHECKPOINT)["state_dict"]
+        checkpoint = read_checkpoint(run.path / CHECKPOINT)
+        self._check_template(model.template, checkpoint["hyper_parameters"])
+        found = checkpoint["state_dict"]
         ours, theirs = _sizes(model.state_dict()), _sizes(found)
         for name in sorted(ours.keys() | theirs.keys()):
             if ours.get(name) != theirs.get(name):
@@ -120,6 +124,17 @@ class RunWeights:
                 )
         with reading(run.key):
             model.load_state_dict(found)
+
+    def _check_template(self, ours: TextTemplate, trained: dict[str, Any]) -> None:
+        settings = (update_settings(trained).get("backbone") or {}).get("template") or {}
+        theirs = TextTemplate(**settings)
+        for side in SIDES:
+            own, other = getattr(ours, side), getattr(theirs, side)
+            if own != other:
+                raise ValueError(
+                    f"{self.run.key}: was trained with the tokens {list(other)} before a {side}, "
+                    f"must be with {list(own)}: tokenizer.markers.{side} must be this run's"
+                )
 
 
 def _sizes(state: dict[str, Any]) -> dict[str, tuple[int, ...]]:

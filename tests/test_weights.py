@@ -59,6 +59,11 @@ def test_a_published_model_is_run_without_training(run, data, pylate, tmp_path):
         expected = {hit.id: pytest.approx(hit.score, abs=1e-4) for hit in hits}
         assert ranking.scores(query["id"]) == expected
         assert {hit.id: hit.score for hit in again.search(query["text"], k=12)} == expected
+    own = ["backbone=pretrained", f"backbone.name={config['backbone']['name']}"]
+    with pytest.raises(
+        ValueError, match=r"^weights=.*: tokenizer.markers.query must be this run's$"
+    ):
+        run(found.path, "model=t5_colbert", "name=other", "query_length=8", *own, *small)
     pair = alone.align("pear?", "pear")
     assert float(pair.relevance) == pytest.approx(float(pair.score), abs=1e-5)
     assert pair.query_tokens[:2] == ["[CLS]", "[Q] "] and pair.query_tokens[-1] == "[MASK]"
