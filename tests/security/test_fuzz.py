@@ -10,7 +10,7 @@ import pytest
 from tests.security.conftest import ROOT
 from tests.security.doors import Watch
 
-MUTANTS = 300
+MUTANTS = 150
 
 
 def mutants(made, tmp_path, first: int, last: int) -> list[dict]:
