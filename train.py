@@ -33,7 +33,7 @@ from analysis.provenance import record_provenance
 from analysis.publish import describe_run, publish_run
 from analysis.report.report import write_report
 from analysis.report.summary import summarise_run
-from analysis.run_folder import CHECKPOINT, Run, open_run, read_run, start_run
+from analysis.run_folder import Run, open_run, read_run, start_run
 from analysis.studies.study import check_study, run_study
 from conf.command import compose_command, explain_errors
 from conf.composition import register_resolvers, take_settings
@@ -42,7 +42,7 @@ from data_modules.module import RetrievalDataModule
 from gr_mvdr.distributed.ranks import join, leave, rank, rank_zero_first
 from gr_mvdr.evaluation.metrics import rank_of
 from gr_mvdr.files.reading import read_checkpoint
-from gr_mvdr.files.run_files import check_finite
+from gr_mvdr.files.run_files import CHECKPOINT, check_finite
 from gr_mvdr.files.writing import new_folder, write_json
 from gr_mvdr.parts import admitting, build
 from models.base import System

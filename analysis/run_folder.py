@@ -15,6 +15,7 @@ from analysis.claim import check_links, claim_folder
 from gr_mvdr.distributed.ranks import rank, rank_zero_first
 from gr_mvdr.files.reading import read_yaml
 from gr_mvdr.files.run_files import (
+    CHECKPOINT,
     CIRCUMSTANCES,
     PARTS,
     check_finished,
@@ -29,7 +30,7 @@ from gr_mvdr.files.writing import (
     write_text,
 )
 
-CHECKPOINT, FIGURES = "checkpoints/last.ckpt", "figures/figures.json"
+FIGURES = "figures/figures.json"
 STUDY = "study.csv"  # of a run or a sweep, where one was made
 # A run with metrics of these analyses has kept its alignments.
 OF_ALIGNMENTS = ("exact_match", "low_rank", "shape", "contribution")

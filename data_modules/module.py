@@ -23,6 +23,7 @@ from data_modules.store import collect
 from data_modules.tables import count_longer, sample_rows, select_shard
 from data_modules.tokenisation import (
     add_tokens,
+    choose_template,
     choose_tokenizer,
     clean_table,
     encode_special_tokens,
@@ -31,11 +32,11 @@ from data_modules.tokenisation import (
 )
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.distributed.ranks import rank, world_size
-from gr_mvdr.evaluation.bm25 import BM25Index, split_words
+from gr_mvdr.evaluation.bm25 import split_words
 from gr_mvdr.evaluation.metrics import METRICS, check_metrics
 from gr_mvdr.parts import part
 from gr_mvdr.progress import track
-from gr_mvdr.template import TextTemplate, read_template
+from gr_mvdr.template import TextTemplate
 
 
 @part("data", examples="examples", indexing="indexing")
@@ -124,8 +125,7 @@ class RetrievalDataModule(pl.LightningDataModule):
                 "data.new_documents, which arrive after training"
             )
         for key in ("candidates_run", "identifiers"):
-            file = getattr(self, key)
-            if file and not Path(file).expanduser().is_file():
+            if (file := getattr(self, key)) and not Path(file).expanduser().is_file():
                 raise FileNotFoundError(f"data.{key}={file}: no such file")
         if self.batch_size < (least := world_size()):
             rule = f"must be ≥ {least}" + (", the number of processes" if least > 1 else "")
@@ -162,15 +162,8 @@ class RetrievalDataModule(pl.LightningDataModule):
 
     @cached_property
     def template(self) -> TextTemplate:
-        """What the tokeniser puts around texts, and the tokens that `tokenizer` names.
-
-        A model that is taken over brings its own.
-        """
-        if given := self.tokenizer_options.get("template"):
-            return TextTemplate(**given)
-        names = ("markers", "skip", "expansion")
-        options = {name: self.tokenizer_options.get(name) for name in names}
-        return read_template(self.tokenizer, **options)
+        """What the tokeniser puts around texts, and the tokens that `tokenizer` names."""
+        return choose_template(self.tokenizer, self.tokenizer_options)
 
     @cached_property
     def special_tokens(self) -> dict[str, list[int]]:
@@ -215,13 +208,9 @@ class RetrievalDataModule(pl.LightningDataModule):
         """The queries with judgements in a split: id, text, tokens."""
         return add_tokens(self._split_queries(split), self.tokenizer)
 
-    @property
-    def bm25(self) -> BM25Index:
-        """BM25 over the joined fields, the source of candidates and of negatives."""
-        return self._lazy_bm25()
-
     @cached_property
-    def _lazy_bm25(self) -> LazyBM25:
+    def bm25(self) -> LazyBM25:
+        """BM25 over the joined fields, the source of candidates and of negatives, when called."""
         return LazyBM25(self._texts)
 
     @property
@@ -295,7 +284,7 @@ class RetrievalDataModule(pl.LightningDataModule):
             special_tokens=self.special_tokens,
             known=self.known_documents,
             negatives=self.collection.negatives,
-            bm25=self._lazy_bm25,
+            bm25=self.bm25,
             training=split == self.train_split,
             mask_relevant=self.mask_relevant,
             drop_identical=self.drop_identical,
@@ -305,9 +294,8 @@ class RetrievalDataModule(pl.LightningDataModule):
     def training_sources(self) -> dict[str, str]:
         """The SHA-256 of each file besides the collection that training reads, by its path."""
         indexing = self.indexing.inputs.sources if self.indexing else {}
-        given = Path(self.identifiers).expanduser() if self.identifiers else None
-        names = {str(given): sha256(given)} if given else {}
-        return self.examples.sources | indexing | names
+        given = [Path(self.identifiers).expanduser()] if self.identifiers else []
+        return self.examples.sources | indexing | {str(file): sha256(file) for file in given}
 
     # Evaluation (gr_as_mvdr §6.3)
 
@@ -341,7 +329,7 @@ class RetrievalDataModule(pl.LightningDataModule):
         for query, text in track(rows, "candidates", total=len(queries)):
             found = named.get(query)
             if found is None:
-                found = self.bm25.best(split_words(text), self.candidates + self.drop_identical)
+                found = self.bm25().best(split_words(text), self.candidates + self.drop_identical)
             relevant = [d for d, grade in grades[query].items() if grade > 0 and d in known]
             lists[query] = list(dict.fromkeys([*self.keep_hits(query, found), *relevant]))
         return lists

@@ -85,29 +85,6 @@ def cut_spans(document: dict, starts: Sequence[int], length: int) -> list[list[i
 
 
 @part("segments")
-class FixedWindows:
-    """Consecutive windows over the document's first tokens: they do not look at the query."""
-
-    def __init__(self, length: int = 10, document_length: int = 256):
-        """
-        Args:
-            length: tokens a window, the length of a key in search.
-            document_length: tokens of the document that are looked at, the end token included.
-
-        Raises:
-            ValueError: a length below 1.
-        """
-        if length < 1:
-            raise ValueError(f"length={length}: must be ≥ 1")
-        self.length, self.document_length = length, document_length
-
-    def __call__(self, query: str, document: dict) -> list[list[int]]:
-        """Token lists of one document; the last may be shorter."""
-        tokens = document["tokens"][: self.document_length - 1]  # a batch adds the end token
-        return [tokens[i : i + self.length] for i in range(0, len(tokens), self.length)]
-
-
-@part("segments")
 class SampledSpans:
     """Spans drawn by similarity to the query, as in training: the paper's rerank setting.
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from itertools import accumulate, chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from datasets import Dataset, Features, List, Value
@@ -14,6 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from data_modules.formats.lines import numbered_lines
 from data_modules.tables import TABLE, cache_folder, hide_bars, keep_table, short_hash, write_once
+from gr_mvdr.template import TextTemplate, read_template
 from gr_mvdr.texts import clean_text, join_texts
 from gr_mvdr.tokenizers import (
     add_special_tokens,
@@ -72,6 +74,18 @@ def choose_tokenizer(
             f"the size of tokenizer.path={path}"
         )
     return loaded
+
+
+def choose_template(tokenizer: PreTrainedTokenizerBase, options: Mapping[str, Any]) -> TextTemplate:
+    """What is around a run's texts.
+
+    Args:
+        options: `template`, of a model that is taken over, counts before all others; `markers`,
+            `skip`, `expansion`: see `read_template`.
+    """
+    if given := options.get("template"):
+        return TextTemplate(**given)
+    return read_template(tokenizer, *(options.get(n) for n in ("markers", "skip", "expansion")))
 
 
 def _make_tokenizer(

@@ -34,7 +34,7 @@ from gr_mvdr.template import TextTemplate
 ATTENTIONS = ("sdpa", "eager")
 # Pretrained weights are tensors alone. A folder's configuration could name an attention, a kernel
 # on the hub that transformers would fetch and run: eager first, then the one asked for.
-WEIGHT_OPTIONS = {
+_WEIGHT_OPTIONS = {
     "attn_implementation": "eager",
     "trust_remote_code": False,
     "weights_only": True,
@@ -77,8 +77,8 @@ def load_encoder(
         model = T5EncoderModel(_small_config(dropout_rate, shape or {}, read))
     else:
         config = _read_config(name, dropout_rate)
-        # The T5 family has a class of its own for an encoder, whatever was saved.
-        is_t5 = is_t5_family(config)
+        # The T5 family (ByT5 is a T5) has a class of its own for an encoder, whatever was saved.
+        is_t5 = config.model_type in ("t5", "mt5", "umt5")
         model = _load(AutoModelForTextEncoding if is_t5 else AutoModel, name, config)
         if model.config.is_encoder_decoder and not is_t5:
             model = model.get_encoder()
@@ -129,11 +129,6 @@ def load_encoder_decoder(
     return _prepared(model, attention, gradient_checkpointing, read)
 
 
-def is_t5_family(config: PretrainedConfig) -> bool:
-    """T5, mT5, umT5: ByT5 is a T5, too."""
-    return config.model_type in ("t5", "mt5", "umt5")
-
-
 def _check_attention(attention: str) -> None:
     """Any other name may be a kernel on the hub, which transformers would fetch and run."""
     if attention not in ATTENTIONS:
@@ -151,7 +146,9 @@ def _read_config(name: str, dropout_rate: float | None) -> PretrainedConfig:
             f"backbone.name={name}: holds a decoder alone ({kind}), must be an encoder or an "
             "encoder-decoder, such as BERT or T5"
         )
-    refuse_quantised(name, config)
+    if getattr(config, "quantization_config", None) is not None:
+        # Reading such weights runs kernels that the folder chooses.
+        raise ValueError(f"backbone.name={name}: must not be quantised")
     if dropout_rate is not None:
         for key, value in vars(config).items():
             if "dropout" in key and "classifier" not in key and isinstance(value, int | float):
@@ -169,7 +166,7 @@ def _load(kind: Any, name: str, config: PretrainedConfig) -> PreTrainedModel:
     logging.set_verbosity_error()  # what is missing is looked at below
     try:
         model, found = kind.from_pretrained(
-            name, config=config, output_loading_info=True, **WEIGHT_OPTIONS
+            name, config=config, output_loading_info=True, **_WEIGHT_OPTIONS
         )
     except (OSError, RuntimeError) as error:
         raise ValueError(
@@ -182,12 +179,6 @@ def _load(kind: Any, name: str, config: PretrainedConfig) -> PreTrainedModel:
     if lacks:
         raise ValueError(f"backbone.name={name}: lacks the weights {', '.join(lacks[:3])}")
     return model
-
-
-def refuse_quantised(name: str, config: PretrainedConfig) -> None:
-    """Raises ValueError: reading such weights runs kernels that the folder chooses."""
-    if getattr(config, "quantization_config", None) is not None:
-        raise ValueError(f"backbone.name={name}: must not be quantised")
 
 
 def _prepared(

@@ -17,6 +17,7 @@ from gr_mvdr.parts import build, part
 
 Gate = Literal["lp", "relu", "hard", "l1"]
 Solver = Literal["exact", "iterative"]
+Texts = Sequence[Sequence[int]]  # token ids
 # Scores that a CPU solves at once: what is made on the way stays in the cache (half the time).
 _BLOCK = 1 << 15
 # Its exponential, and the sum of many, are finite in double.
@@ -49,12 +50,7 @@ def _share_of(mask: Tensor, share: float) -> Tensor:
 class Salience(nn.Module):
     """A salience with nothing to count and nothing to learn; a subclass gives `forward`."""
 
-    def fit(
-        self,
-        documents: Sequence[Sequence[int]],
-        vocabulary_size: int,
-        special: Sequence[int] = (0, 1, 2),
-    ) -> None:
+    def fit(self, documents: Texts, vocabulary_size: int, special: Sequence[int]) -> None:
         """Counts what must be known of the collection before training.
 
         Args:
@@ -130,12 +126,7 @@ class LearnedSalience(Salience):
             gates = top_share(scores, mask, self.sparsity)
         return gates * scores * mask
 
-    def fit(
-        self,
-        documents: Sequence[Sequence[int]],
-        vocabulary_size: int,
-        special: Sequence[int] = (0, 1, 2),
-    ) -> None:
+    def fit(self, documents: Texts, vocabulary_size: int, special: Sequence[int]) -> None:
         if self.prior is not None:
             self.prior.fit(documents, vocabulary_size, special)
 
@@ -170,12 +161,7 @@ class IdfSalience(Salience):
         known = ids < len(self.idf)
         return torch.where(known, self.idf[ids * known], 1.0) * mask
 
-    def fit(
-        self,
-        documents: Sequence[Sequence[int]],
-        vocabulary_size: int,
-        special: Sequence[int] = (0, 1, 2),
-    ) -> None:
+    def fit(self, documents: Texts, vocabulary_size: int, special: Sequence[int]) -> None:
         counts, frequencies = np.zeros((2, vocabulary_size))
         for document in documents:
             tokens, times = np.unique(np.asarray(document, dtype=np.int64), return_counts=True)
@@ -228,12 +214,7 @@ class FrequencySalience(Salience):
         saturated = frequency + self.k1 * (1 - self.b + self.b * length)
         return (self.k1 + 1) * frequency / saturated * mask
 
-    def fit(
-        self,
-        documents: Sequence[Sequence[int]],
-        vocabulary_size: int,
-        special: Sequence[int] = (0, 1, 2),
-    ) -> None:
+    def fit(self, documents: Texts, vocabulary_size: int, special: Sequence[int]) -> None:
         self.mean_length.fill_(sum(map(len, documents)) / max(1, len(documents)))
 
 

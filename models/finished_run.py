@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from gr_mvdr.files.reading import make_printable, read_checkpoint, reading
-from gr_mvdr.files.run_files import VERSION, check_finished, read_config, read_provenance
+from gr_mvdr.files.run_files import (
+    CHECKPOINT,
+    VERSION,
+    check_finished,
+    read_config,
+    read_provenance,
+)
 from gr_mvdr.parts import TARGET, admitting, build, check_parts, find_part
 from gr_mvdr.template import TextTemplate
 from gr_mvdr.tokenizers import load_tokenizer
@@ -88,7 +94,7 @@ class FinishedRun:
             ValueError: a trained system has no checkpoint, a part of the folder is broken, or it
                 names a class that is not this library's.
         """
-        path, state = self.path / "checkpoints/last.ckpt", None
+        path, state = self.path / CHECKPOINT, None
         settings = self.config.get("model", {})
         if path.is_file():
             state = read_checkpoint(path)
@@ -152,7 +158,7 @@ class FinishedRun:
 
     def _check_complete(self, model: System, state: dict[str, Any] | None) -> None:
         if model.trainable and state is None:
-            raise ValueError(f"{self.key}: must be a finished run, it has no checkpoints/last.ckpt")
+            raise ValueError(f"{self.key}: must be a finished run, it has no {CHECKPOINT}")
         # It would get identifiers of its own, written into the folder.
         if isinstance(model, Docid) and not (self.path / IDENTIFIERS).is_dir():
             raise ValueError(f"{self.key}: must be a finished run, it has no {IDENTIFIERS}")
@@ -199,7 +205,7 @@ def restore_run(run: Path, version: str | None = None, trust: bool = False) -> t
 
 
 def _check_checkpoint(run: FinishedRun) -> None:
-    weights = run.path / "checkpoints" / "last.ckpt"
+    weights = run.path / CHECKPOINT
     if find_part("model", run.config["model"].get(TARGET)).trainable and not weights.is_file():
         taken = run.config.get("weights")
         reason = f", as it was searched with weights={taken}: name that run" if taken else ""

@@ -146,6 +146,7 @@ class RerankPipeline(System):
             for number, run in enumerate(self.runs, start=1)
         ]
         self.models = nn.ModuleList(stage.model for stage in self.stages)
+        self.template = self.stages[-1].model.template  # pairs are for the last stage's `score`
 
     def index(self, documents: Table, directory: str | Path | None = None) -> list[Stage]:
         """Every stage's own index, in a folder of its name if its run has none to open.
@@ -162,7 +163,8 @@ class RerankPipeline(System):
             stage.index(documents, directory / stage.name)
         self.documents = documents
         rows = zip(documents["id"][:], documents["tokens"][:], strict=True)
-        self.lengths = {document: len(tokens) + 1 for document, tokens in rows}
+        around = len(self.template.read_document((), 0))
+        self.lengths = {document: len(tokens) + around for document, tokens in rows}
         self.costs = [StageCost() for _ in self.stages]
         return self.stages
 
@@ -230,9 +232,10 @@ class RerankPipeline(System):
         return found
 
     def _query_lengths(self, queries: Table) -> dict[str, int]:
-        """Query id → tokens, the end token included."""
+        """Query id → tokens, those around the query included."""
+        around = len(self.template.read_query((), 0))
         rows = zip(queries["id"][:], queries["tokens"][:], strict=True)
-        return {query: len(tokens) + 1 for query, tokens in rows}
+        return {query: len(tokens) + around for query, tokens in rows}
 
     def score(self, batch: PairBatch) -> Tensor:
         """(B,) of the last stage, which has the last word."""

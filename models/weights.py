@@ -12,6 +12,7 @@ import torch
 from transformers import AutoConfig
 
 from gr_mvdr.files.reading import read_checkpoint, reading
+from gr_mvdr.files.run_files import CHECKPOINT
 from gr_mvdr.files.writing import new_file
 from gr_mvdr.template import TextTemplate
 from gr_mvdr.tokenizers import load_tokenizer
@@ -26,8 +27,6 @@ from models.export.published import (
 )
 from models.export.published_parts import SIDES
 from models.finished_run import FinishedRun, update_settings
-
-CHECKPOINT = "checkpoints/last.ckpt"
 
 
 class Weights(Protocol):

@@ -9,6 +9,7 @@ from typing import Any
 from gr_mvdr.files.reading import read_json, read_yaml, show
 from gr_mvdr.parts import describe_type, fits_type
 
+CHECKPOINT = "checkpoints/last.ckpt"  # of a trained system, and of weights that were taken over
 PARTS = CONFIG, PROVENANCE, METRICS = "config.yaml", "provenance.json", "metrics.json"
 # Keys of the configuration that say where or how a run is made, not what is run.
 CIRCUMSTANCES = ("resume", "output", "name", "run", "logger")

@@ -166,11 +166,11 @@ def test_candidates_are_the_best_of_bm25_and_every_relevant_document_once():
     lists = data.list_candidates("test", queries)
     assert list(lists) == queries["id"][:]
     for query, row in zip(queries["id"], queries["text"], strict=True):
-        best = list(data.bm25.best(row.split(), 4))
+        best = list(data.bm25().best(row.split(), 4))
         relevant = [d for d, grade in data.judgements("test", queries)[query].items() if grade > 0]
         assert lists[query][: len(best)] == best and set(relevant) <= set(lists[query])
         assert len(set(lists[query])) == len(lists[query]) <= 4 + len(relevant)
-    assert "d3" not in lists["q11"] or "d3" in data.bm25.best(
+    assert "d3" not in lists["q11"] or "d3" in data.bm25().best(
         data.queries("test")[1]["text"].split(), 4
     )
     assert tiny(candidates=0).list_candidates("test", queries)["q10"] == ["d10", "d29"]

@@ -127,10 +127,10 @@ def test_bm25_negatives_are_the_best_documents_that_are_not_relevant_and_not_new
     found = drawn(data)
     queries = [" ".join(COLOURS[n : n + 3]) for n in range(QUERIES)]
     for pair, sets in found.items():
-        best = data.bm25.best(split_words(queries[pair % 6]), 5)
+        best = data.bm25().best(split_words(queries[pair % 6]), 5)
         expected = {int(name[1:]) for name in best} - RELEVANT[pair] - {NEW}
         assert len(expected) > 1 and set().union(*sets) == expected, pair
-    assert any(f"d{NEW}" in data.bm25.best(split_words(query), 5) for query in queries)
+    assert any(f"d{NEW}" in data.bm25().best(split_words(query), 5) for query in queries)
 
 
 def test_what_bm25_finds_is_kept_as_a_trec_run(tmp_path, monkeypatch):
@@ -140,8 +140,8 @@ def test_what_bm25_finds_is_kept_as_a_trec_run(tmp_path, monkeypatch):
     kept, training = Ranking.read(run), data.queries("train")
     assert kept.query_ids == training["id"][:]
     for query, text in zip(training["id"][:], training["text"][:], strict=True):
-        assert kept.scores(query) == data.bm25.best(split_words(text), 5)
-    monkeypatch.setattr(data.bm25.__class__, "best", None)
+        assert kept.scores(query) == data.bm25().best(split_words(text), 5)
+    monkeypatch.setattr(data.bm25().__class__, "best", None)
     assert drawn(tiny(Bm25Negatives(n=1, depth=5)), epochs=3) == first
 
 
@@ -337,8 +337,8 @@ def test_missing_files_are_named_before_anything_is_read(make, key):
 def test_bm25_is_asked_once_for_each_depth_and_handed_to_no_worker(monkeypatch):
     data = tiny(Bm25Negatives(1, depth=5))
     data.epoch(0)
-    assert data.bm25 is data.bm25 is data._lazy_bm25()
-    assert set(vars(pickle.loads(pickle.dumps(data._lazy_bm25)))) == {"documents"}
+    assert data.bm25() is data.bm25()
+    assert set(vars(pickle.loads(pickle.dumps(data.bm25)))) == {"documents"}
     monkeypatch.setattr("data_modules.candidates.BM25Index", None)
     again = tiny(Bm25Negatives(2, depth=5))
     assert len(again.epoch(0)[0].negatives.documents) == 2

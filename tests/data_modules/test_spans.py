@@ -5,7 +5,6 @@ import pytest
 
 from data_modules.spans import (
     STOPWORDS,
-    FixedWindows,
     SampledSpans,
     cut_spans,
     sample_starts,
@@ -119,16 +118,6 @@ DOCUMENT = {
 )
 def test_spans_of_words_are_cut_from_the_tokens(start, length, tokens):
     assert cut_spans(DOCUMENT, [start], length) == [tokens]
-
-
-def test_windows_cover_the_first_tokens_without_looking_at_the_query():
-    windows = FixedWindows(length=3, document_length=8)
-    assert windows("ravensmoor", DOCUMENT) == [[10, 20, 21], [30, 40, 41], [42]]
-    assert windows("anything else", DOCUMENT) == windows("ravensmoor", DOCUMENT)
-    assert FixedWindows(length=10)("", DOCUMENT) == [DOCUMENT["tokens"]]
-    assert FixedWindows(length=10)("", {"tokens": []}) == []
-    with pytest.raises(ValueError, match="length=0"):
-        FixedWindows(length=0)
 
 
 def pieces(document, length):

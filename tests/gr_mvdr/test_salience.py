@@ -150,6 +150,7 @@ def test_bad_values_are_refused(options, message):
 # IDF -------------------------------------------------------------------------------------------
 
 
+SPECIAL = (0, 1, 2)
 DOCUMENTS = [[3, 3, 4, 1], [3, 5, 1], [3, 1], []]
 
 
@@ -159,7 +160,7 @@ def idf(frequency):
 
 def fitted():
     salience = IdfSalience(3)
-    salience.fit(DOCUMENTS, 7)
+    salience.fit(DOCUMENTS, 7, SPECIAL)
     return salience
 
 
@@ -184,7 +185,7 @@ def test_idf_has_mean_one_over_the_collection():
 
 def test_idf_of_nothing_is_finite():
     salience = IdfSalience(3)
-    salience.fit([[1], []], 5)
+    salience.fit([[1], []], 5, SPECIAL)
     assert salience.idf.isfinite().all()
 
 
@@ -233,7 +234,7 @@ def test_term_frequency_by_hand():
     ids = torch.tensor([[7, 8, 7, 7], [9, 9, 5, 5]])
     mask = torch.tensor([[True] * 4, [True, True, False, False]])
     salience = FrequencySalience(3, k1=1.0, b=0.5)
-    salience.fit([[1, 2, 3], [4]], 10)  # mean length 2
+    salience.fit([[1, 2, 3], [4]], 10, SPECIAL)  # mean length 2
     # 2 tf / (tf + ½ + ½ · m / 2): m = 4 and m = 2; a pad is no occurrence.
     expected = torch.tensor([[6 / 4.5, 2 / 2.5, 6 / 4.5, 6 / 4.5], [4 / 3, 4 / 3, 0, 0]])
     assert torch.allclose(salience(torch.zeros(2, 4, 3), ids, mask), expected)
@@ -245,7 +246,7 @@ def test_max_sim_over_one_hot_vectors_is_bm25():
     query = [5, 7, 7, 12, 19]
     idf, frequency = IdfSalience(20), FrequencySalience(20, k1=1.2, b=0.6)
     for part in (idf, frequency):
-        part.fit(documents, 20)
+        part.fit(documents, 20, SPECIAL)
 
     def one_hot(text, part):
         ids = torch.tensor(text)
@@ -274,7 +275,7 @@ def test_a_learned_salience_begins_as_its_prior():
     salience, plain = LearnedSalience(3, "relu", prior=prior), FrequencySalience(3, k1=1.0)
     vectors, documents = random_vectors().float(), [[3, 4, 4], [7]]
     for part in (salience, plain):
-        part.fit(documents, 30)
+        part.fit(documents, 30, SPECIAL)
     ids = IDS % 4 + 3  # tokens repeat
     assert torch.allclose(salience(vectors, ids, MASK), plain(vectors, ids, MASK))
     salience.weight.data = torch.tensor([1.0, -2.0, 0.0])
