@@ -27,6 +27,7 @@ from tests.models.conftest import (
 from tests.published_folders import make_bert
 from tests.runs import NO_ANALYSIS, ROOT, TINY, beir, compose_config
 from tests.stand_in import DEVICE, OnDevice, stand_in
+from tests.synchronisations import synchronisations
 
 pytestmark = pytest.mark.filterwarnings("ignore:You are trying to `self.log")
 MODELS = sorted(path.stem for path in (ROOT / "conf/model").glob("*.yaml"))
@@ -61,6 +62,45 @@ ALLOWED = {
     "there and back": lambda x: x.cpu().to(x.device),
     "a value from the CPU in place": lambda x: x.masked_fill_(x > 0, torch.tensor(1.0)),
 }
+WAITING = {
+    "a number": lambda x: x[0].item(),
+    "a condition": lambda x: bool(x[0] > 0),
+    "a list": lambda x: x.tolist(),
+    "the CPU": lambda x: x.cpu(),
+    "the CPU's memory": lambda x: torch.zeros(3).copy_(x),
+    "from the CPU": lambda x: torch.zeros(3).to(x.device),
+    "a number from the CPU": lambda x: torch.tensor(1.0, device=x.device),
+    "places": lambda x: torch.where(x > 0),
+    "a mask as an index": lambda x: x[x > 0],
+    "a list as an index": lambda x: x[[0, 2]],
+    "a number of the device as an index": lambda x: x[x[1].long()],
+    "values at a mask": lambda x: x.__setitem__(x > 0, x[:2] + 1),
+    "a selection": lambda x: x.masked_select(x > 0),
+    "unique": lambda x: x.unique(),
+    "repeats": lambda x: x.repeat_interleave(x.long()),
+    "equality": lambda x: torch.equal(x, x),
+}
+GOING_ON = {
+    "repeats of a known sum": lambda x: x.repeat_interleave(x.long(), output_size=3),
+    "one value at a mask": lambda x: x.__setitem__(x > 0, 0.0),
+    "a choice": lambda x: torch.where(x > 0, x.masked_fill(x > 1, 0.0), 0.0),
+    "from the CPU, later": lambda x: torch.zeros(3).to(x.device, non_blocking=True),
+    "an index of the device": lambda x: x[torch.arange(2, device=x.device)].topk(2),
+    "the CPU's own": lambda x: torch.arange(3)[torch.arange(3) > 1].tolist(),
+    "numbers from nowhere": lambda x: x.new_full((), 3.0).double() + x.new_zeros(3),
+}
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_what_waits_for_the_device_is_counted(inference):
+    for names in (WAITING, GOING_ON):
+        for name, operation in names.items():
+            with stand_in(), torch.inference_mode(inference):
+                x = torch.arange(3.0).to(DEVICE)
+                with synchronisations() as found:
+                    operation(x)
+            assert bool(found) == (names is WAITING), name
+            assert all(place.startswith("tests/test_devices.py:") for place in found)
 
 
 @pytest.mark.parametrize("inference", [False, True])
