@@ -19,6 +19,11 @@ Direction = Literal["query_to_document", "document_to_query"]
 # The axis over which a token of the aligning side chooses: the *other* side's.
 _OTHER_SIDE = {"query_to_document": -2, "document_to_query": -1}
 
+# The K best one after the other; of more, sorting is faster.
+_MOST_ROUNDS = 8
+# Of a CPU from which on torch's argmax is faster than numpy's.
+_MANY_THREADS = 4
+
 
 def other_side(direction: Direction) -> int:
     """The axis of (..., M, N) that a direction normalises over: -2 (M) or -1 (N)."""
@@ -67,16 +72,25 @@ class Alignment:
 class Selection(Alignment):
     """A hard query-to-document alignment: each query token takes its K best allowed tokens.
 
-    A subclass says which pairs are allowed and how large K is.
+    A subclass says which tokens and which pairs are allowed, and how large K is.
     """
 
-    def allowed(self, tokens: Tokens) -> Tensor:
-        """(…, M, N) bool: the pairs that may align at all; never padding."""
-        return tokens.real
+    def candidates(self, tokens: Tokens) -> Tokens:
+        """Tokens with masks of those that may align at all."""
+        return tokens
+
+    def pairs(self, tokens: Tokens) -> Tensor | None:
+        """(…, M, N) bool: which pairs of candidates may align; None = all."""
+        return None
 
     def count(self, length: int) -> int:
         """K for documents padded to `length` = M tokens; what exceeds M is cut."""
         return 1
+
+    def allowed(self, tokens: Tokens) -> Tensor:
+        """(…, M, N) bool: the pairs that may align at all; never padding."""
+        pairs, real = self.pairs(tokens), self.candidates(tokens).real
+        return real if pairs is None else real & pairs
 
     def select(self, similarity: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
         """The non-zero entries of A, without the rest of it.
@@ -86,28 +100,74 @@ class Selection(Alignment):
                 also where nothing is kept.
             kept: (…, K, N) bool, whether A is 1 there.
         """
-        allowed = self.allowed(tokens)
+        tokens = self.candidates(tokens)
         # −inf, not 0: padding must lose even against a negative similarity.
-        masked = similarity.masked_fill(~allowed, -torch.inf)
-        length = similarity.shape[-2]
-        chosen = _best_rows(masked, min(self.count(length), length))
-        return chosen, allowed.expand(similarity.shape).gather(-2, chosen)
+        masked = similarity.detach().masked_fill(~tokens.document_mask.unsqueeze(-1), -torch.inf)
+        chosen, best = self.choose(masked, tokens)
+        return chosen, best > -torch.inf
+
+    def choose(self, masked: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
+        """`select`, from similarities that may be overwritten.
+
+        Args:
+            masked: (…, M, N), −inf at documents' tokens that are no candidates; fastest if M is the
+                contiguous axis. tokens: the candidates.
+
+        Returns:
+            chosen as `select` does, and (…, K, N) their similarity, −inf where nothing is kept.
+        """
+        if (pairs := self.pairs(tokens)) is not None:
+            masked.masked_fill_(~pairs, -torch.inf)
+        chosen, best = _best_rows(masked, min(self.count(masked.shape[-2]), masked.shape[-2]))
+        return chosen, best.masked_fill(~tokens.query_mask.unsqueeze(-2), -torch.inf)
 
     def align(self, similarity: Tensor, tokens: Tokens) -> Tensor:
+        aligned = torch.zeros_like(similarity)
+        if not similarity.numel():  # of no tokens there is no best one
+            return aligned
         chosen, kept = self.select(similarity, tokens)
-        return torch.zeros_like(similarity).scatter_(-2, chosen, kept.to(similarity.dtype))
+        # Added: a row may be chosen again where nothing is kept.
+        return aligned.scatter_add_(-2, chosen, kept.to(similarity.dtype))
 
 
-def _best_rows(masked: Tensor, count: int) -> Tensor:
-    """(…, count, N) the rows of the largest values of every column, of equal ones the first."""
-    if count == 1:
-        return masked.argmax(-2, keepdim=True)
-    best = masked.topk(min(count + 1, masked.shape[-2]), -2)
-    above, below = best.values[..., :-1, :], best.values[..., 1:, :]
-    if ((above == below) & (below > -torch.inf)).any():
+def _best_rows(masked: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """(…, count, N) the rows of the largest values of every column, of equal ones the first.
+
+    And their values. `masked` is overwritten.
+    """
+    columns = masked.transpose(-1, -2)
+    if count > _MOST_ROUNDS:
+        places, best = _first_of_sorted(columns, count)
+        return places.transpose(-1, -2), best.transpose(-1, -2)
+    rows: list[Tensor] = []
+    values: list[Tensor] = []
+    for number in range(count):
+        if number:
+            columns.scatter_(-1, rows[-1], -torch.inf)
+        rows.append(_first_maximum(columns))
+        values.append(columns.gather(-1, rows[-1]))
+    return torch.cat(rows, -1).transpose(-1, -2), torch.cat(values, -1).transpose(-1, -2)
+
+
+def _first_maximum(columns: Tensor) -> Tensor:
+    """(…, 1) int64 `argmax` over the last axis, of equal ones the first."""
+    few = columns.device.type == "cpu" and torch.get_num_threads() < _MANY_THREADS
+    if few and not torch.compiler.is_compiling():
+        # numpy has vector instructions for it, torch more threads: a quarter of the time on one.
+        return torch.from_numpy(columns.numpy().argmax(-1)).unsqueeze(-1)
+    return columns.argmax(-1, keepdim=True)
+
+
+def _first_of_sorted(columns: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """(…, count) places and values of the largest over the last axis, of equal ones the first."""
+    if columns.device.type == "cpu" and not torch.compiler.is_compiling():
+        found = columns.topk(min(count + 1, columns.shape[-1]))
+        above, below = found.values[..., :-1], found.values[..., 1:]
         # topk takes any of several equal ones, padding may change which; sorting costs tenfold.
-        return masked.sort(dim=-2, descending=True, stable=True).indices[..., :count, :]
-    return best.indices[..., :count, :]
+        if not ((above == below) & (below > -torch.inf)).any():
+            return found.indices[..., :count], found.values[..., :count]
+    found = columns.sort(dim=-1, descending=True, stable=True)
+    return found.indices[..., :count], found.values[..., :count]
 
 
 @part("alignment")
@@ -147,8 +207,8 @@ class MaxOverQuery(Alignment):
 class FirstToken(Selection):
     """A = 1 at the first token of either side: a dual encoder such as DPR (gr_as_mvdr §3)."""
 
-    def allowed(self, tokens: Tokens) -> Tensor:
-        return pair_mask(_first(tokens.document_mask, 1), _first(tokens.query_mask, 1))
+    def candidates(self, tokens: Tokens) -> Tokens:
+        return _first_of(tokens, 1, 1)
 
 
 @part("alignment")
@@ -161,8 +221,8 @@ class FirstK(Selection):
     def __post_init__(self):
         _check_k(self.k)
 
-    def allowed(self, tokens: Tokens) -> Tensor:
-        return pair_mask(_first(tokens.document_mask, self.k), _first(tokens.query_mask, 1))
+    def candidates(self, tokens: Tokens) -> Tokens:
+        return _first_of(tokens, self.k, 1)
 
 
 @part("alignment")
@@ -173,10 +233,10 @@ class LexicalMaxSim(Selection):
     A query token that the document does not hold adds nothing.
     """
 
-    def allowed(self, tokens: Tokens) -> Tensor:
+    def pairs(self, tokens: Tokens) -> Tensor:
         if tokens.document_ids is None or tokens.query_ids is None:
             raise ValueError("LexicalMaxSim: needs document_ids and query_ids")
-        return tokens.real & (tokens.document_ids.unsqueeze(-1) == tokens.query_ids.unsqueeze(-2))
+        return tokens.document_ids.unsqueeze(-1) == tokens.query_ids.unsqueeze(-2)
 
 
 @part("alignment")
@@ -207,11 +267,11 @@ class TopP(Selection):
     def count(self, length: int) -> int:
         return max(int(self.p * length), 1)
 
-    def select(self, similarity: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
-        chosen, kept = super().select(similarity, tokens)
+    def choose(self, masked: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
+        chosen, best = super().choose(masked, tokens)
         k = (self.p * tokens.document_mask.sum(-1).double()).floor().clamp(min=1)
         rank = torch.arange(chosen.shape[-2], device=chosen.device)
-        return chosen, kept & (rank < k.unsqueeze(-1)).unsqueeze(-1)
+        return chosen, best.masked_fill((rank >= k.unsqueeze(-1)).unsqueeze(-1), -torch.inf)
 
 
 @part("alignment")
@@ -238,14 +298,14 @@ class InBatchTopK(Selection):
     def __post_init__(self):
         _check_k(self.k)
 
-    def select(self, similarity: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
-        chosen, kept = super().select(similarity, tokens)
-        pool = similarity.masked_fill(~tokens.real, -torch.inf)
+    def choose(self, masked: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
+        chosen, best = super().choose(masked, tokens)
+        pool = masked.masked_fill_(~tokens.query_mask.unsqueeze(-2), -torch.inf).transpose(-1, -2)
         if pool.dim() > 2:
-            pool = pool.movedim(0, -3).flatten(-3, -2)  # (…, D·M, N)
+            pool = pool.movedim(0, -2).flatten(-2)  # (…, N, D·M)
         # A pool of fewer than k tokens is retrieved whole.
-        least = pool.topk(min(self.k, pool.shape[-2]), -2).values[..., -1:, :]
-        return chosen, kept & (similarity.gather(-2, chosen) >= least)
+        least = pool.topk(min(self.k, pool.shape[-1])).values[..., -1].unsqueeze(-2)
+        return chosen, best.masked_fill(best < least, -torch.inf)
 
 
 @part("alignment")
@@ -291,9 +351,11 @@ class SoftTopK(Alignment):
         return relaxed_top_k(columns, *how).transpose(-1, -2)
 
 
-def _first(mask: Tensor, k: int) -> Tensor:
-    """(…, L) bool: the first k real tokens."""
-    return mask & (mask.cumsum(-1) <= k)
+def _first_of(tokens: Tokens, documents: int, queries: int) -> Tokens:
+    """Only so many first real tokens of either side."""
+    document_mask, query_mask, *ids = tokens
+    document_mask = document_mask & (document_mask.cumsum(-1) <= documents)
+    return Tokens(document_mask, query_mask & (query_mask.cumsum(-1) <= queries), *ids)
 
 
 def _check_k(k: int) -> None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
@@ -17,8 +18,9 @@ from gr_mvdr.relevance import (
 )
 from gr_mvdr.token_vectors import TokenVectors
 
-# Similarities that exist at once: 64 MB in fp32.
-_BLOCK_SIMILARITIES = 1 << 24
+# Similarities that exist at once, so that what a CPU multiplies is still in its cache when it looks
+# for the best: 16 MB in fp32; 256 MB on an accelerator.
+_BLOCK_SIMILARITIES, _ACCELERATED_SIMILARITIES = 1 << 22, 1 << 26
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,8 @@ class Scoring:
         """
         if not isinstance(self.alignment, Selection):
             return self.matrices(documents, queries)
-        matrix, basis = _similarities(documents, queries)
+        # Documents' tokens as the contiguous axis, along which the best are looked for.
+        matrix, basis = (part.transpose(-1, -2) for part in _similarities(queries, documents))
         chosen, kept = self.alignment.select(basis, _tokens(documents, queries))
         return matrix.gather(-2, chosen), _chosen_weights(chosen, kept, documents, queries)
 
@@ -72,7 +75,10 @@ class Scoring:
 
 
 def _similarities(documents: TokenVectors, queries: TokenVectors) -> tuple[Tensor, Tensor]:
-    """S, and what the alignment is made from: S itself or the keys' similarity."""
+    """S, and what the alignment is made from: S itself or the keys' similarity.
+
+    Their transposes, if the sides change places.
+    """
     matrix = similarity(documents.vectors, queries.vectors)
     return matrix, matrix if documents.keys is None else similarity(documents.keys, queries.keys)
 
@@ -114,11 +120,13 @@ def all_pairs_relevance(documents: TokenVectors, queries: TokenVectors, scoring:
         (B documents, C queries) fp32.
     """
     a_query = documents.mask.numel() * queries.mask.shape[1]
-    size = max(1, _BLOCK_SIMILARITIES // max(1, a_query))
+    device = documents.vectors.device.type
+    held = _BLOCK_SIMILARITIES if device == "cpu" else _ACCELERATED_SIMILARITIES
+    size = max(1, held // max(1, a_query))
     blocks = [slice(start, start + size) for start in range(0, len(queries), size)]
     # Outside autocast: a product in bf16 would tie many similarities.
-    with torch.autocast(documents.vectors.device.type, enabled=False):
-        if isinstance(scoring.alignment, Selection) and documents.keys is None:
+    with torch.autocast(device, enabled=False):
+        if isinstance(scoring.alignment, Selection):
             return _selected_relevance(documents, queries, scoring, scoring.alignment, blocks)
         found = [
             checkpoint(scoring, documents[:, None], queries[rows][None], use_reentrant=False)
@@ -135,39 +143,69 @@ def _selected_relevance(
     blocks: list[slice],
 ) -> Tensor:
     """`all_pairs_relevance` of a hard alignment: only the chosen document tokens matter."""
-    found = []
     with torch.no_grad():
-        for rows in blocks:
-            block = queries[rows]
-            product = documents.vectors.flatten(0, 1) @ block.vectors.flatten(0, 1).T  # (B·M, C·N)
-            matrix = product.view(*documents.mask.shape, *block.mask.shape).permute(0, 2, 1, 3)
-            tokens = _tokens(documents[:, None], block[None])
-            found.append(alignment.select(matrix, tokens))
-    chosen, kept = (torch.cat(parts, dim=1) for parts in zip(*found, strict=True))
-    matrix = _ChosenSimilarity.apply(documents.vectors, queries.vectors, chosen)
+        found = [_choose(documents, queries[rows], alignment) for rows in blocks]
+    chosen, best = (torch.cat(parts, dim=1) for parts in zip(*found, strict=True))
+    kept = best > -torch.inf
+    matrix = _ChosenSimilarity.apply(
+        documents.vectors, queries.vectors, chosen, best.masked_fill_(~kept, 0.0)
+    )
     weights = _chosen_weights(chosen, kept, documents[:, None], queries[None])
     return scoring.divide(matrix, weights, queries[None])
+
+
+def _choose(
+    documents: TokenVectors, queries: TokenVectors, alignment: Selection
+) -> tuple[Tensor, Tensor]:
+    """(B, C, K, N) the chosen document tokens and their similarity, −inf where none is."""
+    tokens = alignment.candidates(_tokens(documents[:, None], queries[None]))
+    # Added in the product: masks would cost as much as the choice.
+    bias = documents.vectors.new_zeros(documents.mask.shape)
+    bias.masked_fill_(~tokens.document_mask[:, 0], -torch.inf)
+    basis, others = documents.vectors, queries.vectors
+    if documents.keys is not None:
+        basis, others = documents.keys, queries.keys
+    chosen, best = alignment.choose(_all_similarities(basis, others, bias), tokens)
+    if documents.keys is not None:
+        matrix = _all_similarities(documents.vectors, queries.vectors, bias)
+        best = matrix.gather(-2, chosen).masked_fill_(best == -torch.inf, -torch.inf)
+    return chosen, best
+
+
+def _all_similarities(documents: Tensor, queries: Tensor, bias: Tensor) -> Tensor:
+    """(B, C, M, N) D Qᵀ + bias (B, M); in memory (C, N, B, M)."""
+    product = torch.addmm(bias.flatten(), queries.flatten(0, 1), documents.flatten(0, 1).T)
+    return product.view(*queries.shape[:2], *documents.shape[:2]).permute(2, 0, 3, 1)
 
 
 class _ChosenSimilarity(torch.autograd.Function):
     """(B, C, K, N): the similarity of each query token to the document tokens that it chose."""
 
     @staticmethod
-    def forward(context, documents: Tensor, queries: Tensor, chosen: Tensor) -> Tensor:
+    def forward(
+        context, documents: Tensor, queries: Tensor, chosen: Tensor, similarity: Tensor
+    ) -> Tensor:
         context.save_for_backward(documents, queries, chosen)
-        return torch.stack(
-            [
-                torch.einsum("cknd,cnd->ckn", document[rows], queries)
-                for document, rows in zip(documents, chosen, strict=True)
-            ]
-        )
+        return similarity.clone()
 
     @staticmethod
-    def backward(context, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(context, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        """Each side's vectors, weighted by the gradient and summed at the other's tokens."""
         documents, queries, chosen = context.saved_tensors
-        document_gradient, query_gradient = torch.zeros_like(documents), torch.zeros_like(queries)
-        for b, (document, rows) in enumerate(zip(documents, chosen, strict=True)):
-            weighted = gradient[b].unsqueeze(-1) * queries.unsqueeze(1)  # (C, K, N, d)
-            document_gradient[b].index_add_(0, rows.flatten(), weighted.flatten(0, 2))
-            query_gradient += torch.einsum("ckn,cknd->cnd", gradient[b], document[rows])
-        return document_gradient, query_gradient, None
+        tokens = documents.flatten(0, 1), queries.flatten(0, 1)  # (B·M, d), (C·N, d)
+        starts = documents.shape[1] * torch.arange(len(documents), device=chosen.device)
+        rows = (chosen + starts.view(-1, 1, 1, 1)).permute(1, 3, 0, 2)  # (C, N, B, K)
+        rows = rows.reshape(len(tokens[1]), -1)
+        weights = gradient.permute(1, 3, 0, 2).reshape(rows.shape)
+        query_gradient = F.embedding_bag(rows, tokens[0], per_sample_weights=weights, mode="sum")
+        # The same sums from the documents' side: the choices sorted by document token.
+        ordered, order = rows.flatten().sort(stable=True)
+        first = torch.searchsorted(ordered, torch.arange(len(tokens[0]), device=rows.device))
+        document_gradient = F.embedding_bag(
+            order // rows.shape[1],
+            tokens[1],
+            first,
+            per_sample_weights=weights.flatten()[order],
+            mode="sum",
+        )
+        return document_gradient.view_as(documents), query_gradient.view_as(queries), None, None

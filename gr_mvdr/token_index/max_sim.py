@@ -130,7 +130,7 @@ def selects_one(alignment: Alignment, length: int) -> bool:
     """Whether `packed_relevance` knows the alignment, for documents of up to `length` tokens."""
     return (
         isinstance(alignment, Selection)
-        and type(alignment).select is Selection.select
+        and type(alignment).choose is Selection.choose
         and alignment.count(length) == 1
     )
 
@@ -152,7 +152,8 @@ def packed_relevance(documents: PackedTokens, queries: TokenVectors, scoring: Sc
         basis = _product(documents.keys, queries.keys)
     alignment = scoring.alignment
     assert isinstance(alignment, Selection)
-    if type(alignment).allowed is not Selection.allowed:  # not just every real token
+    kind = type(alignment)
+    if (kind.candidates, kind.pairs) != (Selection.candidates, Selection.pairs):  # not every token
         basis = basis.masked_fill(~_allowed(documents, queries, alignment), -torch.inf)
     needs_choice = documents.keys is not None or documents.salience is not None
     best, chosen = segment_max(basis, documents.counts, needs_choice)  # (D, Q·N)
