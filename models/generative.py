@@ -5,7 +5,7 @@ in a constrained search (`models.constrained_search`), or the query from the doc
 `models.query_generator`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, ClassVar, Literal
 
@@ -29,11 +29,12 @@ from gr_mvdr.distributed.ranks import (
 )
 from gr_mvdr.heads.non_parametric import read_in_context
 from gr_mvdr.heads.plain import Head, Vocabulary
+from gr_mvdr.heads.table_softmax import States, table_cross_entropy, table_log_probs
 from gr_mvdr.identifiers.scheme import hash_collection
 from gr_mvdr.losses import symmetric_divergence, target_cross_entropy
 from gr_mvdr.parts import build
 from gr_mvdr.progress import track
-from gr_mvdr.relevance import Explanation, Factors, PairAlignment
+from gr_mvdr.relevance import Explanation, Factors, PairAlignment, at_least_float32
 from models.base import Share, System, Table
 
 PLAIN = {"_target_": "gr_mvdr.heads.plain.Head"}
@@ -139,16 +140,25 @@ class GenerativeSystem(System):
         labels = rows[batch.document_mask]
         masked = self._masked_rows(batch, labels)
 
-        def logits() -> Tensor:  # with dropout of its own in each pass
+        def states() -> States:  # with dropout of its own in each pass
             queries = self.encode(batch.query_ids, batch.query_mask).repeat_interleave(per_query, 0)
-            found = self.logits(queries, query_mask, rows, batch.document_mask)
-            return found if masked is None else found.masked_fill(masked, -torch.inf)
+            return self.states(queries, query_mask, rows, batch.document_mask)
 
-        first, weight = logits(), self.hparams.get("consistency", 0.0)
-        total = target_cross_entropy(first, labels, self.hparams.label_smoothing)
-        if weight and self.training:
-            total = total + weight * symmetric_divergence(first, logits()) * len(labels)
+        total = self._target_loss(states, labels, masked)
         return mean_over_ranks(total, len(labels))
+
+    def _target_loss(
+        self, states: Callable[[], States], labels: Tensor, masked: Tensor | None
+    ) -> Tensor:
+        weight, smoothing = self.hparams.get("consistency", 0.0), self.hparams.label_smoothing
+        if not (weight and self.training):
+            return table_cross_entropy(self.head, states(), labels, masked, smoothing)
+        # Two whole predictions side by side.
+        pair = [at_least_float32(self.head.logits(*states())) for _ in range(2)]
+        if masked is not None:
+            pair = [logits.masked_fill(masked, -torch.inf) for logits in pair]
+        divergence = symmetric_divergence(*pair) * len(labels)
+        return target_cross_entropy(pair[0], labels, smoothing) + weight * divergence
 
     def _masked_rows(self, batch: PairBatch, labels: Tensor) -> Tensor | None:
         """(n, R) bool: rows that the n target positions are not told apart from; None = all are.
@@ -169,9 +179,13 @@ class GenerativeSystem(System):
             queries: (B, N, d) from `encode`; query_mask: (B, N).
             rows: (B, M) int64 rows of the head; mask: (B, M).
         """
+        return at_least_float32(self.head.logits(*self.states(queries, query_mask, rows, mask)))
+
+    def states(self, queries: Tensor, query_mask: Tensor, rows: Tensor, mask: Tensor) -> States:
+        """What the head makes the logits of the real target positions from; see `logits`."""
         output, context = self.head.decode(queries, query_mask, rows)
         position = torch.arange(mask.shape[1], device=mask.device).expand_as(mask)
-        return self.head.logits_at(mask, output.last_hidden_state, context, position)
+        return self.head.real_states(mask, output.last_hidden_state, context, position)
 
     # Scores and alignments ------------------------------------------------------------------------
 
@@ -185,8 +199,8 @@ class GenerativeSystem(System):
             ids, mask: (B, M) the sequences; index: (B,) their documents.
         """
         rows = self.head.labels(ids, index)
-        log_probs = self.logits(queries, query_mask, rows, mask).log_softmax(-1)
-        found = log_probs.gather(1, rows[mask].unsqueeze(1)).squeeze(1)
+        states = self.states(queries, query_mask, rows, mask)
+        found = table_log_probs(self.head, states, rows[mask])
         return found.new_zeros(mask.shape).masked_scatter(mask, found)
 
     def sequence_log_probs(

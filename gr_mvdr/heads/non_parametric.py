@@ -136,6 +136,10 @@ class NonParametricHead(TableHead):
     def reads_output_table(self) -> bool:
         return False
 
+    @property
+    def table_parameters(self) -> list[Tensor]:
+        return [self.table]
+
     def builds_before(self, epoch: int) -> bool:
         if self.form == "async":
             return epoch % self.rebuild_every == 0

@@ -80,6 +80,16 @@ class PawaHead(TableHead):
         return self.form == "nci"
 
     @property
+    def table_parameters(self) -> list[Tensor]:
+        own = [self.projection] if self.bias is None else [self.projection, self.bias]
+        return own + ([self.output_table] if self.reads_output_table else [])
+
+    @property
+    def numbers_a_position(self) -> int:
+        rows, size = self.projection.shape[:2]
+        return max(size * min(rows, size), self.n_rows)
+
+    @property
     def masks_rows(self) -> bool:
         return self.width is not None
 

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from gr_mvdr.parts import part
-from gr_mvdr.relevance import at_least_float32
 from gr_mvdr.template import TextTemplate
 
 
@@ -110,6 +109,16 @@ class Head(nn.Module):
 
     def extend(self, tokens: Iterable[int]) -> None:
         """Rows for tokens of identifiers that arrived after training, where they have none."""
+
+    @property
+    def table_parameters(self) -> list[Tensor]:
+        """All tensors that `logits` depends on besides its arguments, where they may learn."""
+        return [self.output_table]
+
+    @property
+    def numbers_a_position(self) -> int:
+        """How many numbers the largest tensor behind `logits` holds for a position."""
+        return self.n_rows
 
     def memory_bytes(self, batch: int, length: int) -> int:
         """What rows and the logits of batch × length positions take, in fp32, at most."""
@@ -211,17 +220,17 @@ class Head(nn.Module):
         )
         return output, self.context(inputs)
 
-    def logits_at(
-        self, mask: Tensor, hidden: Tensor, context: Tensor | None, position: Tensor
-    ) -> Tensor:
-        """(n, R) logits, at least fp32, of the n real positions of `mask` (B, M), row by row.
+    @staticmethod
+    def real_states(
+        mask: Tensor, hidden: Tensor, context: Tensor | None, position: Tensor
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
+        """What `logits` takes of the n real positions of `mask` (B, M), row by row.
 
         Args:
-            hidden, context: (B, M, d) from `decode`; position: (B, M) int64, see `logits`.
+            hidden, context: (B, M, d) from `decode`; position: (B, M) int64.
         """
         # Only real positions reach the output table, the most expensive product of a small model.
-        context = None if context is None else context[mask]
-        return at_least_float32(self.logits(hidden[mask], context, position[mask]))
+        return hidden[mask], None if context is None else context[mask], position[mask]
 
     # What the search sees: tokens. A token's rows are alternatives, of which any may be meant. ----
 

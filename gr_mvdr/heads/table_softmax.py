@@ -1,0 +1,154 @@
+"""The softmax over a head's rows, some positions at a time: its loss and its log-probabilities.
+
+The logits of n positions × R rows are the largest tensor of a generative system, their softmax and
+the gradient would be two more. Here they are made for a block of positions, used and forgotten: the
+gradients of a cross-entropy are known once its softmax is, so the forward pass takes them at once
+and the backward pass only scales them. No product is made twice.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import e, log2
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from gr_mvdr.heads.plain import Head
+from gr_mvdr.relevance import accumulator, at_least_float32
+
+# Bytes of what one block makes, on a CPU and elsewhere. What is larger glibc maps anew each time,
+# page by page, which takes as long as a third of the product.
+_CPU_BLOCK, _BLOCK = 31 * 2**20, 2**28
+_CACHED = 2**18  # numbers that stay in a core's cache while they are passed over several times
+
+# hidden (n, d), context (n, d) or None, position (n,): what `Head.logits` is given.
+States = tuple[Tensor, Tensor | None, Tensor]
+
+
+def table_cross_entropy(
+    head: Head, states: States, labels: Tensor, masked: Tensor | None = None, smoothing: float = 0.0
+) -> Tensor:
+    """() sum of the cross-entropies of n predictions (Eq. 10), at least fp32; differentiable once.
+
+    `gr_mvdr.losses.target_cross_entropy` of `head.logits`, in the memory of a block.
+
+    Args:
+        labels: (n,) int64, rows of the head.
+        masked: (n, R) bool, rows that a position is not told apart from, never its label's.
+        smoothing: share of the target's probability that is spread evenly.
+    """
+    hidden, context, position = states
+    task = _Task(head, position, labels, masked, smoothing, torch.is_grad_enabled())
+    return _Loss.apply(task, hidden, context, *head.table_parameters)
+
+
+def table_log_probs(head: Head, states: States, labels: Tensor) -> Tensor:
+    """(n,) log p(row | position), at least fp32, of rows (n,) int64."""
+    found = []
+    for block in _blocks(head, labels):
+        logits = at_least_float32(head.logits(*_cut(states, block)))
+        hit = logits.gather(1, labels[block].unsqueeze(1)).squeeze(1)
+        found.append(hit - log_sum_exp(logits))
+    return torch.cat(found)
+
+
+def log_sum_exp(logits: Tensor) -> Tensor:
+    """(n, R) at least fp32 → (n,) log Σ exp; a row must not be −∞ throughout."""
+    if logits.requires_grad or logits.device.type != "cpu":
+        return logits.logsumexp(1)
+    found = []
+    for part in _in_cache(logits):
+        most = part.amax(1, keepdim=True)
+        # On a CPU exp2 takes a third of the time of exp.
+        total = (part - most).mul_(log2(e)).exp2_().sum(1)
+        found.append(most.squeeze(1) + total.log())
+    return torch.cat(found)
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What a loss is of, besides the tensors that it may have gradients for."""
+
+    head: Head
+    position: Tensor
+    labels: Tensor
+    masked: Tensor | None
+    smoothing: float
+    learns: bool
+
+
+class _Loss(torch.autograd.Function):
+    """(task, hidden, context, *table) → the sum over all blocks; its gradients are made with it."""
+
+    @staticmethod
+    def forward(ctx: Any, task: _Task, *sources: Tensor | None) -> Tensor:
+        learning = [task.learns and s is not None and s.requires_grad for s in sources]
+        states = [None if s is None else s.detach() for s in sources[:2]]
+        chosen = zip([*states, *sources[2:]], learning, strict=True)
+        wanted = [source.requires_grad_() for source, learns in chosen if learns]
+        total = torch.zeros((), dtype=accumulator(states[0]), device=states[0].device)
+        sums: Sequence[Tensor] = ()
+        for block in _blocks(task.head, task.labels):
+            with torch.set_grad_enabled(task.learns):
+                logits = task.head.logits(*_cut(states, block), task.position[block])
+            scores = at_least_float32(logits.detach())
+            if task.masked is not None:
+                scores = scores.masked_fill_(task.masked[block], -torch.inf)
+            total += _loss_to_gradient(scores, task.labels[block, None], task.smoothing)
+            if wanted:
+                found = torch.autograd.grad(logits, wanted, scores.to(logits.dtype))
+                sums = [a.add_(b) for a, b in zip(sums, found, strict=True)] if sums else found
+        of_wanted = iter(sums)
+        ctx.gradients = [next(of_wanted) if learns else None for learns in learning]
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
+        gradients, ctx.gradients = ctx.gradients, None
+        assert gradients is not None, "a table's cross-entropy has its gradients once"
+        return None, *(None if g is None else g.mul_(scale) for g in gradients)
+
+
+def _loss_to_gradient(scores: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+    """() the sum of the cross-entropies of logits (n, R), which become their gradient in place.
+
+    Args:
+        labels: (n, 1) int64.
+    """
+    own, share = scores.gather(1, labels), 0.0
+    if smoothing:
+        there = scores > -torch.inf
+        share = smoothing * there / there.sum(1, keepdim=True)
+        even = (share * scores.masked_fill(~there, 0.0)).sum(1, keepdim=True)
+        own = (1 - smoothing) * own + even
+    total = -own.sum()
+    for part in _in_cache(scores):
+        most = part.amax(1)
+        torch.softmax(part, 1, out=part)
+        total += (most - part.amax(1).log()).sum()  # log Σ exp: the greatest has exp 0 of the sum
+    scores.scatter_add_(1, labels, torch.full_like(own, smoothing - 1))
+    if smoothing:
+        scores -= share
+    return total
+
+
+def _blocks(head: Head, labels: Tensor) -> list[slice]:
+    """Equal parts of n positions, each with no more than a block's numbers; one where n is 0."""
+    n = len(labels)
+    size = _CPU_BLOCK if labels.device.type == "cpu" else _BLOCK
+    most = max(1, size // (4 * head.numbers_a_position))
+    size = max(1, -(-n // max(1, -(-n // most))))
+    return [slice(start, start + size) for start in range(0, max(1, n), size)]
+
+
+def _cut(states: Sequence[Tensor | None], block: slice) -> list[Tensor | None]:
+    return [None if state is None else state[block] for state in states]
+
+
+def _in_cache(scores: Tensor) -> tuple[Tensor, ...]:
+    """The rows of (n, R) in groups that a CPU's cache holds; elsewhere all in one."""
+    size = _CACHED // scores.shape[1] if scores.device.type == "cpu" else len(scores)
+    return scores.split(max(1, size))

@@ -1,0 +1,141 @@
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from gr_mvdr.backbones import load_encoder_decoder
+from gr_mvdr.heads import table_softmax
+from gr_mvdr.heads.non_parametric import NonParametricHead, Occurrences
+from gr_mvdr.heads.pawa import PawaHead
+from gr_mvdr.heads.plain import Head, Vocabulary
+from gr_mvdr.heads.table_softmax import log_sum_exp, table_cross_entropy, table_log_probs
+from gr_mvdr.losses import target_cross_entropy
+
+SHAPE = dict(vocab_size=50, d_model=16, d_kv=8, d_ff=24, num_layers=1, num_heads=2)
+POSITIONED = Vocabulary(torch.tensor([1, *range(30, 42)]), first_token=30, width=4)
+N = 11
+
+
+def plain(backbone):
+    head = Head(backbone)
+    backbone.final_logits_bias = draw(1, 50).masked_fill(torch.arange(50) == 3, -torch.inf)
+    return head
+
+
+def pawa(backbone, vocabulary, form):
+    head = PawaHead(backbone, vocabulary, form, layers=1, heads=4)
+    torch.nn.init.normal_(head.projection)
+    head.extend([48])
+    return head
+
+
+def live(backbone):
+    head = NonParametricHead(backbone)
+    rows = torch.arange(30) % 7
+    head.set_table(draw(30, 16).requires_grad_(), rows, Occurrences.of([rows.tolist()], rows))
+    return head
+
+
+HEADS = {
+    "plain": plain,
+    "pawa": lambda b: pawa(b, Vocabulary(torch.arange(1, 48)), "paper"),
+    "pawa-positions": lambda b: pawa(b, POSITIONED, "nci"),
+    "non-parametric": live,
+}
+
+
+def draw(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.fixture(params=HEADS)
+def task(request, float64, monkeypatch):
+    """A head, states of eleven positions and their labels; a block has room for four of them."""
+    torch.manual_seed(0)
+    head = HEADS[request.param](load_encoder_decoder(None, shape=SHAPE))
+    monkeypatch.setattr(table_softmax, "_CPU_BLOCK", 4 * 4 * head.numbers_a_position)
+    position, labels = torch.arange(N) % 3, torch.randint(4, 30, (N,))
+    if request.param == "pawa-positions":
+        labels = 1 + 4 * position + labels % 4
+    context = draw(N, 16, seed=1).requires_grad_() if isinstance(head, PawaHead) else None
+    return head, (draw(N, 16).requires_grad_(), context, position), labels
+
+
+@pytest.mark.parametrize("smoothing, masks", [(0.0, False), (0.0, True), (0.2, True)])
+def test_the_loss_and_all_its_gradients_are_the_cross_entropys(task, smoothing, masks):
+    head, states, labels = task
+    masked = None
+    if masks:
+        masked = (draw(N, head.n_rows) > 1).scatter(1, labels[:, None], False)
+    sources = [x for x in (*states[:2], *head.table_parameters) if x is not None]
+    logits = head.logits(*states)
+    logits = logits if masked is None else logits.masked_fill(masked, -torch.inf)
+    expected = target_cross_entropy(logits, labels, smoothing)
+    found = table_cross_entropy(head, states, labels, masked, smoothing)
+    assert torch.isclose(found, expected, rtol=0, atol=1e-10)
+    both = (torch.autograd.grad(3 * x, sources) for x in (found, expected))
+    for own, other in zip(*both, strict=True):
+        assert torch.allclose(own, other, rtol=0, atol=1e-10)
+    with torch.no_grad():
+        alone = table_cross_entropy(head, states, labels, masked, smoothing)
+    assert alone == found and not alone.requires_grad
+
+
+def test_log_probabilities_are_those_of_log_softmax(task):
+    head, states, labels = task
+    with torch.no_grad():
+        logits = head.logits(*states)
+        expected = logits.log_softmax(1).gather(1, labels[:, None]).squeeze(1)
+        assert torch.allclose(table_log_probs(head, states, labels), expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(log_sum_exp(100 * logits), (100 * logits).logsumexp(1))
+
+
+def test_a_loss_without_positions_is_zero(task):
+    head, (hidden, context, position), labels = task
+    states = hidden[:0], None if context is None else context[:0], position[:0]
+    loss = table_cross_entropy(head, states, labels[:0])
+    loss.backward()
+    assert loss == 0 and not hidden.grad.any()
+    assert table_log_probs(head, states, labels[:0]).shape == (0,)
+
+
+def test_nothing_is_larger_than_a_block_or_the_table(task):
+    class Largest(TorchDispatchMode):
+        numbers = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            found = func(*args, **(kwargs or {}))
+            made = [x.numel() for x in tree_leaves(found) if isinstance(x, torch.Tensor)]
+            self.numbers = max(self.numbers, *made, 0)
+            return found
+
+    head, (hidden, context, position), labels = task
+    context = None if context is None else context.repeat(30, 1)
+    states = hidden.repeat(30, 1), context, position.repeat(30)  # (330, 16)
+    with Largest() as largest:
+        table_cross_entropy(head, states, labels.repeat(30)).backward()
+    tables = [tensor.numel() for tensor in head.table_parameters]
+    assert largest.numbers <= max(4 * head.numbers_a_position, 330 * 16, *tables)
+    assert largest.numbers < 330 * head.numbers_a_position
+
+
+def test_products_in_bf16_are_as_accurate_as_before(monkeypatch):
+    """Against fp32, the loss and its gradients are as near as those of the whole logits."""
+    torch.manual_seed(0)
+    head = Head(load_encoder_decoder(None, shape=SHAPE | dict(d_model=64, vocab_size=500)))
+    monkeypatch.setattr(table_softmax, "_CPU_BLOCK", 4 * 500 * 20)
+    hidden, labels = draw(100, 64).requires_grad_(), torch.randint(0, 500, (100,))
+    sources, states = [hidden, head.output_table], (hidden, None, torch.zeros(100).long())
+
+    def whole():
+        return target_cross_entropy(head.logits(*states).float(), labels)
+
+    exact = [loss := whole(), *torch.autograd.grad(loss, sources)]
+    errors = []
+    for made in (whole, lambda: table_cross_entropy(head, states, labels)):
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = made()
+        found = [loss, *torch.autograd.grad(loss, sources)]
+        pairs = zip(found, exact, strict=True)
+        errors.append([((a - b).norm() / b.norm()).item() for a, b in pairs])
+    assert errors[1] == pytest.approx(errors[0], rel=0.2, abs=1e-5)
