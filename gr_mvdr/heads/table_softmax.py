@@ -92,7 +92,7 @@ class _Loss(torch.autograd.Function):
         sums: Sequence[Tensor] = ()
         for block in _blocks(task.head, task.labels):
             with torch.set_grad_enabled(task.learns):
-                logits = task.head.logits(*_cut(states, block), task.position[block])
+                logits = task.head.logits(*_cut([*states, task.position], block))
             scores = at_least_float32(logits.detach())
             if task.masked is not None:
                 scores = scores.masked_fill_(task.masked[block], -torch.inf)
@@ -144,7 +144,7 @@ def _blocks(head: Head, labels: Tensor) -> list[slice]:
     return [slice(start, start + size) for start in range(0, max(1, n), size)]
 
 
-def _cut(states: Sequence[Tensor | None], block: slice) -> list[Tensor | None]:
+def _cut(states: Sequence[Tensor | None], block: slice) -> Any:
     return [None if state is None else state[block] for state in states]
 
 
