@@ -17,6 +17,7 @@ from filelock import FileLock
 
 from gr_mvdr.files.arrays import checksum, read_sealed, verify, write_sealed
 from gr_mvdr.files.writing import name_errors, new_file, remove_abandoned
+from gr_mvdr.progress import Progress
 
 TABLE, _CONTENTS = "table.arrow", "table.json"
 _ROWS = 1000  # that are held in memory before they are written
@@ -48,16 +49,34 @@ def write_once(path: Path) -> Iterator[Path | None]:
 
 def write_table(file: Path, features: Features, rows: Iterable[Mapping[str, Any]]) -> int:
     """Writes rows as an Arrow stream, in bounded memory; returns how many there were."""
-    schema, count, rows = features.arrow_schema, 0, iter(rows)
+    schema, rows = features.arrow_schema, iter(rows)
+    some = iter(lambda: list(islice(rows, _ROWS)), [])
+    return write_batches(file, schema, (pa.RecordBatch.from_pylist(r, schema=schema) for r in some))
+
+
+def write_batches(file: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> int:
+    """Writes an Arrow stream of some rows at a time; returns how many there were."""
+    count = 0
     with (
         name_errors(file),
         pa.OSFile(str(file), "wb") as sink,
         pa.ipc.new_stream(sink, schema) as writer,
     ):
-        while some := list(islice(rows, _ROWS)):
-            writer.write_batch(pa.RecordBatch.from_pylist(some, schema=schema))
-            count += len(some)
+        for batch in batches:
+            writer.write_batch(batch)
+            count += len(batch)
     return count
+
+
+def arrow_batches(table: Dataset, description: str) -> Iterator[pa.Table]:
+    """A table's rows, some at a time, as Arrow keeps them; shows how far it has come."""
+    arrow, progress = table.with_format("arrow"), Progress(description, len(table))
+    try:
+        for start in range(0, len(table), _ROWS):
+            yield arrow[start : start + _ROWS]
+            progress.report(min(start + _ROWS, len(table)))
+    finally:
+        progress.close(progress.done == len(table))
 
 
 def open_table(file: Path, features: Features, fingerprint: str) -> Dataset:

@@ -1,20 +1,28 @@
 """From text columns to token columns: cleaned, joined, tokenised; every step cached."""
 
 import hashlib
-import re
-import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
-from itertools import accumulate, chain
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from datasets import Dataset, Features, List, Value
+import pyarrow as pa
+from datasets import Dataset, DatasetInfo, Features, List, Value
+from datasets.table import InMemoryTable
 from transformers import PreTrainedTokenizerBase
 
 from data_modules.formats.lines import numbered_lines
-from data_modules.tables import TABLE, cache_folder, hide_bars, keep_table, short_hash, write_once
+from data_modules.tables import (
+    TABLE,
+    arrow_batches,
+    cache_folder,
+    keep_table,
+    short_hash,
+    write_batches,
+    write_once,
+)
+from data_modules.words import WordReader
 from gr_mvdr.template import TextTemplate, read_template
 from gr_mvdr.texts import clean_text, join_texts
 from gr_mvdr.tokenizers import (
@@ -24,7 +32,6 @@ from gr_mvdr.tokenizers import (
     train_tokenizer,
 )
 
-_WORD, _SPACED_WORD = re.compile(r"\S+"), re.compile(r"\s*\S+")
 _INTEGERS = List(Value("int32"))
 _LEARNED_FROM = 50_000  # documents, and queries, that a new tokeniser learns its pieces from
 
@@ -140,8 +147,11 @@ def clean_table(table: Dataset, steps: list[str]) -> Dataset:
         return table
     names = [name for name in ("title", "text") if name in table.column_names]
 
-    def clean_rows(rows: dict) -> dict:
-        return {name: [clean_text(text, steps) for text in rows[name]] for name in names}
+    def clean_rows(rows: pa.Table) -> dict[str, list[str]]:
+        columns = {name: rows[name].to_pylist() for name in names}
+        return {
+            name: [clean_text(text, steps) for text in texts] for name, texts in columns.items()
+        }
 
     return _map(table, clean_rows, short_hash("clean/3", table._fingerprint, steps), "cleaning")
 
@@ -159,8 +169,8 @@ def join_fields(documents: Dataset, fields: list[str]) -> Dataset:
     if not fields or not set(fields) <= {"title", "text"}:
         raise ValueError(f"data.text_fields={list(fields)}: must name title, text or both")
 
-    def join(rows: dict) -> dict:
-        texts = zip(*(rows[field] for field in fields), strict=True)
+    def join(rows: pa.Table) -> dict[str, list[str]]:
+        texts = zip(*(rows[field].to_pylist() for field in fields), strict=True)
         return {"text": list(map(join_texts, texts))}
 
     key = short_hash("join/1", documents._fingerprint, list(fields))
@@ -168,18 +178,19 @@ def join_fields(documents: Dataset, fields: list[str]) -> Dataset:
 
 
 def add_tokens(table: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
-    """Adds `tokens`, the whole text's ids (not cut, no </s>), and `word_starts`.
+    """Adds `tokens`, the whole text's ids (not cut, no </s>), and `word_starts` (`WordReader`).
 
-    `word_starts` has one entry for each white-space separated word, the position of its first
-    token, so that a span of words can be cut out of the tokens. A table with titles also gets
-    `title_tokens`, the ids of the title alone; none for an empty title.
+    A table with titles also gets `title_tokens`, the ids of the title alone; none for an empty
+    title.
     """
     names = ["tokens", "word_starts", *(["title_tokens"] if "title" in table.column_names else [])]
 
-    def tokenise(rows: dict) -> dict:
-        columns = list(_tokens_and_starts(rows["text"], tokenizer))
-        if "title" in rows:
-            columns.append(tokenizer(rows["title"], add_special_tokens=False)["input_ids"])
+    reader = WordReader(tokenizer)
+
+    def tokenise(rows: pa.Table) -> dict[str, pa.Array]:
+        columns = list(reader.read(rows["text"].to_pylist()))
+        if "title" in rows.column_names:
+            columns.append(reader.read(rows["title"].to_pylist())[0])
         return dict(zip(names, columns, strict=True))
 
     key = short_hash("tokens/4", table._fingerprint, hash_vocabulary(tokenizer))
@@ -213,32 +224,13 @@ def replace_titles(
             f"the first is {nameless[0]!r}"
         )
 
-    def tokenise(rows: dict) -> dict:
-        own = [texts[name] for name in rows["id"]]
-        return {"title_tokens": tokenizer(own, add_special_tokens=False)["input_ids"]}
+    reader = WordReader(tokenizer)
+
+    def tokenise(rows: pa.Table) -> dict[str, pa.Array]:
+        return {"title_tokens": reader.read([texts[i] for i in rows["id"].to_pylist()])[0]}
 
     made_from = documents._fingerprint, [texts[name] for name in ids], hash_vocabulary(tokenizer)
     return _map(documents, tokenise, short_hash("identifiers/1", *made_from), "tokenising")
-
-
-def _tokens_and_starts(
-    texts: list[str], tokenizer: PreTrainedTokenizerBase
-) -> tuple[list[list[int]], list[list[int]]]:
-    """Of each text its tokens, and where its words start."""
-    if tokenizer.is_fast:
-        found = tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True)
-        pairs = zip(texts, found["offset_mapping"], strict=True)
-        return found["input_ids"], [find_word_starts(text, offsets) for text, offsets in pairs]
-    # A tokeniser in Python (ByT5's bytes) knows no offsets: word by word, with the space before.
-    tokens, starts = [], []
-    for text in texts:
-        parts = _SPACED_WORD.findall(text)
-        found = tokenizer(parts, add_special_tokens=False)["input_ids"] if parts else []
-        spaces = [len(part) - len(part.lstrip()) for part in parts]
-        ends = list(accumulate(map(len, found), initial=0))
-        starts.append([end + space for end, space in zip(ends, spaces, strict=False)])
-        tokens.append([token for part in found for token in part])
-    return tokens, starts
 
 
 def encode_special_tokens(
@@ -269,51 +261,36 @@ def hash_vocabulary(tokenizer: PreTrainedTokenizerBase) -> str:
     return hashlib.sha256(made_of.encode()).hexdigest()
 
 
-def find_word_starts(text: str, offsets: list[tuple[int, int]]) -> list[int]:
-    """The position of the first token of each word of a text.
-
-    Args:
-        text: W words separated by white space.
-        offsets: the characters [start, end) of each token; a token of white space alone belongs
-            to the word that follows it.
-
-    Returns:
-        W ascending token positions.
-    """
-    first_characters = np.array([match.start() for match in _WORD.finditer(text)])
-    ends = np.array([end for _, end in offsets], dtype=np.int64)
-    # The first token that reaches past the word's first character is the word's first token,
-    # unless a token of the space before it (which ends there) opens the word.
-    found = np.searchsorted(ends, first_characters, side="right")
-    blank = np.array([not text[start:end].strip() for start, end in offsets] + [False])
-    return (found - blank[found - 1] * (found > 0)).tolist()
-
-
-def _map(table: Dataset, function: Callable, key: str, description: str, **new: List) -> Dataset:
+def _map(
+    table: Dataset,
+    function: Callable[[pa.Table], Mapping[str, list | pa.Array]],
+    key: str,
+    description: str,
+    **new: List,
+) -> Dataset:
     """The table with further columns `new`, or with others in place of its own.
 
     Made once, in a folder next to the table's own file; in memory where it has none.
 
     Args:
+        function: some rows → columns of the same rows.
         key: names all that the columns depend on.
     """
     features = Features({**table.features, **new})
 
-    def mapped(file: Path | None) -> Dataset:
-        with hide_bars() if not sys.stderr.isatty() else nullcontext():
-            return table.map(
-                function,
-                batched=True,
-                features=features,
-                new_fingerprint=key,
-                desc=description,
-                keep_in_memory=file is None,
-                cache_file_name=file and str(file),
-                load_from_cache_file=False,
-            )
+    schema = features.arrow_schema
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for rows in arrow_batches(table, description):
+            columns = {name: rows[name] for name in rows.column_names} | dict(function(rows))
+            made = pa.table([columns[name] for name in schema.names], schema)
+            yield from made.combine_chunks().to_batches()
 
     if not table.cache_files:
-        return mapped(None)
+        made = InMemoryTable(pa.Table.from_batches(batches(), schema))
+        return Dataset(made, DatasetInfo(features=features), fingerprint=key)
     source = Path(table.cache_files[0]["filename"])
     tables = source.parents[1] if source.name == TABLE else source.parent / "tables"
-    return keep_table(tables / key, features, key, mapped)
+    return keep_table(
+        tables / key, features, key, lambda file: write_batches(file, schema, batches())
+    )

@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 SEPARATOR = " | "  # between the fields of a document
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
+_SIMPLE = re.compile(r"[\n\t -%'-~]*")  # of ASCII: no control characters, no entities
 # Elements whose content is no text. Without an end they are a mention ("the <style> tag is …").
 _SILENT = [re.compile(rf"(?is)<{tag}(?=[\s>])[^>]*>.*?</{tag}\s*>") for tag in ("script", "style")]
 _SILENT_ENDS = re.compile(r"(?i)</(?:script|style)\s*>")
@@ -41,6 +42,8 @@ def _without_silent(text: str) -> str:
 
 
 def _without_tags(text: str) -> str:
+    if "<" not in text and "&" not in text:
+        return text  # neither tags nor entities
     parser = _Text()
     parser.feed(_without_silent(text))
     parser.close()
@@ -48,6 +51,8 @@ def _without_tags(text: str) -> str:
 
 
 def _repaired(text: str) -> str:
+    if text.isascii() and _SIMPLE.fullmatch(text):
+        return text  # ftfy leaves it as it is, too
     import ftfy
 
     return ftfy.fix_text(text, normalization="NFC")

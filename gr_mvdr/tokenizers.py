@@ -24,6 +24,9 @@ PAD_ID, EOS_ID, UNK_ID = 0, 1, 2
 _MARK = "\ue000"
 _WORD = re.compile(r"\w+")
 SPECIAL_TOKENS = ["<pad>", "</s>", "<unk>", "<extra_id_0>"]
+# Python's \w, written out: that of `tokenizers` takes combining marks in as well.
+_LETTERS = tokenizers.Regex(r"[\p{L}\p{N}_]+")
+WORD_SPLIT = tokenizers.pre_tokenizers.Split(_LETTERS, behavior="removed", invert=True)
 
 
 def load_tokenizer(source: str | Path, prefix_space: bool | None = None) -> PreTrainedTokenizerBase:
@@ -204,12 +207,7 @@ def build_word_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
     model.normalizer = tokenizers.normalizers.Sequence(
         [tokenizers.normalizers.Lowercase(), tokenizers.normalizers.Replace("ς", "σ")]
     )
-    model.pre_tokenizer = tokenizers.pre_tokenizers.Split(
-        # Python's \w, written out: that of `tokenizers` takes combining marks in as well.
-        tokenizers.Regex(r"[\p{L}\p{N}_]+"),
-        behavior="removed",
-        invert=True,
-    )
+    model.pre_tokenizer = WORD_SPLIT
     return _wrap(model)
 
 
