@@ -45,6 +45,7 @@ from gr_mvdr.files.reading import read_checkpoint
 from gr_mvdr.files.run_files import CHECKPOINT, check_finite
 from gr_mvdr.files.writing import new_folder, write_json
 from gr_mvdr.parts import admitting, build
+from gr_mvdr.products import chosen_products, fast_products, use_products
 from models.base import System
 from models.weights import Weights, find_weights, save_weights
 
@@ -94,8 +95,10 @@ def make_run(config: DictConfig, typed: Sequence[str] | None = None) -> Run | No
         typed: the command line that it is of; None = Hydra's.
     """
     join()
-    with rank_zero_first():  # what rank 0 has fetched, the others find
+    with rank_zero_first():  # what rank 0 has fetched or measured, the others find
         weights = find_weights(config.weights)
+        chosen_products()
+    use_products(config.products)
     if weights is not None:
         take_settings(config, weights.settings, typed)
     if config.trainer.precision == "auto":
@@ -226,7 +229,7 @@ def fit(model: System, data: RetrievalDataModule, config: DictConfig, logger: An
     trainer = instantiate(config.trainer, logger=logger or False)
     checkpoint = Path(config.run) / CHECKPOINT
     resumed = str(checkpoint) if checkpoint.is_file() else None
-    with _interruptible():
+    with _interruptible(), fast_products(trainer.strategy.root_device):
         trainer.fit(model, data, ckpt_path=resumed, weights_only=True)
     # The model keeps its trainer: Adam and gradients are three more copies of its weights.
     trainer.strategy.optimizers = []

@@ -12,6 +12,7 @@ import torch
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.distributed.ranks import world_size
 from gr_mvdr.files.run_files import VERSION
+from gr_mvdr.products import chosen_products
 from models.base import System
 
 PACKAGES = (
@@ -71,6 +72,7 @@ def _hardware() -> dict[str, Any]:
         "processor": find_processor(),
         "cores": os.cpu_count(),
         "gpus": gpus,
+        "products": chosen_products(),
         "python": platform.python_version(),
     }
 

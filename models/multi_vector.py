@@ -27,6 +27,7 @@ from gr_mvdr.distributed.ranks import (
 from gr_mvdr.evaluation.ranking import Ranking, best_documents, recall_of_exact
 from gr_mvdr.files.writing import temporary_folder
 from gr_mvdr.parts import build, part
+from gr_mvdr.products import fast_products
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import Explanation, Factors, PairAlignment
 from gr_mvdr.scoring import Scoring, all_pairs_relevance
@@ -144,8 +145,7 @@ class MultiVector(System):
         self, encode: Callable[[Tensor, Tensor], TokenVectors], ids: Tensor, mask: Tensor
     ) -> TokenVectors:
         """The vectors of all texts, of which this rank encodes its share."""
-        parts = encode_share(encode, ids, mask, self.hparams.gradient_cache)
-        return concatenate(parts).gather()
+        return concatenate(encode_share(encode, ids, mask, self.hparams.gradient_cache)).gather()
 
     def encode_documents(self, ids: Tensor, mask: Tensor) -> TokenVectors:
         """Document tokens (B, M) int64 and mask (B, M) bool → their vectors."""
@@ -289,16 +289,16 @@ class MultiVector(System):
     @torch.inference_mode()
     def encode_texts(self, documents: list[list[int]]) -> TokenVectors:
         """Documents' tokens as they are read → their vectors (B, M, …), fp32."""
-        ids, mask = (part.to(self.device) for part in pad(documents))
-        return self.eval().encode_documents(ids, mask).float()
+        with fast_products(self.device):
+            sides = (part.to(self.device) for part in pad(documents))
+            return self.eval().encode_documents(*sides).float()
 
     @torch.inference_mode()
     def encoded_queries(self, queries: Table) -> EncodedQueries:
         """Queries as the search reads them; the only place where it encodes any."""
         self.eval()
         encoded = []
-        starts = range(0, len(queries), _QUERY_BATCH)
-        for start in track(starts, "encoding queries"):
+        for start in track(range(0, len(queries), _QUERY_BATCH), "encoding queries"):
             rows = queries[start : start + _QUERY_BATCH]
             length = self.hparams.query_length
             texts = [self.template.read_query(tokens, length) for tokens in rows["tokens"]]

@@ -15,6 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache, EncoderDecoderCache
 
 from gr_mvdr.heads.plain import Head
+from gr_mvdr.products import fast_products
 from gr_mvdr.relevance import at_least_float32
 
 
@@ -310,7 +311,9 @@ class DecodingStep:
         ).last_hidden_state[:, 0]
         context = self.head.context(self.inputs)
         position = torch.full_like(parents, self.inputs.shape[1] - 1)
-        logits = self.head.logits(hidden, None if context is None else context[:, -1], position)
+        context = None if context is None else context[:, -1]
+        with fast_products(hidden.device):
+            logits = self.head.logits(hidden, context, position)
         logits = at_least_float32(logits)
         # In place: the largest tensor of the search would otherwise be there twice.
         self.scores = torch.log_softmax(logits, -1, out=logits)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gr_mvdr.alignment import Alignment, InBatchTopK, Selection, Tokens
 from gr_mvdr.batch import length_mask
+from gr_mvdr.products import product
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_index.store import TokenStore
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors
@@ -171,7 +172,7 @@ def packed_relevance(documents: PackedTokens, queries: TokenVectors, scoring: Sc
 
 def _product(vectors: Tensor, queries: Tensor) -> Tensor:
     """(t, d) and (Q, N, d) → (t, Q·N)."""
-    return vectors @ queries.reshape(-1, vectors.shape[1]).T
+    return product(vectors, queries.reshape(-1, vectors.shape[1]).T)
 
 
 def _allowed(documents: PackedTokens, queries: TokenVectors, alignment: Selection) -> Tensor:
