@@ -136,7 +136,8 @@ def _amd_processor() -> str | None:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return None
-    facts = dict(map(str.strip, line.split(":", 1)) for line in lines if ":" in line)
+    pairs = (line.partition(":") for line in lines)
+    facts = {name.strip(): value.strip() for name, _, value in pairs}
     return facts.get("model name") if facts.get("vendor_id") == "AuthenticAMD" else None
 
 
