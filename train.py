@@ -26,8 +26,6 @@ from analysis.evaluation import (
     evaluate_retrieval,
     measure_index_bytes,
     measure_latency,
-    measure_peak_memory,
-    reset_peak_memory,
 )
 from analysis.provenance import record_provenance
 from analysis.publish import describe_run, publish_run
@@ -44,6 +42,7 @@ from gr_mvdr.evaluation.metrics import rank_of
 from gr_mvdr.files.reading import read_checkpoint
 from gr_mvdr.files.run_files import CHECKPOINT, check_finite
 from gr_mvdr.files.writing import new_folder, write_json
+from gr_mvdr.memory import StagePeaks
 from gr_mvdr.parts import admitting, build
 from gr_mvdr.products import chosen_products, fast_products, use_products
 from models.base import System
@@ -106,14 +105,18 @@ def make_run(config: DictConfig, typed: Sequence[str] | None = None) -> Run | No
     with open_run(config) as (folder, missing):
         if missing in ([], ["report.html"]):
             return keep_finished(folder, missing)
-        model, data, logger = train_model(config, folder, weights)
+        memory = StagePeaks()
+        model, data, logger = train_model(config, folder, weights, memory)
         if rank() > 0:
             model.help_index(data.documents)
             leave()
             return None
-        metrics = check_finite(measure_run(config, folder, model, data), folder / "metrics.json")
-        run = read_run(folder, metrics)
+        found = measure_run(config, folder, model, data, memory)
+        metrics = check_finite(found | memory.metrics, folder / "metrics.json")
         report = write_report(folder, metrics=metrics)
+        memory.end("report")
+        metrics |= memory.metrics
+        run = read_run(folder, metrics)
         publish_run(logger, run)
         write_json(folder / "metrics.json", metrics)  # last: from here on the run is finished
         if not is_in_sweep():
@@ -131,10 +134,9 @@ def keep_finished(run: Path, missing: list[str]) -> Run:
 
 
 def train_model(
-    config: DictConfig, run: Path, weights: Weights | None
+    config: DictConfig, run: Path, weights: Weights | None, memory: StagePeaks
 ) -> tuple[System, RetrievalDataModule, Any]:
     """The run's trained model, its data, and the logger of rank 0, None elsewhere."""
-    reset_peak_memory()
     pl.seed_everything(config.seed, workers=True, verbose=False)
     with rank_zero_first():  # what rank 0 has cached, the others find
         data = instantiate(config.data)
@@ -143,8 +145,11 @@ def train_model(
             weights.give(model.eval(), data.tokenizer)
         record = record_provenance(config.system, model, data, config.seed)
     logger = announce_run(config, run, model, record) if rank() == 0 else None
+    memory.end("load")
     if weights is None:
-        return fit(model, data, config, logger), data, logger
+        model = fit(model, data, config, logger)
+        memory.end("train")
+        return model, data, logger
     if rank() == 0 and not weights.trained_here:  # the run opens again without them
         save_tokenizer(data, run)
         save_weights(model, run)
@@ -152,7 +157,7 @@ def train_model(
 
 
 def measure_run(
-    config: DictConfig, run: Path, model: System, data: RetrievalDataModule
+    config: DictConfig, run: Path, model: System, data: RetrievalDataModule, memory: StagePeaks
 ) -> dict[str, float]:
     """Indexes, searches, reranks, analyses: the run's metrics, its files in its folder.
 
@@ -164,14 +169,17 @@ def measure_run(
     leave()
     metrics["cost/index_seconds"] = time.perf_counter() - start
     metrics["cost/index_bytes"] = measure_index_bytes(run / "index")
+    memory.end("index")
     metrics |= evaluate_retrieval(model, data, run, config.retrieval_depth)
+    memory.end("retrieve")
     metrics |= evaluate_reranking(model, data, run, instantiate(config.rerank, _convert_="all"))
     metrics |= model.statistics()
     metrics |= measure_latency(model, data, config.retrieval_depth)
+    memory.end("rerank")
     asked = OmegaConf.to_container(config.analysis, resolve=True)
     metrics |= analyse_run(model, data, run, config.system, asked)
     metrics |= run_study(config.study, model, data, run)
-    metrics["cost/peak_memory_bytes"] = measure_peak_memory()
+    memory.end("analyse")
     return metrics
 
 
@@ -232,7 +240,7 @@ def fit(model: System, data: RetrievalDataModule, config: DictConfig, logger: An
     with _interruptible(), fast_products(trainer.strategy.root_device):
         trainer.fit(model, data, ckpt_path=resumed, weights_only=True)
     # The model keeps its trainer: Adam and gradients are three more copies of its weights.
-    trainer.strategy.optimizers = []
+    trainer.strategy.optimizers = trainer.strategy.lr_scheduler_configs = []
     model.zero_grad()
     if model.device_mesh is not None:  # it is in shards, its checkpoint is whole
         model = prepare_model(config, data, Path(config.run))

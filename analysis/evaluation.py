@@ -1,10 +1,7 @@
 """How good a system retrieves and reranks the test queries (gr_as_mvdr §6.3), and what it costs."""
 
-import resource
-import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from math import fsum
 from pathlib import Path
 from typing import Any
@@ -149,19 +146,3 @@ def measure_latency(model: System, data: RetrievalDataModule, depth: int) -> dic
 def measure_index_bytes(folder: Path) -> int:
     """Bytes of all files of an index folder."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
-def reset_peak_memory() -> None:
-    """Starts a new peak for this run: a sweep's runs share one process (Linux only)."""
-    with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
-
-
-def measure_peak_memory() -> int:
-    """The largest resident size of this process since `reset_peak_memory`."""
-    try:
-        status = Path("/proc/self/status").read_text()
-        return 1024 * int(status.split("VmHWM:")[1].split()[0])
-    except (OSError, IndexError):
-        unit = 1 if sys.platform == "darwin" else 1024
-        return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

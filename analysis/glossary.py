@@ -243,7 +243,11 @@ LABELS = {
     "faster.",
     "query, 95th percentile": "Milliseconds of a single query: 95 of 100 are faster.",
     "query ms": "Milliseconds of a single query.",
-    "peak memory": "The most main memory that the run held at a time.",
+    "peak memory": "The most main memory that the run, or a stage of it, held at a time, mapped "
+    "files included.",
+    "own memory": "The peak memory without mapped files, which the system takes back if it needs "
+    "room.",
+    "GPU memory": "The most memory that tensors held on a GPU at a time.",
     "bytes per token": "Bytes of the index for each stored token.",
     "candidates": "Documents that a query's search scores.",
     "scored tokens": "Tokens of documents that a query's search scores.",

@@ -16,13 +16,16 @@ LABELS = {
     "index_bytes": "index",
     "query_ms_p50": "query, median",
     "query_ms_p95": "query, 95th percentile",
+    "own_memory_bytes": "own memory",
     "peak_memory_bytes": "peak memory",
+    "gpu_memory_bytes": "GPU memory",
     "query_to_document": "q→d",
     "document_to_query": "d→q",
     "model_ms_per_step": "a step, model",
     "constraint_ms_per_step": "a step, constraint",
 }
-METRIC_ORDER = list(LABELS)
+STAGES = ("load", "train", "index", "retrieve", "rerank", "analyse", "report")  # of a run
+METRIC_ORDER = [*LABELS, *STAGES]
 # What a summary shows of the analysis, so far as it was measured.
 HEADLINES = (
     "analysis/exact_match/*_to_*/hard",
@@ -101,11 +104,16 @@ def is_search(key: str) -> bool:
     return key.startswith("analysis/search/")
 
 
+def is_memory(key: str) -> bool:
+    """Is this the memory of one stage of a run?"""
+    return key.startswith("cost/") and "_memory_bytes/" in key
+
+
 def table(key: str) -> str:
-    """What shares a table within its group: each analysis, IDF bins, every part of the search."""
+    """What shares a table in its group: each analysis, IDF bins, a search's parts, the memory."""
     if is_search(key):
         return section(key)
-    return f"{chapter(key)}, {'bins' if is_bin(key) else ''}"
+    return f"{chapter(key)}, {'bins' if is_bin(key) else 'memory' if is_memory(key) else ''}"
 
 
 def chapter(key: str) -> str:
@@ -232,7 +240,7 @@ def text(key: str, statistic: Statistic | None) -> str:
 
 
 def _unit(key: str, value: float) -> tuple[float, int, str]:
-    if key.endswith("_bytes"):
+    if key.endswith("_bytes") or is_memory(key):
         power = max(0, min(len(str(int(value))) - 1, 14)) // 3
         return 1000.0**power, 1 if power else 0, BYTE_UNITS[power]
     if key.endswith("/bytes_per_token"):

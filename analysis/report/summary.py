@@ -9,7 +9,7 @@ from gr_mvdr.files.reading import make_printable
 
 
 def summarise_run(run: Run) -> str:
-    """What a run is, its rankings' metrics split by split, and its main costs.
+    """What a run is, its rankings' metrics split by split, its main costs, and its stages' memory.
 
     Args:
         run: finished, or about to be.
@@ -27,4 +27,6 @@ def summarise_run(run: Run) -> str:
         for key in metric_names.headlines(costs, set())
     ]
     lines += ["; ".join(headlines)]
+    if stages := [key for key in costs if metric_names.is_memory(key)]:
+        lines += format_text(tabulate_sections("", found, stages, corner=""))
     return "\n".join(make_printable(line) for line in lines if line)
