@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -32,6 +32,7 @@ from gr_mvdr.files.reading import describe_error
 from gr_mvdr.template import TextTemplate
 
 ATTENTIONS = ("sdpa", "eager")
+_T5 = ("t5", "mt5", "umt5")
 # Pretrained weights are tensors alone. A folder's configuration could name an attention, a kernel
 # on the hub that transformers would fetch and run: eager first, then the one asked for.
 _WEIGHT_OPTIONS = {
@@ -78,7 +79,7 @@ def load_encoder(
     else:
         config = _read_config(name, dropout_rate)
         # The T5 family (ByT5 is a T5) has a class of its own for an encoder, whatever was saved.
-        is_t5 = config.model_type in ("t5", "mt5", "umt5")
+        is_t5 = config.model_type in _T5
         model = _load(AutoModelForTextEncoding if is_t5 else AutoModel, name, config)
         if model.config.is_encoder_decoder and not is_t5:
             model = model.get_encoder()
@@ -208,6 +209,22 @@ def _with_new_decoder(model: PreTrainedModel, layers: int) -> PreTrainedModel:
     kept = {k: v for k, v in model.state_dict().items() if not _LAYERS.search(k)}
     new.load_state_dict(kept, strict=False)
     return new
+
+
+def encoder_mask(encoder: PreTrainedModel, mask: Tensor) -> Tensor:
+    """The mask (B, L) bool of an encoder's tokens, as it takes it.
+
+    Given ids' masks, transformers looks whether anything is padded, for which the CPU would wait
+    for an accelerator. A T5 adds a bias to every attention and gains nothing by knowing: there its
+    mask is made without a look, as (B, 1, 1, L) for all heads and queries.
+    """
+    if mask.device.type == "cpu" or encoder.config.model_type not in _T5:
+        return mask.long()
+    every = mask[:, None, None]
+    if encoder.config._attn_implementation != "eager":
+        return every
+    least = torch.finfo(torch.float32).min
+    return torch.zeros_like(every, dtype=torch.float32).masked_fill(~every, least)
 
 
 def add_tokens(model: PreTrainedModel, n_tokens: int) -> None:

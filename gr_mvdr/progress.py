@@ -57,7 +57,7 @@ class Progress:
 
     Attributes:
         done, total: items so far, and in all (None: unknown).
-        note: what else is shown.
+        note: what else is shown, made when it is.
         seconds: since the start.
     """
 
@@ -70,19 +70,24 @@ class Progress:
             done: items that an earlier process did.
             lines: print lines while the work goes on, too: ever fewer of them.
         """
-        self.description, self.total, self.done, self.note = description, total, done, ""
+        self.description, self.total, self.done = description, total, done
+        self._make_note: Callable[[], str] = str
         self._first, self._start, self._due = done, time.perf_counter(), 0.0
         self._screen = _choose_screen(self, lines)
 
-    def report(self, done: int, note: str = "") -> None:
+    def report(self, done: int, note: Callable[[], str] = str) -> None:
         """So many items are done now."""
-        self.done, self.note = done, note
+        self.done, self._make_note = done, note
         if (now := time.perf_counter()) >= self._due:
             self._due = now + self._screen.show(self)
 
     def close(self, whole: bool = True) -> None:
         """Ends the display; `whole` where the work was done to its end."""
         self._screen.close(self, whole)
+
+    @property
+    def note(self) -> str:
+        return self._make_note()
 
     @property
     def seconds(self) -> float:

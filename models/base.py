@@ -18,7 +18,7 @@ from gr_mvdr.distributed.ranks import rank, sum_over_ranks, world_size
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.relevance import Explanation, Factors, PairAlignment, divide
 from gr_mvdr.template import TextTemplate
-from models.training import check_loss, check_norm, check_weights
+from models.training import Watch, check_weights
 
 Paradigm = Literal["multi_vector", "generative", "lexical", "cross_encoder", "pipeline"]
 
@@ -81,6 +81,7 @@ class System(pl.LightningModule):
         super().__init__()
         self.train_seconds, self._started = 0.0, time.perf_counter()
         self.saved_step = 0  # of the last checkpoint
+        self.watch = Watch()
         if optimizer and optimizer["schedule"] not in SCHEDULES:
             raise ValueError(
                 f"model.optimizer.schedule={optimizer['schedule']}: "
@@ -219,7 +220,10 @@ class System(pl.LightningModule):
         """AdamW under the schedule of `model.optimizer`."""
         settings = self.hparams.optimizer
         rate = settings["learning_rate"]
-        optimizer = torch.optim.AdamW(self.parameter_groups(settings["weight_decay"]), rate)
+        groups = self.parameter_groups(settings["weight_decay"])
+        optimizer = torch.optim.AdamW(groups, rate, fused=True)  # one pass over the parameters
+        # Gradients are clipped before the step: a scaler of fp16 must not leave its factor in them.
+        optimizer._step_supports_amp_scaling = False
         if settings["schedule"] == "constant":
             return optimizer
         schedule = torch.optim.lr_scheduler.OneCycleLR(
@@ -232,12 +236,18 @@ class System(pl.LightningModule):
         return [{"params": list(self.parameters()), "weight_decay": weight_decay}]
 
     def training_step(self, batch: PairBatch) -> Tensor:
+        """() the loss. Nothing in a step waits for an accelerator (`Watch`)."""
         loss = self.loss(batch)
-        check_loss(self, self._log_loss("train/loss", loss, batch))
+        mean = sum_over_ranks(loss) / world_size()
+        self.log("train/loss", mean, prog_bar=True, batch_size=len(batch))
+        self.watch.add(self, "loss", mean)
         return loss
 
     def validation_step(self, batch: PairBatch) -> None:
-        self._log_loss("validation/loss", self.loss(batch), batch)
+        """Logs the mean over ranks, which weighs as much as all ranks' batches."""
+        size = int(sum_over_ranks(torch.tensor(len(batch), device=self.device)))
+        mean = sum_over_ranks(self.loss(batch)) / world_size()
+        self.log("validation/loss", mean, prog_bar=True, batch_size=size, sync_dist=True)
 
     def configure_gradient_clipping(
         self,
@@ -249,7 +259,8 @@ class System(pl.LightningModule):
 
         Before it the gradients of all ranks are one, and an fp16 scaler's factor is taken out.
         """
-        self.log("train/learning_rate", optimizer.param_groups[0]["lr"])
+        # As a tensor of the CPU: Lightning would copy a number to the accelerator, and wait.
+        self.log("train/learning_rate", torch.tensor(optimizer.param_groups[0]["lr"]))
         plugin = self.trainer.precision_plugin
         if type(plugin).clip_grad_by_norm is not Precision.clip_grad_by_norm:
             # A strategy whose parameters are flat shards: it knows no norm of all of them.
@@ -257,19 +268,13 @@ class System(pl.LightningModule):
             return
         parameters = list(plugin.main_params(optimizer))
         found = get_total_norm([p.grad for p in parameters if p.grad is not None])
-        norm = check_norm(self, found, getattr(plugin, "scaler", None))
+        norm = found.full_tensor() if hasattr(found, "full_tensor") else found  # of shards
         self.log("train/gradient_norm", norm)
+        self.watch.add(self, "gradient's norm", norm, getattr(plugin, "scaler", None))
         if gradient_clip_val and gradient_clip_algorithm != "value":
             clip_grads_with_norm_(parameters, gradient_clip_val, found)
         else:
             self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
-
-    def _log_loss(self, name: str, loss: Tensor, batch: PairBatch) -> Tensor:
-        """Logs and returns the mean over ranks, which weighs as much as all ranks' batches."""
-        size = sum_over_ranks(torch.tensor(len(batch), device=self.device))
-        value = sum_over_ranks(loss) / world_size()
-        self.log(name, value, prog_bar=True, batch_size=int(size), sync_dist=True)
-        return value
 
     def loss(self, batch: PairBatch) -> Tensor:
         """() the system's own training loss on this rank's part of a batch.
@@ -289,9 +294,11 @@ class System(pl.LightningModule):
         self._started = time.perf_counter() - self.train_seconds
 
     def on_train_end(self) -> None:
+        self.watch.look(self)
         self.train_seconds = time.perf_counter() - self._started
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.watch.look(self)
         check_weights(self, checkpoint["state_dict"])
         self.saved_step = self.global_step
         # A resumed run reports what all of its parts took.

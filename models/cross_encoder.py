@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gr_mvdr.backbones import check_length, load_encoder, max_length
+from gr_mvdr.backbones import check_length, encoder_mask, load_encoder, max_length
 from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.distributed.ranks import check_gradient_cache, encode_share, gather_batch, gather_rows
 from gr_mvdr.evaluation.ranking import Ranking
@@ -104,7 +104,7 @@ class CrossEncoder(System):
         if self.template.types:  # 0 up to the query's end, then 1
             ends = ids == self.template.suffix[-1]
             types = {"token_type_ids": (ends.cumsum(1) > ends.long()).long()}
-        read = self.encoder(input_ids=ids, attention_mask=mask.long(), **types)
+        read = self.encoder(input_ids=ids, attention_mask=encoder_mask(self.encoder, mask), **types)
         states = read.last_hidden_state
         if self.hparams.pooling == "first":
             return states, (torch.arange(ids.shape[1], device=ids.device) == 0).expand_as(mask)

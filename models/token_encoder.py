@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gr_mvdr.backbones import load_encoder
+from gr_mvdr.backbones import encoder_mask, load_encoder
 from gr_mvdr.parts import build
 from gr_mvdr.pooling import AllTokens
 from gr_mvdr.relevance import at_least_float32
@@ -116,7 +116,8 @@ class TokenEncoder(nn.Module):
         pooling, table = self.pooling[side], self.backbone.get_input_embeddings()
         embeddings, read = pooling.enter(table(ids), mask)
         seen = read if attended is None else pooling.enter(embeddings, attended)[1]
-        states = self.backbone(inputs_embeds=embeddings, attention_mask=seen.long())
+        seen = encoder_mask(self.backbone, seen)
+        states = self.backbone(inputs_embeds=embeddings, attention_mask=seen)
         states, mask, ids = pooling.leave(states.last_hidden_state, read, ids)
         if side == "document" and self.template.skip:
             skipped = torch.tensor(self.template.skip, device=ids.device)

@@ -19,55 +19,65 @@ if TYPE_CHECKING:
 _LEAST_SCALE = 1.0
 
 
-def check_loss(model: "System", loss: Tensor) -> None:
-    """Stops the training, on every rank, unless the loss is finite.
+class Watch:
+    """Stops a training, on every rank, whose loss or gradients are not finite any more.
 
-    Args:
-        loss: () the mean over ranks, so that all of them decide alike.
-
-    Raises:
-        ValueError: names the key that most likely is at fault (rank 0; SystemExit elsewhere).
+    A number of an accelerator is looked at a step later: by then it is known, and to wait for it
+    would leave the accelerator without work. One of a CPU is looked at at once.
     """
-    if not math.isfinite(value := float(loss)):
-        _stop(model, f"the loss is {value}")
 
+    def __init__(self) -> None:
+        self.pending: list[tuple[int, str, Tensor, torch.Event | None, Any]] = []
 
-def check_norm(model: "System", norm: Tensor, scaler: Any = None) -> float:
-    """Stops the training unless the norm of all gradients, that of all ranks, is finite.
+    def add(self, model: "System", what: str, value: Tensor, scaler: Any = None) -> None:
+        """Has a number of this step looked at, and looks at those of the steps before.
 
-    Args:
-        norm: (), maybe in shards.
-        scaler: of fp16, which skips a step whose gradients overflow.
+        Args:
+            what: its name. value: () the same on all ranks, so that all of them decide alike.
+            scaler: of fp16, which skips a step whose gradients overflow.
 
-    Returns:
-        The norm; one that is not finite only of a step that is skipped.
+        Raises:
+            ValueError: names the key that most likely is at fault (rank 0; SystemExit elsewhere).
+        """
+        step, known = model.global_step + 1, None
+        copy = value.detach()
+        if copy.device.type != "cpu":
+            copy = copy.to("cpu", non_blocking=True)
+            known = torch.Event(value.device.type)
+            known.record()
+        self.pending.append((step, what, copy, known, scaler))
+        self.look(model, step - 1 if known else step)
 
-    Raises: as `check_loss`.
-    """
-    value = float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
-    is_skipped = scaler is not None and scaler.get_scale() >= _LEAST_SCALE
-    if not math.isfinite(value) and not is_skipped:
-        _stop(model, f"the gradient's norm is {value}")
-    return value
+    def look(self, model: "System", last: float = math.inf) -> None:
+        """Looks at all numbers up to a step. Raises: as `add`."""
+        due = [each for each in self.pending if each[0] <= last]
+        self.pending = self.pending[len(due) :]
+        for step, what, value, known, scaler in due:
+            if known:
+                known.synchronize()
+            if value.isfinite():
+                continue
+            if scaler is None or scaler.get_scale() < _LEAST_SCALE:
+                _stop(model, f"the {what} is {float(value)}", step)
 
 
 def check_weights(model: "System", state: dict[str, Tensor]) -> None:
     """Stops the training before weights that are not finite take the place of a checkpoint.
 
-    Raises: as `check_loss`.
+    Raises: as `Watch.add`.
     """
     for name, _ in model.named_parameters():
         if name in state and not state[name].isfinite().all():
-            _stop(model, f"{name} is not finite")
+            _stop(model, f"{name} is not finite", model.global_step + 1)
 
 
-def _stop(model: "System", what: str) -> None:
+def _stop(model: "System", what: str, step: int) -> None:
     if rank() > 0:
         raise SystemExit(1)
     rate = model.hparams.optimizer["learning_rate"]
     kept = f"; the checkpoint of step {model.saved_step} is from before" if model.saved_step else ""
     raise ValueError(
-        f"model.optimizer.learning_rate={rate}: {what} at step {model.global_step + 1}: take a "
+        f"model.optimizer.learning_rate={rate}: {what} at step {step}: take a "
         f"smaller one, or another trainer.precision (it is {model.trainer.precision}){kept}"
     )
 

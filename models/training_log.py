@@ -5,11 +5,15 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import pytorch_lightning as pl
+import torch
+from torch import Tensor
 
 from gr_mvdr.files.writing import name_errors, write_text
 from gr_mvdr.progress import Progress
 
 LOSSES = "loss.csv"
+# Of which the numbers are fetched at once: each look at one waits for an accelerator.
+_ROWS = 50
 COLUMNS = ("step", "epoch", "loss", "learning_rate", "gradient_norm", "validation_loss")
 
 
@@ -26,12 +30,12 @@ class LossFile(pl.Callback):
     def __init__(self, directory: str):
         self.path = Path(directory) / LOSSES
         self.file: TextIO | None = None  # of the first rank
-        self.row: dict[str, Any] = {}  # of the last step: its validation comes after it
-        self.losses: list[float] = []  # of the batches that make one step
+        self.rows: list[dict[str, Any]] = []  # of the last steps; a validation comes after its step
+        self.losses: list[Tensor] = []  # of the batches that make one step
         self.step = 0
 
     def on_train_start(self, trainer: pl.Trainer, model: pl.LightningModule) -> None:
-        self.step, self.row, self.losses = trainer.global_step, {}, []
+        self.step, self.rows, self.losses = trainer.global_step, [], []
         if trainer.is_global_zero:
             lines = [",".join(COLUMNS), *read_lines(self.path, self.step)]
             write_text(self.path, "".join(f"{line}\n" for line in lines))
@@ -40,23 +44,24 @@ class LossFile(pl.Callback):
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
         found = trainer.callback_metrics
         if "train/loss" in found:
-            self.losses.append(float(found["train/loss"]))
+            self.losses.append(found["train/loss"])
         if trainer.global_step == self.step:  # one of several batches of a step
             return
-        self._write()
+        if len(self.rows) >= _ROWS:
+            self._write()
         self.step = trainer.global_step
-        self.row = {"step": self.step, "epoch": trainer.current_epoch + 1}
+        row = {"step": self.step, "epoch": trainer.current_epoch + 1}
         if self.losses:
-            self.row["loss"] = sum(self.losses) / len(self.losses)
+            row["loss"] = torch.stack(self.losses).mean()
         for name in ("learning_rate", "gradient_norm"):
-            if (value := found.get(f"train/{name}")) is not None:
-                self.row[name] = float(value)
+            row[name] = found.get(f"train/{name}", "")
+        self.rows.append(row)
         self.losses = []
 
     def on_validation_end(self, trainer: pl.Trainer, *_: Any) -> None:
         value = trainer.callback_metrics.get("validation/loss")
-        if self.row and value is not None:
-            self.row["validation_loss"] = float(value)
+        if self.rows and value is not None:
+            self.rows[-1]["validation_loss"] = value
 
     def on_save_checkpoint(self, *_: Any) -> None:
         self._write()
@@ -74,18 +79,22 @@ class LossFile(pl.Callback):
         self._close()
 
     def _write(self) -> None:
-        if self.file and self.row:
-            cells = (self.row.get(name, "") for name in COLUMNS)
-            texts = (f"{cell:.7g}" if isinstance(cell, float) else str(cell) for cell in cells)
+        if self.file:
             with name_errors(self.path):
-                self.file.write(",".join(texts) + "\n")
-        self.row = {}
+                for row in self.rows:
+                    cells = (row.get(name, "") for name in COLUMNS)
+                    self.file.write(",".join(map(_cell, cells)) + "\n")
+        self.rows = []
 
     def _close(self) -> None:
         if self.file:
             with name_errors(self.path):
                 self.file.close()
         self.file = None
+
+
+def _cell(value: Any) -> str:
+    return f"{float(value):.7g}" if isinstance(value, Tensor) else str(value)
 
 
 def read_lines(path: Path, last: int) -> list[str]:
@@ -120,9 +129,12 @@ class TrainingProgress(pl.callbacks.ProgressBar):
         epochs = trainer.max_epochs
         of = f" of {epochs}" if epochs and epochs > 0 and trainer.max_steps == -1 else ""
         note = f"epoch {trainer.current_epoch + 1}{of}"
-        if (loss := trainer.callback_metrics.get("train/loss")) is not None:
-            note += f", loss {float(loss):.4g}"
-        self.progress.report(trainer.global_step, note)
+        loss = trainer.callback_metrics.get("train/loss")
+
+        def describe() -> str:
+            return note if loss is None else f"{note}, loss {float(loss):.4g}"
+
+        self.progress.report(trainer.global_step, describe)
 
     def on_train_end(self, *_: Any) -> None:
         self.progress.close()

@@ -102,11 +102,23 @@ class _Autocast(torch.autocast):
         super().__init__("cpu" if device_type == DEVICE.type else device_type, *args, **kwargs)
 
 
+class _Event:
+    """What is queued on the stand-in is done at once."""
+
+    def __init__(self, device_type: str):
+        assert device_type == DEVICE.type
+
+    def record(self) -> None:
+        pass
+
+    synchronize = record
+
+
 @contextmanager
 def stand_in() -> Iterator[torch.device]:
     """Within it tensors can be on the stand-in, and none of its operations mixes devices."""
     made = {name: _lifted(getattr(torch, name)) for name in ("tensor", "as_tensor")}
-    with patch.multiple(torch, autocast=_Autocast, **made), _EveryOperation():
+    with patch.multiple(torch, autocast=_Autocast, Event=_Event, **made), _EveryOperation():
         yield DEVICE
 
 

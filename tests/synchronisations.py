@@ -76,7 +76,7 @@ def waits(operation: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
 
 
 def _waits_to_copy(operation: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
-    """From the device always: what does not wait there holds no values yet. To it, if asked."""
+    """One between the two that is not `non_blocking`: that has its values after an event only."""
     if operation is _ops.copy_:
         there, source = _is_there(args[0]), _is_there(args[1])
         asynchronous = kwargs.get("non_blocking", len(args) > 2 and args[2])
@@ -85,7 +85,7 @@ def _waits_to_copy(operation: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
         source = _is_there(args[0])
         there = source if target is None else torch.device(target).type == DEVICE.type
         asynchronous = kwargs.get("non_blocking", False)
-    return source if not there else not source and not asynchronous
+    return there != source and not asynchronous
 
 
 def _is_there(value: Any) -> bool:

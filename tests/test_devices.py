@@ -236,7 +236,10 @@ def check_training_step(made):
         return
     system, batch = made.system.train(), next(iter(made.data.train_dataloader())).to(DEVICE)
     system.zero_grad()
-    system.training_step(batch).backward()
+    with synchronisations() as found:
+        system.training_step(batch).backward()
+    if system.paradigm == "multi_vector":
+        assert not found, found
     trained = [p for p in system.parameters() if p.grad is not None]
     assert trained and all(isinstance(p.grad, OnDevice) for p in trained)
 

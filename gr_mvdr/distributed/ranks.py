@@ -274,7 +274,7 @@ def encode_share(
 
     Args:
         encode: ids (b, L) int64 and mask (b, L) bool → what the loss needs of b texts.
-        ids, mask: (B, L) of all ranks' texts, B ≥ W; every chunk is cut to its longest text.
+        ids, mask: (B, L) of all ranks' texts, B ≥ W; a chunk of them is cut to its longest text.
         size: texts a chunk at most; None = all at once, and nothing is computed twice.
     """
     if size is not None and torch.is_grad_enabled():
@@ -286,9 +286,11 @@ def encode_share(
     for texts, real in zip(
         ids[own].tensor_split(chunks), mask[own].tensor_split(chunks), strict=True
     ):
-        if len(texts):
+        if 0 < len(texts) < len(ids):  # else they are cut already, and an accelerator need not wait
             length = int(real.sum(1).max())
-            found.append(encode(texts[:, :length], real[:, :length]))
+            texts, real = texts[:, :length], real[:, :length]
+        if len(texts):
+            found.append(encode(texts, real))
     return found
 
 

@@ -8,8 +8,9 @@ from analysis.tables import read_rows
 from gr_mvdr.decoding.beam_search import beam_search
 from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.evaluation.ranking import Ranking, best_documents
-from models.training import check_norm
+from models.training import Watch
 from tests.faults.forked import configuration
+from tests.stand_in import DEVICE, stand_in
 from train import train
 
 
@@ -87,11 +88,18 @@ def test_an_overflow_that_the_scaler_of_fp16_skips_is_normal(tmp_path):
         global_step, saved_step, trainer = 6, 0, type("Trainer", (), {"precision": "16-mixed"})
         hparams = type("Settings", (), {"optimizer": {"learning_rate": 0.1}})
 
-    check_norm(Model, torch.tensor(torch.inf), Scaler(1024.0))
+    overflow = "norm", torch.tensor(torch.inf)
+    Watch().add(Model, *overflow, Scaler(1024.0))
     with pytest.raises(ValueError, match=r"norm is inf at step 7: .*\(it is 16-mixed\)"):
-        check_norm(Model, torch.tensor(torch.inf), Scaler(0.5))  # it will never go on
-    with pytest.raises(ValueError, match=r"learning_rate=0.1: the gradient's norm is nan"):
-        check_norm(Model, torch.tensor(torch.nan))
+        Watch().add(Model, *overflow, Scaler(0.5))  # it will never go on
+    with pytest.raises(ValueError, match=r"learning_rate=0.1: the loss is nan"):
+        Watch().add(Model, "loss", torch.tensor(torch.nan))
+    with stand_in():  # a number of an accelerator is not waited for, and keeps its step
+        watch, model = Watch(), Model()
+        watch.add(model, "loss", torch.tensor(torch.nan).to(DEVICE))
+        model.global_step = 7
+        with pytest.raises(ValueError, match="the loss is nan at step 7"):
+            watch.add(model, "loss", torch.zeros(()).to(DEVICE))
 
 
 def test_nan_is_refused_where_something_is_chosen():

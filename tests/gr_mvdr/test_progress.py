@@ -81,7 +81,7 @@ def test_work_that_goes_on_leaves_ever_fewer_lines(no_terminal, clock, capsys):
     work = Progress("training", total=2000, done=1000, lines=True)
     for step in range(1001, 2001):
         clock[0] += 1.0
-        work.report(step, "loss 1")
+        work.report(step, lambda: "loss 1")
     work.close()
     *lines, last = capsys.readouterr().out.splitlines()
     # So many steps of this process in so many seconds: what an earlier one did counts for no time.
