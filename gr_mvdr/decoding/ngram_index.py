@@ -5,6 +5,7 @@ count, its entries are the prefix's places. The prefix's successors begin at `lo
 neighbours share exactly t tokens, so the array of shared prefix lengths lists them.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ from gr_mvdr.files.arrays import check, check_offsets, read_arrays, write_arrays
 _ARRAYS = ("text", "starts", "suffixes", "shared")
 # Branches of so many depths are held in memory; deeper intervals are short enough to scan.
 LISTED_DEPTHS = 2
+_MOST = np.iinfo(np.int32).max  # tokens, with one more for each document, that int32 can number
+_ROWS = range(_MOST)
 
 
 @dataclass(frozen=True)
@@ -142,13 +145,15 @@ class NgramIndex:
         """How often the n-gram occurs."""
         if len(ngram) > self.depth:
             return len(self.positions(ngram))
-        low, high = self.intervals([ngram])
-        return int(high[0] - low[0])
+        low, high = self._interval(ngram)
+        return high - low
 
     def successors(self, ngram: Sequence[int]) -> np.ndarray:
         """The distinct tokens that follow the n-gram somewhere, ascending, int64."""
         if len(ngram) < self.depth:
-            return self.expand(Intervals(*self.intervals([ngram]), len(ngram))).token.numpy()
+            low, high = self._interval(ngram)
+            state = Intervals(np.array([low]), np.array([high]), len(ngram))
+            return self.expand(state).token.numpy()
         following = self.text[self.positions(ngram) + len(ngram)]
         return np.unique(following[following != self.terminator]).astype(np.int64)
 
@@ -162,11 +167,32 @@ class NgramIndex:
 
     def positions(self, ngram: Sequence[int]) -> np.ndarray:
         """Every place of `text` where the n-gram begins, in no particular order, int64."""
-        low, high = self.intervals([ngram[: self.depth]])
-        found = self.suffixes[low[0] : high[0]].astype(np.int64)
+        found = self.suffixes[slice(*self._interval(ngram[: self.depth]))].astype(np.int64)
         for t in range(self.depth, len(ngram)):
             found = found[self.text[found + t] == ngram[t]]
         return found
+
+    def _interval(self, ngram: Sequence[int]) -> tuple[int, int]:
+        """`intervals` of one n-gram: numpy's time for a call would be most of it."""
+        if not len(ngram):
+            return 0, len(self)
+        token = int(ngram[0])
+        branch = bisect_left(self.tokens.data, token)
+        if branch == len(self.tokens) or self.tokens[branch] != token:
+            return 0, 0
+        low, high = self._branches[0][branch : branch + 2].tolist()
+        text, suffixes = self.text.data, self.suffixes.data  # of these an item is an integer
+        for t in range(1, len(ngram)):
+            token = int(ngram[t])
+            if not 0 <= token < self.terminator:
+                return low, low
+
+            def token_at(row: int, t: int = t) -> int:
+                return text[suffixes[row] + t]
+
+            low = bisect_left(_ROWS, token, low, high, key=token_at)
+            high = bisect_left(_ROWS, token + 1, low, high, key=token_at)
+        return low, high
 
     def intervals(self, ngrams: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
         """The intervals of n-grams of at most `depth` tokens, all at once.

@@ -87,11 +87,10 @@ class BM25Index:
             among: ids of the documents that can be found; None = all.
         """
         scores = self.scores(query)
-        found = scores > 0
         if among is not None:
             wanted = frozenset(among)
-            found &= np.fromiter((name in wanted for name in self.ids), bool, len(self.ids))
-        return best_documents(self.ids, np.where(found, scores, -np.inf), k)
+            scores *= np.fromiter((name in wanted for name in self.ids), bool, len(self.ids))
+        return best_documents(self.ids, scores, k, above=0)
 
     def shares(
         self, query: Sequence[Hashable], documents: Iterable[str]

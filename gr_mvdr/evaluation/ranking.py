@@ -96,17 +96,21 @@ def _ordered(query: str, scores: Mapping[str, float]) -> dict[str, float]:
     return dict(sorted(plain, key=lambda result: (result[1], result[0]), reverse=True))
 
 
-def best_documents(ids: Sequence[str], scores: np.ndarray, k: int) -> dict[str, float]:
+def best_documents(
+    ids: Sequence[str], scores: np.ndarray, k: int, above: float = -math.inf
+) -> dict[str, float]:
     """The k best of many scored documents, best first; ties as in `Ranking`.
 
     Args:
-        ids: of D documents; scores: (D,) float, −inf for what must not be found.
-        k: at most so many.
+        ids: of D documents; scores: (D,) float.
+        k: at most so many; above: only documents with a higher score are found.
 
     Raises:
         ValueError: a score is not a number.
     """
-    return {ids[n]: float(scores[n]) for n in best_places(scores, k, ids.__getitem__).tolist()}
+    chosen = _contenders(scores, k, ids.__getitem__, above)
+    pairs = zip(scores[chosen].tolist(), [ids[place] for place in chosen.tolist()], strict=True)
+    return {name: score for score, name in sorted(pairs, reverse=True)[:k]}
 
 
 def best_places(scores: np.ndarray, k: int, id_of: Callable[[int], str]) -> np.ndarray:
@@ -122,17 +126,23 @@ def best_places(scores: np.ndarray, k: int, id_of: Callable[[int], str]) -> np.n
     Raises:
         ValueError: a score is not a number.
     """
-    if np.isnan(scores).any():
-        document = id_of(int(np.isnan(scores).argmax()))
-        raise ValueError(f"document {document!r}: the score is nan")
+    chosen = _contenders(scores, k, id_of, -math.inf)
+    chosen = chosen[tie_order([id_of(place) for place in chosen.tolist()])]
+    return chosen[np.argsort(-scores[chosen], kind="stable")][:k]
+
+
+def _contenders(
+    scores: np.ndarray, k: int, id_of: Callable[[int], str], above: float
+) -> np.ndarray:
+    """(≥ k,) int64 ascending places of the k best and of all that tie with the last of them."""
     k = min(k, len(scores))
     if k < 1:
         return np.empty(0, np.int64)
-    # Everything that ties with the k-th best enters, and the ids decide.
-    threshold = np.partition(scores, len(scores) - k)[len(scores) - k]
-    chosen = np.flatnonzero((scores >= threshold) & (scores > -np.inf))
-    chosen = chosen[tie_order([id_of(place) for place in chosen.tolist()])]
-    return chosen[np.argsort(-scores[chosen], kind="stable")][:k]
+    best = np.partition(scores, len(scores) - k)[len(scores) - k :]
+    if np.isnan(best).any():  # they are put last
+        document = id_of(int(np.isnan(scores).argmax()))
+        raise ValueError(f"document {document!r}: the score is nan")
+    return np.flatnonzero(scores >= best[0] if best[0] > above else scores > above)
 
 
 def tie_order(ids: Sequence[str]) -> np.ndarray:

@@ -39,7 +39,11 @@ def test_equals_a_table_of_all_ngrams(vocabulary, depth):
     documents += [documents[3] * 2, documents[3]]  # repeated text: ties beyond the depth
     index = NgramIndex.build(documents, depth)
     assert index.text.dtype == (np.uint16 if vocabulary < 65_536 else np.uint32)
-    for ngram, places in all_ngrams(documents, 18).items():
+    everything = all_ngrams(documents, 18)
+    short = [ngram for ngram in everything if len(ngram) <= depth]
+    low, high = index.intervals(short)
+    assert (high - low).tolist() == [index.count(ngram) for ngram in short]
+    for ngram, places in everything.items():
         assert index.count(ngram) == len(places)
         assert index.successors(ngram).tolist() == followers(documents, ngram, places)
         assert index.documents(ngram).tolist() == sorted({number for number, _ in places})
