@@ -150,7 +150,7 @@ def _check_together(config: dict[str, Any]) -> None:
         _check_trainer(trainer)
     search, size = model.get("search") or {}, model.get("dimension")
     codes = search.get("pq_bytes")
-    if search.get("dtype") == "pq" and codes and size and size % codes:
+    if search.get("dtype") in ("pq", "residual") and codes and size and size % codes:
         raise ValueError(f"model.search.pq_bytes={codes}: must divide model.dimension={size}")
     key, longest = model.get("key_length"), model.get("document_length")
     if key and longest and key > longest:

@@ -60,8 +60,8 @@ Mode = Literal["exact", "gather", "impute", "rerank"]
 # A search option, as `model.search` has one value of it and `study.settings` a list.
 _SEARCH: dict[str, Any] = {
     "mode": Mode,
-    "dtype": Literal["float32", "float16", "pq"],
-    "pq_bytes": Size,
+    "dtype": Literal["float32", "float16", "pq", "residual"],
+    "pq_bytes": Size | None,
     "neighbours": Size,
     "probes": Size | None,
     "lists": Size | None,

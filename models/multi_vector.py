@@ -7,6 +7,7 @@ of a batch), gr_mvdr/alignment.py (A), relevance.py (S, Z), losses.py.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -19,6 +20,7 @@ from gr_mvdr.alignment import Alignment, InBatchTopK
 from gr_mvdr.backbones import check_length, hash_weights
 from gr_mvdr.batch import PairBatch, batch_by_size, pad
 from gr_mvdr.distributed.ranks import (
+    broadcast,
     check_gradient_cache,
     encode_share,
     gather_batch,
@@ -32,6 +34,7 @@ from gr_mvdr.progress import track
 from gr_mvdr.relevance import Explanation, Factors, PairAlignment
 from gr_mvdr.scoring import Scoring, all_pairs_relevance
 from gr_mvdr.token_index.index import SearchOptions, TokenIndex
+from gr_mvdr.token_index.quantiser import sample_size
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors, concatenate
 from models.base import Shares, System, Table, hash_documents
 from models.candidates import CandidateEncoder, LexicalCandidates
@@ -221,11 +224,13 @@ class MultiVector(System):
         self.searcher = TokenIndex.build(
             directory or temporary_folder("token-index"),
             [ids[number] for number in order],
-            self._packed(tokens),
+            partial(self._packed, tokens),
             dtype=self.search.dtype,
             pq_bytes=self.search.pq_bytes,
             fingerprint=self.fingerprint(documents),
             seed=self.search.seed,
+            lists=self.search.lists,
+            vocabulary=self.vocabulary_size,
         )
         self.searcher.prepare(self.search)
         return self.searcher
@@ -270,18 +275,26 @@ class MultiVector(System):
         return {"model": hash_weights(self), "collection": hash_documents(documents)}
 
     def _shortest_first(self, documents: Table) -> tuple[list[int], list[list[int]]]:
-        """The documents' rows, shortest first, and the tokens that are read of each."""
+        """The documents' rows, shortest first, and the tokens that are read of each.
+
+        Before them come those, of all lengths, that a store learns its codes from.
+        """
         tokens = [self.cut_document(document) for document in documents["tokens"]]
         order = sorted(range(len(tokens)), key=lambda number: len(tokens[number]))
+        total = sum(map(len, tokens))
+        step = total // max(1, sample_size(self.search.dtype, total, self.search.lists))
+        order = [n for first in range(2) for i, n in enumerate(order) if (i % step > 0) == first]
         return order, [tokens[number] for number in order]
 
     def cut_document(self, tokens: Sequence[int]) -> list[int]:
         """The tokens of a document that are read, those around it included."""
         return self.template.read_document(tokens, self.hparams.document_length)
 
-    def _packed(self, documents: list[list[int]]) -> Iterator[PackedTokens]:
-        """The documents' vectors, in order, on rank 0; all ranks encode."""
-        batches = list(batch_by_size(documents))
+    def _packed(self, documents: list[list[int]], first: int = 0) -> Iterator[PackedTokens]:
+        """The documents' vectors, in order and from the first on that rank 0 names, on rank 0;
+        all ranks encode."""
+        first = int(broadcast(torch.tensor([first])))
+        batches = list(batch_by_size(documents[first:]))
         found = map_over_ranks(batches, lambda batch: self.encode_texts(batch).pack().to("cpu"))
         for parts in track(found, "encoding documents", total=len(batches)):
             yield PackedTokens(*parts)

@@ -430,7 +430,10 @@ def test_there_are_as_many_as_were_tried():
         ("run=FILE", "run=FILE: must be a folder, FILE is a file"),
         ("trainer.max_epochs=-1", "trainer.max_epochs=-1: must be ≥ 1 without trainer.max_steps"),
         ("document_length=8 model=t5_seal", "model.key_length=10: must be ≤ document_length=8"),
-        ("model.search.dtype=pq model.dimension=100", "model.search.pq_bytes=16: must divide"),
+        (
+            "model.search.dtype=pq model.search.pq_bytes=16 model.dimension=100",
+            "model.search.pq_bytes=16: must divide",
+        ),
         ("query_length=0", "query_length=0: must be a whole number ≥ 2"),
         ("name=x-${nothing}", "name: Interpolation key 'nothing' not found"),
         ("data=files", "data.path=…: must be given on the command line"),

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 _NAME = re.compile(
-    r"\.(?P<name>.+)\.(?P<where>[0-9a-f]{8})-(?P<pid>\d+)-(?P<start>\d+)-\w+\.(?P<kind>partial|old)"
+    r"\.(?P<name>.+)\.(?P<where>[0-9a-f]{8})-(?P<pid>\d+)-(?P<start>\d+)-\w+\.(?P<kind>partial|old|begun)"
 )
 # Another machine's processes cannot be seen from here: what is so old is taken for left behind.
 _ABANDONED_SECONDS = 7 * 24 * 3600
@@ -70,6 +70,40 @@ def new_folder(path: str | Path, replace: bool = False) -> Iterator[Path]:
         yield partial
 
 
+@contextmanager
+def resumable_folder(path: Path, marker: str | None) -> Iterator[Path]:
+    """`new_folder` that replaces, and goes on with what a killed process has begun.
+
+    Args:
+        marker: a file in the folder; one that is interrupted and holds it is kept for the next that
+            asks for the same `path`. None = nothing is kept.
+    """
+    if marker is None:
+        with new_folder(path, replace=True) as folder:
+            yield folder
+        return
+    folder = _partial(path, "begun")
+    for left in path.parent.glob(f".{path.name}.*.begun"):
+        found = _NAME.fullmatch(left.name)
+        own = found and int(found["pid"]) == os.getpid()
+        if found and (
+            own or _is_abandoned(left, False, found["where"], found["pid"], found["start"])
+        ):
+            with suppress(OSError):  # another process took it, or this one has one already
+                left.rename(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with name_errors(path, folder):
+            yield folder
+            for place in [*folder.rglob("*"), folder]:
+                _flush(place)
+            move_into_place(folder, path)
+    except BaseException as error:
+        if isinstance(error, Exception) or not (folder / marker).is_file():
+            _remove(folder)
+        raise
+
+
 def write_text(path: str | Path, text: str) -> None:
     """Writes a text in UTF-8; see `new_file`."""
     with new_file(path) as partial:
@@ -112,6 +146,8 @@ def remove_abandoned(folder: Path, claimed: bool = False) -> None:
     with suppress(FileNotFoundError, PermissionError):
         for path in list(folder.rglob(".*") if claimed else folder.iterdir()):
             found = _NAME.fullmatch(path.name)
+            if found and found["kind"] == "begun" and not _is_old(path):
+                continue
             if found and _is_abandoned(path, claimed, found["where"], found["pid"], found["start"]):
                 place = path.with_name(found["name"])
                 if found["kind"] == "old" and not place.exists():
@@ -149,8 +185,12 @@ def process_start(pid: int) -> int:
 
 def _is_abandoned(path: Path, claimed: bool, where: str, pid: str, start: str) -> bool:
     if where != machine_id():
-        return claimed or time.time() - path.lstat().st_mtime > _ABANDONED_SECONDS
+        return claimed or _is_old(path)
     return not is_running(int(pid), int(start))
+
+
+def _is_old(path: Path) -> bool:
+    return time.time() - path.lstat().st_mtime > _ABANDONED_SECONDS
 
 
 def is_running(pid: int, start: int) -> bool:

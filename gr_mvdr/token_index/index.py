@@ -54,7 +54,9 @@ class SearchOptions:
             number (`gr_mvdr.token_index.imputation`).
         keep_query, keep_document: β_q and β_d: the share of most salient tokens that are searched
             with and for; scoring keeps all (aligner §3.2, "Pruning").
-        dtype: of stored vectors: "float32", "float16" or "pq" (`pq_bytes` codes a vector).
+        dtype: of stored vectors: "float32", "float16", "pq" (`pq_bytes` codes a vector) or
+            "residual" (one of `lists` centroids, and codes of what it leaves).
+        pq_bytes: None = `quantiser.default_bytes`.
         seed: of the k-means.
     """
 
@@ -67,7 +69,7 @@ class SearchOptions:
     keep_query: float = 1.0
     keep_document: float = 1.0
     dtype: str = "float32"
-    pq_bytes: int = 16
+    pq_bytes: int | None = None
     seed: int = 0
 
     def __post_init__(self):
@@ -165,7 +167,7 @@ class TokenIndex:
         cls,
         directory: str | Path,
         document_ids: Sequence[str],
-        encoded: Iterable[PackedTokens],
+        encoded: writer.Stream,
         **options: Any,
     ) -> "TokenIndex":
         """Writes an index from a stream; arguments and errors as of `writer.create`."""

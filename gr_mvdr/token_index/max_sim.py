@@ -42,10 +42,11 @@ def score_all(store: TokenStore, queries: TokenVectors, scoring: Scoring) -> Ten
 
     Raises: as `score_some`.
     """
+    queries = store.turn(queries)
     if _is_packed(store, scoring):
         device = queries.mask.device
         blocks = [
-            packed_relevance(store.read(documents).to(device), queries, scoring)
+            packed_relevance(store.read(documents, turned=True).to(device), queries, scoring)
             for documents in store.blocks(_block_rows(queries.mask.numel(), device))
         ]
         scores = torch.cat(blocks).cpu()
@@ -70,13 +71,14 @@ def score_some(
     Raises:
         ValueError: the alignment depends on the other documents (`InBatchTopK`).
     """
+    query = store.turn(query)
     if not _is_packed(store, scoring):
         return _padded_relevance(store, documents, [query], scoring)[:, 0]
     device = query.mask.device
     scores = torch.empty(len(documents), dtype=torch.float32, device=device)
     rows = _block_rows(len(query), device)
     for places in _of_similar_length(store, documents, rows, torch.inf):
-        packed = store.read(documents[places]).to(device)
+        packed = store.read(documents[places], turned=True).to(device)
         scores[places] = packed_relevance(packed, query[None], scoring)[:, 0]
     return scores.cpu()
 
@@ -98,7 +100,7 @@ def _padded_relevance(
     scores = torch.empty(len(documents), len(queries), dtype=torch.float32, device=device)
     rows = _block_rows(max(map(len, queries), default=1), device)
     for places in _of_similar_length(store, documents, rows, _MOST_PADDING):
-        block = store.read(documents[places]).to(device).pad()
+        block = store.read(documents[places], turned=True).to(device).pad()
         for column, query in enumerate(queries):
             scores[places, column] = scoring(block, query)
     return scores.cpu()

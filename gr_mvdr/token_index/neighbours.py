@@ -1,5 +1,6 @@
 """The nearest document tokens of query tokens: among all, or in the lists of an inverted file."""
 
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from gr_mvdr.files.arrays import checksum, read_sealed, verify, write_sealed
 from gr_mvdr.files.writing import new_folder
 from gr_mvdr.salience import top_share
 from gr_mvdr.token_index.imputation import Retrieved
+from gr_mvdr.token_index.quantiser import ResidualQuantiser
 from gr_mvdr.token_index.store import TokenStore
 from gr_mvdr.token_vectors import TokenVectors
 
@@ -32,7 +34,7 @@ class TokenNeighbours:
 
     Attributes:
         keep: β_d, the share of most salient tokens that each document is found by (aligner §3.2).
-        rows: (K,) int64 ascending, the store's token rows that can be retrieved.
+        count: token rows of the store that can be retrieved.
     """
 
     def __init__(self, store: TokenStore, keep: float = 1.0):
@@ -41,22 +43,33 @@ class TokenNeighbours:
             ValueError: a share of tokens is asked of a store without saliences.
         """
         self.store, self.keep, self.folder = store, keep, store.directory / FOLDER
-        self.rows = _kept_rows(store, keep)
+        self._kept = _kept_rows(store, keep)
+        self.count = store.n_tokens if self._kept is None else int(self._kept.sum())
         self._lists: Any = None  # a faiss index
         self._settings: dict[str, Any] | None = None
+
+    @cached_property
+    def rows(self) -> Tensor:
+        """(K,) int64 ascending, the token rows that can be retrieved."""
+        if self._kept is None:
+            return torch.arange(self.store.n_tokens)
+        return self._kept.nonzero()[:, 0]
 
     @property
     def size_in_bytes(self) -> int:
         """Bytes of the inverted file; 0 where none is open."""
         if self._lists is None:
             return 0
+        if self._quantiser is not None:  # the store's own codes, and 8 bytes a row
+            return self.count * (self._lists.code_size + 8)
         return sum(path.stat().st_size for path in self.folder.iterdir())
 
     def build_lists(self, lists: int | None, seed: int) -> None:
         """Builds, saves and opens the inverted file, or opens the one that was saved.
 
-        A product-quantised one with 4 bits for every two dimensions (faiss's "fast scan"): it holds
-        a sixteenth of the vectors' bytes, and a visit of a list costs a tenth of reading them.
+        That of residual codes is what they name, their centroids. For other vectors it is a
+        product-quantised one with 4 bits for every two dimensions (faiss's "fast scan"): it holds
+        a sixteenth of their bytes, and a visit of a list costs a tenth of reading them.
 
         Args:
             lists: number of clusters; None = √K.
@@ -66,11 +79,15 @@ class TokenNeighbours:
         settings = {"lists": lists, "seed": seed, "keep": self.keep, "revision": revision}
         if settings == self._settings:
             return
+        if self._quantiser is not None:
+            self._lists = _lists_of_codes(self.store, self._quantiser, self._kept)
+            self._settings = settings
+            return
         path = self.folder / SETTINGS
         saved = read_sealed(path) if path.is_file() else {}
         if settings != {key: saved.get(key) for key in settings}:
-            count = lists or int(len(self.rows) ** 0.5)
-            count = max(1, min(count, len(self.rows) // _TOKENS_PER_LIST))
+            count = lists or int(self.count**0.5)
+            count = max(1, min(count, self.count // _TOKENS_PER_LIST))
             _save(self.folder, self._train_lists(count, seed), settings)
         self._lists, self._settings = _open(self.folder), settings
 
@@ -94,8 +111,8 @@ class TokenNeighbours:
         Raises:
             ValueError: k' or the probes are out of range, or there is no inverted file.
         """
-        if not 1 <= neighbours <= len(self.rows):
-            rule = f"must be ≥ 1 and ≤ the {len(self.rows)} tokens that can be retrieved"
+        if not 1 <= neighbours <= self.count:
+            rule = f"must be ≥ 1 and ≤ the {self.count} tokens that can be retrieved"
             raise ValueError(f"model.search.neighbours={neighbours}: {rule}")
         if not queries.isfinite().all():
             raise ValueError("a query's vectors are not finite: the model's weights are broken")
@@ -105,10 +122,8 @@ class TokenNeighbours:
             raise ValueError(f"model.search.probes={probes}: must be ≥ 1")
         if self._lists is None:
             raise ValueError(f"model.search.probes={probes}: build_lists must come first")
-        self._lists.nprobe = probes
         queries = queries.cpu()  # where faiss and the store are
-        found = self._lists.search(queries.contiguous().numpy(), neighbours)
-        similarities, tokens = map(torch.from_numpy, found)
+        similarities, tokens = self._visit_lists(queries, neighbours, probes)
         if not rescore:
             return similarities.masked_fill(tokens < 0, -torch.inf), tokens
         similarities = self._similarities(queries, tokens).masked_fill(tokens < 0, -torch.inf)
@@ -126,12 +141,27 @@ class TokenNeighbours:
             salience = salience.view_as(similarities)
         return Retrieved(similarities, self.store.owners(tokens), salience)
 
+    @property
+    def _quantiser(self) -> ResidualQuantiser | None:
+        found = self.store.quantisers.get(self.store.searched)
+        return found if isinstance(found, ResidualQuantiser) else None
+
+    def _visit_lists(self, queries: Tensor, neighbours: int, probes: int) -> tuple[Tensor, Tensor]:
+        """`search` by the similarities of the inverted file."""
+        if self._quantiser is not None:
+            queries = queries @ self._quantiser.basis
+        self._lists.nprobe = probes
+        found = self._lists.search(queries.contiguous().numpy(), neighbours)
+        return torch.from_numpy(found[0]), torch.from_numpy(found[1])
+
     def _similarities(self, queries: Tensor, tokens: Tensor) -> Tensor:
         """(T, k') fp32 of each query token (T, d) and its own tokens (T, k')."""
-        name = self.store.searched
+        name, turned = self.store.searched, queries
+        if self._quantiser is not None:
+            turned = queries @ self._quantiser.basis
         found = [
-            self.store.vectors(name, rows.clamp(min=0)) @ query
-            for query, rows in zip(queries, tokens, strict=True)
+            self.store.vectors(name, rows.clamp(min=0), turned=True) @ query
+            for query, rows in zip(turned, tokens, strict=True)
         ]
         return torch.stack(found) if found else queries.new_empty(tokens.shape)
 
@@ -205,11 +235,13 @@ class TokenNeighbours:
         return self.store.vectors(self.store.searched, rows).contiguous().numpy()
 
 
-def _kept_rows(store: TokenStore, keep: float) -> Tensor:
-    """(K,) int64 ascending: token rows of live documents that are among their most salient."""
+def _kept_rows(store: TokenStore, keep: float) -> Tensor | None:
+    """(T,) bool: token rows of live documents that are among their most salient; None = all."""
+    if keep == 1.0 and store.live.all():
+        return None
     live = store.live.repeat_interleave(store.counts)
     if keep == 1.0:
-        return live.nonzero()[:, 0]
+        return live
     if store.salience(slice(0, 0)) is None:
         rule = "must be 1 for a system without salience"
         raise ValueError(f"model.search.keep_document={keep}: {rule}")
@@ -220,7 +252,34 @@ def _kept_rows(store: TokenStore, keep: float) -> Tensor:
         rows = store.rows(documents)
         salience = torch.zeros(mask.shape).masked_scatter(mask, store.salience(rows))
         kept[rows] = top_share(salience, mask, keep)[mask]
-    return (kept & live).nonzero()[:, 0]
+    return kept & live
+
+
+def _lists_of_codes(store: TokenStore, quantiser: ResidualQuantiser, kept: Tensor | None) -> Any:
+    """The faiss inverted file that a store's residual codes are, sorted by their centroids.
+
+    It is made in memory whenever it is opened: nothing of it is computed, or lies on disk.
+    """
+    import faiss
+
+    books, (count, size) = quantiser.product.codebooks, quantiser.centroids.shape
+    centroids = faiss.IndexFlatIP(size)
+    centroids.add(quantiser.centroids.numpy())
+    metric = faiss.METRIC_INNER_PRODUCT
+    index = faiss.IndexIVFPQ(centroids, size, count, len(books), 8, metric)
+    faiss.copy_array_to_vector(books.flatten().numpy(), index.pq.centroids)
+    index.is_trained = True
+    numbers = store.centroids(store.searched)
+    order = np.argsort(numbers, kind="stable")  # a radix sort for 2 bytes
+    if kept is not None:
+        order = order[kept.numpy()[order]]
+    ends = np.searchsorted(numbers[order], np.arange(count), "right")
+    for number, rows in enumerate(np.split(order, ends[:-1])):
+        codes = store.codes(store.searched, torch.from_numpy(rows)).numpy()
+        pointers = faiss.swig_ptr(rows), faiss.swig_ptr(codes)
+        index.invlists.add_entries(number, len(rows), *pointers)
+    index.ntotal = len(order)
+    return index
 
 
 def _save(folder: Path, index: Any, settings: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """Every document token's vector on disk, a file a column, memory-mapped; whole or quantised."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,21 +11,22 @@ import torch
 from torch import Tensor
 
 from gr_mvdr.files.arrays import check, read_sealed, verify
-from gr_mvdr.token_vectors import PackedTokens
+from gr_mvdr.token_index.quantiser import Quantiser, ResidualQuantiser, load
+from gr_mvdr.token_vectors import PackedTokens, TokenVectors
 
 HEADER = "index.json"
-# Stored types of vectors and keys; "pq" stores codes.
-DTYPES = {"float32": np.float32, "float16": np.float16, "pq": np.uint8}
-# Of the other columns: an id fits into 4 bytes, as vocabularies do.
+# Stored types of vectors and keys; "pq" and "residual" store codes.
+DTYPES = {"float32": np.float32, "float16": np.float16, "pq": np.uint8, "residual": np.uint8}
+CODED = ("pq", "residual")
+# Of the other columns.
 _DTYPES = {"counts": np.int64, "ids": np.int32, "salience": np.float32}
-_CENTROIDS = 256  # what one byte of a code tells apart
-# Vectors a centroid is trained on, as faiss asks for.
-_SAMPLE = 256
+_SMALL_VOCABULARY = 1 << 16  # ids that 2 bytes tell apart
 
 Header = dict[str, Any]
 
 
-def empty_header(dtype: str, fingerprint: dict[str, str]) -> Header:
+def empty_header(dtype: str, fingerprint: dict[str, str], vocabulary: int | None = None) -> Header:
+    is_small = vocabulary is not None and vocabulary <= _SMALL_VOCABULARY
     return {
         "document_ids": [],
         "deleted": [],
@@ -36,7 +38,13 @@ def empty_header(dtype: str, fingerprint: dict[str, str]) -> Header:
         "salience": False,
         "fingerprint": fingerprint,
         "files": {},  # checksums
+        "ids": "uint16" if is_small else "int32",
+        "unit": [],  # columns of residual codes whose vectors have length 1
     }
+
+
+# What earlier versions did not write.
+_LATER = {"fingerprint", "files", "ids", "unit"}
 
 
 class Column(NamedTuple):
@@ -56,11 +64,14 @@ def columns_of(header: Header) -> dict[str, Column]:
     """The files `NAME.bin` of a store and how they are stored, by its header."""
     columns = {name: Column(dtype, 0, header["tokens"]) for name, dtype in _DTYPES.items()}
     columns["counts"] = Column(_DTYPES["counts"], 0, len(header["document_ids"]))
+    columns["ids"] = Column(np.dtype(header.get("ids", "int32")), 0, header["tokens"])
     if not header["salience"]:
         del columns["salience"]
     for name, size in header["sizes"].items():
-        width = header["pq_bytes"] if header["dtype"] == "pq" else size
+        width = header["pq_bytes"] if header["dtype"] in CODED else size
         columns[name] = Column(DTYPES[header["dtype"]], width, header["tokens"])
+        if header["dtype"] == "residual":
+            columns[f"{name}_centroids"] = Column(np.uint16, 0, header["tokens"])
     return columns
 
 
@@ -108,12 +119,13 @@ class TokenStore:
         counted = (self.counts > 0).all() and int(self.counts.sum()) == self.n_tokens
         rule = f"must hold counts ≥ 1 of {self.n_tokens:,} tokens"
         check(bool(counted), self.directory / "counts.bin", rule)
-        self.quantisers: dict[str, ProductQuantiser] = {}
-        for name, size in self.sizes.items() if self.header["dtype"] == "pq" else ():
-            path, parts = self.directory / f"{name}.codebook.npy", self.header["pq_bytes"]
-            self.quantisers[name] = quantiser = ProductQuantiser.load(path)
-            fits = quantiser.codebooks.shape == (parts, 256, size // parts)
-            check(fits, path, "must fit the vectors")
+        dtype, n_bytes = self.header["dtype"], self.header["pq_bytes"]
+        self.quantisers: dict[str, Quantiser] = {
+            name: load(
+                self.directory, name, dtype, n_bytes, size, name in self.header.get("unit", [])
+            )
+            for name, size in (self.sizes.items() if dtype in CODED else ())
+        }
 
     def __len__(self) -> int:
         return len(self.document_ids)
@@ -130,8 +142,8 @@ class TokenStore:
 
     @property
     def size_in_bytes(self) -> int:
-        """Bytes of the columns and codebooks."""
-        quantisers = 4 * sum(q.codebooks.numel() for q in self.quantisers.values())
+        """Bytes of the columns and what decodes them."""
+        quantisers = sum(path.stat().st_size for path in self.directory.glob("*.npy"))
         return quantisers + sum(map_.numel() * map_.itemsize for map_ in self._maps.values())
 
     def numbers(self, document_ids: Sequence[str]) -> Tensor:
@@ -150,24 +162,53 @@ class TokenStore:
     def _live_numbers(self) -> dict[str, int]:
         return {self.document_ids[n]: n for n in self.live.nonzero()[:, 0].tolist()}
 
-    def vectors(self, name: str, rows: slice | Tensor) -> Tensor:
-        """(t, size) fp32 of the column "vectors" or "keys", decoded."""
-        stored = self._rows(name, rows)
-        return self.quantisers[name].decode(stored) if self.quantisers else stored.float()
+    def vectors(self, name: str, rows: slice | Tensor, turned: bool = False) -> Tensor:
+        """(t, size) fp32 of the column "vectors" or "keys", decoded.
+
+        Args:
+            turned: in the basis that `turn` brings queries into; see `ResidualQuantiser`.
+        """
+        stored, quantiser = self._rows(name, rows), self.quantisers.get(name)
+        if isinstance(quantiser, ResidualQuantiser):
+            numbers = self._rows(f"{name}_centroids", rows).long()
+            found = quantiser.decode(stored, numbers)
+            return found if turned else found @ quantiser.basis.T
+        return quantiser.decode(stored) if quantiser else stored.float()
+
+    def turn(self, queries: TokenVectors) -> TokenVectors:
+        """Queries in the basis in which `read(…, turned=True)` gives documents."""
+        turned = {
+            name: getattr(queries, name) @ quantiser.basis.to(queries.mask.device)
+            for name, quantiser in self.quantisers.items()
+            if isinstance(quantiser, ResidualQuantiser)
+        }
+        return replace(queries, **turned)
+
+    def codes(self, name: str, rows: Tensor) -> Tensor:
+        """(t, bytes) uint8 of rows of a column that is stored as codes."""
+        return self._rows(name, rows)
+
+    def centroids(self, name: str) -> np.ndarray:
+        """(T,) uint16, the centroid of every row's residual code."""
+        return self._maps[f"{name}_centroids"].numpy()
 
     def salience(self, rows: slice | Tensor) -> Tensor | None:
         """(t,) fp32, or None where none is stored."""
         return self._rows("salience", rows) if "salience" in self._maps else None
 
-    def read(self, documents: slice | Tensor) -> PackedTokens:
-        """The documents with these numbers; a slice of neighbours, or (C,) int64 in any order."""
+    def read(self, documents: slice | Tensor, turned: bool = False) -> PackedTokens:
+        """The documents with these numbers; a slice of neighbours, or (C,) int64 in any order.
+
+        Args:
+            turned: see `vectors`.
+        """
         rows = self.rows(documents)
         return PackedTokens(
-            vectors=self.vectors("vectors", rows),
+            vectors=self.vectors("vectors", rows, turned),
             counts=self.counts[documents],
             ids=self.ids(rows),
             salience=self.salience(rows),
-            keys=self.vectors("keys", rows) if "keys" in self.sizes else None,
+            keys=self.vectors("keys", rows, turned) if "keys" in self.sizes else None,
         )
 
     def ids(self, rows: slice | Tensor) -> Tensor:
@@ -205,6 +246,10 @@ class TokenStore:
 
     def _rows(self, name: str, rows: slice | Tensor) -> Tensor:
         column = self._maps[name]
+        if column.dtype == torch.uint16:  # of which torch selects no rows
+            return torch.from_numpy(
+                column.numpy()[rows if isinstance(rows, slice) else rows.numpy()]
+            )
         return column[rows] if isinstance(rows, slice) else column.index_select(0, rows)
 
 
@@ -213,7 +258,7 @@ def _read_header(directory: Path) -> Header:
     if not path.is_file():
         raise FileNotFoundError(f"index={directory}: no token index there ({HEADER} missing)")
     header = read_sealed(path)
-    missing = empty_header("", {}).keys() - {"fingerprint", "files"} - header.keys()
+    missing = empty_header("", {}).keys() - _LATER - header.keys()
     check(not missing, path, f"must name {', '.join(sorted(missing))}")
     numbers, count = header["deleted"], len(header["document_ids"])
     check(all(0 <= number < count for number in numbers), path, "a deleted document is unknown")
@@ -230,57 +275,3 @@ def _open(path: Path, column: Column) -> Tensor:
     # "c" keeps the map writable for torch without ever writing to the file. A file may be longer:
     # what an interrupted `append` left behind does not count.
     return torch.from_numpy(np.memmap(path, column.dtype, "c", shape=shape))
-
-
-class ProductQuantiser:
-    """A vector as one byte for each of its parts, after Jégou et al. (2011).
-
-    Codebooks (bytes, 256, d / bytes): part p of a vector is the number of a row of table p.
-    """
-
-    def __init__(self, codebooks: Tensor):
-        self.codebooks = codebooks
-        self._rows = codebooks.flatten(0, 1)
-        self._starts = _CENTROIDS * torch.arange(len(codebooks))
-
-    @staticmethod
-    def sample_size() -> int:
-        """Vectors that `train` can use."""
-        return _CENTROIDS * _SAMPLE
-
-    @classmethod
-    def train(cls, sample: Tensor, n_bytes: int, seed: int) -> "ProductQuantiser":
-        """Learns the codebooks by k-means (faiss) from a sample (n, d) fp32, n ≥ 1.
-
-        Raises:
-            ValueError: the bytes do not divide the vector.
-        """
-        import faiss
-
-        size = sample.shape[1]
-        if n_bytes < 1 or size % n_bytes:
-            raise ValueError(f"model.search.pq_bytes={n_bytes}: must divide the {size} dimensions")
-        if len(sample) < _CENTROIDS:  # then every vector of it becomes a centroid
-            sample = sample.repeat(-(-_CENTROIDS // len(sample)), 1)[:_CENTROIDS]
-        quantiser = faiss.ProductQuantizer(size, n_bytes, 8)
-        quantiser.cp.seed, quantiser.cp.min_points_per_centroid = seed, 1
-        quantiser.train(np.ascontiguousarray(sample.numpy()))
-        centroids = torch.from_numpy(faiss.vector_to_array(quantiser.centroids).copy())
-        return cls(centroids.view(n_bytes, _CENTROIDS, -1))
-
-    def encode(self, vectors: Tensor) -> Tensor:
-        """(t, d) → codes (t, bytes) uint8, the nearest rows."""
-        import faiss
-
-        parts, _, width = self.codebooks.shape
-        quantiser = faiss.ProductQuantizer(parts * width, parts, 8)
-        faiss.copy_array_to_vector(self.codebooks.flatten().numpy(), quantiser.centroids)
-        return torch.from_numpy(quantiser.compute_codes(vectors.float().numpy()))
-
-    def decode(self, codes: Tensor) -> Tensor:
-        """Codes (t, bytes) uint8 → (t, d) fp32."""
-        return self._rows.index_select(0, (codes + self._starts).flatten()).view(len(codes), -1)
-
-    @classmethod
-    def load(cls, path: Path) -> "ProductQuantiser":
-        return cls(torch.from_numpy(np.load(path, allow_pickle=False)))

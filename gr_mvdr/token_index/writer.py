@@ -6,8 +6,9 @@ Data files only grow, and the header, replaced as a whole, says how much of them
 import errno
 import os
 import shutil
+import time
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -15,19 +16,39 @@ from typing import BinaryIO
 import numpy as np
 import torch
 
-from gr_mvdr.files.arrays import Checksum, checksum, with_samples, write_array, write_sealed
-from gr_mvdr.files.writing import new_folder
+from gr_mvdr.files.arrays import (
+    Checksum,
+    checksum,
+    read_sealed,
+    verify,
+    with_samples,
+    write_sealed,
+)
+from gr_mvdr.files.writing import resumable_folder
+from gr_mvdr.progress import track
+from gr_mvdr.token_index.quantiser import (
+    ProductQuantiser,
+    Quantiser,
+    ResidualQuantiser,
+    default_bytes,
+    sample_size,
+    save,
+)
 from gr_mvdr.token_index.store import (
+    CODED,
     DTYPES,
     HEADER,
     Header,
-    ProductQuantiser,
     TokenStore,
     columns_of,
     empty_header,
 )
 from gr_mvdr.token_vectors import PackedTokens
 
+# Batches of documents in order, or a function that gives those from document n on.
+Stream = Iterable[PackedTokens] | Callable[[int], Iterable[PackedTokens]]
+
+_SECONDS = 30.0  # of work that a killed build loses
 # Vectors that are quantised at once.
 _BLOCK = 262_144
 
@@ -35,21 +56,31 @@ _BLOCK = 262_144
 def create(
     directory: Path,
     document_ids: Sequence[str],
-    encoded: Iterable[PackedTokens],
+    encoded: Stream,
     dtype: str = "float32",
-    pq_bytes: int = 16,
+    pq_bytes: int | None = None,
     fingerprint: dict[str, str] | None = None,
     seed: int = 0,
+    lists: int | None = None,
+    vocabulary: int | None = None,
 ) -> None:
     """Writes a store from a stream, never holding more than one batch of it.
+
+    A build that was killed goes on where it stopped, if it has a fingerprint and a stream that can
+    begin anywhere. Codes are learned from the first `sample_size` vectors of the stream, which are
+    best a fair sample of it.
 
     Args:
         directory: is created, or replaced once the new store is complete.
         document_ids: D ids in the stream's order.
-        encoded: batches of documents.
-        dtype: stored type of vectors: "float32", "float16", or "pq": product-quantised to
-            `pq_bytes` bytes, with `seed` for the sample and the k-means.
+        encoded: batches of documents, or a function that gives those from document n on.
+        dtype: stored type of vectors: "float32", "float16", "pq": product-quantised to `pq_bytes`
+            bytes, "residual": one of `lists` centroids, and so many bytes for what that leaves;
+            with `seed` for the sample and the k-means.
+        pq_bytes: None = one for 8 dimensions under "pq", for 4 under "residual".
         fingerprint: what the store depends on, such as {"model": …, "collection": …}.
+        lists: None = as many as `n_clusters` says.
+        vocabulary: number of token ids; 2 bytes hold an id of a small one. None = unknown.
 
     Raises:
         ValueError: the documents are not as many as the ids, an id comes twice, a document has no
@@ -58,15 +89,31 @@ def create(
     """
     if dtype not in DTYPES:
         raise ValueError(f"model.search.dtype={dtype}: must be one of {', '.join(DTYPES)}")
+    _check_different(directory, document_ids)
+    header = empty_header("float16" if dtype in CODED else dtype, fingerprint or {}, vocabulary)
+    header["plan"] = [dtype, pq_bytes, seed, lists, zlib.crc32("\n".join(document_ids).encode())]
+    can_resume = fingerprint and callable(encoded)
     with (
         _disk_full(directory, len(document_ids)) as written,
-        new_folder(directory, replace=True) as folder,
+        resumable_folder(directory, HEADER if can_resume else None) as folder,
     ):
-        header = empty_header("float16" if dtype == "pq" else dtype, fingerprint or {})
-        header = _append(folder, header, document_ids, encoded, written, {})
-        write_sealed(folder / HEADER, header)
-        if dtype == "pq":
-            _quantise(TokenStore(folder), pq_bytes, seed, written)
+        header = _begun(folder, header)
+        held = len(header["document_ids"])
+        stream = iter(encoded(held) if callable(encoded) else encoded)
+        if header["dtype"] != dtype:
+            beginning = _beginning(stream, header, len(document_ids), dtype, lists)
+            header = _append(folder, header, document_ids[held:], beginning, written, {}, True)
+            write_sealed(folder / HEADER, header)
+            _quantise(folder, dtype, len(document_ids), written)
+        quantisers = {}
+        if dtype in CODED:
+            store = TokenStore(folder)
+            header, quantisers = store.header, store.quantisers
+        rest = document_ids[len(header["document_ids"]) :]
+        header = _append(folder, header, rest, stream, written, quantisers, True)
+        _check_count(directory, len(document_ids), held + written.documents)
+        del header["plan"]
+        write_sealed(folder / HEADER, {**header, "revision": 1})
 
 
 def append(store: TokenStore, document_ids: Sequence[str], encoded: Iterable[PackedTokens]) -> None:
@@ -74,6 +121,7 @@ def append(store: TokenStore, document_ids: Sequence[str], encoded: Iterable[Pac
 
     Raises: as `create`, and ValueError for an id that the store holds already.
     """
+    _check_different(store.directory, document_ids)
     known = {store.document_ids[number] for number in store.live.nonzero()[:, 0].tolist()}
     for name in document_ids:
         if name in known:
@@ -82,7 +130,9 @@ def append(store: TokenStore, document_ids: Sequence[str], encoded: Iterable[Pac
         _cut(store.directory, store.header)  # what an interrupted `append` left behind
         with _disk_full(store.directory, len(document_ids)) as written:
             how = store.header, document_ids, encoded, written, store.quantisers
-            write_sealed(store.directory / HEADER, _append(store.directory, *how))
+            header = _append(store.directory, *how)
+            _check_count(store.directory, len(document_ids), written.documents)
+            write_sealed(store.directory / HEADER, header)
     except BaseException:
         _cut(store.directory, store.header)
         raise
@@ -124,26 +174,72 @@ def _disk_full(directory: Path, documents: int) -> Iterator[_Progress]:
         ) from error
 
 
+def _check_different(directory: Path, document_ids: Sequence[str]) -> None:
+    if len(set(document_ids)) != len(document_ids) or not len(document_ids):
+        raise ValueError(
+            f"index={directory}: {len(document_ids)} ids, {len(set(document_ids))} of them "
+            "different: must be at least one, and all different"
+        )
+
+
+def _check_count(directory: Path, ids: int, documents: int) -> None:
+    if documents != ids:
+        raise ValueError(f"index={directory}: {ids} ids but {documents} documents")
+
+
+def _begun(folder: Path, header: Header) -> Header:
+    """The header of what a killed process wrote of the same store, or else of an empty one."""
+    try:
+        found = read_sealed(folder / HEADER)
+        same = all(found.get(key) == header[key] for key in ("plan", "fingerprint"))
+        for name, expected in found["files"].items() if same else ():
+            verify(folder / name, expected)
+    except (OSError, ValueError, KeyError):
+        same = False
+    if same:
+        _cut(folder, found)
+        return found
+    for path in folder.iterdir():
+        path.unlink()
+    return header
+
+
+def _beginning(
+    stream: Iterator[PackedTokens], header: Header, documents: int, dtype: str, lists: int | None
+) -> Iterator[PackedTokens]:
+    """The batches of a stream until the quantiser of so many documents can learn from them."""
+    held, tokens = len(header["document_ids"]), header["tokens"]
+    while not held or tokens < sample_size(dtype, tokens * documents // held, lists):
+        batch = next(stream, None)
+        if batch is None:
+            return
+        held, tokens = held + len(batch.counts), tokens + len(batch.vectors)
+        yield batch
+
+
 def _append(
     directory: Path,
     header: Header,
     document_ids: Sequence[str],
     encoded: Iterable[PackedTokens],
     written: _Progress,
-    quantisers: dict[str, ProductQuantiser],
+    quantisers: dict[str, Quantiser],
+    resumable: bool = False,
 ) -> Header:
-    """Writes a stream behind the rows that the header counts; returns the new header."""
-    if len(set(document_ids)) != len(document_ids) or not len(document_ids):
-        raise ValueError(
-            f"index={directory}: {len(document_ids)} ids, {len(set(document_ids))} of them "
-            "different: must be at least one, and all different"
-        )
-    tokens, sums = header["tokens"], dict(header.get("files", {}))
+    """Writes a stream behind the rows that the header counts; returns the new header.
+
+    Args:
+        document_ids: of the stream's documents, and of those that come behind it.
+        resumable: write the header from time to time, so that all until then counts.
+    """
+    header, sums = {**header, "revision": header["revision"] + 1}, dict(header.get("files", {}))
+    held, count, due = header["document_ids"], 0, time.monotonic() + _SECONDS
     with ExitStack() as files:
         opened: dict[str, BinaryIO] = {}
         for batch in encoded:
-            header = _fitting(header, batch, document_ids[written.documents :])
+            header = _fitting(header, batch, document_ids[count:])
             arrays = _arrays(batch, header, quantisers)
+            count += len(batch.counts)
             written.documents += len(batch.counts)
             written.bytes += sum(array.nbytes for array in arrays.values())
             for name, array in arrays.items():
@@ -153,17 +249,24 @@ def _append(
                     opened[name] = files.enter_context(open(path, "ab", buffering=0))
                 _write(opened[name], array)
                 sums[f"{name}.bin"] = _continued(sums.get(f"{name}.bin"), array)
-            tokens += len(batch.vectors)
-        for file in opened.values():  # before the header that counts these rows
-            os.fsync(file.fileno())
-    if written.documents != len(document_ids):
-        raise ValueError(
-            f"index={directory}: {len(document_ids)} ids but {written.documents} documents"
-        )
-    if "files" in header:  # an index of an earlier version has no checksums
-        header["files"] = {name: with_samples(directory / name, sums[name]) for name in sums}
-    names, revision = [*header["document_ids"], *document_ids], header["revision"] + 1
-    return {**header, "document_ids": names, "tokens": tokens, "revision": revision}
+            header["tokens"] += len(batch.vectors)
+            if resumable and time.monotonic() > due:
+                header["document_ids"] = [*held, *document_ids[:count]]
+                write_sealed(directory / HEADER, _flushed(directory, header, opened, sums))
+                due = time.monotonic() + _SECONDS
+        header["document_ids"] = [*held, *document_ids[:count]]
+        return _flushed(directory, header, opened, sums)
+
+
+def _flushed(
+    directory: Path, header: Header, opened: dict[str, BinaryIO], sums: dict[str, Checksum]
+) -> Header:
+    """The header with the checksums of files, which are on the disk before it."""
+    for file in opened.values():
+        os.fsync(file.fileno())
+    if "files" not in header:  # an index of an earlier version has no checksums
+        return header
+    return {**header, "files": {name: with_samples(directory / name, sums[name]) for name in sums}}
 
 
 def _continued(known: Checksum | None, array: np.ndarray) -> Checksum:
@@ -195,33 +298,63 @@ def _fitting(header: Header, batch: PackedTokens, names: Sequence[str]) -> Heade
 
 
 def _arrays(
-    batch: PackedTokens, header: Header, quantisers: dict[str, ProductQuantiser]
+    batch: PackedTokens, header: Header, quantisers: dict[str, Quantiser]
 ) -> dict[str, np.ndarray]:
     """The rows of every column, as they are stored."""
     parts = {name: part.cpu() for name, part in batch._asdict().items() if part is not None}
-    parts |= {name: quantiser.encode(parts[name]) for name, quantiser in quantisers.items()}
     columns = columns_of(header)
-    return {n: np.ascontiguousarray(part.numpy(), columns[n].dtype) for n, part in parts.items()}
+    arrays: dict[str, torch.Tensor] = {}
+    for name, part in parts.items():
+        stored = quantisers[name].encode(part) if name in quantisers else (part,)
+        arrays |= dict(zip((name, f"{name}_centroids"), stored, strict=False))
+    return {n: np.ascontiguousarray(part.numpy(), columns[n].dtype) for n, part in arrays.items()}
 
 
-def _quantise(store: TokenStore, n_bytes: int, seed: int, written: _Progress) -> None:
-    """Replaces a store's fp16 vectors by codes that are learned from a sample of all of them."""
+def _quantise(directory: Path, dtype: str, documents: int, written: _Progress) -> None:
+    """Replaces a store's fp16 vectors by codes that are learned from a sample of them.
+
+    Args:
+        documents: that the store will hold.
+    """
+    store = TokenStore(directory)
+    _, n_bytes, seed, lists, _ = store.header["plan"]
+    tokens = store.n_tokens * documents // len(store)
     generator = torch.Generator().manual_seed(seed)
-    sample = torch.randperm(store.n_tokens, generator=generator)[: ProductQuantiser.sample_size()]
+    rows = torch.randperm(store.n_tokens, generator=generator)[: sample_size(dtype, tokens, lists)]
+    if n_bytes is None:
+        n_bytes = default_bytes(dtype, store.sizes["vectors"])
+    header, new = {**store.header, "dtype": dtype, "pq_bytes": n_bytes, "unit": []}, []
     for name in store.sizes:
-        quantiser = ProductQuantiser.train(store.vectors(name, sample.sort().values), n_bytes, seed)
-        write_array(store.directory / f"{name}.codebook.npy", quantiser.codebooks.numpy())
-        codes = store.directory / f"{name}.codes"
-        with open(codes, "wb", buffering=0) as file:
-            for start in range(0, store.n_tokens, _BLOCK):
-                array = quantiser.encode(store.vectors(name, slice(start, start + _BLOCK))).numpy()
-                written.bytes += array.nbytes
-                _write(file, array)
-        codes.replace(store.directory / f"{name}.bin")
-    header = {**store.header, "dtype": "pq", "pq_bytes": n_bytes}
-    quantised = [f"{name}.{part}" for name in store.sizes for part in ("bin", "codebook.npy")]
-    header["files"] |= {name: checksum(store.directory / name) for name in quantised}
-    write_sealed(store.directory / HEADER, header)
+        sample = store.vectors(name, rows)
+        quantiser: Quantiser
+        if dtype == "pq":
+            quantiser = ProductQuantiser.train(sample, n_bytes, seed)
+        else:
+            quantiser = ResidualQuantiser.train(sample, n_bytes, seed, tokens, lists)
+            header["unit"] += [name] if quantiser.is_unit else []
+        new += save(quantiser, directory, name)
+        new += _encode(store, name, quantiser, written)
+    for name in store.sizes:
+        (directory / f"{name}.codes").replace(directory / f"{name}.bin")
+    header["files"] |= {name: checksum(directory / name) for name in new}
+    write_sealed(directory / HEADER, header)
+
+
+def _encode(store: TokenStore, name: str, quantiser: Quantiser, written: _Progress) -> list[str]:
+    """Writes the codes of a column, under another name than the vectors'; returns the files."""
+    parts = {f"{name}.bin": f"{name}.codes", f"{name}_centroids.bin": f"{name}_centroids.bin"}
+    parts = dict(list(parts.items())[: len(quantiser.encode(store.vectors(name, slice(0, 1))))])
+    with ExitStack() as stack:
+        files = [
+            stack.enter_context(open(store.directory / part, "wb", buffering=0))
+            for part in parts.values()
+        ]
+        for start in track(range(0, store.n_tokens, _BLOCK), "coding vectors"):
+            codes = quantiser.encode(store.vectors(name, slice(start, start + _BLOCK)))
+            for file, part in zip(files, codes, strict=True):
+                written.bytes += part.numpy().nbytes
+                _write(file, part.numpy())
+    return list(parts)
 
 
 def _write(file: BinaryIO, array: np.ndarray) -> None:

@@ -29,7 +29,7 @@ def names(kind):
     return [f"{kind}{number}" for number in range(30)]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "pq"])
+@pytest.mark.parametrize("dtype", ["float32", "residual"])
 def test_a_flipped_bit_anywhere_in_a_token_index_is_found(dtype, tmp_path):
     index = TokenIndex.build(tmp_path / "i", names("d"), [packed()], dtype=dtype, pq_bytes=2)
     index.add(names("e"), [packed()])

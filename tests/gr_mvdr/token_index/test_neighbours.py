@@ -54,11 +54,11 @@ def test_keys_are_searched_where_there_are_any(tmp_path):
 
 
 @pytest.mark.parametrize("size", [6, 7])
-@pytest.mark.parametrize("dtype", ["float32", "float16", "pq"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "pq", "residual"])
 def test_all_lists_hold_every_token_and_similarities_are_the_stores(tmp_path, dtype, size):
     tokens = random_tokens(MANY, size=size)
     queries = random_tokens([4], size=size, seed=9).vectors
-    store = create(tmp_path / "index", tokens, dtype, pq_bytes=size)
+    store = create(tmp_path / "index", tokens, dtype, pq_bytes=size, lists=3)
     neighbours = TokenNeighbours(store)
     neighbours.build_lists(3, 0)
     similarities, rows = neighbours.search(queries, 180, 3)

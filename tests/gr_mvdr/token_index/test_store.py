@@ -6,10 +6,12 @@ import weakref
 import numpy as np
 import pytest
 import torch
+from torch.nn.functional import normalize
 
+from gr_mvdr.token_index import quantiser as token_quantiser
 from gr_mvdr.token_index import writer as token_writer
 from gr_mvdr.token_index.store import TokenStore
-from gr_mvdr.token_vectors import PackedTokens
+from gr_mvdr.token_vectors import PackedTokens, TokenVectors
 
 LENGTHS = [4, 1, 6, 6, 2, 5, 1, 3]  # out of order, neighbours equal
 
@@ -94,13 +96,16 @@ def test_a_store_holds_what_was_streamed_into_it(tmp_path, batch, parts):
 
 def test_columns_take_the_bytes_that_they_should(tmp_path):
     tokens = random_tokens(salience=True, keys=4)
-    per_token = {"float32": 4 * 12, "float16": 2 * 12, "pq": 2 + 2}
+    per_token = {"float32": 4 * 12, "float16": 2 * 12, "pq": 2 + 2, "residual": 2 + 2 + 2 + 2}
     for dtype, expected in per_token.items():
-        store = create(tmp_path / dtype, tokens, dtype, pq_bytes=2)
-        files = sum(path.stat().st_size for path in (tmp_path / dtype).glob("*.bin"))
-        assert files == 28 * (expected + 4 + 4) + 8 * 8
-        codebooks = 256 * 4 * 12 if dtype == "pq" else 0
-        assert store.size_in_bytes == files + codebooks
+        for vocabulary, id_bytes in ((65_536, 2), (65_537, 4), (None, 4)):
+            folder = tmp_path / f"{dtype}-{vocabulary}"
+            store = create(folder, tokens, dtype, pq_bytes=2, vocabulary=vocabulary)
+            files = sum(path.stat().st_size for path in folder.glob("*.bin"))
+            assert files == 28 * (expected + id_bytes + 4) + 8 * 8
+            assert torch.equal(store.ids(torch.arange(27, -1, -1)), tokens.ids.flip(0))
+            tables = sum(path.stat().st_size for path in folder.glob("*.npy"))
+            assert store.size_in_bytes == files + tables and bool(tables) == (expected < 12)
 
 
 def test_half_precision_is_close_and_read_as_floats(tmp_path):
@@ -191,6 +196,41 @@ def test_bytes_must_divide_the_vectors(tmp_path, n_bytes):
     assert not list(tmp_path.iterdir())
 
 
+# Residual codes -------------------------------------------------------------------------------
+
+
+def test_residual_codes_hold_what_is_a_centroid_and_find_what_is_near(tmp_path):
+    tokens = random_tokens([20] * 60, size=16)
+    tokens = tokens._replace(vectors=normalize(tokens.vectors))
+    store = create(tmp_path / "index", tokens, "residual", pq_bytes=8)
+    quantiser = store.quantisers["vectors"]
+    assert store.header["unit"] == ["vectors"]
+    centroids = quantiser.centroids @ quantiser.basis.T
+    found = quantiser.decode(*_numbers(quantiser.encode(centroids)))
+    assert torch.allclose(found, normalize(quantiser.centroids), atol=1e-6)
+    stored = store.vectors("vectors", slice(0, 1200))
+    assert (stored - tokens.vectors).norm(dim=1).mean() < 0.15
+    queries = TokenVectors(tokens.vectors[:5], torch.ones(5, dtype=torch.bool), tokens.ids[:5])
+    turned = store.vectors("vectors", slice(0, 1200), turned=True) @ store.turn(queries).vectors.T
+    assert torch.allclose(turned, stored @ queries.vectors.T, atol=1e-5)
+
+
+def _numbers(codes):
+    return codes[0], codes[1].long()
+
+
+@pytest.mark.parametrize("size", [7, 16])
+def test_residual_codes_of_any_length_are_added_to(tmp_path, size):
+    tokens = random_tokens([20] * 60, size=size, keys=3)
+    tokens = tokens._replace(vectors=3 * tokens.vectors)  # not of length 1
+    create(tmp_path / "index", tokens, "residual", pq_bytes=1)
+    more = part_of(tokens, [7, 9])
+    token_writer.append(TokenStore(tmp_path / "index"), ["x", "y"], batches(more, 1))
+    store = TokenStore(tmp_path / "index")
+    assert store.header["unit"] == []
+    assert equal(store.read(slice(60, 62)), store.read(torch.tensor([7, 9])))
+
+
 # Documents come and go ------------------------------------------------------------------------
 
 
@@ -254,7 +294,9 @@ def test_documents_that_do_not_fit_their_ids_are_refused(tmp_path, ids, change, 
 
 
 def test_an_unknown_type_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="search.dtype=int8: must be one of float32, float16, pq"):
+    with pytest.raises(
+        ValueError, match="search.dtype=int8: must be one of float32, float16, pq, residual"
+    ):
         create(tmp_path / "index", random_tokens(), "int8")
 
 
@@ -306,6 +348,41 @@ def test_a_file_that_is_cut_short_is_refused(tmp_path, column):
     path.unlink()
     with pytest.raises(ValueError, match="0 bytes, expected"):
         TokenStore(tmp_path / "index")
+
+
+# Resumed --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "residual"])
+@pytest.mark.parametrize("killed", [1, 3, 5, 9])
+def test_a_killed_build_goes_on_where_it_stopped(tmp_path, monkeypatch, dtype, killed):
+    monkeypatch.setattr(token_writer, "_SECONDS", 0.0)
+    monkeypatch.setattr(token_quantiser, "_PER_ROW", 1)  # learned from the first 256 vectors
+    tokens, asked = random_tokens([30] * 20, salience=True), []
+
+    def stream(first, last=None):
+        asked.append(first)
+        for number, batch in enumerate(batches(part_of(tokens, range(first, 20)), 2)):
+            if number == last:
+                raise KeyboardInterrupt
+            yield batch
+
+    def build(name, encoded, **options):
+        settings = {"pq_bytes": 4, "fingerprint": {"model": "a"}, **options}
+        token_writer.create(tmp_path / name, names(tokens), encoded, dtype, **settings)
+        return contents(tmp_path / name)
+
+    whole = build("whole", stream)
+    with pytest.raises(KeyboardInterrupt):
+        build("part", lambda first: stream(first, killed))
+    assert build("part", stream) == whole and asked[-1] == 2 * killed
+    # Not that of another model, or with other settings.
+    for options in ({"fingerprint": {"model": "b"}}, {"seed": 1}):
+        with pytest.raises(KeyboardInterrupt):
+            build("other", lambda first: stream(first, killed))
+        build("other", stream, **options)
+        assert asked[-1] == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "part", "whole"]
 
 
 # Interrupted, or the disk full ------------------------------------------------------------------

@@ -1,0 +1,88 @@
+"""Many clusters of many vectors: k-means in two levels."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_ITERATIONS, _PER_CLUSTER = 10, 64  # of a k-means, and vectors that it looks at for a cluster
+# Cells that are looked into for a vector's centroid: one alone would miss it for those near a
+# border.
+_CELLS = 8
+_MOST = 65_536  # clusters that 2 bytes tell apart
+# A cluster has at least so many tokens on average, faiss's rule for a sample.
+_TOKENS_PER_CLUSTER = 39
+
+
+def n_clusters(tokens: int, lists: int | None) -> int:
+    """Clusters of so many tokens: 4 √T unless a number is asked for, as a power of two."""
+    count = lists or 1 << int(np.log2(4 * tokens**0.5))
+    return max(1, min(count, tokens // _TOKENS_PER_CLUSTER, _MOST))
+
+
+class Clusters:
+    """K centroids in √K cells, so that a vector's is found among a share of them.
+
+    Attributes:
+        centroids: (K, d) fp32.
+    """
+
+    def __init__(self, centroids: Tensor):
+        import faiss
+
+        self.centroids = centroids
+        cells = round(len(centroids) ** 0.5)
+        vectors = np.ascontiguousarray(centroids.numpy())
+        cell_of = faiss.IndexFlatL2(vectors.shape[1])
+        cell_of.add(_k_means(vectors, cells, seed=0))
+        self._index = faiss.IndexIVFFlat(cell_of, vectors.shape[1], cells)
+        self._index.is_trained, self._index.nprobe = True, _CELLS
+        self._index.add(vectors)
+
+    @classmethod
+    def train(cls, sample: Tensor, count: int, seed: int) -> "Clusters":
+        """k-means (faiss) in two levels: of √K cells, and within each of its share of K.
+
+        One level would compare every vector with all K; the cost of two grows with √K.
+
+        Args:
+            sample: (n, d) fp32 in random order, n ≥ 1; count: K at most.
+        """
+        vectors = np.ascontiguousarray(sample.numpy())
+        count = min(count, len(vectors))
+        cells = _k_means(vectors, round(count**0.5), seed)
+        cell = _nearest(vectors, cells)
+        sizes = np.bincount(cell, minlength=len(cells))
+        ends = np.round(np.cumsum(sizes) * (count / len(vectors))).astype(int)
+        shares = np.minimum(np.maximum(np.diff(ends, prepend=0), 1), sizes)
+        found = [
+            _k_means(vectors[cell == number], share, seed)
+            for number, share in enumerate(shares.tolist())
+            if share
+        ]
+        return cls(torch.from_numpy(np.concatenate(found)[:_MOST]))
+
+    def assign(self, vectors: Tensor) -> Tensor:
+        """(t, d) fp32 → (t,) int64, nearly always the nearest centroids."""
+        return torch.from_numpy(self._index.search(vectors.contiguous().numpy(), 1)[1][:, 0])
+
+
+def _nearest(vectors: np.ndarray, centroids: np.ndarray) -> np.ndarray:
+    import faiss
+
+    index = faiss.IndexFlatL2(centroids.shape[1])
+    index.add(centroids)
+    return index.search(vectors, 1)[1][:, 0]
+
+
+def _k_means(vectors: np.ndarray, count: int, seed: int) -> np.ndarray:
+    """(K, d) centroids of vectors (n, d) in random order, n ≥ K."""
+    import faiss
+
+    if count == len(vectors):
+        return vectors
+    clustering = faiss.Clustering(vectors.shape[1], count)
+    clustering.seed, clustering.niter = seed, _ITERATIONS
+    clustering.min_points_per_centroid = 1  # small collections need no warning
+    clustering.max_points_per_centroid = _PER_CLUSTER
+    clustering.train(np.ascontiguousarray(vectors), faiss.IndexFlatL2(vectors.shape[1]))
+    return faiss.vector_to_array(clustering.centroids).reshape(count, -1).copy()
