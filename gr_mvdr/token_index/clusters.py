@@ -7,7 +7,7 @@ from torch import Tensor
 _ITERATIONS, _PER_CLUSTER = 10, 64  # of a k-means, and vectors that it looks at for a cluster
 # Cells that are looked into for a vector's centroid: one alone would miss it for those near a
 # border.
-_CELLS = 8
+_CELLS, _ROUNDS = 8, 2
 _MOST = 65_536  # clusters that 2 bytes tell apart
 # A cluster has at least so many tokens on average, faiss's rule for a sample.
 _TOKENS_PER_CLUSTER = 39
@@ -40,7 +40,8 @@ class Clusters:
 
     @classmethod
     def train(cls, sample: Tensor, count: int, seed: int) -> "Clusters":
-        """k-means (faiss) in two levels: of √K cells, and within each of its share of K.
+        """k-means (faiss) in two levels: of √K cells, and within each of its share of K; then two
+        rounds over cells' borders.
 
         One level would compare every vector with all K; the cost of two grows with √K.
 
@@ -59,7 +60,17 @@ class Clusters:
             for number, share in enumerate(shares.tolist())
             if share
         ]
-        return cls(torch.from_numpy(np.concatenate(found)[:_MOST]))
+        clusters = cls(torch.from_numpy(np.concatenate(found)[:_MOST]))
+        for _ in range(_ROUNDS):
+            clusters = cls(clusters._means(sample))
+        return clusters
+
+    def _means(self, vectors: Tensor) -> Tensor:
+        """(K, d) the mean of the vectors (n, d) nearest to each centroid, itself without any."""
+        numbers, count = self.assign(vectors), len(self.centroids)
+        sizes = torch.bincount(numbers, minlength=count).unsqueeze(1)
+        sums = torch.zeros_like(self.centroids).index_add_(0, numbers, vectors)
+        return torch.where(sizes > 0, sums / sizes.clamp(min=1), self.centroids)
 
     def assign(self, vectors: Tensor) -> Tensor:
         """(t, d) fp32 → (t,) int64, nearly always the nearest centroids."""
