@@ -25,6 +25,7 @@ from data_modules.gold import find_gold_tokens
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.backbones import hash_weights
 from gr_mvdr.files.writing import write_json
+from gr_mvdr.memory import release_memory
 from gr_mvdr.parts import TARGET, admitting, build, find_part
 from gr_mvdr.progress import track
 from gr_mvdr.tokenizers import token_strings
@@ -79,7 +80,13 @@ def ask(subject: Subject, questions: Mapping[str, Mapping[str, Any] | None]) -> 
                 asked.append(build("analysis", settings, subject))
     if subject.store is not None:
         _show_alignments(subject.store, asked)
-    return [analysis.finish() for analysis in asked]
+    return [_finish(analysis) for analysis in asked]
+
+
+def _finish(analysis: Analysis) -> Findings:
+    found = analysis.finish()
+    release_memory()  # one after the other, they ask for tensors of ever other sizes
+    return found
 
 
 def _show_alignments(store: AlignmentStore, asked: Sequence[Analysis]) -> None:
