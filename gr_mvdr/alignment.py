@@ -107,17 +107,17 @@ class Selection(Alignment):
         return chosen, best > -torch.inf
 
     def choose(self, masked: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
-        """`select`, from similarities that may be overwritten.
+        """`select`, from similarities without the documents' tokens that are no candidates.
 
         Args:
-            masked: (…, M, N), −inf at documents' tokens that are no candidates; fastest if M is the
-                contiguous axis. tokens: the candidates.
+            masked: (…, M, N), −inf at those tokens; fastest if M is the contiguous axis.
+            tokens: the candidates.
 
         Returns:
             chosen as `select` does, and (…, K, N) their similarity, −inf where nothing is kept.
         """
         if (pairs := self.pairs(tokens)) is not None:
-            masked.masked_fill_(~pairs, -torch.inf)
+            masked = masked.masked_fill(~pairs, -torch.inf)
         chosen, best = _best_rows(masked, min(self.count(masked.shape[-2]), masked.shape[-2]))
         return chosen, best.masked_fill(~tokens.query_mask.unsqueeze(-2), -torch.inf)
 
@@ -133,7 +133,7 @@ class Selection(Alignment):
 def _best_rows(masked: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """(…, count, N) the rows of the largest values of every column, of equal ones the first.
 
-    And their values. `masked` is overwritten.
+    And their values.
     """
     columns = masked.transpose(-1, -2)
     if count > _MOST_ROUNDS:
@@ -143,7 +143,7 @@ def _best_rows(masked: Tensor, count: int) -> tuple[Tensor, Tensor]:
     values: list[Tensor] = []
     for number in range(count):
         if number:
-            columns.scatter_(-1, rows[-1], -torch.inf)
+            columns = columns.scatter(-1, rows[-1], -torch.inf)
         rows.append(_first_maximum(columns))
         values.append(columns.gather(-1, rows[-1]))
     return torch.cat(rows, -1).transpose(-1, -2), torch.cat(values, -1).transpose(-1, -2)
@@ -151,11 +151,12 @@ def _best_rows(masked: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 def _first_maximum(columns: Tensor) -> Tensor:
     """(…, 1) int64 `argmax` over the last axis, of equal ones the first."""
-    few = columns.device.type == "cpu" and torch.get_num_threads() < _MANY_THREADS
-    if few and not torch.compiler.is_compiling():
-        # numpy has vector instructions for it, torch more threads: a quarter of the time on one.
-        return torch.from_numpy(columns.numpy().argmax(-1)).unsqueeze(-1)
-    return columns.argmax(-1, keepdim=True)
+    if torch.compiler.is_compiling() or columns.device.type != "cpu":
+        return columns.argmax(-1, keepdim=True)
+    if torch.get_num_threads() >= _MANY_THREADS:
+        return columns.argmax(-1, keepdim=True)
+    # numpy has vector instructions for it, torch more threads: a quarter of the time on one.
+    return torch.from_numpy(columns.numpy().argmax(-1)).unsqueeze(-1)
 
 
 def _first_of_sorted(columns: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -300,7 +301,7 @@ class InBatchTopK(Selection):
 
     def choose(self, masked: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
         chosen, best = super().choose(masked, tokens)
-        pool = masked.masked_fill_(~tokens.query_mask.unsqueeze(-2), -torch.inf).transpose(-1, -2)
+        pool = masked.masked_fill(~tokens.query_mask.unsqueeze(-2), -torch.inf).transpose(-1, -2)
         if pool.dim() > 2:
             pool = pool.movedim(0, -2).flatten(-2)  # (…, N, D·M)
         # A pool of fewer than k tokens is retrieved whole.

@@ -13,7 +13,7 @@ from gr_mvdr.scoring import Scoring, all_pairs_relevance
 from gr_mvdr.token_vectors import TokenVectors
 
 BATCH, DOCUMENT_TOKENS, QUERY_TOKENS, DIMENSION = 256, 256, 64, 128
-MOST_BYTES = 1.5e9
+MOST_BYTES = 0.5e9
 
 
 def peak() -> int:

@@ -1,5 +1,6 @@
 """All pairs of a batch in little memory: the same numbers and gradients as Eq. 1 written down."""
 
+from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -166,3 +167,19 @@ def test_similarities_do_not_tie_under_autocast():
     with torch.autocast("cpu", torch.bfloat16):
         mixed = all_pairs_relevance(documents, queries, Scoring(MaxSim()))
     assert torch.equal(plain, mixed)
+
+
+@pytest.mark.slow
+def test_all_pairs_compile_to_one_graph():
+    """Forwards and backwards, of the same numbers; `aot_eager` needs no C++ compiler."""
+    documents, queries = texts((7, 4), 0, salience=True), texts((3, 5), 1, salience=True)
+
+    def scores(d, q):
+        sides = replace(documents, vectors=d), replace(queries, vectors=q)
+        return all_pairs_relevance(*sides, Scoring(InBatchTopK(4), "alignment"))
+
+    found, vectors = [], (documents.vectors, queries.vectors)
+    for run in (scores, torch.compile(scores, backend="aot_eager", fullgraph=True)):
+        each = run(*vectors)
+        found.append([each, *torch.autograd.grad(each.square().sum(), vectors)])
+    assert all(torch.allclose(one, other) for one, other in zip(*found, strict=True))

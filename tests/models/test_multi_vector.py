@@ -390,3 +390,13 @@ def test_pretrained_backbones_of_both_kinds_are_read(tools, tmp_path, kind):
     assert plain.score(batch).isfinite().all() and system.score(batch).isfinite().all()
     table = plain.encoder.backbone.shared.weight
     assert torch.equal(table, source.shared.weight)
+
+
+@pytest.mark.slow
+def test_encoder_and_loss_are_one_graph(tools):
+    """Dynamo alone, which needs no C++ compiler: what it cannot trace would be an error."""
+    shape = tools.SHAPE | {"num_layers": 1}
+    backbone = dict(name=None, dropout_rate=0.0, attention="eager", shape=shape)
+    model, batch = tools.make_multi_vector("xtr", backbone), tools.make_batch()
+    compiled = torch.compile(model.loss, backend="eager", fullgraph=True)
+    assert torch.allclose(compiled(batch), model.loss(batch))

@@ -1,0 +1,144 @@
+"""Benchmark of a ColBERT's training step and of its loss, next to sentence-transformers'.
+
+    python -m tests.benchmarks.bench_training_step
+
+64 queries of 32 tokens, 64 documents of 160, d = 128, the small T5 of conf/backbone with 32,128
+rows, one thread, CPU time. All take turns, medians are reported. Both libraries train the same
+encoder on the same ids, and their losses and gradients are compared before anything is timed.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from sentence_transformers.multi_vector_encoder.scoring import colbert_scores
+from torch import Tensor
+
+from gr_mvdr.alignment import MaxSim
+from gr_mvdr.batch import PairBatch
+from gr_mvdr.products import fast_products
+from gr_mvdr.scoring import Scoring, all_pairs_relevance
+from gr_mvdr.token_vectors import TokenVectors
+from models.multi_vector import MultiVector
+
+PAIRS, QUERY, DOCUMENT, DIMENSION, VOCABULARY, ROUNDS = 64, 32, 160, 128, 32_128, 5
+SHAPE = dict(vocab_size=VOCABULARY, d_model=128, d_kv=32, d_ff=512, num_layers=2, num_heads=4)
+LARGEST_ERROR = 1e-4
+OWN = torch.arange(PAIRS)
+
+
+def draw_batch() -> PairBatch:
+    """Pairs without padding."""
+    ids = [torch.randint(5, VOCABULARY, (PAIRS, length)) for length in (QUERY, DOCUMENT)]
+    query, document = ((part, torch.ones_like(part, dtype=torch.bool)) for part in ids)
+    return PairBatch(*query, *document, OWN)
+
+
+def our_loss(documents: TokenVectors, queries: TokenVectors) -> Tensor:
+    return F.cross_entropy(all_pairs_relevance(documents, queries, Scoring(MaxSim())).T, OWN)
+
+
+def their_loss(documents: TokenVectors, queries: TokenVectors) -> Tensor:
+    """As `MultiVectorMultipleNegativesRankingLoss` computes it without hard negatives."""
+    sides = queries.vectors, documents.vectors.unsqueeze(1), queries.mask, documents.mask[:, None]
+    return F.cross_entropy(colbert_scores(*sides), OWN)
+
+
+def unit_vectors(length: int) -> TokenVectors:
+    vectors = F.normalize(torch.randn(PAIRS, length, DIMENSION), dim=-1).requires_grad_()
+    ids = torch.zeros(PAIRS, length, dtype=torch.int64)
+    return TokenVectors(vectors, ids == 0, ids)
+
+
+def loss_steps() -> dict[str, Callable[[], list[Tensor]]]:
+    """Each returns the loss and both gradients."""
+    sides = unit_vectors(DOCUMENT), unit_vectors(QUERY)
+    vectors = [side.vectors for side in sides]
+
+    def of(loss: Callable[[TokenVectors, TokenVectors], Tensor]) -> Callable[[], list[Tensor]]:
+        def step() -> list[Tensor]:
+            found = loss(*sides)
+            return [found.detach(), *torch.autograd.grad(found, vectors)]
+
+        return step
+
+    documents, queries = (part.detach().flatten(0, 1) for part in vectors)
+    return {
+        "the product alone": lambda: [queries @ documents.T],
+        "ours": of(our_loss),
+        "sentence-transformers": of(their_loss),
+    }
+
+
+def training_steps(dtype: torch.dtype) -> dict[str, Callable[[], list[Tensor]]]:
+    """Each returns the loss; the encoders alone return nothing."""
+    system = MultiVector(
+        dict(name=None, dropout_rate=0.0, attention="eager", shape=SHAPE),
+        dimension=DIMENSION,
+        query_length=QUERY,
+        document_length=DOCUMENT,
+        alignment={"_target_": "gr_mvdr.alignment.MaxSim"},
+        loss={"_target_": "gr_mvdr.losses.InBatchCrossEntropy"},
+        search={},
+        optimizer={"learning_rate": 0.0, "weight_decay": 0.0, "schedule": "constant"},
+    ).train()
+    batch, optimizer = draw_batch(), system.configure_optimizers()
+    theirs = torch.optim.AdamW(system.parameters(), 0.0)  # as transformers' trainer builds it
+
+    def encode() -> tuple[TokenVectors, TokenVectors]:
+        documents = system.encode_documents(batch.document_ids, batch.document_mask)
+        return documents, system.encode_queries(batch.query_ids, batch.query_mask)
+
+    def step(loss: Callable[[], Tensor], optimizer: torch.optim.Optimizer) -> list[Tensor]:
+        with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+            found = loss()
+        found.backward()
+        torch.nn.utils.clip_grad_norm_(system.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        return [found.detach()]
+
+    def encoders() -> list[Tensor]:
+        with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+            found = [part.vectors for part in encode()]
+        torch.autograd.backward(found, [torch.ones_like(part) for part in found])
+        system.zero_grad()
+        return []
+
+    return {
+        "the encoders alone": encoders,
+        "ours": lambda: step(lambda: system.loss(batch), optimizer),
+        "sentence-transformers": lambda: step(lambda: their_loss(*encode()), theirs),
+    }
+
+
+def report(name: str, steps: dict[str, Callable[[], list[Tensor]]], error: float) -> None:
+    """Compares what two libraries return, then times all in turns."""
+    for ours, theirs in zip(steps["ours"](), steps["sentence-transformers"](), strict=True):
+        assert (ours - theirs).abs().max() <= error * theirs.abs().max(), name
+    taken: dict[str, list[float]] = {key: [] for key in steps}
+    for _ in range(ROUNDS):
+        for key, step in steps.items():
+            started = time.process_time()
+            step()
+            taken[key].append(1000 * (time.process_time() - started))
+    times = {key: statistics.median(each) for key, each in taken.items()}
+    least = next(iter(times.values()))
+    parts = (f"{key} {each:.0f} ms ({each / least:.2f}×)" for key, each in times.items())
+    print(f"{name}: " + ", ".join(parts), flush=True)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    with fast_products():
+        report("MaxSim loss", loss_steps(), LARGEST_ERROR)
+        report("training step, fp32", training_steps(torch.float32), LARGEST_ERROR)
+        # Their similarities are in bf16 under autocast.
+        report("training step, bf16", training_steps(torch.bfloat16), 0.05)
+
+
+if __name__ == "__main__":
+    main()
