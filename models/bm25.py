@@ -43,12 +43,12 @@ class BM25(System):
         Raises:
             ValueError: no document has a term.
         """
-        terms = [_terms(tokens) for tokens in documents["tokens"]]
-        if not any(terms):
+        if not any(map(_terms, documents["tokens"])):  # ends at the first that has one
             raise ValueError(
-                f"system=BM25: none of the {len(terms):,} documents has a word (letters or "
+                f"system=BM25: none of the {len(documents):,} documents has a word (letters or "
                 "digits), there is nothing to find"
             )
+        terms = map(_terms, documents["tokens"])  # never all at once: 3 kB a document
         self.searcher = BM25Index(documents["id"][:], terms, self.hparams.k1, self.hparams.b)
         if directory is not None:
             self.searcher.save(directory, hash_documents(documents))

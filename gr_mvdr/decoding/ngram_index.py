@@ -47,7 +47,8 @@ class Intervals:
 class NgramIndex:
     """Counts, places and continuations of the n-grams of a corpus; a `Constraint` for the search.
 
-    An n-gram lies within one document: it never crosses a document's end. Attributes:
+    An n-gram lies within one document: it never crosses a document's end. Places are int32, so that
+    tokens and documents together are at most 2^31 − 1. Attributes:
         text: (T,) uint16 or uint32, each document followed by the terminator (the type's maximum);
         starts: (documents + 1,) int64, where each document begins in `text`;
         suffixes: (tokens,) int32, places in `text` ordered by `depth` tokens and then by place;
@@ -305,11 +306,14 @@ def join(sequences: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         ValueError: no tokens at all, an id that is negative or too large, or too long a text.
     """
     starts = np.cumsum([0] + [len(sequence) + 1 for sequence in sequences])
+    if starts[-1] > _MOST:
+        raise ValueError(
+            f"sequences: {starts[-1]:,} tokens, one more for each document among them: must be "
+            f"≤ {_MOST:,}, what int32 can number; split the collection (data.shard)"
+        )
     tokens = np.concatenate(sequences) if sequences else np.empty(0, np.int64)
     if not len(tokens):
         raise ValueError("sequences: an n-gram index needs at least one token, received none")
-    if starts[-1] > np.iinfo(np.int32).max:
-        raise ValueError(f"sequences: {starts[-1]} tokens, an index holds at most 2^31 - 1")
     if tokens.min() < 0 or tokens.max() >= np.iinfo(np.uint32).max:
         raise ValueError(
             f"sequences: ids {tokens.min()} to {tokens.max()}, must lie in [0, 2^32 - 1)"
@@ -336,15 +340,17 @@ def sort_suffixes(text: np.ndarray, starts: np.ndarray, depth: int) -> np.ndarra
     """
     keys, sorted_depth = _packed_keys(text, depth)
     order = np.argsort(keys, kind="stable").astype(np.int32)
-    rank = np.empty(len(text), np.int64)
-    tied = _rank(rank, order, keys[order], np.arange(len(text)))
-    ends = np.repeat(starts[1:] - 1, np.diff(starts))
+    keys = keys[order]
+    rank = np.empty(len(text), np.int32)
+    tied = _rank(rank, order, keys, np.arange(len(text), dtype=np.int32))
+    del keys
+    ends = np.repeat((starts[1:] - 1).astype(np.int32), np.diff(starts))
     while sorted_depth < depth and len(tied):
         step = min(sorted_depth, depth - sorted_depth)
         suffix = order[tied]
         # Beyond its sequence's end a suffix has been told apart already: any constant will do.
-        later = np.where(suffix + step <= ends[suffix], suffix + step, len(text) - 1)
-        keys = (rank[suffix] << 32) | rank[later]
+        later = np.where(suffix <= ends[suffix] - step, suffix + step, len(text) - 1)
+        keys = (rank[suffix].astype(np.int64) << 32) | rank[later]
         sort = np.argsort(keys, kind="stable")
         order[tied] = suffix[sort]
         tied = _rank(rank, order, keys[sort], tied)
@@ -360,12 +366,13 @@ def _packed_keys(text: np.ndarray, depth: int) -> tuple[np.ndarray, int]:
     bits = largest.bit_length()
     width = max(1, min(depth, 63 // bits))
     ended = text == terminator
-    tokens = np.where(ended, largest, text).astype(np.int64)
-    keys = tokens.copy()
+    tokens = np.where(ended, largest, text)
+    keys = tokens.astype(np.int64)
     for packed in range(1, width):
         rest = np.append(keys[1:], 0)
         rest[ended] = 0  # what follows a terminator belongs to another sequence
-        keys = (tokens << (bits * packed)) | rest
+        np.left_shift(tokens, bits * packed, out=keys, dtype=np.int64)
+        keys |= rest
     return keys, width
 
 
@@ -376,7 +383,7 @@ def _rank(rank: np.ndarray, order: np.ndarray, keys: np.ndarray, rows: np.ndarra
     """
     new = np.ones(len(keys), bool)
     new[1:] = keys[1:] != keys[:-1]
-    first = np.flatnonzero(new)
+    first = np.flatnonzero(new).astype(np.int32)
     sizes = np.diff(np.append(first, len(keys)))
     rank[order[rows]] = np.repeat(rows[first], sizes)
     return rows[np.repeat(sizes > 1, sizes)]

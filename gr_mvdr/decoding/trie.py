@@ -63,6 +63,15 @@ class Trie:
         """
         lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
         flat = np.fromiter(chain.from_iterable(sequences), np.int64, lengths.sum())
+        return cls.build_flat(flat, lengths)
+
+    @classmethod
+    def build_flat(cls, flat: np.ndarray, lengths: np.ndarray) -> "Trie":
+        """`build` of identifiers that lie one after the other: no object for each of them.
+
+        Args:
+            flat: (tokens,) int64, all identifiers; lengths: (documents,) int64.
+        """
         _check(flat, lengths)
         begins, width = np.cumsum(lengths) - lengths, int(flat.max()) + 1
         node, edges, n_nodes = np.zeros_like(lengths), [], 1
