@@ -8,6 +8,7 @@ All of it is computed where the queries are, and what is found is on the CPU, as
 """
 
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 import numpy as np
 import torch
@@ -26,9 +27,7 @@ _BLOCK_SIMILARITIES, _ACCELERATED_SIMILARITIES = 1_000_000, 16_000_000
 # Where documents must be padded, the longest of a block has at most so many times the tokens of
 # the shortest.
 _MOST_PADDING = 1.25
-# Up to so many columns numpy's segmented maximum is faster than torch's over equal lengths; for
-# many columns torch's is up to 20 times as fast.
-_FEW_COLUMNS = 16
+_HOST = "cpu"  # where numpy has a segmented maximum; elsewhere torch scatters
 
 
 def score_all(store: TokenStore, queries: TokenVectors, scoring: Scoring) -> Tensor:
@@ -142,72 +141,76 @@ def packed_relevance(documents: PackedTokens, queries: TokenVectors, scoring: Sc
     """Relevance of packed documents to padded queries, under a selection of one token.
 
     Args:
-        documents: D documents in fp32, each with at least one token. Neighbours of equal length
-            share one maximum, so documents sorted by length are fastest.
+        documents: D documents in fp32, each with at least one token.
         queries: (Q, N, …) in fp32, zero at padding.
         scoring: its alignment is one that `selects_one`.
 
     Returns:
         (D, Q) fp32.
     """
-    basis = matrix = _product(documents.vectors, queries.vectors)  # (t, Q·N)
+    basis = matrix = _product(queries.vectors, documents.vectors)  # (Q·N, t)
     if documents.keys is not None:
-        basis = _product(documents.keys, queries.keys)
+        basis = _product(queries.keys, documents.keys)
     alignment = scoring.alignment
     assert isinstance(alignment, Selection)
     kind = type(alignment)
     if (kind.candidates, kind.pairs) != (Selection.candidates, Selection.pairs):  # not every token
         basis = basis.masked_fill(~_allowed(documents, queries, alignment), -torch.inf)
     needs_choice = documents.keys is not None or documents.salience is not None
-    best, chosen = segment_max(basis, documents.counts, needs_choice)  # (D, Q·N)
-    weights = (best > -torch.inf) * queries.mask.flatten().float()
+    best, chosen = segment_max(basis, documents.counts, needs_choice)  # (Q·N, D)
+    weights = (best > -torch.inf) * queries.mask.flatten()[:, None].float()
     if documents.salience is not None:
         weights = weights * documents.salience[chosen]
     if queries.salience is not None:
-        weights = weights * queries.salience.flatten()
+        weights = weights * queries.salience.flatten()[:, None]
     values = best.masked_fill(best == -torch.inf, 0.0)
     if documents.keys is not None:
-        values = matrix.gather(0, chosen)
-    shape = (len(best), len(queries), 1, -1)
-    return scoring.divide(values.view(shape), weights.view(shape), queries)
+        values = matrix.gather(1, chosen)
+    shape = (best.shape[1], len(queries), 1, -1)
+    return scoring.divide(values.T.reshape(shape), weights.T.reshape(shape), queries)
 
 
-def _product(vectors: Tensor, queries: Tensor) -> Tensor:
-    """(t, d) and (Q, N, d) → (t, Q·N)."""
-    return product(vectors, queries.reshape(-1, vectors.shape[1]).T)
+def _product(queries: Tensor, vectors: Tensor) -> Tensor:
+    """(Q, N, d) and (t, d) → (Q·N, t): maxima over a document's tokens run over neighbours."""
+    return product(queries.reshape(-1, vectors.shape[1]), vectors.T)
 
 
 def _allowed(documents: PackedTokens, queries: TokenVectors, alignment: Selection) -> Tensor:
-    """(t, Q·N) bool: the pairs that may align."""
+    """(Q·N, t) bool: the pairs that may align."""
     mask = length_mask(documents.counts)  # (D, M)
     ids = documents.ids.new_zeros(mask.shape).masked_scatter(mask, documents.ids)
     tokens = Tokens(mask[:, None], queries.mask[None], ids[:, None], queries.ids[None])
     pairs = alignment.allowed(tokens).expand(len(mask), len(queries), -1, -1)  # (D, Q, M, N)
-    return pairs.transpose(1, 2)[mask].flatten(1)
+    return pairs.transpose(1, 2)[mask].flatten(1).T
 
 
-def segment_max(rows: Tensor, counts: Tensor, choice: bool) -> tuple[Tensor, Tensor | None]:
-    """The maximum of each segment of packed rows, column by column.
+def segment_max(values: Tensor, counts: Tensor, choice: bool) -> tuple[Tensor, Tensor | None]:
+    """The maximum of each segment of neighbouring columns, row by row.
 
     Args:
-        rows: (t, C); counts: (D,) int64 rows of each segment, summing to t.
-        choice: whether to return the rows too, which takes several times as long.
+        values: (C, t); counts: (D,) int64 columns of each segment, ≥ 1, summing to t.
+        choice: whether to return the columns too, which takes several times as long.
 
     Returns:
-        (D, C) maxima, and (D, C) int64 the first rows that hold them, or None.
+        (C, D) maxima, and (C, D) int64 the first columns that hold them, or None.
     """
-    if not choice and rows.shape[1] <= _FEW_COLUMNS and rows.device.type == "cpu":
+    best = _reduce_segments(values, counts, "amax")
+    if not choice:
+        return best, None
+    t, device = values.shape[1], values.device
+    is_best = values == best.repeat_interleave(counts, 1, output_size=t)
+    # Where nothing equals the maximum, it is not a number, and any column will do.
+    places = torch.arange(t, device=device).where(is_best, t - 1)
+    return best, _reduce_segments(places, counts, "amin")
+
+
+def _reduce_segments(values: Tensor, counts: Tensor, by: Literal["amax", "amin"]) -> Tensor:
+    """(C, t) → (C, D), without a step of the host for every document."""
+    if values.device.type == _HOST:
         starts = (counts.cumsum(0) - counts).numpy()
-        return torch.from_numpy(np.maximum.reduceat(rows.numpy(), starts, axis=0)), None
-    best, chosen, start = [], [], 0
-    # Runs of neighbouring documents that have the same length.
-    values, repeated = torch.unique_consecutive(counts, return_counts=True)
-    for length, repeats in zip(values.tolist(), repeated.tolist(), strict=True):
-        run = rows[start : start + length * repeats].view(repeats, length, -1)
-        if choice:
-            found = run.max(1)
-            first = start + length * torch.arange(repeats, device=rows.device)
-            chosen.append(found.indices + first.unsqueeze(1))
-        best.append(found.values if choice else run.amax(1))
-        start += length * repeats
-    return torch.cat(best), torch.cat(chosen) if choice else None
+        reduce = np.maximum if by == "amax" else np.minimum
+        return torch.from_numpy(reduce.reduceat(values.numpy(), starts, axis=1))
+    owners = torch.arange(len(counts), device=values.device)
+    owners = owners.repeat_interleave(counts, output_size=values.shape[1]).expand_as(values)
+    reduced = values.new_empty(len(values), len(counts))
+    return reduced.scatter_reduce_(1, owners, values, by, include_self=False)

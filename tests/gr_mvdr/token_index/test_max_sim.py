@@ -17,6 +17,7 @@ from gr_mvdr.alignment import (
 )
 from gr_mvdr.relevance import Normaliser
 from gr_mvdr.scoring import Scoring
+from gr_mvdr.token_index import max_sim
 from gr_mvdr.token_index.max_sim import (
     packed_relevance,
     segment_max,
@@ -97,15 +98,15 @@ def test_which_alignments_choose_one_token():
     assert not any(selects_one(alignment, 10) for alignment in others)
 
 
-@pytest.mark.parametrize("columns", [3, 100])
-@pytest.mark.parametrize("choice", [False, True])
-def test_segment_maxima_and_their_first_rows(columns, choice):
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_segment_maxima_and_their_first_columns(device, monkeypatch):
     counts = torch.tensor([2, 2, 3, 1, 2])
-    rows = torch.randint(-3, 3, (10, columns), generator=torch.Generator().manual_seed(0)).float()
-    best, chosen = segment_max(rows, counts, choice)
-    for number, segment in enumerate(rows.split(counts.tolist())):
-        assert torch.equal(best[number], segment.amax(0))
-        if choice:
-            begin = int(counts[:number].sum())
-            assert torch.equal(chosen[number], begin + segment.argmax(0))
-    assert choice or chosen is None
+    values = torch.randint(-3, 3, (50, 10), generator=torch.Generator().manual_seed(0)).float()
+    if device != "cpu":  # the form of other devices, on this one
+        monkeypatch.setattr(max_sim, "_HOST", device)
+    best, chosen = segment_max(values, counts, True)
+    assert torch.equal(best, segment_max(values, counts, False)[0])
+    for number, segment in enumerate(values.split(counts.tolist(), 1)):
+        assert torch.equal(best[:, number], segment.amax(1))
+        begin = int(counts[:number].sum())
+        assert torch.equal(chosen[:, number], begin + segment.argmax(1))
