@@ -34,6 +34,8 @@ def evaluate_retrieval(
         Metrics of each test split; a split after the first adds its name.
     """
     metrics = {}
+    planned_on = data.queries(data.train_split or data.test_splits[0])
+    model.plan_search(planned_on, depth + data.drop_identical)
     for split in data.test_splits:
         queries = data.test_queries(split)
         found = model.retrieve(queries, depth + data.drop_identical)
@@ -45,7 +47,7 @@ def evaluate_retrieval(
         for name, value in average_metrics(judge(ranking, data, split, queries)).items():
             metrics[_join("/", "retrieve", further, name)] = value
         if not further:
-            metrics |= model.search_fidelity(queries, found)
+            metrics |= model.search_fidelity(queries, found.top(depth))
     return metrics
 
 

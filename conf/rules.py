@@ -56,16 +56,18 @@ Precision = Literal[
 ]
 Imputation = Literal["last", "zero", "mean", "none"] | float
 Mode = Literal["exact", "gather", "impute", "rerank"]
+Auto = Literal["auto"]
 
 # A search option, as `model.search` has one value of it and `study.settings` a list.
 _SEARCH: dict[str, Any] = {
     "mode": Mode,
     "dtype": Literal["float32", "float16", "pq", "residual"],
     "pq_bytes": Size | None,
-    "neighbours": Size,
-    "probes": Size | None,
+    "recall": Share,
+    "neighbours": Size | Auto,
+    "probes": Size | Auto | None,
+    "refine": Size | Auto | None,
     "lists": Size | None,
-    "refine": Size | None,
     "imputation": Imputation,
     "keep_query": Share,
     "keep_document": Share,

@@ -197,6 +197,13 @@ class System(pl.LightningModule):
         """
         return None
 
+    def plan_search(self, queries: Table, depth: int) -> None:
+        """Chooses, after `index`, what the configuration leaves open of the search.
+
+        Args:
+            queries: of which a sample is searched for; depth: documents a query.
+        """
+
     def search_fidelity(self, queries: Table, ranking: Ranking) -> dict[str, float]:
         """Flat metrics of an approximate search: what it costs, what it loses against the exact.
 

@@ -33,7 +33,8 @@ from gr_mvdr.products import fast_products
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import Explanation, Factors, PairAlignment
 from gr_mvdr.scoring import Scoring, all_pairs_relevance
-from gr_mvdr.token_index.index import SearchOptions, TokenIndex
+from gr_mvdr.token_index.index import TokenIndex
+from gr_mvdr.token_index.plan import AUTO, SAMPLE, SearchOptions
 from gr_mvdr.token_index.quantiser import sample_size
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors, concatenate
 from models.base import Shares, System, Table, hash_documents
@@ -117,7 +118,7 @@ class MultiVector(System):
         Raises:
             ValueError: a query token is to retrieve more tokens than the index will hold.
         """
-        if self.search.mode in ("gather", "impute"):
+        if self.search.mode in ("gather", "impute") and self.search.neighbours != AUTO:
             self._check_neighbours(documents)
         if self.encoder.salience:
             tokens = documents["tokens"]
@@ -328,15 +329,15 @@ class MultiVector(System):
             search: options of `SearchOptions` that differ from the system's own.
         """
         if isinstance(self.searcher, CandidateEncoder) and not search:
-            found = self.searcher.candidates(queries, self.search.neighbours)
+            found = self.searcher.candidates(queries, self.search.lexical_candidates)
             return self.rerank(queries, self.searcher.documents, found).top(k)
         return self.retrieve_encoded(self.encoded_queries(queries), k, **search)
 
     @torch.inference_mode()
     def retrieve_encoded(self, encoded: EncodedQueries, k: int = 100, **search: Any) -> Ranking:
         """`retrieve` of queries that are encoded already."""
-        options = self.search.changed(**search)
         assert isinstance(self.searcher, TokenIndex), "index the documents first"
+        options = self.searcher.planned(self.search.changed(**search), self.scoring, k)
         ids, results = self.searcher.document_ids, {}
         starts = range(0, len(encoded), _QUERY_BATCH)
         for start in track(starts, "searching"):
@@ -389,25 +390,40 @@ class MultiVector(System):
         """
         encoded, options = self.encoded_queries(queries), None
         if among is None and self.search.mode != "rerank":
-            ranking, options = self.retrieve_encoded(encoded, k), self.search
+            ranking = self.retrieve_encoded(encoded, k)
+            options = self.searcher.planned(self.search, self.scoring, k)
         else:
             found = dict.fromkeys(queries["id"][:], among)
             if self.search.mode == "rerank":
-                found = self.searcher.candidates(queries, self.search.neighbours, among)
+                found = self.searcher.candidates(queries, self.search.lexical_candidates, among)
             ranking = self.rerank_encoded(encoded, found).top(k)
         return ranking, {
             q: find_shares(self.searcher, query, ranking.documents(q), self.scoring, options)
             for q, query in encoded
         }
 
+    @torch.inference_mode()
+    def plan_search(self, queries: Table, depth: int) -> None:
+        """Chooses what `model.search` leaves open; see `gr_mvdr.token_index.plan`."""
+        if not self.search.open_keys:
+            return
+        step = max(1, len(queries) // SAMPLE)
+        sample = queries.select(range(0, len(queries), step)[:SAMPLE])
+        self.searcher.keep_sample([query for _, query in self.encoded_queries(sample)])
+        self.searcher.planned(self.search, self.scoring, depth)
+
     def search_fidelity(self, queries: Table, ranking: Ranking) -> dict[str, float]:
-        """How many of the exact search's best ten an approximate one finds, and what it costs."""
+        """The share of the exact search's best that an approximate one finds, of the best ten and
+        of as many as the ranking has, and what it costs."""
         metrics = self.searcher.costs.metrics()
         metrics["cost/bytes_per_token"] = self.searcher.bytes_per_token
         if self.mean_floats is not None:
             metrics["cost/document_floats"] = self.mean_floats
         if self.search.mode in ("gather", "impute"):
             sample = queries.select(range(min(_FIDELITY_QUERIES, len(queries))))
-            exact = self.retrieve(sample, 10, mode="exact", keep_query=1.0, keep_document=1.0)
-            metrics["retrieve/recall_of_exact@10"] = recall_of_exact(exact, ranking)
+            depth = max(10, *(len(ranking.documents(query)) for query in sample["id"][:]))
+            exact = self.retrieve(sample, depth, mode="exact", keep_query=1.0, keep_document=1.0)
+            for first in (10, depth):
+                share = recall_of_exact(exact, ranking, first)
+                metrics[f"retrieve/recall_of_exact@{first}"] = share
         return metrics

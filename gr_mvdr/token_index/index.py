@@ -4,24 +4,20 @@ Documents can be added and deleted.
 """
 
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from gr_mvdr.alignment import MaxSim
 from gr_mvdr.evaluation.ranking import best_places
 from gr_mvdr.files.writing import temporary_folder
 from gr_mvdr.relevance import divide
-from gr_mvdr.salience import top_share
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_index import writer
 from gr_mvdr.token_index.costs import SearchCosts, all_tokens_cost, imputing_flops
 from gr_mvdr.token_index.imputation import (
-    check_imputation,
     expected_relevance,
     group_by_document,
     imputed_terms,
@@ -29,110 +25,9 @@ from gr_mvdr.token_index.imputation import (
 )
 from gr_mvdr.token_index.max_sim import score_all, score_some
 from gr_mvdr.token_index.neighbours import TokenNeighbours
-from gr_mvdr.token_index.store import DTYPES, TokenStore
+from gr_mvdr.token_index.plan import Sample, SearchOptions, plan_search
+from gr_mvdr.token_index.store import TokenStore
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors, stack
-
-MODES = ("exact", "gather", "impute", "rerank")
-
-
-@dataclass(frozen=True)
-class SearchOptions:
-    """How a `TokenIndex` is searched: the options of `model.search`.
-
-    Attributes:
-        mode: "exact": all documents under the system's alignment. "gather": the documents that own
-            one of the k' nearest tokens of a query token, scored with all their tokens
-            (gr_as_mvdr §6.3). "impute": from the retrieved tokens alone (xtr Eq. 4). "rerank": no
-            index; BM25's best `neighbours` documents, encoded as they come (mva §5).
-        neighbours: k'.
-        probes: clusters that the token retrieval visits; None = it looks at every token.
-        lists: clusters of the inverted file; None = faiss's rule of thumb.
-        refine: gather scores only so many candidates, those with the best imputed relevance;
-            None = all. For MaxSim without document salience: to other alignments the retrieved
-            tokens say too little.
-        imputation: of similarities that were not retrieved: "last", "zero", "mean", "none", or a
-            number (`gr_mvdr.token_index.imputation`).
-        keep_query, keep_document: β_q and β_d: the share of most salient tokens that are searched
-            with and for; scoring keeps all (aligner §3.2, "Pruning").
-        dtype: of stored vectors: "float32", "float16", "pq" (`pq_bytes` codes a vector) or
-            "residual" (one of `lists` centroids, and codes of what it leaves).
-        pq_bytes: None = `quantiser.default_bytes`.
-        seed: of the k-means.
-    """
-
-    mode: str = "exact"
-    neighbours: int = 2000
-    probes: int | None = 64
-    lists: int | None = None
-    refine: int | None = None
-    imputation: str | float = "last"
-    keep_query: float = 1.0
-    keep_document: float = 1.0
-    dtype: str = "float32"
-    pq_bytes: int | None = None
-    seed: int = 0
-
-    def __post_init__(self):
-        if self.mode not in MODES:
-            raise ValueError(f"model.search.mode={self.mode}: must be one of {', '.join(MODES)}")
-        if self.dtype not in DTYPES:
-            raise ValueError(f"model.search.dtype={self.dtype}: must be one of {', '.join(DTYPES)}")
-        check_imputation(self.imputation)
-        for key in ("keep_query", "keep_document"):
-            value = getattr(self, key)
-            if not 0 < value <= 1:
-                rule = "must be > 0 and ≤ 1: a text keeps its most salient token"
-                raise ValueError(f"model.search.{key}={value}: {rule}")
-            if self.mode in ("exact", "rerank") and value < 1:
-                rule = f"must be 1 in mode {self.mode}, which looks at every token"
-                raise ValueError(f"model.search.{key}={value}: {rule}")
-        for key in ("neighbours", "probes", "lists", "refine"):
-            value = getattr(self, key)
-            if value is not None and value < 1:
-                raise ValueError(f"model.search.{key}={value}: must be ≥ 1")
-
-    @property
-    def scores_need(self) -> str:
-        """What of all documents a score needs besides its own document; "" = nothing."""
-        return "similarities imputed from all documents" if self.mode == "impute" else ""
-
-    def changed(self, **options: Any) -> "SearchOptions":
-        """The same search with other options.
-
-        Raises:
-            ValueError: an unknown option, or there is no index to search.
-        """
-        if self.mode == "rerank":
-            rule = "must be exact, gather or impute to be searched in other ways: it has no index"
-            raise ValueError(f"model.search.mode=rerank: {rule}")
-        known = {field.name for field in fields(self)}
-        for key in options.keys() - known:
-            raise ValueError(f"model.search.{key}: must be one of {', '.join(sorted(known))}")
-        return replace(self, **options)
-
-    def check(self, scoring: Scoring, salience: Mapping[str, Any] | None = None) -> None:
-        """Refuses what the mode cannot do for a system's form of Eq. 1.
-
-        Args:
-            salience: of each side, "query" and "document", a description; None = not known.
-        """
-        for side in ("query", "document") if salience is not None else ():
-            share = getattr(self, f"keep_{side}")
-            if share < 1 and not salience.get(side):
-                rule = "must be 1 for a system without salience"
-                raise ValueError(f"model.search.keep_{side}={share}: {rule}")
-        if self.mode == "impute" and scoring.alignment != MaxSim():
-            rule = f"must be exact or gather under {scoring.alignment}; imputation estimates MaxSim"
-            raise ValueError(f"model.search.mode=impute: {rule}")
-
-    def salient(self, query: TokenVectors) -> TokenVectors:
-        """The query's tokens that are searched with (aligner §3.2, β_q)."""
-        if self.keep_query == 1:
-            return query
-        if query.salience is None:
-            rule = "must be 1 for a system without salience"
-            raise ValueError(f"model.search.keep_query={self.keep_query}: {rule}")
-        return query[top_share(query.salience, query.mask, self.keep_query)]
 
 
 class FoundDocuments(NamedTuple):
@@ -253,6 +148,17 @@ class TokenIndex:
         if options.probes is not None:
             self.neighbours.build_lists(options.lists, options.seed)
 
+    def keep_sample(self, queries: Sequence[TokenVectors]) -> None:
+        """Keeps queries (N, …) without padding, on which searches are planned."""
+        Sample(self.directory).write(queries)
+
+    def planned(self, options: SearchOptions, scoring: Scoring, depth: int) -> SearchOptions:
+        """The options with a value for each that they leave "auto"; see `plan_search`."""
+        if not options.open_keys:
+            return options
+        self.prepare(options)
+        return plan_search(self.store, self.neighbours, options, scoring, depth)
+
     def search(
         self, queries: Sequence[TokenVectors], scoring: Scoring, options: SearchOptions
     ) -> list[FoundDocuments]:
@@ -262,6 +168,7 @@ class TokenIndex:
             queries: token vectors (N, …) without padding, on the device that compares them with
                 the stored ones; what is found is on the CPU.
             scoring: the system's form of Eq. 1; "impute" has its own.
+            options: without an open key, see `planned`.
         """
         options.check(scoring)
         if options.mode == "exact":

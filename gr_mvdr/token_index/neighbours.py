@@ -64,6 +64,11 @@ class TokenNeighbours:
             return self.count * (self._lists.code_size + 8)
         return sum(path.stat().st_size for path in self.folder.iterdir())
 
+    @property
+    def n_lists(self) -> int:
+        """Clusters of the inverted file; 1 where none is open."""
+        return 1 if self._lists is None else self._lists.nlist
+
     def build_lists(self, lists: int | None, seed: int) -> None:
         """Builds, saves and opens the inverted file, or opens the one that was saved.
 

@@ -56,6 +56,7 @@ def build(directory, tokens, batch=3, **options):
 
 
 def gather(index, query, scoring, neighbours, probes=None, **options):
+    options = {"refine": None} | options
     return index.gather(query, scoring, SearchOptions("gather", neighbours, probes, **options))
 
 
@@ -330,7 +331,7 @@ def test_short_lists_do_not_corrupt_what_is_imputed(tmp_path):
 def all_modes(index, query, scoring=COLBERT, k=20, **options):
     found = {}
     for mode, probes in (("exact", None), *product(("gather", "impute"), (None, 2))):
-        how = SearchOptions(mode, k, probes, lists=2, **(options if mode != "exact" else {}))
+        how = SearchOptions(mode, k, probes, 2, None, **(options if mode != "exact" else {}))
         found[mode, probes] = by_document(index.search([query], scoring, how)[0])
     return found
 

@@ -1,0 +1,404 @@
+"""How an index is searched, and how that follows from a depth and a wanted recall.
+
+What the user leaves "auto" is chosen once by measuring on a sample of queries against the exact
+search, and kept with the index. Recall is measured, work is counted and not timed, so that the
+same seed makes the same choice.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from gr_mvdr.alignment import MaxSim
+from gr_mvdr.files.arrays import checksum, read_arrays, read_sealed, write_arrays, write_sealed
+from gr_mvdr.relevance import divide
+from gr_mvdr.salience import top_share
+from gr_mvdr.scoring import Scoring
+from gr_mvdr.token_index.imputation import (
+    Retrieved,
+    check_imputation,
+    expected_relevance,
+    group_by_document,
+    imputed_terms,
+    missing_similarity,
+)
+from gr_mvdr.token_index.max_sim import score_all
+from gr_mvdr.token_index.neighbours import TokenNeighbours
+from gr_mvdr.token_index.store import DTYPES, TokenStore
+from gr_mvdr.token_vectors import TokenVectors, stack
+
+AUTO: Any = "auto"  # in the place of a number
+MODES = ("exact", "gather", "impute", "rerank")
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """How a `TokenIndex` is searched: the options of `model.search`.
+
+    Attributes:
+        mode: "exact": all documents under the system's alignment. "gather": the documents that own
+            one of the k' nearest tokens of a query token, scored with all their tokens
+            (gr_as_mvdr §6.3). "impute": from the retrieved tokens alone (xtr Eq. 4). "rerank": no
+            index; BM25's best `neighbours` documents, encoded as they come (mva §5).
+        neighbours: k'; "auto" = chosen by `plan_search`, as probes and refine may be.
+        probes: clusters that the token retrieval visits; None = it looks at every token.
+        lists: clusters of the inverted file; None = faiss's rule of thumb.
+        refine: gather scores only so many candidates, those with the best imputed relevance;
+            None = all.
+        recall: the share of the exact search's best documents that chosen values must find.
+        imputation: of similarities that were not retrieved: "last", "zero", "mean", "none", or a
+            number (`gr_mvdr.token_index.imputation`).
+        keep_query, keep_document: β_q and β_d: the share of most salient tokens that are searched
+            with and for; scoring keeps all (aligner §3.2, "Pruning").
+        dtype: of stored vectors: "float32", "float16", "pq" (`pq_bytes` codes a vector) or
+            "residual" (one of `lists` centroids, and codes of what it leaves).
+        pq_bytes: None = `quantiser.default_bytes`.
+        seed: of the k-means.
+    """
+
+    mode: str = "exact"
+    neighbours: int = AUTO
+    probes: int | None = AUTO
+    lists: int | None = None
+    refine: int | None = AUTO
+    recall: float = 0.99
+    imputation: str | float = "last"
+    keep_query: float = 1.0
+    keep_document: float = 1.0
+    dtype: str = "float32"
+    pq_bytes: int | None = None
+    seed: int = 0
+
+    def __post_init__(self):
+        if self.mode not in MODES:
+            raise ValueError(f"model.search.mode={self.mode}: must be one of {', '.join(MODES)}")
+        if self.dtype not in DTYPES:
+            raise ValueError(f"model.search.dtype={self.dtype}: must be one of {', '.join(DTYPES)}")
+        check_imputation(self.imputation)
+        for key in ("keep_query", "keep_document"):
+            value = getattr(self, key)
+            if not 0 < value <= 1:
+                rule = "must be > 0 and ≤ 1: a text keeps its most salient token"
+                raise ValueError(f"model.search.{key}={value}: {rule}")
+            if self.mode in ("exact", "rerank") and value < 1:
+                rule = f"must be 1 in mode {self.mode}, which looks at every token"
+                raise ValueError(f"model.search.{key}={value}: {rule}")
+        if not 0 < self.recall <= 1:
+            raise ValueError(f"model.search.recall={self.recall}: must be > 0 and ≤ 1")
+        for key in ("neighbours", "probes", "lists", "refine"):
+            value = getattr(self, key)
+            if value not in (None, AUTO) and value < 1:
+                raise ValueError(f"model.search.{key}={value}: must be ≥ 1")
+
+    @property
+    def open_keys(self) -> tuple[str, ...]:
+        """The options that are still to be chosen for this mode."""
+        keys = {"gather": ("neighbours", "probes", "refine"), "impute": ("neighbours", "probes")}
+        return tuple(key for key in keys.get(self.mode, ()) if getattr(self, key) == AUTO)
+
+    @property
+    def lexical_candidates(self) -> int:
+        """The documents that BM25 proposes in mode "rerank"."""
+        return 2000 if self.neighbours == AUTO else self.neighbours
+
+    @property
+    def scores_need(self) -> str:
+        """What of all documents a score needs besides its own document; "" = nothing."""
+        return "similarities imputed from all documents" if self.mode == "impute" else ""
+
+    def changed(self, **options: Any) -> "SearchOptions":
+        """The same search with other options.
+
+        Raises:
+            ValueError: an unknown option, or there is no index to search.
+        """
+        if self.mode == "rerank":
+            rule = "must be exact, gather or impute to be searched in other ways: it has no index"
+            raise ValueError(f"model.search.mode=rerank: {rule}")
+        known = {field.name for field in fields(self)}
+        for key in options.keys() - known:
+            raise ValueError(f"model.search.{key}: must be one of {', '.join(sorted(known))}")
+        return replace(self, **options)
+
+    def check(self, scoring: Scoring, salience: Mapping[str, Any] | None = None) -> None:
+        """Refuses what the mode cannot do for a system's form of Eq. 1.
+
+        Args:
+            salience: of each side, "query" and "document", a description; None = not known.
+        """
+        for side in ("query", "document") if salience is not None else ():
+            share = getattr(self, f"keep_{side}")
+            if share < 1 and not salience.get(side):
+                rule = "must be 1 for a system without salience"
+                raise ValueError(f"model.search.keep_{side}={share}: {rule}")
+        if self.mode == "impute" and scoring.alignment != MaxSim():
+            rule = f"must be exact or gather under {scoring.alignment}; imputation estimates MaxSim"
+            raise ValueError(f"model.search.mode=impute: {rule}")
+
+    def salient(self, query: TokenVectors) -> TokenVectors:
+        """The query's tokens that are searched with (aligner §3.2, β_q)."""
+        if self.keep_query == 1:
+            return query
+        if query.salience is None:
+            rule = "must be 1 for a system without salience"
+            raise ValueError(f"model.search.keep_query={self.keep_query}: {rule}")
+        return query[top_share(query.salience, query.mask, self.keep_query)]
+
+
+# Work in microseconds of one core of an AMD EPYC (Zen 4), d = 128: docs/multi_vector.md. Only their
+# proportions matter, and they move the choice little.
+_SIMILARITY = 0.009  # of a query token and a token that is read with its neighbours
+_READ, _READ_SIMILARITY = 0.1, 0.012  # a token of a document that is read by itself
+_CODE, _NEIGHBOUR, _SEARCH = 0.0043, 0.13, 1000.0  # a code in a list, a retrieved token, a query
+
+# What is tried, k' up to a share of the tokens; `refine` makes up for what lies between.
+PROBES = (4, 16, 64)
+NEIGHBOURS = (250, 500, 1000, 2000, 4000, 8000, 16000, 32000)
+_MOST_NEIGHBOURS = 1 / 64
+SAMPLE = 64  # queries
+_LEAST_SAMPLE, _EXACT_SECONDS = 16, 60  # of a collection whose exact search takes long
+_BATCH = 32
+_FOLDER, _PLANS = "sample", "plans.json"
+
+
+class Sample:
+    """Queries that a search is planned on, kept in the folder of an index."""
+
+    def __init__(self, directory: Path):
+        self.folder = directory / _FOLDER
+
+    def write(self, queries: Sequence[TokenVectors]) -> None:
+        """Keeps token vectors (N, …) without padding in the place of earlier ones."""
+        packed = stack(queries).pack()._asdict()
+        parts = {name: part.cpu().numpy() for name, part in packed.items() if part is not None}
+        write_arrays(self.folder, parts, {"parts": sorted(parts)}, replace=True)
+
+    def read(self) -> list[TokenVectors]:
+        """The queries; none where none were kept."""
+        if not self.folder.is_dir():
+            return []
+        names = tuple(read_arrays(self.folder, ())[1]["parts"])
+        arrays = read_arrays(self.folder, names)[0]
+        parts = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
+        counts = parts.pop("counts").tolist()
+        split = {name: part.split(counts) for name, part in parts.items()}
+        return [
+            TokenVectors(
+                mask=torch.ones(count, dtype=torch.bool), **{n: p[row] for n, p in split.items()}
+            )
+            for row, count in enumerate(counts)
+        ]
+
+    @property
+    def made_of(self) -> dict[str, int]:
+        """What tells it from another."""
+        return checksum(self.folder / "arrays.json") if self.folder.is_dir() else {}
+
+
+def plan_search(
+    store: TokenStore,
+    neighbours: TokenNeighbours,
+    options: SearchOptions,
+    scoring: Scoring,
+    depth: int,
+) -> SearchOptions:
+    """The search that finds the wanted share of the exact search's best `depth` documents with the
+    least work: `options` with a value for every key that they leave "auto".
+
+    Where all of `neighbours`, `probes` and `refine` are open and the exact search is as little
+    work, or nothing else is known to find enough, it is the exact search. Where the user's own
+    values cannot reach the recall, those that come closest are taken. A choice is kept with the
+    index, and made again after `add` and `delete`.
+
+    Args:
+        neighbours: with an inverted file, unless `probes` is None.
+    """
+    sample = Sample(store.directory)
+    made_of = {
+        "search": asdict(options),
+        "depth": depth,
+        "scoring": repr(scoring),
+        "index": [store.header["fingerprint"], store.header["revision"]],
+        "sample": sample.made_of,
+    }
+    path = store.directory / _PLANS
+    plans = read_sealed(path)["plans"] if path.is_file() else []
+    for plan in plans:
+        if plan["made_of"] == made_of:
+            return replace(options, **plan["chosen"])
+    choice = _Planner(store, neighbours, options, scoring, depth).choose(sample.read())
+    print(_describe(choice, options, depth))
+    same = made_of["index"]
+    kept = [plan for plan in plans if plan["made_of"]["index"] == same]
+    write_sealed(path, {"plans": [*kept, {"made_of": made_of, **choice._asdict()}]}, indent=1)
+    return replace(options, **choice.chosen)
+
+
+class _Choice(NamedTuple):
+    """Options that were chosen, and on how many queries; the recall there, less its standard error,
+    and the work as a share of the exact search's."""
+
+    chosen: dict[str, Any]
+    queries: int = 0
+    recall: float = 1.0
+    work: float = 1.0
+
+
+_EXACT = _Choice({"mode": "exact"})
+
+
+def _describe(choice: _Choice, options: SearchOptions, depth: int) -> str:
+    wanted = f"model.search.recall={options.recall}: {choice.chosen.get('mode', options.mode)}"
+    values = "".join(f" {k}={v}" for k, v in choice.chosen.items() if k != "mode")
+    if not choice.queries:
+        return f"{wanted} search{values}, as nothing could be saved or measured"
+    if "mode" in choice.chosen:
+        return f"{wanted} search, which nothing that finds as much of its best {depth} undercuts"
+    most = "" if choice.recall >= options.recall else ", the most that was reached"
+    return (
+        f"{wanted} search{values} finds {choice.recall:.3f} of the exact search's best {depth} "
+        f"({choice.queries} queries) for {choice.work:.2f} of its work{most}"
+    )
+
+
+@dataclass
+class _Planner:
+    store: TokenStore
+    neighbours: TokenNeighbours
+    options: SearchOptions
+    scoring: Scoring
+    depth: int
+
+    def choose(self, sample: list[TokenVectors]) -> _Choice:
+        """The least work that reaches the recall, else what comes closest to it."""
+        options = self.options
+        kept = options.keep_query == options.keep_document == 1
+        may_be_exact = options.mode == "gather" and len(options.open_keys) == 3 and kept
+        length = sum(map(len, sample)) / max(1, len(sample))
+        exact_work = self.store.n_tokens * length * _SIMILARITY
+        pointless = exact_work <= _SEARCH or options.recall == 1 or self._live() <= self.depth
+        if may_be_exact and pointless:
+            return _EXACT
+        if not sample:
+            return self._unmeasured()
+        count = max(_LEAST_SAMPLE, int(_EXACT_SECONDS * 1e6 / exact_work))
+        best = _Choice({}, recall=-1.0)
+        for found in self._measure(sample[:count], exact_work):
+            enough = [choice.recall >= options.recall for choice in (found, best)]
+            cheaper, closer = found.work < best.work, found.recall > best.recall
+            if enough[0] > enough[1] or (cheaper if all(enough) else closer and not any(enough)):
+                best = found
+        if may_be_exact and (best.recall < options.recall or best.work >= 1):
+            return _EXACT._replace(queries=best.queries)
+        return best
+
+    def _live(self) -> int:
+        return int(self.store.live.sum())
+
+    def _unmeasured(self) -> _Choice:
+        """Where no queries are known."""
+        if self.options.mode == "gather" and len(self.options.open_keys) == 3:
+            return _EXACT
+        usual = {"neighbours": min(2000, len(self.neighbours.rows)), "probes": 64, "refine": None}
+        return _Choice({key: usual[key] for key in self.options.open_keys})
+
+    def _measure(self, sample: list[TokenVectors], exact_work: float) -> Iterator[_Choice]:
+        """What every setting finds, at the least `refine` that finds enough."""
+        wanted, most = self._exact(sample), len(self.neighbours.rows)
+        tried = [k for k in NEIGHBOURS if k <= most * _MOST_NEIGHBOURS] or [
+            min(NEIGHBOURS[0], most)
+        ]
+        sizes = self._grid("neighbours", tried)
+        for probes in self._grid("probes", PROBES):
+            needed, work = np.zeros((len(sizes), *wanted.shape)), np.zeros(len(sizes))
+            for row, query in enumerate(sample):
+                query = self.options.salient(query)
+                found = self._retrieve(query, max(sizes), probes)
+                for place, size in enumerate(sizes):
+                    part = Retrieved(*(p if p is None else p[:, :size] for p in found))
+                    needed[place, row] = self._needed(part, query, wanted[row])
+                    work[place] += self._work(part, probes) / len(sample)
+            for place, size in enumerate(sizes):
+                chosen = {"neighbours": size, "probes": probes}
+                yield self._refined(chosen, needed[place], work[place], sample, exact_work)
+
+    def _grid(self, key: str, values: Sequence[int]) -> list[Any]:
+        """The user's own value, or those to try."""
+        own = getattr(self.options, key)
+        if own != AUTO:
+            return [own]
+        if key == "probes":  # more lists than there are, are all of them
+            values = sorted({min(value, self.neighbours.n_lists) for value in values})
+        return list(values)
+
+    def _exact(self, sample: list[TokenVectors]) -> np.ndarray:
+        """(n, depth) numbers of the documents that the exact search puts first."""
+        depth, found = min(self.depth, self._live()), []
+        for start in range(0, len(sample), _BATCH):
+            scores = score_all(self.store, stack(sample[start : start + _BATCH]), self.scoring)
+            found.append(scores.topk(depth, dim=0).indices.T)
+        return torch.cat(found).numpy()
+
+    def _retrieve(self, query: TokenVectors, size: int, probes: int | None) -> Retrieved:
+        return self.neighbours.retrieve(query, size, probes, self.options.mode == "impute")
+
+    def _needed(self, found: Retrieved, query: TokenVectors, wanted: np.ndarray) -> np.ndarray:
+        """(depth,) how many candidates must be kept, best first, so that each wanted document is
+        among them; infinite for what was not retrieved."""
+        candidates = group_by_document(found)
+        if self.options.mode == "impute":
+            missing = missing_similarity(found, self.options.imputation)
+            lengths = self.store.counts[candidates.documents]
+            terms, z = imputed_terms(found, candidates, missing, lengths, query.salience)
+            scores = divide(terms.sum(1), z).numpy()
+        else:
+            scores = expected_relevance(found, candidates, query, self.scoring).numpy()
+        documents = candidates.documents.numpy()
+        place = np.minimum(np.searchsorted(documents, wanted), len(documents) - 1)
+        at_least = len(scores) - np.searchsorted(np.sort(scores), scores[place])
+        return np.where(documents[place] == wanted, at_least, np.inf)
+
+    def _work(self, found: Retrieved, probes: int | None) -> float:
+        """Of a search before it scores any document whole."""
+        tokens, retrieved = len(found.owners), found.n_tokens
+        if probes is None:
+            looked_at = len(self.neighbours.rows) * _SIMILARITY
+        else:
+            looked_at = len(self.neighbours.rows) * probes / self.neighbours.n_lists * _CODE
+        again = _READ + _READ_SIMILARITY if self.options.mode == "impute" else 0.0
+        return _SEARCH + tokens * looked_at + retrieved * (_NEIGHBOUR + again)
+
+    def _refined(
+        self,
+        chosen: dict[str, Any],
+        needed: np.ndarray,
+        work: float,
+        sample: list[TokenVectors],
+        exact_work: float,
+    ) -> _Choice:
+        """With the least `refine` that finds enough, or else the most."""
+        count, options = len(sample), self.options
+        sizes: Sequence[float]
+        if options.mode == "impute":
+            sizes = [self.depth]
+        elif options.refine == AUTO:
+            most = max(self.depth, self._live())
+            sizes = np.geomspace(self.depth, most, 60).round().tolist()
+        else:
+            sizes = [np.inf if options.refine is None else options.refine]
+        for size in sizes:
+            shares = (needed <= size).mean(1)
+            recall = shares.mean() - shares.std() / count**0.5
+            if recall >= options.recall:
+                break
+        if options.mode == "gather":
+            chosen = chosen | {"refine": None if options.refine is None else int(size)}
+            scored = min(size, self._live()) * self.store.n_tokens / len(self.store)
+            tokens = sum(map(len, sample)) / count
+            work += scored * (_READ + tokens * _READ_SIMILARITY)
+        chosen = {key: value for key, value in chosen.items() if key in options.open_keys}
+        return _Choice(chosen, count, float(recall), work / exact_work)
