@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 
 from data_modules.module import RetrievalDataModule
+from data_modules.tables import sample_rows
 from gr_mvdr.evaluation.metrics import evaluate_queries
 from gr_mvdr.evaluation.ranking import Ranking, write_qrels
 from models.base import System, Table
 
 # Query id → metric → value.
 QueryMetrics = dict[str, dict[str, float]]
-# Queries whose latency is measured, one at a time.
-LATENCY_QUERIES = 50
+# Queries whose latency is measured, one at a time, and those that a search is planned on.
+LATENCY_QUERIES, PLANNING_QUERIES = 50, 64
 
 
 def evaluate_retrieval(
@@ -34,8 +35,8 @@ def evaluate_retrieval(
         Metrics of each test split; a split after the first adds its name.
     """
     metrics = {}
-    planned_on = data.queries(data.train_split or data.test_splits[0])
-    model.plan_search(planned_on, depth + data.drop_identical)
+    queries = data.queries(data.train_split or data.test_splits[0])
+    model.plan_search(sample_rows(queries, PLANNING_QUERIES), depth + data.drop_identical)
     for split in data.test_splits:
         queries = data.test_queries(split)
         found = model.retrieve(queries, depth + data.drop_identical)

@@ -201,7 +201,7 @@ class System(pl.LightningModule):
         """Chooses, after `index`, what the configuration leaves open of the search.
 
         Args:
-            queries: of which a sample is searched for; depth: documents a query.
+            queries: a sample, some dozens; depth: documents a query.
         """
 
     def search_fidelity(self, queries: Table, ranking: Ranking) -> dict[str, float]:

@@ -34,7 +34,7 @@ from gr_mvdr.progress import track
 from gr_mvdr.relevance import Explanation, Factors, PairAlignment
 from gr_mvdr.scoring import Scoring, all_pairs_relevance
 from gr_mvdr.token_index.index import TokenIndex
-from gr_mvdr.token_index.plan import AUTO, SAMPLE, SearchOptions
+from gr_mvdr.token_index.plan import AUTO, SearchOptions
 from gr_mvdr.token_index.quantiser import sample_size
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors, concatenate
 from models.base import Shares, System, Table, hash_documents
@@ -336,8 +336,9 @@ class MultiVector(System):
     @torch.inference_mode()
     def retrieve_encoded(self, encoded: EncodedQueries, k: int = 100, **search: Any) -> Ranking:
         """`retrieve` of queries that are encoded already."""
+        options = self.search.changed(**search)
         assert isinstance(self.searcher, TokenIndex), "index the documents first"
-        options = self.searcher.planned(self.search.changed(**search), self.scoring, k)
+        options = self.searcher.planned(options, self.scoring, k)
         ids, results = self.searcher.document_ids, {}
         starts = range(0, len(encoded), _QUERY_BATCH)
         for start in track(starts, "searching"):
@@ -407,14 +408,11 @@ class MultiVector(System):
         """Chooses what `model.search` leaves open; see `gr_mvdr.token_index.plan`."""
         if not self.search.open_keys:
             return
-        step = max(1, len(queries) // SAMPLE)
-        sample = queries.select(range(0, len(queries), step)[:SAMPLE])
-        self.searcher.keep_sample([query for _, query in self.encoded_queries(sample)])
+        self.searcher.keep_sample([query for _, query in self.encoded_queries(queries)])
         self.searcher.planned(self.search, self.scoring, depth)
 
     def search_fidelity(self, queries: Table, ranking: Ranking) -> dict[str, float]:
-        """The share of the exact search's best that an approximate one finds, of the best ten and
-        of as many as the ranking has, and what it costs."""
+        """What of the exact search's best an approximate one finds, and what it costs."""
         metrics = self.searcher.costs.metrics()
         metrics["cost/bytes_per_token"] = self.searcher.bytes_per_token
         if self.mean_floats is not None:
@@ -423,7 +421,6 @@ class MultiVector(System):
             sample = queries.select(range(min(_FIDELITY_QUERIES, len(queries))))
             depth = max(10, *(len(ranking.documents(query)) for query in sample["id"][:]))
             exact = self.retrieve(sample, depth, mode="exact", keep_query=1.0, keep_document=1.0)
-            for first in (10, depth):
-                share = recall_of_exact(exact, ranking, first)
-                metrics[f"retrieve/recall_of_exact@{first}"] = share
+            found = {first: recall_of_exact(exact, ranking, first) for first in (10, depth)}
+            metrics |= {f"retrieve/recall_of_exact@{first}": found[first] for first in found}
         return metrics

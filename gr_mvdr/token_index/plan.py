@@ -159,7 +159,6 @@ _CODE, _NEIGHBOUR, _SEARCH = 0.0043, 0.13, 1000.0  # a code in a list, a retriev
 PROBES = (4, 16, 64)
 NEIGHBOURS = (250, 500, 1000, 2000, 4000, 8000, 16000, 32000)
 _MOST_NEIGHBOURS = 1 / 64
-SAMPLE = 64  # queries
 _LEAST_SAMPLE, _EXACT_SECONDS = 16, 60  # of a collection whose exact search takes long
 _BATCH = 32
 _FOLDER, _PLANS = "sample", "plans.json"
@@ -303,12 +302,12 @@ class _Planner:
         """Where no queries are known."""
         if self.options.mode == "gather" and len(self.options.open_keys) == 3:
             return _EXACT
-        usual = {"neighbours": min(2000, len(self.neighbours.rows)), "probes": 64, "refine": None}
+        usual = {"neighbours": min(2000, self.neighbours.count), "probes": 64, "refine": None}
         return _Choice({key: usual[key] for key in self.options.open_keys})
 
     def _measure(self, sample: list[TokenVectors], exact_work: float) -> Iterator[_Choice]:
         """What every setting finds, at the least `refine` that finds enough."""
-        wanted, most = self._exact(sample), len(self.neighbours.rows)
+        wanted, most = self._exact(sample), self.neighbours.count
         tried = [k for k in NEIGHBOURS if k <= most * _MOST_NEIGHBOURS] or [
             min(NEIGHBOURS[0], most)
         ]
@@ -366,9 +365,9 @@ class _Planner:
         """Of a search before it scores any document whole."""
         tokens, retrieved = len(found.owners), found.n_tokens
         if probes is None:
-            looked_at = len(self.neighbours.rows) * _SIMILARITY
+            looked_at = self.neighbours.count * _SIMILARITY
         else:
-            looked_at = len(self.neighbours.rows) * probes / self.neighbours.n_lists * _CODE
+            looked_at = self.neighbours.count * probes / self.neighbours.n_lists * _CODE
         again = _READ + _READ_SIMILARITY if self.options.mode == "impute" else 0.0
         return _SEARCH + tokens * looked_at + retrieved * (_NEIGHBOUR + again)
 
