@@ -18,9 +18,6 @@ from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
-from analysis.comparison.paper import read_paper
-from analysis.provenance import find_revision
-from analysis.run_folder import find_runs
 from conf.command import report_errors
 from conf.composition import read_papers, register_experiments, register_resolvers
 from gr_mvdr.files.writing import write_json, write_text
@@ -151,6 +148,8 @@ def measured(experiment: Experiment) -> str:
     """What an experiment is about: the metrics of the paper's table, else of its data."""
     metrics, places = experiment.config.data.metrics, ["retrieve"]
     if experiment.numbers:
+        from analysis.comparison.paper import read_paper
+
         paper = read_paper(experiment.numbers)
         metrics, places = paper.metrics, dict.fromkeys(row.place for row in paper.rows)
     study = [f"`study={name}`"] if (name := experiment.config.hydra.runtime.choices.study) else []
@@ -211,6 +210,8 @@ def run_small(experiment: Experiment, folder: Path, *overrides: str) -> str | No
         return (done.stderr.strip() or done.stdout.strip()).splitlines()[-1]
     wanted = ["comparison.csv", "comparison.html"]
     wanted += ["paper_table.md"] if experiment.numbers else []
+    from analysis.run_folder import find_runs
+
     runs = find_runs(folder / experiment.folder) or [folder / experiment.folder]
     paths = [folder / experiment.tables / name for name in wanted]
     paths += [run / name for run in runs for name in FILES]
@@ -226,7 +227,10 @@ def main() -> None:
     if names is None:
         write_text(DOCUMENT, write_document(DOCUMENT.read_text(encoding="utf-8")))
         print(DOCUMENT)
-    elif failed := smoke_test(names, ROOT / "outputs" / "smoke" / find_revision()):
+        return
+    from analysis.provenance import find_revision
+
+    if failed := smoke_test(names, ROOT / "outputs" / "smoke" / find_revision()):
         sys.exit(f"failed: {', '.join(failed)}")
 
 

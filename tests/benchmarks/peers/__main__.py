@@ -73,9 +73,9 @@ def read_settings(name: str) -> dict:
     """The constants of a peer's file, which this environment may be unable to import."""
     tree = ast.parse((HERE / f"{name}.py").read_text(encoding="utf-8"))
     assigned = (node for node in tree.body if isinstance(node, ast.Assign))
-    named = {node.targets[0].id: node.value for node in assigned if node.targets[0].id.isupper()}
-    wanted = ("REQUIREMENTS", "TOLERANCE")
-    return {key: ast.literal_eval(node) for key, node in named.items() if key in wanted}
+    named = {ast.unparse(node.targets[0]): node.value for node in assigned}
+    wanted = named.keys() & {"REQUIREMENTS", "TOLERANCE"}
+    return {key: ast.literal_eval(named[key]) for key in wanted}
 
 
 def prepare(name: str, requirements: list[str]) -> str:
