@@ -263,6 +263,7 @@ RULES: dict[str, Any] = {
     "model.loss.temperature": Positive,
     "model.search": Group,
     **{f"model.search.{key}": rule for key, rule in _SEARCH.items()},
+    "model.search.normalise": Literal["vocabulary", "reachable"],
     "model.beam_size": Size,
     "model.length_penalty": Weight,
     "model.label_smoothing": Rate,

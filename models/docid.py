@@ -19,12 +19,13 @@ from torch import Tensor
 
 from gr_mvdr.backbones import add_tokens, check_length
 from gr_mvdr.batch import PairBatch, pad
-from gr_mvdr.decoding.beam_search import BeamSearchResult, Hypotheses, score_tokens
+from gr_mvdr.decoding.beam_search import BeamSearchResult, DecodingStep, Hypotheses, score_tokens
 from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files.reading import show
 from gr_mvdr.files.writing import new_folder
 from gr_mvdr.heads.plain import Vocabulary
+from gr_mvdr.heads.reachable import ReachableHead
 from gr_mvdr.identifiers.scheme import (
     Identifiers,
     Scheme,
@@ -66,6 +67,7 @@ class Docid(ConstrainedSearch):
         label_smoothing: float = 0.0,
         decoder_layers: int | None = None,
         consistency: float = 0.0,
+        search: dict[str, Any] | None = None,
     ):
         """
         Args:
@@ -81,10 +83,14 @@ class Docid(ConstrainedSearch):
             label_smoothing: of the training loss.
             decoder_layers: a new decoder of this depth; None = the backbone's.
             consistency: weight of the divergence between two dropout passes (an extra of NCI).
+            search: `normalise`: what the search's softmax runs over, the whole "vocabulary", as in
+                training, or what is "reachable", the tokens of all identifiers.
 
         Raises:
-            ValueError: an unknown `trained_rows`, a number that is too small.
+            ValueError: an unknown `trained_rows` or `normalise`, a number that is too small.
         """
+        self.normalise = (search or {}).get("normalise", "vocabulary")
+        check_choice("model.search.normalise", self.normalise, ("vocabulary", "reachable"))
         check_at_least("model.beam_size", beam_size, 1)
         check_at_least("model.consistency", consistency, 0)
         check_choice("model.trained_rows", trained_rows, ("all", "new"))
@@ -123,10 +129,11 @@ class Docid(ConstrainedSearch):
             for table in self._tables():
                 table.register_hook(lambda gradient: _without_rows(gradient, first_token))
         new = range(first_token, first_token + self.scheme.n_tokens)
-        used = {token for sequence in self.identifiers.sequences for token in sequence}
-        tokens = torch.tensor(sorted(used | set(new) | {self.template.stop}))
+        tokens = torch.tensor(sorted({*self.identifiers.tokens, *new, self.template.stop}))
         vocabulary = Vocabulary(tokens, first_token, self.scheme.width)
         self.set_head(vocabulary, self.identifiers.sequences, documents)
+        if self.normalise == "reachable":
+            ReachableHead.check(self.head)
         if not kept:  # last: a head that is impossible leaves nothing behind
             self.save_identifiers(Path(directory))
 
@@ -163,7 +170,7 @@ class Docid(ConstrainedSearch):
 
     def _take_identifiers(self, identifiers: Identifiers) -> None:
         self.identifiers = identifiers
-        self.head.extend({token for found in identifiers.sequences for token in found})
+        self.head.extend(identifiers.tokens)
 
     def covers(self, document: int) -> bool:
         """Whether the document has an identifier."""
@@ -279,6 +286,13 @@ class Docid(ConstrainedSearch):
         trie = Trie.build([tokens if row in documents else [] for row, tokens in named])
         return Scope(trie, trie.depth, documents)
 
+    def decoding_step(self, query_ids: Tensor, query_mask: Tensor) -> DecodingStep:
+        """See `ConstrainedSearch`; its softmax runs over what `model.search.normalise` says."""
+        step = super().decoding_step(query_ids, query_mask)
+        if self.normalise == "reachable":
+            step.head = ReachableHead(self.head, self.identifiers.tokens)
+        return step
+
     def documents_of(
         self, found: BeamSearchResult, number: int, scope: Scope | None = None
     ) -> dict[int, float]:
@@ -325,10 +339,6 @@ class Docid(ConstrainedSearch):
         found = score_tokens(step, batch.document_ids, batch.document_mask)
         lengths = batch.document_mask.sum(1, keepdim=True)
         return batch, found / lengths**self.hparams.length_penalty
-
-    def score(self, batch: PairBatch) -> Tensor:
-        """(B,) log p(identifier | query) / length^penalty, what the search ranks by."""
-        return super().score(batch)
 
     @torch.inference_mode()
     def rerank(

@@ -1,12 +1,15 @@
 """Constrained beam search over all hypotheses of a batch at once (SEAL, GENRE and DSI decode so).
 
 The constraint lists the allowed tokens of every hypothesis in one call; their log-probabilities are
-gathered from the model's, which were normalised over the whole vocabulary before, and the best of
-each query are chosen by tensor operations. No Python runs for a single hypothesis, and everything
-that passes between model, constraint and search is a tensor on the search's device.
+gathered from the model's, which are normalised over the whole vocabulary, and the best of each
+query are chosen by tensor operations. No Python runs for a single hypothesis, and everything that
+passes between model, constraint and search is a tensor on the search's device. A step waits for the
+device twice: for the numbers of successors, and for the number of hypotheses that go on.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import accumulate, islice
 from typing import Any, Protocol
 
 import torch
@@ -24,12 +27,21 @@ class Successors:
     """The allowed next tokens of H hypotheses, n in all, ordered by hypothesis, then by token.
 
     row (n,) int64, the hypothesis that is extended; token (n,) int64; state: the n extended
-    hypotheses, indexable by an int64 or boolean tensor like every state.
+    hypotheses, indexable by an int64 or boolean tensor like every state; counts: how many of the n
+    each hypothesis has, where the constraint knows it without asking a device.
     """
 
     row: Tensor
     token: Tensor
     state: Any
+    counts: list[int] | None = None
+
+    def counts_of(self, hypotheses: int) -> list[int]:
+        """How many successors each of H hypotheses has."""
+        if self.counts is not None:
+            return self.counts
+        begins = torch.arange(hypotheses + 1, device=self.row.device)
+        return torch.searchsorted(self.row, begins).diff().tolist()
 
 
 class Constraint(Protocol):
@@ -69,6 +81,10 @@ class Hypotheses:
             self.query[index], self.tokens[index], self.lengths[index], self.log_probs[index]
         )
 
+    def only(self, wanted: Tensor) -> "Hypotheses":
+        """The others, of (n,) bool, get the log-probability −∞."""
+        return replace(self, log_probs=self.log_probs.masked_fill(~wanted, -torch.inf))
+
     def of(self, query: int) -> list[tuple[list[int], float]]:
         """One query's sequences and their log-probabilities, as plain Python numbers."""
         mine = self[self.query == query]
@@ -79,8 +95,10 @@ class Hypotheses:
 class Step(Protocol):
     """The model, one position a call."""
 
-    def __call__(self, tokens: Tensor, parents: Tensor) -> Tensor:
+    def __call__(self, tokens: Tensor, parents: Tensor) -> "Tensor | LogProbs":
         """The log-probabilities (R, V) of what follows, −inf for what must not be chosen.
+
+        They are valid until the next call.
 
         Args:
             tokens: (R,) int64, the last token of each hypothesis; R ≤ B × beam may change.
@@ -147,9 +165,10 @@ def beam_search(
     state, first_log_probs = constraint.root(batch_size, device), None
     for depth in range(1, length + 1):
         log_probs = step(beams.last, beams.parents)
-        first_log_probs = log_probs if first_log_probs is None else first_log_probs
+        first_log_probs = log_probs[:] if first_log_probs is None else first_log_probs
         successors = constraint.expand(state)
-        scores = _scores(beams.live, log_probs, successors)
+        scores = log_probs[successors.row, successors.token]
+        scores = beams.live.log_probs.index_select(0, successors.row) + scores
         del log_probs  # the largest tensor: freed before the model makes the next one
         if observer is not None:
             observer(depth, beams.live, successors, scores)
@@ -164,8 +183,10 @@ class _Beams:
     """The hypotheses of a search.
 
     Attributes:
-        live: those that go on; last: (R,) their last tokens; parents: (R,) the rows they extend.
-        final, candidates: of every step so far, see `BeamSearchResult`.
+        live: those that go on; last: (R,) their last tokens; parents: (R,) the rows they extend;
+            sizes: how many each query has.
+        final, candidates: of every step so far, see `BeamSearchResult`; some of log-probability −∞
+            are no hypotheses.
     """
 
     def __init__(
@@ -181,34 +202,53 @@ class _Beams:
         for name, value in sizes.items():
             if value < 1:
                 raise ValueError(f"{name}={value}: must be ≥ 1")
-        self.batch_size, self.beam_size, self.length = batch_size, beam_size, length
+        self.beam_size, self.length = beam_size, length
         self.end = -1 if end_token is None else end_token
-        self.parents = torch.arange(batch_size, device=device)
+        self.queries = self.parents = torch.arange(batch_size, device=device)
+        self.sizes = [1] * batch_size
         self.last = torch.full_like(self.parents, start_token)
         nothing = 0 * self.parents
         self.live = Hypotheses(self.parents, nothing[:, None][:, :0], nothing, 0.0 * nothing)
         self.final: list[Hypotheses] = []
         self.candidates: list[Hypotheses] = []
+        self.is_broken = torch.zeros((), dtype=torch.bool, device=device)
 
     def extend(self, successors: Successors, scores: Tensor) -> Tensor:
         """Replaces the live hypotheses by the best successors; returns their numbers (R,)."""
-        begins = _begins(successors.row, len(self.live))
-        counts = begins[_begins(self.live.query, self.batch_size)].diff().tolist()
-        dead_ends = self.live[(begins.diff() == 0) & (self.live.lengths > 0)]
-        chosen = take_best_of_each(scores, counts, 2 * self.beam_size)
+        self.is_broken |= scores.isnan().any()
+        counts = successors.counts_of(len(self.live))
+        if self.live.tokens.shape[1]:  # the empty sequence is none
+            dead_ends = [row for row, count in enumerate(counts) if not count]
+            self.final.append(self.live[_on(dead_ends, scores.device)])
+        of_query = [sum(part) for part in _split(counts, self.sizes)]
+        chosen = take_best_of_each(scores, of_query, 2 * self.beam_size)  # (B, k)
+        found = self._found(successors, scores, chosen)
+        last = found.tokens[:, -1]
+        goes_on = ((found.log_probs > -torch.inf) & (last != self.end)).view_as(chosen)
+        goes_on &= goes_on.cumsum(1) <= self.beam_size
+        self.sizes = goes_on.sum(1).tolist()
+        going_on = goes_on.flatten().nonzero_static(size=sum(self.sizes)).squeeze(1)
+        self.candidates.append(found)
+        self.final.append(found.only(last == self.end))
+        rows = chosen.flatten()[going_on]
+        self.live, self.parents = found[going_on], successors.row[rows]
+        self.last = last[going_on]
+        return rows
+
+    def _found(self, successors: Successors, scores: Tensor, chosen: Tensor) -> Hypotheses:
+        """The chosen successors (B, k) as hypotheses; those numbered −1 have log-probability −∞."""
+        is_there, chosen = chosen.flatten() >= 0, chosen.flatten().clamp(min=0)
         parents = successors.row[chosen]
         tokens = torch.cat([self.live.tokens[parents], successors.token[chosen, None]], dim=1)
         lengths = self.live.lengths[parents] + 1
         found = Hypotheses(self.live.query[parents], tokens, lengths, scores[chosen])
-        self.candidates.append(found)
-        last = found.tokens[:, -1]
-        ended = last == self.end
-        self.final += [dead_ends, found[ended]]
-        going_on = _first_of_each(found.query, ~ended, self.beam_size)
-        self.live, self.parents, self.last = found[going_on], parents[going_on], last[going_on]
-        return chosen[going_on]
+        return found.only(is_there)
 
     def result(self, first_log_probs: Tensor) -> BeamSearchResult:
+        if self.is_broken:  # it would never be chosen, and a search find nothing
+            raise ValueError(
+                "the model's log-probabilities are nan: its weights or inputs are broken"
+            )
         final = _concatenate([*self.final, self.live], self.length)
         final = final[final.log_probs.argsort(descending=True, stable=True)]
         candidates = _concatenate(self.candidates, self.length)
@@ -216,18 +256,15 @@ class _Beams:
         return BeamSearchResult(final, candidates, first_log_probs)
 
 
-def _scores(live: Hypotheses, log_probs: Tensor, successors: Successors) -> Tensor:
-    """(n,) the log-probability of each successor's hypothesis."""
-    index = successors.row * log_probs.shape[1] + successors.token
-    scores = log_probs.flatten().index_select(0, index)
-    if scores.isnan().any():  # it would never be chosen, and a search find nothing
-        raise ValueError("the model's log-probabilities are nan: its weights or inputs are broken")
-    return live.log_probs.index_select(0, successors.row) + scores
+def _split(values: list[int], sizes: list[int]) -> Iterator[list[int]]:
+    """Consecutive parts of a list."""
+    rest = iter(values)
+    return (list(islice(rest, size)) for size in sizes)
 
 
-def _begins(group: Tensor, n_groups: int) -> Tensor:
-    """Where each group of the ascending group numbers begins, and where the last one ends."""
-    return torch.searchsorted(group, torch.arange(n_groups + 1, device=group.device))
+def _on(numbers: list[int], device: torch.device) -> Tensor:
+    """Numbers as a tensor on a device, which nobody waits for."""
+    return torch.tensor(numbers, dtype=torch.int64).to(device, non_blocking=True)
 
 
 def take_best_of_each(scores: Tensor, counts: list[int], k: int) -> Tensor:
@@ -236,48 +273,43 @@ def take_best_of_each(scores: Tensor, counts: list[int], k: int) -> Tensor:
     Args:
         scores: (n,), group after group; −inf is never chosen. counts: how many each group has.
     Returns:
-        (m,) int64 indices, m ≤ k × groups, group after group.
+        (groups, k or the size of the largest group) int64 indices, −1 where a group has no more.
     """
-    if not len(scores):
-        return torch.empty(0, dtype=torch.long, device=scores.device)
     table = pad_sequence(scores.split(counts), batch_first=True, padding_value=-torch.inf)
-    least = table.topk(min(k, table.shape[1]), dim=1).values[:, -1:]
-    # topk breaks ties as it likes: take all that reach the k-th score and sort these few stably.
-    group, column = ((table >= least) & (table > -torch.inf)).nonzero(as_tuple=True)
-    order = table[group, column].argsort(descending=True, stable=True)
-    order = order[group[order].argsort(stable=True)]
-    group, column = group[order], column[order]
-    best = _first_of_each(group, torch.ones_like(group, dtype=torch.bool), k)
-    sizes = torch.tensor(counts, device=scores.device)
-    return (sizes.cumsum(0) - sizes)[group[best]] + column[best]
-
-
-def _first_of_each(group: Tensor, wanted: Tensor, k: int) -> Tensor:
-    """The indices of the first k wanted rows of each group (rows ordered by group)."""
-    rows = wanted.nonzero().squeeze(1)
-    mine = group[rows]
-    rank = torch.arange(len(rows), device=rows.device) - torch.searchsorted(mine, mine)
-    return rows[rank < k]
+    k = min(k, table.shape[1])
+    if not k:
+        return torch.empty(len(counts), 0, dtype=torch.int64, device=scores.device)
+    # topk breaks ties as it likes: of those equal to the k-th the first are taken.
+    least = table.topk(k, dim=1).values[:, -1:]
+    above, equal = table > least, table == least
+    equal &= equal.cumsum(1) <= k - above.sum(1, keepdim=True)
+    place = (above | equal).nonzero_static(size=k * len(table), fill_value=0)  # fewer under nan
+    column = place[:, 1].view(-1, k)
+    best, order = table.gather(1, column).sort(dim=1, descending=True, stable=True)
+    begins = _on([0, *accumulate(counts)][:-1], scores.device)
+    return (begins.unsqueeze(1) + column.gather(1, order)).masked_fill(best == -torch.inf, -1)
 
 
 def _concatenate(parts: list[Hypotheses], length: int) -> Hypotheses:
+    """All that are hypotheses, their tokens (n, length)."""
     tokens = [
         torch.nn.functional.pad(part.tokens, (0, length - part.tokens.shape[1]), value=-1)
         for part in parts
     ]
-    return Hypotheses(
+    found = Hypotheses(
         torch.cat([part.query for part in parts]),
         torch.cat(tokens),
         torch.cat([part.lengths for part in parts]),
         torch.cat([part.log_probs for part in parts]),
     )
+    return found[found.log_probs > -torch.inf]
 
 
 # The step of a decoder ---------------------------------------------------------------------------
 
 
 class DecodingStep:
-    """(tokens (R,), parents (R,)) → log-probabilities (R, V) over tokens, with a cache.
+    """(tokens (R,), parents (R,)) → `LogProbs` (R, V) over tokens, with a cache.
 
     The softmax runs over the head's rows. A token has the probability of all its rows together, and
     the decoder goes on with their mean, weighted by their probabilities: every row of a token is a
@@ -291,12 +323,13 @@ class DecodingStep:
             head: of the decoder; queries: (B, N, d) the encoder's; query_mask: (B, N) bool.
         """
         self.head, self.queries, self.mask = head, queries, query_mask
+        self.query = torch.arange(len(queries), device=queries.device)  # of each hypothesis
         self.cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
         self.inputs: Any = None
         self.scores: Any = None
 
-    def __call__(self, tokens: Tensor, parents: Tensor) -> Tensor:
-        return self.head.by_token(self.row_scores(tokens, parents))
+    def __call__(self, tokens: Tensor, parents: Tensor) -> "LogProbs":
+        return LogProbs(self.head, self.row_scores(tokens, parents))
 
     @torch.no_grad()
     def row_scores(self, tokens: Tensor, parents: Tensor) -> Tensor:
@@ -324,11 +357,30 @@ class DecodingStep:
         if self.inputs is None:
             self.inputs = self.head.start_vector.expand(len(tokens), 1, -1)
             return
-        self.cache.reorder_cache(parents)
-        self.queries, self.mask = self.queries[parents], self.mask[parents]
+        self.cache.self_attention_cache.reorder_cache(parents)
+        query = self.query[parents]
+        # Mostly every query keeps its number of hypotheses: their views of it are those of before.
+        if parents.device.type != "cpu" or not torch.equal(query, self.query):
+            self.cache.cross_attention_cache.reorder_cache(parents)
+            self.query, self.queries, self.mask = query, self.queries[parents], self.mask[parents]
         vectors = self.head.expected_inputs(self.scores, parents, tokens).to(self.inputs)
         self.scores = None  # not kept while the next ones are made
         self.inputs = torch.cat([self.inputs[parents], vectors[:, None]], dim=1)
+
+
+class LogProbs:
+    """The log-probabilities (R, V) of tokens, made from their rows' where they are read.
+
+    `found[hypotheses, tokens]` (m,) of int64 tensors; `found[hypotheses]` (n, V) of one or a slice.
+    """
+
+    def __init__(self, head: Head, of_rows: Tensor):
+        self.head, self.of_rows = head, of_rows
+
+    def __getitem__(self, index: Any) -> Tensor:
+        if isinstance(index, tuple):
+            return self.head.token_scores(self.of_rows, *index)
+        return self.head.by_token(self.of_rows[index])
 
 
 def score_tokens(step: Step, ids: Tensor, mask: Tensor) -> Tensor:

@@ -61,14 +61,14 @@ def continue_prefix(
         ValueError: the constraint does not allow the prefix.
     """
     row = torch.zeros(1, dtype=torch.int64, device=device)
-    log_probs = step(row, row)[0]  # before the first token any will do
+    log_probs = step(row, row)[row][0]  # before the first token any will do
     successors = constraint.expand(constraint.root(1, device))
     for token in prefix:
         chosen = (successors.token == token).nonzero().squeeze(1)
         if not len(chosen):
             raise ValueError(f"prefix={list(prefix)}: must be one that a search can generate")
         successors = constraint.expand(successors.state[chosen])
-        log_probs = step(row + token, row)[0]
+        log_probs = step(row + token, row)[row][0]
     if not len(successors.token):
         return []
     best = log_probs.argsort(descending=True, stable=True)

@@ -163,10 +163,11 @@ class Trie:
         first_child = self._on("first_child", state.device)
         low = first_child[state]
         counts = first_child[state + 1] - low
-        row = torch.repeat_interleave(counts)
+        sizes = counts.tolist()
+        row = torch.repeat_interleave(counts, output_size=sum(sizes))
         begins = counts.cumsum(0) - counts
         child = torch.arange(len(row), device=row.device) + (low - begins)[row]
-        return Successors(row, self._on("token", state.device)[child], child)
+        return Successors(row, self._on("token", state.device)[child], child, sizes)
 
     def reachable(self, state: Tensor) -> np.ndarray:
         """The numbers of the documents at and below one node (1,), int64."""

@@ -234,21 +234,25 @@ class Head(nn.Module):
 
     # What the search sees: tokens. A token's rows are alternatives, of which any may be meant. ----
 
-    def by_token(self, log_probs: Tensor) -> Tensor:
-        """Log-probabilities of all rows (n, R) → of all tokens (n, V), each the sum of its rows'.
+    def by_token(self, logits: Tensor) -> Tensor:
+        """Logits or log-probabilities of all rows (n, R) → of all tokens (n, V).
 
         log Σ exp over a token's rows; −inf for tokens without a row.
         """
-        return log_probs
+        return logits
 
-    def expected_inputs(self, log_probs: Tensor, parents: Tensor, tokens: Tensor) -> Tensor:
+    def token_scores(self, logits: Tensor, parents: Tensor, tokens: Tensor) -> Tensor:
+        """(m,) `by_token(logits)[parents, tokens]`, made for these alone; (m,) int64 both."""
+        return logits.flatten().index_select(0, parents * logits.shape[1] + tokens)
+
+    def expected_inputs(self, logits: Tensor, parents: Tensor, tokens: Tensor) -> Tensor:
         """(m, d) what the decoder reads after tokens that a search has chosen.
 
         The mean of their rows, weighted by the rows' probabilities, given the token.
 
         Args:
-            log_probs: (n, R), from which tokens were chosen; parents: (m,) int64 rows of
-                `log_probs`; tokens: (m,) int64.
+            logits: (n, R), from which tokens were chosen; parents: (m,) int64 rows of `logits`;
+                tokens: (m,) int64.
         """
         return self.embed(tokens)
 
@@ -291,11 +295,15 @@ class TableHead(Head):
             self._search_rows = TokenRows(self.row_tokens, len(self.output_table))
         return self._search_rows
 
-    def by_token(self, log_probs: Tensor) -> Tensor:
-        return self.token_rows.by_token(log_probs)
+    def by_token(self, logits: Tensor) -> Tensor:
+        return self.token_rows.by_token(logits)
 
-    def expected_inputs(self, log_probs: Tensor, parents: Tensor, tokens: Tensor) -> Tensor:
-        rows, weights = self.token_rows.weights(log_probs, parents, tokens)
+    def token_scores(self, logits: Tensor, parents: Tensor, tokens: Tensor) -> Tensor:
+        _, known, found = self.token_rows.find(logits, parents, tokens)
+        return found.masked_fill(~known, -torch.inf).logsumexp(1)
+
+    def expected_inputs(self, logits: Tensor, parents: Tensor, tokens: Tensor) -> Tensor:
+        rows, weights = self.token_rows.weights(logits, parents, tokens)
         return (weights.unsqueeze(2) * self.embed(rows)).sum(1)
 
 
@@ -332,19 +340,24 @@ class TokenRows:
         found[:, self.tokens] = total
         return found
 
-    def weights(self, log_probs: Tensor, parents: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """The rows of chosen tokens, and their probabilities given the token.
+    def find(self, logits: Tensor, parents: Tensor, tokens: Tensor) -> tuple[Tensor, ...]:
+        """The rows of tokens, which of them there are, and their logits: all (m, most of a token).
 
         Args:
-            log_probs, parents, tokens: see `Head.expected_inputs`.
+            logits, parents, tokens: see `Head.expected_inputs`.
+        """
+        rows = self.rows[tokens]
+        known, rows = rows >= 0, rows.clamp(min=0)
+        return rows, known, logits[parents[:, None], rows]
+
+    def weights(self, logits: Tensor, parents: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """The rows of chosen tokens, and their probabilities given the token.
 
         Returns:
             rows: (m, most rows of a token) int64, any where a token has fewer; probabilities: of
             the same shape, 0 there. A token without a row, at padding, has row 0.
         """
-        rows = self.rows[tokens]
-        known, rows = rows >= 0, rows.clamp(min=0)
-        found = log_probs[parents[:, None], rows]
+        rows, known, found = self.find(logits, parents, tokens)
         # Finite: a softmax over −inf alone would be NaN.
         least = torch.finfo(found.dtype).min
         return rows, found.clamp(min=least).masked_fill(~known, least).softmax(1)

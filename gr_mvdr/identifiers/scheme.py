@@ -5,7 +5,8 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import cached_property
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -131,6 +132,11 @@ class Identifiers:
     def of(self, row: int) -> list[int]:
         """The tokens of the document in that row."""
         return self.sequences[row]
+
+    @cached_property
+    def tokens(self) -> list[int]:
+        """All tokens that occur in an identifier, ascending."""
+        return sorted(set(chain.from_iterable(self.sequences)))
 
     @property
     def hash(self) -> str:

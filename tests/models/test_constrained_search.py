@@ -85,7 +85,7 @@ def log_prob(system, query, prefix):
     ids = torch.tensor([system.prepare_query(query)])
     step, total, last = system.decoding_step(ids, ids >= 0), 0.0, 0
     for token in prefix:
-        total += step(torch.tensor([last]), torch.tensor([0]))[0, token].item()
+        total += step(torch.tensor([last]), torch.tensor([0]))[:][0, token].item()
         last = token
     return total
 

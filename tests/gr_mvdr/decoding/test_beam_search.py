@@ -156,6 +156,12 @@ def test_refuses_sizes_below_one(sizes):
 
 def test_best_of_each_orders_by_score_then_by_place():
     scores = torch.tensor([1.0, 3.0, 3.0, 2.0, 5.0, -torch.inf, 7.0, 7.0, 7.0])
-    assert take_best_of_each(scores, [4, 0, 2, 3], 2).tolist() == [1, 2, 4, 6, 7]
-    assert take_best_of_each(scores, [4, 0, 2, 3], 9).tolist() == [1, 2, 3, 0, 4, 6, 7, 8]
-    assert take_best_of_each(scores[:0], [0, 0], 2).tolist() == []
+    assert take_best_of_each(scores, [4, 0, 2, 3], 2).tolist() == [
+        [1, 2],
+        [-1, -1],
+        [4, -1],
+        [6, 7],
+    ]
+    every = [[1, 2, 3, 0], [-1] * 4, [4, -1, -1, -1], [6, 7, 8, -1]]
+    assert take_best_of_each(scores, [4, 0, 2, 3], 9).tolist() == every
+    assert take_best_of_each(scores[:0], [0, 0], 2).tolist() == [[], []]

@@ -7,6 +7,8 @@ import torch
 from gr_mvdr.decoding.beam_search import beam_search
 from gr_mvdr.decoding.trie import Trie
 from tests.gr_mvdr.decoding.test_beam_search import END, PathModel, plain_search
+from tests.stand_in import DEVICE, stand_in
+from tests.synchronisations import synchronisations
 
 
 def random_sequences(seed, vocabulary=6, n_documents=60, longest=5):
@@ -269,3 +271,19 @@ def test_a_file_that_was_cut_short_is_refused(tmp_path, name):
 def test_refuses_what_makes_no_trie(sequences, rule):
     with pytest.raises(ValueError, match=rule):
         Trie.build(sequences)
+
+
+def test_a_step_waits_for_the_device_twice():
+    """For the numbers of successors, and of hypotheses that go on; the end costs what it costs."""
+    counts = []
+    for depth in (3, 6):
+        trie = Trie.build(torch.randint(2, 7, (40, depth)).tolist())
+        with stand_in(), synchronisations() as found:
+            scores = torch.randn(7).log_softmax(0).to(DEVICE, non_blocking=True)
+            beam_search(
+                lambda last, _, scores=scores: scores.expand(len(last), -1),
+                *(trie, 3, 4, depth, END),
+                device=DEVICE,
+            )
+        counts.append(sum(found.values()))
+    assert counts[1] - counts[0] == 2 * 3, found
