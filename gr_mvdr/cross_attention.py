@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.decoder_layers import CrossAttention, DecoderLayers, read_decoder, unknown_decoder
-from gr_mvdr.heads.plain import Head
+from gr_mvdr.heads.plain import Head, real_places
 from gr_mvdr.heads.table_softmax import table_log_probs
 from gr_mvdr.relevance import (
     DecoderPaths,
@@ -136,9 +136,10 @@ def collect_factors(trace: DecoderTrace, layer: int = -1) -> Factors:
 def sum_paths(trace: DecoderTrace) -> DecoderPaths:
     """What each path of the decoder adds to the targets' logits (§8)."""
     batch, real = trace.batch, trace.batch.document_mask
-    states = trace.head.real_states(real, trace.hidden, trace.context, trace.position)
+    places = real_places(real)
+    states = trace.head.states_at(places, trace.hidden, trace.context, trace.position)
     log_probs = torch.zeros_like(trace.logits)
-    log_probs[real] = table_log_probs(trace.head, states, trace.rows[real])
+    log_probs.view(-1)[places] = table_log_probs(trace.head, states, trace.rows.flatten()[places])
     # ‖R_d‖₁ is the largest column sum of absolute values, tokens as rows; ‖R_qᵀ‖₁ a token's sum.
     document_norms = [_centred(states, real).abs().sum(-2).amax(-1) for states in trace.states]
     query_norms = _centred(trace.queries, batch.query_mask).abs().sum(-1).amax(-1)

@@ -224,7 +224,7 @@ class Docid(ConstrainedSearch):
             row = batch.document_index[[not s for s in sequences].index(True)]
             name = self.identifiers.document_ids[row]
             raise ValueError(f"document {name!r} has no identifier: it came after training")
-        ids, mask = (x.to(self.device) for x in pad(sequences))
+        ids, mask = (x.to(self.device, non_blocking=True) for x in pad(sequences))
         return replace(batch, document_ids=ids, document_mask=mask)
 
     def _tables(self) -> list[Tensor]:

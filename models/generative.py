@@ -28,7 +28,7 @@ from gr_mvdr.distributed.ranks import (
     world_size,
 )
 from gr_mvdr.heads.non_parametric import read_in_context
-from gr_mvdr.heads.plain import Head, Vocabulary
+from gr_mvdr.heads.plain import Head, Vocabulary, real_places
 from gr_mvdr.heads.table_softmax import States, table_cross_entropy, table_log_probs
 from gr_mvdr.identifiers.scheme import hash_collection
 from gr_mvdr.losses import symmetric_divergence, target_cross_entropy
@@ -137,12 +137,13 @@ class GenerativeSystem(System):
         query_mask = batch.query_mask.repeat_interleave(per_query, 0)
         index = batch.document_index.repeat_interleave(per_query, 0)
         rows = self.head.labels(batch.document_ids, index)
-        labels = rows[batch.document_mask]
+        places = real_places(batch.document_mask)
+        labels = rows.flatten()[places]
         masked = self._masked_rows(batch, labels)
 
         def states() -> States:  # with dropout of its own in each pass
             queries = self.encode(batch.query_ids, batch.query_mask).repeat_interleave(per_query, 0)
-            return self.states(queries, query_mask, rows, batch.document_mask)
+            return self.states(queries, query_mask, rows, places)
 
         total = self._target_loss(states, labels, masked)
         return mean_over_ranks(total, len(labels))
@@ -170,7 +171,9 @@ class GenerativeSystem(System):
             return None
         per_query = len(batch.document_ids) // len(batch)
         lengths = batch.document_mask.sum(1).view(len(batch), per_query).sum(1)
-        return found.repeat_interleave(lengths, 0).scatter(1, labels.unsqueeze(1), False)
+        return found.repeat_interleave(lengths, 0, output_size=len(labels)).scatter(
+            1, labels.unsqueeze(1), False
+        )
 
     def logits(self, queries: Tensor, query_mask: Tensor, rows: Tensor, mask: Tensor) -> Tensor:
         """(n, R) logits, at least fp32, of the n real target positions, row by row of `mask`.
@@ -179,13 +182,14 @@ class GenerativeSystem(System):
             queries: (B, N, d) from `encode`; query_mask: (B, N).
             rows: (B, M) int64 rows of the head; mask: (B, M).
         """
-        return at_least_float32(self.head.logits(*self.states(queries, query_mask, rows, mask)))
+        states = self.states(queries, query_mask, rows, real_places(mask))
+        return at_least_float32(self.head.logits(*states))
 
-    def states(self, queries: Tensor, query_mask: Tensor, rows: Tensor, mask: Tensor) -> States:
-        """What the head makes the logits of the real target positions from; see `logits`."""
+    def states(self, queries: Tensor, query_mask: Tensor, rows: Tensor, places: Tensor) -> States:
+        """What the head makes the logits of n target positions from; see `logits`."""
         output, context = self.head.decode(queries, query_mask, rows)
-        position = torch.arange(mask.shape[1], device=mask.device).expand_as(mask)
-        return self.head.real_states(mask, output.last_hidden_state, context, position)
+        position = torch.arange(rows.shape[1], device=rows.device).expand_as(rows)
+        return self.head.states_at(places, output.last_hidden_state, context, position)
 
     # Scores and alignments ------------------------------------------------------------------------
 
@@ -199,9 +203,10 @@ class GenerativeSystem(System):
             ids, mask: (B, M) the sequences; index: (B,) their documents.
         """
         rows = self.head.labels(ids, index)
-        states = self.states(queries, query_mask, rows, mask)
-        found = table_log_probs(self.head, states, rows[mask])
-        return found.new_zeros(mask.shape).masked_scatter(mask, found)
+        places = real_places(mask)
+        states = self.states(queries, query_mask, rows, places)
+        found = table_log_probs(self.head, states, rows.flatten()[places])
+        return found.new_zeros(mask.numel()).index_put((places,), found).view(mask.shape)
 
     def sequence_log_probs(
         self, queries: Tensor, query_mask: Tensor, ids: Tensor, mask: Tensor, index: Tensor

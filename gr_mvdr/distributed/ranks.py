@@ -141,7 +141,7 @@ def mean_over_ranks(total: Tensor, count: int) -> Tensor:
     Args:
         total: () the sum over this rank's items; count: how many they are, also 0.
     """
-    everywhere = sum_over_ranks(torch.tensor(count, device=total.device)).clamp(min=1)
+    everywhere = sum_over_ranks(torch.full((), count, device=total.device)).clamp(min=1)
     return total * world_size() / everywhere
 
 

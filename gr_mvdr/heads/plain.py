@@ -162,7 +162,7 @@ class Head(nn.Module):
     def start_vector(self) -> Tensor:
         """(d,) what the decoder reads first."""
         table = self.backbone.get_input_embeddings()
-        return table(torch.tensor(self.start_token, device=table.weight.device))
+        return table(torch.full((), self.start_token, device=table.weight.device))
 
     def inputs(self, rows: Tensor) -> Tensor:
         """Target rows (B, M) → decoder inputs (B, M, d): the start, then all rows but the last."""
@@ -221,16 +221,17 @@ class Head(nn.Module):
         return output, self.context(inputs)
 
     @staticmethod
-    def real_states(
-        mask: Tensor, hidden: Tensor, context: Tensor | None, position: Tensor
+    def states_at(
+        places: Tensor, hidden: Tensor, context: Tensor | None, position: Tensor
     ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """What `logits` takes of the n real positions of `mask` (B, M), row by row.
+        """What `logits` takes of n positions.
 
         Args:
-            hidden, context: (B, M, d) from `decode`; position: (B, M) int64.
+            places: (n,) int64, as from `real_places`; hidden, context: (B, M, d) from `decode`;
+                position: (B, M) int64.
         """
-        # Only real positions reach the output table, the most expensive product of a small model.
-        return hidden[mask], None if context is None else context[mask], position[mask]
+        chosen = (None if x is None else x.flatten(0, 1)[places] for x in (hidden, context))
+        return *chosen, position.flatten()[places]
 
     # What the search sees: tokens. A token's rows are alternatives, of which any may be meant. ----
 
@@ -361,3 +362,11 @@ class TokenRows:
         # Finite: a softmax over −inf alone would be NaN.
         least = torch.finfo(found.dtype).min
         return rows, found.clamp(min=least).masked_fill(~known, least).softmax(1)
+
+
+def real_places(mask: Tensor) -> Tensor:
+    """(n,) int64, the places of what is real in a flattened mask (B, M): one wait for a device.
+
+    Only real positions reach the output table, the most expensive product of a small model.
+    """
+    return mask.flatten().nonzero().squeeze(1)

@@ -12,6 +12,8 @@ from transformers import MT5Config, MT5ForConditionalGeneration
 
 from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.relevance import relevance
+from tests.stand_in import DEVICE, stand_in
+from tests.synchronisations import synchronisations
 
 
 def labels_of(batch):
@@ -334,3 +336,17 @@ def test_rerank_pools_segment_scores(tools, documents, queries, monkeypatch, poo
 def test_an_unknown_pool_is_refused(tools, documents, queries):
     with pytest.raises(ValueError, match="rerank.pool=median: must be one of sum, mean, max"):
         tools.make_seal().rerank(queries, documents, {}, segments=None, pool="median")
+
+
+@pytest.mark.parametrize("kind", ["seal", "semantic", "semantic-pawa"])
+def test_a_training_step_waits_for_real_positions_and_document_numbers_alone(tools, kind):
+    """And for transformers, which looks into its two masks."""
+    system = tools.make_seal() if kind == "seal" else tools.make_docid(kind)
+    with stand_in():
+        system.to(DEVICE).train()
+        batch = tools.make_batch().to(DEVICE)
+        with synchronisations() as found:
+            system.loss(batch).backward()
+    waits = sorted(place.split()[-1] for place in found.elements())
+    theirs, ours = ["aten._local_scalar_dense.default"] * 2, ["aten.nonzero.default"]
+    assert waits == theirs + ours + ["tolist"] * (kind != "seal"), found
