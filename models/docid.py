@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from gr_mvdr.backbones import add_tokens, check_length
@@ -127,7 +128,7 @@ class Docid(ConstrainedSearch):
             add_tokens(self.backbone, self.scheme.n_tokens)
         if self.hparams.trained_rows == "new":
             for table in self._tables():
-                table.register_hook(lambda gradient: _without_rows(gradient, first_token))
+                table.register_hook(lambda g: F.pad(g[first_token:], (0, 0, first_token, 0)))
         new = range(first_token, first_token + self.scheme.n_tokens)
         tokens = torch.tensor(sorted({*self.identifiers.tokens, *new, self.template.stop}))
         vocabulary = Vocabulary(tokens, first_token, self.scheme.width)
@@ -401,10 +402,3 @@ def find_documents(
     for node, score in zip(nodes.tolist(), scores.tolist(), strict=True):
         if node >= 0:
             yield trie.documents_at(node), score
-
-
-def _without_rows(gradient: Tensor, rows: int) -> Tensor:
-    """A table's gradient that leaves its first rows as they are."""
-    gradient = gradient.clone()
-    gradient[:rows] = 0
-    return gradient
