@@ -1,11 +1,11 @@
 """Benchmark of the table's cross-entropy: against its products, and a step against transformers.
 
-One thread, CPU time, all ways of a comparison in turn in one process, medians. The products are
+One thread, CPU time, all ways of a comparison in turn in one process, the least of each: what else
+runs on a machine only adds to it. The products are
 those that nobody can do without, logits forwards, states and table backwards, into memory that is
 there already. A step is what T5-SEAL and DSI do with a small T5, the optimizer left out.
 """
 
-import statistics
 import time
 from collections.abc import Callable
 
@@ -62,14 +62,14 @@ def transformers_step(
 
 
 def in_turn(ways: dict[str, Callable[[], None]]) -> dict[str, float]:
-    """Milliseconds of CPU time of each way, after a round that warms up."""
+    """The least milliseconds of CPU time of each way."""
     times: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(RUNS + 1):
+    for _ in range(RUNS):
         for name, way in ways.items():
             start = time.process_time()
             way()
             times[name].append(1000 * (time.process_time() - start))
-    return {name: statistics.median(found[1:]) for name, found in times.items()}
+    return {name: min(found) for name, found in times.items()}
 
 
 def compare_losses(name: str, n: int, dtype: torch.dtype) -> float:
