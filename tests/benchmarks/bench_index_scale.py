@@ -28,7 +28,7 @@ SIZES = (2_500,)  # of `make bench`
 LENGTH, DIMENSION, WORDS, TOPICS, TOPIC_WORDS = 100, 128, 16_000, 2_000, 400
 BATCH, QUERIES, QUERY_LENGTH, DEPTH = 500, 32, 12, 10
 SEARCH = SearchOptions("gather", neighbours=2000, probes=64, refine=150, dtype="residual")
-MOST_BYTES, MOST_MEMORY, LEAST_RECALL = 40, 4e9, 0.8  # a vector, of the process, at 32 bytes
+MOST_BYTES, MOST_MEMORY, LEAST_RECALL = 40, 4e9, 0.75  # a vector, of the process, at 32 bytes
 COLBERT = Scoring(MaxSim())
 
 
@@ -117,8 +117,7 @@ def measure(documents: int) -> None:
         f"recall@{DEPTH} of exact {recall:.3f}, peak {_peak() / 1e9:.2f} GB",
         flush=True,
     )
-    assert size <= MOST_BYTES or documents * LENGTH < 10**6
-    assert memory <= MOST_MEMORY and recall >= LEAST_RECALL
+    assert size <= MOST_BYTES and memory <= MOST_MEMORY and recall >= LEAST_RECALL
 
 
 def _peak() -> int:
