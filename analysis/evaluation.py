@@ -35,8 +35,9 @@ def evaluate_retrieval(
         Metrics of each test split; a split after the first adds its name.
     """
     metrics = {}
-    queries = data.queries(data.train_split or data.test_splits[0])
-    model.plan_search(sample_rows(queries, PLANNING_QUERIES), depth + data.drop_identical)
+    if model.plans_search:
+        queries = data.queries(data.train_split or data.test_splits[0])
+        model.plan_search(sample_rows(queries, PLANNING_QUERIES), depth + data.drop_identical)
     for split in data.test_splits:
         queries = data.test_queries(split)
         found = model.retrieve(queries, depth + data.drop_identical)

@@ -197,6 +197,11 @@ class System(pl.LightningModule):
         """
         return None
 
+    @property
+    def plans_search(self) -> bool:
+        """Whether `plan_search` has something to choose."""
+        return False
+
     def plan_search(self, queries: Table, depth: int) -> None:
         """Chooses, after `index`, what the configuration leaves open of the search.
 

@@ -403,11 +403,14 @@ class MultiVector(System):
             for q, query in encoded
         }
 
+    @property
+    def plans_search(self) -> bool:
+        """Whether `model.search` leaves something open."""
+        return bool(self.search.open_keys)
+
     @torch.inference_mode()
     def plan_search(self, queries: Table, depth: int) -> None:
         """Chooses what `model.search` leaves open; see `gr_mvdr.token_index.plan`."""
-        if not self.search.open_keys:
-            return
         self.searcher.keep_sample([query for _, query in self.encoded_queries(queries)])
         self.searcher.planned(self.search, self.scoring, depth)
 

@@ -403,11 +403,10 @@ def test_a_run_leaves_its_judgements(tmp_path):
             return {query: self.qrels[split][query] for query in queries["id"]}
 
     class Model:
+        plans_search = False
+
         def retrieve(self, queries, depth):
             return Ranking({query: {"d": 1.0} for query in queries["id"]})
-
-        def plan_search(self, queries, depth):
-            pass
 
         def search_fidelity(self, queries, ranking):
             return {"cost/candidates": len(queries["id"])}

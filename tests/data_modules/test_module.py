@@ -381,13 +381,12 @@ def test_a_hit_that_is_the_query_itself_is_dropped_where_the_collection_says_so(
     )
 
     class Finds:
+        plans_search = False
+
         def retrieve(self, queries, k):
             first = {"q10": {"q10": 9.0, "d29": 8.0, "d1": 7.0, "d2": 6.0}}
             rest = {query: {"d5": 1.0} for query in queries["id"][1:]}
             return Ranking(first | rest).top(k)
-
-        def plan_search(self, queries, depth):
-            pass
 
         def search_fidelity(self, queries, ranking):
             return {}
