@@ -69,7 +69,8 @@ class Stream:
 
     def __init__(self, corpus: Corpus):
         self.corpus, self.queries, self.seconds = corpus, corpus.queries(), 0.0
-        self.scores: list[Tensor] = []
+        # One tensor: small ones kept between large ones that are freed would hold the heap open.
+        self.scores = torch.empty(corpus.documents, QUERIES)
 
     def __call__(self, first: int) -> Iterator[PackedTokens]:
         for batch in range(first // BATCH, self.corpus.documents // BATCH):
@@ -78,7 +79,7 @@ class Stream:
             vectors = self.corpus.vectors(ids, batch).flatten(0, 1)
             product = vectors @ self.queries.flatten(0, 1).T
             best = product.view(BATCH, LENGTH, QUERIES, -1).amax(1)
-            self.scores.append(best.sum(2))  # (B, Q)
+            self.scores[batch * BATCH : (batch + 1) * BATCH] = best.sum(2)
             self.seconds += time.process_time() - start
             yield PackedTokens(vectors, torch.full((BATCH,), LENGTH), ids.flatten())
 
@@ -109,7 +110,7 @@ def measure(documents: int) -> None:
         opened = time.process_time() - start
         found, milliseconds = search(index, stream.queries)
         size = index.size_in_bytes / index.store.n_tokens
-    wanted = torch.cat(stream.scores).topk(DEPTH, dim=0).indices.T
+    wanted = stream.scores.topk(DEPTH, dim=0).indices.T
     recall = (wanted.unsqueeze(2) == found.unsqueeze(1)).any(2).float().mean().item()
     print(
         f"{documents * LENGTH:,} vectors: built in {built:.0f} s of CPU and {memory / 1e9:.2f} GB, "
