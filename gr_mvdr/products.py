@@ -121,13 +121,15 @@ def _measured_choice() -> str:
     path = _cache_folder() / f"{name}.json"
     try:
         if not path.is_file():
+            path.parent.mkdir(parents=True, exist_ok=True)  # before the seconds that it takes
             found = {"processor": processor, **_measure_apart()}
-            path.parent.mkdir(parents=True, exist_ok=True)
             if not path.is_file():  # another process may have been faster
                 write_json(path, found)
-        return str(json.loads(path.read_text(encoding="utf-8"))["products"])
-    except (OSError, ValueError, KeyError, subprocess.SubprocessError):
+        kept = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError, subprocess.SubprocessError):
         return "mkl"  # a choice that is not kept would not be the same in the next process
+    is_onednn = isinstance(kept, dict) and kept.get("products") == "onednn"
+    return "onednn" if is_onednn else "mkl"
 
 
 def _amd_processor() -> str | None:
@@ -152,8 +154,9 @@ def _measure_apart() -> dict[str, Any]:
     threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     paths = os.pathsep.join(path or "." for path in sys.path)
     ran = subprocess.run(
-        [sys.executable, "-m", "gr_mvdr.products"],
+        [sys.executable, "-P", "-m", "gr_mvdr.products"],  # -P: nothing of the current folder
         env={**os.environ, **threads, "PYTHONPATH": paths},
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         check=True,
         timeout=60,

@@ -45,6 +45,21 @@ def test_the_first_choice_is_kept(on_amd, monkeypatch):
     assert json.loads(kept.read_text())["processor"] == "a CPU"
 
 
+@pytest.mark.parametrize("kept", ["", "{", "[]", "null", "{}", '{"products": "rubbish"}'])
+def test_what_is_kept_and_no_choice_changes_nothing(on_amd, monkeypatch, kept):
+    monkeypatch.setattr(products, "_measure_apart", lambda: {"products": "onednn"})
+    assert products.chosen_products() == "onednn"
+    next(on_amd.glob("products/*.json")).write_text(kept)
+    products._measured_choice.cache_clear()
+    assert products.chosen_products() == "mkl"
+
+
+def test_nothing_is_measured_that_cannot_be_kept(on_amd, monkeypatch):
+    monkeypatch.setattr(products, "_measure_apart", lambda: pytest.fail("it was measured"))
+    (on_amd / "products").write_text("a file in the folder's place")
+    assert products.chosen_products() == "mkl"
+
+
 def test_the_setting_is_torchs_own_outside(on_amd, monkeypatch):
     monkeypatch.setattr(products, "_measure_apart", lambda: {"products": "onednn"})
     with products.fast_products("cpu"):
