@@ -30,8 +30,10 @@ _BOUND = re.compile(
     "\U00011a84-\U00011a89\U00011d46\U00011f02]"
 )
 _KEPT = 1 << 20  # tokens of words that are remembered
-# Steps of a normaliser that never look beyond a word, and of a pre-tokeniser that cut at spaces.
-_LOCAL = "NFC NFD NFKC NFKD Nmt Precompiled Lowercase Strip StripAccents BertNormalizer".split()
+# Steps of a normaliser that never look beyond a word, the first of which neither lose a word nor
+# make a space, and steps of a pre-tokeniser that cut at spaces.
+_KEEP = ("NFC", "NFD", "Lowercase")
+_LOCAL = (*_KEEP, *"NFKC NFKD Nmt Precompiled Strip StripAccents BertNormalizer".split())
 _CUTS = ("WhitespaceSplit", "Whitespace", "BertPreTokenizer")
 _COLLAPSES = {"type": "Replace", "pattern": {"Regex": r"\s+"}, "content": " "}
 _SHORTENS = {**_COLLAPSES, "pattern": {"Regex": " {2,}"}}
@@ -152,11 +154,13 @@ def _is_local(step: dict) -> bool:
 
 
 def _cuts_at_spaces(step: dict, normalizer: list[dict]) -> bool:
-    if step["type"] == "Metaspace":  # several spaces would be words to it
-        single = _COLLAPSES in normalizer and any(s["type"] == "Strip" for s in normalizer)
+    rest = [step for step in normalizer if step["type"] not in _KEEP]
+    # Several spaces, which a lost word leaves, are tokens to both of these.
+    if step["type"] == "Metaspace":
+        single = _COLLAPSES in rest[-2:] and any(s["type"] == "Strip" for s in rest[-2:])
         return single and step["split"]
-    if step["type"] == "ByteLevel":
-        return step["use_regex"] and not step["add_prefix_space"]  # which it adds to tabs, too
+    if step["type"] == "ByteLevel":  # which adds a prefix to tabs, too
+        return not rest and step["use_regex"] and not step["add_prefix_space"]
     return step["type"] in _CUTS or step == json.loads(WORD_SPLIT.__getstate__())
 
 
