@@ -170,6 +170,8 @@ class NgramIndex:
         """Every place of `text` where the n-gram begins, in no particular order, int64."""
         found = self.suffixes[slice(*self._interval(ngram[: self.depth]))].astype(np.int64)
         for t in range(self.depth, len(ngram)):
+            if ngram[t] == self.terminator:  # no token, and behind the last one nothing comes
+                return found[:0]
             found = found[self.text[found + t] == ngram[t]]
         return found
 

@@ -220,3 +220,10 @@ def test_an_index_knows_the_documents_that_it_was_built_of():
     assert index.holds([[3, 4], [5]])
     for others in ([[3, 4, 5]], [[3], [4, 5]], [[3, 4], [6]], [[3, 4], [5], []], [[5], [3, 4]]):
         assert not index.holds(others)
+
+
+def test_the_end_of_a_document_is_no_token_of_a_long_ngram():
+    index = NgramIndex.build([[1, 2], [1, 2]], depth=1)
+    assert index.count([1, 2]) == 2
+    assert index.count([1, 2, index.terminator]) == 0
+    assert index.count([1, 2, index.terminator, 1]) == 0
