@@ -223,8 +223,8 @@ def encoder_mask(encoder: PreTrainedModel, mask: Tensor) -> Tensor:
     every = mask[:, None, None]
     if encoder.config._attn_implementation != "eager":
         return every
-    least = torch.finfo(torch.float32).min
-    return torch.zeros_like(every, dtype=torch.float32).masked_fill(~every, least)
+    least = torch.finfo(encoder.dtype).min
+    return torch.zeros_like(every, dtype=encoder.dtype).masked_fill(~every, least)
 
 
 def add_tokens(model: PreTrainedModel, n_tokens: int) -> None:

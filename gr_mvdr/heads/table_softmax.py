@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from gr_mvdr.heads.plain import Head
 from gr_mvdr.relevance import accumulator, at_least_float32
 
-# Bytes of what one block makes, on a CPU and elsewhere. What is larger glibc maps anew each time,
+# Bytes of what one block makes, on a CPU and elsewhere. What is larger glibc maps again each time,
 # page by page, which takes as long as a third of the product.
 _CPU_BLOCK, _BLOCK = 31 * 2**20, 2**28
 _CACHED = 2**18  # numbers that stay in a core's cache while they are passed over several times
