@@ -19,7 +19,7 @@ from gr_mvdr.heads.table_softmax import table_cross_entropy
 from tests.benchmarks.bench_beam_search import small_t5
 
 VOCABULARY, SIZE, QUERIES, QUERY_LENGTH = 32_128, 128, 64, 32
-RUNS = 7
+RUNS = 3
 # Targets of a batch of 64 queries, and their tokens.
 TARGETS = {"DSI": (64, 7), "T5-SEAL, 1 span": (64, 11), "T5-SEAL, 5 spans": (320, 11)}
 
@@ -73,7 +73,7 @@ def in_turn(ways: dict[str, Callable[[], None]]) -> dict[str, float]:
 
 
 def compare_losses(name: str, n: int, dtype: torch.dtype) -> float:
-    """How many times as long as its products the loss takes, forwards and backwards."""
+    """The time of the loss, forwards and backwards, as a share of that of whole logits."""
     head = Head(small_t5())
     states, labels = torch.randn(n, SIZE), torch.randint(0, VOCABULARY, (n,))
 
@@ -92,7 +92,7 @@ def compare_losses(name: str, n: int, dtype: torch.dtype) -> float:
     ratio = found["blockwise"] / found["products"]
     shown = ", ".join(f"{way} {ms:.0f} ms" for way, ms in found.items())
     print(f"table loss, {name}, {n} positions, {dtype}: {shown}: {ratio:.2f} × the products")
-    return ratio
+    return found["blockwise"] / found["whole"]
 
 
 def compare_steps(name: str, targets: Tensor, dtype: torch.dtype) -> float:
@@ -118,9 +118,8 @@ def main() -> None:
     torch.set_num_threads(1)
     for name, (n, length) in TARGETS.items():
         targets = torch.randint(3, VOCABULARY, (n, length))
-        assert compare_losses(name, n * length, torch.float32) < 1.3
-        compare_losses(name, n * length, torch.bfloat16)
         for dtype in (torch.float32, torch.bfloat16):
+            assert compare_losses(name, n * length, dtype) < 0.9
             assert compare_steps(name, targets, dtype) < 1.05
 
 
