@@ -90,6 +90,8 @@ class Docid(ConstrainedSearch):
         Raises:
             ValueError: an unknown `trained_rows` or `normalise`, a number that is too small.
         """
+        for key in search or {}:
+            check_choice("model.search", key, ("normalise",))
         self.normalise = (search or {}).get("normalise", "vocabulary")
         check_choice("model.search.normalise", self.normalise, ("vocabulary", "reachable"))
         check_at_least("model.beam_size", beam_size, 1)

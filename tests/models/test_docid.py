@@ -279,5 +279,7 @@ def test_reachable_is_refused_where_the_rows_are_the_identifiers(tools, tmp_path
         tools.make_docid(
             "semantic-pawa", search={"normalise": "reachable"}, directory=tmp_path / "a"
         )
-    with pytest.raises(ValueError, match="model.search.normalise='all'|normalise=all"):
+    with pytest.raises(ValueError, match="model.search.normalise='?all"):
         tools.make_docid("semantic", search={"normalise": "all"}, directory=tmp_path / "b")
+    with pytest.raises(ValueError, match="model.search='?probes"):
+        tools.make_docid("semantic", search={"probes": 3}, directory=tmp_path / "c")
