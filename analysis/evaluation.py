@@ -49,7 +49,7 @@ def evaluate_retrieval(
         for name, value in average_metrics(judge(ranking, data, split, queries)).items():
             metrics[_join("/", "retrieve", further, name)] = value
         if not further:
-            metrics |= model.search_fidelity(queries, found.top(depth))
+            metrics |= model.search_fidelity(queries, found.top(depth), depth)
     return metrics
 
 
@@ -135,6 +135,7 @@ def _join(sign: str, *parts: str) -> str:
 def measure_latency(model: System, data: RetrievalDataModule, depth: int) -> dict[str, float]:
     """Latency of single queries, encoding included: median and 95th percentile in ms."""
     queries = data.test_queries(data.test_splits[0])
+    depth += data.drop_identical  # what the search is planned for
     times = []
     for row in range(min(LATENCY_QUERIES, len(queries))):
         query = queries.select([row])

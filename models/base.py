@@ -209,11 +209,12 @@ class System(pl.LightningModule):
             queries: a sample, some dozens; depth: documents a query.
         """
 
-    def search_fidelity(self, queries: Table, ranking: Ranking) -> dict[str, float]:
+    def search_fidelity(self, queries: Table, ranking: Ranking, depth: int) -> dict[str, float]:
         """Flat metrics of an approximate search: what it costs, what it loses against the exact.
 
         Args:
-            queries: that were retrieved; ranking: what `retrieve` answered.
+            queries: that were retrieved; ranking: what `retrieve` found; depth: documents a query
+                that it was asked for.
         """
         return {}
 

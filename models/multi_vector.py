@@ -283,7 +283,7 @@ class MultiVector(System):
         tokens = [self.cut_document(document) for document in documents["tokens"]]
         order = sorted(range(len(tokens)), key=lambda number: len(tokens[number]))
         total = sum(map(len, tokens))
-        step = total // max(1, sample_size(self.search.dtype, total, self.search.lists))
+        step = max(1, total // max(1, sample_size(self.search.dtype, total, self.search.lists)))
         order = [n for first in range(2) for i, n in enumerate(order) if (i % step > 0) == first]
         return order, [tokens[number] for number in order]
 
@@ -414,7 +414,7 @@ class MultiVector(System):
         self.searcher.keep_sample([query for _, query in self.encoded_queries(queries)])
         self.searcher.planned(self.search, self.scoring, depth)
 
-    def search_fidelity(self, queries: Table, ranking: Ranking) -> dict[str, float]:
+    def search_fidelity(self, queries: Table, ranking: Ranking, depth: int) -> dict[str, float]:
         """What of the exact search's best an approximate one finds, and what it costs."""
         metrics = self.searcher.costs.metrics()
         metrics["cost/bytes_per_token"] = self.searcher.bytes_per_token
@@ -422,7 +422,7 @@ class MultiVector(System):
             metrics["cost/document_floats"] = self.mean_floats
         if self.search.mode in ("gather", "impute"):
             sample = queries.select(range(min(_FIDELITY_QUERIES, len(queries))))
-            depth = max(10, *(len(ranking.documents(query)) for query in sample["id"][:]))
+            depth = max(10, depth)
             exact = self.retrieve(sample, depth, mode="exact", keep_query=1.0, keep_document=1.0)
             found = {first: recall_of_exact(exact, ranking, first) for first in (10, depth)}
             metrics |= {f"retrieve/recall_of_exact@{first}": found[first] for first in found}

@@ -172,7 +172,7 @@ def test_every_verb_runs_on_the_systems_device(made):
         for form in made.forms.values():
             system.rerank(queries, documents, candidates, **form)
         system.statistics()
-        system.search_fidelity(queries, found)
+        system.search_fidelity(queries, found, 5)
     on_cpu = system.to("cpu").retrieve(queries, 5)
     for query in queries["id"]:
         assert found.scores(query) == pytest.approx(on_cpu.scores(query), rel=1e-4, abs=1e-5)

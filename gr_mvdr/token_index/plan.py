@@ -15,6 +15,7 @@ import torch
 
 from gr_mvdr.alignment import MaxSim
 from gr_mvdr.files.arrays import checksum, read_arrays, read_sealed, write_arrays, write_sealed
+from gr_mvdr.files.reading import reading
 from gr_mvdr.relevance import divide
 from gr_mvdr.salience import top_share
 from gr_mvdr.scoring import Scoring
@@ -177,20 +178,21 @@ class Sample:
         write_arrays(self.folder, parts, {"parts": sorted(parts)}, replace=True)
 
     def read(self) -> list[TokenVectors]:
-        """The queries; none where none were kept."""
+        """The queries; none where none were kept. ValueError where the folder is damaged."""
         if not self.folder.is_dir():
             return []
+        with reading(f"{self.folder}"):
+            return list(self._queries())
+
+    def _queries(self) -> Iterator[TokenVectors]:
         names = tuple(read_arrays(self.folder, ())[1]["parts"])
         arrays = read_arrays(self.folder, names)[0]
         parts = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
         counts = parts.pop("counts").tolist()
         split = {name: part.split(counts) for name, part in parts.items()}
-        return [
-            TokenVectors(
-                mask=torch.ones(count, dtype=torch.bool), **{n: p[row] for n, p in split.items()}
-            )
-            for row, count in enumerate(counts)
-        ]
+        for row, count in enumerate(counts):
+            mask = torch.ones(count, dtype=torch.bool)
+            yield TokenVectors(mask=mask, **{name: part[row] for name, part in split.items()})
 
     @property
     def made_of(self) -> dict[str, int]:
@@ -225,15 +227,18 @@ def plan_search(
         "sample": sample.made_of,
     }
     path = store.directory / _PLANS
-    plans = read_sealed(path)["plans"] if path.is_file() else []
-    for plan in plans:
-        if plan["made_of"] == made_of:
-            return replace(options, **plan["chosen"])
+    with reading(f"{path}"):
+        plans = read_sealed(path)["plans"] if path.is_file() else []
+        plans = [plan for plan in plans if plan["made_of"]["index"] == made_of["index"]]
+        for plan in plans:
+            if plan["made_of"] == made_of:
+                found = replace(options, **plan["chosen"])
+                if found.open_keys or found.mode not in (options.mode, "exact"):
+                    raise ValueError("must choose what is open, or the exact search")
+                return found
     choice = _Planner(store, neighbours, options, scoring, depth).choose(sample.read())
     print(_describe(choice, options, depth))
-    same = made_of["index"]
-    kept = [plan for plan in plans if plan["made_of"]["index"] == same]
-    write_sealed(path, {"plans": [*kept, {"made_of": made_of, **choice._asdict()}]}, indent=1)
+    write_sealed(path, {"plans": [*plans, {"made_of": made_of, **choice._asdict()}]}, indent=1)
     return replace(options, **choice.chosen)
 
 
@@ -280,10 +285,11 @@ class _Planner:
         length = sum(map(len, sample)) / max(1, len(sample))
         exact_work = self.store.n_tokens * length * _SIMILARITY
         pointless = exact_work <= _SEARCH or options.recall == 1 or self._live() <= self.depth
-        if may_be_exact and pointless:
+        if may_be_exact and (pointless or not sample):
             return _EXACT
         if not sample:
-            return self._unmeasured()
+            usual = {"neighbours": min(2000, self.neighbours.count), "probes": 64, "refine": None}
+            return _Choice({key: usual[key] for key in options.open_keys})
         count = max(_LEAST_SAMPLE, int(_EXACT_SECONDS * 1e6 / exact_work))
         best = _Choice({}, recall=-1.0)
         for found in self._measure(sample[:count], exact_work):
@@ -298,25 +304,17 @@ class _Planner:
     def _live(self) -> int:
         return int(self.store.live.sum())
 
-    def _unmeasured(self) -> _Choice:
-        """Where no queries are known."""
-        if self.options.mode == "gather" and len(self.options.open_keys) == 3:
-            return _EXACT
-        usual = {"neighbours": min(2000, self.neighbours.count), "probes": 64, "refine": None}
-        return _Choice({key: usual[key] for key in self.options.open_keys})
-
     def _measure(self, sample: list[TokenVectors], exact_work: float) -> Iterator[_Choice]:
         """What every setting finds, at the least `refine` that finds enough."""
         wanted, most = self._exact(sample), self.neighbours.count
-        tried = [k for k in NEIGHBOURS if k <= most * _MOST_NEIGHBOURS] or [
-            min(NEIGHBOURS[0], most)
-        ]
-        sizes = self._grid("neighbours", tried)
+        tried = [k for k in NEIGHBOURS if k <= most * _MOST_NEIGHBOURS]
+        sizes = self._grid("neighbours", tried or [min(NEIGHBOURS[0], most)])
         for probes in self._grid("probes", PROBES):
             needed, work = np.zeros((len(sizes), *wanted.shape)), np.zeros(len(sizes))
             for row, query in enumerate(sample):
                 query = self.options.salient(query)
-                found = self._retrieve(query, max(sizes), probes)
+                rescore = self.options.mode == "impute"
+                found = self.neighbours.retrieve(query, max(sizes), probes, rescore)
                 for place, size in enumerate(sizes):
                     part = Retrieved(*(p if p is None else p[:, :size] for p in found))
                     needed[place, row] = self._needed(part, query, wanted[row])
@@ -342,13 +340,12 @@ class _Planner:
             found.append(scores.topk(depth, dim=0).indices.T)
         return torch.cat(found).numpy()
 
-    def _retrieve(self, query: TokenVectors, size: int, probes: int | None) -> Retrieved:
-        return self.neighbours.retrieve(query, size, probes, self.options.mode == "impute")
-
     def _needed(self, found: Retrieved, query: TokenVectors, wanted: np.ndarray) -> np.ndarray:
         """(depth,) how many candidates must be kept, best first, so that each wanted document is
         among them; infinite for what was not retrieved."""
         candidates = group_by_document(found)
+        if not len(candidates.documents):  # lists whose documents are all deleted
+            return np.full(wanted.shape, np.inf)
         if self.options.mode == "impute":
             missing = missing_similarity(found, self.options.imputation)
             lengths = self.store.counts[candidates.documents]

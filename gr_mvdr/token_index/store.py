@@ -260,6 +260,8 @@ def _read_header(directory: Path) -> Header:
     header = read_sealed(path)
     missing = empty_header("", {}).keys() - _LATER - header.keys()
     check(not missing, path, f"must name {', '.join(sorted(missing))}")
+    known = header["dtype"] in DTYPES and header.get("ids", "int32") in ("int32", "uint16")
+    check(known, path, "must name types of vectors and ids that are known")
     numbers, count = header["deleted"], len(header["document_ids"])
     check(all(0 <= number < count for number in numbers), path, "a deleted document is unknown")
     return header

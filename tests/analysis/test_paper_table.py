@@ -408,7 +408,7 @@ def test_a_run_leaves_its_judgements(tmp_path):
         def retrieve(self, queries, depth):
             return Ranking({query: {"d": 1.0} for query in queries["id"]})
 
-        def search_fidelity(self, queries, ranking):
+        def search_fidelity(self, queries, ranking, depth):
             return {"cost/candidates": len(queries["id"])}
 
     metrics = evaluate_retrieval(Model(), Data(), tmp_path, 10)

@@ -388,7 +388,7 @@ def test_a_hit_that_is_the_query_itself_is_dropped_where_the_collection_says_so(
             rest = {query: {"d5": 1.0} for query in queries["id"][1:]}
             return Ranking(first | rest).top(k)
 
-        def search_fidelity(self, queries, ranking):
+        def search_fidelity(self, queries, ranking, depth):
             return {}
 
     evaluate_retrieval(Finds(), data, tmp_path, depth=2)

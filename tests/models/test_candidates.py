@@ -30,7 +30,7 @@ def test_retrieval_reranks_the_best_of_bm25(documents, queries, tmp_path):
     best = LexicalCandidates(documents)(queries, 3)
     assert max(map(len, best.values())) == 3
     assert model.retrieve(queries, 2) == model.rerank(queries, documents, best).top(2)
-    costs = model.search_fidelity(queries, model.retrieve(queries))
+    costs = model.search_fidelity(queries, model.retrieve(queries), 100)
     assert 0 < costs["cost/candidates"] <= 3 and costs["cost/bytes_per_token"] == 0
     tokens = [len(model.cut_document(text)) for text in documents["tokens"]]
     floats = 2 * model.hparams.dimension * sum(tokens) / len(tokens)  # keys and values

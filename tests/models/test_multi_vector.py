@@ -333,17 +333,19 @@ def test_an_approximate_search_is_held_against_the_exact_one(tools, documents, q
     system = tools.make_multi_vector(search={"mode": "impute", "neighbours": 3, "probes": None})
     system.index(documents)
     ranking = system.retrieve(queries, 10)
-    metrics = system.search_fidelity(queries, ranking)
+    metrics = system.search_fidelity(queries, ranking, 10)
     exact = system.retrieve(queries, 10, mode="exact")
     shares = [len(set(ranking.documents(q)) & set(exact.documents(q))) / 7 for q in queries["id"]]
     assert metrics["retrieve/recall_of_exact@10"] == pytest.approx(sum(shares) / 3)
     assert 0 < metrics["retrieve/recall_of_exact@10"] < 1
+    less = system.search_fidelity(queries, ranking.top(1), 20)["retrieve/recall_of_exact@20"]
+    assert less == pytest.approx(1 / 7)  # of the depth that was asked for, not of what was found
     assert metrics["cost/candidates"] == sum(len(ranking.documents(q)) for q in queries["id"]) / 3
     assert metrics["cost/bytes_per_token"] >= 4 * 8 and metrics["cost/scoring_flops"] > 0
     exactly = tools.make_multi_vector()
     exactly.index(documents)
     ranking = exactly.retrieve(queries, 10)
-    assert "retrieve/recall_of_exact@10" not in exactly.search_fidelity(queries, ranking)
+    assert "retrieve/recall_of_exact@10" not in exactly.search_fidelity(queries, ranking, 10)
 
 
 def test_encoded_queries_are_searched_without_the_encoder(tools, documents, queries, monkeypatch):

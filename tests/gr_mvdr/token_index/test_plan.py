@@ -5,6 +5,7 @@ import torch
 from torch.nn.functional import normalize
 
 from gr_mvdr.alignment import MaxSim
+from gr_mvdr.files.arrays import read_sealed, write_sealed
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_index import plan
 from gr_mvdr.token_index.index import SearchOptions, TokenIndex
@@ -114,3 +115,29 @@ def test_imputation_comes_as_close_as_it_can(index, clustered, capsys):
     options = index.planned(SearchOptions("impute", recall=1.0), COLBERT, DEPTH)
     assert options.mode == "impute" and not options.open_keys
     assert "the most that was reached" in capsys.readouterr().out
+
+
+def test_a_search_that_prunes_needs_no_sample_and_one_that_finds_nothing_is_planned(tmp_path):
+    vectors = normalize(torch.randn(2000, 8, generator=torch.Generator().manual_seed(0)), dim=1)
+    ids, counts = torch.arange(2000), torch.ones(2000, dtype=torch.int64)
+    names = [str(n) for n in range(2000)]
+    tokens = PackedTokens(vectors, counts, ids, salience=torch.ones(2000))
+    index = TokenIndex.build(tmp_path / "index", names, [tokens], dtype="residual")
+    pruned = index.planned(SearchOptions("gather", keep_document=0.5), COLBERT, DEPTH)
+    assert pruned.mode == "gather" and not pruned.open_keys
+    mask, one = torch.ones(1, dtype=torch.bool), torch.ones(1)
+    index.keep_sample([TokenVectors(v[None], mask, ids[:1], one) for v in vectors[:20]])
+    index.delete(names[:-1])  # most clusters are empty
+    chosen = index.planned(SearchOptions("gather", probes=1), COLBERT, DEPTH)
+    assert chosen.probes == 1 and not chosen.open_keys
+
+
+def test_a_plan_that_another_hand_wrote_is_refused(index):
+    asked, path = SearchOptions("gather", recall=0.8), index.directory / plan._PLANS
+    index.planned(asked, COLBERT, DEPTH)
+    found = read_sealed(path)
+    for chosen in ({"mode": "rerank"}, {"probes": 4}, {"neighbours": "7"}, {"other": 1}):
+        found["plans"][0]["chosen"] = chosen
+        write_sealed(path, found)
+        with pytest.raises(ValueError, match="plans.json: "):
+            index.planned(asked, COLBERT, DEPTH)
