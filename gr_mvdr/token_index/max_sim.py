@@ -27,6 +27,8 @@ _BLOCK_SIMILARITIES, _ACCELERATED_SIMILARITIES = 1_000_000, 16_000_000
 # Where documents must be padded, the longest of a block has at most so many times the tokens of
 # the shortest.
 _MOST_PADDING = 1.25
+# For so few query tokens a CPU multiplies the other way round in as little as 0.6 of the time.
+_FEW = 8
 _HOST = "cpu"  # where numpy has a segmented maximum; elsewhere torch scatters
 
 
@@ -172,7 +174,10 @@ def packed_relevance(documents: PackedTokens, queries: TokenVectors, scoring: Sc
 
 def _product(queries: Tensor, vectors: Tensor) -> Tensor:
     """(Q, N, d) and (t, d) → (Q·N, t): maxima over a document's tokens run over neighbours."""
-    return product(queries.reshape(-1, vectors.shape[1]), vectors.T)
+    rows = queries.reshape(-1, vectors.shape[1])
+    if len(rows) <= _FEW:
+        return product(vectors, rows.T).T
+    return product(rows, vectors.T)
 
 
 def _allowed(documents: PackedTokens, queries: TokenVectors, alignment: Selection) -> Tensor:
