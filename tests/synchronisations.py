@@ -95,8 +95,9 @@ def _is_there(value: Any) -> bool:
 def _place() -> str:
     """The innermost line of the repository that is running."""
     frames = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_stack()]
-    found = [(path.relative_to(ROOT), line) for path, line in frames if path.is_relative_to(ROOT)]
-    ours = [(path, line) for path, line in found if path.parts[0] not in ("tests", ".venv")]
+    inside = [(path.relative_to(ROOT), line) for path, line in frames if path.is_relative_to(ROOT)]
+    found = [(path, line) for path, line in inside if path.parts[0] != ".venv"]  # make's libraries
+    ours = [(path, line) for path, line in found if path.parts[0] != "tests"]
     asked = [(path, line) for path, line in found if path.name not in _TOOLS]
     path, line = (ours or asked)[-1]
     return f"{path}:{line}"
