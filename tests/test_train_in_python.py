@@ -37,7 +37,7 @@ def test_a_list_of_overrides_gives_the_finished_run(fruit, tmp_path, monkeypatch
     assert run.path == Path("here/bm25-fruit-seed1-" + run.path.name[-6:])
     assert Path(run) == run.path and os.path.isfile(os.path.join(run, "report.html"))
     assert read_run(run.path).metrics == run.metrics
-    # The same text in the terminal and in a notebook: a line a ranking, then the costs.
+    # The same text in the terminal and in a notebook: a line a ranking, then costs and memory.
     shown = repr(run).splitlines()
     assert shown[0] == "BM25 on fruit (test), seed 1"
     assert shown[1].split() == ["R@1", "R@10", "R@100", "MRR@10", "nDCG@10"]
@@ -45,7 +45,8 @@ def test_a_list_of_overrides_gives_the_finished_run(fruit, tmp_path, monkeypatch
     assert len({len(line) for line in shown[1:4]}) == 1, "columns of one width"
     assert f"{run.metrics['retrieve/mrr@10']:.3f}" in shown[2]
     assert shown[4].startswith("training ") and "query, median" in shown[4]
-    assert shown[5] == str(run.path) and len(shown) == 6
+    stages = ["load", "train", "index", "retrieve", "rerank", "analyse", "report"]
+    assert shown[5].split() == stages and shown[-1] == str(run.path)
     assert "\n".join(shown[:5]) in said
     assert said.splitlines()[-1] == f"{run.path}: finished, {run.path / 'report.html'}"
 
