@@ -61,6 +61,9 @@ def load_tokenizer(source: str | Path, prefix_space: bool | None = None) -> PreT
         raise ValueError(
             f"tokenizer.path={source}: <pad>, </s> and <unk> must have T5's ids 0, 1, 2, got {ids}"
         )
+    if not isinstance(longest := tokenizer.model_max_length, int | float):  # compared at each call
+        rule = f"model_max_length must be a number, is {longest!r}"
+        raise ValueError(f"tokenizer.path={source}: is broken ({rule})")
     if prefix_space is not None:
         _set_prefix_space(tokenizer, prefix_space)
     return tokenizer
