@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from transformers import PreTrainedTokenizerBase
 
-from gr_mvdr.decoding.ngram_index import ragged_range
+from gr_mvdr.batch import ragged_range
 from gr_mvdr.tokenizers import WORD_SPLIT
 
 _WORD, _SPACED_WORD = re.compile(r"\S+"), re.compile(r"\s*\S+")

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -132,3 +133,17 @@ def batch_by_size(texts: Sequence[Sequence[int]]) -> Iterator[list]:
             end += 1
         yield list(texts[start:end])
         start = end
+
+
+def ragged_range(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """All integers of the intervals [low, high), one interval after the other.
+
+    Args:
+        low, high: (H,) integers, low ≤ high.
+    Returns:
+        The intervals' numbers and the integers, both (Σ (high − low),) int64.
+    """
+    lengths = np.asarray(high, dtype=np.int64) - low
+    row = np.repeat(np.arange(len(lengths)), lengths)
+    first = np.cumsum(lengths) - lengths
+    return row, np.arange(len(row)) + np.repeat(low - first, lengths)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gr_mvdr import cross_attention
-from gr_mvdr.backbones import load_encoder_decoder
+from gr_mvdr.backbones import encoder_mask, load_encoder_decoder
 from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.decoder_layers import read_decoder
 from gr_mvdr.decoding.beam_search import Constraint
@@ -93,7 +93,8 @@ class GenerativeSystem(System):
 
     def encode(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Query token ids (B, N) and mask → query vectors Q (B, N, d)."""
-        found = self.backbone.get_encoder()(input_ids=ids, attention_mask=mask.long())
+        encoder = self.backbone.get_encoder()
+        found = encoder(input_ids=ids, attention_mask=encoder_mask(encoder, mask))
         return found.last_hidden_state
 
     @torch.inference_mode()

@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from gr_mvdr.batch import ragged_range
 from gr_mvdr.decoding.key_weights import Keys, Parameters, weigh
-from gr_mvdr.decoding.ngram_index import NgramIndex, ragged_range
+from gr_mvdr.decoding.ngram_index import NgramIndex
 from gr_mvdr.evaluation.ranking import best_places
 
 

@@ -169,7 +169,13 @@ class TokenIndex:
                 the stored ones; what is found is on the CPU.
             scoring: the system's form of Eq. 1; "impute" has its own.
             options: without an open key, see `planned`.
+
+        Raises:
+            ValueError: an option has no value yet, or does not fit the scoring.
         """
+        if options.open_keys:
+            key = options.open_keys[0]
+            raise ValueError(f"model.search.{key}=auto: must have a value, `planned` chooses it")
         options.check(scoring)
         if options.mode == "exact":
             scores = self.exact(stack(queries), scoring).T

@@ -13,18 +13,15 @@ from gr_mvdr.evaluation.ranking import tie_order
 from gr_mvdr.files.arrays import checksum, read_sealed, verify, write_sealed
 from gr_mvdr.files.writing import new_folder
 from gr_mvdr.salience import top_share
+from gr_mvdr.token_index.clusters import PER_CLUSTER, TOKENS_PER_CLUSTER, k_means
 from gr_mvdr.token_index.imputation import Retrieved
 from gr_mvdr.token_index.quantiser import ResidualQuantiser
 from gr_mvdr.token_index.store import TokenStore
 from gr_mvdr.token_vectors import TokenVectors
 
 FOLDER, LISTS, SETTINGS = "neighbours", "lists.faiss", "settings.json"
-# k-means: faiss's defaults take ten times as long and find no better lists.
-_ITERATIONS, _SAMPLE_PER_LIST = 10, 64
 # The codes of the inverted file: bits of a sub-vector, and tokens they are learned from.
 _BITS, _QUANTISER_SAMPLE = 4, 65_536
-# A list has at least so many tokens on average, faiss's rule for a sample.
-_TOKENS_PER_LIST = 39
 # Tokens compared at once, or assigned to lists at once.
 _BLOCK = 65_536
 
@@ -92,7 +89,7 @@ class TokenNeighbours:
         saved = read_sealed(path) if path.is_file() else {}
         if settings != {key: saved.get(key) for key in settings}:
             count = lists or int(self.count**0.5)
-            count = max(1, min(count, self.count // _TOKENS_PER_LIST))
+            count = max(1, min(count, self.count // TOKENS_PER_CLUSTER))
             _save(self.folder, self._train_lists(count, seed), settings)
         self._lists, self._settings = _open(self.folder), settings
 
@@ -216,15 +213,10 @@ class TokenNeighbours:
 
         generator = torch.Generator().manual_seed(seed)
         order = torch.randperm(len(self.rows), generator=generator)
-        clustering = faiss.Clustering(self.store.sizes[self.store.searched], lists)
-        clustering.seed, clustering.niter = seed, _ITERATIONS
-        clustering.spherical = True  # a list is chosen by inner product
-        clustering.min_points_per_centroid = 1  # small collections need no warning
-        clustering.max_points_per_centroid = _SAMPLE_PER_LIST
-        centroids = faiss.IndexFlatIP(clustering.d)
-        clustering.train(self._sample(order[: _SAMPLE_PER_LIST * lists]), centroids)
-        metric = faiss.METRIC_INNER_PRODUCT
-        size = clustering.d
+        sample = self._sample(order[: PER_CLUSTER * lists])
+        metric, size = faiss.METRIC_INNER_PRODUCT, sample.shape[1]
+        centroids = faiss.IndexFlatIP(size)
+        centroids.add(k_means(sample, lists, seed, spherical=True))  # a list's product chooses it
         parts = size // 2 if size % 2 == 0 else size  # of two dimensions where that is possible
         index = faiss.IndexIVFPQFastScan(centroids, size, lists, parts, _BITS, metric)
         index.pq.cp.seed, index.pq.cp.min_points_per_centroid = seed, 1

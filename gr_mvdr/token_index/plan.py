@@ -6,6 +6,7 @@ same seed makes the same choice.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -238,7 +239,8 @@ def plan_search(
                 return found
     choice = _Planner(store, neighbours, options, scoring, depth).choose(sample.read())
     print(_describe(choice, options, depth))
-    write_sealed(path, {"plans": [*plans, {"made_of": made_of, **choice._asdict()}]}, indent=1)
+    with suppress(OSError):  # a folder that cannot be written: the next search plans again
+        write_sealed(path, {"plans": [*plans, {"made_of": made_of, **choice._asdict()}]}, indent=1)
     return replace(options, **choice.chosen)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gr_mvdr.batch import ragged_range
 from gr_mvdr.files.arrays import check, read_sealed, verify
 from gr_mvdr.token_index.quantiser import Quantiser, ResidualQuantiser, load
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors
@@ -220,9 +221,8 @@ class TokenStore:
         if isinstance(documents, slice):
             start, stop, _ = documents.indices(len(self))
             return slice(int(self.offsets[start]), int(self.offsets[stop]))
-        counts = self.counts[documents]
-        starts = self.offsets[documents] - (counts.cumsum(0) - counts)
-        return torch.arange(int(counts.sum())) + starts.repeat_interleave(counts)
+        begins, ends = self.offsets[documents], self.offsets[documents + 1]
+        return torch.from_numpy(ragged_range(begins.numpy(), ends.numpy())[1])
 
     def owners(self, tokens: Tensor) -> Tensor:
         """The document numbers of token rows, −1 (no token) for −1; of the same shape, int64."""

@@ -340,7 +340,7 @@ def test_an_unknown_pool_is_refused(tools, documents, queries):
 
 @pytest.mark.parametrize("kind", ["seal", "semantic", "semantic-pawa"])
 def test_a_training_step_waits_for_real_positions_and_document_numbers_alone(tools, kind):
-    """And for transformers, which looks into its two masks."""
+    """And for transformers, which looks into the mask of its decoder."""
     system = tools.make_seal() if kind == "seal" else tools.make_docid(kind)
     with stand_in():
         system.to(DEVICE).train()
@@ -348,5 +348,5 @@ def test_a_training_step_waits_for_real_positions_and_document_numbers_alone(too
         with synchronisations() as found:
             system.loss(batch).backward()
     waits = sorted(place.split()[-1] for place in found.elements())
-    theirs, ours = ["aten._local_scalar_dense.default"] * 2, ["aten.nonzero.default"]
+    theirs, ours = ["aten._local_scalar_dense.default"], ["aten.nonzero.default"]
     assert waits == theirs + ours + ["tolist"] * (kind != "seal"), found
