@@ -141,3 +141,17 @@ def test_a_plan_that_another_hand_wrote_is_refused(index):
         write_sealed(path, found)
         with pytest.raises(ValueError, match="plans.json: "):
             index.planned(asked, COLBERT, DEPTH)
+
+
+def test_a_folder_that_cannot_be_written_is_searched_and_what_is_not_chosen_is_refused(
+    index, clustered, monkeypatch
+):
+    def refuse(*_, **__):
+        raise PermissionError("read-only")
+
+    monkeypatch.setattr(plan, "write_sealed", refuse)
+    gather = SearchOptions(mode="gather", neighbours=250, refine=None)
+    chosen = index.planned(gather, COLBERT, DEPTH)
+    assert not chosen.open_keys and not (clustered[0] / plan._PLANS).exists()
+    with pytest.raises(ValueError, match="model.search.probes=auto: must have a value"):
+        index.search(clustered[1], COLBERT, gather)
