@@ -17,6 +17,7 @@ from gr_mvdr.files.run_files import (
 )
 from gr_mvdr.parts import TARGET, admitting, build, check_parts, find_part
 from gr_mvdr.template import TextTemplate
+from gr_mvdr.token_index.neighbours import FOLDER as INVERTED_FILE
 from gr_mvdr.tokenizers import load_tokenizer
 from models.base import System, Table
 from models.docid import Docid
@@ -114,8 +115,7 @@ class FinishedRun:
     def open_index(self, model: System, documents: Table, directory: Path) -> None:
         """Opens the run's own index where that is possible, else makes one in `directory`.
 
-        What search needs besides the index's files (faiss's inverted file, which no reader checks)
-        is made here and not taken over, unless the run is trusted.
+        What search needs besides the index's files is made here, unless the run is trusted.
         """
         try:
             with reading(f"{self.path / 'index'}"):
@@ -128,13 +128,18 @@ class FinishedRun:
             model.index(documents, directory / "made")
 
     def _linked_index(self, directory: Path) -> Path:
-        """The run's index where it can be opened without writing into the run's folder."""
+        """The run's index where it can be opened without writing into the run's folder.
+
+        Of a run that is not trusted without faiss's inverted file, which no reader checks.
+        """
         found = self.path / "index"
         if self.trust or not found.is_dir():
             return found
         links = directory / "opened"
         for file in found.rglob("*"):
             link = links / file.relative_to(found)
+            if file.parent.name == INVERTED_FILE:
+                continue
             if file.is_file() and not file.is_symlink() and not os.path.lexists(link):
                 link.parent.mkdir(parents=True, exist_ok=True)
                 link.symlink_to(file.resolve())

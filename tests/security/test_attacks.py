@@ -422,6 +422,8 @@ def test_a_stages_name_is_no_path_and_its_folder_stays_as_it_was(foreign, made, 
     change_checkpoint(run, search={"mode": "gather", "neighbours": 10, "probes": 4})
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "file").write_text("mine")
+    (run / "index/neighbours").mkdir(exist_ok=True)
+    (run / "index/neighbours/lists.faiss").write_bytes(b"evil")
     data = restore_run(made / "t5_colbert", "")[1]
     model = RerankPipeline([{"run": str(run)}])
     model.prepare(data.documents, data.known_documents, out / "identifiers")
@@ -429,6 +431,8 @@ def test_a_stages_name_is_no_path_and_its_folder_stays_as_it_was(foreign, made, 
     model.index(data.documents, out / "a" / "index")
     assert (tmp_path / "precious/file").read_text() == "mine"
     assert {file: file.stat().st_mtime_ns for file in run.rglob("*")} == before
+    links = [file.name for file in out.rglob("*") if file.is_symlink()]
+    assert links and "lists.faiss" not in links
 
 
 def test_pages_and_the_terminal_show_texts_as_texts(foreign, capsys):
