@@ -1,22 +1,9 @@
-"""The training benchmark runs small, its figures are those of a GPU; base size fits into memory."""
-
-import json
-import os
-import resource
-import subprocess
-import sys
-from pathlib import Path
+"""The training benchmark runs small; its figures are those of a GPU."""
 
 import pytest
 import torch
-from hydra.utils import instantiate
 
-import train
-from gr_mvdr.tokenizers import build_word_tokenizer
 from tests.benchmarks import bench_training
-from tests.runs import ROOT, beir, compose_config
-
-BASE = ("t5_colbert", "t5_seal", "dsi_semantic", "genre")
 
 
 @pytest.fixture(scope="module")
@@ -56,49 +43,3 @@ def test_hours_are_operations_by_what_a_device_reaches():
 
 def test_only_known_devices_have_a_peak():
     assert bench_training.peak_of(torch.device("cpu")) is None
-
-
-@pytest.mark.slow
-def test_systems_of_base_size_train_and_search_in_12_gib(tmp_path):
-    command = "from tests.benchmarks.test_bench_training import use_base; use_base()"
-    found = subprocess.run(
-        [sys.executable, "-c", command],
-        cwd=ROOT,
-        env={**os.environ, "PLACE": str(tmp_path)},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    assert 0 < int(found.stdout.split()[-1]) < bench_training.MOST_BYTES
-
-
-def use_base():
-    """In a process of its own: four systems one after the other, and the most that it held."""
-    place = Path(os.environ["PLACE"])
-    texts = [json.loads(line)["text"] for line in (beir(place / "beir") / "corpus.jsonl").open()]
-    folder = bench_training.save_backbone(place / "t5", "base", build_word_tokenizer(texts))
-    for name in BASE:
-        use(name, place, folder)
-    print(1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-
-
-def use(name, place, backbone):
-    """Two steps of training, then index, search and alignment."""
-    keys = [f"data.path={place}/beir", f"backbone.name={backbone}", f"output={place}"]
-    keys += ["data=files", "backbone=pretrained", "model.optimizer.schedule=constant"]
-    config = compose_config(
-        "train", f"model={name}", "logger=none", "data.batch_size=4", f"name={name}", *keys
-    )
-    data = instantiate(config.data)
-    system = train.prepare_model(config, data, place / name)
-    optimizer, batches = system.configure_optimizers(), iter(data.train_dataloader())
-    for _ in range(2):
-        system.training_step(next(batches)).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    system.eval().index(data.documents, place / name / "index")
-    queries = data.test_queries("test").select(range(2))
-    assert system.retrieve(queries, 5).query_ids == queries["id"][:]
-    _, (pairs, *_) = data.test_pairs("test", 2, covers=system.covers)
-    with torch.no_grad():
-        assert system.align(pairs).relevance.isfinite().all()
