@@ -1,4 +1,7 @@
-"""Benchmark of the intersective scorer: 300 keys a query over 5 million tokens (`make bench`)."""
+"""Benchmark of the intersective scorer: 300 keys a query over 5 million tokens.
+
+The bar is a machine's own: the time it takes to sort a million numbers.
+"""
 
 import statistics
 import time
@@ -10,7 +13,7 @@ from gr_mvdr.decoding.ngram_index import NgramIndex
 from tests.benchmarks.bench_ngram_index import zipf_corpus
 
 QUERIES, KEYS, LONGEST_KEY, VOCABULARY = 20, 300, 10, 32_128
-MAX_MILLISECONDS = 30
+SORTED, MAX_SORTS = 1_000_000, 1.0
 
 
 def random_keys(documents: list, rng: np.random.Generator) -> list[tuple[list[int], float]]:
@@ -28,16 +31,22 @@ def main() -> None:
     documents = zipf_corpus()
     index = NgramIndex.build(documents)
     rng = np.random.default_rng(0)
-    times = []
+    turns = []
     for _ in range(QUERIES):
         keys = random_keys(documents, rng)
         unigrams = np.log(rng.dirichlet(np.full(VOCABULARY, 0.05)) + 1e-12)
+        numbers = rng.random(SORTED)
         start = time.process_time()  # one thread does all the work
         assert score_documents(index, keys, unigrams)
-        times.append(1000 * (time.process_time() - start))
-    milliseconds = statistics.median(times)
-    print(f"evidence, {KEYS} keys over {len(index):,} tokens: {milliseconds:.1f} ms a query")
-    assert milliseconds < MAX_MILLISECONDS
+        middle = time.process_time()
+        numbers.sort()
+        turns.append((middle - start, time.process_time() - middle))
+    ours, sort = (statistics.median(times) for times in zip(*turns, strict=True))
+    print(
+        f"evidence, {KEYS} keys over {len(index):,} tokens: {1000 * ours:.1f} ms a query, "
+        f"{ours / sort:.2f} times a sort of {SORTED:,} numbers"
+    )
+    assert ours < MAX_SORTS * sort
 
 
 if __name__ == "__main__":
