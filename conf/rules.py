@@ -55,7 +55,7 @@ Precision = Literal[
     *("32", "16", "bf16", "64", 32, 16, 64),
 ]
 Imputation = Literal["last", "zero", "mean", "none"] | float
-Mode = Literal["exact", "gather", "impute", "rerank"]
+Mode = Literal["exact", "gather", "impute", "fde", "rerank"]
 Auto = Literal["auto"]
 
 # A search option, as `model.search` has one value of it and `study.settings` a list.
@@ -66,11 +66,16 @@ _SEARCH: dict[str, Any] = {
     "recall": Share,
     "neighbours": Size | Auto,
     "probes": Size | Auto | None,
-    "refine": Size | Auto | None,
+    "refine": Count | Auto | None,
     "lists": Size | None,
     "imputation": Imputation,
     "keep_query": Share,
     "keep_document": Share,
+    "fde_repetitions": Size,
+    "fde_planes": Size,
+    "fde_projection": Size | None,
+    "fde_size": Size | None,
+    "fde_dtype": Literal["float32", "float16"],
     "seed": Seed,
 }
 

@@ -420,7 +420,7 @@ class MultiVector(System):
         metrics["cost/bytes_per_token"] = self.searcher.bytes_per_token
         if self.mean_floats is not None:
             metrics["cost/document_floats"] = self.mean_floats
-        if self.search.mode in ("gather", "impute"):
+        if self.search.is_approximate:
             sample = queries.select(range(min(_FIDELITY_QUERIES, len(queries))))
             depth = max(10, depth)
             exact = self.retrieve(sample, depth, mode="exact", keep_query=1.0, keep_document=1.0)

@@ -50,6 +50,9 @@ def find_shares(
     numbers = searcher.numbers(documents)
     if options is not None and options.mode == "impute":
         found = _imputed_shares(searcher, query, numbers, options)
+    elif options is not None and (options.mode, options.refine) == ("fde", 0):
+        terms = searcher.estimated_terms(query, options)[numbers]
+        found = _as_shares(query, terms)
     else:
         repeated = query[None][torch.zeros_like(numbers)]
         found = query_shares(align_vectors(searcher.vectors(numbers), repeated, scoring))
@@ -59,8 +62,12 @@ def find_shares(
 def _imputed_shares(
     index: TokenIndex, query: TokenVectors, documents: Tensor, options: SearchOptions
 ) -> list[list[Share]]:
-    tokens = options.salient(query).ids.tolist()
     found, terms, z = index.imputed_terms(query, options)
     places = torch.searchsorted(found, documents)
-    added = divide(terms[places], z[places, None]).tolist()
-    return [[Share((t,), v) for t, v in zip(tokens, row, strict=True)] for row in added]
+    return _as_shares(options.salient(query), divide(terms[places], z[places, None]))
+
+
+def _as_shares(query: TokenVectors, added: Tensor) -> list[list[Share]]:
+    """Of documents what each query token adds to their scores (C, N)."""
+    tokens = query.ids.tolist()
+    return [[Share((t,), v) for t, v in zip(tokens, row, strict=True)] for row in added.tolist()]

@@ -208,6 +208,7 @@ VARIANTS = {
     },
     "gather": partial(make_multi_vector, **GATHER),
     "gather-salience": partial(make_multi_vector, "aligner", **GATHER),
+    "fde": partial(make_multi_vector, search=dict(mode="fde", refine=2)),
     "rerank": partial(make_multi_vector, "mva", **RERANK),
     "bert": on_bert,
     "bart": on_bart,

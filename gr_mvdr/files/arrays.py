@@ -107,6 +107,12 @@ def with_samples(file: Path, known: Checksum) -> Checksum:
     return known | ({"sampled": _sampled(file, known["bytes"])} if known["bytes"] > SMALL else {})
 
 
+def continued(known: Checksum, array: np.ndarray) -> Checksum:
+    """The checksum, without its samples, of a file to which these rows were added; {} = empty."""
+    crc = zlib.crc32(array.reshape(-1).data.cast("B"), known.get("crc32", 0))
+    return {"bytes": known.get("bytes", 0) + array.nbytes, "crc32": crc}
+
+
 def verify(file: Path, expected: Checksum, whole: bool = False) -> None:
     """Compares a file's first bytes with their checksum.
 

@@ -1,4 +1,4 @@
-"""The index of a multi-vector system: every document token's vector, searched in three ways.
+"""The index of a multi-vector system: every document token's vector, searched in four ways.
 
 Documents can be added and deleted.
 """
@@ -17,6 +17,7 @@ from gr_mvdr.relevance import divide
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_index import writer
 from gr_mvdr.token_index.costs import SearchCosts, all_tokens_cost, imputing_flops
+from gr_mvdr.token_index.fixed_dimensional import DocumentEncodings, encoding_settings
 from gr_mvdr.token_index.imputation import (
     expected_relevance,
     group_by_document,
@@ -25,8 +26,8 @@ from gr_mvdr.token_index.imputation import (
 )
 from gr_mvdr.token_index.max_sim import score_all, score_some
 from gr_mvdr.token_index.neighbours import TokenNeighbours
-from gr_mvdr.token_index.plan import Sample, SearchOptions, plan_search
-from gr_mvdr.token_index.store import TokenStore
+from gr_mvdr.token_index.plan import SearchOptions, plan_search
+from gr_mvdr.token_index.store import Sample, TokenStore
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors, stack
 
 
@@ -44,12 +45,13 @@ class TokenIndex:
     one.
 
     Attributes:
-        store: the tokens; neighbours: their retrieval.
+        store: the tokens; neighbours: their retrieval; encodings: of a search by them (MUVERA).
         costs: running totals of all searches; a new `SearchCosts()` begins at zero.
         is_copy: it was made by `updated`, in a folder that is nobody else's.
     """
 
     is_copy = False
+    encodings: DocumentEncodings | None = None
 
     def __init__(self, directory: str | Path, fingerprint: dict[str, str] | None = None):
         """Opens an index by memory map; arguments and errors as of `TokenStore`."""
@@ -107,6 +109,7 @@ class TokenIndex:
     def _open_changed(self) -> None:
         self.store = TokenStore(self.directory)
         self.neighbours = TokenNeighbours(self.store, self.neighbours.keep)
+        self.encodings = None
 
     def __len__(self) -> int:
         """The number of live documents."""
@@ -128,12 +131,15 @@ class TokenIndex:
 
     @property
     def bytes_per_token(self) -> float:
-        """Bytes that search holds of a stored token: columns, codebooks, and the inverted file."""
+        """Bytes that search holds of a stored token: columns, codebooks, the inverted file, and the
+        documents' encodings."""
         held = self.store.size_in_bytes + self.neighbours.size_in_bytes
+        held += self.encodings.size_in_bytes if self.encodings else 0
         return held / self.store.n_tokens
 
     def prepare(self, options: SearchOptions) -> None:
-        """Makes what a search needs besides the vectors: which tokens are kept, their clusters.
+        """Makes what a search needs besides the vectors: which tokens are kept, their clusters, or
+        the documents' encodings.
 
         A faiss inverted file that was saved with the same settings is opened, and built again after
         `add` and `delete`. Every search calls this.
@@ -142,6 +148,11 @@ class TokenIndex:
             ValueError: a share of tokens is asked for and the index holds no saliences.
         """
         if options.mode == "exact":
+            return
+        if options.mode == "fde":
+            known = self.encodings and self.encodings.settings
+            if known != encoding_settings(self.store, options):
+                self.encodings = DocumentEncodings(self.store, options)
             return
         if options.keep_document != self.neighbours.keep:
             self.neighbours = TokenNeighbours(self.store, options.keep_document)
@@ -157,12 +168,13 @@ class TokenIndex:
         if not options.open_keys:
             return options
         self.prepare(options)
-        return plan_search(self.store, self.neighbours, options, scoring, depth)
+        encodings = self.encodings if options.mode == "fde" else None
+        return plan_search(self.store, self.neighbours, options, scoring, depth, encodings)
 
     def search(
         self, queries: Sequence[TokenVectors], scoring: Scoring, options: SearchOptions
     ) -> list[FoundDocuments]:
-        """The documents of each query, found in one of the three ways.
+        """The documents of each query, found in one of the four ways.
 
         Args:
             queries: token vectors (N, …) without padding, on the device that compares them with
@@ -183,7 +195,9 @@ class TokenIndex:
             return [FoundDocuments(found, row[found]) for row in scores]
         if options.mode == "gather":
             return [self.gather(query, scoring, options) for query in queries]
-        return [self.impute(query, options) for query in queries]
+        if options.mode == "impute":
+            return [self.impute(query, options) for query in queries]
+        return self.estimate(queries, scoring, options)
 
     def exact(self, queries: TokenVectors, scoring: Scoring) -> Tensor:
         """Relevance of every document: exhaustive search.
@@ -248,6 +262,38 @@ class TokenIndex:
         ids = self.document_ids
         best = best_places(scores.numpy(), count, lambda place: ids[int(documents[place])])
         return documents[torch.from_numpy(best).sort().values]
+
+    def estimate(
+        self, queries: Sequence[TokenVectors], scoring: Scoring, options: SearchOptions
+    ) -> list[FoundDocuments]:
+        """The documents of the best estimates, scored with all their tokens (MUVERA).
+
+        Estimates are of Σ_j u_j max_i S_ij: the Z of a system takes no part in them.
+
+        Args:
+            queries: as of `search`.
+        """
+        self.prepare(options)
+        assert self.encodings is not None
+        with self.costs.timed():
+            estimates = self.encodings.score(stack(queries)).T
+        live, found = self.store.live.nonzero()[:, 0], []
+        for query, row in zip(queries, estimates[:, live], strict=True):
+            if options.refine == 0:
+                self.costs.add(len(live), 0, 2.0 * len(live) * self.encodings.encoding.size)
+                found.append(FoundDocuments(live, row))
+                continue
+            with self.costs.timed():
+                count = len(live) if options.refine is None else options.refine
+                best = self._best(live, row, count)
+            found.append(FoundDocuments(best, self.score(query, best, scoring)))
+        return found
+
+    def estimated_terms(self, query: TokenVectors, options: SearchOptions) -> Tensor:
+        """(D, N) what each token of a query (N, …) adds to the documents' estimates."""
+        self.prepare(options)
+        assert self.encodings is not None
+        return self.encodings.score(query[:, None])
 
     def impute(self, query: TokenVectors, options: SearchOptions) -> FoundDocuments:
         """Relevance from the retrieved tokens alone (xtr Eq. 4); no vector of a document is read.

@@ -8,18 +8,18 @@ same seed makes the same choice.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from gr_mvdr.alignment import MaxSim
-from gr_mvdr.files.arrays import checksum, read_arrays, read_sealed, write_arrays, write_sealed
+from gr_mvdr.files.arrays import read_sealed, write_sealed
 from gr_mvdr.files.reading import reading
 from gr_mvdr.relevance import divide
 from gr_mvdr.salience import top_share
 from gr_mvdr.scoring import Scoring
+from gr_mvdr.token_index.fixed_dimensional import MOST_PLANES, DocumentEncodings, places_of
 from gr_mvdr.token_index.imputation import (
     Retrieved,
     check_imputation,
@@ -30,11 +30,19 @@ from gr_mvdr.token_index.imputation import (
 )
 from gr_mvdr.token_index.max_sim import score_all
 from gr_mvdr.token_index.neighbours import TokenNeighbours
-from gr_mvdr.token_index.store import DTYPES, TokenStore
+from gr_mvdr.token_index.store import DTYPES, Sample, TokenStore
 from gr_mvdr.token_vectors import TokenVectors, stack
 
 AUTO: Any = "auto"  # in the place of a number
-MODES = ("exact", "gather", "impute", "rerank")
+# Of each mode, the options that may be left to be chosen.
+OPEN_KEYS: dict[str, tuple[str, ...]] = {
+    "exact": (),
+    "gather": ("neighbours", "probes", "refine"),
+    "impute": ("neighbours", "probes"),
+    "fde": ("refine",),
+    "rerank": (),
+}
+MODES = tuple(OPEN_KEYS)
 
 
 @dataclass(frozen=True)
@@ -44,13 +52,14 @@ class SearchOptions:
     Attributes:
         mode: "exact": all documents under the system's alignment. "gather": the documents that own
             one of the k' nearest tokens of a query token, scored with all their tokens
-            (gr_as_mvdr §6.3). "impute": from the retrieved tokens alone (xtr Eq. 4). "rerank": no
-            index; BM25's best `neighbours` documents, encoded as they come (mva §5).
+            (gr_as_mvdr §6.3). "impute": from the retrieved tokens alone (xtr Eq. 4). "fde": the
+            `refine` documents whose one vector is nearest, scored with all their tokens (MUVERA).
+            "rerank": no index; BM25's best `neighbours` documents, encoded as they come (mva §5).
         neighbours: k'; "auto" = chosen by `plan_search`, as probes and refine may be.
         probes: clusters that the token retrieval visits; None = it looks at every token.
         lists: clusters of the inverted file; None = faiss's rule of thumb.
-        refine: gather scores only so many candidates, those with the best imputed relevance;
-            None = all.
+        refine: gather scores only so many candidates, those with the best imputed relevance, and
+            fde those with the best estimate; None = all. 0, of fde: the estimates rank.
         recall: the share of the exact search's best documents that chosen values must find.
         imputation: of similarities that were not retrieved: "last", "zero", "mean", "none", or a
             number (`gr_mvdr.token_index.imputation`).
@@ -59,7 +68,9 @@ class SearchOptions:
         dtype: of stored vectors: "float32", "float16", "pq" (`pq_bytes` codes a vector) or
             "residual" (one of `lists` centroids, and codes of what it leaves).
         pq_bytes: None = `quantiser.default_bytes`.
-        seed: of the k-means.
+        fde_repetitions, fde_planes, fde_projection, fde_size: R, k, p and the size of a sketch, of
+            `fixed_dimensional.Encoding`; fde_dtype: "float32" or "float16".
+        seed: of the k-means, and of the encoding.
     """
 
     mode: str = "exact"
@@ -73,34 +84,47 @@ class SearchOptions:
     keep_document: float = 1.0
     dtype: str = "float32"
     pq_bytes: int | None = None
+    fde_repetitions: int = 20
+    fde_planes: int = 5
+    fde_projection: int | None = 16
+    fde_size: int | None = None
+    fde_dtype: str = "float16"
     seed: int = 0
 
     def __post_init__(self):
-        if self.mode not in MODES:
-            raise ValueError(f"model.search.mode={self.mode}: must be one of {', '.join(MODES)}")
-        if self.dtype not in DTYPES:
-            raise ValueError(f"model.search.dtype={self.dtype}: must be one of {', '.join(DTYPES)}")
+        named = {"mode": MODES, "dtype": DTYPES, "fde_dtype": ("float32", "float16")}
+        for key, known in named.items():
+            if getattr(self, key) not in known:
+                rule = f"must be one of {', '.join(known)}"
+                raise ValueError(f"model.search.{key}={getattr(self, key)}: {rule}")
         check_imputation(self.imputation)
         for key in ("keep_query", "keep_document"):
             value = getattr(self, key)
             if not 0 < value <= 1:
                 rule = "must be > 0 and ≤ 1: a text keeps its most salient token"
                 raise ValueError(f"model.search.{key}={value}: {rule}")
-            if self.mode in ("exact", "rerank") and value < 1:
+            if self.mode in ("exact", "fde", "rerank") and value < 1:
                 rule = f"must be 1 in mode {self.mode}, which looks at every token"
                 raise ValueError(f"model.search.{key}={value}: {rule}")
         if not 0 < self.recall <= 1:
             raise ValueError(f"model.search.recall={self.recall}: must be > 0 and ≤ 1")
-        for key in ("neighbours", "probes", "lists", "refine"):
-            value = getattr(self, key)
-            if value not in (None, AUTO) and value < 1:
-                raise ValueError(f"model.search.{key}={value}: must be ≥ 1")
+        fde = ("fde_repetitions", "fde_planes", "fde_projection", "fde_size")
+        for key in ("neighbours", "probes", "lists", "refine", *fde):
+            value, least = getattr(self, key), int(key != "refine" or self.mode == "gather")
+            if value not in (None, AUTO) and value < least:
+                raise ValueError(f"model.search.{key}={value}: must be ≥ {least}")
+        if self.fde_planes > MOST_PLANES:
+            raise ValueError(f"model.search.fde_planes={self.fde_planes}: must be ≤ {MOST_PLANES}")
 
     @property
     def open_keys(self) -> tuple[str, ...]:
         """The options that are still to be chosen for this mode."""
-        keys = {"gather": ("neighbours", "probes", "refine"), "impute": ("neighbours", "probes")}
-        return tuple(key for key in keys.get(self.mode, ()) if getattr(self, key) == AUTO)
+        return tuple(key for key in OPEN_KEYS[self.mode] if getattr(self, key) == AUTO)
+
+    @property
+    def is_approximate(self) -> bool:
+        """Whether the exact search may find other documents."""
+        return self.mode in ("gather", "impute", "fde")
 
     @property
     def lexical_candidates(self) -> int:
@@ -119,7 +143,9 @@ class SearchOptions:
             ValueError: an unknown option, or there is no index to search.
         """
         if self.mode == "rerank":
-            rule = "must be exact, gather or impute to be searched in other ways: it has no index"
+            rule = (
+                "must be exact, gather, impute or fde to be searched in other ways: it has no index"
+            )
             raise ValueError(f"model.search.mode=rerank: {rule}")
         known = {field.name for field in fields(self)}
         for key in options.keys() - known:
@@ -137,9 +163,11 @@ class SearchOptions:
             if share < 1 and not salience.get(side):
                 rule = "must be 1 for a system without salience"
                 raise ValueError(f"model.search.keep_{side}={share}: {rule}")
-        if self.mode == "impute" and scoring.alignment != MaxSim():
-            rule = f"must be exact or gather under {scoring.alignment}; imputation estimates MaxSim"
-            raise ValueError(f"model.search.mode=impute: {rule}")
+        if self.mode in ("impute", "fde") and scoring.alignment != MaxSim():
+            rule = (
+                f"must be exact or gather under {scoring.alignment}; {self.mode} estimates MaxSim"
+            )
+            raise ValueError(f"model.search.mode={self.mode}: {rule}")
 
     def salient(self, query: TokenVectors) -> TokenVectors:
         """The query's tokens that are searched with (aligner §3.2, β_q)."""
@@ -156,6 +184,7 @@ class SearchOptions:
 _SIMILARITY = 0.009  # of a query token and a token that is read with its neighbours
 _READ, _READ_SIMILARITY = 0.1, 0.012  # a token of a document that is read by itself
 _CODE, _NEIGHBOUR, _SEARCH = 0.0043, 0.13, 1000.0  # a code in a list, a retrieved token, a query
+_ENCODED = 0.0005  # of a number of an encoded document
 
 # What is tried, k' up to a share of the tokens; `refine` makes up for what lies between.
 PROBES = (4, 16, 64)
@@ -163,42 +192,7 @@ NEIGHBOURS = (250, 500, 1000, 2000, 4000, 8000, 16000, 32000)
 _MOST_NEIGHBOURS = 1 / 64
 _LEAST_SAMPLE, _EXACT_SECONDS = 16, 60  # of a collection whose exact search takes long
 _BATCH = 32
-_FOLDER, _PLANS = "sample", "plans.json"
-
-
-class Sample:
-    """Queries that a search is planned on, kept in the folder of an index."""
-
-    def __init__(self, directory: Path):
-        self.folder = directory / _FOLDER
-
-    def write(self, queries: Sequence[TokenVectors]) -> None:
-        """Keeps token vectors (N, …) without padding in the place of earlier ones."""
-        packed = stack(queries).pack()._asdict()
-        parts = {name: part.cpu().numpy() for name, part in packed.items() if part is not None}
-        write_arrays(self.folder, parts, {"parts": sorted(parts)}, replace=True)
-
-    def read(self) -> list[TokenVectors]:
-        """The queries; none where none were kept. ValueError where the folder is damaged."""
-        if not self.folder.is_dir():
-            return []
-        with reading(f"{self.folder}"):
-            return list(self._queries())
-
-    def _queries(self) -> Iterator[TokenVectors]:
-        names = tuple(read_arrays(self.folder, ())[1]["parts"])
-        arrays = read_arrays(self.folder, names)[0]
-        parts = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
-        counts = parts.pop("counts").tolist()
-        split = {name: part.split(counts) for name, part in parts.items()}
-        for row, count in enumerate(counts):
-            mask = torch.ones(count, dtype=torch.bool)
-            yield TokenVectors(mask=mask, **{name: part[row] for name, part in split.items()})
-
-    @property
-    def made_of(self) -> dict[str, int]:
-        """What tells it from another."""
-        return checksum(self.folder / "arrays.json") if self.folder.is_dir() else {}
+_PLANS = "plans.json"
 
 
 def plan_search(
@@ -207,17 +201,17 @@ def plan_search(
     options: SearchOptions,
     scoring: Scoring,
     depth: int,
+    encodings: DocumentEncodings | None = None,
 ) -> SearchOptions:
     """The search that finds the wanted share of the exact search's best `depth` documents with the
     least work: `options` with a value for every key that they leave "auto".
 
-    Where all of `neighbours`, `probes` and `refine` are open and the exact search is as little
-    work, or nothing else is known to find enough, it is the exact search. Where the user's own
-    values cannot reach the recall, those that come closest are taken. A choice is kept with the
-    index, and made again after `add` and `delete`.
+    It is the exact search where all is open (but under "impute") and that is as little work, or
+    nothing else is known to find enough. Where the user's own values cannot reach the recall, those
+    that come closest are taken. A choice is kept with the index, and made again after a change.
 
     Args:
-        neighbours: with an inverted file, unless `probes` is None.
+        neighbours: with an inverted file, unless `probes` is None; encodings: under "fde".
     """
     sample = Sample(store.directory)
     made_of = {
@@ -237,7 +231,7 @@ def plan_search(
                 if found.open_keys or found.mode not in (options.mode, "exact"):
                     raise ValueError("must choose what is open, or the exact search")
                 return found
-    choice = _Planner(store, neighbours, options, scoring, depth).choose(sample.read())
+    choice = _Planner(store, neighbours, encodings, options, scoring, depth).choose(sample.read())
     print(_describe(choice, options, depth))
     with suppress(OSError):  # a folder that cannot be written: the next search plans again
         write_sealed(path, {"plans": [*plans, {"made_of": made_of, **choice._asdict()}]}, indent=1)
@@ -275,6 +269,7 @@ def _describe(choice: _Choice, options: SearchOptions, depth: int) -> str:
 class _Planner:
     store: TokenStore
     neighbours: TokenNeighbours
+    encodings: DocumentEncodings | None
     options: SearchOptions
     scoring: Scoring
     depth: int
@@ -283,7 +278,8 @@ class _Planner:
         """The least work that reaches the recall, else what comes closest to it."""
         options = self.options
         kept = options.keep_query == options.keep_document == 1
-        may_be_exact = options.mode == "gather" and len(options.open_keys) == 3 and kept
+        is_open = options.open_keys == OPEN_KEYS[options.mode]
+        may_be_exact = options.mode != "impute" and is_open and kept
         length = sum(map(len, sample)) / max(1, len(sample))
         exact_work = self.store.n_tokens * length * _SIMILARITY
         pointless = exact_work <= _SEARCH or options.recall == 1 or self._live() <= self.depth
@@ -292,9 +288,9 @@ class _Planner:
         if not sample:
             usual = {"neighbours": min(2000, self.neighbours.count), "probes": 64, "refine": None}
             return _Choice({key: usual[key] for key in options.open_keys})
-        count = max(_LEAST_SAMPLE, int(_EXACT_SECONDS * 1e6 / exact_work))
+        sample = sample[: max(_LEAST_SAMPLE, int(_EXACT_SECONDS * 1e6 / exact_work))]
         best = _Choice({}, recall=-1.0)
-        for found in self._measure(sample[:count], exact_work):
+        for found in self._measure(sample, exact_work):
             enough = [choice.recall >= options.recall for choice in (found, best)]
             cheaper, closer = found.work < best.work, found.recall > best.recall
             if enough[0] > enough[1] or (cheaper if all(enough) else closer and not any(enough)):
@@ -308,7 +304,12 @@ class _Planner:
 
     def _measure(self, sample: list[TokenVectors], exact_work: float) -> Iterator[_Choice]:
         """What every setting finds, at the least `refine` that finds enough."""
-        wanted, most = self._exact(sample), self.neighbours.count
+        wanted = self._exact(sample)
+        if self.encodings is not None:
+            places, read = self.encodings.places(sample, wanted), _ENCODED * self.encodings.numbers
+            yield self._refined({}, places, _SEARCH + read, sample, exact_work)
+            return
+        most = self.neighbours.count
         tried = [k for k in NEIGHBOURS if k <= most * _MOST_NEIGHBOURS]
         sizes = self._grid("neighbours", tried or [min(NEIGHBOURS[0], most)])
         for probes in self._grid("probes", PROBES):
@@ -357,8 +358,7 @@ class _Planner:
             scores = expected_relevance(found, candidates, query, self.scoring).numpy()
         documents = candidates.documents.numpy()
         place = np.minimum(np.searchsorted(documents, wanted), len(documents) - 1)
-        at_least = len(scores) - np.searchsorted(np.sort(scores), scores[place])
-        return np.where(documents[place] == wanted, at_least, np.inf)
+        return np.where(documents[place] == wanted, places_of(scores, place), np.inf)
 
     def _work(self, found: Retrieved, probes: int | None) -> float:
         """Of a search before it scores any document whole."""
@@ -393,7 +393,7 @@ class _Planner:
             recall = shares.mean() - shares.std() / count**0.5
             if recall >= options.recall:
                 break
-        if options.mode == "gather":
+        if options.mode != "impute":
             chosen = chosen | {"refine": None if options.refine is None else int(size)}
             scored = min(size, self._live()) * self.store.n_tokens / len(self.store)
             tokens = sum(map(len, sample)) / count

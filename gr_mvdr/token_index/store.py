@@ -11,11 +11,19 @@ import torch
 from torch import Tensor
 
 from gr_mvdr.batch import ragged_range
-from gr_mvdr.files.arrays import check, read_sealed, verify
+from gr_mvdr.files.arrays import (
+    check,
+    checksum,
+    read_arrays,
+    read_sealed,
+    verify,
+    write_arrays,
+)
+from gr_mvdr.files.reading import reading
 from gr_mvdr.token_index.quantiser import Quantiser, ResidualQuantiser, load
-from gr_mvdr.token_vectors import PackedTokens, TokenVectors
+from gr_mvdr.token_vectors import PackedTokens, TokenVectors, stack
 
-HEADER = "index.json"
+HEADER, SAMPLE = "index.json", "sample"
 # Stored types of vectors and keys; "pq" and "residual" store codes.
 DTYPES = {"float32": np.float32, "float16": np.float16, "pq": np.uint8, "residual": np.uint8}
 CODED = ("pq", "residual")
@@ -110,7 +118,7 @@ class TokenStore:
         self.live = torch.ones(len(self.document_ids), dtype=torch.bool)
         self.live[self.header["deleted"]] = False
         self._maps = {
-            name: _open(self.directory / f"{name}.bin", column)
+            name: open_column(self.directory / f"{name}.bin", column)
             for name, column in columns_of(self.header).items()
         }
         for name, expected in self.header.get("files", {}).items():  # an old index has none
@@ -267,7 +275,8 @@ def _read_header(directory: Path) -> Header:
     return header
 
 
-def _open(path: Path, column: Column) -> Tensor:
+def open_column(path: Path, column: Column) -> Tensor:
+    """A file of rows by memory map; ValueError where it is too short."""
     size = path.stat().st_size if path.is_file() else 0
     if size < column.size:
         raise ValueError(f"index={path}: {size} bytes, expected {column.size}: it was cut short")
@@ -277,3 +286,38 @@ def _open(path: Path, column: Column) -> Tensor:
     # "c" keeps the map writable for torch without ever writing to the file. A file may be longer:
     # what an interrupted `append` left behind does not count.
     return torch.from_numpy(np.memmap(path, column.dtype, "c", shape=shape))
+
+
+class Sample:
+    """Queries that a search is planned on, kept in the folder of an index."""
+
+    def __init__(self, directory: Path):
+        self.folder = directory / SAMPLE
+
+    def write(self, queries: Sequence[TokenVectors]) -> None:
+        """Keeps token vectors (N, …) without padding in the place of earlier ones."""
+        packed = stack(queries).pack()._asdict()
+        parts = {name: part.cpu().numpy() for name, part in packed.items() if part is not None}
+        write_arrays(self.folder, parts, {"parts": sorted(parts)}, replace=True)
+
+    def read(self) -> list[TokenVectors]:
+        """The queries; none where none were kept. ValueError where the folder is damaged."""
+        if not self.folder.is_dir():
+            return []
+        with reading(f"{self.folder}"):
+            return list(self._queries())
+
+    def _queries(self) -> Iterator[TokenVectors]:
+        names = tuple(read_arrays(self.folder, ())[1]["parts"])
+        arrays = read_arrays(self.folder, names)[0]
+        parts = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
+        counts = parts.pop("counts").tolist()
+        split = {name: part.split(counts) for name, part in parts.items()}
+        for row, count in enumerate(counts):
+            mask = torch.ones(count, dtype=torch.bool)
+            yield TokenVectors(mask=mask, **{name: part[row] for name, part in split.items()})
+
+    @property
+    def made_of(self) -> dict[str, int]:
+        """What tells it from another."""
+        return checksum(self.folder / "arrays.json") if self.folder.is_dir() else {}

@@ -19,6 +19,7 @@ import torch
 from gr_mvdr.files.arrays import (
     Checksum,
     checksum,
+    continued,
     read_sealed,
     verify,
     with_samples,
@@ -248,7 +249,7 @@ def _append(
                     # Unbuffered, so that closing it cannot fail.
                     opened[name] = files.enter_context(open(path, "ab", buffering=0))
                 _write(opened[name], array)
-                sums[f"{name}.bin"] = _continued(sums.get(f"{name}.bin"), array)
+                sums[f"{name}.bin"] = continued(sums.get(f"{name}.bin", {}), array)
             header["tokens"] += len(batch.vectors)
             if resumable and time.monotonic() > due:
                 header["document_ids"] = [*held, *document_ids[:count]]
@@ -267,13 +268,6 @@ def _flushed(
     if "files" not in header:  # an index of an earlier version has no checksums
         return header
     return {**header, "files": {name: with_samples(directory / name, sums[name]) for name in sums}}
-
-
-def _continued(known: Checksum | None, array: np.ndarray) -> Checksum:
-    """The checksum of a file to which these rows were added."""
-    known = known or {"bytes": 0, "crc32": 0}
-    crc = zlib.crc32(array.reshape(-1).data.cast("B"), known["crc32"])
-    return {"bytes": known["bytes"] + array.nbytes, "crc32": crc}
 
 
 def _fitting(header: Header, batch: PackedTokens, names: Sequence[str]) -> Header:

@@ -18,6 +18,8 @@ SEARCHED = [
     ("idf", dict(mode="gather", neighbours=4, probes=None)),
     ("xtr", dict(mode="impute", neighbours=7, probes=None)),
     ("xtr", dict(mode="impute", neighbours=7, probes=None, imputation="none")),
+    ("t5_colbert", dict(mode="fde", refine=2)),
+    ("idf", dict(mode="fde", refine=0, fde_size=500)),
     ("dpr", dict(mode="exact")),
     ("wu", dict(mode="exact")),
 ]

@@ -111,6 +111,17 @@ def test_the_exact_search_takes_over(index, clustered, monkeypatch, capsys):
     assert index.planned(gather.changed(recall=0.9), COLBERT, DEPTH).mode == "exact"
 
 
+def test_the_least_estimates_are_chosen_that_find_what_was_wanted(index, clustered, capsys):
+    asked = SearchOptions("fde", recall=0.9, fde_planes=4, fde_projection=None)
+    options = index.planned(asked, COLBERT, 10)
+    assert options.mode == "fde" and 10 <= options.refine < DOCUMENTS
+    assert recall(index, clustered[1], options, 10) >= 0.9
+    fewer = options.changed(refine=options.refine // 2)
+    assert recall(index, clustered[1], fewer, 10) < recall(index, clustered[1], options, 10)
+    assert "refine=" in capsys.readouterr().out
+    assert index.planned(asked.changed(recall=1.0), COLBERT, 10).mode == "exact"
+
+
 def test_imputation_comes_as_close_as_it_can(index, clustered, capsys):
     options = index.planned(SearchOptions("impute", recall=1.0), COLBERT, DEPTH)
     assert options.mode == "impute" and not options.open_keys

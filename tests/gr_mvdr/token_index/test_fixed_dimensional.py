@@ -1,0 +1,227 @@
+"""Fixed-dimensional encodings by hand and by their laws, and the search that they propose for."""
+
+from itertools import product
+
+import pytest
+import torch
+
+from gr_mvdr.alignment import TopK
+from gr_mvdr.files.arrays import read_sealed, write_sealed
+from gr_mvdr.scoring import Scoring
+from gr_mvdr.token_index import fixed_dimensional
+from gr_mvdr.token_index.fixed_dimensional import FOLDER, ROWS, SETTINGS, Encoding
+from gr_mvdr.token_index.index import SearchOptions, TokenIndex
+from gr_mvdr.token_vectors import PackedTokens
+from tests.gr_mvdr.token_index.test_index import COLBERT, build, some_queries
+from tests.gr_mvdr.token_index.test_max_sim import as_text, pair_by_pair
+from tests.gr_mvdr.token_index.test_store import contents, names, part_of, random_tokens
+
+AXES = torch.eye(2).double()[None]  # one repetition whose two planes are the axes
+ESTIMATE = SearchOptions("fde", refine=0, fde_planes=3, fde_projection=None, fde_dtype="float32")
+
+
+def packed(*texts, salience=None):
+    vectors = torch.tensor([token for text in texts for token in text]).double()
+    counts = torch.tensor([len(text) for text in texts])
+    weights = None if salience is None else torch.tensor(salience).double()
+    return PackedTokens(vectors, counts, torch.zeros(len(vectors), dtype=torch.int64), weights)
+
+
+def double(tokens):
+    parts = (None if p is None or not p.is_floating_point() else p.double() for p in tokens)
+    return PackedTokens(*(a if b is None else b for a, b in zip(tokens, parts, strict=True)))
+
+
+def queries_of(tokens):
+    return [as_text(tokens, number) for number in range(len(tokens.counts))]
+
+
+def test_an_encoding_by_hand():
+    encoding = Encoding(AXES)
+    # Blocks: bit 0 is the sign of x, bit 1 that of y; 3 is (+, +).
+    texts = packed([(1, 2), (3, 4), (1, -1)], [(-1, -2)], salience=[1.0, 0.5, 1.0, 2.0])
+    sums = encoding.queries(texts).view(2, 4, 2).tolist()
+    assert sums[0] == [[0, 0], [1, -1], [0, 0], [2.5, 4]]
+    assert sums[1] == [[-2, -4], [0, 0], [0, 0], [0, 0]]
+    means = encoding.documents(texts).view(2, 4, 2).tolist()
+    # (−, −) differs from (1, −1) in one sign, (−, +) from (1, 2) and (3, 4): the first wins.
+    assert means[0] == [[1, -1], [1, -1], [1, 2], [1.25, 2]]
+    assert means[1] == [[-2, -4]] * 4
+
+
+def test_the_nearest_block_is_that_of_least_hamming_distance():
+    tokens, encoding = double(random_tokens([7, 1, 12, 3])), None
+    options = SearchOptions("fde", fde_repetitions=3, fde_planes=4, fde_projection=None)
+    encoding = Encoding.draw(8, options)
+    found = encoding.documents(tokens).view(4, 3, 16, 8)
+    for text, rows in enumerate(tokens.vectors.split(tokens.counts.tolist())):
+        for r in range(3):
+            signs = rows @ encoding.planes[r].T > 0  # (m, k)
+            for block in range(16):
+                other = torch.tensor([bool(block >> bit & 1) for bit in range(4)])
+                distance = (signs != other).sum(1)
+                own = rows[distance == 0]
+                expected = own.mean(0) if len(own) else rows[distance.argmin()]
+                assert torch.allclose(found[text, r, block], expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("planes", [1, 4])
+def test_without_projection_no_estimate_is_above_max_sim(planes):
+    tokens, queries = double(random_tokens([1, 5, 9, 2, 14])), double(some_queries())
+    options = SearchOptions("fde", fde_planes=planes, fde_projection=None)
+    encoding = Encoding.draw(8, options)
+    estimates = encoding.documents(tokens) @ encoding.queries(queries).T
+    exact = pair_by_pair(tokens, queries, COLBERT).double()
+    assert (estimates <= exact + 1e-6).all() and (estimates[1:] < exact[1:] - 1e-3).any()
+    # One token fills all blocks of its document: there is only one to choose.
+    assert torch.allclose(estimates[0], exact[0], atol=1e-6)
+
+
+def test_projections_and_sketches_keep_inner_products_in_expectation():
+    """Over all signs, not a sample: ±1 of a projection, places and signs of a sketch."""
+    documents, queries = double(random_tokens([2, 3], 2)), double(random_tokens([2], 2, seed=5))
+    plain = Encoding(AXES)
+    expected = plain.documents(documents) @ plain.queries(queries).T
+    total, count = torch.zeros(2, 1).double(), 0
+    for signs in product([-1.0, 1.0], repeat=4):
+        one = Encoding(AXES, torch.tensor(signs).double().view(1, 2, 2) / 2**0.5)
+        total += one.documents(documents) @ one.queries(queries).T
+        count += 1
+    assert torch.allclose(total / count, expected, atol=1e-12)
+    line = Encoding(torch.ones(1, 1, 2).double())  # 2 blocks of 2 numbers
+    expected = line.documents(documents) @ line.queries(queries).T
+    total, count = torch.zeros(2, 1).double(), 0
+    for signs in product([-1.0, 1.0], repeat=4):
+        for places in product(range(2), repeat=4):
+            sketch = torch.tensor(places), torch.tensor(signs).double(), 2
+            one = Encoding(line.planes, sketch=sketch)
+            total += one.documents(documents) @ one.queries(queries).T
+            count += 1
+    assert one.size == 2 and torch.allclose(total / count, expected, atol=1e-12)
+
+
+def test_batch_mates_change_no_encoding():
+    tokens = double(random_tokens(salience=True))
+    encoding = Encoding.draw(8, SearchOptions("fde", fde_planes=3, fde_size=50))
+    together = encoding.documents(tokens)
+    assert together.shape == (8, encoding.size) == (8, 50)
+    alone = torch.cat([encoding.documents(part_of(tokens, [n])) for n in range(8)])
+    assert torch.allclose(together, alone, atol=1e-12)
+
+
+def test_the_best_estimates_are_scored_exactly(tmp_path):
+    tokens, texts = random_tokens(salience=True), some_queries(salience=True)
+    index, queries = build(tmp_path / "index", tokens), queries_of(texts)
+    index.delete(["d3"])
+    exact = pair_by_pair(tokens, texts, COLBERT).T
+    estimates = index.search(queries, COLBERT, ESTIMATE)
+    before = index.costs.candidates
+    found = index.search(queries, COLBERT, ESTIMATE.changed(refine=2))
+    assert index.costs.candidates - before == 2 * len(queries)
+    for number, (few, some) in enumerate(zip(found, estimates, strict=True)):
+        assert 3 not in some.documents and len(some.documents) == 7
+        assert {*few.documents.tolist()} == {*some.documents[some.scores.topk(2).indices].tolist()}
+        assert torch.allclose(few.scores, exact[number, few.documents], atol=1e-5)
+        terms = index.estimated_terms(queries[number], ESTIMATE)[some.documents]
+        assert torch.allclose(terms.sum(1), some.scores, atol=1e-5)
+    for every in (None, 7, 100):
+        whole = index.search(queries, COLBERT, ESTIMATE.changed(refine=every))
+        for number, all_ in enumerate(whole):
+            assert all_.documents.tolist() == [0, 1, 2, 4, 5, 6, 7]
+            assert torch.allclose(all_.scores, exact[number, all_.documents], atol=1e-5)
+
+
+def test_rows_are_kept_and_only_new_documents_are_added(tmp_path, monkeypatch):
+    tokens, queries = random_tokens(), queries_of(some_queries())
+    index = build(tmp_path / "index", tokens)
+    whole = index.search(queries, COLBERT, ESTIMATE)
+    index = build(tmp_path / "part", part_of(tokens, range(5)))
+    index.prepare(ESTIMATE)
+    monkeypatch.setattr(fixed_dimensional, "_TOKENS", 1)
+    encoded = []
+    documents = Encoding.documents
+    monkeypatch.setattr(
+        Encoding, "documents", lambda self, t: encoded.append(len(t.counts)) or documents(self, t)
+    )
+    TokenIndex(tmp_path / "part").prepare(ESTIMATE)
+    assert not encoded, "what is there is opened"
+    index.add(names(tokens)[5:], [part_of(tokens, [5, 6, 7])])
+    for found, expected in zip(index.search(queries, COLBERT, ESTIMATE), whole, strict=True):
+        assert torch.equal(found.scores, expected.scores)
+    assert encoded == [1, 1, 1]
+    index.prepare(ESTIMATE.changed(seed=1))
+    assert sum(encoded) == 3 + 8, "other settings"
+
+
+def test_a_killed_build_goes_on(tmp_path, monkeypatch):
+    index = build(tmp_path / "index", random_tokens())
+    monkeypatch.setattr(fixed_dimensional, "_TOKENS", 6)
+    index.prepare(ESTIMATE)
+    expected = contents(tmp_path / "index")
+    monkeypatch.setattr(fixed_dimensional, "_SECONDS", -1.0)
+    documents, encoded = Encoding.documents, []
+
+    def killed(self, tokens):
+        if len(encoded) == 2:
+            raise KeyboardInterrupt
+        encoded.append(len(tokens.counts))
+        return documents(self, tokens)
+
+    other = build(tmp_path / "other", random_tokens())
+    monkeypatch.setattr(Encoding, "documents", killed)
+    with pytest.raises(KeyboardInterrupt):
+        other.prepare(ESTIMATE)
+    assert other.encodings is None
+    assert 0 < sum(encoded) < 8
+    encoded.append(0)
+    TokenIndex(tmp_path / "other").prepare(ESTIMATE)
+    assert sum(encoded) == 8, "no document twice"
+    assert contents(tmp_path / "other") == expected
+
+
+def test_damaged_rows_and_settings_are_refused(tmp_path):
+    index = build(tmp_path / "index", random_tokens())
+    index.prepare(ESTIMATE)
+    place = tmp_path / "index" / FOLDER
+    good = {name: (place / name).read_bytes() for name in (ROWS, SETTINGS)}
+    settings = read_sealed(place / SETTINGS)
+
+    def refused(name, message):
+        with pytest.raises(ValueError, match=f"{name}.*{message}"):
+            TokenIndex(tmp_path / "index").prepare(ESTIMATE)
+        for file, content in good.items():
+            (place / file).write_bytes(content)
+
+    (place / ROWS).write_bytes(good[ROWS][:-4])
+    refused(ROWS, "cut short")
+    (place / ROWS).write_bytes(good[ROWS][:-1] + bytes([good[ROWS][-1] ^ 1]))
+    refused(ROWS, "crc32")
+    (place / SETTINGS).write_bytes(good[SETTINGS].replace(b'"rows": 8', b'"rows": 7'))
+    refused(SETTINGS, "checksum")
+    for change in ({"rows": 9}, {"rows": "a"}, {"file": {"bytes": 4}}, {"file": None}):
+        write_sealed(place / SETTINGS, settings | change)
+        refused(SETTINGS, "")
+    write_sealed(place / SETTINGS, settings | {"rows": -1})
+    refused(SETTINGS, "at most 8")
+
+
+def test_what_cannot_be_estimated_or_stored_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="mode=fde: must be exact or gather under TopK"):
+        ESTIMATE.check(Scoring(TopK(2)))
+    for wrong, message in (
+        ({"keep_document": 0.5}, "keep_document=0.5: must be 1 in mode fde"),
+        ({"fde_planes": 11}, "fde_planes=11: must be ≤ 10"),
+        ({"fde_size": 0}, "fde_size=0: must be ≥ 1"),
+        ({"fde_dtype": "pq"}, "fde_dtype=pq: must be one of float32, float16"),
+        ({"mode": "gather"}, "refine=0: must be ≥ 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ESTIMATE.changed(**wrong)
+    tokens = random_tokens()
+    large = tokens._replace(vectors=tokens.vectors * 1e6)
+    index = build(tmp_path / "index", large)
+    with pytest.raises(ValueError, match="fde_dtype=float16: must be float32, some numbers"):
+        index.prepare(ESTIMATE.changed(fde_dtype="float16"))
+    assert not (tmp_path / "index" / FOLDER).exists()
+    index.prepare(ESTIMATE)
+    assert index.encodings.rows.isfinite().all()
