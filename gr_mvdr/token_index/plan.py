@@ -164,10 +164,8 @@ class SearchOptions:
                 rule = "must be 1 for a system without salience"
                 raise ValueError(f"model.search.keep_{side}={share}: {rule}")
         if self.mode in ("impute", "fde") and scoring.alignment != MaxSim():
-            rule = (
-                f"must be exact or gather under {scoring.alignment}; {self.mode} estimates MaxSim"
-            )
-            raise ValueError(f"model.search.mode={self.mode}: {rule}")
+            rule = f"must be exact or gather under {scoring.alignment}"
+            raise ValueError(f"model.search.mode={self.mode}: {rule}; it estimates MaxSim")
 
     def salient(self, query: TokenVectors) -> TokenVectors:
         """The query's tokens that are searched with (aligner §3.2, β_q)."""
