@@ -162,6 +162,8 @@ def _check_together(config: dict[str, Any]) -> None:
     runs = config.get("runs") or []
     for run in [runs] if isinstance(runs, str) else runs:
         _check_there("runs", run, "folder")
+    embeddings = (model.get("identifiers") or {}).get("embeddings") or {}
+    _check_there("model.identifiers.embeddings.run", embeddings.get("run"), "run folder")
     _check_there("qrels", config.get("qrels"), "file")
     data, tokenizer = config.get("data") or {}, config.get("tokenizer") or {}
     _check_there("data.path", data.get("path"), "folder or file")

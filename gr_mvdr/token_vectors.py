@@ -60,6 +60,12 @@ class TokenVectors:
             real.vectors, self.mask.sum(1), real.ids, salience=real.salience, keys=real.keys
         )
 
+    def mean(self) -> Tensor:
+        """(B, d) the mean of each text's vectors, weighted by salience where there is one."""
+        weights = self.mask if self.salience is None else self.salience * self.mask
+        total = (self.vectors * weights.unsqueeze(-1)).sum(-2)
+        return total / weights.sum(-1, keepdim=True).to(total).clamp(min=1e-9)
+
     def gather(self) -> "TokenVectors":
         """The texts of all ranks, one rank after the other, with gradients."""
         return self._each(gather_rows)

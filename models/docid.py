@@ -6,8 +6,7 @@ the systems of gr_as_mvdr Table 6 differ by their YAML only. Identifiers are mad
 kept in the run's folder, and extended when documents arrive afterwards.
 """
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -20,11 +19,10 @@ from torch import Tensor
 
 from gr_mvdr.backbones import add_tokens, check_length
 from gr_mvdr.batch import PairBatch, pad
-from gr_mvdr.decoding.beam_search import BeamSearchResult, DecodingStep, Hypotheses, score_tokens
+from gr_mvdr.decoding.beam_search import BeamSearchResult, DecodingStep, score_tokens
 from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.files.reading import show
-from gr_mvdr.files.writing import new_folder
+from gr_mvdr.files.writing import new_folder, write_json
 from gr_mvdr.heads.plain import Vocabulary
 from gr_mvdr.heads.reachable import ReachableHead
 from gr_mvdr.identifiers.scheme import (
@@ -40,7 +38,6 @@ from models.base import Share, Table
 from models.constrained_search import ConstrainedSearch, Scope, clear_index_folder
 
 _DECODE_BATCH = 512  # identifiers scored at once
-_COLLISIONS = 0.05  # the share of documents without an identifier of their own that is worth a line
 
 
 @part("model")
@@ -145,8 +142,8 @@ class Docid(ConstrainedSearch):
         with new_folder(directory) as unfinished:
             self.identifiers.save(unfinished / "identifiers")
             self.scheme.save(unfinished / "scheme")
-            statistics = json.dumps(self.identifiers.statistics(), indent=2)
-            (unfinished / "statistics.json").write_text(statistics + "\n")
+            statistics = self.identifiers.statistics() | self.scheme.statistics()
+            write_json(unfinished / "statistics.json", statistics)
 
     def load_identifiers(self, directory: Path, collection: str, first_token: int) -> None:
         """Takes up what `save_identifiers` wrote.
@@ -184,20 +181,12 @@ class Docid(ConstrainedSearch):
 
         Few do no harm, such as two people of one name.
         """
-        rate = self.identifiers.statistics()["collision_rate"]
-        if rate <= _COLLISIONS:
-            return []
-        first, second, *others = self.identifiers.largest_collision()
-        more = f" and {len(others):,} more" if others else ""
-        return [
-            f"{rate:.0%} of the documents share their identifier with another, such as "
-            f"{show(first)}, {show(second)}{more}, and cannot be told apart: take another "
-            "identifier, such as model=dsi_semantic, or give each document a title of its own"
-        ]
+        said = self.identifiers.describe_collisions()
+        return [f"{said}: {self.scheme.advice}"] if said else []
 
     def statistics(self) -> dict[str, float]:
-        """Depth and collisions of the identifiers, and the head's memory."""
-        found = self.identifiers.statistics()
+        """Depth, collisions and codes of the identifiers, and the head's memory."""
+        found = self.identifiers.statistics() | self.scheme.statistics()
         metrics = {f"analysis/identifiers/{name}": float(value) for name, value in found.items()}
         return super().statistics() | metrics
 
@@ -302,7 +291,7 @@ class Docid(ConstrainedSearch):
         """Every document of a generated identifier; those that share it have one score."""
         mine = found.final[found.final.query == number]
         trie = self.searcher if scope is None else scope.constraint
-        pairs = find_documents(trie, mine, self.hparams.length_penalty)
+        pairs = trie.documents_of(mine, self.hparams.length_penalty)
         return {document: score for documents, score in pairs for document in documents.tolist()}
 
     def shares_of(
@@ -389,18 +378,8 @@ class Docid(ConstrainedSearch):
             chunk = distinct[start : start + _DECODE_BATCH]
             trie = Trie.build(chunk)
             found = self.beam(source, trie, trie.depth, beam_size=len(chunk))
-            for own, score in find_documents(trie, found.final, self.hparams.length_penalty):
+            named = trie.documents_of(found.final, self.hparams.length_penalty)
+            for own, score in named:
                 for number in own.tolist():
                     scores[places[chunk[number]]] = score
         return scores
-
-
-def find_documents(
-    trie: Trie, hypotheses: Hypotheses, length_penalty: float
-) -> Iterator[tuple[np.ndarray, float]]:
-    """The documents of each hypothesis that is an identifier, and its log p / length^penalty."""
-    scores = hypotheses.log_probs.double() / hypotheses.lengths**length_penalty
-    nodes = trie.find(hypotheses.tokens)
-    for node, score in zip(nodes.tolist(), scores.tolist(), strict=True):
-        if node >= 0:
-            yield trie.documents_at(node), score

@@ -1,4 +1,4 @@
-"""A finished run opened again: its model, its data, its index."""
+"""A finished run opened again: its model, its data, its index, its vectors of documents."""
 
 import os
 from collections.abc import Sequence
@@ -7,6 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
+from gr_mvdr.backbones import hash_weights
+from gr_mvdr.batch import batch_by_size
+from gr_mvdr.files.arrays import read_arrays, write_arrays
 from gr_mvdr.files.reading import make_printable, read_checkpoint, reading
 from gr_mvdr.files.run_files import (
     CHECKPOINT,
@@ -15,12 +21,15 @@ from gr_mvdr.files.run_files import (
     read_config,
     read_provenance,
 )
-from gr_mvdr.parts import TARGET, admitting, build, check_parts, find_part
+from gr_mvdr.identifiers.document_embeddings import DocumentEmbeddings, normalise_rows
+from gr_mvdr.identifiers.scheme import Encode
+from gr_mvdr.parts import TARGET, admitting, build, check_parts, find_part, part
 from gr_mvdr.template import TextTemplate
 from gr_mvdr.token_index.neighbours import FOLDER as INVERTED_FILE
 from gr_mvdr.tokenizers import load_tokenizer
 from models.base import System, Table
 from models.docid import Docid
+from models.multi_vector import MultiVector
 
 IDENTIFIERS = "identifiers"
 # Documents whose tokens are compared with those that a stage was trained on.
@@ -58,11 +67,11 @@ class FinishedRun:
         """Raises ValueError if the run's texts are not those of another provenance."""
         with reading(self.key):
             own, other = _texts(self.provenance), _texts(record)
-        for part in sorted(own.keys() | other.keys()):
-            if own.get(part) != other.get(part):
+        for text in sorted(own.keys() | other.keys()):
+            if own.get(text) != other.get(text):
                 raise ValueError(
-                    f"{self.key}: was made of {self.provenance['collection']} with {part} "
-                    f"{own.get(part)}, must be {other.get(part)}, as in {name}"
+                    f"{self.key}: was made of {self.provenance['collection']} with {text} "
+                    f"{own.get(text)}, must be {other.get(text)}, as in {name}"
                 )
 
     def check_documents(self, documents: Table) -> None:
@@ -85,11 +94,14 @@ class FinishedRun:
                 "(see backbone.name and tokenizer in both configurations)"
             )
 
-    def load_model(self, documents: Table, known: Sequence[int]) -> System:
+    def load_model(self, documents: Table | None, known: Sequence[int] = ()) -> System:
         """The run's model as its last checkpoint left it, prepared on the documents.
 
         Nothing is written into the folder, and nothing runs that it names besides this library's
         parts (`gr_mvdr.parts`), unless it is trusted.
+
+        Args:
+            documents, known: see `System.prepare`; None = not prepared, a dense model can encode.
 
         Raises:
             ValueError: a trained system has no checkpoint, a part of the folder is broken, or it
@@ -106,7 +118,8 @@ class FinishedRun:
             check_parts("model", settings)
             model = build("model", self._at_home(settings))
             self._check_complete(model, state)
-            model.prepare(documents, known, self.path / IDENTIFIERS)
+            if documents is not None:
+                model.prepare(documents, known, self.path / IDENTIFIERS)
         if state is not None:
             model.on_load_checkpoint(state)
             model.load_state_dict(state["state_dict"])
@@ -167,6 +180,67 @@ class FinishedRun:
         # It would get identifiers of its own, written into the folder.
         if isinstance(model, Docid) and not (self.path / IDENTIFIERS).is_dir():
             raise ValueError(f"{self.key}: must be a finished run, it has no {IDENTIFIERS}")
+
+
+class RunEmbeddings(DocumentEmbeddings):
+    """The mean of the token vectors that a finished multi-vector run gives a document.
+
+    T5-ColBERT's (by salience, where the run has one), DPR's one vector: RIPOR's case, embeddings
+    that were trained for relevance. The run's own tokeniser reads the texts, in its own length.
+    """
+
+    def __init__(self, run: str):
+        """run: its folder, opened when the first documents are embedded."""
+        self.run = run
+        self.weights: str | None = None  # the model's hash, once it is known
+        self._opened: tuple[MultiVector, Any] | None = None
+
+    def transform(self, documents: Table, encode: Encode | None = None) -> np.ndarray:
+        """See `DocumentEmbeddings`.
+
+        Raises:
+            FileNotFoundError: no such folder. ValueError: the run is unfinished, encodes no
+                documents, or is not the one that the known documents were embedded by.
+        """
+        model, tokenizer = self._open()
+        tokens = tokenizer(documents["text"][:], add_special_tokens=False)["input_ids"]
+        texts = [model.cut_document(document) for document in tokens]
+        order = sorted(range(len(texts)), key=lambda number: len(texts[number]))
+        batches = batch_by_size([texts[number] for number in order])
+        means = [model.encode_texts(batch).mean().cpu() for batch in batches]
+        vectors = np.empty((len(texts), model.hparams.dimension), dtype=np.float32)
+        vectors[order] = torch.cat(means).numpy()
+        return normalise_rows(vectors)
+
+    def _open(self) -> tuple[MultiVector, Any]:
+        if self._opened is None:
+            run = FinishedRun.read("model.identifiers.embeddings.run", self.run)
+            kind = find_part("model", run.config.get("model", {}).get(TARGET))
+            if not issubclass(kind, MultiVector):
+                system = run.provenance["system"]
+                raise ValueError(f"{run.key}: must be a multi-vector run, it is one of {system}")
+            with reading(run.key):
+                model = run.load_model(None)
+            found = hash_weights(model)
+            if self.weights not in (None, found):
+                rule = f"must hold the weights {self.weights} that the docids were made with"
+                raise ValueError(f"{run.key}: {rule}, it holds {found}")
+            self.weights = found
+            model.to("cuda" if torch.cuda.is_available() else "cpu")
+            self._opened = model, load_tokenizer(run.path / "tokenizer")
+        return self._opened
+
+    def save(self, folder: str | Path) -> None:
+        write_arrays(Path(folder), {}, {"weights": self.weights})
+
+    def load(self, folder: str | Path) -> None:
+        self.weights = read_arrays(Path(folder), ())[1].get("weights")
+
+
+@part("embeddings", otherwise="embeddings")
+def embed_by_run(run: str | None, otherwise: DocumentEmbeddings) -> DocumentEmbeddings:
+    """The vectors of a finished run, or where there is none, those of `otherwise`."""
+    return otherwise if run is None else RunEmbeddings(run)
 
 
 def update_settings(settings: dict[str, Any]) -> dict[str, Any]:

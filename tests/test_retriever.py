@@ -9,8 +9,10 @@ from pathlib import Path
 import matplotlib
 import pytest
 import torch
+import torch.nn.functional as F
 
 from gr_mvdr.relevance import relevance
+from models.finished_run import RunEmbeddings
 from models.results import AlignedPair
 from models.retriever import Retriever
 from tests.runs import TINY
@@ -297,6 +299,28 @@ def test_a_docid_system_says_that_a_free_text_has_no_identifier(finished_run):
     retriever = Retriever.load(finished_run("dsi_semantic", *TINY))
     with pytest.raises(ValueError, match=r"must be the id of a document, add\(documents\)"):
         retriever.align(QUERY, "a text that has no identifier")
+
+
+def test_docids_quantise_the_vectors_of_a_finished_run(finished_run, tmp_path):
+    """The mean of T5-ColBERT's vectors of a text, of one that is added later, too."""
+    run = finished_run("t5_colbert", *TINY)
+    asked = [f"model.identifiers.embeddings.run={run}", "model.identifiers.codes=8"]
+    retriever = Retriever.load(finished_run("dsi_rq", *TINY, *asked))
+    scheme, documents = retriever.system.scheme, retriever.documents
+    encoded = Retriever.load(run).encode_documents(documents["text"][:4])
+    means = [F.normalize(text.vectors.mean(0), dim=0) for text in encoded]
+    found = torch.from_numpy(scheme.embeddings.transform(documents.select(range(4))))
+    torch.testing.assert_close(found, torch.stack(means), atol=1e-5, rtol=0)
+    before = retriever.system.identifiers.sequences
+    retriever.add({"id": "copy", "text": documents["text"][0]})
+    *others, copy = retriever.system.identifiers.sequences
+    assert others == before and copy[:-1] == before[0][:-1] and copy != before[0]
+    other = RunEmbeddings(str(run))
+    other.weights = "others"
+    with pytest.raises(ValueError, match="must hold the weights others that the docids were made"):
+        other.transform(documents)
+    with pytest.raises(ValueError, match="must be a multi-vector run, it is one of DSI"):
+        RunEmbeddings(str(finished_run("dsi_semantic", *TINY))).transform(documents)
 
 
 def test_a_folder_that_is_no_finished_run_is_named(finished_run, tmp_path):

@@ -304,6 +304,12 @@ model=dsi_semantic model.identifiers.leaf_size=0
 model=dsi_semantic model.identifiers.balanced=half
 model=dsi_semantic model.identifiers.new_documents=drop
 model=dsi_semantic model.identifiers.embeddings.dimension=0
+model=dsi_rq model.identifiers.levels=0
+model=dsi_rq model.identifiers.codes=1
+model=dsi_rq model.identifiers.quantiser=vq
+model=dsi_rq model.identifiers.collisions=drop
+model=dsi_rq model.identifiers.embeddings.run=""
+model=dsi_pq model.identifiers.embeddings.otherwise.dimension=0
 model=rerank_pipeline model.stages=null
 model=rerank_pipeline model.stages=run
 model=rerank_pipeline model.stages=[5]

@@ -78,8 +78,50 @@ class NaiveDocids(Scheme):
         return found
 
 
+class EmbeddedDocids(Scheme):
+    """Docids made of the documents' vectors (`gr_mvdr.identifiers.document_embeddings`)."""
+
+    def __init__(self, embeddings: dict[str, Any] | None = None):
+        """embeddings: `_target_` and options; None = TF-IDF and SVD."""
+        super().__init__()
+        self.embedding_settings = dict(embeddings or TFIDF)
+        self.embeddings = build("embeddings", self.embedding_settings)
+        self.encode: Encode | None = None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return super().settings | {"embeddings": self.embedding_settings}
+
+    def fit(self, documents: Table, first_token: int, encode: Encode | None = None) -> None:
+        """Lets the embeddings learn from the documents; raises ValueError if there are none."""
+        super().fit(documents, first_token, encode)
+        self.encode = encode
+        self.embeddings.fit(documents)
+
+    def save(self, folder: str | Path) -> None:
+        """Writes options, embeddings and what is made of them as the new folder `folder`."""
+        with new_folder(Path(folder)) as unfinished:
+            super().save(unfinished / "scheme")
+            self.embeddings.save(unfinished / "embeddings")
+            self.save_structure(unfinished)
+
+    def load(self, folder: str | Path, encode: Encode | None = None) -> None:
+        super().load(Path(folder) / "scheme")
+        self.encode = encode
+        self.embeddings.load(Path(folder) / "embeddings")
+        self.load_structure(Path(folder))
+
+    def save_structure(self, folder: Path) -> None:
+        """Writes the tree, or the codes, as a new folder within `folder`."""
+        raise NotImplementedError
+
+    def load_structure(self, folder: Path) -> None:
+        """Reads back what `save_structure` wrote; raises ValueError if it is damaged."""
+        raise NotImplementedError
+
+
 @part("identifiers")
-class SemanticDocids(Scheme):
+class SemanticDocids(EmbeddedDocids):
     """The path through a tree of clusters, then a number in the leaf (DSI's semantic docids).
 
     Documents with a common prefix are alike. No identifier is the beginning of another, as leaves
@@ -114,20 +156,13 @@ class SemanticDocids(Scheme):
         Raises:
             ValueError: an option out of range.
         """
-        super().__init__()
+        super().__init__(embeddings)
         check_at_least("model.identifiers.k", k, 2)
         check_at_least("model.identifiers.leaf_size", leaf_size, 1)
         check_choice("model.identifiers.new_documents", new_documents, ("number", "nearest"))
         self.k, self.leaf_size, self.balanced, self.seed = k, leaf_size, balanced, seed
         self.positional, self.new_documents = positional, new_documents
-        self.embedding_settings = dict(embeddings or TFIDF)
-        self.embeddings = build("embeddings", self.embedding_settings)
-        self.encode: Encode | None = None
         self.tree: ClusterTree | None = None
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return super().settings | {"embeddings": self.embedding_settings}
 
     @property
     def numbers_a_position(self) -> int:
@@ -154,8 +189,6 @@ class SemanticDocids(Scheme):
             raise ValueError(
                 f"model.identifiers.k={self.k}: must be ≤ the {len(documents)} documents"
             )
-        self.encode = encode
-        self.embeddings.fit(documents)
         points = self.embeddings.transform(documents, encode)
         self.tree = ClusterTree.build(points, self.k, self.leaf_size, self.balanced, self.seed)
 
@@ -192,15 +225,8 @@ class SemanticDocids(Scheme):
                 found.append(places[self.tree.nearest_member(leaf, point)])
         return found
 
-    def save(self, folder: str | Path) -> None:
-        """Writes the fitted scheme as the new folder `folder`: options, tree and embeddings."""
-        with new_folder(Path(folder)) as unfinished:
-            super().save(unfinished / "scheme")
-            self.tree.save(unfinished / "tree")
-            self.embeddings.save(unfinished / "embeddings")
+    def save_structure(self, folder: Path) -> None:
+        self.tree.save(folder / "tree")
 
-    def load(self, folder: str | Path, encode: Encode | None = None) -> None:
-        super().load(Path(folder) / "scheme")
-        self.encode = encode
-        self.tree = ClusterTree.load(Path(folder) / "tree")
-        self.embeddings.load(Path(folder) / "embeddings")
+    def load_structure(self, folder: Path) -> None:
+        self.tree = ClusterTree.load(folder / "tree")

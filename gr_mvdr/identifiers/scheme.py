@@ -13,10 +13,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gr_mvdr.files.arrays import check, check_offsets, read_arrays, write_arrays
+from gr_mvdr.files.reading import show
 from gr_mvdr.template import TextTemplate
 
 # table["id"], len(table), table.select(rows) -> a table; a `datasets.Dataset` is one.
 Table = Any
+_COLLISIONS = 0.05  # the share of documents without an identifier of their own that is worth a line
 # Token lists of n texts, and how many tokens are kept of each, those around it included → (n, d)
 # vectors, one a text: a model's own encoder.
 Encode = Callable[[Sequence[Sequence[int]], int], np.ndarray]
@@ -41,6 +43,11 @@ class Scheme:
 
     # The options that known documents' identifiers depend on.
     options: ClassVar[tuple[str, ...]] = ()
+    # What a person may do where many documents share their identifier.
+    advice = (
+        "take another identifier, such as model=dsi_semantic, or give each document a title of "
+        "its own"
+    )
     n_tokens: int = 0
     width: int | None = None
 
@@ -70,6 +77,10 @@ class Scheme:
     def assign(self, documents: Table) -> list[list[int]]:
         """One token sequence a document, end token included where one is needed; [] = none."""
         raise NotImplementedError
+
+    def statistics(self) -> dict[str, float]:
+        """What can be said of a fitted scheme besides `Identifiers.statistics`."""
+        return {}
 
     def numbers(self, documents: Table) -> list[int | None]:
         """The number of each document among the known ones, None for new ones."""
@@ -174,6 +185,18 @@ class Identifiers:
                 shared.setdefault(tuple(sequence), []).append(document)
         most = max(shared.values(), key=len, default=[])
         return most if len(most) > 1 else []
+
+    def describe_collisions(self) -> str:
+        """How many documents cannot be told apart, and which; "" where they are few."""
+        rate = self.statistics()["collision_rate"]
+        if rate <= _COLLISIONS:
+            return ""
+        first, second, *others = self.largest_collision()
+        more = f" and {len(others):,} more" if others else ""
+        return (
+            f"{rate:.0%} of the documents share their identifier with another, such as "
+            f"{show(first)}, {show(second)}{more}, and cannot be told apart"
+        )
 
     def save(self, folder: str | Path) -> None:
         """Writes the identifiers as the new folder `folder`.

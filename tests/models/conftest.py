@@ -22,6 +22,10 @@ EVIDENCE = dict(alpha=2.0, beta=0.8, smoothing=0.1, max_occurrences_1=1500)
 ATOMIC = {"_target_": "gr_mvdr.identifiers.docids.AtomicDocids"}
 NAIVE = {"_target_": "gr_mvdr.identifiers.docids.NaiveDocids"}
 SEMANTIC = {"_target_": "gr_mvdr.identifiers.docids.SemanticDocids", "k": 2, "leaf_size": 2}
+QUANTISED = {
+    "_target_": "gr_mvdr.identifiers.quantised.QuantisedDocids",
+    **{"levels": 2, "codes": 2, "collisions": "share"},
+}
 TITLES = {"_target_": "gr_mvdr.identifiers.titles.Titles"}
 PLAIN = {"_target_": "gr_mvdr.heads.plain.Head"}
 PAWA = {"_target_": "gr_mvdr.heads.pawa.PawaHead", "layers": 1, "heads": 2}
@@ -31,6 +35,7 @@ DOCIDS = {
     "atomic": (ATOMIC, PLAIN),
     "naive": (NAIVE, PLAIN),
     "semantic": (SEMANTIC, PLAIN),
+    "quantised": (QUANTISED, PLAIN),
     "titles": (TITLES, PLAIN),
     "semantic-pawa": (SEMANTIC, PAWA),
     "shared-pawa": (SEMANTIC | {"positional": False}, PAWA),

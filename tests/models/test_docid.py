@@ -8,7 +8,7 @@ from gr_mvdr.tokenizers import EOS_ID
 
 pytest.importorskip("sklearn")
 # Every scheme once, every head once.
-KINDS = ["atomic", "naive", "semantic-pawa", "titles-np"]
+KINDS = ["atomic", "naive", "semantic-pawa", "quantised", "titles-np"]
 
 
 @pytest.fixture(params=KINDS)
@@ -217,7 +217,7 @@ def test_documents_of_the_same_text(tools, queries, kind, tmp_path):
     documents = tools.Texts([list(text) for _ in range(5)], "d")
     system = tools.make_docid(kind, documents=documents)
     sequences = system.identifiers.sequences
-    shared = kind.startswith("titles")
+    shared = kind.startswith(("titles", "quantised"))
     assert len(set(map(tuple, sequences))) == (1 if shared else 5)
     assert system.loss(tools.make_batch()).isfinite()
     system.index(documents, tmp_path)

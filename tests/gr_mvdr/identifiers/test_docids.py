@@ -5,6 +5,7 @@ import pytest
 from datasets import Dataset
 
 from gr_mvdr.identifiers.docids import AtomicDocids, NaiveDocids, SemanticDocids
+from gr_mvdr.identifiers.quantised import QuantisedDocids
 from gr_mvdr.identifiers.scheme import Identifiers
 from gr_mvdr.tokenizers import EOS_ID
 
@@ -223,6 +224,7 @@ SCHEMES = {
     "semantic": lambda: SemanticDocids(k=4, leaf_size=5),
     "balanced": lambda: SemanticDocids(k=4, leaf_size=5, balanced=True, positional=False),
     "nearest": lambda: SemanticDocids(k=4, leaf_size=5, new_documents="nearest"),
+    "quantised": lambda: QuantisedDocids(levels=2, codes=4),
 }
 
 

@@ -1,0 +1,212 @@
+"""Docids made of a quantiser's codes: residual (RIPOR, GRID) or product (Ultron, DDRO).
+
+RIPOR is Zeng et al. (2024), GRID Ju et al. (2025), Ultron Zhou et al. (2022), DDRO Mekonnen et al.
+(2025). faiss quantises.
+"""
+
+from collections import Counter
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gr_mvdr.files.arrays import check, read_arrays, write_arrays
+from gr_mvdr.identifiers.docids import EmbeddedDocids
+from gr_mvdr.identifiers.scheme import Encode, Table, check_at_least, check_choice
+from gr_mvdr.parts import part
+
+
+@part("identifiers")
+class QuantisedDocids(EmbeddedDocids):
+    """A document's vector as L codes out of K each; then a number, as vectors share their codes.
+
+    Residual: each level quantises what those before it leave, so that documents of a common prefix
+    are alike. Product: each level quantises a part of the vector of its own. Residuals keep their
+    lengths (GRID's are normalised), so that the codes are faiss' own. Every position has tokens of
+    its own.
+
+    Attributes:
+        codebooks: (L, K, w) float32, w = d (residual) or d / L (product).
+        known_codes: (D, L) int64, of the known documents.
+        reconstruction_error: Σ ‖x − x̂‖² / Σ ‖x − mean‖² over their vectors, x̂ made of the codes.
+    """
+
+    options = ("quantiser", "levels", "codes", "collisions", "seed")
+    advice = "model.identifiers.collisions=number tells them apart"
+    codebooks: np.ndarray
+    known_codes: np.ndarray
+    reconstruction_error: float
+
+    def __init__(
+        self,
+        levels: int,
+        codes: int,
+        quantiser: str = "residual",
+        collisions: str = "number",
+        embeddings: dict[str, Any] | None = None,
+        seed: int = 0,
+    ):
+        """
+        Args:
+            levels: L, codes a document (RIPOR 32, PAG 8, GRID 3, DDRO 24).
+            codes: K, a power of two (256; PAG 2048).
+            quantiser: "residual", or "product", whose levels divide the vectors' size.
+            collisions: "number", a last position counts the documents of the same codes, 0 for a
+                document alone, so that all identifiers are L + 1 long and none begins another; or
+                "share", the documents have one identifier.
+            embeddings: see `EmbeddedDocids`.
+            seed: of the quantiser's k-means.
+
+        Raises:
+            ValueError: an option out of range.
+        """
+        super().__init__(embeddings)
+        check_at_least("model.identifiers.levels", levels, 1)
+        check_choice("model.identifiers.quantiser", quantiser, ("residual", "product"))
+        check_choice("model.identifiers.collisions", collisions, ("number", "share"))
+        if codes < 2 or codes & (codes - 1):
+            raise ValueError(f"model.identifiers.codes={codes}: must be a power of two, ≥ 2")
+        self.levels, self.codes, self.seed = levels, codes, seed
+        self.quantiser, self.collisions = quantiser, collisions
+
+    @property
+    def width(self) -> int:
+        """K, or more where more known documents have the same codes: a number each."""
+        return max(self.codes, self._groups().max() if self.collisions == "number" else 0)
+
+    @property
+    def n_tokens(self) -> int:
+        return (self.levels + (self.collisions == "number")) * self.width
+
+    def fit(self, documents: Table, first_token: int, encode: Encode | None = None) -> None:
+        """Embeds the documents and learns the codebooks from them.
+
+        Raises:
+            ValueError: no documents, or L does not divide the size of their vectors.
+        """
+        super().fit(documents, first_token, encode)
+        points = self.embeddings.transform(documents, encode)
+        if self.quantiser == "product" and points.shape[1] % self.levels:
+            raise ValueError(
+                f"model.identifiers.levels={self.levels}: must divide the "
+                f"{points.shape[1]} dimensions of the vectors"
+            )
+        self.codebooks = self._learn_codebooks(points)
+        self.known_codes = self.encode_vectors(points)
+        lost = ((points - self.decode(self.known_codes)) ** 2).sum()
+        self.reconstruction_error = float(lost / max(((points - points.mean(0)) ** 2).sum(), 1e-12))
+
+    def _learn_codebooks(self, points: np.ndarray) -> np.ndarray:
+        """k-means, level by level (faiss); of fewer points than codes, each becomes one."""
+        import faiss
+        from threadpoolctl import threadpool_limits
+
+        found = self._faiss(points.shape[1])
+        found.cp.seed, found.cp.min_points_per_centroid = self.seed % 2**31, 1
+        # One thread: several would add their parts of a sum in the order in which they finish.
+        with threadpool_limits(limits=1):
+            found.train(np.resize(points, (max(len(points), self.codes), points.shape[1])))
+        rows = found.centroids if self.quantiser == "product" else found.codebooks
+        return faiss.vector_to_array(rows).reshape(self.levels, self.codes, -1).copy()
+
+    def _faiss(self, size: int) -> Any:
+        """faiss' quantiser of vectors (size,), without codebooks."""
+        import faiss
+
+        bits = self.codes.bit_length() - 1
+        if self.quantiser == "product":
+            return faiss.ProductQuantizer(size, self.levels, bits)
+        found = faiss.ResidualQuantizer(size, self.levels, bits)
+        # faiss' other way begins in fewer dimensions, and needs as many documents as dimensions.
+        found.train_type = faiss.ResidualQuantizer.Train_default
+        # A beam of more entries than there are codes gives wrong codes (faiss 1.15).
+        found.max_beam_size = min(found.max_beam_size, self.codes)
+        return found
+
+    def encode_vectors(self, points: np.ndarray) -> np.ndarray:
+        """(n, d) float32 → (n, L) int64 codes, by the kept codebooks."""
+        import faiss
+
+        found = self._faiss(points.shape[1])
+        flat = np.ascontiguousarray(self.codebooks).ravel()
+        if self.quantiser == "product":
+            faiss.copy_array_to_vector(flat, found.centroids)
+        else:
+            faiss.copy_array_to_vector(flat, found.codebooks)
+            found.is_trained = True
+        packed = found.compute_codes(np.ascontiguousarray(points))
+        bits = self.codes.bit_length() - 1
+        return faiss.unpack_bitstrings(packed, self.levels, bits).astype(np.int64)
+
+    def decode(self, codes: np.ndarray) -> np.ndarray:
+        """(n, L) int64 codes → (n, d) float32: the sum of their centroids, or these in a row."""
+        parts = self.codebooks[np.arange(self.levels), codes]  # (n, L, w)
+        return parts.sum(1) if self.quantiser == "residual" else parts.reshape(len(codes), -1)
+
+    def assign(self, documents: Table) -> list[list[int]]:
+        """Known documents keep theirs, whatever their text is now; new ones are quantised.
+
+        A new document has the next number of its codes, or the last one that there is a token for.
+        """
+        taken: Counter[tuple[int, ...]] = Counter()
+        known = [self._identifier(tuple(codes), taken) for codes in self.known_codes.tolist()]
+        numbers = self.numbers(documents)
+        found = [[] if number is None else known[number] for number in numbers]
+        new = [row for row, number in enumerate(numbers) if number is None]
+        if new:
+            points = self.embeddings.transform(documents.select(new), self.encode)
+            for row, codes in zip(new, self.encode_vectors(points).tolist(), strict=True):
+                found[row] = self._identifier(tuple(codes), taken)
+        return found
+
+    def _identifier(self, codes: tuple[int, ...], taken: Counter[tuple[int, ...]]) -> list[int]:
+        places = list(codes)
+        if self.collisions == "number":
+            places.append(min(taken[codes], self.width - 1))
+            taken[codes] += 1
+        return [self.first_token + at * self.width + place for at, place in enumerate(places)]
+
+    def _groups(self) -> np.ndarray:
+        """How many known documents have each of the code sequences that occur."""
+        return np.unique(self.known_codes, axis=0, return_counts=True)[1]
+
+    def statistics(self) -> dict[str, float]:
+        """How the codes are used, before numbers tell equal ones apart.
+
+        Returns:
+            level_i/usage, the share of the K codes that occur; level_i/entropy, in bits, log₂ K at
+            most; code_collision_rate, the share of documents whose codes another has, too;
+            largest_code_group; reconstruction_error, see the class.
+        """
+        found = {}
+        for level, codes in enumerate(self.known_codes.T, start=1):
+            counts = np.unique(codes, return_counts=True)[1]
+            shares = counts / counts.sum()
+            found[f"level_{level}/usage"] = len(counts) / self.codes
+            found[f"level_{level}/entropy"] = float(-(shares * np.log2(shares)).sum())
+        groups = self._groups()
+        return found | {
+            "code_collision_rate": float(groups[groups > 1].sum() / groups.sum()),
+            "largest_code_group": float(groups.max()),
+            "reconstruction_error": self.reconstruction_error,
+        }
+
+    def save_structure(self, folder: Path) -> None:
+        arrays = {"codebooks": self.codebooks, "known_codes": self.known_codes}
+        settings = {"reconstruction_error": self.reconstruction_error}
+        write_arrays(folder / "quantiser", arrays, settings)
+
+    def load_structure(self, folder: Path) -> None:
+        path = folder / "quantiser"
+        arrays, saved = read_arrays(path, ("codebooks", "known_codes"))
+        self.codebooks, self.known_codes = books, codes = arrays["codebooks"], arrays["known_codes"]
+        fits: Any = books.ndim == 3 and books.shape[:2] == (self.levels, self.codes)
+        fits = fits and books.dtype == np.float32 and np.isfinite(books).all()
+        check(fits, path / "codebooks.npy", "must hold a vector of each code")
+        fits = codes.dtype == np.int64 and codes.shape == (len(self.document_ids), self.levels)
+        fits = fits and ((codes >= 0) & (codes < self.codes)).all()
+        check(fits, path / "known_codes.npy", "must hold the codes of each document")
+        self.reconstruction_error = saved.get("reconstruction_error")
+        number = isinstance(self.reconstruction_error, float)
+        check(number and isfinite(self.reconstruction_error), path, "must hold its error")
