@@ -18,7 +18,7 @@ from models.export.sentence_transformers import find_obstacles
 from models.query_generator import QueryGenerator
 from models.rerank_pipeline import RerankPipeline
 
-DOCIDS = "atomic naive semantic quantised titles semantic-pawa shared-pawa titles-nci titles-np".split()
+DOCIDS = "atomic naive semantic titles semantic-pawa shared-pawa titles-nci titles-np".split()
 EXPRESSIBLE = ["t5_colbert", "xtr"]
 INEXPRESSIBLE = "dpr me_bert coil aligner aligner-soft idf mva mva-learned mva-temporal wu".split()
 QUERIES = ["w4", "w5 w9 unknown w7", "w20 w21 w22 w23 w24 w25 w26 w27 w28 w29", ""]
