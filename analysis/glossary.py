@@ -231,6 +231,13 @@ LABELS = {
     "identifiers": "What documents are called, see docid.",
     "collision rate": "The share of documents that share their identifier with another one.",
     "mean length | min length | max length": "Of identifiers, in tokens.",
+    "code usage": "The share of a level's codes that some document has; the others are dead.",
+    "code entropy": "Of a level's codes over the documents, in bits: that of even use is log₂ of "
+    "their number.",
+    "code collision rate": "The share of documents whose codes another document has, too, before a "
+    "number tells them apart.",
+    "largest code group": "The most documents that have the same codes.",
+    "reconstruction error": "The share of the vectors' variance that their codes lose.",
     "branching": "How many tokens can follow a beginning of an identifier, on average.",
     "recall of exact@#": "The share of the exact search's first documents that this approximate "
     "search finds.",

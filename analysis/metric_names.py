@@ -39,7 +39,7 @@ HEADLINES = (
 )
 HIDDEN = ("recall@100", "ndcg@10")
 COUNTS = (
-    *("queries", "documents", "assigned", "min_length", "max_length"),
+    *("queries", "documents", "assigned", "min_length", "max_length", "largest_code_group"),
     *("candidates", "scored_tokens", "document_floats"),
 )
 MISSING = "–"

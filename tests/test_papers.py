@@ -90,6 +90,19 @@ def test_an_experiment_composes_and_its_values_and_parts_fit(name):
         assert read_paper(drawn.paper).rows
 
 
+def test_identifiers_are_compared_under_two_heads():
+    """`experiment=identifiers`: ten runs that resume."""
+    config = compose_experiment("identifiers")
+    found = [composed("identifiers", *line) for line in jobs(config)]
+    kinds = {one["model"]["identifiers"]["_target_"].rpartition(".")[2] for one in found}
+    heads = {one["model"]["head"]["_target_"].rpartition(".")[2] for one in found}
+    assert kinds == {"AtomicDocids", "NaiveDocids", "SemanticDocids", "Titles", "QuantisedDocids"}
+    assert heads == {"Head", "PawaHead"} and len(found) == 10
+    for one in found:
+        check_values(OmegaConf.create(one))
+    assert all(one["resume"] for one in found)
+
+
 def test_every_paper_has_experiments_and_those_that_train_come_first():
     names = list(experiments())
     assert {one.paper for one in experiments().values()} == {"gr_as_mvdr", "aligner", "xtr", "mva"}

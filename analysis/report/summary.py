@@ -9,7 +9,9 @@ from gr_mvdr.files.reading import make_printable
 
 
 def summarise_run(run: Run) -> str:
-    """What a run is, its rankings' metrics split by split, its main costs, and its stages' memory.
+    """What a run is, its rankings' metrics split by split, its main costs, its stages' memory.
+
+    Of a docid system also what its identifiers are like.
 
     Args:
         run: finished, or about to be.
@@ -22,11 +24,18 @@ def summarise_run(run: Run) -> str:
         ordered = sorted(ranked, key=metric_names.order)
         lines += format_text(tabulate_sections("", found, ordered, corner=""))
     costs = sorted((key for key in found if key.startswith("cost/")), key=metric_names.order)
-    headlines = [
-        f"{metric_names.label(key)} {metric_names.text(key, found[key])}"
-        for key in metric_names.headlines(costs, set())
-    ]
-    lines += ["; ".join(headlines)]
+    lines += [_listed(found, metric_names.headlines(costs, set()))]
+    named = [key for key in found if key.startswith("analysis/identifiers/")]
+    if levels := [key for key in named if key.count("/") > 2]:
+        lines += format_text(tabulate_sections("", found, levels, corner=""))
+    if whole := [key for key in named if key not in levels]:
+        lines += ["identifiers: " + _listed(found, whole)]
     if stages := [key for key in costs if metric_names.is_memory(key)]:
         lines += format_text(tabulate_sections("", found, stages, corner=""))
     return "\n".join(make_printable(line) for line in lines if line)
+
+
+def _listed(found: dict[str, metric_names.Statistic], keys: list[str]) -> str:
+    return "; ".join(
+        f"{metric_names.label(key)} {metric_names.text(key, found[key])}" for key in keys
+    )

@@ -175,16 +175,16 @@ class QuantisedDocids(EmbeddedDocids):
         """How the codes are used, before numbers tell equal ones apart.
 
         Returns:
-            level_i/usage, the share of the K codes that occur; level_i/entropy, in bits, log₂ K at
-            most; code_collision_rate, the share of documents whose codes another has, too;
-            largest_code_group; reconstruction_error, see the class.
+            level_i/code_usage, the share of the K codes that occur; level_i/code_entropy in bits,
+            log₂ K at most; code_collision_rate, the share of documents whose codes another has,
+            too; largest_code_group; reconstruction_error, see the class.
         """
         found = {}
         for level, codes in enumerate(self.known_codes.T, start=1):
             counts = np.unique(codes, return_counts=True)[1]
             shares = counts / counts.sum()
-            found[f"level_{level}/usage"] = len(counts) / self.codes
-            found[f"level_{level}/entropy"] = float(-(shares * np.log2(shares)).sum())
+            found[f"level_{level}/code_usage"] = len(counts) / self.codes
+            found[f"level_{level}/code_entropy"] = float(-(shares * np.log2(shares)).sum())
         groups = self._groups()
         return found | {
             "code_collision_rate": float(groups[groups > 1].sum() / groups.sum()),

@@ -104,8 +104,8 @@ def test_statistics_worked_out_by_hand():
     """
     found = fitted(CORNERS[:5], books=BOOKS["residual"][:1], levels=1).statistics()
     assert found == {
-        "level_1/usage": 1,
-        "level_1/entropy": pytest.approx(-0.6 * np.log2(0.6) - 0.4 * np.log2(0.4)),
+        "level_1/code_usage": 1,
+        "level_1/code_entropy": pytest.approx(-0.6 * np.log2(0.6) - 0.4 * np.log2(0.4)),
         "code_collision_rate": 1,
         "largest_code_group": 3,
         "reconstruction_error": pytest.approx(0.5 / 4.8),
@@ -115,7 +115,7 @@ def test_statistics_worked_out_by_hand():
 def test_fewer_documents_than_codes_have_a_code_each():
     found = fitted(CORNERS[:3], levels=1, codes=16, collisions="share")
     assert len({tuple(row) for row in found.assign(documents(3))}) == 3
-    assert found.statistics()["level_1/usage"] == 3 / 16
+    assert found.statistics()["level_1/code_usage"] == 3 / 16
     assert found.statistics()["reconstruction_error"] == pytest.approx(0, abs=1e-6)
 
 
@@ -123,7 +123,7 @@ def test_documents_that_are_all_alike_use_one_code():
     found = fitted(np.repeat(CORNERS[:1], 8, axis=0), codes=4)
     assert len({tuple(row) for row in found.assign(documents(8))}) == 8
     statistics = found.statistics()
-    assert statistics["level_1/usage"] == 0.25 and statistics["level_1/entropy"] == 0
+    assert statistics["level_1/code_usage"] == 0.25 and statistics["level_1/code_entropy"] == 0
     assert np.isfinite(statistics["reconstruction_error"])
 
 
