@@ -202,7 +202,8 @@ class SearchDiagnostics(Analysis):
         known = [number for number in relevant if number is not None]
         gold = set().union(*(model.gold_prefixes(number) for number in known))
         trace = SearchTrace(gold, model.template.stop)
-        result = model.search([query["tokens"]], observer=trace.observe, wrap=trace.timed)
+        watched = dict(observer=trace.observe, wrap=trace.timed)
+        result = model.search([query["tokens"]], texts=[query["text"]], **watched)
         trace.end(result)
         found = model.documents_of(result, 0)
         if own is not None:

@@ -28,8 +28,10 @@ from gr_mvdr.decoding.search_trace import SearchPath, SearchTrace
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files.writing import temporary_folder
 from gr_mvdr.progress import track
+from gr_mvdr.texts import TextTable
 from models.base import Share, Shares, Table
 from models.generative import GenerativeSystem
+from models.planned_search import SearchPlan
 
 _QUERY_BATCH = 16  # queries decoded at once
 _EXAMPLES = 10  # documents that are listed of those that a generated sequence names
@@ -56,9 +58,15 @@ class ConstrainedSearch(GenerativeSystem):
     `named_documents` and `gold_prefixes`.
     """
 
-    def retrieve(self, queries: Table, k: int = 100) -> Ranking:
-        """Constrained beam search, then from what was generated to documents."""
-        found = self._searches(queries, None)
+    plan: SearchPlan | None = None  # what says which prefixes are worth keeping
+
+    def retrieve(self, queries: Table, k: int = 100, **options: Any) -> Ranking:
+        """Constrained beam search, then from what was generated to documents.
+
+        Args:
+            options: of this search, in place of the system's own: `beam_size`, `plan_weight`.
+        """
+        found = self._searches(queries, None, **options)
         return Ranking({query: self._named(scores) for query, _, _, scores in found}).top(k)
 
     def retrieve_with_shares(
@@ -82,14 +90,16 @@ class ConstrainedSearch(GenerativeSystem):
 
     @torch.inference_mode()
     def _searches(
-        self, queries: Table, among: Sequence[str] | None
+        self, queries: Table, among: Sequence[str] | None, **options: Any
     ) -> Iterator[tuple[str, BeamSearchResult | None, int, dict[int, float]]]:
         """Of each query its id, the search it was in, its number there, and document → score."""
         scope = self.scope(among)
         self.eval()
         for start in track(range(0, len(queries), _QUERY_BATCH), "searching"):
             rows = queries[start : start + _QUERY_BATCH]
-            result = None if scope is None else self.search(rows["tokens"], scope)
+            result = None
+            if scope is not None:
+                result = self.search(rows["tokens"], scope, texts=rows["text"], **options)
             for number, query in enumerate(rows["id"]):
                 scores = {} if result is None else self.documents_of(result, number, scope)
                 yield query, result, number, scores
@@ -124,10 +134,24 @@ class ConstrainedSearch(GenerativeSystem):
     # The search -----------------------------------------------------------------------------------
 
     def search(
-        self, queries: Sequence[Sequence[int]], scope: Scope | None = None, **options: Any
+        self,
+        queries: Sequence[Sequence[int]],
+        scope: Scope | None = None,
+        texts: Sequence[str] | None = None,
+        plan_weight: float | None = None,
+        **options: Any,
     ) -> BeamSearchResult:
-        """Beam search for queries, given as tokens; options: `observer` and `wrap` of `beam`."""
+        """Beam search for queries, given as tokens.
+
+        Args:
+            texts: the queries', which a plan may read; plan_weight: None = the plan's own.
+            options: `beam_size`, `observer` and `wrap` of `beam`.
+        """
         sources, scope = [self.prepare_query(query) for query in queries], scope or self.whole()
+        if self.plan is not None:
+            columns = dict(id=list(map(str, range(len(queries)))), tokens=queries, text=texts)
+            table = TextTable({name: list(c) for name, c in columns.items() if c is not None})
+            options["plan"] = self.plan.guide(table, scope.constraint, plan_weight)
         return self.beam(sources, scope.constraint, scope.length, **options)
 
     def beam(
@@ -138,13 +162,14 @@ class ConstrainedSearch(GenerativeSystem):
         beam_size: int | None = None,
         observer: Observer | None = None,
         wrap: Callable[[Step], Step] = lambda step: step,
+        plan: Callable[[Tensor], Tensor] | None = None,
     ) -> BeamSearchResult:
         """Beam search within a constraint; see `gr_mvdr.decoding.beam_search`.
 
         Args:
             sources: token ids as the encoder reads them; length: tokens a hypothesis at most.
             beam_size: None = the system's own.
-            observer: sees every step; wrap: of the step function, to time it.
+            observer: sees every step; wrap: of the step function, to time it; plan: see there.
         """
         ids, mask = (x.to(self.device) for x in pad(sources))
         return beam_search(
@@ -156,6 +181,7 @@ class ConstrainedSearch(GenerativeSystem):
             end_token=self.template.stop,
             device=self.device,
             observer=observer,
+            plan=plan,
         )
 
     def decoding_step(self, query_ids: Tensor, query_mask: Tensor) -> DecodingStep:
@@ -193,13 +219,15 @@ class ConstrainedSearch(GenerativeSystem):
     # What a search did ----------------------------------------------------------------------------
 
     @torch.inference_mode()
-    def explain_search(self, query: Sequence[int], document: int) -> SearchPath:
+    def explain_search(
+        self, query: Sequence[int], document: int, text: str | None = None
+    ) -> SearchPath:
         """The search for a query, step by step, seen from a document: where was it lost, to what?
 
         T5-SEAL counts the keys of all steps: a document that is lost may be found all the same.
 
         Args:
-            query: token ids; document: the document's number.
+            query: token ids; document: the document's number; text: the query's, for a plan.
 
         Raises:
             ValueError: the query is empty, there is no such document, or it has no identifier.
@@ -212,7 +240,10 @@ class ConstrainedSearch(GenerativeSystem):
             name = self.document_ids[document]
             raise ValueError(f"document {name!r} has no identifier: no search can find it")
         trace = SearchTrace(gold, self.template.stop)
-        trace.end(self.eval().search([query], observer=trace.observe, wrap=trace.timed))
+        texts = None if text is None else [text]
+        trace.end(
+            self.eval().search([query], texts=texts, observer=trace.observe, wrap=trace.timed)
+        )
         return trace.path(self.named_documents, _EXAMPLES)
 
     @torch.inference_mode()

@@ -36,6 +36,7 @@ from gr_mvdr.parts import build, part
 from gr_mvdr.progress import track
 from models.base import Share, Table
 from models.constrained_search import ConstrainedSearch, Scope, clear_index_folder
+from models.planned_search import make_plan
 
 _DECODE_BATCH = 512  # identifiers scored at once
 
@@ -82,14 +83,21 @@ class Docid(ConstrainedSearch):
             decoder_layers: a new decoder of this depth; None = the backbone's.
             consistency: weight of the divergence between two dropout passes (an extra of NCI).
             search: `normalise`: what the search's softmax runs over, the whole "vocabulary", as in
-                training, or what is "reachable", the tokens of all identifiers.
+                training, or what is "reachable", the tokens of all identifiers; `plan`: see
+                `models.planned_search.make_plan`.
 
         Raises:
-            ValueError: an unknown `trained_rows` or `normalise`, a number that is too small.
+            FileNotFoundError: the plan's run is not there.
+            ValueError: an unknown `trained_rows` or `normalise`, a number that is too small, an
+                unfinished run.
         """
-        for key in search or {}:
-            check_choice("model.search", key, ("normalise",))
-        self.normalise = (search or {}).get("normalise", "vocabulary")
+        search = search or {}
+        for key in search:
+            check_choice("model.search", key, ("normalise", "plan"))
+        self.normalise, self.plan = (
+            search.get("normalise", "vocabulary"),
+            make_plan(search.get("plan")),
+        )
         check_choice("model.search.normalise", self.normalise, ("vocabulary", "reachable"))
         check_at_least("model.beam_size", beam_size, 1)
         check_at_least("model.consistency", consistency, 0)
@@ -134,6 +142,8 @@ class Docid(ConstrainedSearch):
         self.set_head(vocabulary, self.identifiers.sequences, documents)
         if self.normalise == "reachable":
             ReachableHead.check(self.head)
+        if self.plan is not None:
+            self.plan.prepare(self, documents, known)
         if not kept:  # last: a head that is impossible leaves nothing behind
             self.save_identifiers(Path(directory))
 
@@ -188,7 +198,7 @@ class Docid(ConstrainedSearch):
         """Depth, collisions and codes of the identifiers, and the head's memory."""
         found = self.identifiers.statistics() | self.scheme.statistics()
         metrics = {f"analysis/identifiers/{name}": float(value) for name, value in found.items()}
-        return super().statistics() | metrics
+        return super().statistics() | metrics | (self.plan.statistics() if self.plan else {})
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
@@ -247,9 +257,7 @@ class Docid(ConstrainedSearch):
         collection = hash_collection(self.identifiers.document_ids)
         Trie.build(self.identifiers.sequences).save(directory / "trie", collection)
         self.save_identifiers(directory / "identifiers")
-        self.searcher = Trie.load(directory / "trie", collection)
-        self.document_ids = self.identifiers.document_ids
-        return self.searcher
+        return self._search_in(Trie.load(directory / "trie", collection), documents, directory)
 
     def open_index(self, documents: Table, directory: str | Path) -> Trie:
         """Opens the trie and the identifiers that `index` wrote; see `System.open_index`."""
@@ -265,7 +273,12 @@ class Docid(ConstrainedSearch):
                     f"an index of this model, which names it {own}"
                 )
         self._take_identifiers(found)
-        self.searcher, self.document_ids = trie, found.document_ids
+        return self._search_in(trie, documents, directory)
+
+    def _search_in(self, trie: Trie, documents: Table, directory: str | Path) -> Trie:
+        self.searcher, self.document_ids = trie, self.identifiers.document_ids
+        if self.plan is not None:
+            self.plan.index(documents, Path(directory))
         return trie
 
     @property

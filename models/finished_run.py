@@ -28,7 +28,6 @@ from gr_mvdr.template import TextTemplate
 from gr_mvdr.token_index.neighbours import FOLDER as INVERTED_FILE
 from gr_mvdr.tokenizers import load_tokenizer
 from models.base import System, Table
-from models.docid import Docid
 from models.multi_vector import MultiVector
 
 IDENTIFIERS = "identifiers"
@@ -178,7 +177,7 @@ class FinishedRun:
         if model.trainable and state is None:
             raise ValueError(f"{self.key}: must be a finished run, it has no {CHECKPOINT}")
         # It would get identifiers of its own, written into the folder.
-        if isinstance(model, Docid) and not (self.path / IDENTIFIERS).is_dir():
+        if hasattr(model, "identifiers") and not (self.path / IDENTIFIERS).is_dir():
             raise ValueError(f"{self.key}: must be a finished run, it has no {IDENTIFIERS}")
 
 

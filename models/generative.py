@@ -355,7 +355,9 @@ class GenerativeSystem(System):
 
     # What a search did, of the systems that search by generating ----------------------------------
 
-    def explain_search(self, query: Sequence[int], document: int) -> SearchPath:
+    def explain_search(
+        self, query: Sequence[int], document: int, text: str | None = None
+    ) -> SearchPath:
         """See `ConstrainedSearch`; raises ValueError: this system's search generates nothing."""
         raise ValueError(f"system={type(self).__name__}: its search generates no identifiers")
 

@@ -11,11 +11,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from analysis.run_folder import read_run
 from gr_mvdr.relevance import relevance
 from models.finished_run import RunEmbeddings
 from models.results import AlignedPair
 from models.retriever import Retriever
-from tests.runs import TINY
+from tests.runs import TINY, small
+from train import train
 
 matplotlib.use("Agg")
 QUERY = "Which city has a statue of the founder?"
@@ -330,3 +332,23 @@ def test_a_folder_that_is_no_finished_run_is_named(finished_run, tmp_path):
     (tmp_path / "copy/metrics.json").unlink()
     with pytest.raises(ValueError, match=r"must be a finished run, it has no metrics\.json"):
         Retriever.load(tmp_path / "copy")
+
+
+@pytest.mark.slow
+def test_a_run_plans_the_search_of_another(finished_run, tmp_path):
+    bm25 = finished_run("bm25")
+    keys = ("model=dsi_semantic", "logger=none", *TINY, f"model.search.plan.scores={bm25}")
+    config = small(tmp_path, *keys, "model.search.plan.weight=1000", "model.beam_size=1")
+    found = train(config)
+    assert found.metrics["cost/plan_documents"] == 50 and found.metrics["cost/plan_bytes"] > 0
+    lexical, planned = read_run(bm25).metrics, found.metrics
+    # Half of a beam of one ends somewhere else; untrained, it would find next to nothing.
+    assert planned["retrieve/recall@1"] > 0.5 * lexical["retrieve/recall@1"] > 0.2
+    retriever = Retriever.load(found.path)
+    text = retriever.data.test_queries("test")[0]["text"]
+    (first, *_) = retriever.search(text, 3)
+    assert retriever.explain(text, first.id).path.lost is None
+    retriever.add([{"_id": "new", "title": "Zanzibar", "text": "Zanzibar grows cloves."}])
+    assert "new" in {hit.id for hit in retriever.search("Zanzibar cloves", 3)}
+    retriever.remove("new")
+    assert retriever.search(text, 3)[0].id == first.id

@@ -7,7 +7,7 @@ passes between model, constraint and search is a tensor on the search's device. 
 device twice: for the numbers of successors, and for the number of hypotheses that go on.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import accumulate, islice
 from typing import Any, Protocol
@@ -111,12 +111,18 @@ class Observer(Protocol):
     """Is shown every step of a search before the pruning."""
 
     def __call__(
-        self, depth: int, live: Hypotheses, successors: Successors, scores: Tensor
+        self,
+        depth: int,
+        live: Hypotheses,
+        successors: Successors,
+        scores: Tensor,
+        preferred: Tensor,
     ) -> None:
         """
         Args:
             depth: the length of the hypotheses that the step makes (1, 2, …); live: those it
                 extends; successors: all theirs; scores: (n,) log p of each successor's hypothesis.
+            preferred: (n,) what the best are chosen by: scores, under a plan with its bonus.
         """
 
 
@@ -146,6 +152,7 @@ def beam_search(
     start_token: int = 0,
     device: torch.device | str = "cpu",
     observer: Observer | None = None,
+    plan: Callable[[Tensor], Tensor] | None = None,
 ) -> BeamSearchResult:
     """Finds probable sequences within the constraint, for B queries at once (SEAL's decoding).
 
@@ -157,12 +164,16 @@ def beam_search(
     Args:
         length: of the longest sequence, in tokens, the end token included.
         end_token: a sequence that ends with it is finished; None: no such token.
+        plan: from the first step's log-probabilities (B, V) to a bonus (states, B) of every prefix,
+            whose state must be a number. A step chooses by log p + bonus; bonuses do not add up
+            over steps and are in no log-probability (PAG, Zeng et al. 2024). −inf: never chosen.
     Raises:
         ValueError: a size below 1; a log-probability that is not a number; what the constraint
             raises for a `length` it cannot check.
     """
     beams = _Beams(batch_size, beam_size, length, end_token, start_token, device)
     state, first_log_probs = constraint.root(batch_size, device), None
+    bonus: Tensor | None = None
     for depth in range(1, length + 1):
         log_probs = step(beams.last, beams.parents)
         first_log_probs = log_probs[:] if first_log_probs is None else first_log_probs
@@ -170,9 +181,14 @@ def beam_search(
         scores = log_probs[successors.row, successors.token]
         scores = beams.live.log_probs.index_select(0, successors.row) + scores
         del log_probs  # the largest tensor: freed before the model makes the next one
+        preferred = scores
+        if plan is not None:
+            bonus = plan(first_log_probs) if bonus is None else bonus
+            query = beams.live.query.index_select(0, successors.row)
+            preferred = scores + bonus[successors.state, query]
         if observer is not None:
-            observer(depth, beams.live, successors, scores)
-        going_on = beams.extend(successors, scores)
+            observer(depth, beams.live, successors, scores, preferred)
+        going_on = beams.extend(successors, scores, preferred)
         if depth == length or not len(beams.live):
             break
         state = successors.state[going_on]
@@ -213,15 +229,19 @@ class _Beams:
         self.candidates: list[Hypotheses] = []
         self.is_broken = torch.zeros((), dtype=torch.bool, device=device)
 
-    def extend(self, successors: Successors, scores: Tensor) -> Tensor:
-        """Replaces the live hypotheses by the best successors; returns their numbers (R,)."""
-        self.is_broken |= scores.isnan().any()
+    def extend(self, successors: Successors, scores: Tensor, preferred: Tensor) -> Tensor:
+        """Replaces the live hypotheses by the best successors; returns their numbers (R,).
+
+        Args:
+            scores, preferred: (n,) see `Observer`.
+        """
+        self.is_broken |= preferred.isnan().any()
         counts = successors.counts_of(len(self.live))
         if self.live.tokens.shape[1]:  # the empty sequence is none
             dead_ends = [row for row, count in enumerate(counts) if not count]
             self.final.append(self.live[_on(dead_ends, scores.device)])
         of_query = [sum(part) for part in _split(counts, self.sizes)]
-        chosen = take_best_of_each(scores, of_query, 2 * self.beam_size)  # (B, k)
+        chosen = take_best_of_each(preferred, of_query, 2 * self.beam_size)  # (B, k)
         found = self._found(successors, scores, chosen)
         last = found.tokens[:, -1]
         goes_on = ((found.log_probs > -torch.inf) & (last != self.end)).view_as(chosen)

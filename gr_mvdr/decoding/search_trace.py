@@ -114,7 +114,14 @@ class SearchTrace:
         self._since: float | None = None  # when the model's or the observer's last turn ended
         self._model_seconds = self._constraint_seconds = 0.0
 
-    def observe(self, depth: int, live: Hypotheses, successors: Successors, scores: Tensor) -> None:
+    def observe(
+        self,
+        depth: int,
+        live: Hypotheses,
+        successors: Successors,
+        scores: Tensor,
+        preferred: Tensor,
+    ) -> None:
         """The search's `observer`: what there was to choose from at a step."""
         self._constraint_seconds += _clock() - self._since
         prefixes = list(map(tuple, live.tokens.tolist()))
@@ -125,7 +132,7 @@ class SearchTrace:
         for row, prefix in enumerate(prefixes):
             wanted = successors.token.new_tensor(self._next.get(prefix, []))
             agreeing |= (successors.row == row) & torch.isin(successors.token, wanted)
-        place, rank = _rank_of_best(scores, agreeing)
+        place, rank = _rank_of_best(preferred, agreeing)
         self.ranks.append(rank)
         self.best.append(None)
         if place is not None:

@@ -45,9 +45,11 @@ class Trie:
     ):
         self.first_child, self.token = first_child, token
         self.documents, self.first_document = documents, first_document
-        self.depth, level = 0, first_child[:2]
+        self._levels, level = [], first_child[:2]  # where each but the root's begins and ends
         while level[0] < level[1]:  # the children of a level are the next one
-            self.depth, level = self.depth + 1, first_child[level]
+            self._levels.append(level.tolist())
+            level = first_child[level]
+        self.depth = len(self._levels)
         self._width = int(token.max()) + 1
         self._tensors: dict[tuple[str, torch.device], Tensor] = {}
 
@@ -159,8 +161,34 @@ class Trie:
     @cached_property
     def edges(self) -> np.ndarray:
         """(nodes − 1,) int64 parent · width + token of all nodes but the root, ascending."""
-        parent = np.repeat(np.arange(len(self)), np.diff(self.first_child))
-        return parent * self._width + self.token[1:]
+        return self.parent * self._width + self.token[1:]
+
+    @cached_property
+    def parent(self) -> np.ndarray:
+        """(nodes − 1,) int64 the parent of each node but the root, ascending."""
+        return np.repeat(np.arange(len(self)), np.diff(self.first_child))
+
+    @cached_property
+    def node(self) -> np.ndarray:
+        """(documents,) int64 the node at which each of `documents` is, ascending."""
+        return np.repeat(np.arange(len(self)), np.diff(self.first_document))
+
+    def best_below(self, scores: Tensor) -> Tensor:
+        """The best score at and below every node: a segmented maximum, level by level upwards.
+
+        Args:
+            scores: (len(documents), B) float, in the order of `documents`.
+        Returns:
+            (nodes, B), −inf where no document is.
+        """
+        queries = scores.shape[1]
+        best = scores.new_full((len(self), queries), -torch.inf)
+        places = self._on("node", scores.device)[:, None].expand(-1, queries)
+        best.scatter_reduce_(0, places, scores, "amax")
+        parents = self._on("parent", scores.device)[:, None].expand(-1, queries)
+        for low, high in reversed(self._levels):
+            best[:low].scatter_reduce_(0, parents[low - 1 : high - 1], best[low:high], "amax")
+        return best
 
     # The constraint of a search: all hypotheses at once --------------------------------------
 

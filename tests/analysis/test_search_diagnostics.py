@@ -54,7 +54,7 @@ class Chain:
     def eval(self):
         return self
 
-    def search(self, queries, observer=None, wrap=None):
+    def search(self, queries, texts=None, observer=None, wrap=None):
         prefixes = []
 
         def step(tokens, parents):
@@ -101,7 +101,7 @@ class Chain:
 
 def dataset(n_documents, gold, judged_0=()):
     """A data module's part; gold: of each query its relevant documents' ids."""
-    queries = Table({"id": f"q{n}", "tokens": [n]} for n in range(len(gold)))
+    queries = Table({"id": f"q{n}", "tokens": [n], "text": ""} for n in range(len(gold)))
     qrels = {f"q{n}": dict.fromkeys(ids, 1) for n, ids in enumerate(gold)}
     for query, document in judged_0:
         qrels[query][document] = 0
@@ -325,8 +325,8 @@ def test_invalid_and_repeated_outputs_are_counted(tmp_path):
     system.is_identifier = lambda tokens: tuple(tokens) != (2, 4)
     search = system.search
 
-    def repeating(queries, observer, wrap):
-        result = search(queries, observer, wrap)
+    def repeating(*queries, **options):
+        result = search(*queries, **options)
         result.final = result.final[torch.tensor([0, 1, 2, 3, 3])]
         return result
 
@@ -447,7 +447,7 @@ def corpus():
     documents["title_tokens"] = [row[:2] for row in words]
     data = dataset(27, [[f"d{n}"] for n in range(27)])
     data.documents = datasets.Dataset.from_dict(documents)
-    queries = Table({"id": f"q{n}", "tokens": row[:3]} for n, row in enumerate(words))
+    queries = Table({"id": f"q{n}", "tokens": row[:3], "text": ""} for n, row in enumerate(words))
     data.test_queries = lambda split: queries
     return data
 

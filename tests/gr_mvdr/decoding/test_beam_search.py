@@ -37,7 +37,7 @@ class PathModel:
         return scores.log_softmax(-1)
 
 
-def plain_search(model, successors_of, query, beam_size, length):
+def plain_search(model, successors_of, query, beam_size, length, bonus_of=lambda path: 0.0):
     """One query, one hypothesis after the other; `successors_of` a path, ascending."""
     live, final, candidates = [((), torch.zeros(()))], [], []
     for _ in range(length):
@@ -48,7 +48,7 @@ def plain_search(model, successors_of, query, beam_size, length):
                 final.append((path, score))
             log_probs = model.log_probs((query, *path))
             found += [((*path, t), score + log_probs[t], rank, t) for t in tokens]
-        found.sort(key=lambda item: (-item[1].item(), item[2], item[3]))
+        found.sort(key=lambda item: (-(item[1] + bonus_of(item[0])).item(), item[2], item[3]))
         found = [(path, score) for path, score, _, _ in found[: 2 * beam_size]]
         candidates += found
         final += [item for item in found if item[0][-1] == END]

@@ -102,23 +102,45 @@ def test_expanding_all_prefixes_at_once_visits_exactly_the_paths():
 # The search -----------------------------------------------------------------------------------
 
 
+def test_the_best_below_a_node_is_of_the_documents_that_begin_with_its_path():
+    sequences = random_sequences(2)
+    trie, prefixes = Trie.build(sequences), sorted(prefixes_of(sequences))
+    scores = torch.randn(len(sequences), 3, dtype=torch.float64)
+    scores[[n for n, s in enumerate(sequences) if s[:1] == [4]]] = -torch.inf
+    best = trie.best_below(scores[torch.from_numpy(trie.documents)])
+    assert best.shape == (len(trie), 3)
+    for path, node in zip(prefixes, trie.find(padded(prefixes)).tolist(), strict=True):
+        below = [n for n, s in enumerate(sequences) if s and tuple(s[: len(path)]) == path]
+        assert torch.equal(best[node], scores[below].max(0).values)
+
+
+@pytest.mark.parametrize("planned", [False, True])
 @pytest.mark.parametrize(
     ("end", "beam_size", "extra_length", "grain"),  # a coarse grain makes many scores equal
     [([], 1, 0, None), ([END], 3, 2, None), ([], 3, 2, 2.0), ([END], 40, 1, 2.0)],
 )
-def test_search_equals_the_plain_search(end, beam_size, extra_length, grain):
+def test_search_equals_the_plain_search(end, beam_size, extra_length, grain, planned):
     sequences = [s + end for s in random_sequences(3) if s]
     trie = Trie.build(sequences)
     length = trie.depth + extra_length
-    found, prefixes = search(trie, 7, 3, beam_size, length, grain=grain), prefixes_of(sequences)
+    bonus = (2 * torch.randn(len(trie), 3, generator=torch.Generator().manual_seed(0))).round()
+    plan = (lambda first: bonus) if planned else None
+    found = search(trie, 7, 3, beam_size, length, grain=grain, plan=plan)
+    prefixes = prefixes_of(sequences)
 
     def successors_of(path):
         return [token for token in range(7) if (*path, token) in prefixes]
 
     for query in range(3):
         model = PathModel(7, [], grain)
-        expected, _ = plain_search(model, successors_of, query, beam_size, length)
+
+        def bonus_of(path, query=query):
+            return bonus[trie.find(torch.tensor([path])), query][0] if planned else 0.0
+
+        asked = model, successors_of, query, beam_size, length, bonus_of
+        expected, candidates = plain_search(*asked)
         assert sorted(found.final.of(query)) == sorted(expected)
+        assert found.candidates.of(query) == candidates
 
 
 def test_search_never_leaves_the_trie_and_ends_at_documents():
@@ -194,7 +216,7 @@ def test_the_observer_sees_every_successor_before_the_pruning():
     trie, model, prefixes = Trie.build(sequences), PathModel(7, []), prefixes_of(sequences)
     seen, paths = [], {}
 
-    def observer(depth, live, successors, scores):
+    def observer(depth, live, successors, scores, _):
         assert live.lengths.tolist() == [depth - 1] * len(live)
         seen.append(depth)
         extended = set()

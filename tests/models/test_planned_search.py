@@ -1,0 +1,114 @@
+"""A plan chooses what a beam keeps and changes no score; where its documents' scores come from."""
+
+import math
+
+import pytest
+import torch
+
+from gr_mvdr.decoding.trie import Trie
+from gr_mvdr.texts import TextTable
+from models.planned_search import FirstStepPlan, SearchPlan, choose_terms, make_plan
+
+pytest.importorskip("sklearn")
+
+
+class Given(SearchPlan):
+    """A plan of scores (documents, B) that are given; the last query's where there are fewer."""
+
+    def __init__(self, scores, weight=1.0, candidates=None):
+        super().__init__(weight, candidates)
+        self.given = torch.tensor(scores)
+
+    def scores(self, queries, first, rows):
+        columns = [min(number, self.given.shape[1] - 1) for number in range(len(queries))]
+        return self.given[rows][:, columns]
+
+    n_bytes = 0
+
+
+def test_numbers_by_hand():
+    """The path to the best document is kept although its first token is the least probable."""
+    trie = Trie.build([[2, 5], [2, 6], [3, 5], [4, 6]])
+    bonus = Given([[0.5], [2.0], [-1.0], [3.0]], weight=0.5).guide([""], trie)(torch.zeros(1, 7))
+    nodes = trie.find(torch.tensor([[-1, -1], [2, -1], [3, -1], [4, -1], [2, 5], [2, 6]]))
+    assert bonus[nodes, 0].tolist() == [1.5, 1.0, -0.5, 1.5, 0.25, 1.0]
+    best = Given([[0.5], [2.0], [-1.0], [3.0]], candidates=2).guide([""], trie)(torch.zeros(1, 7))
+    assert best[nodes, 0].tolist() == [3.0, 2.0, -math.inf, 3.0, -math.inf, 2.0]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["semantic", "titles-np"])
+def test_a_plan_changes_what_is_found_and_no_score(tools, queries, kind):
+    documents = tools.named_documents()
+    system = tools.make_docid(kind, beam_size=1)
+    system.index(documents)
+    free, scores = system.retrieve(queries), system.score_all(queries["tokens"])
+    wanted = torch.zeros(8, 3)
+    for number, query in enumerate(queries["id"]):  # what a beam of one does not find
+        lost = [n for n, name in enumerate(documents["id"]) if name not in free.scores(query)]
+        wanted[lost[-1], number] = 1e3
+    system.plan = Given(wanted.tolist())
+    found, shares = system.retrieve_with_shares(queries)
+    for number, query in enumerate(queries["id"]):
+        gold = documents["id"][int(wanted[:, number].argmax())]
+        assert gold in found.scores(query) and gold not in free.scores(query)
+        for name, score in found.scores(query).items():
+            row = documents["id"].index(name)
+            assert score == pytest.approx(scores[row, number].item(), abs=1e-4)
+            assert sum(s.value for s in shares[query][name]) == pytest.approx(score, abs=1e-5)
+    row = int(wanted[:, 0].argmax())
+    assert system.explain_search(queries["tokens"][0], row, "").lost is None
+    among = system.retrieve_with_shares(queries, 100, documents["id"][:3])[0]
+    assert all(set(among.scores(query)) <= set(documents["id"][:3]) for query in queries["id"])
+    # Without weight the search is today's, to the bit; a beam of all loses nothing to a plan.
+    assert system.retrieve(queries, plan_weight=0) == free
+    wide = system.retrieve(queries, beam_size=20)
+    system.plan = None
+    for query in queries["id"]:
+        every = system.retrieve(queries, beam_size=20).scores(query)
+        assert wide.scores(query) == pytest.approx(every, abs=1e-5)
+
+
+def test_only_candidates_can_be_found(tools, queries):
+    documents = tools.named_documents()
+    system = tools.make_docid("naive")
+    system.index(documents)
+    system.plan = Given([[float(n)] for n in range(8)], weight=1e-9, candidates=3)
+    for query in queries["id"]:
+        assert set(system.retrieve(queries).scores(query)) == {"d5", "d6", "d7"}
+    assert system.plan.statistics()["cost/plan_documents"] == 8
+
+
+def test_the_terms_of_a_document_are_its_rarest():
+    """Frequencies: token 5 in 3 documents, 6 and 7 in 2, 8 in 1."""
+    terms, sizes = choose_terms([[5, 6, 6, 8, 5], [], [7, 5], [7, 6, 5]], 2)
+    assert (terms.tolist(), sizes.tolist()) == ([8, 6, 7, 5, 6, 7], [2, 0, 2, 2])
+    plan = FirstStepPlan(1.0, None, 2)
+    plan.index(dict(tokens=[[5, 6, 6, 8, 5], [], [7, 5], [7, 6, 5]]), None)
+    first = torch.tensor([[0, 0, 0, 0, 0, -1.0, -2.0, -3.0, -4.0], [-8.0] * 9])
+    found = plan.scores(TextTable({}), first, Trie.build([[1], [2], [], [0]]).documents)
+    # In the trie's order: documents 3, 0 and 1. One without text has the lowest of all.
+    assert torch.allclose(found, torch.tensor([[-2.5, -8.0], [-3.0, -8.0], [-8.0, -8.0]]))
+
+
+@pytest.mark.parametrize(
+    ("settings", "rule"),
+    [
+        ({"run": "x"}, "model.search.plan=run: must be one of scores, weight"),
+        ({"weight": -1}, "model.search.plan.weight=-1: must be ≥ 0"),
+        ({"candidates": 0}, "model.search.plan.candidates=0: must be ≥ 1"),
+        ({"terms": 0}, "model.search.plan.terms=0: must be ≥ 1"),
+    ],
+)
+def test_refuses(settings, rule):
+    with pytest.raises(ValueError, match=rule):
+        make_plan(settings)
+
+
+def test_refuses_what_has_no_scores(tools, tmp_path):
+    with pytest.raises(FileNotFoundError, match="model.search.plan.scores=.*nowhere"):
+        make_plan({"scores": tmp_path / "nowhere"})
+    for kind, normalise in (("semantic-pawa", "vocabulary"), ("semantic", "reachable")):
+        search = {"normalise": normalise, "plan": {"scores": "first_step"}}
+        with pytest.raises(ValueError, match="plan.scores=first_step: must be a run's folder"):
+            tools.make_docid(kind, search=search)
