@@ -208,6 +208,10 @@ LABELS = {
     "aligned #": "How much the score falls without so many of the most aligned tokens, in "
     "standard deviations.",
     "random #": "How much the score falls without so many random tokens.",
+    "encoder part | decoder part": "What the strongest attention or feed-forward layer restores of "
+    "a score by reading what it read before a word was exchanged: 1 is all.",
+    "encoder head | decoder head": "The same of the strongest single head.",
+    "pairs": "How many pairs were looked at.",
     "document": "One text of the collection; as a label of the analysis: tokens of the document.",
     "query": "What is searched for; as a label of the analysis: tokens of the query.",
     "gold alive": "The share of queries whose relevant document is still in the beam.",

@@ -9,9 +9,11 @@ attention, cross-attention or the feed-forward layer), or it is a norm that lies
     Marian                    embedding, (summand, norm) three times a layer
     Pegasus, M2M100           embedding, 3 summands a layer, norm
 
-Which one it is follows from the modules that are there, not from the family's name.
+Which one it is follows from the modules that are there, not from the family's name. `find_sites`
+lists the parts of the layers of any stack, an encoder's too.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +22,16 @@ from torch import Tensor, nn
 
 # What a decoder layer adds to the residual stream, in order.
 SUBLAYERS = ("self_attention", "cross_attention", "feed_forward")
+PARTS = ("residual", *SUBLAYERS)  # of a layer: the stream that it reads, and what it adds
+# A layer, and the last linear map of each of its sublayers, as transformers names them: of T5;
+# BART; BERT, RoBERTa and DeBERTa; DistilBERT; MPNet; ModernBERT.
+_LAYER = re.compile(r"(?:.*?\.)??(?:block|layers?)\.(\d+)(?:\.(.+))?")
+_MAPS = re.compile(
+    r"(layer\.0\.SelfAttention\.o|self_attn\.out_proj|attention\.output\.dense"
+    r"|attention\.out_lin|attention\.attn\.o|attn\.Wo)"
+    r"|(layer\.1\.EncDecAttention\.o|encoder_attn\.out_proj)"
+    r"|(layer\.\d\.DenseReluDense\.wo|fc2|output\.dense|ffn\.lin2|mlp\.Wo)"
+)
 
 
 @dataclass(frozen=True)
@@ -125,3 +137,46 @@ def _read_bart(decoder: Any) -> DecoderLayers:
 
 def _names(layer: int) -> Iterator[str]:
     return (f"{name}_{layer}" for name in SUBLAYERS)
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """A part of one layer (from 0) of a stack, "encoder" or "decoder".
+
+    Attributes:
+        part: one of `PARTS`. module: reads the stream, or that of which the part is a linear map.
+        heads: H equal parts of what an attention's `module` reads; 1 of other parts.
+    """
+
+    stack: str
+    part: str
+    layer: int
+    module: nn.Module
+    heads: int
+
+
+def find_sites(stack: str, model: Any) -> list[Site]:
+    """The parts of all layers of an encoder or a decoder of transformers, part by part.
+
+    Raises:
+        ValueError: its layers are built in a way that is not known here.
+    """
+    sites = []
+    for name, module in model.named_modules():
+        if (found := _LAYER.fullmatch(name)) is None:
+            continue
+        known, heads = _MAPS.fullmatch(found[2] or ""), 1
+        if known or not found[2]:
+            part = PARTS[known.lastindex or 0] if known else PARTS[0]
+            if "attention" in part:
+                own = getattr(model.config, f"{stack}_attention_heads", None)
+                heads = own or model.config.num_attention_heads
+            sites.append(Site(stack, part, int(found[1]), module, heads))
+    sites.sort(key=lambda site: (PARTS.index(site.part), site.layer))
+    layers = range(len({site.layer for site in sites}))
+    parts = [part for part in PARTS if stack == "decoder" or part != "cross_attention"]
+    every = [(part, layer) for part in parts for layer in layers]
+    if not sites or [(site.part, site.layer) for site in sites] != every:
+        rule = f"must have layers like those of T5, BART or BERT, got {type(model).__name__}"
+        raise ValueError(f"backbone.name={model.name_or_path}: {rule}")
+    return sites

@@ -174,8 +174,7 @@ class Retriever:
         return self._given.indexed.read(name)
 
     def __repr__(self) -> str:
-        count = len(self._given.documents or ())
-        return f"Retriever of {self.label}, {count:,} documents"
+        return f"Retriever of {self.label}, {len(self._given.documents or ()):,} documents"
 
     # Search -----------------------------------------------------------------------------------
 
@@ -253,12 +252,10 @@ class Retriever:
         for name in ("similarity", "alignment"):
             tensors[name] = tensors[name][:, :, rows][..., columns]
         ids = pair.document_ids.cpu()[:, rows], pair.query_ids.cpu()[:, columns]
+        for side, own in zip(("document", "query"), ids, strict=True):
+            tensors |= {f"{side}_ids": own, f"{side}_mask": torch.ones_like(own, dtype=torch.bool)}
         return AlignedPair(
             **tensors,
-            document_ids=ids[0],
-            document_mask=torch.ones_like(ids[0], dtype=torch.bool),
-            query_ids=ids[1],
-            query_mask=torch.ones_like(ids[1], dtype=torch.bool),
             query_tokens=token_strings(self.tokenizer, ids[1][0].tolist()),
             document_tokens=token_strings(self.tokenizer, ids[0][0].tolist()),
             title=f"{self.label}: {query}"[:100],
@@ -282,6 +279,11 @@ class Retriever:
         names = [row if isinstance(row, str) else row.get("text", "") for row in rows]
         return Scores(self._given.scores(rows, queries), names, queries)
 
+    @_locked
+    def examine(self, look: Callable, queries: Sequence[str], documents: Sequence[Document]) -> Any:
+        """`look(system, pairs)`; meanwhile no other verb runs: it may hook into the modules."""
+        return look(self.system, self._given.pairs(queries, documents))
+
     # Vectors ----------------------------------------------------------------------------------
 
     @_locked
@@ -304,12 +306,10 @@ class Retriever:
         return self._encoded(self.system.encode_documents(*self._given.padded(tokens, "document")))
 
     def _encoded(self, texts: TokenVectors) -> list[EncodedText]:
-        found = []
-        for number in range(len(texts)):
-            own = texts.to("cpu").float().unpad(number)
-            names = token_strings(self.tokenizer, own.ids.tolist())
-            found.append(EncodedText(names, own.vectors, own.salience))
-        return found
+        texts, tokenizer = texts.to("cpu").float(), self.tokenizer
+        every = (texts.unpad(number) for number in range(len(texts)))
+        named = ((token_strings(tokenizer, own.ids.tolist()), own) for own in every)
+        return [EncodedText(names, own.vectors, own.salience) for names, own in named]
 
     @_locked
     def nearest_tokens(self, query: str, token: int, k: int = 20) -> list[NearToken]:

@@ -20,7 +20,7 @@ from analysis.tokens import TokenKinds
 LISTED = OmegaConf.load(Path(__file__).parents[2] / "conf/analysis/full.yaml")
 LISTED = OmegaConf.to_container(OmegaConf.create({"analysis": LISTED}), resolve=True)["analysis"]
 ALONE = "kernel", "ranking", "query", "decoded", "token_retrieval", "deletion", "curve", "search"
-ALONE += ("best_documents",)
+ALONE += ("best_documents", "patching")
 STORED = {name: asked for name, asked in LISTED["questions"].items() if name not in ALONE}
 MEASURED = {name: asked for name, asked in STORED.items() if name != "heatmaps"}
 VOCABULARY = 30
@@ -93,6 +93,7 @@ def test_the_glossary_explains_what_runs_measure():
     names += " cost/train_seconds cost/query_ms_p95 cost/scoring_flops cost/encoder_calls"
     names += " analysis/kernel/features_64/error analysis/search/lost_rank/any_step"
     names += " analysis/token_retrieval/gold@10 analysis/deletion/query/aligned_1"
+    names += " analysis/patching/decoder/head analysis/patching/pairs"
     names += " analysis/identifiers/collision_rate analysis/gold/decoded/best_found"
     assert [name for name in names.split() if not is_explained(name)] == []
     assert not is_explained("analysis/shape/own/unheard_of")
@@ -167,7 +168,7 @@ def test_the_documented_example_is_an_analysis(tmp_path, make_explanation, monke
 
 def test_chapters_are_in_the_order_of_the_list():
     names = "exact_match low_rank kernel framework gold token_retrieval shape contribution".split()
-    names += "deletion training curve search adaptation study".split()
+    names += "deletion patching training curve search adaptation study".split()
     assert sorted(names, key=chapters.place) == names
     assert chapters.place("unknown") == len(names)
     assert all(chapters.reading(chapters.title(name)) for name in names[:-2])

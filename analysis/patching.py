@@ -1,0 +1,399 @@
+"""Activation patching: which layer, head and token carries a score (MechIR, Parry et al. 2025)?
+
+A clean pair of query and document is scored, and a perturbed one of as many tokens; then the
+perturbed one again, while a part of the model reads what it read in the clean run. What that
+
+    restores = (patched − perturbed) / (clean − perturbed)
+
+is 0 where the part carries nothing of what was perturbed and 1 where it carries all that matters;
+shares of parts that follow each other do not sum to 1. (MechIR patches the clean run with what the
+perturbed one read: the same question from the other side.)
+"""
+
+import random
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+from typing import Any, Literal, NamedTuple
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from analysis.analysis import Analysis, Findings, Subject, named
+from analysis.figures import GalleryEntry, page_figure, styled
+from analysis.statistics import interval, spread
+from analysis.tables import Row
+from gr_mvdr.batch import PairBatch, pad
+from gr_mvdr.decoder_layers import SUBLAYERS, Site, find_sites
+from gr_mvdr.parts import part
+from gr_mvdr.progress import track
+from gr_mvdr.texts import TextReader
+from gr_mvdr.token_vectors import TokenVectors
+from models.base import System, Table
+from models.generative import GenerativeSystem
+from models.multi_vector import MultiVector
+from models.retriever import Retriever
+
+Side = Literal["query", "document"]
+LEAST = 0.01  # a change of the score below this share of it is not divided by
+FILLER = "a"  # MechIR's: fills up the shorter one of two texts
+_TOKENS = 8192  # read at once
+_COLUMNS = 32  # of a map: of a longer text some neighbouring tokens are patched together
+_SAMPLE = 2000  # documents whose words and titles are exchanged for others
+_TRIES = 50  # of words to put in another's place
+CAPTION = (
+    "A query is scored with a word exchanged, then again while a part of the model reads what it "
+    "read of the query itself: what of the score that restores, 1 is all; means over pairs. Left: "
+    "by groups of tokens, right: by heads. Shares of parts do not sum to 1. The residual stream is "
+    "what a layer reads, the others what its parts add; a decoder's tokens are the identifier's."
+)
+# Stack, part, layer and head, both from 1 (0: all), and the group of tokens (`groups`).
+Key = tuple[str, str, int, int, str]
+
+
+class Patch(NamedTuple):
+    """What a patched run takes over of the clean one: parts at some tokens, one head or all."""
+
+    sites: Sequence[Site]
+    tokens: Sequence[int] | slice = slice(None)
+    head: int | slice = slice(None)
+
+
+def patchable(model: System, side: Side = "query") -> bool:
+    """Whether an encoder of the system reads that side by itself."""
+    if isinstance(model, GenerativeSystem):
+        return model.generates != side
+    return isinstance(model, MultiVector)
+
+
+class PatchedPair:
+    """A clean and a perturbed pair, and what the activations of the one restore in the other.
+
+    Attributes:
+        clean, perturbed: their scores. sites: of each stack. seen: what each read in the clean run,
+            (1, tokens, width); a decoder that is called several times (a docid's steps, T5-SEAL's
+            windows) reads on from call to call.
+    """
+
+    def __init__(self, model: System, pairs: PairBatch, side: Side, filler: int):
+        """
+        Args:
+            model: in evaluation mode. side: the one that is perturbed. filler: a token.
+            pairs: the clean one and the perturbed one; the shorter text is filled (`even_out`).
+
+        Raises:
+            ValueError: the system does not encode that side, or reads both texts alike.
+        """
+        if not patchable(model, side):
+            raise ValueError(
+                f"side={side}: must be encoded by itself, not by {type(model).__name__}"
+            )
+        self.model, self.side, self.pairs = model, side, even_out(pairs, side, filler)
+        if isinstance(model, GenerativeSystem):
+            backbone, self._read = model.backbone, model.forced(self.pairs)
+            stacks = {"encoder": backbone.get_encoder(), "decoder": backbone.get_decoder()}
+        else:  # the text that both share is encoded once, while nothing is replaced
+            stacks, self._read = {"encoder": model.encoder.backbone}, self.pairs
+            self._shared = self._encode("document" if side == "query" else "query", [0])
+        self.sites = {name: find_sites(name, stack) for name, stack in stacks.items()}
+        seen: dict[Site, list[Tensor]] = defaultdict(list)
+        with self._reading(lambda site, given, _: seen[site].append(given)):
+            self.clean = self._score([0]).item()
+        self.seen = {site: torch.cat(parts, 1) for site, parts in seen.items()}
+        self.perturbed = self._score([1]).item()
+
+    @property
+    def change(self) -> float:
+        """clean − perturbed; NaN where that is too little to be divided by."""
+        change, largest = self.clean - self.perturbed, max(abs(self.clean), abs(self.perturbed))
+        return change if abs(change) > LEAST * largest else float("nan")
+
+    def restored(self, patches: Sequence[Patch]) -> Tensor:
+        """(n,) fp64 on the CPU, what each patch restores; NaN where `change` is."""
+        return (self.run(patches) - self.perturbed) / self.change
+
+    def run(self, patches: Sequence[Patch]) -> Tensor:
+        """(n,) fp64 on the CPU: the perturbed pair's score with each patch."""
+        rows = max(1, _TOKENS // (self.pairs.query_ids.shape[1] + self.pairs.document_ids.shape[1]))
+        starts = range(0, len(patches), rows)
+        return torch.cat([self._run(patches[start : start + rows]) for start in starts])
+
+    def _run(self, patches: Sequence[Patch]) -> Tensor:
+        rows, chosen = len(patches), {}
+        for site in {site for patch in patches for site in patch.sites}:
+            chosen[site] = torch.zeros(rows, self.seen[site].shape[1], site.heads, dtype=torch.bool)
+        for row, patch in enumerate(patches):
+            for site in patch.sites:
+                chosen[site][row][patch.tokens, patch.head] = True
+
+        def swap(site: Site, given: Tensor, start: int) -> Tensor | None:
+            if site not in chosen:
+                return None
+            at = slice(start, start + given.shape[1])
+            mask = chosen[site][:, at].unsqueeze(-1).to(given.device)
+            both = (self.seen[site][:, at], given)
+            return torch.where(mask, *(x.unflatten(-1, (site.heads, -1)) for x in both)).flatten(-2)
+
+        with self._reading(swap):
+            return self._score([1] * rows).double().cpu()
+
+    @contextmanager
+    def _reading(self, change: Callable[[Site, Tensor, int], Any]) -> Iterator[None]:
+        """Sites read what `change(site, given, first token)` returns, if it is not None."""
+        starts: dict[Site, int] = defaultdict(int)
+
+        def read(site: Site, _: Any, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+            found = change(site, inputs[0], starts[site])
+            starts[site] += inputs[0].shape[1]
+            return None if found is None else (found, *inputs[1:])
+
+        with ExitStack() as hooks:
+            for site in chain(*self.sites.values()):
+                hooks.enter_context(site.module.register_forward_pre_hook(partial(read, site)))
+            yield
+
+    def _score(self, rows: list[int]) -> Tensor:
+        """(n,) scores of n of the two pairs."""
+        if isinstance(self.model, GenerativeSystem):
+            fields = {name: value for name, value in vars(self.pairs).items() if value is not None}
+            chosen = PairBatch(**{name: value[rows] for name, value in fields.items()})
+            return self.model.target_shares(chosen)[1].sum(1)
+        sides = self._encode(self.side, rows), self._shared[[0] * len(rows)]
+        return self.model.scoring(*(sides if self.side == "document" else sides[::-1]))
+
+    def _encode(self, side: Side, rows: list[int]) -> TokenVectors:
+        encode = self.model.encode_queries if side == "query" else self.model.encode_documents
+        return encode(*(getattr(self.pairs, f"{side}_{name}")[rows] for name in ("ids", "mask")))
+
+    def tokens(self, stack: str, row: int = 0) -> list[int | None]:
+        """The tokens that a stack reads of the clean (0) or the perturbed pair (1), a decoder's
+        those that it predicts; None = a learned one.
+        """
+        side = self.side if stack == "encoder" else self.model.generates
+        ids, mask = (getattr(self._read, f"{side}_{name}")[row] for name in ("ids", "mask"))
+        own, filling = ids[mask].tolist(), self.model.template.expansion
+        more = [filling] * (self.seen[self.sites[stack][0]].shape[1] - len(own))
+        return [*own, *more] if filling is not None else [*more, *own]
+
+    def groups(self, stack: str) -> dict[str, list[int]]:
+        """The places of "all" tokens, of the "exchanged" ones, "first", "last" and "others"."""
+        both = list(zip(self.tokens(stack), self.tokens(stack, 1), strict=True))
+        every = range(len(both))
+        found = {"all": [*every], "exchanged": [n for n in every if both[n][0] != both[n][1]]}
+        left = [n for n in every if n not in found["exchanged"]]
+        found |= {"first": [n for n in left if n == 0], "last": [n for n in left if n == every[-1]]}
+        found["others"] = [n for n in left if 0 < n < every[-1]]
+        return {name: places for name, places in found.items() if places}
+
+    def columns(self, stack: str) -> list[list[int]]:
+        """The places of a stack's tokens one by one, of a long text some neighbours together."""
+        every = self.groups(stack)["all"]
+        step = -(-len(every) // _COLUMNS)
+        return [every[first : first + step] for first in every[::step]]
+
+    def maps(self, stack: str) -> tuple[Tensor, Tensor]:
+        """(sites, columns) and (attentions, H) fp64: what each part restores at each of `columns`,
+        and each head at all tokens.
+        """
+        sites, columns = self.sites[stack], self.columns(stack)
+        tokens = [Patch([site], at) for site in sites for at in columns]
+        heads = [Patch([s], head=h) for s in sites if s.heads > 1 for h in range(s.heads)]
+        found = self.restored([*tokens, *heads]).split([len(tokens), len(heads)])
+        return found[0].view(-1, len(columns)), found[1].view(-1, max(s.heads for s in sites))
+
+
+def even_out(pairs: PairBatch, side: Side, filler: int) -> PairBatch:
+    """Two pairs whose texts of one side have as many tokens: what they begin and end with stays in
+    its place, and the shorter one is filled where they differ.
+
+    Raises:
+        ValueError: both are the same tokens.
+    """
+    ids, mask = (getattr(pairs, f"{side}_{name}") for name in ("ids", "mask"))
+    texts = [row[real].tolist() for row, real in zip(ids, mask, strict=True)]
+    if texts[0] == texts[1]:
+        raise ValueError(f"perturbed: must be read as other tokens than the {side}")
+    same = [a == b for a, b in zip(*texts, strict=False)]
+    first = [*same, False].index(False)
+    ends = [a == b for a, b in zip(*(text[first:][::-1] for text in texts), strict=False)]
+    last, long = [*ends, False].index(False), max(map(len, texts))
+    cuts = [(text[: len(text) - last], text[len(text) - last :]) for text in texts]
+    filled = [[*own, *[filler] * (long - len(own) - last), *end] for own, end in cuts]
+    parts = zip((f"{side}_ids", f"{side}_mask"), pad(filled), strict=True)
+    return replace(pairs, **{name: value.to(ids.device) for name, value in parts})
+
+
+class Exchange:
+    """Exchanges a word of a query for another of the collection, of as many tokens.
+
+    Args:
+        reader: of the run. documents: with `title` and `text`, of which a sample is looked at.
+        seed: of the choice.
+    """
+
+    def __init__(self, reader: TextReader, documents: Table, seed: int = 0):
+        self.reader, self.seed, sample = reader, seed, spread(documents, _SAMPLE)
+        self.titles = sorted(set(sample["title"][:]) - {None, ""})
+        texts = (set(re.findall(r"\w+", text.casefold())) for text in sample["text"][:])
+        self.counts = Counter(word for words in texts for word in words)
+
+    def __call__(self, query: str, title: str = "") -> tuple[str, str] | None:
+        """The word and the query without it: another title in the place of its document's, where
+        it names that; else another word in the place of its rarest one. None: it has none.
+        """
+        old, others = title, self.titles
+        if not title or _replaced(query, title, "") == query:
+            known = [word for word in re.findall(r"\w+", query.casefold()) if word in self.counts]
+            old, others = min(known, key=self.counts.get, default=""), sorted(self.counts)
+        chosen = random.Random(f"{self.seed} {query}").sample(others, min(_TRIES, len(others)))
+        texts = [query, *(_replaced(query, old, new) for new in chosen)] if old else [query]
+        own, *tokens = self.reader.tokenise(texts)
+        fitting = zip(texts[1:], tokens, strict=True)
+        return next(((old, t) for t, ids in fitting if len(ids) == len(own) and ids != own), None)
+
+
+def _replaced(text: str, old: str, new: str) -> str:
+    return re.sub(rf"(?<!\w){re.escape(old)}(?!\w)", lambda _: new, text, flags=re.IGNORECASE)
+
+
+def patch_texts(
+    retriever: Retriever, texts: Sequence[str], document: Any, look: Callable[[PatchedPair], Any]
+) -> Any:
+    """What `look` says of the pairs of a query, and of a perturbed one, with a document (as
+    `Retriever.align` takes it).
+    """
+    filler = retriever.reader.tokenise([FILLER])[0][-1]
+    patch = partial(PatchedPair, side="query", filler=filler)
+    return retriever.examine(lambda *pair: look(patch(*pair)), texts, [document] * 2)
+
+
+@part("analysis")
+class Patching(Analysis):
+    """Exchanges a word of test queries and patches the pair of query and relevant document.
+
+    Pairs count where that lowers the score, each by how much.
+
+    Args:
+        queries: pairs at most. named: only those whose query holds the document's title.
+        seed: of the words.
+    """
+
+    name, title = "patching", "Activation patching"
+    reading = (
+        "A word of the query is exchanged, and one part of the model reads what it read before: "
+        "what of the score that restores, 1 is all."
+    )
+
+    @classmethod
+    def applies(cls, subject: Subject) -> bool:
+        return patchable(subject.model)
+
+    def __init__(self, subject: Subject, queries: int, named: bool = False, seed: int = 0):
+        data, self.queries, self.named = subject.data, queries, named
+        reader = TextReader(data.tokenizer, data.text_fields, data.cleaning)
+        self.retriever = Retriever(subject.model, reader, data.documents, data=data)
+        self.data, self.exchange = data, Exchange(reader, data.documents, seed)
+
+    def finish(self) -> Findings:
+        """Metrics: the largest shares of a layer's part and of a head; two tables, the figure."""
+        rows, changes = [], []
+        for about, texts in self._texts():
+            clean, perturbed, found = patch_texts(self.retriever, texts, about["document"], _look)
+            rows.append(about | {"clean": clean, "perturbed": perturbed, "counts": bool(found)})
+            changes += [(clean - perturbed, found)] if found else []
+        if len(changes) < 2:
+            return Findings()
+        shares = patching_rows(changes)
+        title = f"{self.data.collection.name}: {len(changes):,} pairs with an exchanged word"
+        entry = GalleryEntry("patching", "What each layer and head carries of a word", CAPTION)
+        figures, tables = [(patching_figure(shares, title), entry)], {"patching_pairs": rows}
+        return Findings(named(self.name, summarise(shares)), {"patching": shares} | tables, figures)
+
+    def _texts(self) -> Iterator[tuple[Row, tuple[str, str]]]:
+        """Test queries with the id of a relevant document, and with a word exchanged."""
+        data, split, left = self.data, self.data.test_splits[0], self.queries
+        queries = data.test_queries(split)
+        texts = dict(zip(queries["id"][:], queries["text"][:], strict=True))
+        limit = len(queries) if self.named else 2 * left
+        pairs, _ = data.test_pairs(split, limit, covers=self.retriever.system.covers)
+        for query, document in track(pairs, "patching"):
+            title = self.retriever.read(document)[0]
+            found = self.exchange(texts[query], title)
+            if found and left and (found[0] == title or not self.named):
+                left -= 1
+                about = {"query": query, "document": document, "exchanged": found[0]}
+                yield about | {"text": found[1]}, (texts[query], found[1])
+
+
+def _look(pair: PatchedPair) -> tuple[float, float, dict[Key, float]]:
+    """The scores, and what a stack's parts together restore, each of them at each group of tokens,
+    and each head; {} where the perturbation does not lower the score.
+    """
+    patches: dict[Key, Patch] = {}
+    for stack, sites in pair.sites.items():
+        groups = pair.groups(stack)
+        patches[stack, "all parts", 0, 0, "all"] = Patch(sites)
+        for site in sites:
+            key = stack, site.part, site.layer + 1
+            patches |= {(*key, 0, name): Patch([site], tokens) for name, tokens in groups.items()}
+            heads = range(site.heads) if site.heads > 1 else ()
+            patches |= {(*key, h + 1, "all"): Patch([site], head=h) for h in heads}
+    found = pair.restored([*patches.values()]).tolist() if pair.change > 0 else []
+    return pair.clean, pair.perturbed, dict(zip(patches, found, strict=False))
+
+
+def patching_rows(found: Sequence[tuple[float, Mapping[Key, float]]]) -> list[Row]:
+    """The table: Σ (patched − perturbed) / Σ (clean − perturbed) with 95 % intervals over pairs.
+
+    Args:
+        found: of each pair clean − perturbed > 0, and what each patch restores; a pair may lack a
+            group of tokens.
+    """
+    keys = list(dict.fromkeys(key for _, own in found for key in own))
+    sums = [[change * own.get(key, 0.0) for key in keys] for change, own in found]
+    counts = [[change * (key in own) for key in keys] for change, own in found]
+    both = [torch.tensor(values, dtype=torch.float64) for values in (sums, counts)]
+    numbers = zip(both[0].sum(0) / both[1].sum(0), *interval(*both), strict=True)
+    rows = []
+    for key, values in zip(keys, numbers, strict=True):
+        row = dict(zip(("stack", "part", "layer", "head", "tokens"), key, strict=True))
+        row |= zip(("restored", "low", "high"), map(float, values), strict=True)
+        rows.append(row | {"pairs": sum(key in own for _, own in found)})
+    return rows
+
+
+def summarise(rows: Sequence[Row]) -> dict[str, float]:
+    """Of each stack the largest share of a layer's part, and of a head, with their intervals."""
+    found = {"pairs": max(row["pairs"] for row in rows)}
+    for row in sorted(rows, key=lambda row: row["restored"]):
+        if row["part"] in SUBLAYERS and row["tokens"] == "all":
+            name = f"{row['stack']}/{'head' if row['head'] else 'part'}"
+            found |= {name: row["restored"], f"{name}_low": row["low"], f"{name}_high": row["high"]}
+    return found
+
+
+@styled
+def patching_figure(rows: Sequence[Row], title: str) -> Figure:
+    """Of each stack two maps: parts of layers by groups of tokens, and attentions by heads."""
+    maps: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in (row for row in rows if row["layer"]):
+        maps[row["stack"], "head" if row["head"] else "tokens"].append(row)
+    figure = page_figure(title, len(maps) / 2 * (1.4 + 0.5 * max(row["layer"] for row in rows)))
+    panels = figure.subplots(len(maps) // 2, 2, squeeze=False).flat
+    for axes, ((stack, column), own) in zip(panels, maps.items(), strict=True):
+        cells = [(f"{row['part']} {row['layer']}", row[column]) for row in own]
+        lines, places = (list(dict.fromkeys(names)) for names in zip(*cells, strict=True))
+        values = torch.full((len(lines), len(places)), torch.nan)
+        for (line, place), row in zip(cells, own, strict=True):
+            values[lines.index(line), places.index(place)] = row["restored"]
+        image = axes.imshow(values.numpy(), aspect="auto", cmap="RdBu", vmin=-1, vmax=1)
+        figure.colorbar(image, ax=axes, label="restored")
+        axes.set_xticks(range(len(places)), places)
+        axes.set_yticks(range(len(lines)), [line.replace("_", " ") for line in lines])
+        axes.set(title=stack, xlabel=column)
+    return figure

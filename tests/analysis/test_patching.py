@@ -1,0 +1,325 @@
+"""Activation patching: its laws for systems and families of backbones, and numbers by hand."""
+
+from dataclasses import replace
+from itertools import chain
+
+import pytest
+import torch
+import transformers
+
+from analysis import patching
+from analysis.patching import (
+    Exchange,
+    Patch,
+    PatchedPair,
+    Patching,
+    even_out,
+    patch_texts,
+    patchable,
+    patching_figure,
+    patching_rows,
+    summarise,
+)
+from gr_mvdr.batch import PairBatch, pad
+from gr_mvdr.decoder_layers import find_sites
+from gr_mvdr.texts import TextReader
+from gr_mvdr.tokenizers import build_word_tokenizer
+from models.finished_run import restore_run
+from models.multi_vector import MultiVector
+from models.query_generator import QueryGenerator
+from models.t5_seal import T5SEAL
+from tests.analysis.asking import asked
+from tests.analysis.explorer.tiny import BACKBONE, DOCUMENTS, OPTIMIZER, make_docid, make_retriever
+from tests.families import ENCODERS, FAMILIES
+from tests.runs import TINY
+
+FILLER = 5
+QUERIES = [[11, 12, 13, 14, 1], [11, 21, 13, 14, 1]]
+DOCUMENT = [31, 12, 33, 34, 35, 36, 11, 1]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _float64(float64):
+    """Models and data are float64."""
+
+
+@pytest.fixture(autouse=True)
+def _any_change(monkeypatch):
+    """In float64 a small change of the score can be divided by, too."""
+    monkeypatch.setattr(patching, "LEAST", 1e-4)
+
+
+def varied(model):
+    """Weights in which every part counts: fresh ones of a T5 attend to everything alike."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            noise = torch.randn(weight.shape, generator=generator)
+            size = 1.0 if weight.shape[0] >= 60 else 0.3  # tables
+            weight.copy_(size * noise if weight.dim() > 1 else 0.3 * noise + ("bias" not in name))
+    return model.double().eval()
+
+
+def backbone(family, folder):
+    """The arguments of a tiny saved model of a family; None = the house's own T5."""
+    if family is None:
+        return BACKBONE
+    kind, shape, *_ = FAMILIES[family]
+    known = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
+    model = getattr(transformers, kind)
+    model(model.config_class(**shape, vocab_size=60, **known)).save_pretrained(folder)
+    return {"name": str(folder), "dropout_rate": 0.0, "attention": "eager"}
+
+
+def multi_vector(family, folder, alignment="MaxSim", **options):
+    fixed = dict(dimension=8, query_length=12, document_length=12, optimizer=OPTIMIZER)
+    fixed |= dict(search={"mode": "exact"}, loss={"_target_": "gr_mvdr.losses.InBatchCrossEntropy"})
+    align = {"_target_": f"gr_mvdr.alignment.{alignment}"}
+    return varied(MultiVector(backbone(family, folder), alignment=align, **fixed, **options))
+
+
+def seal(family, folder):
+    evidence = dict(alpha=2.0, beta=0.8, smoothing=0.1, max_occurrences_1=1500)
+    lengths = dict(query_length=12, document_length=12, key_length=4, beam_size=3)
+    made = backbone(family, folder)
+    return varied(T5SEAL(made, evidence=evidence, optimizer=OPTIMIZER, **lengths))
+
+
+def docid(_, folder):
+    system = make_docid()
+    make_retriever(system, "DSI", folder / "made")
+    return varied(system)
+
+
+def query_generator(_, folder):
+    options = dict(tokenizer="", document_length=12, query_length=12, n_queries=1, top_k=1)
+    return varied(QueryGenerator(BACKBONE, optimizer=OPTIMIZER, **options))
+
+
+def dpr(family, folder):
+    first = {"_target_": "gr_mvdr.pooling.FirstTokens", "k": 1}
+    return multi_vector(family, folder, "FirstToken", pooling={"query": first, "document": first})
+
+
+def me_bert(family, folder):
+    learned = {"_target_": "gr_mvdr.pooling.LearnedTokens", "k": 3}
+    return multi_vector(family, folder, pooling={"query": learned, "document": None})
+
+
+SYSTEMS = {
+    **{f"colbert-{family}": (multi_vector, family, "query") for family in (None, *ENCODERS)},
+    "colbert-document": (multi_vector, None, "document"),
+    "dpr": (dpr, None, "query"),
+    "me_bert": (me_bert, None, "query"),
+    "seal": (seal, None, "query"),
+    "seal-bart": (seal, "bart", "query"),
+    "seal-mbart": (seal, "mbart", "query"),
+    "dsi": (docid, None, "query"),
+    "query_generator": (query_generator, None, "document"),
+}
+
+
+def make_pair(system, side="query", texts=QUERIES, filler=FILLER):
+    other = "document" if side == "query" else "query"
+    sides = {side: texts, other: [DOCUMENT] * 2}
+    batch = PairBatch(*pad(sides["query"]), *pad(sides["document"]), torch.zeros(2).long())
+    return PatchedPair(system, batch, side, filler)
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+@torch.no_grad()
+def test_laws(name, tmp_path, monkeypatch):
+    make, family, side = SYSTEMS[name]
+    system = make(family, tmp_path)
+    pair = make_pair(system, side)
+    close = {"abs": 1e-9, "rel": 1e-9}
+    expected = system.score(pair.pairs).tolist()
+    assert [pair.clean, pair.perturbed] == pytest.approx(expected, **close)
+    assert abs(pair.clean - pair.perturbed) > 1e-3
+    # All parts of a stack give the clean score, none of them the perturbed one.
+    for sites in pair.sites.values():
+        found = pair.run([Patch(sites), Patch([]), Patch(sites, []), Patch(sites, [])])
+        assert found.tolist() == pytest.approx([pair.clean, *[pair.perturbed] * 3], **close)
+    entry = next(site for site in pair.sites["encoder"] if site.part == "residual")
+    groups = pair.groups("encoder")
+    found = pair.restored([Patch([entry]), Patch([entry], groups["exchanged"])])
+    assert found.tolist() == pytest.approx([1.0, 1.0], **close)
+    # One at a time is as many at once.
+    patches = [
+        *(Patch([site], [1]) for site in chain(*pair.sites.values())),
+        *(Patch([site], head=0) for site in chain(*pair.sites.values()) if site.heads > 1),
+    ]
+    found = pair.run(patches)
+    monkeypatch.setattr(patching, "_TOKENS", 1)
+    assert pair.run(patches[:4]).tolist() == pytest.approx(found[:4].tolist(), **close)
+    monkeypatch.undo()
+    assert len({round(score, 9) for score in found.tolist()}) > len(patches) / 2
+    # What it read itself changes nothing.
+    fields = {n: v.flip(0) for n, v in vars(pair.pairs).items() if v is not None}
+    turned = PatchedPair(system, PairBatch(**fields), side, FILLER)
+    own = zip(chain(*pair.sites.values()), chain(*turned.sites.values()), strict=True)
+    pair.seen = {site: turned.seen[other] for site, other in own}
+    every = Patch([*chain(*pair.sites.values())])
+    assert pair.run([every, *patches]).tolist() == pytest.approx(
+        [pair.perturbed] * (1 + len(patches)), **close
+    )
+    hooks = [m._forward_pre_hooks for m in system.modules()]
+    assert not any(hooks)
+
+
+@torch.no_grad()
+def test_a_head_is_its_part_of_the_attention(tmp_path):
+    """Where the output map reads nothing of head 0, that restores nothing, and head 1 all."""
+    system = multi_vector(None, tmp_path)
+    pair = make_pair(system)
+    attention = [site for site in pair.sites["encoder"] if site.part == "self_attention"]
+    assert [site.layer for site in attention] == [0, 1] and attention[0].heads == 2
+    with_both = pair.restored([Patch([attention[0]], head=h) for h in (0, 1)])
+    assert with_both.abs().min() > 1e-4
+    attention[0].module.weight[:, :8] = 0
+    pair = make_pair(system)
+    site = pair.sites["encoder"][2]
+    assert (site.part, site.layer) == ("self_attention", 0)
+    patches = [Patch([site], head=0), Patch([site], head=1), Patch([site])]
+    first, second, both = pair.restored(patches).tolist()
+    assert abs(first) < 1e-9 and second == pytest.approx(both, abs=1e-9) and abs(both) > 1e-4
+
+
+@pytest.mark.parametrize("name", ["dsi", "seal", "seal-bart"])
+@torch.no_grad()
+def test_the_last_tokens_decoder_parts_restore_its_own_share(name, tmp_path):
+    """No other token reads the last one: steps of a docid and windows of T5-SEAL count on."""
+    make, family, _ = SYSTEMS[name]
+    system = make(family, tmp_path)
+    pair = make_pair(system)
+    clean, perturbed = system.target_shares(pair.pairs)[1]
+    last = len(clean) - 1 if name == "dsi" else 3  # the last of T5-SEAL's first window
+    (found,) = pair.run([Patch(pair.sites["decoder"], [last])]).tolist()
+    expected = pair.perturbed + (clean - perturbed)[last].item()
+    assert found == pytest.approx(expected, abs=1e-9)
+    assert abs(found - pair.perturbed) > 1e-5
+
+
+@torch.no_grad()
+def test_maps_show_the_tokens_that_are_read(tmp_path, monkeypatch):
+    pair = make_pair(me_bert(None, tmp_path))
+    assert pair.tokens("encoder") == [None] * 3 + QUERIES[0]
+    assert pair.tokens("encoder", 1) == [None] * 3 + QUERIES[1]
+    groups = {"all": [*range(8)], "exchanged": [4], "first": [0], "last": [7]}
+    assert pair.groups("encoder") == groups | {"others": [1, 2, 3, 5, 6]}
+    tokens, heads = pair.maps("encoder")
+    assert tokens.shape == (6, 8) and heads.shape == (2, 2)
+    sites = pair.sites["encoder"]
+    assert tokens[0].tolist() == pytest.approx([0.0] * 4 + [1.0] + [0.0] * 3, abs=1e-9)
+    (alone,) = pair.restored([Patch([sites[3]], head=1)])
+    assert heads[1, 1].item() == pytest.approx(alone.item(), abs=1e-9)
+    monkeypatch.setattr(patching, "_COLUMNS", 3)
+    assert pair.columns("encoder") == [[0, 1, 2], [3, 4, 5], [6, 7]]
+    # ColBERT's query augmentation: what fills a query up is read as well.
+    model = multi_vector(None, tmp_path, expansion_length=8)
+    model.template = replace(model.template, expansion=3)
+    model.filled_to = 8
+    assert make_pair(model).tokens("encoder") == [*QUERIES[0], 3, 3, 3]
+
+
+def test_what_cannot_be_patched_is_refused(tmp_path):
+    system = multi_vector(None, tmp_path)
+    with pytest.raises(ValueError, match="perturbed: must be read as other tokens than the query"):
+        make_pair(system, texts=[QUERIES[0]] * 2)
+    with pytest.raises(ValueError, match="side=document: must be encoded by itself, not by T5SEAL"):
+        make_pair(seal(None, tmp_path), "document")
+    albert = transformers.AlbertConfig(
+        vocab_size=9, embedding_size=4, hidden_size=4, num_attention_heads=2, intermediate_size=4
+    )
+    with pytest.raises(
+        ValueError, match="must have layers like those of T5, BART or BERT, got Alb"
+    ):
+        find_sites("encoder", transformers.AlbertModel(albert))
+    pair = make_pair(system)
+    pair.perturbed = pair.clean * 1.00001
+    assert pair.restored([Patch([])]).isnan().all()
+
+
+def test_the_shorter_text_is_filled_where_they_differ():
+    def evened(*texts):
+        batch = PairBatch(*pad(texts), *pad([[7]] * 2), torch.zeros(2).long())
+        found = even_out(batch, "query", FILLER)
+        assert found.query_mask.all()
+        return found.query_ids.tolist()
+
+    assert evened([2, 3, 4, 1], [2, 8, 4, 1]) == [[2, 3, 4, 1], [2, 8, 4, 1]]
+    assert evened([2, 3, 4, 1], [2, 8, 9, 4, 1]) == [[2, 3, 5, 4, 1], [2, 8, 9, 4, 1]]
+    assert evened([2, 3, 1], [2, 1]) == [[2, 3, 1], [2, 5, 1]]
+    assert evened([3, 3, 1], [3, 3, 3, 1]) == [[3, 3, 5, 1], [3, 3, 3, 1]]
+    assert evened([1], [2, 1]) == [[5, 1], [2, 1]]
+
+
+def test_words_are_exchanged_for_words_of_the_collection():
+    rows = [
+        {"id": "a", "title": "Ada Born", "text": "ada born was a baker"},
+        {"id": "b", "title": "Bea Cole", "text": "bea cole was a baker"},
+        {"id": "c", "title": "", "text": "the mill was old"},
+    ]
+    reader = TextReader(build_word_tokenizer([" | ".join(row.values()) for row in rows]))
+    exchange = Exchange(reader, reader.documents(rows))
+    assert exchange("Where was ADA born born?", "Ada Born") == (
+        "Ada Born",
+        "Where was Bea Cole born?",
+    )
+    old, text = exchange("who was the baker", "Ada Born")
+    assert old == "the" and text.split()[:2] == ["who", "was"] and text != "who was the baker"
+    assert exchange("who was the baker", "Ada Born") == (old, text)
+    assert exchange("zzz yyy", "Ada Born") is None
+    assert exchange("the", "") is not None
+
+
+def test_shares_are_ratios_of_sums_and_their_figure_is_drawn():
+    keys = [
+        ("encoder", "all parts", 0, 0, "all"),
+        ("encoder", "residual", 1, 0, "exchanged"),
+        ("encoder", "self_attention", 1, 0, "all"),
+        ("encoder", "self_attention", 1, 2, "all"),
+    ]
+    found = [(4.0, dict(zip(keys, (1.0, 0.5, 0.25, 0.25), strict=True)))]
+    found += [(1.0, {keys[0]: 1.0, keys[2]: -1.0, keys[3]: 0.0})]
+    rows = patching_rows(found)
+    assert [row["restored"] for row in rows] == pytest.approx([1.0, 0.5, 0.0, 0.2])
+    assert [row["pairs"] for row in rows] == [2, 1, 2, 2]
+    assert (rows[2]["low"], rows[2]["high"]) == pytest.approx((-1.0, 0.25))
+    metrics = summarise(rows)
+    assert metrics["encoder/part"] == 0.0 and metrics["encoder/head"] == pytest.approx(0.2)
+    assert len(patching_figure(rows, "fruit").axes) == 4
+
+
+@pytest.mark.parametrize("model", ["t5_colbert", "dsi_naive"])
+def test_a_finished_run_is_asked(model, finished_run):
+    torch.set_default_dtype(torch.float32)
+    try:
+        system, data = restore_run(finished_run(model, *TINY))
+        if model == "dsi_naive":
+            system.assign_new(data.documents)
+        found = asked(Patching, system, data, 12)
+    finally:
+        torch.set_default_dtype(torch.float64)
+    assert len(found.tables["patching_pairs"]) == 10  # all that there are
+    rows = {
+        (r["stack"], r["part"], r["layer"], r["tokens"]): r["restored"]
+        for r in found.tables["patching"]
+        if not r["head"]
+    }
+    assert rows["encoder", "all parts", 0, "all"] == pytest.approx(1, abs=1e-2)
+    assert rows["encoder", "residual", 1, "exchanged"] == pytest.approx(1, abs=1e-2)
+    stacks = {"encoder"} if model == "t5_colbert" else {"encoder", "decoder"}
+    assert {stack for stack, *_ in rows} == stacks
+    assert set(found.metrics) >= {f"analysis/patching/{stack}/head_low" for stack in stacks}
+
+
+def test_texts_of_a_person_are_patched(tmp_path):
+    retriever = make_retriever(varied(make_docid()), "DSI", tmp_path / "made")
+    texts = ("apple pie", "apple and pear")
+    name = DOCUMENTS[0]["id"]
+    tokens, restored = patch_texts(
+        retriever, texts, name, lambda pair: (pair.tokens("encoder"), pair.maps("decoder")[0])
+    )
+    assert len(tokens) == 4 and restored.shape[0] == 8
+    assert patchable(retriever.system) and not patchable(retriever.system, "document")
