@@ -24,6 +24,7 @@ from gr_mvdr.files.run_files import (
 from gr_mvdr.identifiers.document_embeddings import DocumentEmbeddings, normalise_rows
 from gr_mvdr.identifiers.scheme import Encode
 from gr_mvdr.parts import TARGET, admitting, build, check_parts, find_part, part
+from gr_mvdr.progress import track
 from gr_mvdr.template import TextTemplate
 from gr_mvdr.token_index.neighbours import FOLDER as INVERTED_FILE
 from gr_mvdr.tokenizers import load_tokenizer
@@ -205,8 +206,11 @@ class RunEmbeddings(DocumentEmbeddings):
         tokens = tokenizer(documents["text"][:], add_special_tokens=False)["input_ids"]
         texts = [model.cut_document(document) for document in tokens]
         order = sorted(range(len(texts)), key=lambda number: len(texts[number]))
-        batches = batch_by_size([texts[number] for number in order])
-        means = [model.encode_texts(batch).mean().cpu() for batch in batches]
+        batches = list(batch_by_size([texts[number] for number in order]))
+        means = [
+            model.encode_texts(batch).mean().cpu()
+            for batch in track(batches, "embedding batches of documents")
+        ]
         vectors = np.empty((len(texts), model.hparams.dimension), dtype=np.float32)
         vectors[order] = torch.cat(means).numpy()
         return normalise_rows(vectors)
@@ -218,7 +222,8 @@ class RunEmbeddings(DocumentEmbeddings):
             if not issubclass(kind, MultiVector):
                 system = run.provenance["system"]
                 raise ValueError(f"{run.key}: must be a multi-vector run, it is one of {system}")
-            with reading(run.key):
+            # Its weights are drawn before they are read: a resumed run would draw others after it.
+            with reading(run.key), torch.random.fork_rng():
                 model = run.load_model(None)
             found = hash_weights(model)
             if self.weights not in (None, found):

@@ -73,7 +73,7 @@ class QuantisedDocids(EmbeddedDocids):
     @property
     def width(self) -> int:
         """K, or more where more known documents have the same codes: a number each."""
-        return max(self.codes, self._groups().max() if self.collisions == "number" else 0)
+        return max(self.codes, int(self._groups().max()) if self.collisions == "number" else 0)
 
     @property
     def n_tokens(self) -> int:
@@ -149,23 +149,25 @@ class QuantisedDocids(EmbeddedDocids):
 
         A new document has the next number of its codes, or the last one that there is a token for.
         """
-        taken: Counter[tuple[int, ...]] = Counter()
-        known = [self._identifier(tuple(codes), taken) for codes in self.known_codes.tolist()]
-        numbers = self.numbers(documents)
-        found = [[] if number is None else known[number] for number in numbers]
+        numbers, codes = self.numbers(documents), self.known_codes
         new = [row for row, number in enumerate(numbers) if number is None]
         if new:
             points = self.embeddings.transform(documents.select(new), self.encode)
-            for row, codes in zip(new, self.encode_vectors(points).tolist(), strict=True):
-                found[row] = self._identifier(tuple(codes), taken)
-        return found
+            codes = np.concatenate([codes, self.encode_vectors(points)])
+        named = self._identifiers(codes)
+        coming = iter(named[len(self.known_codes) :])
+        return [next(coming) if number is None else named[number] for number in numbers]
 
-    def _identifier(self, codes: tuple[int, ...], taken: Counter[tuple[int, ...]]) -> list[int]:
-        places = list(codes)
+    def _identifiers(self, codes: np.ndarray) -> list[list[int]]:
+        """The tokens of documents in their order, from their codes (n, L)."""
         if self.collisions == "number":
-            places.append(min(taken[codes], self.width - 1))
-            taken[codes] += 1
-        return [self.first_token + at * self.width + place for at, place in enumerate(places)]
+            taken: Counter[tuple[int, ...]] = Counter()
+            numbers, last = [], self.width - 1
+            for row in map(tuple, codes.tolist()):
+                numbers.append(min(taken[row], last))
+                taken[row] += 1
+            codes = np.column_stack([codes, numbers])
+        return (self.first_token + self.width * np.arange(codes.shape[1]) + codes).tolist()
 
     def _groups(self) -> np.ndarray:
         """How many known documents have each of the code sequences that occur."""

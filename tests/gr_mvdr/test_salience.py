@@ -1,6 +1,7 @@
 """Saliences by hand, their gates and gradients, and what pruning keeps."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -284,3 +285,12 @@ def test_a_learned_salience_begins_as_its_prior():
     assert torch.allclose(salience(vectors, ids, MASK), expected, atol=1e-6)
     names = {name for name, _ in salience.named_parameters()}
     assert names == {"weight", "bias"}, "the prior is not learned"
+
+
+def test_the_mean_of_a_text_weighs_its_vectors_by_salience():
+    vectors = torch.tensor([[[1.0, 0], [0, 1], [9, 9]], [[7, 7], [7, 7], [7, 7]]])
+    mask = torch.tensor([[True, True, False], [False, False, False]])
+    text = TokenVectors(vectors, mask, torch.zeros(2, 3, dtype=torch.int64))
+    assert text.mean().tolist() == [[0.5, 0.5], [0, 0]]
+    salient = replace(text, salience=torch.tensor([[3.0, 1, 5], [2, 2, 2]]))
+    assert salient.mean().tolist() == [[0.75, 0.25], [0, 0]]
