@@ -11,11 +11,11 @@ from omegaconf import OmegaConf
 from train import train
 
 ROOT = Path(__file__).parents[1]
-# doc2query retrieves by BM25: it has nothing to memorise; a pipeline is made of finished runs; of
-# quantised docids the residual ones are enough.
+# doc2query retrieves by BM25: it has nothing to memorise; a pipeline is made of finished runs;
+# quantised docids are learned as those of a tree.
 SYSTEMS = sorted(
     {p.stem for p in (ROOT / "conf/model").glob("*.yaml")}
-    - {"bm25", "dsi_pq", "query_generator", "rerank_pipeline"}
+    - {"bm25", "dsi_pq", "dsi_rq", "query_generator", "rerank_pipeline"}
 )
 # T5-SEAL has no indexing examples, so an epoch of half the steps, and must learn to copy.
 EPOCHS = {"t5_seal": 400, "cross_encoder": 40}
