@@ -61,6 +61,8 @@ TERMS = {
     "generative": "A language model writes an identifier of the document, or n-grams of it; how "
     "probable these are is the score.",
     "lexical": "Only equal words count, as in BM25.",
+    "vocabulary term": "A token that SPLADE gives a weight in a text, whether the text holds it or "
+    "not; the weights of the terms that query and document share make the score.",
     "cross-encoder": "A model that reads query and document together and gives a score; it has no "
     "alignment and no index.",
     "pipeline": "Several systems in turn, each reranking the best documents of the one before.",

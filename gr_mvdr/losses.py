@@ -184,6 +184,18 @@ def _mean(values: Tensor, usable: Tensor) -> Tensor:
     return values.where(usable, 0.0).sum() / usable.sum().clamp(min=1)
 
 
+def expected_operations(weights: Tensor) -> Tensor:
+    """() Σ_v (mean_b w_bv)², the FLOPS regulariser of sparse vectors (Paria et al. 2020).
+
+    It is smooth where the number of terms that two texts share, what an inverted index multiplies,
+    is not; a term that many texts have costs more than as many terms of one text each.
+
+    Args:
+        weights: (B, V) ≥ 0.
+    """
+    return at_least_float32(weights).mean(0).square().sum()
+
+
 def target_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
     """() sum of the cross-entropies of n predictions, label smoothing over the rows that are there.
 

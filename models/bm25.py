@@ -57,7 +57,7 @@ class BM25(System):
     def open_index(self, documents: Table, directory: str | Path) -> BM25Index:
         """Opens the scores that `index` wrote; see `System.open_index`."""
         found = BM25Index.open(directory, hash_documents(documents))
-        if (found.scorer.k1, found.scorer.b) != (self.hparams.k1, self.hparams.b):
+        if (found.k1, found.b) != (self.hparams.k1, self.hparams.b):
             raise ValueError(f"{directory}: was made with other model.k1 and model.b")
         self.searcher = found
         return found

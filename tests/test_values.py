@@ -259,6 +259,9 @@ salience=learned_bm25 model.salience.document.prior.k1=-1
 model=aligner model.optimizer.learning_rate=1e400
 model=bm25 model.k1=-1
 model=bm25 model.b=1.5
+model=splade model.keep.document=0
+model=splade model.regulariser.query=-1
+model=splade model.initial_bias=low
 model=cross_encoder model.pooling=max
 model=cross_encoder model.negatives_per_query=0
 model=cross_encoder model.depth=0

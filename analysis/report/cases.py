@@ -62,6 +62,7 @@ SCORE_NAMES = {
     "T5SEAL": ScoreNames(
         ("n-gram keys, with their weights", "n-gram key"), ("evidence", "leak-free score")
     ),
+    "SPLADE": ScoreNames(("terms of the vocabulary", "vocabulary term")),
     "QueryGenerator": ScoreNames(PARTS["lexical"], ("BM25", "query likelihood")),
 }
 

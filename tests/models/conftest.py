@@ -11,6 +11,7 @@ from gr_mvdr.tokenizers import EOS_ID, build_word_tokenizer
 from models.cross_encoder import CrossEncoder
 from models.docid import Docid
 from models.multi_vector import MultiVector
+from models.sparse import SPLADE
 from models.t5_seal import T5SEAL
 
 VOCABULARY = 60
@@ -183,6 +184,16 @@ def make_cross_encoder(**options):
     return sharpen(CrossEncoder(**{**defaults, "optimizer": OPTIMIZER, **options})).eval()
 
 
+def make_splade(**options):
+    """Some terms have weight, many have none."""
+    torch.manual_seed(0)
+    backbone = dict(name=None, dropout_rate=0.0, attention="eager", shape=SHAPE)
+    defaults = dict(backbone=backbone, query_length=8, document_length=12, loss=IN_BATCH)
+    terms = dict(keep={"query": 9, "document": 20}, regulariser={"query": 0.1, "document": 0.2})
+    settings = dict(initial_bias=-1.0, optimizer=OPTIMIZER, **terms)
+    return sharpen(SPLADE(**{**defaults, **settings, **options})).eval()
+
+
 def make_seal(backbone=None, **options):
     torch.manual_seed(0)
     backbone = backbone or dict(name=None, dropout_rate=0.0, attention="eager", shape=SHAPE)
@@ -313,7 +324,7 @@ def _tools():
     from types import SimpleNamespace
 
     names = (make_batch, widen, one, make_multi_vector, make_seal, draw_tokens, Texts, sharpen)
-    names += (make_cross_encoder,)
+    names += (make_cross_encoder, make_splade)
     names += (in_one_piece, save_tokenizer, make_docid, named_documents, pairs_of, untied_backbone)
     constants = dict(SHAPE=SHAPE, SEARCH=SEARCH, OPTIMIZER=OPTIMIZER, EVIDENCE=EVIDENCE)
     constants |= dict(DOCIDS=DOCIDS, TITLES=TITLES, SEMANTIC=SEMANTIC, PLAIN=PLAIN)

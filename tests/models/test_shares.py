@@ -25,10 +25,12 @@ SEARCHED = [
 ]
 
 
-@pytest.fixture(params=[*SEARCHED, "bm25", "mean", "first"], ids=str)
+@pytest.fixture(params=[*SEARCHED, "bm25", "splade", "mean", "first"], ids=str)
 def system(request, tools):
     if request.param == "bm25":
         return BM25()
+    if request.param == "splade":
+        return tools.make_splade()
     if isinstance(request.param, str):
         return tools.make_cross_encoder(pooling=request.param)
     kind, search = request.param

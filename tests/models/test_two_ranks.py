@@ -56,7 +56,13 @@ def part_of(found: list[Example], number: int, of: int) -> list[Example]:
 
 def cases():
     """name → (system, its examples). Built anew for each, of the same seed on every rank."""
-    from tests.models.conftest import MULTI_VECTOR, make_docid, make_multi_vector, make_seal
+    from tests.models.conftest import (
+        MULTI_VECTOR,
+        make_docid,
+        make_multi_vector,
+        make_seal,
+        make_splade,
+    )
 
     for kind in KINDS:
         documents = DISTINCT if kind == "xtr" else DOCUMENTS
@@ -71,6 +77,7 @@ def cases():
     assert set(KINDS) <= set(MULTI_VECTOR)
     yield "cross", make_cross_encoder(), examples(False)
     yield "cross-hard", make_cross_encoder(gradient_cache=3), examples(True)
+    yield "splade", make_splade(gradient_cache=2), examples(True)
     yield "seal", make_seal(label_smoothing=0.1), examples(False, targets=2)
     for kind in DOCIDS:
         yield kind, make_docid(kind), examples(False)
@@ -127,7 +134,7 @@ def expected():
 
 
 NAMES = [*KINDS, *DOCIDS, "losses", "next", "l1", "cached", "expansion"]
-NAMES += ["cross", "cross-hard", "seal", "live", "consistent"]
+NAMES += ["cross", "cross-hard", "splade", "seal", "live", "consistent"]
 
 
 @pytest.mark.parametrize("name", NAMES)

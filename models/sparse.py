@@ -1,0 +1,320 @@
+"""SPLADE: a text as learned weights of the vocabulary's terms (Formal et al. 2021, 2022).
+
+The lexical corner of Eq. 1, as BM25: D and Q are weights of terms, A_ij = 1 where the terms are
+equal. BM25 counts the terms that a text holds; here an encoder and its output table, the one that
+a generative system writes with, weigh them, and others that the text does not hold (expansion).
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gr_mvdr.alignment import pair_mask
+from gr_mvdr.backbones import check_length, encoder_mask, hash_weights, load_encoder
+from gr_mvdr.batch import PairBatch, batch_by_size, pad
+from gr_mvdr.distributed.ranks import (
+    check_gradient_cache,
+    encode_share,
+    gather_batch,
+    gather_rows,
+    map_over_ranks,
+)
+from gr_mvdr.evaluation.inverted_lists import InvertedLists
+from gr_mvdr.evaluation.ranking import Ranking
+from gr_mvdr.losses import expected_operations
+from gr_mvdr.parts import build, part
+from gr_mvdr.products import fast_products
+from gr_mvdr.progress import track
+from gr_mvdr.relevance import PairAlignment, at_least_float32, relevance
+from gr_mvdr.token_index.costs import SearchCosts
+from models.base import Share, Shares, System, Table, hash_documents
+
+Side = Literal["query", "document"]
+Terms = tuple[Tensor, Tensor, Tensor]
+Weights = dict[int, float]  # term → weight
+
+_QUERY_BATCH = 32  # queries encoded at once
+_RAMP = 1 / 3  # of the training, in which the regulariser grows
+
+
+@part("model")
+class SPLADE(System):
+    """w_v = max_i log(1 + ReLU(h_i · e_v + b_v)) over a text's tokens i (Formal et al. 2021).
+
+    e are the encoder's input embeddings, b a bias for each term. Special tokens have no weight.
+    """
+
+    paradigm = "lexical"
+    share_of, scores_need = "vocabulary term", ""
+    searcher: InvertedLists | None = None
+    ramp_steps = 0.0  # of the training that is under way
+
+    def __init__(
+        self,
+        backbone: dict[str, Any],
+        query_length: int,
+        document_length: int,
+        loss: dict[str, Any],
+        optimizer: dict[str, Any],
+        keep: dict[Side, int],
+        regulariser: dict[Side, float],
+        initial_bias: float = 0.0,
+        gradient_cache: int | None = None,
+    ):
+        """
+        Args:
+            backbone: arguments of `load_encoder`.
+            query_length, document_length: tokens kept of a text, those around it included.
+            loss: of `gr_mvdr.losses`, as a dict with `_target_`; optimizer: see `System`.
+            keep: of each side, how many terms a text keeps where it is scored or searched, the
+                heaviest; training sees all of them.
+            regulariser: of each side, the weight of `expected_operations` in the loss, to which it
+                grows with the square of the step in the first third of the training (PAG).
+            initial_bias: b before training.
+            gradient_cache: texts encoded at once in training (`encode_share`); None = all.
+
+        Raises:
+            ValueError: a backbone whose embeddings are not as wide as its states.
+        """
+        super().__init__(optimizer)
+        self.save_hyperparameters()
+        check_gradient_cache(gradient_cache)
+        self.loss_function, self.encoder = build("loss", loss), load_encoder(**backbone)
+        lengths = {"query_length": query_length, "document_length": document_length}
+        check_length(self.encoder, **lengths)
+        config, self.template = self.encoder.config, self.encoder.template
+        self.vocabulary_size, width = self.encoder.get_input_embeddings().weight.shape
+        if width != config.hidden_size:
+            rule = f"are {width} wide, must be as wide as its states, {config.hidden_size}"
+            raise ValueError(f"backbone.name={backbone['name']}: its embeddings {rule}")
+        # T5's embeddings are √d times as large as BERT's, and a tied T5 scales its logits so.
+        self.scale = width**-0.5 if config.model_type in ("t5", "mt5", "umt5") else 1.0
+        self.bias = nn.Parameter(torch.full((self.vocabulary_size,), float(initial_bias)))
+        words = torch.ones(self.vocabulary_size, dtype=torch.bool)
+        words[[*self.template.special, *self.template.skip]] = False
+        self.register_buffer("words", words, persistent=False)
+        self.costs, self.query_terms = SearchCosts(), 0
+
+    # Term weights -----------------------------------------------------------------------------
+
+    def term_weights(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Token ids (B, L) int64 and mask (B, L) bool → weights (B, V) fp32 ≥ 0 of all terms.
+
+        All logits (B, L, V) never exist at once. Which token has the largest is looked up first;
+        what the ReLU lets through is computed again, and alone has a gradient.
+        """
+        seen = encoder_mask(self.encoder, mask)
+        states = self.encoder(input_ids=ids, attention_mask=seen).last_hidden_state * self.scale
+        table = self.encoder.get_input_embeddings().weight
+        with torch.no_grad():
+            found = [_largest(text, real, table) for text, real in zip(states, mask, strict=True)]
+            largest, tokens = map(torch.stack, zip(*found, strict=True))
+            text, term = ((largest + self.bias > 0) & self.words).nonzero(as_tuple=True)
+        products = states[text, tokens[text, term]] * table[term]
+        logits = at_least_float32(products).sum(-1) + self.bias[term]
+        return logits.new_zeros(largest.shape).index_put((text, term), logits.relu().log1p())
+
+    def find_terms(self, ids: Tensor, mask: Tensor, side: Side) -> Terms:
+        """The terms (B, K) that texts keep, the heaviest first, their weights and their mask.
+
+        A text without any has one, of weight 0.
+        """
+        weights = self.term_weights(ids, mask)
+        counts = (weights > 0).sum(1).clamp(1, self.hparams.keep[side])
+        found = weights.topk(int(counts.max()))
+        real = torch.arange(found.values.shape[1], device=ids.device) < counts[:, None]
+        return found.indices, found.values * real, real
+
+    # Training ---------------------------------------------------------------------------------
+
+    def loss(self, batch: PairBatch) -> Tensor:
+        """() the configured loss of all pairs' relevance, and the regulariser of both sides.
+
+        The batch is that of all ranks: each encodes its share, and all compute the whole loss.
+        """
+        batch = gather_batch(batch)
+        documents = self._share(batch.document_ids, batch.document_mask)
+        queries = self._share(batch.query_ids, batch.query_mask)
+        with torch.autocast(self.device.type, enabled=False):
+            found = self.loss_function(documents @ queries.T, batch)
+        grown = min(1.0, self.global_step / self.ramp_steps) ** 2 if self.ramp_steps else 1.0
+        for side, weights in (("query", queries), ("document", documents)):
+            found = found + grown * self.hparams.regulariser[side] * expected_operations(weights)
+        return found
+
+    def _share(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """The weights of all texts, of which this rank encodes its share."""
+        own = encode_share(self.term_weights, ids, mask, self.hparams.gradient_cache)
+        return gather_rows(torch.cat(own))
+
+    def on_train_start(self) -> None:
+        super().on_train_start()
+        self.ramp_steps = _RAMP * self.trainer.estimated_stepping_batches
+
+    # Given pairs ------------------------------------------------------------------------------
+
+    def score(self, batch: PairBatch) -> Tensor:
+        """(B,) Σ_t w_q(t) · w_d(t) of each pair."""
+        return self.align(batch).score
+
+    def align(self, batch: PairBatch) -> PairAlignment:
+        """S_ij = w_d(i) · w_q(j) of the terms that either text keeps, A_ij = 1 where i = j; Z = 1.
+
+        The ids on both sides are terms, the heaviest first, and not the texts' tokens.
+        """
+        texts = batch.document_ids[: len(batch)], batch.document_mask[: len(batch)]
+        documents, heavy, rows = self.find_terms(*texts, "document")
+        queries, light, columns = self.find_terms(batch.query_ids, batch.query_mask, "query")
+        matrix = heavy.unsqueeze(2) * light.unsqueeze(1)  # (B, M, N)
+        equal = documents.unsqueeze(2) == queries.unsqueeze(1)
+        aligned = (equal & pair_mask(rows, columns)).to(matrix.dtype)
+        scores = relevance(matrix, aligned)
+        return PairAlignment(
+            similarity=matrix.unsqueeze(1),
+            alignment=aligned.unsqueeze(1),
+            normaliser=torch.ones_like(scores),
+            relevance=scores,
+            score=scores,
+            document_ids=documents,
+            document_mask=rows,
+            query_ids=queries,
+            query_mask=columns,
+        )
+
+    # Search -----------------------------------------------------------------------------------
+
+    def index(self, documents: Table, directory: str | Path | None = None) -> InvertedLists:
+        """Encodes the corpus into the inverted lists of the terms that documents keep."""
+        self.searcher = InvertedLists.of_matrix(documents["id"][:], self._matrix(documents))
+        if directory is not None:
+            self.searcher.write(directory, **self._made_of(documents))
+        return self.searcher
+
+    def help_index(self, documents: Table) -> None:
+        """Encodes this rank's share of the corpus, while rank 0 calls `index`."""
+        for _ in self._packed(self._shortest_first(documents)[1]):
+            pass
+
+    def open_index(self, documents: Table, directory: str | Path) -> InvertedLists:
+        """Opens the lists that `index` wrote; see `System.open_index`."""
+        self.searcher, _ = InvertedLists.read(directory, **self._made_of(documents))
+        return self.searcher
+
+    def update_index(self, documents: Table) -> None:
+        """Encodes what the index lacks, drops what is gone; see `System.update_index`."""
+        from scipy.sparse import vstack
+
+        names, rows = documents["id"][:], self.searcher.numbers.copy()
+        new = [place for place, name in enumerate(names) if name not in rows]
+        rows |= {names[place]: len(rows) + n for n, place in enumerate(new)}
+        parts = [self.searcher.matrix] + ([self._matrix(documents.select(new))] if new else [])
+        whole = vstack(parts, "csr")[[rows[name] for name in names]]
+        self.searcher = InvertedLists.of_matrix(names, whole)
+
+    def _made_of(self, documents: Table) -> dict[str, str]:
+        return {"model": hash_weights(self), "collection": hash_documents(documents)}
+
+    def _matrix(self, documents: Table) -> Any:
+        """(D, V) fp32, scipy's sparse matrix by rows, of the weights that documents keep."""
+        from scipy.sparse import csr_matrix
+
+        order, texts = self._shortest_first(documents)
+        parts = (torch.cat(column) for column in zip(*self._packed(texts), strict=True))
+        counts, terms, weights = (part.numpy() for part in parts)
+        starts = np.append(0, counts.cumsum())
+        found = csr_matrix((weights, terms, starts), (len(order), self.vocabulary_size))
+        return found[np.argsort(order)]
+
+    def _shortest_first(self, documents: Table) -> tuple[list[int], list[list[int]]]:
+        """The documents' rows, shortest first (little to pad), and the tokens read of each."""
+        read = partial(self.template.read_document, length=self.hparams.document_length)
+        texts = [read(tokens) for tokens in documents["tokens"]]
+        order = sorted(range(len(texts)), key=lambda row: len(texts[row]))
+        return order, [texts[row] for row in order]
+
+    def _packed(self, texts: list[list[int]]) -> Iterator[Terms]:
+        """What `_encode` says of documents, in parts, on rank 0; all ranks encode."""
+        batches = list(batch_by_size(texts))
+        found = map_over_ranks(batches, lambda batch: self._encode(batch, "document"))
+        return track(found, "encoding documents", total=len(batches))
+
+    @torch.inference_mode()
+    def _encode(self, texts: list[list[int]], side: Side) -> Terms:
+        """How many terms each text keeps; then all their terms, and their weights > 0."""
+        with fast_products(self.device):
+            ids, mask = (part.to(self.device) for part in pad(texts))
+            terms, weights, _ = (part.cpu() for part in self.eval().find_terms(ids, mask, side))
+        real = weights > 0
+        return real.sum(1), terms[real], weights[real].float()
+
+    def encode_queries(self, queries: Table) -> dict[str, Weights]:
+        """Query id → the weights of the terms that it keeps, as the search reads them."""
+        found, length = {}, self.hparams.query_length
+        for start in track(range(0, len(queries), _QUERY_BATCH), "encoding queries"):
+            rows = queries[start : start + _QUERY_BATCH]
+            texts = [self.template.read_query(tokens, length) for tokens in rows["tokens"]]
+            counts, *parts = self._encode(texts, "query")
+            each = zip(*(part.split(counts.tolist()) for part in parts), strict=True)
+            for name, (terms, weights) in zip(rows["id"], each, strict=True):
+                found[name] = dict(zip(terms.tolist(), weights.tolist(), strict=True))
+        return found
+
+    def retrieve(self, queries: Table, k: int = 100, among: Sequence[str] | None = None) -> Ranking:
+        """Adds up the lists of each query's terms (exact) and keeps the k best documents.
+
+        Args:
+            queries, k: see `System.retrieve`; among: see `System.retrieve_with_shares`.
+        """
+        return self._search(self.encode_queries(queries), k, among)
+
+    def retrieve_with_shares(
+        self, queries: Table, k: int = 100, among: Sequence[str] | None = None
+    ) -> tuple[Ranking, Shares]:
+        """`retrieve`, and what each of the query's terms adds to a score."""
+        asked = self.encode_queries(queries)
+        ranking, found = self._search(asked, k, among), {}
+        for query, terms in asked.items():
+            added = self.searcher.shares(terms, ranking.documents(query))
+            found[query] = {n: [Share((t,), v) for t, v in own] for n, own in added.items()}
+        return ranking, found
+
+    def _search(self, asked: dict[str, Weights], k: int, among: Sequence[str] | None) -> Ranking:
+        found = {}
+        for query, terms in asked.items():
+            with self.costs.timed():
+                scores = self.searcher.scores(terms)
+                found[query] = self.searcher.best_of(scores, k, among)
+            read = sum(len(self.searcher.documents_with(term)[0]) for term in terms)
+            self.costs.add(np.count_nonzero(scores), read, 2.0 * read)
+            self.query_terms += len(terms)
+        return Ranking(found)
+
+    def rerank(
+        self, queries: Table, documents: Table, candidates: dict[str, Sequence[str]]
+    ) -> Ranking:
+        """The candidates by their indexed terms."""
+        results, number = {}, self.searcher.numbers
+        for query, terms in self.encode_queries(queries).items():
+            scores = self.searcher.scores(terms)
+            results[query] = {name: scores[number[name]] for name in candidates[query]}
+        return Ranking(results)
+
+    def search_fidelity(self, queries: Table, ranking: Ranking, depth: int) -> dict[str, float]:
+        """What a search costs. `shared_terms` is the FLOPS of Formal et al.: how many terms a
+        query and a document share, the mean over all pairs."""
+        documents, metrics = len(self.searcher.ids), self.costs.metrics()
+        return metrics | {
+            "cost/shared_terms": metrics["cost/scored_tokens"] / documents,
+            "cost/query_terms": self.query_terms / self.costs.queries,
+            "cost/document_terms": len(self.searcher.lists["data"]) / documents,
+        }
+
+
+def _largest(states: Tensor, mask: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
+    """(V,) the largest logit of each term over a text's tokens (L, d), and which token's it is."""
+    return (table @ states.T).masked_fill(~mask, -torch.inf).max(1)
