@@ -14,6 +14,7 @@ KIND_LABELS = dict(zip(KINDS, ("R", "Success", "MRR", "nDCG", "P", "MAP"), stric
 LABELS = {
     "train_seconds": "training",
     "index_bytes": "index",
+    "searched_bytes": "bytes searched",
     "query_ms_p50": "query, median",
     "query_ms_p95": "query, 95th percentile",
     "own_memory_bytes": "own memory",

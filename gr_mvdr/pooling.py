@@ -1,14 +1,24 @@
 """Fewer vectors than tokens: which of an encoder's states represent a text (mva §2.2).
 
-A pooling is called twice: `enter` on what the encoder reads, `leave` on what it returns. `width` is
-the size of a pooled state in encoder states.
+A pooling is called three times: `enter` on what the encoder reads, `leave` on what it returns, and
+`group` on the token vectors that are made of that. `width` is the size of a pooled state in encoder
+states.
 """
 
+from typing import Literal, get_args
+
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gr_mvdr.parts import part
+from gr_mvdr.token_index.clusters import k_means
+from gr_mvdr.token_vectors import TokenVectors
+
+# How tokens are chosen that become one: neighbours of Ward's tree, of k-means; or how one is kept.
+Grouping = Literal["ward", "k_means", "salience"]
+GROUPINGS = get_args(Grouping)
 
 
 @part("pooling")
@@ -40,8 +50,12 @@ class AllTokens(nn.Module):
         """
         return states, mask, ids
 
+    def group(self, tokens: TokenVectors) -> Tensor | None:
+        """Which token vectors become one, as of `group_tokens`; None = each stays."""
+        return None
+
     def count(self, tokens: int) -> int:
-        """How many states represent a text of so many tokens."""
+        """How many vectors represent a text of so many tokens, at most."""
         return tokens
 
 
@@ -102,6 +116,143 @@ class Temporal(AllTokens):
 
     def count(self, tokens: int) -> int:
         return -(-tokens // self.width)
+
+
+@part("pooling")
+class ClusteredTokens(AllTokens):
+    """The means of similar token vectors, one for every `factor` tokens (token pooling, Clavié et
+    al. 2024). Trained with it, clusters are constants, and gradients go through the means."""
+
+    def __init__(
+        self,
+        size: int,
+        vocabulary_size: int,
+        factor: int,
+        protected: int = 0,
+        by: Grouping = "ward",
+    ):
+        """
+        Args:
+            factor, protected, by: see `group_tokens`.
+        """
+        super().__init__()
+        self.factor, self.protected, self.by = _at_least_one("factor", factor), protected, by
+
+    def group(self, tokens: TokenVectors) -> Tensor | None:
+        return group_tokens(tokens, self.factor, self.by, self.protected)
+
+    def count(self, tokens: int) -> int:
+        return n_groups(tokens, self.factor, self.protected)
+
+
+def n_groups(tokens: int, factor: int, protected: int = 0) -> int:
+    """Vectors that are left of a text's: the protected, and ⌊n / factor⌋ of n others, but one."""
+    first = min(tokens, protected)
+    return first + (max((tokens - first) // factor, 1) if tokens > first else 0)
+
+
+@torch.no_grad()
+def group_tokens(
+    tokens: TokenVectors, factor: int, by: Grouping = "ward", protected: int = 0
+) -> Tensor | None:
+    """Which tokens of each text become one vector, and with which weights.
+
+    "ward": Ward's hierarchical clustering of 1 − cosine. "k_means": spherical. "salience": nothing
+    is merged, the most salient tokens are kept (aligner's pruning, of the index).
+
+    Args:
+        tokens: (B, M, …); clusters are those of the keys where there are any.
+        factor: tokens of a group on average, see `n_groups`; 1 = nothing changes.
+        protected: first tokens that stay as they are, such as [CLS].
+
+    Returns:
+        (B, K, M): 1/|c| for the tokens of the group c, in the order of the groups' first tokens,
+        zero for others, and for groups that a text does not have. None for `factor` 1.
+
+    Raises:
+        ValueError: "salience" without any.
+    """
+    if factor == 1:
+        return None
+    basis = tokens.vectors if tokens.keys is None else tokens.keys
+    if by == "salience":
+        if tokens.salience is None:
+            raise ValueError(
+                f"pooling by {by}: must be by {' or '.join(GROUPINGS[:2])}, the "
+                "system's documents have no salience"
+            )
+        basis = tokens.salience.unsqueeze(-1)
+    numbers = torch.full(tokens.mask.shape, -1)
+    for row, mask, own in zip(numbers, tokens.mask.cpu(), basis.cpu(), strict=True):
+        vectors, first = own[mask], min(int(mask.sum()), protected)
+        found = np.arange(len(vectors))
+        if len(vectors) > first:
+            count = n_groups(len(vectors) - first, factor)
+            others = _GROUPED[by](vectors[first:], count)
+            found[first:] = np.where(others < 0, -1, _by_first(others) + first)
+        row[mask] = torch.from_numpy(found)
+    size = n_groups(numbers.shape[1], factor, protected)  # the same on all ranks
+    groups = F.one_hot(numbers + 1, size + 1)[..., 1:].mT.to(basis)
+    return groups / groups.sum(-1, keepdim=True).clamp(min=1)
+
+
+def merge_tokens(tokens: TokenVectors, groups: Tensor | None) -> TokenVectors:
+    """Texts with the means of their groups (B, K, M): of token vectors, keys and saliences.
+
+    Means are not of length 1: a group's similarity is the mean of its tokens', so that Eq. 1 holds
+    for the tokens themselves, A of the group spread evenly over them. The token of a group is that
+    whose vector is nearest to the mean.
+    """
+    if groups is None:
+        return tokens
+
+    salience = None if tokens.salience is None else tokens.salience.unsqueeze(-1)
+    # Outside autocast, as all that a relevance is made of.
+    with torch.autocast(groups.device.type, enabled=False):
+        vectors, salience, keys = (
+            None if part is None else groups.to(part) @ part
+            for part in (tokens.vectors, salience, tokens.keys)
+        )
+        near = (vectors.detach() @ tokens.vectors.detach().mT).masked_fill(groups == 0, -torch.inf)
+    salience = None if salience is None else salience.squeeze(-1)
+    ids = tokens.ids.gather(1, near.argmax(-1))
+    return TokenVectors(vectors, (groups > 0).any(-1), ids, salience, keys)
+
+
+def _ward(vectors: Tensor, count: int) -> np.ndarray:
+    """(n,) numbers of at most `count` clusters."""
+    from scipy.cluster.hierarchy import fcluster, linkage
+    from scipy.spatial.distance import squareform
+
+    if count == len(vectors):
+        return np.arange(count)
+    unit = F.normalize(vectors, dim=-1)
+    distances = (1 - unit @ unit.T).clamp(0, 2).numpy()
+    return fcluster(linkage(squareform(distances, checks=False), "ward"), count, "maxclust")
+
+
+def _k_means(vectors: Tensor, count: int) -> np.ndarray:
+    unit = F.normalize(vectors.float(), dim=-1)
+    centroids = torch.from_numpy(k_means(unit.numpy(), count, seed=0, spherical=True))
+    return (unit @ centroids.T).argmax(1).numpy()
+
+
+def _most_salient(salience: Tensor, count: int) -> np.ndarray:
+    """The most salient tokens (n, 1) by themselves, −1 for the others; of equal ones the first."""
+    best = salience[:, 0].sort(descending=True, stable=True).indices[:count].numpy()
+    numbers = np.full(len(salience), -1)
+    numbers[best] = best
+    return numbers
+
+
+_GROUPED = {"ward": _ward, "k_means": _k_means, "salience": _most_salient}
+
+
+def _by_first(numbers: np.ndarray) -> np.ndarray:
+    """(n,) groups numbered from 0 in the order of their first members; those < 0 have none."""
+    _, first, place = np.unique(numbers, return_index=True, return_inverse=True)
+    first = np.where(numbers[first] < 0, -1, first)
+    return (np.argsort(np.argsort(first)) - (first < 0).any())[place]
 
 
 def _at_least_one(key: str, value: int) -> int:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from gr_mvdr.parts import build, part
+from gr_mvdr.token_vectors import TokenVectors
 
 Gate = Literal["lp", "relu", "hard", "l1"]
 Solver = Literal["exact", "iterative"]
@@ -40,6 +41,16 @@ def top_share(salience: Tensor, mask: Tensor, share: float) -> Tensor:
     ordered = salience.masked_fill(~mask, -torch.inf).sort(dim=-1, descending=True, stable=True)
     rank = ordered.indices.argsort(-1)
     return mask & (rank < _share_of(mask, share).unsqueeze(-1))
+
+
+def keep_salient(query: TokenVectors, share: float) -> TokenVectors:
+    """A query (N, …) of its most salient tokens, which are searched with (aligner §3.2, β_q)."""
+    if share == 1:
+        return query
+    if query.salience is None:
+        rule = "must be 1 for a system without salience"
+        raise ValueError(f"model.search.keep_query={share}: {rule}")
+    return query[top_share(query.salience, query.mask, share)]
 
 
 def _share_of(mask: Tensor, share: float) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from gr_mvdr.backbones import encoder_mask, load_encoder
 from gr_mvdr.parts import build
-from gr_mvdr.pooling import AllTokens
+from gr_mvdr.pooling import AllTokens, ClusteredTokens, merge_tokens
 from gr_mvdr.relevance import at_least_float32
 from gr_mvdr.salience import FrequencySalience, IdfSalience
 from gr_mvdr.token_index.costs import multi_vector_joint_flops, mva_joint_flops
@@ -46,7 +46,7 @@ class TokenEncoder(nn.Module):
             salience: of each side, a part of `gr_mvdr.salience`; None = all tokens count alike.
 
         Raises:
-            ValueError: unknown projections, or a pooled shared projection.
+            ValueError: unknown projections, a pooled shared projection, or clustered queries.
         """
         super().__init__()
         if projections not in PROJECTIONS:
@@ -69,7 +69,8 @@ class TokenEncoder(nn.Module):
                 "document is the rarest"
             )
         for side, part in self.salience.items():
-            if _has(part, FrequencySalience) and type(self.pooling[side]) is not AllTokens:
+            counts = type(self.pooling[side]) in (AllTokens, ClusteredTokens)
+            if _has(part, FrequencySalience) and not counts:
                 raise ValueError(
                     f"model.salience.{side}=FrequencySalience: needs "
                     f"model.pooling.{side}=all_tokens: it counts tokens"
@@ -84,6 +85,8 @@ class TokenEncoder(nn.Module):
                 for side in SIDES
             }
         )
+        if isinstance(self.pooling["query"], ClusteredTokens):
+            raise ValueError("model.pooling.query=ClusteredTokens: must be of documents alone")
         # The learned tokens of a pooling have ids beyond the vocabulary.
         learned = max(getattr(part, "k", 0) for part in self.pooling.values())
         self.n_tokens = self.vocabulary_size + learned
@@ -113,6 +116,13 @@ class TokenEncoder(nn.Module):
         Args:
             attended: (B, L) bool, the tokens that others attend to; None = all that are real.
         """
+        tokens = self.unmerged(ids, mask, side, attended)
+        return merge_tokens(tokens, self.pooling[side].group(tokens))
+
+    def unmerged(
+        self, ids: Tensor, mask: Tensor, side: Side, attended: Tensor | None = None
+    ) -> TokenVectors:
+        """`forward` before a pooling merges token vectors."""
         pooling, table = self.pooling[side], self.backbone.get_input_embeddings()
         embeddings, read = pooling.enter(table(ids), mask)
         seen = read if attended is None else pooling.enter(embeddings, attended)[1]
@@ -135,6 +145,26 @@ class TokenEncoder(nn.Module):
             salience = at_least_float32(self.salience[side](vectors, ids, mask))
         return TokenVectors(vectors, mask, ids, salience, keys)
 
+    def expanded(
+        self, ids: Tensor, mask: Tensor, length: int, attend: bool
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Queries filled up to a length with the template's token (ColBERT's augmentation).
+
+        Args:
+            ids: (B, N) int64; mask: (B, N) bool; attend: whether other tokens attend to those.
+
+        Returns:
+            Both (B, max(N, length)), and the tokens that others attend to; see `forward`.
+        """
+        missing = max(0, length - ids.shape[1])
+        real, mask = mask, torch.arange(ids.shape[1] + missing, device=ids.device) < length
+        ids, real = F.pad(ids, (0, missing)), F.pad(real, (0, missing))
+        return (
+            ids.masked_fill(~real, self.template.expansion),
+            mask | real,
+            None if attend else real,
+        )
+
     def vectors_of(self, tokens: int, side: Side) -> int:
         """How many vectors a text of so many tokens has."""
         return self.pooling[side].count(tokens)
@@ -144,10 +174,9 @@ class TokenEncoder(nn.Module):
         count = multi_vector_joint_flops if self.keys is None else mva_joint_flops
         return count(query_vectors, document_vectors, self.dimension)
 
-    def document_floats(self, tokens: int) -> int:
-        """Numbers that hold a document that is read so far: vectors, and keys (mva Table 5)."""
-        parts = 1 if self.keys is None else 2
-        return self.vectors_of(tokens, "document") * self.dimension * parts
+    def floats(self, vectors: int) -> int:
+        """Numbers that hold a text of so many vectors: those, and keys (mva Table 5)."""
+        return vectors * self.dimension * (1 if self.keys is None else 2)
 
     def penalty(self, queries: TokenVectors, documents: TokenVectors) -> Tensor:
         """() what the saliences add to the loss (the L1 gate; aligner §4.3)."""

@@ -1,11 +1,14 @@
 """What each query token adds to the scores that a multi-vector search finds (Eq. 1, xtr Eq. 4)."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from gr_mvdr.relevance import PairAlignment, divide, normaliser
+from gr_mvdr.pooling import merge_tokens
+from gr_mvdr.relevance import Explanation, PairAlignment, divide, normaliser, similarity
+from gr_mvdr.salience import keep_salient
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_index.index import SearchOptions, TokenIndex
 from gr_mvdr.token_vectors import TokenVectors
@@ -29,6 +32,43 @@ def align_vectors(
         document_mask=documents.mask,
         query_ids=queries.ids,
         query_mask=queries.mask,
+    )
+
+
+def explain_vectors(
+    documents: TokenVectors, groups: Tensor | None, queries: TokenVectors, scoring: Scoring
+) -> Explanation:
+    """The alignment of B pairs, and Ã before salience where a side has one.
+
+    Args:
+        groups: (B, K, M) tokens of the documents that are merged; None = none.
+    """
+    merged, pairwise = merge_tokens(documents, groups), None
+    pairs = align_vectors(merged, queries, scoring)
+    if documents.salience is not None or queries.salience is not None:
+        pairwise = scoring.pairwise(merged, queries)[1].unsqueeze(1)
+    if groups is not None:
+        pairs = spread_over_tokens(pairs, groups, documents, queries)
+        pairwise = None if pairwise is None else groups.mT.unsqueeze(1).to(pairwise) @ pairwise
+    return Explanation([pairs], pairwise=pairwise)
+
+
+def spread_over_tokens(
+    pairs: PairAlignment, groups: Tensor, documents: TokenVectors, queries: TokenVectors
+) -> PairAlignment:
+    """The alignment of merged documents, whose A is spread evenly over the tokens of each group.
+
+    The same relevance: a group's similarity is the mean of its tokens' (`merge_tokens`).
+
+    Args:
+        pairs: of groups; groups: (B, K, M); documents: (B, M, …), before they were merged.
+    """
+    return replace(
+        pairs,
+        similarity=similarity(documents.vectors, queries.vectors).unsqueeze(1),
+        alignment=groups.mT.unsqueeze(1).to(pairs.alignment) @ pairs.alignment,
+        document_ids=documents.ids,
+        document_mask=documents.mask,
     )
 
 
@@ -64,7 +104,9 @@ def _imputed_shares(
 ) -> list[list[Share]]:
     found, terms, z = index.imputed_terms(query, options)
     places = torch.searchsorted(found, documents)
-    return _as_shares(options.salient(query), divide(terms[places], z[places, None]))
+    return _as_shares(
+        keep_salient(query, options.keep_query), divide(terms[places], z[places, None])
+    )
 
 
 def _as_shares(query: TokenVectors, added: Tensor) -> list[list[Share]]:

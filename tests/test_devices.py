@@ -204,7 +204,15 @@ RERANK = dict(search=dict(mode="rerank", neighbours=3))
 VARIANTS = {
     **{
         kind: partial(make_multi_vector, kind)
-        for kind in ("aligner-top-p", "aligner-soft", "idf", "mva-learned", "mva-temporal", "wu")
+        for kind in (
+            "aligner-top-p",
+            "aligner-soft",
+            "idf",
+            "mva-learned",
+            "mva-temporal",
+            "clusters",
+            "wu",
+        )
     },
     "gather": partial(make_multi_vector, **GATHER),
     "gather-salience": partial(make_multi_vector, "aligner", **GATHER),

@@ -32,7 +32,7 @@ class SearchGrid:
     def __init__(
         self,
         settings: dict | list,
-        curves: dict,
+        curves: dict | list,
         depth: int = 100,
         split: str | None = None,
         max_queries: int | None = None,
@@ -41,7 +41,7 @@ class SearchGrid:
         Args:
             settings: search option → its values, such as {keep_document: [0.2, 1.0]}: all their
                 combinations. A list of such grids: one after the other.
-            curves: what the figure shows, see `Curves`.
+            curves: what the figure shows, see `Curves`; a list: a figure each.
             depth: documents a query, at least as many as the deepest of `data.metrics` looks at.
             split: whose queries are searched; None = the first test split.
             max_queries: so many of them at most; None = all.
@@ -60,7 +60,8 @@ class SearchGrid:
             raise ValueError(f"study.depth={depth}: must be ≥ 1")
         if max_queries is not None and max_queries < 1:
             raise ValueError(f"study.max_queries={max_queries}: must be ≥ 1 or null")
-        self.curves, self.depth = Curves(**curves), depth
+        drawn = [curves] if isinstance(curves, Mapping) else curves
+        self.curves, self.depth = [Curves(**one) for one in drawn], depth
         self.split, self.max_queries = split, max_queries
 
     @property
@@ -115,11 +116,14 @@ class SearchGrid:
         if not rows:
             raise ValueError("study.settings: none of them fits this index")
         setting = f"{data.collection.name} ({split}), {len(encoded):,} queries"
-        caption = self.curves.caption or "One point for each setting of the search."
-        entry = GalleryEntry("study", self.curves.title, f"{caption} {setting}.")
-        figure = draw_curves(self.curves, rows, setting)
-        table = tabulate_study(rows, f"{self.curves.title}: {setting}")
-        return Findings(tables={"study": rows}, figures=[(figure, entry)]), table
+        figures = []
+        for number, curves in enumerate(self.curves):
+            caption = curves.caption or "One point for each setting of the search."
+            name = f"study_{number + 1}" if number else "study"
+            entry = GalleryEntry(name, curves.title, f"{caption} {setting}.")
+            figures.append((draw_curves(curves, rows, setting), entry))
+        table = tabulate_study(rows, f"{self.curves[0].title}: {setting}")
+        return Findings(tables={"study": rows}, figures=figures), table
 
 
 def _search(
@@ -129,9 +133,10 @@ def _search(
     # What a setting needs is made before the clock starts.
     model.retrieve_encoded(encoded[:1], depth, **setting)
     before = dict(vars(model.searcher.costs))
-    start = time.perf_counter()
+    start, cpu = time.perf_counter(), time.process_time()
     ranking = model.retrieve_encoded(encoded, depth, **setting)
-    milliseconds = 1000 * (time.perf_counter() - start)
+    spent = {"ms": time.perf_counter() - start, "cpu_ms": time.process_time() - cpu}
     counted = {key: value - before[key] for key, value in vars(model.searcher.costs).items()}
-    costs = {"cost/query_ms": milliseconds / len(encoded)} | SearchCosts(**counted).metrics()
-    return ranking, costs | {"cost/bytes_per_token": model.searcher.bytes_per_token}
+    costs = {f"cost/query_{unit}": 1000 * value / len(encoded) for unit, value in spent.items()}
+    costs |= SearchCosts(**counted).metrics()
+    return ranking, costs | model.storage_costs(depth, **setting)

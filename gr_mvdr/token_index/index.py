@@ -4,7 +4,7 @@ Documents can be added and deleted.
 """
 
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +13,10 @@ from torch import Tensor
 
 from gr_mvdr.evaluation.ranking import best_places
 from gr_mvdr.files.writing import temporary_folder
+from gr_mvdr.pooling import group_tokens, merge_tokens
+from gr_mvdr.progress import track
 from gr_mvdr.relevance import divide
+from gr_mvdr.salience import keep_salient
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_index import writer
 from gr_mvdr.token_index.costs import SearchCosts, all_tokens_cost, imputing_flops
@@ -29,6 +32,8 @@ from gr_mvdr.token_index.neighbours import TokenNeighbours
 from gr_mvdr.token_index.plan import SearchOptions, plan_search
 from gr_mvdr.token_index.store import Sample, TokenStore
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors, stack
+
+_DOCUMENTS = 64  # pooled at once
 
 
 class FoundDocuments(NamedTuple):
@@ -52,10 +57,11 @@ class TokenIndex:
 
     is_copy = False
     encodings: DocumentEncodings | None = None
+    _others: dict[tuple[Any, ...], "TokenIndex"]  # by how they are stored
 
     def __init__(self, directory: str | Path, fingerprint: dict[str, str] | None = None):
         """Opens an index by memory map; arguments and errors as of `TokenStore`."""
-        self.directory, self.costs = Path(directory), SearchCosts()
+        self.directory, self.costs, self._others = Path(directory), SearchCosts(), {}
         self.store = TokenStore(directory, fingerprint)
         self.neighbours = TokenNeighbours(self.store)
 
@@ -106,10 +112,48 @@ class TokenIndex:
             shutil.rmtree(self.directory, ignore_errors=True)
         return index
 
+    def stored_as(self, options: SearchOptions, own: SearchOptions) -> "TokenIndex":
+        """This index, or one of the same documents whose vectors are pooled or coded otherwise.
+
+        That is made of this one's vectors, in a temporary folder, once. Costs are counted together.
+
+        Args:
+            own: the options that this index was made with.
+
+        Raises:
+            ValueError: this one's vectors are pooled.
+        """
+        if options.storage == own.storage:
+            return self
+        if own.pool > 1:
+            raise ValueError(f"model.search.pool={options.pool}: must be {own.pool}, as indexed")
+        if options.storage not in self._others:
+            live = self.store.live.nonzero()[:, 0]
+            index = TokenIndex.build(
+                temporary_folder("token-index"),
+                [self.document_ids[number] for number in live.tolist()],
+                self._pooled(live, options),
+                dtype=options.dtype,
+                pq_bytes=options.pq_bytes,
+                seed=options.seed,
+                lists=options.lists,
+                vocabulary=1 if self.store.header.get("ids") == "uint16" else None,
+            )
+            index.costs, self._others[options.storage] = self.costs, index
+            if sample := Sample(self.directory).read():
+                index.keep_sample(sample)
+        return self._others[options.storage]
+
+    def _pooled(self, documents: Tensor, options: SearchOptions) -> Iterator[PackedTokens]:
+        for numbers in track(documents.split(_DOCUMENTS), "storing vectors in another way"):
+            tokens = self.vectors(numbers)
+            groups = group_tokens(tokens, options.pool, options.pool_by)
+            yield merge_tokens(tokens, groups).pack()
+
     def _open_changed(self) -> None:
         self.store = TokenStore(self.directory)
         self.neighbours = TokenNeighbours(self.store, self.neighbours.keep)
-        self.encodings = None
+        self.encodings, self._others = None, {}
 
     def __len__(self) -> int:
         """The number of live documents."""
@@ -136,6 +180,19 @@ class TokenIndex:
         held = self.store.size_in_bytes + self.neighbours.size_in_bytes
         held += self.encodings.size_in_bytes if self.encodings else 0
         return held / self.store.n_tokens
+
+    def searched_bytes(self, options: SearchOptions) -> int:
+        """Bytes that a search under these options may read: of the vectors, unless only those that
+        pruning keeps or none, and of what proposes documents."""
+        self.prepare(options)
+        held, found = self.store.size_in_bytes, self.neighbours
+        if options.mode == "impute":
+            held = held * found.count // self.store.n_tokens
+        if options.mode in ("gather", "impute") and options.probes is not None:
+            held += found.size_in_bytes
+        if options.mode == "fde" and self.encodings:
+            held = (held if options.refine != 0 else 0) + self.encodings.size_in_bytes
+        return held
 
     def prepare(self, options: SearchOptions) -> None:
         """Makes what a search needs besides the vectors: which tokens are kept, their clusters, or
@@ -243,7 +300,7 @@ class TokenIndex:
             query: (N, …) token vectors without padding; its most salient ones are searched with.
         """
         self.prepare(options)
-        searched, neighbours = options.salient(query), self.neighbours
+        searched, neighbours = keep_salient(query, options.keep_query), self.neighbours
         with self.costs.timed():
             found = neighbours.retrieve(searched, options.neighbours, options.probes, False)
             candidates = group_by_document(found)
@@ -312,7 +369,7 @@ class TokenIndex:
         """`impute` before its sum: documents (C,), ascending, what each query token that is
         searched with adds (C, N), and Z (C,)."""
         self.prepare(options)
-        query, neighbours = options.salient(query), self.neighbours
+        query, neighbours = keep_salient(query, options.keep_query), self.neighbours
         with self.costs.timed():
             found = neighbours.retrieve(query, options.neighbours, options.probes)
             candidates = group_by_document(found)

@@ -16,8 +16,9 @@ import torch
 from gr_mvdr.alignment import MaxSim
 from gr_mvdr.files.arrays import read_sealed, write_sealed
 from gr_mvdr.files.reading import reading
+from gr_mvdr.pooling import GROUPINGS
 from gr_mvdr.relevance import divide
-from gr_mvdr.salience import top_share
+from gr_mvdr.salience import keep_salient
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_index.fixed_dimensional import MOST_PLANES, DocumentEncodings, places_of
 from gr_mvdr.token_index.imputation import (
@@ -30,7 +31,7 @@ from gr_mvdr.token_index.imputation import (
 )
 from gr_mvdr.token_index.max_sim import score_all
 from gr_mvdr.token_index.neighbours import TokenNeighbours
-from gr_mvdr.token_index.store import DTYPES, Sample, TokenStore
+from gr_mvdr.token_index.store import DTYPES, WHOLE, Sample, TokenStore
 from gr_mvdr.token_vectors import TokenVectors, stack
 
 AUTO: Any = "auto"  # in the place of a number
@@ -68,6 +69,7 @@ class SearchOptions:
         dtype: of stored vectors: "float32", "float16", "pq" (`pq_bytes` codes a vector) or
             "residual" (one of `lists` centroids, and codes of what it leaves).
         pq_bytes: None = `quantiser.default_bytes`.
+        pool, pool_by: stored vectors are merged; see `gr_mvdr.pooling.group_tokens`.
         fde_repetitions, fde_planes, fde_projection, fde_size: R, k, p and the size of a sketch, of
             `fixed_dimensional.Encoding`; fde_dtype: "float32" or "float16".
         seed: of the k-means, and of the encoding.
@@ -84,6 +86,8 @@ class SearchOptions:
     keep_document: float = 1.0
     dtype: str = "float32"
     pq_bytes: int | None = None
+    pool: int = 1
+    pool_by: str = "ward"
     fde_repetitions: int = 20
     fde_planes: int = 5
     fde_projection: int | None = 16
@@ -92,24 +96,21 @@ class SearchOptions:
     seed: int = 0
 
     def __post_init__(self):
-        named = {"mode": MODES, "dtype": DTYPES, "fde_dtype": ("float32", "float16")}
+        named = {"mode": MODES, "dtype": DTYPES, "fde_dtype": WHOLE, "pool_by": GROUPINGS}
         for key, known in named.items():
             if getattr(self, key) not in known:
                 rule = f"must be one of {', '.join(known)}"
                 raise ValueError(f"model.search.{key}={getattr(self, key)}: {rule}")
         check_imputation(self.imputation)
-        for key in ("keep_query", "keep_document"):
-            value = getattr(self, key)
+        for key in ("recall", "keep_query", "keep_document"):
+            value, prunes = getattr(self, key), self.mode in ("gather", "impute")
             if not 0 < value <= 1:
-                rule = "must be > 0 and ≤ 1: a text keeps its most salient token"
-                raise ValueError(f"model.search.{key}={value}: {rule}")
-            if self.mode in ("exact", "fde", "rerank") and value < 1:
+                raise ValueError(f"model.search.{key}={value}: must be > 0 and ≤ 1")
+            if key != "recall" and value < 1 and not prunes:
                 rule = f"must be 1 in mode {self.mode}, which looks at every token"
                 raise ValueError(f"model.search.{key}={value}: {rule}")
-        if not 0 < self.recall <= 1:
-            raise ValueError(f"model.search.recall={self.recall}: must be > 0 and ≤ 1")
         fde = ("fde_repetitions", "fde_planes", "fde_projection", "fde_size")
-        for key in ("neighbours", "probes", "lists", "refine", *fde):
+        for key in ("neighbours", "probes", "lists", "refine", "pool", *fde):
             value, least = getattr(self, key), int(key != "refine" or self.mode == "gather")
             if value not in (None, AUTO) and value < least:
                 raise ValueError(f"model.search.{key}={value}: must be ≥ {least}")
@@ -120,6 +121,11 @@ class SearchOptions:
     def open_keys(self) -> tuple[str, ...]:
         """The options that are still to be chosen for this mode."""
         return tuple(key for key in OPEN_KEYS[self.mode] if getattr(self, key) == AUTO)
+
+    @property
+    def storage(self) -> tuple[Any, ...]:
+        """What the stored vectors depend on."""
+        return self.pool, self.pool > 1 and self.pool_by, self.dtype, self.pq_bytes
 
     @property
     def is_approximate(self) -> bool:
@@ -158,6 +164,9 @@ class SearchOptions:
         Args:
             salience: of each side, "query" and "document", a description; None = not known.
         """
+        chooses = self.pool > 1 and self.pool_by == "salience"
+        if chooses and salience is not None and not salience.get("document"):
+            raise ValueError("model.search.pool_by=salience: must be another without salience")
         for side in ("query", "document") if salience is not None else ():
             share = getattr(self, f"keep_{side}")
             if share < 1 and not salience.get(side):
@@ -166,15 +175,6 @@ class SearchOptions:
         if self.mode in ("impute", "fde") and scoring.alignment != MaxSim():
             rule = f"must be exact or gather under {scoring.alignment}"
             raise ValueError(f"model.search.mode={self.mode}: {rule}; it estimates MaxSim")
-
-    def salient(self, query: TokenVectors) -> TokenVectors:
-        """The query's tokens that are searched with (aligner §3.2, β_q)."""
-        if self.keep_query == 1:
-            return query
-        if query.salience is None:
-            rule = "must be 1 for a system without salience"
-            raise ValueError(f"model.search.keep_query={self.keep_query}: {rule}")
-        return query[top_share(query.salience, query.mask, self.keep_query)]
 
 
 # Work in microseconds of one core of an AMD EPYC (Zen 4), d = 128: docs/multi_vector.md. Only their
@@ -313,7 +313,7 @@ class _Planner:
         for probes in self._grid("probes", PROBES):
             needed, work = np.zeros((len(sizes), *wanted.shape)), np.zeros(len(sizes))
             for row, query in enumerate(sample):
-                query = self.options.salient(query)
+                query = keep_salient(query, self.options.keep_query)
                 rescore = self.options.mode == "impute"
                 found = self.neighbours.retrieve(query, max(sizes), probes, rescore)
                 for place, size in enumerate(sizes):

@@ -1,5 +1,6 @@
 """Vectors in few bytes: product quantisation, of whole vectors or of what a centroid leaves."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -175,6 +176,16 @@ def sample_size(dtype: str, tokens: int, lists: int | None = None) -> int:
         return tokens
     centroids = n_clusters(tokens, lists) if dtype == "residual" else 0
     return min(tokens, max(_ROWS * _PER_ROW, _PER_CENTROID * centroids))
+
+
+def sample_first(lengths: Sequence[int], dtype: str, lists: int | None = None) -> list[int]:
+    """The places of documents of so many tokens, shortest first (nothing to pad).
+
+    Before them come those, of all lengths, that a store learns its codes from.
+    """
+    total, order = sum(lengths), sorted(range(len(lengths)), key=lengths.__getitem__)
+    step = max(1, total // max(1, sample_size(dtype, total, lists)))
+    return [n for first in range(2) for i, n in enumerate(order) if (i % step > 0) == first]
 
 
 def default_bytes(dtype: str, size: int) -> int:

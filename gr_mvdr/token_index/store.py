@@ -26,7 +26,7 @@ from gr_mvdr.token_vectors import PackedTokens, TokenVectors, stack
 HEADER, SAMPLE = "index.json", "sample"
 # Stored types of vectors and keys; "pq" and "residual" store codes.
 DTYPES = {"float32": np.float32, "float16": np.float16, "pq": np.uint8, "residual": np.uint8}
-CODED = ("pq", "residual")
+WHOLE, CODED = ("float32", "float16"), ("pq", "residual")
 # Of the other columns.
 _DTYPES = {"counts": np.int64, "ids": np.int32, "salience": np.float32}
 _SMALL_VOCABULARY = 1 << 16  # ids that 2 bytes tell apart

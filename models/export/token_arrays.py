@@ -13,7 +13,8 @@ from gr_mvdr.files.writing import name_errors, temporary_folder, write_json
 from gr_mvdr.token_index.index import TokenIndex
 from gr_mvdr.token_index.store import TokenStore
 from gr_mvdr.token_vectors import stack
-from models.multi_vector import EncodedQueries, MultiVector
+from models.multi_vector import MultiVector
+from models.token_search import EncodedQueries
 
 FORMAT = 1
 MANIFEST = "manifest.json"

@@ -172,13 +172,16 @@ class StudiedSystem:
         self.documents = torch.randn(n_documents, tokens, 8, generator=generator)
         self.noise = torch.randn(n_queries, 3, 8, generator=generator)
         self.scoring = Scoring(MaxSim("query_to_document"), "alignment")
-        self.searcher = SimpleNamespace(costs=SearchCosts(), bytes_per_token=32.0)
+        self.searcher = SimpleNamespace(costs=SearchCosts())
         self.search = SimpleNamespace(changed=self.changed)
         self.searches = []
 
     def changed(self, **options):
         for key in options.keys() - {"mode", "keep_document", "neighbours"}:
             raise ValueError(f"model.search.{key}: must be one of mode, keep_document, neighbours")
+
+    def storage_costs(self, k, **search):
+        return {"cost/bytes_per_token": 32.0, "cost/searched_bytes": 99}
 
     def encoded_queries(self, queries):
         encoded = []

@@ -67,7 +67,12 @@ def test_grids_stand_one_after_the_other_and_queries_can_be_fewer(
     studied_system, studied_data, tmp_path
 ):
     grids = [{"keep_document": [0.5]}, {"mode": ["impute"], "keep_document": [1.0, 0.75]}]
-    rows = made(tmp_path, studied_system, studied_data(6), settings=grids, max_queries=2)
+    two = [CURVES, {"x": "cost/searched_bytes", "hue": "mode"}]
+    rows = made(
+        tmp_path, studied_system, studied_data(6), settings=grids, max_queries=2, curves=two
+    )
+    assert all((tmp_path / f"figures/{name}.png").is_file() for name in ("study", "study_2"))
+    assert {row["cost/searched_bytes"] for row in rows} == {"99"}
     assert [(row["mode"], row["keep_document"]) for row in rows] == [
         ("", "0.5"),
         ("impute", "1.0"),

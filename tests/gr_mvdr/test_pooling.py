@@ -1,7 +1,22 @@
 import pytest
 import torch
+from torch.nn.functional import normalize
 
-from gr_mvdr.pooling import AllTokens, FirstTokens, LearnedTokens, Temporal
+from gr_mvdr.alignment import MaxSim
+from gr_mvdr.pooling import (
+    GROUPINGS,
+    AllTokens,
+    ClusteredTokens,
+    FirstTokens,
+    LearnedTokens,
+    Temporal,
+    group_tokens,
+    merge_tokens,
+    n_groups,
+)
+from gr_mvdr.relevance import similarity
+from gr_mvdr.scoring import Scoring
+from gr_mvdr.token_vectors import TokenVectors
 
 MASK = torch.tensor([[True] * 5, [True] * 3 + [False] * 2, [True] + [False] * 4])
 IDS = torch.arange(10, 25).view(3, 5)
@@ -71,3 +86,96 @@ def test_bad_sizes_are_refused():
             make(2, 60, k=0)
     with pytest.raises(ValueError, match="pooling.factor=0: must be ≥ 1"):
         Temporal(2, 60, factor=0)
+
+
+# Token vectors that become one ------------------------------------------------------------------
+
+
+def token_vectors(lengths=(9, 4, 1, 0, 14), salience=True, keys=False):
+    """Clustered vectors of length 1: close ones are at known places."""
+    generator = torch.Generator().manual_seed(0)
+    mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    mask[-1, 1] = False  # a token that the template skips
+    vectors = normalize(torch.randn(*mask.shape, 6, generator=generator).double(), dim=-1)
+    vectors *= mask.unsqueeze(-1)
+    weights = torch.rand(mask.shape, generator=generator).double() * mask if salience else None
+    ids = torch.arange(mask.numel()).view(mask.shape)
+    return TokenVectors(vectors, mask, ids, weights, 2 * vectors if keys else None)
+
+
+def test_clusters_and_means_by_hand():
+    # Two directions: tokens 1 and 3 are near to each other, and so are 2 and 4; 0 is protected.
+    angles = torch.tensor([[0.8, 0.0, 1.5, 0.1, 1.6]]).double()
+    vectors, mask = torch.stack([angles.cos(), angles.sin()], -1), torch.ones(1, 5).bool()
+    weights = torch.tensor([[1.0, 2.0, 3.0, 4.0, 5.0]]).double()
+    tokens = TokenVectors(vectors, mask, torch.arange(10, 15)[None], weights)
+    for by in ("ward", "k_means"):
+        groups = group_tokens(tokens, 2, by, protected=1)
+        assert groups.tolist() == [[[1, 0, 0, 0, 0], [0, 0.5, 0, 0.5, 0], [0, 0, 0.5, 0, 0.5]]]
+    merged = merge_tokens(tokens, groups)
+    expected = torch.stack([vectors[0, 0], vectors[0, [1, 3]].mean(0), vectors[0, [2, 4]].mean(0)])
+    assert torch.allclose(merged.vectors[0], expected, atol=1e-12)
+    assert merged.salience.tolist() == [[1, 3, 4]] and merged.mask.all()
+    assert merged.ids[0, 0] == 10 and merged.ids[0, 1] in (11, 13)
+    kept = merge_tokens(tokens, group_tokens(tokens, 2, "salience"))
+    assert kept.ids.tolist() == [[13, 14]] and torch.equal(kept.vectors, vectors[:, 3:])
+
+
+@pytest.mark.parametrize("by", GROUPINGS)
+def test_padding_and_batch_mates_change_no_group(by):
+    tokens = token_vectors(keys=True)
+    groups = group_tokens(tokens, 3, by)
+    real = tokens.mask.sum(1).tolist()
+    assert (groups > 0).any(-1).sum(1).tolist() == [n_groups(n, 3) for n in real] == [3, 1, 1, 0, 4]
+    if by != "salience":
+        assert torch.equal((groups > 0).any(1), tokens.mask), "no token is lost"
+    for row in range(5):
+        alone = tokens[row : row + 1][:, tokens.mask[row]]
+        found = group_tokens(alone, 3, by)
+        inner = groups[row][:, tokens.mask[row]]
+        assert torch.equal(found[0], inner[: found.shape[1]]) and not inner[found.shape[1] :].any()
+    assert group_tokens(tokens, 1, by) is None and merge_tokens(tokens, None) is tokens
+
+
+def test_pooled_max_sim_is_eq_1_of_the_tokens():
+    """A of a cluster spread over its tokens gives the clusters' relevance: S is linear in D."""
+    tokens, queries = token_vectors((9, 4, 14, 3, 14)), token_vectors((3, 2, 5, 4, 1), False)
+    groups = group_tokens(tokens, 2)
+    matrix, aligned = Scoring(MaxSim()).matrices(merge_tokens(tokens, groups), queries)
+    spread = (groups.mT @ aligned * similarity(tokens.vectors, queries.vectors)).sum((1, 2))
+    assert torch.allclose((matrix * aligned).sum((1, 2)), spread, atol=1e-12)
+
+
+def test_gradients_go_through_the_means_and_no_further():
+    tokens = token_vectors((6,), salience=False)
+    tokens.vectors.requires_grad_()
+    groups = group_tokens(tokens, 3)
+    assert not groups.requires_grad
+    merge_tokens(tokens, groups).vectors[0, 0].sum().backward()
+    expected = groups[0, 0].unsqueeze(-1).expand(-1, 6)
+    assert torch.allclose(tokens.vectors.grad[0], expected, atol=1e-12)
+
+
+@pytest.mark.parametrize(("factor", "protected"), [(2, 0), (3, 1), (5, 2), (20, 1)])
+def test_ward_pools_as_sentence_transformers_does(factor, protected):
+    modules = pytest.importorskip("sentence_transformers.multi_vector_encoder.modules")
+    options = {"num_protected_tokens": protected}
+    try:
+        theirs = modules.HierarchicalTokenPooling(factor, normalize_embeddings=False, **options)
+    except (AttributeError, TypeError):
+        pytest.skip("another version's token pooling")
+    tokens = token_vectors((14, 9, 2, 1), False)
+    merged = merge_tokens(tokens, group_tokens(tokens, factor, protected=protected))
+    for row in range(4):
+        expected = theirs.pool([tokens.vectors[row][tokens.mask[row]].clone()])[0]
+        found = merged.vectors[row][merged.mask[row]]
+        assert len(found) == len(expected)
+        nearest = torch.cdist(found, expected).amin(1)  # their clusters are in another order
+        assert nearest.max() < 1e-6 and torch.cdist(expected, found).amin(1).max() < 1e-6
+
+
+def test_groups_that_cannot_be_are_refused():
+    with pytest.raises(ValueError, match="pooling by salience: must be by ward or k_means"):
+        group_tokens(token_vectors(salience=False), 2, "salience")
+    with pytest.raises(ValueError, match="pooling.factor=0: must be ≥ 1"):
+        ClusteredTokens(2, 60, factor=0)

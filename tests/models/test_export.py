@@ -20,7 +20,9 @@ from models.rerank_pipeline import RerankPipeline
 
 DOCIDS = "atomic naive semantic titles semantic-pawa shared-pawa titles-nci titles-np".split()
 EXPRESSIBLE = ["t5_colbert", "xtr"]
-INEXPRESSIBLE = "dpr me_bert coil aligner aligner-soft idf mva mva-learned mva-temporal wu".split()
+INEXPRESSIBLE = (
+    "dpr me_bert coil aligner aligner-soft idf mva mva-learned mva-temporal clusters wu".split()
+)
 QUERIES = ["w4", "w5 w9 unknown w7", "w20 w21 w22 w23 w24 w25 w26 w27 w28 w29", ""]
 DOCUMENTS = ["w8 w9", " ".join(f"w{n}" for n in range(10, 40)), "w5", "w4 w9 w9 w20"]
 

@@ -13,7 +13,7 @@ from gr_mvdr.tokenizers import EOS_ID
 
 KINDS = [
     "t5_colbert dpr first me_bert coil aligner aligner-top-p aligner-soft idf xtr mva",
-    "mva-learned mva-temporal wu",
+    "mva-learned mva-temporal clusters wu",
 ]
 KINDS = " ".join(KINDS).split()
 
@@ -188,6 +188,16 @@ def test_unknown_options_are_refused(tools):
             {"salience": {"document": {"_target_": "gr_mvdr.salience.FrequencySalience"}}},
             "salience.document=FrequencySalience: needs model.pooling.document=all_tokens",
         ),
+        (
+            "t5_colbert",
+            {"pooling": {"query": {"_target_": "gr_mvdr.pooling.ClusteredTokens", "factor": 2}}},
+            "model.pooling.query=ClusteredTokens: must be of documents alone",
+        ),
+        (
+            "t5_colbert",
+            {"search": {"mode": "exact", "pool": 2, "pool_by": "salience"}},
+            "model.search.pool_by=salience: must be another without salience",
+        ),
     ],
 )
 def test_choices_that_do_not_go_together_are_refused(tools, kind, options, message):
@@ -264,7 +274,7 @@ def test_exact_search_scores_every_pair_as_score_does(system, documents, queries
 @pytest.mark.parametrize("size", [1, 20, 100_000])
 def test_chunks_of_encoding_change_nothing(tools, documents, queries, monkeypatch, size):
     monkeypatch.setattr("gr_mvdr.batch._PADDED_TOKENS", size)
-    monkeypatch.setattr("models.multi_vector._QUERY_BATCH", 2)
+    monkeypatch.setattr("models.token_search._QUERY_BATCH", 2)
     check_search_equals_score(tools.make_multi_vector("aligner"), documents, queries)
 
 
@@ -327,6 +337,29 @@ def test_rerank_scores_candidates_under_any_alignment(tools, documents, queries,
         scores = system.score(pairs_of(query["tokens"], documents)).tolist()
         for name, score in ranking.scores(query["id"]).items():
             assert score == pytest.approx(scores[int(name[1])], abs=1e-4)
+
+
+def test_an_index_pools_what_it_stores_and_a_search_may_ask_for_it(
+    tools, documents, queries, tmp_path
+):
+    """What `model.search.pool` stores is what a search of whole vectors with it is made of."""
+    whole, pooled = (tools.make_multi_vector(search=dict(mode="exact", pool=p)) for p in (1, 2))
+    whole.index(documents)
+    pooled.index(documents, tmp_path / "index")
+    found = pooled.retrieve(queries, 7)
+    asked = whole.retrieve(queries, 7, pool=2)
+    for query in queries["id"]:
+        assert asked.scores(query) == pytest.approx(found.scores(query), abs=1e-5)
+    counts = [system.searcher.store.counts.sum() for system in (whole, pooled)]
+    assert 2 * counts[1] <= counts[0] and found != whole.retrieve(queries, 7)
+    assert pooled.mean_floats <= whole.mean_floats / 2
+    costs = [system.storage_costs(7) for system in (whole, pooled)]
+    assert costs[0] != costs[1] == whole.storage_costs(7, pool=2)
+    with pytest.raises(ValueError, match="model.search.pool=4: must be 2, as indexed"):
+        pooled.retrieve(queries, 7, pool=4)
+    other = tools.make_multi_vector(search=dict(mode="exact"))
+    with pytest.raises(ValueError, match="was made with model"):
+        other.open_index(documents, tmp_path / "index")
 
 
 def test_an_approximate_search_is_held_against_the_exact_one(tools, documents, queries):

@@ -1,0 +1,310 @@
+"""How a multi-vector system searches: an index of token vectors, made, opened and asked."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gr_mvdr.alignment import Alignment
+from gr_mvdr.backbones import hash_weights
+from gr_mvdr.batch import batch_by_size, pad
+from gr_mvdr.distributed.ranks import (
+    broadcast,
+    map_over_ranks,
+)
+from gr_mvdr.evaluation.ranking import Ranking, best_documents, recall_of_exact
+from gr_mvdr.files.writing import temporary_folder
+from gr_mvdr.pooling import group_tokens, merge_tokens, n_groups
+from gr_mvdr.products import fast_products
+from gr_mvdr.progress import track
+from gr_mvdr.scoring import Scoring
+from gr_mvdr.token_index.index import TokenIndex
+from gr_mvdr.token_index.plan import AUTO, SearchOptions
+from gr_mvdr.token_index.quantiser import sample_first
+from gr_mvdr.token_vectors import PackedTokens, TokenVectors
+from models.base import Shares, System, Table, hash_documents
+from models.candidates import CandidateEncoder, LexicalCandidates
+from models.token_encoder import TokenEncoder
+from models.token_shares import find_shares
+
+_QUERY_BATCH = 32  # queries encoded at once
+_FIDELITY_QUERIES = 100  # whose approximate search is compared with the exact one
+
+EncodedQueries = list[tuple[str, TokenVectors]]  # ids, and token vectors without padding
+
+
+class TokenSearch(System):
+    """The search of `MultiVector`, which makes the vectors.
+
+    Attributes:
+        encoder, scoring, search: its token vectors, its form of Eq. 1, its options.
+        searcher: what is searched, after `index`.
+        mean_floats: numbers that hold a document, after `index`.
+    """
+
+    encoder: TokenEncoder
+    scoring: Scoring
+    search: SearchOptions
+    encode_documents: Callable[[Tensor, Tensor], TokenVectors]
+    encode_queries: Callable[[Tensor, Tensor], TokenVectors]
+    searcher: TokenIndex | CandidateEncoder | None = None
+    mean_floats: float | None = None
+
+    def prepare(self, documents: Table, known: Sequence[int], directory: str | Path) -> None:
+        """Lets a salience count the collection's tokens (IDF); see `System.prepare`.
+
+        Raises:
+            ValueError: a query token is to retrieve more tokens than the index will hold.
+        """
+        if self.search.mode in ("gather", "impute") and self.search.neighbours != AUTO:
+            self._check_neighbours(documents)
+        if self.encoder.salience:
+            tokens = documents["tokens"]
+            self.encoder.fit([self.cut_document(tokens[row]) for row in known])
+
+    def _check_neighbours(self, documents: Table) -> None:
+        search, skipped = self.search, {*self.template.skip}
+        read = (sum(t not in skipped for t in self.cut_document(d)) for d in documents["tokens"])
+        held = sum(math.ceil(search.keep_document * self._document_vectors(n)) for n in read)
+        if held < search.neighbours:
+            rule = f"must be ≤ the {held} tokens that can be retrieved"
+            raise ValueError(f"model.search.neighbours={search.neighbours}: {rule}")
+
+    def _document_vectors(self, tokens: int) -> int:
+        read = min(tokens, self.hparams.document_length)
+        return n_groups(self.encoder.vectors_of(read, "document"), self.search.pool)
+
+    @torch.inference_mode()
+    def index(
+        self, documents: Table, directory: str | Path | None = None
+    ) -> TokenIndex | CandidateEncoder:
+        """Encodes the corpus into a `TokenIndex`, shortest documents first (nothing to pad).
+
+        A system that only reranks (mode "rerank") keeps no vectors: `CandidateEncoder`.
+        """
+        order, tokens = self._shortest_first(documents)
+        floats = (self.encoder.floats(self._document_vectors(len(text))) for text in tokens)
+        self.mean_floats = fmean(floats)
+        if self.search.mode == "rerank":
+            self.searcher = CandidateEncoder(self, documents, directory)
+            return self.searcher
+        ids = documents["id"]
+        self.searcher = TokenIndex.build(
+            directory or temporary_folder("token-index"),
+            [ids[number] for number in order],
+            partial(self._packed, tokens),
+            dtype=self.search.dtype,
+            pq_bytes=self.search.pq_bytes,
+            fingerprint=self.fingerprint(documents),
+            seed=self.search.seed,
+            lists=self.search.lists,
+            vocabulary=self.vocabulary_size,
+        )
+        self.searcher.prepare(self.search)
+        return self.searcher
+
+    @torch.inference_mode()
+    def help_index(self, documents: Table) -> None:
+        """Encodes this rank's share of the corpus, while rank 0 calls `index`."""
+        if self.search.mode != "rerank":
+            for _ in self._packed(self._shortest_first(documents)[1]):
+                pass
+
+    def open_index(self, documents: Table, directory: str | Path) -> TokenIndex | CandidateEncoder:
+        """Opens an index that this very model made of these documents.
+
+        Raises:
+            ValueError: another model, dimension or collection made it, or it is damaged.
+        """
+        if self.search.mode == "rerank":
+            self.searcher = CandidateEncoder(self, documents)
+            self.searcher.candidates = LexicalCandidates.open(documents, directory)
+            return self.searcher
+        self.searcher = TokenIndex(directory, self.fingerprint(documents))
+        self.searcher.prepare(self.search)
+        return self.searcher
+
+    def update_index(self, documents: Table) -> None:
+        """Encodes what the index lacks, in a copy of it; see `System.update_index`."""
+        if self.search.mode == "rerank":
+            self.searcher = CandidateEncoder(self, documents)
+            return
+        rows = {name: row for row, name in enumerate(documents["id"][:])}
+
+        def encode(names: list[str]) -> Iterator[PackedTokens]:
+            tokens = documents.select([rows[name] for name in names])["tokens"][:]
+            return self._packed([self.cut_document(document) for document in tokens])
+
+        self.searcher = self.searcher.updated(list(rows), encode)
+        self.searcher.prepare(self.search)
+
+    def fingerprint(self, documents: Table) -> dict[str, str]:
+        """What an index depends on: the model's weights, its search's pooling, and the documents'
+        ids and tokens."""
+        pool = self.search.pool
+        pooled = f", by {self.search.pool_by} to 1/{pool}" if pool > 1 else ""
+        return {"model": hash_weights(self) + pooled, "collection": hash_documents(documents)}
+
+    def _shortest_first(self, documents: Table) -> tuple[list[int], list[list[int]]]:
+        """The documents' rows as `sample_first` orders them, and the tokens read of each."""
+        tokens = [self.cut_document(document) for document in documents["tokens"]]
+        order = sample_first([*map(len, tokens)], self.search.dtype, self.search.lists)
+        return order, [tokens[number] for number in order]
+
+    def cut_document(self, tokens: Sequence[int]) -> list[int]:
+        """The tokens of a document that are read, those around it included."""
+        return self.template.read_document(tokens, self.hparams.document_length)
+
+    def _packed(self, documents: list[list[int]], first: int = 0) -> Iterator[PackedTokens]:
+        """The documents' vectors, in order and from the first on that rank 0 names, on rank 0;
+        all ranks encode."""
+        first = int(broadcast(torch.tensor([first])))
+        batches = list(batch_by_size(documents[first:]))
+        found = map_over_ranks(batches, lambda batch: self.encode_texts(batch).pack().to("cpu"))
+        for parts in track(found, "encoding documents", total=len(batches)):
+            yield PackedTokens(*parts)
+
+    @torch.inference_mode()
+    def encode_texts(self, documents: list[list[int]]) -> TokenVectors:
+        """Documents' tokens as they are read → their vectors (B, M, …) as they are stored, fp32."""
+        with fast_products(self.device):
+            sides = (part.to(self.device) for part in pad(documents))
+            tokens = self.eval().encode_documents(*sides).float()
+        return merge_tokens(tokens, group_tokens(tokens, self.search.pool, self.search.pool_by))
+
+    @torch.inference_mode()
+    def encoded_queries(self, queries: Table) -> EncodedQueries:
+        """Queries as the search reads them; the only place where it encodes any."""
+        self.eval()
+        encoded = []
+        for start in track(range(0, len(queries), _QUERY_BATCH), "encoding queries"):
+            rows = queries[start : start + _QUERY_BATCH]
+            length = self.hparams.query_length
+            texts = [self.template.read_query(tokens, length) for tokens in rows["tokens"]]
+            ids, mask = (part.to(self.device) for part in pad(texts))
+            vectors = self.encode_queries(ids, mask).to("cpu").float()
+            encoded += [(name, vectors.unpad(row)) for row, name in enumerate(rows["id"])]
+        return encoded
+
+    def retrieve(self, queries: Table, k: int = 100, **search: Any) -> Ranking:
+        """End-to-end search (gr_as_mvdr §6.3).
+
+        Args:
+            queries, k: see `System.retrieve`.
+            search: options of `SearchOptions` that differ from the system's own.
+        """
+        if isinstance(self.searcher, CandidateEncoder) and not search:
+            found = self.searcher.candidates(queries, self.search.lexical_candidates)
+            return self.rerank(queries, self.searcher.documents, found).top(k)
+        return self.retrieve_encoded(self.encoded_queries(queries), k, **search)
+
+    @torch.inference_mode()
+    def retrieve_encoded(self, encoded: EncodedQueries, k: int = 100, **search: Any) -> Ranking:
+        """`retrieve` of queries that are encoded already."""
+        index, options = self._searched(k, search)
+        ids, results = index.document_ids, {}
+        starts = range(0, len(encoded), _QUERY_BATCH)
+        for start in track(starts, "searching"):
+            names, vectors = zip(*encoded[start : start + _QUERY_BATCH], strict=True)
+            asked = [query.to(self.device) for query in vectors]  # where the scores are computed
+            found = index.search(asked, self.scoring, options)
+            for name, (numbers, scores) in zip(names, found, strict=True):
+                best = scores >= scores.topk(min(k, len(scores))).values[-1:]  # ties enter
+                named = [ids[number] for number in numbers[best].tolist()]
+                results[name] = best_documents(named, scores[best].numpy(), k)
+        return Ranking(results)
+
+    def _searched(self, k: int, search: dict[str, Any]) -> tuple[TokenIndex, SearchOptions]:
+        """The index that a search with other options looks into, and all its options."""
+        options = self.search.changed(**search)
+        assert isinstance(self.searcher, TokenIndex), "index the documents first"
+        index = self.searcher.stored_as(options, self.search)
+        return index, index.planned(options, self.scoring, k)
+
+    def storage_costs(self, k: int, **search: Any) -> dict[str, float]:
+        """Flat metrics of what `retrieve` reads with such options."""
+        index, options = self._searched(k, search)
+        read = {"cost/searched_bytes": index.searched_bytes(options)}
+        return read | {"cost/bytes_per_token": index.bytes_per_token}
+
+    def rerank(
+        self,
+        queries: Table,
+        documents: Table,
+        candidates: dict[str, Sequence[str]],
+        alignment: Alignment | None = None,
+    ) -> Ranking:
+        """Scores candidates from their indexed vectors under `alignment` (default: the system's).
+
+        A document-to-query alignment gives the paper's MVDR (q←d), which can only rerank (§7.1).
+        """
+        scoring = Scoring(alignment, self.scoring.normaliser) if alignment else None
+        return self.rerank_encoded(self.encoded_queries(queries), candidates, scoring)
+
+    @torch.inference_mode()
+    def rerank_encoded(
+        self,
+        encoded: EncodedQueries,
+        candidates: dict[str, Sequence[str]],
+        scoring: Scoring | None = None,
+    ) -> Ranking:
+        """`rerank` of queries that are encoded already; encodes nothing (aligner §3.1)."""
+        assert self.searcher is not None, "index the documents first"
+        results = {}
+        for name, query in track(encoded, "reranking"):
+            numbers = self.searcher.numbers(candidates[name])
+            scores = self.searcher.score(query.to(self.device), numbers, scoring or self.scoring)
+            results[name] = dict(zip(candidates[name], scores.tolist(), strict=True))
+        return Ranking(results)
+
+    @torch.inference_mode()
+    def retrieve_with_shares(
+        self, queries: Table, k: int = 100, among: Sequence[str] | None = None
+    ) -> tuple[Ranking, Shares]:
+        """`retrieve`, and what each query token adds to a score (Eq. 1, xtr Eq. 4).
+
+        Documents `among` given ones are all scored, with all their tokens, in every mode.
+        """
+        encoded, options = self.encoded_queries(queries), None
+        if among is None and self.search.mode != "rerank":
+            ranking = self.retrieve_encoded(encoded, k)
+            options = self.searcher.planned(self.search, self.scoring, k)
+        else:
+            found = dict.fromkeys(queries["id"][:], among)
+            if self.search.mode == "rerank":
+                found = self.searcher.candidates(queries, self.search.lexical_candidates, among)
+            ranking = self.rerank_encoded(encoded, found).top(k)
+        return ranking, {
+            q: find_shares(self.searcher, query, ranking.documents(q), self.scoring, options)
+            for q, query in encoded
+        }
+
+    @property
+    def plans_search(self) -> bool:
+        """Whether `model.search` leaves something open."""
+        return bool(self.search.open_keys)
+
+    @torch.inference_mode()
+    def plan_search(self, queries: Table, depth: int) -> None:
+        """Chooses what `model.search` leaves open; see `gr_mvdr.token_index.plan`."""
+        self.searcher.keep_sample([query for _, query in self.encoded_queries(queries)])
+        self.searcher.planned(self.search, self.scoring, depth)
+
+    def search_fidelity(self, queries: Table, ranking: Ranking, depth: int) -> dict[str, float]:
+        """What of the exact search's best an approximate one finds, and what it costs."""
+        metrics = self.searcher.costs.metrics()
+        metrics["cost/bytes_per_token"] = self.searcher.bytes_per_token
+        if self.mean_floats is not None:
+            metrics["cost/document_floats"] = self.mean_floats
+        if self.search.is_approximate:
+            sample = queries.select(range(min(_FIDELITY_QUERIES, len(queries))))
+            depth = max(10, depth)
+            exact = self.retrieve(sample, depth, mode="exact", keep_query=1.0, keep_document=1.0)
+            found = {first: recall_of_exact(exact, ranking, first) for first in (10, depth)}
+            metrics |= {f"retrieve/recall_of_exact@{first}": found[first] for first in found}
+        return metrics
