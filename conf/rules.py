@@ -398,6 +398,8 @@ RULES: dict[str, Any] = {
     "study.curves*.hue": Splits | None,
     "study.curves*.title": Text,
     "study.curves*.log": bool,
+    "study.curves*where": Group,
+    "study.curves*where.*": Any,
     "study.curves*labels": Group,
     "study.curves*labels.*": Text,
     #
