@@ -46,7 +46,7 @@ from gr_mvdr.memory import StagePeaks
 from gr_mvdr.parts import admitting, build
 from gr_mvdr.products import chosen_products, fast_products, use_products
 from models.base import System
-from models.weights import Weights, find_weights, save_weights
+from models.weights import InitialWeights, Weights, find_weights, save_weights
 
 register_resolvers()  # for who composes a configuration without the command line
 logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
@@ -100,6 +100,8 @@ def make_run(config: DictConfig, typed: Sequence[str] | None = None) -> Run | No
     use_products(config.products)
     if weights is not None:
         take_settings(config, weights.settings, typed)
+    if (initial := InitialWeights.find(config.initial)) is not None:
+        take_settings(config, initial.settings(config), typed)
     if config.trainer.precision == "auto":
         config.trainer.precision = choose_precision()
     with open_run(config) as (folder, missing):
@@ -138,12 +140,18 @@ def train_model(
 ) -> tuple[System, RetrievalDataModule, Any]:
     """The run's trained model, its data, and the logger of rank 0, None elsewhere."""
     pl.seed_everything(config.seed, workers=True, verbose=False)
+    initial = InitialWeights.find(config.initial)
     with rank_zero_first():  # what rank 0 has cached, the others find
         data = instantiate(config.data)
-        model = prepare_model(config, data, run)
+        model = prepare_model(config, data, run, initial)
         if weights is not None:
             weights.give(model.eval(), data.tokenizer)
         record = record_provenance(config.system, model, data, config.seed)
+        if initial is not None:
+            taken = initial.give(model, data.tokenizer)
+            if rank() == 0:
+                print(taken)
+            record["training_sources"] |= initial.sources
     logger = announce_run(config, run, model, record) if rank() == 0 else None
     memory.end("load")
     if weights is None:
@@ -183,8 +191,10 @@ def measure_run(
     return metrics
 
 
-def prepare_model(config: DictConfig, data: RetrievalDataModule, run: Path) -> System:
-    """The system of the configuration, which knows its corpus."""
+def prepare_model(
+    config: DictConfig, data: RetrievalDataModule, run: Path, initial: InitialWeights | None = None
+) -> System:
+    """The system of the configuration, which knows its corpus; `initial` may bring identifiers."""
     settings = config.copy()
     settings.tokenizer.vocab_size = len(data.tokenizer)  # a small model's table wastes no row
     settings.tokenizer.special_tokens = data.special_tokens  # a model knows tokens, not texts
@@ -198,6 +208,8 @@ def prepare_model(config: DictConfig, data: RetrievalDataModule, run: Path) -> S
             need = f"{config.system}'s scores need {model.scores_need}"
             raise ValueError(f"data.shard={data.shard}: must be null, {need}")
         check_study(config.study, model)
+        if initial is not None:
+            initial.give_identifiers(model, config, data.documents, run / "identifiers")
         model.prepare(data.documents, data.known_documents, run / "identifiers")
     return model
 

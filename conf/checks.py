@@ -173,6 +173,10 @@ def _check_together(config: dict[str, Any]) -> None:
     weights = config.get("weights") or ""
     if not is_on_hub(weights):
         _check_there("weights", weights, "run folder")
+    _check_there("initial", initial := config.get("initial"), "run folder")
+    if initial and weights:
+        rule = "must be null with weights=…, which trains nothing"
+        raise ValueError(f"initial={initial}: {rule}")
     if data.get("shard") and not weights:
         rule = "must be null without weights=RUN, nothing is trained on a part of the documents"
         raise ValueError(f"data.shard={data['shard']}: {rule}")

@@ -1,7 +1,7 @@
 """Training examples of the retrieval task: the source that is read, its targets and negatives."""
 
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Self
 
@@ -9,32 +9,43 @@ import numpy as np
 
 from data_modules.collection import TrainingTables
 from data_modules.epoch import Example, HardNegatives
-from data_modules.negatives import Negatives
+from data_modules.negatives import NegativeDraws, Negatives
 from data_modules.tables import integers
 from gr_mvdr.distributed.ranks import rank
 from gr_mvdr.parts import part
 
 
+@dataclass
 class Examples:
     """The query → its relevant document, one example a pair; a subclass gives the targets.
+
+    Args:
+        negatives: documents that each query is told apart from, drawn in every epoch from
+            (seed, epoch, pair); None = the batch's other documents alone.
 
     Attributes:
         tables: what is prepared; pairs are numbered as in `tables.pairs`.
         query_rows, document_rows: (pairs,) int64.
     """
 
-    tables: TrainingTables
-    query_rows: np.ndarray
-    document_rows: np.ndarray
+    negatives: Negatives | None = None
+    tables: TrainingTables = field(init=False, repr=False)
+    query_rows: np.ndarray = field(init=False, repr=False)
+    document_rows: np.ndarray = field(init=False, repr=False)
+    drawn: NegativeDraws | None = field(default=None, init=False, repr=False)
 
     @property
     def sources(self) -> dict[str, str]:
-        """The SHA-256 of each file that is read, by its path."""
-        return {}
+        """The SHA-256 of each file that is read, by its path: the negatives', their teacher's."""
+        return self.negatives.sources if self.negatives else {}
 
     def prepare(self, tables: TrainingTables) -> Self:
-        """A copy that has the training pairs of a collection and draws their examples."""
+        """A copy that has the training pairs of a collection and draws their examples.
+
+        Reads or computes the negatives.
+        """
         prepared = copy(self)
+        prepared.drawn = self.negatives.prepare(tables) if self.negatives else None
         prepared.tables = tables
         prepared.query_rows = integers(tables.pairs, "query_row")
         prepared.document_rows = integers(tables.pairs, "document_row")
@@ -76,7 +87,21 @@ class Examples:
 
     def make_example(self, source: list[int], row: int, rng: np.random.Generator) -> Example:
         """A source that is no training query, with the targets of a document."""
-        return Example(source, self.targets(row, source, rng), row)
+        example = Example(source, self.targets(row, source, rng), row)
+        if self.drawn is None:
+            return example
+        return self._add_negatives(example, rng, *self.drawn.draw_random(row, rng))
+
+    def _add_negatives(
+        self,
+        example: Example,
+        rng: np.random.Generator,
+        rows: list[int],
+        teacher: list[float] | None,
+    ) -> Example:
+        """Of each negative one target, as it would be drawn if the source asked for it."""
+        targets = [self.targets(row, example.source, rng)[0] for row in rows]
+        return example._replace(negatives=HardNegatives(targets, rows, teacher))
 
     def query(self, pair: int) -> list[int]:
         """The query's first tokens as an encoder reads them."""
@@ -95,7 +120,10 @@ class Examples:
 
     def draw(self, number: int, rng: np.random.Generator) -> Example:
         row, targets = int(self.document_rows[number]), self.pair_targets(number, rng)
-        return Example(self.query(number), targets, row, relevant=self.relevant(number))
+        example = Example(self.query(number), targets, row, relevant=self.relevant(number))
+        if self.drawn is None:
+            return example
+        return self._add_negatives(example, rng, *self.drawn.draw(number, rng))
 
     @property
     def target_lengths(self) -> np.ndarray:
@@ -112,45 +140,8 @@ class Examples:
 
 
 @part("examples", negatives="negatives")
-@dataclass
 class DocumentExamples(Examples):
-    """Query → the document's own tokens, and those of its negatives. For multi-vector systems.
-
-    Args:
-        negatives: documents that each query is told apart from, drawn in every epoch from
-            (seed, epoch, pair); None = the batch's other documents alone.
-    """
-
-    negatives: Negatives | None = None
-
-    @property
-    def sources(self) -> dict[str, str]:
-        """The files of the negatives and of their teacher."""
-        return self.negatives.sources if self.negatives else {}
-
-    def prepare(self, tables: TrainingTables) -> Self:
-        """See `Examples`; reads or computes the negatives."""
-        prepared = super().prepare(tables)
-        prepared.drawn = self.negatives.prepare(tables) if self.negatives else None
-        return prepared
-
-    def draw(self, number: int, rng: np.random.Generator) -> Example:
-        example = super().draw(number, rng)
-        if self.drawn is None:
-            return example
-        return self._add_negatives(example, *self.drawn.draw(number, rng))
-
-    def make_example(self, source: list[int], row: int, rng: np.random.Generator) -> Example:
-        example = super().make_example(source, row, rng)
-        if self.drawn is None:
-            return example
-        return self._add_negatives(example, *self.drawn.draw_random(row, rng))
-
-    def _add_negatives(
-        self, example: Example, rows: list[int], teacher: list[float] | None
-    ) -> Example:
-        targets = [self._text(row) for row in rows]
-        return example._replace(negatives=HardNegatives(targets, rows, teacher))
+    """Query → the document's own tokens, and those of its negatives. For multi-vector systems."""
 
     def targets(self, row: int, source: list[int], rng: np.random.Generator) -> list[list[int]]:
         return [self._text(row)]
@@ -164,7 +155,7 @@ class DocumentExamples(Examples):
         return self.document_lengths(self.tables.document_length)
 
 
-@part("examples")
+@part("examples", negatives="negatives")
 class IdentifierExamples(Examples):
     """Query → an identifier that the model looks up by the document's row (DSI, GENRE, NP)."""
 
@@ -186,6 +177,8 @@ class QueryExamples(Examples):
     def __post_init__(self):
         if self.length is not None and self.length < 2:
             raise ValueError(f"data.examples.length={self.length}: must be ≥ 2")
+        if self.negatives:
+            raise ValueError("data.examples.negatives: must be null where the query is the target")
 
     @property
     def longest(self) -> int:

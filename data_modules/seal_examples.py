@@ -24,7 +24,7 @@ _WEIGHTS = Features({"weights": List(Value("float32"))})
 SPECIAL_TOKENS = ("body", "title", "title_end")
 
 
-@part("examples")
+@part("examples", negatives="negatives")
 @dataclass
 class SpanExamples(Examples):
     """Query → spans of the document that resemble it: SEAL's targets.
@@ -95,8 +95,10 @@ class SealExamples(SpanExamples):
         """See `SpanExamples`.
 
         Raises:
-            ValueError: a special token is missing.
+            ValueError: a special token is missing, or there are negatives.
         """
+        if self.negatives:  # a title's would have to be titles
+            raise ValueError("data.examples.negatives: must be null in full SEAL")
         prepared = super().prepare(tables)
         prepared.texts = _SealTexts(tables)
         prepared.titled = np.flatnonzero(prepared.texts.has_title[prepared.document_rows])

@@ -6,7 +6,7 @@ generated. Nothing in the system changes while it searches.
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gr_mvdr.batch import pad
+from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.decoding.beam_search import (
     BeamSearchResult,
     Constraint,
@@ -28,6 +28,7 @@ from gr_mvdr.decoding.search_trace import SearchPath, SearchTrace
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files.writing import temporary_folder
 from gr_mvdr.progress import track
+from gr_mvdr.ranking_losses import common_prefixes, mark_padding
 from gr_mvdr.texts import TextTable
 from models.base import Share, Shares, Table
 from models.generative import GenerativeSystem
@@ -215,6 +216,20 @@ class ConstrainedSearch(GenerativeSystem):
     def score_all(self, queries: Sequence[Sequence[int]]) -> Tensor | None:
         """(documents, queries) log p(identifier | query); None where it cannot be had."""
         return None
+
+    def shared_prefixes(self, tokens: Tensor, batch: PairBatch) -> Tensor:
+        """(B, C) int64, how many first tokens of other targets lead to what is relevant, too.
+
+        Args:
+            tokens: (B, C, M) int64, −1 at padding; batch: whose positives, and what else is known
+                to be relevant to its queries, have identifiers.
+        """
+        known = batch.document_index[: len(batch), None] + 1
+        if batch.relevant is not None:
+            known = torch.cat([known, batch.relevant.where(batch.relevant > 0, known)], 1)
+        named = mark_padding(self.targets(replace(batch, document_index=known.flatten() - 1)))
+        named = named.unflatten(0, known.shape).unsqueeze(1)
+        return common_prefixes(tokens.unsqueeze(2), named).amax(2)
 
     # What a search did ----------------------------------------------------------------------------
 

@@ -67,6 +67,7 @@ class Docid(ConstrainedSearch):
         decoder_layers: int | None = None,
         consistency: float = 0.0,
         search: dict[str, Any] | None = None,
+        ranking: dict[str, Any] | None = None,
     ):
         """
         Args:
@@ -76,7 +77,7 @@ class Docid(ConstrainedSearch):
             document_length: tokens kept of a document where it is encoded (the model's own
                 encoder as source of docids, the contextual table of NP decoding).
             beam_size: hypotheses a query.
-            optimizer, head: see `GenerativeSystem`.
+            optimizer, head, ranking: see `GenerativeSystem`.
             trained_rows: of the embedding table: "all", or "new", the docid tokens' alone.
             length_penalty: documents are ranked by log p / length^penalty (0.8 in NCI).
             label_smoothing: of the training loss.
@@ -102,7 +103,7 @@ class Docid(ConstrainedSearch):
         check_at_least("model.beam_size", beam_size, 1)
         check_at_least("model.consistency", consistency, 0)
         check_choice("model.trained_rows", trained_rows, ("all", "new"))
-        super().__init__(backbone, optimizer, head, decoder_layers)
+        super().__init__(backbone, optimizer, head, decoder_layers, ranking)
         self.save_hyperparameters()
         check_length(self.backbone, query_length=query_length, document_length=document_length)
         self.scheme = build("identifiers", identifiers)

@@ -34,6 +34,7 @@ from gr_mvdr.identifiers.scheme import hash_collection
 from gr_mvdr.losses import symmetric_divergence, target_cross_entropy
 from gr_mvdr.parts import build
 from gr_mvdr.progress import track
+from gr_mvdr.ranking_losses import Ranker, own_targets
 from gr_mvdr.relevance import Explanation, Factors, PairAlignment, at_least_float32
 from models.base import Share, System, Table
 
@@ -64,18 +65,21 @@ class GenerativeSystem(System):
         optimizer: dict[str, Any],
         head: dict[str, Any] | None = None,
         decoder_layers: int | None = None,
+        ranking: dict[str, Any] | None = None,
     ):
         """
         Args:
             backbone, decoder_layers: arguments of `load_encoder_decoder`.
             optimizer: see `System`.
             head: the output table, `_target_` and options; None = the backbone's own.
+            ranking: a loss of `gr_mvdr.ranking_losses` that is added; None = none.
         """
         super().__init__(optimizer)
         self.backbone = load_encoder_decoder(**backbone, decoder_layers=decoder_layers)
         read_decoder(self.backbone.get_decoder())  # one that no alignment can be read from
         self.template = self.backbone.template
         self.head: Head = build("head", PLAIN, self.backbone)  # until `set_head`
+        self.ranker = Ranker.of(ranking)
         self.document_ids: list[str] = []
 
     @property
@@ -126,12 +130,13 @@ class GenerativeSystem(System):
         """() cross-entropy of the target tokens (Eq. 10), a mean over the tokens of all ranks.
 
         The batch may hold S targets for each query, rows b·S … b·S + S − 1 for query b: the query
-        is encoded once.
+        is encoded once. Its hard negatives are for `model.ranking` alone.
         """
-        batch = self.targets(batch)
+        batch = self.targets(batch if self.ranker else own_targets(batch))
         contrastive = self.head.is_contrastive(self.current_epoch)
         with self._live_table(batch) if contrastive else nullcontext():
-            return self._cross_entropy(batch)
+            loss = self._cross_entropy(own_targets(batch))
+            return loss + self.ranker(self, batch) if self.ranker else loss
 
     def _cross_entropy(self, batch: PairBatch) -> Tensor:
         per_query = len(batch.document_ids) // len(batch)
@@ -161,6 +166,11 @@ class GenerativeSystem(System):
             pair = [logits.masked_fill(masked, -torch.inf) for logits in pair]
         divergence = symmetric_divergence(*pair) * len(labels)
         return target_cross_entropy(pair[0], labels, smoothing) + weight * divergence
+
+    def setup(self, stage: str) -> None:
+        """Before a checkpoint to resume from is read: what a loss compares the model with."""
+        if stage == "fit" and self.ranker:
+            self.ranker.freeze(self)
 
     def _masked_rows(self, batch: PairBatch, labels: Tensor) -> Tensor | None:
         """(n, R) bool: rows that the n target positions are not told apart from; None = all are.
@@ -195,18 +205,25 @@ class GenerativeSystem(System):
     # Scores and alignments ------------------------------------------------------------------------
 
     def token_log_probs(
-        self, queries: Tensor, query_mask: Tensor, ids: Tensor, mask: Tensor, index: Tensor
+        self,
+        queries: Tensor,
+        query_mask: Tensor,
+        ids: Tensor,
+        mask: Tensor,
+        index: Tensor,
+        normalised: bool = True,
     ) -> Tensor:
         """(B, M) fp32 log p(token | tokens before it, query), zero at padding (Eq. 8).
 
         Args:
             queries, query_mask: (B, N, d) and (B, N) of each sequence's query.
             ids, mask: (B, M) the sequences; index: (B,) their documents.
+            normalised: False = the tokens' logits.
         """
         rows = self.head.labels(ids, index)
         places = real_places(mask)
         states = self.states(queries, query_mask, rows, places)
-        found = table_log_probs(self.head, states, rows.flatten()[places])
+        found = table_log_probs(self.head, states, rows.flatten()[places], normalised)
         return found.new_zeros(mask.numel()).index_put((places,), found).view(mask.shape)
 
     def sequence_log_probs(
@@ -346,8 +363,14 @@ class GenerativeSystem(System):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_load_checkpoint(checkpoint)
         if checkpoint["table"] is not None:
-            collection = hash_collection(self._documents["id"][:])
-            self.head.load_table_state(checkpoint["table"], collection)
+            self.renew_table(checkpoint["table"])
+
+    def renew_table(self, state: dict[str, Any] | None = None) -> None:
+        """NP decoding: the table of a checkpoint; None = one that today's weights make."""
+        if state is None:
+            self._make_table(0)
+        elif self.head.table_state() is not None:
+            self.head.load_table_state(state, hash_collection(self._documents["id"][:]))
 
     def statistics(self) -> dict[str, float]:
         """What the head and its logits for a batch of targets take of memory."""

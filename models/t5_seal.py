@@ -20,6 +20,7 @@ from gr_mvdr.heads.plain import Vocabulary
 from gr_mvdr.identifiers.scheme import check_at_least, check_choice, hash_collection
 from gr_mvdr.parts import part
 from gr_mvdr.progress import track
+from gr_mvdr.ranking_losses import shared_ngrams
 from models.base import Share, Table
 from models.constrained_search import ConstrainedSearch, Scope, clear_index_folder
 
@@ -73,6 +74,7 @@ class T5SEAL(ConstrainedSearch):
         head: dict[str, Any] | None = None,
         special_tokens: dict[str, list[int]] | None = None,
         query_ngrams: int = 0,
+        ranking: dict[str, Any] | None = None,
     ):
         """
         Args:
@@ -82,7 +84,7 @@ class T5SEAL(ConstrainedSearch):
             key_length: longest generated n-gram, in tokens.
             beam_size: hypotheses a query.
             evidence: parameters of `score_documents`.
-            optimizer, head: see `GenerativeSystem`.
+            optimizer, head, ranking: see `GenerativeSystem`.
             label_smoothing: of the training loss (0.1 in full SEAL).
             special_tokens: ids that ask for a part of the body and for a title, and that end a
                 title, under "body", "title" and "title_end"; None or {} = the paper's form.
@@ -91,7 +93,7 @@ class T5SEAL(ConstrainedSearch):
         check_at_least("model.beam_size", beam_size, 1)
         check_at_least("model.key_length", key_length, 1)
         check_at_least("model.query_ngrams", query_ngrams, 0)
-        super().__init__(backbone, optimizer, head)
+        super().__init__(backbone, optimizer, head, ranking=ranking)
         self.save_hyperparameters()
         check_length(self.backbone, query_length=query_length, document_length=document_length)
         self.titles: Trie | None = None
@@ -100,7 +102,8 @@ class T5SEAL(ConstrainedSearch):
 
     def prepare(self, documents: Table, known: Sequence[int], directory: str | Path) -> None:
         """A head other than the plain one is made for the documents' tokens."""
-        texts = documents["tokens"][:]
+        self._texts = documents["tokens"]
+        texts = self._texts[:]
         self.textless = _without_tokens(texts)
         if not self.hparams.head:
             return
@@ -170,6 +173,12 @@ class T5SEAL(ConstrainedSearch):
             ids, mask = (x.to(self.device) for x in pad(asking))
             batch = replace(batch, query_ids=ids, query_mask=mask)
         return batch
+
+    def shared_prefixes(self, tokens: Tensor, batch: PairBatch) -> Tensor:
+        """N-grams of the positive's text, as far as a batch holds it, are no other document's."""
+        rows = batch.document_index[: len(batch)].tolist()
+        texts = [self._texts[row][: self._kept] for row in rows]
+        return shared_ngrams(tokens, texts, self.template.stop)
 
     def _text(self, batch: PairBatch) -> Tensor:
         """(B, M) bool, the forced documents' tokens but for their ends, which are no n-gram's."""

@@ -1,22 +1,30 @@
-"""`weights=`: a model that is taken over, so that nothing is trained.
+"""`weights=`: a model that is taken over, so that nothing is trained; `initial=`: one to train on.
 
-A finished run, a published multi-vector checkpoint, or an encoder-decoder of transformers. Each has
-`settings`, what it says of the configuration, and `give`, which hands its tensors to a system.
+`weights=` names a finished run, a published multi-vector checkpoint, or an encoder-decoder of
+transformers. Each has `settings`, what it says of the configuration, and `give`, which hands its
+tensors to a system. `initial=` names a finished run of any system with the same backbone.
 """
 
+import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from transformers import AutoConfig
+from torch import Tensor, nn
+from transformers import AutoConfig, PreTrainedModel
 
+from gr_mvdr.files.arrays import read_arrays
 from gr_mvdr.files.reading import read_checkpoint, reading
 from gr_mvdr.files.run_files import CHECKPOINT
 from gr_mvdr.files.writing import new_file
+from gr_mvdr.identifiers.scheme import hash_collection
+from gr_mvdr.parts import TARGET
 from gr_mvdr.template import TextTemplate
 from gr_mvdr.tokenizers import load_tokenizer
-from models.base import System
+from models.base import System, Table
+from models.docid import Docid
 from models.export.published import (
     Published,
     describe_settings,
@@ -26,7 +34,11 @@ from models.export.published import (
     take_projection,
 )
 from models.export.published_parts import SIDES
-from models.finished_run import FinishedRun, update_settings
+from models.finished_run import IDENTIFIERS, FinishedRun, update_settings
+from models.generative import GenerativeSystem
+
+# Where a system's state dict has its backbone: generative, multi-vector, a cross-encoder.
+_BACKBONES = ("backbone.", "encoder.backbone.", "encoder.")
 
 
 class Weights(Protocol):
@@ -71,10 +83,14 @@ def find_weights(name: str | None) -> Weights | None:
                 return PublishedWeights(name, read_published(folder))
         if (folder / "config.json").is_file():
             return PretrainedWeights(name, folder)
-    run = FinishedRun.read("weights", folder)
+    return RunWeights(_trained_run("weights", folder))
+
+
+def _trained_run(key: str, folder: Path) -> FinishedRun:
+    run = FinishedRun.read(key, folder)
     if not (folder / CHECKPOINT).is_file():
         raise ValueError(f"{run.key}: must be a trained run, it has no {CHECKPOINT}")
-    return RunWeights(run)
+    return run
 
 
 def save_weights(model: System, run: Path) -> None:
@@ -106,34 +122,40 @@ class RunWeights:
                 f"{run.key}: must not be a run of NP decoding, whose table is made of the "
                 "documents that it was trained on"
             )
-        if load_tokenizer(run.path / "tokenizer").get_vocab() != tokenizer.get_vocab():
-            raise ValueError(
-                f"{run.key}: was trained with another tokeniser, must be this run's "
-                "(see backbone.name and tokenizer in both configurations)"
-            )
-        checkpoint = read_checkpoint(run.path / CHECKPOINT)
-        self._check_template(model.template, checkpoint["hyper_parameters"])
-        found = checkpoint["state_dict"]
+        found = _read_fitting(run, model, tokenizer)["state_dict"]
         ours, theirs = _sizes(model.state_dict()), _sizes(found)
         for name in sorted(ours.keys() | theirs.keys()):
-            if ours.get(name) != theirs.get(name):
-                raise ValueError(
-                    f"{run.key}: {name} is {theirs.get(name)} there, must be {ours.get(name)}: "
-                    "its model, size and groups must be this run's"
-                )
+            _check_size(run, name, ours.get(name), theirs.get(name))
         with reading(run.key):
             model.load_state_dict(found)
 
-    def _check_template(self, ours: TextTemplate, trained: dict[str, Any]) -> None:
-        settings = (update_settings(trained).get("backbone") or {}).get("template") or {}
-        theirs = TextTemplate(**settings)
-        for side in SIDES:
-            own, other = getattr(ours, side), getattr(theirs, side)
-            if own != other:
-                raise ValueError(
-                    f"{self.run.key}: was trained with the tokens {list(other)} before a {side}, "
-                    f"must be with {list(own)}: tokenizer.markers.{side} must be this run's"
-                )
+
+def _read_fitting(run: FinishedRun, model: System, tokenizer: Any) -> dict[str, Any]:
+    """A run's checkpoint, if it reads texts as this system does."""
+    if load_tokenizer(run.path / "tokenizer").get_vocab() != tokenizer.get_vocab():
+        raise ValueError(
+            f"{run.key}: was trained with another tokeniser, must be this run's "
+            "(see backbone.name and tokenizer in both configurations)"
+        )
+    checkpoint = read_checkpoint(run.path / CHECKPOINT)
+    settings = update_settings(checkpoint["hyper_parameters"]).get("backbone") or {}
+    theirs = TextTemplate(**(settings.get("template") or {}))
+    for side in SIDES:
+        own, other = getattr(model.template, side), getattr(theirs, side)
+        if own != other:
+            raise ValueError(
+                f"{run.key}: was trained with the tokens {list(other)} before a {side}, "
+                f"must be with {list(own)}: tokenizer.markers.{side} must be this run's"
+            )
+    return checkpoint
+
+
+def _check_size(run: FinishedRun, name: str, ours: Any, theirs: Any) -> None:
+    if ours != theirs:
+        raise ValueError(
+            f"{run.key}: {name} is {theirs} there, must be {ours}: "
+            "its model, size and groups must be this run's"
+        )
 
 
 def _sizes(state: dict[str, Any]) -> dict[str, tuple[int, ...]]:
@@ -187,3 +209,116 @@ class PretrainedWeights:
                 f"weights={self.name}: must hold all that the system learns, {learned[0]} is "
                 "trained from backbone.name"
             )
+
+
+@dataclass(frozen=True)
+class InitialWeights:
+    """Those of a finished run, with which a training begins."""
+
+    run: FinishedRun
+
+    @staticmethod
+    def find(name: str | None) -> "InitialWeights | None":
+        """Of a run's folder; None = training begins with random or pretrained weights.
+
+        Raises:
+            FileNotFoundError: there is no such folder; ValueError: it holds no trained run.
+        """
+        return None if name is None else InitialWeights(_trained_run("initial", Path(name)))
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """The SHA-256 of the run's checkpoint, by its path."""
+        file = self.run.path / CHECKPOINT
+        with file.open("rb") as stream:
+            return {str(file): hashlib.file_digest(stream, "sha256").hexdigest()}
+
+    def settings(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Values of a configuration, by key: documents are named as in the run, if alike."""
+        theirs = self._scheme(config)
+        return {f"model.identifiers.{key}": v for key, v in theirs.items() if key != TARGET}
+
+    def _scheme(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """What names the run's documents, {} where another scheme or file names this one's."""
+        found = self.run.config
+        ours, theirs = (c["model"].get("identifiers") or {} for c in (config, found))
+        files = (c["data"].get("identifiers") for c in (config, found))
+        same = ours.get(TARGET) == theirs.get(TARGET) and len({*files}) == 1
+        return {key: theirs[key] for key in ours if key in theirs} if same else {}
+
+    def give_identifiers(
+        self, model: System, config: Mapping[str, Any], documents: Table, directory: Path
+    ) -> None:
+        """Puts the run's identifiers where the system looks for its own, if these are alike.
+
+        Raises:
+            ValueError: they are damaged, or were made with other settings.
+        """
+        found = self.run.path / IDENTIFIERS
+        if isinstance(model, Docid) and self._scheme(config) and not directory.is_dir():
+            names = documents["id"][:]
+            if read_arrays(found / "identifiers", ())[1].get("document_ids") == names:
+                first = model.backbone.config.vocab_size
+                model.load_identifiers(found, hash_collection(names), first)
+                model.save_identifiers(directory)
+
+    def give(self, model: System, tokenizer: Any) -> str:
+        """Gives a system, prepared on its collection, what fits; says what that was.
+
+        All of it to the same system with the same identifiers. To another the tensors of the
+        backbone that both have, of tables the rows of the tokeniser's tokens, and what else has the
+        same name and size; heads and docid tokens begin anew.
+
+        Raises:
+            ValueError: the system is not trained, or has another tokeniser or backbone.
+        """
+        if not model.trainable:
+            raise ValueError(f"{self.run.key}: must be null, nothing of this system is trained")
+        checkpoint = _read_fitting(self.run, model, tokenizer)
+        theirs, ours = checkpoint["state_dict"], model.state_dict()
+        identifiers = getattr(model, "identifiers", None)
+        alike = identifiers is None or checkpoint.get("identifiers") == identifiers.hash
+        whole = alike and _sizes(ours) == _sizes(theirs)
+        chosen = theirs if whole else self._shared(model, ours, theirs)
+        with reading(self.run.key):
+            model.load_state_dict(chosen, strict=whole)
+            if isinstance(model, GenerativeSystem):
+                model.renew_table(checkpoint.get("table") if whole else None)
+        new = sorted({name.partition(".")[0] for name in _sizes(ours).keys() - chosen.keys()})
+        rest = f", of {', '.join(new)} not all" if new else ""
+        return f"{self.run.key}: {len(chosen):,} of {len(ours):,} tensors are taken over{rest}"
+
+    def _shared(self, model: System, ours: dict, theirs: dict) -> dict[str, Tensor]:
+        parts = model.named_modules()
+        name, backbone = next((n, m) for n, m in parts if isinstance(m, PreTrainedModel))
+        ends = [key.removeprefix(f"{name}.") for key in ours if key.startswith(f"{name}.")]
+        there = max(_BACKBONES, key=lambda place: sum(place + end in theirs for end in ends))
+        places = {f"{name}.{end}": there + end for end in ends}
+        words = {id(m.weight) for m in _tables(backbone)}
+        found = {}
+        for key, value in model.state_dict(keep_vars=True).items():
+            other = theirs.get(places.get(key, "" if key.startswith("head.") else key))
+            if not isinstance(value, Tensor) or other is None:
+                continue
+            if id(value) in words:
+                rows = min(len(value), len(other), _text_rows(model, backbone))
+                other = torch.cat([other[:rows].to(value), value.detach()[rows:]])
+            if key in places:
+                _check_size(self.run, key, tuple(value.shape), tuple(other.shape))
+            if value.shape == other.shape:
+                found[key] = other
+        if not found.keys() & places.keys():
+            rule = "must be of a system with this backbone, has none of its tensors"
+            raise ValueError(f"{self.run.key}: {rule}")
+        return found
+
+
+def _tables(backbone: PreTrainedModel) -> list[nn.Module]:
+    tables = backbone.get_input_embeddings(), backbone.get_output_embeddings()
+    return [table for table in tables if table is not None]
+
+
+def _text_rows(model: System, backbone: PreTrainedModel) -> int:
+    """Rows of the embedding table before those of docid tokens."""
+    scheme = getattr(model, "scheme", None)
+    return backbone.config.vocab_size - (scheme.n_tokens if scheme else 0)

@@ -108,7 +108,7 @@ def interrupted(monkeypatch, config, epoch: int):
     [
         ("t5_colbert", 1, []),
         ("t5_seal", 1, []),
-        ("dsi_pawa", 1, []),
+        ("dsi_pawa", 1, ["ranking=preference"]),  # its frozen copy is of the beginning
         ("genre_np_async", 3, ["model.head.rebuild_every=2"]),
         ("genre_np_contrastive", 2, ["model.head.contrastive_epochs=1"]),
     ],

@@ -63,6 +63,8 @@ system=''
 system=7
 weights=5
 weights=''
+initial=5
+initial=''
 rerank=null
 rerank=5
 rerank=relevance
@@ -533,6 +535,7 @@ def combinations() -> list[list[str]]:
     found += [["analysis=none"], ["data=files", "smoke=small"]]
     found += [[f"experiment={name}"] for name in ("seal_full", "query_generation")]
     groups = [g for g in GROUPS if g in ("alignment", "salience", "negatives", "indexing", "study")]
+    found += [["model=genre", f"ranking={ranking}"] for ranking in options("ranking")]
     groups += ["data", "trainer", "logger", "pooling@model.pooling.document"]
     for number in range(max(len(options(group.partition("@")[0])) for group in groups)):
         chosen = []

@@ -135,13 +135,13 @@ def sum_over_ranks(tensor: Tensor) -> Tensor:
     return tensor.detach() if world_size() == 1 else _sum(tensor)
 
 
-def mean_over_ranks(total: Tensor, count: int) -> Tensor:
+def mean_over_ranks(total: Tensor, count: int | Tensor) -> Tensor:
     """() a loss whose mean over ranks, gradients included, is the mean over all ranks' items.
 
     Args:
-        total: () the sum over this rank's items; count: how many they are, also 0.
+        total: () the sum over this rank's items; count: () how many they are, also 0.
     """
-    everywhere = sum_over_ranks(torch.full((), count, device=total.device)).clamp(min=1)
+    everywhere = sum_over_ranks(torch.as_tensor(count, device=total.device)).clamp(min=1)
     return total * world_size() / everywhere
 
 

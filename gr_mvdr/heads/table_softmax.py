@@ -8,11 +8,13 @@ and the backward pass only scales them. No product is made twice.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
 
 from gr_mvdr.heads.plain import Head
 from gr_mvdr.relevance import accumulator, at_least_float32
@@ -43,13 +45,24 @@ def table_cross_entropy(
     return _Loss.apply(task, hidden, context, *head.table_parameters)
 
 
-def table_log_probs(head: Head, states: States, labels: Tensor) -> Tensor:
-    """(n,) log p(row | position), at least fp32, of rows (n,) int64."""
-    found = []
-    for block in _blocks(head, labels):
-        log_probs = at_least_float32(head.logits(*_cut(states, block))).log_softmax(1)
-        found.append(log_probs.gather(1, labels[block].unsqueeze(1)).squeeze(1))
-    return torch.cat(found)
+def table_log_probs(head: Head, states: States, labels: Tensor, normalised: bool = True) -> Tensor:
+    """(n,) log p(row | position), at least fp32, of rows (n,) int64.
+
+    No more than a block's logits are held, with gradients, too: several are made again for them.
+
+    Args:
+        normalised: False = the rows' logits.
+    """
+
+    def of_block(labels: Tensor, *states: Tensor | None) -> Tensor:
+        scores = at_least_float32(head.logits(*states))
+        scores = scores.log_softmax(1) if normalised else scores
+        return scores.gather(1, labels.unsqueeze(1)).squeeze(1)
+
+    blocks = _blocks(head, labels)
+    if torch.is_grad_enabled() and len(blocks) > 1:
+        of_block = partial(checkpoint, of_block, use_reentrant=False, preserve_rng_state=False)
+    return torch.cat([of_block(labels[block], *_cut(states, block)) for block in blocks])
 
 
 @dataclass(frozen=True)

@@ -125,7 +125,7 @@ def test_loader_workers_change_nothing():
 
 def test_validation_pairs_stay_the_same():
     assert tiny().val_dataloader() == []
-    data = tiny(validation_split="dev", examples=SpanExamples(2, 3))
+    data = tiny(validation_split="dev", examples=SpanExamples(n_spans=2, length=3))
     runs = [[batch.document_ids.tolist() for batch in data.val_dataloader()] for _ in range(2)]
     assert runs[0] == runs[1] and len(runs[0]) == 1
 

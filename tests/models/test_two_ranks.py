@@ -29,6 +29,7 @@ LOSSES += ["KLDistillation", "MarginMSE"]
 # A hard and a soft alignment, saliences, a pool of the whole batch, keys and pooling.
 KINDS = "t5_colbert wu aligner xtr mva-temporal clusters".split()
 DOCIDS = "atomic semantic-pawa titles-nci titles-np".split()
+RANKED = "PrefixRanking MarginRanking ListwiseRanking PreferenceRanking".split()
 
 
 def loss(name, **options):
@@ -86,6 +87,12 @@ def cases():
     assert live.head.is_contrastive(live.current_epoch)
     yield "live", live, examples(False)
     yield "consistent", make_docid("semantic", consistency=0.3).train(), examples(False)
+    kinds = "titles", "titles-np", "semantic-pawa", "titles"
+    for kind, name in zip(kinds, RANKED, strict=True):
+        ranking = {"_target_": f"gr_mvdr.ranking_losses.{name}", "negatives": 3}
+        ranked = make_docid(kind, ranking=ranking)
+        ranked.setup("fit")
+        yield name, ranked, examples(kind != "titles")
 
 
 def make_cross_encoder(dropout_rate=0.0, **options):
@@ -135,6 +142,7 @@ def expected():
 
 NAMES = [*KINDS, *DOCIDS, "losses", "next", "l1", "cached", "expansion"]
 NAMES += ["cross", "cross-hard", "splade", "seal", "live", "consistent"]
+NAMES += RANKED
 
 
 @pytest.mark.parametrize("name", NAMES)

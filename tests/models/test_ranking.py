@@ -1,0 +1,125 @@
+"""A ranking loss within a generative system: what it scores, what it trains, what it leaves."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from data_modules.epoch import collate
+from gr_mvdr.batch import pad
+from tests.models.test_two_ranks import examples
+
+LOSSES = ["PrefixRanking", "MarginRanking", "ListwiseRanking", "PreferenceRanking"]
+
+
+def ranking(name="PrefixRanking", **options):
+    return {"_target_": f"gr_mvdr.ranking_losses.{name}", **options}
+
+
+@pytest.fixture(params=["seal", "semantic", "titles-nci", "titles-np"])
+def make(request, tools):
+    def made(loss):
+        if request.param == "seal":
+            system = tools.sharpen(tools.make_seal(ranking=loss))
+            system.prepare(tools.named_documents(), range(8), "")
+            return system
+        return tools.make_docid(request.param, ranking=loss, trained_rows="all")
+
+    return made
+
+
+def gradients(system, batch):
+    system.zero_grad()
+    loss = system.loss(batch)
+    loss.backward()
+    found = {n: p.grad for n, p in system.named_parameters() if p.grad is not None}
+    return loss.item(), found
+
+
+def test_weight_zero_is_the_cross_entropy_and_scores_nothing(make, monkeypatch):
+    plain = gradients(make(None), collate(examples(False)))
+    none = make(ranking(weight=0.0))
+    monkeypatch.setattr(none, "token_log_probs", None)  # no candidate is scored
+    for hard in (False, True):  # nor do negatives that are there matter
+        found = gradients(none, collate(examples(hard)))
+        assert found[0] == pytest.approx(plain[0]) and found[1].keys() == plain[1].keys()
+        same = torch.allclose if hard else torch.equal  # a longer negative pads all
+        assert all(same(value, plain[1][name]) for name, value in found[1].items())
+
+
+@pytest.mark.parametrize("hard", [True, False])
+def test_a_loss_is_its_weight_times_what_it_makes_of_the_systems_own_scores(make, hard):
+    system = make(ranking("ListwiseRanking", weight=0.5, negatives=2))
+    batch = collate(examples(hard))
+    found = system.targets(batch)
+    tokens = found.document_ids.masked_fill(~found.document_mask, -1)
+    every = []
+    for query in range(len(batch)):
+        others = batch.negatives[query].tolist() if hard else [(query + n) % 5 for n in (1, 2)]
+        shared = system.shared_prefixes(tokens[others].expand(len(batch), -1, -1), found)[query]
+        apart = batch.is_negative[others, query] & (shared < found.document_mask[others].sum(1))
+        rows = [query, *(row for row, is_one in zip(others, apart, strict=True) if is_one)]
+        mask = batch.query_mask[[query] * len(rows)]
+        queries = system.encode(batch.query_ids[[query] * len(rows)], mask)
+        sides = (x[rows] for x in (found.document_ids, found.document_mask, found.document_index))
+        scores = system.token_log_probs(queries, mask, *sides).sum(1)
+        every += [-scores.log_softmax(0)[0].item()] if len(rows) > 1 else []
+    whole, system.ranker = system.loss(batch).item(), None
+    assert len(every) > 2
+    assert whole - system.loss(batch).item() == pytest.approx(0.5 * sum(every) / len(every))
+
+
+def test_the_frozen_copy_is_of_the_beginning_and_learns_nothing(make):
+    system, batch = make(ranking("PreferenceRanking", negatives=2)), collate(examples(True))
+    system.setup("fit")
+    frozen = system.ranker.frozen
+    assert not any(p.requires_grad for p in frozen.parameters()) and not frozen.training
+    own, copied = (dict(one.named_parameters()) for one in (system, frozen))
+    assert own.keys() == copied.keys() and not {*map(id, own.values())} & {
+        *map(id, copied.values())
+    }
+    assert system.state_dict().keys() == make(None).state_dict().keys()
+    alone = make(None).loss(batch).item()
+    assert system.loss(batch).item() - alone == pytest.approx(math.log(2), abs=1e-6)
+    before = {name: value.clone() for name, value in copied.items()}
+    system.ranker(system, system.targets(batch)).backward()
+    torch.optim.SGD(system.parameters(), 1e-3).step()
+    assert all(torch.equal(value, before[name]) for name, value in copied.items())
+    assert all(p.grad is None for p in frozen.parameters())
+    assert system.ranker(system, system.targets(batch)).item() < math.log(2) - 1e-4
+
+
+def test_raw_scores_and_blocks(tools, monkeypatch):
+    """Logits differ from log p by log Z; in many blocks both are what they are in one."""
+    system = tools.make_docid("titles")
+    batch = system.targets(collate(examples(False)))
+    sides = batch.document_ids, batch.document_mask, batch.document_index
+    given = system.encode(batch.query_ids, batch.query_mask), batch.query_mask, *sides
+
+    def found():
+        system.zero_grad()
+        system.token_log_probs(*given).square().sum().backward(retain_graph=True)
+        return system.backbone.shared.weight.grad.clone()
+
+    log_probs, raw = (system.token_log_probs(*given, normalised=n) for n in (True, False))
+    states = system.states(
+        *given[:2], batch.document_ids, batch.document_mask.flatten().nonzero().squeeze(1)
+    )
+    log_z = system.head.logits(*states).logsumexp(1)
+    assert torch.allclose((raw - log_probs)[batch.document_mask], log_z)
+    whole = found()
+    monkeypatch.setattr("gr_mvdr.heads.table_softmax._CPU_BLOCK", 2 * 4 * 60)
+    assert torch.allclose(found(), whole)
+
+
+def test_another_relevant_documents_identifier_shields_its_beginning(tools):
+    """Of the titles 9 8, 9 8 7, 9 and 8 9 8: how far each leads to what is relevant, too."""
+    system = tools.make_docid("titles")
+    ids, mask = pad([system.identifiers.of(row) for row in range(4)])
+    tokens = ids.masked_fill(~mask, -1).expand(5, -1, -1)
+    batch = replace(collate(examples(False)), document_index=torch.tensor([5, 0, 1, 5, 5]))
+    batch.relevant = torch.tensor([[0, 0], [0, 0], [3, 4], [2, 0], [4, 3]])
+    found = system.shared_prefixes(tokens, batch)
+    wanted = [[0, 0, 0, 0], [3, 2, 1, 0], [2, 4, 2, 4], [2, 4, 1, 0], [1, 1, 2, 4]]
+    assert found.tolist() == wanted

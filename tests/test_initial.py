@@ -1,0 +1,117 @@
+"""`initial=` a training that begins with a finished run's weights, of this system or another."""
+
+import hashlib
+import json
+
+import pytest
+import torch
+from hydra.utils import instantiate
+
+import train as train_module
+from gr_mvdr.files.reading import read_checkpoint
+from models.weights import InitialWeights
+from tests.runs import NO_ANALYSIS, TINY, small
+from train import prepare_model, train
+
+KEYS = [*TINY, *NO_ANALYSIS]
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("first")
+    return train(small(folder, *KEYS, "model=dsi_semantic")).path
+
+
+@pytest.fixture(scope="module")
+def state(first):
+    return read_checkpoint(first / "checkpoints/last.ckpt")["state_dict"]
+
+
+@pytest.fixture
+def begin(first, tmp_path):
+    """A system as its training begins, and what was said of it."""
+
+    def begun(*overrides):
+        config = small(tmp_path, *KEYS, f"initial={first}", *overrides)
+        initial = InitialWeights.find(config.initial)
+        train_module.take_settings(config, initial.settings(config), overrides)
+        data = instantiate(config.data)
+        model = prepare_model(config, data, tmp_path / "run", initial)
+        return model, initial.give(model, data.tokenizer)
+
+    return begun
+
+
+def test_the_same_system_begins_with_all_of_it_and_the_names_of_the_run(
+    first, state, tmp_path, monkeypatch
+):
+    begun = {}
+
+    def fit(model, data, config, logger, _fit=train_module.fit):
+        begun.update({name: value.clone() for name, value in model.state_dict().items()})
+        return _fit(model, data, config, logger)
+
+    monkeypatch.setattr(train_module, "fit", fit)
+    keys = ["model=dsi_semantic", "seed=2", "ranking=preference", f"initial={first}"]
+    run = train(small(tmp_path, *KEYS, *keys))
+    assert begun.keys() == state.keys()
+    assert all(torch.equal(value, state[name]) for name, value in begun.items())
+    after = read_checkpoint(run.path / "checkpoints/last.ckpt")["state_dict"]
+    assert after.keys() == state.keys()
+    assert not torch.equal(after["backbone.shared.weight"], state["backbone.shared.weight"])
+    # Another seed would make another tree.
+    ours, theirs = (one / "identifiers/identifiers/tokens.npy" for one in (run.path, first))
+    assert ours.read_bytes() == theirs.read_bytes()
+    file = first / "checkpoints/last.ckpt"
+    recorded = json.loads((run.path / "provenance.json").read_text())["training_sources"]
+    assert recorded == {str(file): hashlib.sha256(file.read_bytes()).hexdigest()}
+
+
+@pytest.mark.parametrize(
+    "model", ["t5_colbert", "cross_encoder", "t5_seal", "genre_np_base", "dsi_naive"]
+)
+def test_another_system_begins_with_the_backbone_and_the_words(model, begin, state):
+    system, said = begin(f"model={model}")
+    theirs = {name.removeprefix("backbone."): value for name, value in state.items()}
+    tables, layers = 0, 0
+    for name, value in system.state_dict().items():
+        end = name.removeprefix("encoder.").removeprefix("backbone.")
+        end = end if end in theirs else f"encoder.{end}"
+        if end.endswith(("shared.weight", "embed_tokens.weight", "lm_head.weight")):
+            own = getattr(getattr(system, "scheme", None), "n_tokens", 0)  # docid tokens
+            text = (system.vocabulary_size or len(value)) - own
+            assert torch.equal(value[:text], theirs[end][:text]), name
+            assert not own or not torch.equal(value[text:][:5], theirs[end][text:][:5])
+            tables += 1
+        elif end in theirs:
+            assert torch.equal(value, theirs[end]), name
+            layers += 1
+    assert tables and layers > 10 and said.startswith("initial=")
+    if model == "genre_np_base":  # its rows are what the trained encoder reads
+        before = system.head.table.clone()
+        system.renew_table()
+        assert torch.allclose(system.head.table, before)
+    new = {"t5_colbert": "encoder", "cross_encoder": "head"}
+    assert said.endswith(f", of {new[model]} not all" if model in new else "are taken over")
+
+
+def test_what_does_not_fit_is_refused_in_one_line(begin, first, tmp_path):
+    for overrides, said in (
+        (["model=t5_seal", "data.n_documents=60"], "was trained with another tokeniser"),
+        (
+            ["model=t5_colbert", "backbone.shape.d_ff=96"],
+            r"is \(64, 32\) there, must be \(96, 32\)",
+        ),
+        (["model=bm25"], "must be null, nothing of this system is trained"),
+        (
+            ["model=dsi_semantic", "model.identifiers.k=5"],
+            r"model.identifiers.k=5: the identifiers",
+        ),
+    ):
+        with pytest.raises(ValueError, match=said) as raised:
+            begin(*overrides)
+        assert "\n" not in str(raised.value)
+    with pytest.raises(ValueError, match="initial=.*: must be null with weights=…"):
+        train([f"initial={first}", f"weights={first}", f"output={tmp_path}"])
+    with pytest.raises(FileNotFoundError, match="initial=.*nowhere: no such run folder"):
+        train([f"initial={tmp_path}/nowhere", f"output={tmp_path}"])
