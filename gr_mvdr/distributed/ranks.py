@@ -141,7 +141,9 @@ def mean_over_ranks(total: Tensor, count: int | Tensor) -> Tensor:
     Args:
         total: () the sum over this rank's items; count: () how many they are, also 0.
     """
-    everywhere = sum_over_ranks(torch.as_tensor(count, device=total.device)).clamp(min=1)
+    if isinstance(count, int):
+        count = torch.full((), count, device=total.device)
+    everywhere = sum_over_ranks(count).clamp(min=1)
     return total * world_size() / everywhere
 
 
