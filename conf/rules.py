@@ -127,6 +127,8 @@ RULES: dict[str, Any] = {
     "part_weights": Annotated[list[Weight], Field(min_length=2)] | None,
     "tune": Text | None,
     "metric": Metric,
+    "queries": Size,
+    "candidates": _at_least(2),
     "metrics": Annotated[list[Metric], Field(min_length=1)] | None,
     "qrels": Text | None,
     #
@@ -221,6 +223,8 @@ RULES: dict[str, Any] = {
     "data.check_counts": bool,
     "data.n_documents": Size,
     "data.train_questions": Size,
+    "data.relevant": Size,
+    "data.attributes": Size | None,
     "data.collection_seed": Count,
     "data.tokenizer_options.backbone": Text | None,
     "data.tokenizer_options.vocab_size": _at_least(7),

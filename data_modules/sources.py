@@ -10,6 +10,7 @@ from data_modules.builders.nq320k import nq320k
 from data_modules.builders.public import public
 from data_modules.collection import Collection
 from data_modules.formats.registry import read_layout
+from data_modules.limit import limit
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.parts import part
 
@@ -25,6 +26,20 @@ class AlmanacDataModule(RetrievalDataModule):
 
     def read(self) -> Collection:
         return almanac(self.n_documents, self.collection_seed, self.train_questions)
+
+
+@part("data")
+@dataclass(kw_only=True, eq=False, repr=False)
+class LimitDataModule(RetrievalDataModule):
+    """Every set of documents is asked for. Args: see `limit`, and `RetrievalDataModule`."""
+
+    n_documents: int
+    relevant: int
+    attributes: int | None
+    collection_seed: int
+
+    def read(self) -> Collection:
+        return limit(self.n_documents, self.relevant, self.attributes, self.collection_seed)
 
 
 @part("data")

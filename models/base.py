@@ -63,6 +63,8 @@ class System(pl.LightningModule):
     score_is: ClassVar[str] = "Σ S·A / Z, Eq. 1"
     # What of all documents a search's scores need; with "" parts of a corpus can be searched apart.
     scores_need: str = "all documents"
+    # Whether `score` reads a document's text, also of one that is not indexed.
+    scores_texts: bool = True
     # Token ids may go beyond the tokeniser's, up to here.
     vocabulary_size: int = 0
     # What is around the texts that it reads: its backbone's.

@@ -47,7 +47,7 @@ class Docid(ConstrainedSearch):
 
     share_of = "docid token"
     score_is = "log-probability of the docid"
-    scores_need = "identifiers made of all documents"
+    scores_need, scores_texts = "identifiers made of all documents", False
 
     scheme: Scheme
     identifiers: Identifiers | None = None

@@ -297,6 +297,8 @@ class GenerativeSystem(System):
         """
         head = self.hparams.head or PLAIN
         self.head = build("head", head, self.backbone, vocabulary=vocabulary).to(self.device)
+        # The rows of any other head are those of indexed documents.
+        self.scores_texts = self.scores_texts and type(self.head) is Head
         smoothing = self.hparams.label_smoothing
         if smoothing and self.head.masks_rows:
             raise ValueError(

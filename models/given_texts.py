@@ -11,11 +11,9 @@ from torch import Tensor
 from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.evaluation.bm25 import split_words
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.heads.plain import Head
 from gr_mvdr.texts import TextReader, TextTable, text_without_title
 from gr_mvdr.tokenizers import build_word_tokenizer
 from models.base import System, Table
-from models.docid import Docid
 
 # Texts as a person has them: one, a list, id → text, or rows with id (or _id), title and text.
 Document = str | Mapping[str, str]
@@ -188,8 +186,7 @@ class GivenTexts:
         """
         if self.documents is not None and document in self.documents:
             return self.documents[document]["tokens"]
-        head = getattr(self.system, "head", None)
-        if isinstance(self.system, Docid) or (head is not None and type(head) is not Head):
+        if not self.system.scores_texts:
             raise ValueError(
                 f"document={document!r:.80}: {self.label} scores what it has indexed: must be the "
                 "id of a document, add(documents) adds one"

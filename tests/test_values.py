@@ -557,7 +557,9 @@ def test_every_key_has_a_rule_and_every_default_keeps_it(overrides, monkeypatch)
     assert not keys_without_rule(config)
 
 
-@pytest.mark.parametrize("name", ["analyse", "compare", "export", "build", "mteb", "fuse"])
+@pytest.mark.parametrize(
+    "name", ["analyse", "compare", "export", "build", "mteb", "fuse", "axioms"]
+)
 def test_the_other_commands_keys_have_rules(name):
     config = OmegaConf.create(base(name))
     check_values(config)

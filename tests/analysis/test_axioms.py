@@ -1,0 +1,81 @@
+"""Axioms: effects by hand, and BM25, of which most is known beforehand."""
+
+import pytest
+
+from analysis.axioms import ORIGINAL, compare_axioms, find_effects, summarise
+from analysis.comparison.comparison import compare_runs
+from models.retriever import Retriever
+from tests.runs import command, small, undrawn
+from train import train
+
+
+def row(name, score, mean, rank, query="q", **more):
+    known = {"split": "test", "query": query, "perturbation": name, "score": score, "mean": mean}
+    known |= {"deviation": 2.0, "rank": rank, "mrr@10": 1 / rank, "recall@10": float(rank <= 10)}
+    return known | more
+
+
+def test_effects_by_hand():
+    rows = [
+        row(ORIGINAL, 10.0, 4.0, 1),
+        row("query: typo", 9.0, 5.0, 2),  # margins 6 and 4, deviation 2
+        row("query: negation", 12.0, 6.0, 1),  # all scores rise alike
+        row("document: rare query term", 11.0, 99.0, 1),  # of documents the first mean counts
+        row("document: common query term", 10.5, 99.0, 20),
+    ]
+    found = {(r["perturbation"], r["measure"]): r["value"] for r in find_effects(rows)}
+    assert found["query: typo", "shift"] == -1.0 and found["query: typo", "mrr@10"] == -0.5
+    assert found["query: negation", "shift"] == 0.0 and found["negation", "holds"] == 0.0
+    assert found["document: rare query term", "shift"] == 0.5
+    assert found["TFC1: one more query term", "holds"] == 1.0
+    assert found["TDC: the rarer query term", "holds"] == 1.0
+    assert found["document: common query term", "rank"] == 19
+    assert found[ORIGINAL, "mrr@10"] == 1.0 and (ORIGINAL, "shift") not in found
+    assert not any(name.startswith("LNC1") for name, _ in found)
+    # Candidates of one score say nothing of scores; ranks are there all the same.
+    equal = [row(ORIGINAL, 1.0, 1.0, 1, deviation=0.0), row("query: typo", 0.0, 1.0, 2)]
+    assert {r["measure"] for r in find_effects(equal)} == {"rank", "mrr@10", "recall@10"}
+
+
+def test_a_pair_counts_once_whatever_the_number_of_seeds():
+    def seed(typo):
+        return [
+            r
+            for query, rank in (("q", typo), ("p", 4))
+            for r in (row(ORIGINAL, 4, 0, 1, query), row("query: typo", 2, 0, rank, query))
+        ]
+
+    found = summarise([seed(2), seed(4)])
+    (found,) = (r for r in found if (r["perturbation"], r["measure"]) == ("query: typo", "rank"))
+    assert found["pairs"] == 2 and found["value"] == 2.5  # (1 + 3) / 2 and 3
+    assert (found["low"], found["high"]) == (2.0, 3.0)
+
+
+def test_bm25_keeps_its_axioms_and_its_documents(tmp_path, monkeypatch):
+    run = train(small(tmp_path, "model=bm25", "data.test_split=test")).path
+    comparison = compare_runs([run])
+    with undrawn():
+        rows = compare_axioms(comparison, tmp_path / "axioms", queries=8, candidates=8)
+    found = {(r["perturbation"], r["measure"]): r for r in rows}
+    for side in ("query", "document"):  # to BM25 a text is a bag of words
+        assert found[f"{side}: word order", "shift"]["value"] == pytest.approx(0, abs=1e-5)
+        assert found[f"{side}: word order", "rank"]["value"] == 0
+    assert found["TFC1: one more query term", "holds"]["value"] == 1
+    assert found["TDC: the rarer query term", "holds"]["value"] == 1
+    assert found["document: without the given", "mrr@10"]["value"] < 0
+    # What was measured is not measured again.
+    monkeypatch.setattr(Retriever, "load", None)
+    with undrawn():
+        assert compare_axioms(comparison, tmp_path / "axioms", queries=8, candidates=8) == rows
+
+
+@pytest.mark.slow
+def test_a_docid_system_is_asked_with_changed_queries_only(tmp_path, capsys):
+    run = train(small(tmp_path, "model=dsi_naive", "beam_size=4")).path
+    with undrawn():
+        assert not command(
+            *("-m", "analysis.axioms", f"runs={run}", "queries=4", f"output={tmp_path}/found")
+        )
+    table = (tmp_path / "found" / "axioms.md").read_text()
+    assert "query: typo" in table and "document: typo" not in table
+    assert str(tmp_path / "found" / "axioms.png") in capsys.readouterr().out

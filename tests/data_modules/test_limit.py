@@ -1,0 +1,42 @@
+"""LIMIT-like worlds: all sets once, texts that say who likes what, and what few dimensions hold."""
+
+from itertools import combinations
+from math import comb
+
+import pytest
+
+from data_modules.limit import free_recall, limit, nth_set
+
+
+def test_every_set_comes_once():
+    for size, n in [(1, 5), (2, 7), (3, 6)]:
+        found = [tuple(sorted(nth_set(number, size))) for number in range(comb(n, size))]
+        assert sorted(found) == sorted(combinations(range(n), size))
+
+
+def test_texts_say_what_the_judgements_say():
+    world, again = limit(8, 2, seed=4), limit(8, 2, seed=4)
+    assert world.documents[:] == again.documents[:] != limit(8, 2, seed=5).documents[:]
+    splits = [world.judgements(split) for split in ("train", "test")]
+    assert [len(split) for split in splits] == [23, 5] and not splits[0].keys() & splits[1].keys()
+    likes = {row["id"]: row["text"] for row in world.documents}
+    judged = splits[0] | splits[1]
+    for query in world.queries:
+        place = query["text"].removeprefix("Who likes ").removesuffix("?")
+        having = {name for name, text in likes.items() if f" {place}," in text.replace(".", ",")}
+        assert having == judged[query["id"]].keys()
+    assert {frozenset(judged) for judged in judged.values()} == {
+        frozenset(pair) for pair in combinations(likes, 2)
+    }
+    few = limit(8, 3, attributes=10)
+    assert len(few.queries) == 10 and all(len(j) == 3 for j in few.judgements("train").values())
+    with pytest.raises(
+        ValueError, match=r"data.attributes=null, all 1,225 sets: must be 5 to 1,000"
+    ):
+        limit(50, 2)
+
+
+def test_what_a_line_and_a_space_hold():
+    world = limit(6, 2)
+    assert free_recall(world, 6, 2, steps=200) == 1
+    assert free_recall(world, 1, 2, steps=200) <= 2 / 3  # two orders of six documents
