@@ -51,6 +51,7 @@ def test_a_pair_counts_once_whatever_the_number_of_seeds():
     assert (found["low"], found["high"]) == (2.0, 3.0)
 
 
+@pytest.mark.slow
 def test_bm25_keeps_its_axioms_and_its_documents(tmp_path, monkeypatch):
     run = train(small(tmp_path, "model=bm25", "data.test_split=test")).path
     comparison = compare_runs([run])
