@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from random import Random
 from typing import NamedTuple
 
 import torch
@@ -41,7 +42,7 @@ DEPTH = 100  # documents a search finds; one that it does not find has the next 
 METRICS = ("mrr@10", "recall@10")
 MEASURES = {
     "holds": "pairs in which an axiom holds, share",
-    "shift": "change of the score, in standard deviations of the query's candidates",
+    "shift": "change of the score, in standard deviations over documents",
     "rank": f"change of the rank, at most {DEPTH + 1}",
     "mrr@10": "change of MRR@10",
     "recall@10": "change of R@10",
@@ -62,27 +63,31 @@ class Sample(NamedTuple):
     """Pairs of a split, what is said in their place, and documents that are not relevant.
 
     Attributes:
-        texts: perturbation → query id → text. candidates: query id → document ids.
+        texts: perturbation → query id → text. others: query id → document ids.
     """
 
     split: str
     pairs: list[Pair]
     texts: dict[str, dict[str, str]]
-    candidates: dict[str, list[str]]
+    others: dict[str, list[str]]
 
 
-def draw_sample(data: RetrievalDataModule, split: str, queries: int, candidates: int) -> Sample:
-    """At most so many pairs of a split, and so many of BM25's documents for each query."""
+def draw_sample(data: RetrievalDataModule, split: str, queries: int, others: int) -> Sample:
+    """At most so many pairs of a split, and for each so many other documents, drawn at random.
+
+    No system chooses the documents: the scores of its own best ones would lie closer together.
+    """
     chosen = sample_rows(data.test_queries(split), queries)
-    grades, lists = data.judgements(split, chosen), data.list_candidates(split, chosen)
+    pairs, grades = make_pairs(data.collection, split, chosen), data.judgements(split, chosen)
     texts: dict[str, dict[str, str]] = {name: {} for name in NAMES}
-    pairs = make_pairs(data.collection, split, chosen)
+    documents, drawn = data.documents["id"][:], {}
     for pair in track(pairs, "perturbing"):
         for side in PERTURBATIONS:
             for name, text in perturb(pair, side).items():
                 texts[f"{side}: {name}"][pair.id] = text
-    others = {q: [d for d in lists[q] if grades[q].get(d, 0) <= 0][:candidates] for q in grades}
-    return Sample(split, pairs, texts, others)
+        rest = [name for name in documents if name not in grades[pair.id]]
+        drawn[pair.id] = Random(pair.id).sample(rest, min(others, len(rest)))
+    return Sample(split, pairs, texts, drawn)
 
 
 def measure_run(retriever: Retriever, sample: Sample) -> list[Row]:
@@ -103,11 +108,11 @@ def measure_run(retriever: Retriever, sample: Sample) -> list[Row]:
 
 
 def _ask(retriever: Retriever, sample: Sample, name: str, queries: Mapping[str, str]) -> list[Row]:
-    """A row for each query whose relevant document and candidates have scores."""
+    """A row for each query with the scores of its relevant document and of the others."""
     if not queries:
         return []
     gold = {pair.id: pair.document["id"] for pair in sample.pairs}
-    wanted = {query: [gold[query], *sample.candidates[query]] for query in queries}
+    wanted = {query: [gold[query], *sample.others[query]] for query in queries}
     scored, found = (
         retriever.rerank(dict(queries), wanted),
         retriever.retrieve(dict(queries), DEPTH),
@@ -145,7 +150,7 @@ def _replaced(
 def find_effects(rows: Iterable[Row]) -> list[Row]:
     """What each perturbation did to each pair, and whether each axiom holds for it.
 
-    A score is held against the mean of the query's candidates, as another query moves all scores,
+    A score is held against the mean of the other documents, as another query moves all scores,
     and counted in their standard deviations under the original query, so that systems compare.
 
     Args:
@@ -163,7 +168,7 @@ def find_effects(rows: Iterable[Row]) -> list[Row]:
         first, shifts = said[ORIGINAL], {}
         effects = [(ORIGINAL, measure, first[measure]) for measure in ("rank", *METRICS)]
         for name, row in said.items():
-            # Candidates may be documents of other pairs, changed as well.
+            # The others may be documents of other pairs, changed as well.
             mean = row["mean"] if name.startswith("query") else first["mean"]
             if first.get("deviation", 0) > 0 and "score" in row:
                 margin = row["score"] - mean - first["score"] + first["mean"]
@@ -245,25 +250,25 @@ def draw_shifts(rows: Sequence[Row], title: str) -> Figure:
 
 
 def compare_axioms(
-    comparison: Comparison, folder: Path, queries: int, candidates: int, trust: bool = False
+    comparison: Comparison, folder: Path, queries: int, others: int, trust: bool = False
 ) -> list[Row]:
     """Writes `axioms.csv`, `axioms.md` and the figure of finished runs.
 
     Args:
         folder: its `values/` keep what each run was asked: the command goes on where it ended.
-        queries, candidates: as of `draw_sample`. trust: as of `Retriever.load`.
+        queries, others: as of `draw_sample`. trust: as of `Retriever.load`.
     """
     rows, samples = [], {}
     for group in comparison.groups:
         runs = []
         for run in group.runs:
-            key = short_hash(run.config, run.metrics, queries, candidates)[:8]
+            key = short_hash(run.config, run.metrics, queries, others)[:8]
             path = folder / "values" / f"{run.path.name}-{key}.csv"
             if not path.is_file():
                 retriever, found = Retriever.load(run.path, trust=trust), []
                 for split in retriever.data.test_splits:
                     if split not in samples:
-                        samples[split] = draw_sample(retriever.data, split, queries, candidates)
+                        samples[split] = draw_sample(retriever.data, split, queries, others)
                     found += measure_run(retriever, samples[split])
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_rows(found, path)
@@ -282,5 +287,5 @@ def main(config: DictConfig) -> None:
     comparison = compare_runs([Path(run) for run in runs])
     name = name_comparison(comparison).replace("comparison", "axioms", 1)
     folder = Path(config.output) if config.output else find_common_folder(comparison) / name
-    compare_axioms(comparison, folder, config.queries, config.candidates, config.trust)
+    compare_axioms(comparison, folder, config.queries, config.others, config.trust)
     print((folder / "axioms.md").read_text(), folder / "axioms.md", folder / "axioms.png", sep="\n")

@@ -128,7 +128,7 @@ RULES: dict[str, Any] = {
     "tune": Text | None,
     "metric": Metric,
     "queries": Size,
-    "candidates": _at_least(2),
+    "others": _at_least(2),
     "metrics": Annotated[list[Metric], Field(min_length=1)] | None,
     "qrels": Text | None,
     #

@@ -32,7 +32,7 @@ def test_effects_by_hand():
     assert found["document: common query term", "rank"] == 19
     assert found[ORIGINAL, "mrr@10"] == 1.0 and (ORIGINAL, "shift") not in found
     assert not any(name.startswith("LNC1") for name, _ in found)
-    # Candidates of one score say nothing of scores; ranks are there all the same.
+    # Other documents of one score say nothing of scores; ranks are there all the same.
     equal = [row(ORIGINAL, 1.0, 1.0, 1, deviation=0.0), row("query: typo", 0.0, 1.0, 2)]
     assert {r["measure"] for r in find_effects(equal)} == {"rank", "mrr@10", "recall@10"}
 
@@ -56,7 +56,7 @@ def test_bm25_keeps_its_axioms_and_its_documents(tmp_path, monkeypatch):
     run = train(small(tmp_path, "model=bm25", "data.test_split=test")).path
     comparison = compare_runs([run])
     with undrawn():
-        rows = compare_axioms(comparison, tmp_path / "axioms", queries=8, candidates=8)
+        rows = compare_axioms(comparison, tmp_path / "axioms", queries=8, others=8)
     found = {(r["perturbation"], r["measure"]): r for r in rows}
     for side in ("query", "document"):  # to BM25 a text is a bag of words
         assert found[f"{side}: word order", "shift"]["value"] == pytest.approx(0, abs=1e-5)
@@ -67,7 +67,7 @@ def test_bm25_keeps_its_axioms_and_its_documents(tmp_path, monkeypatch):
     # What was measured is not measured again.
     monkeypatch.setattr(Retriever, "load", None)
     with undrawn():
-        assert compare_axioms(comparison, tmp_path / "axioms", queries=8, candidates=8) == rows
+        assert compare_axioms(comparison, tmp_path / "axioms", queries=8, others=8) == rows
 
 
 @pytest.mark.slow
