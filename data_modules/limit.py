@@ -5,13 +5,13 @@ et al. 2025, "On the theoretical limitations of embedding-based retrieval"). The
 people and the places that they like; no text is LIMIT's own.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from itertools import count
 from math import comb
 
 import torch
-from datasets import Features
-from torch import Tensor
+from datasets import Dataset, Features
+from torch.nn.functional import normalize
 
 from data_modules.almanac.world import Names, Permutation
 from data_modules.collection import DOCUMENTS, JUDGEMENTS, QUERIES, Collection
@@ -46,34 +46,33 @@ def limit(
     order = Permutation(sets, seed, "sets")
     liked_by = [nth_set(order(place), relevant) for place in range(number)]
     ids = [f"d{person:06d}" for person in range(n_documents)]
+    people = [" ".join(names.person(person)[:2]) for person in range(n_documents)]
+    likes = [
+        ", ".join(names.places(p) for p in range(number) if person in liked_by[p]) or "no place"
+        for person in range(n_documents)
+    ]
     first = number // _TEST_SHARE
     splits = {"train": range(first, number), "test": range(first)}
-
-    def documents() -> Iterator[dict]:
-        for person, name in enumerate(ids):
-            likes = [names.places(p) for p in range(number) if person in liked_by[p]]
-            full = " ".join(names.person(person)[:2])
-            text = f"{full} likes {', '.join(likes) or 'no place'}."
-            yield {"id": name, "title": full, "text": text}
-
-    def queries() -> Iterator[dict]:
-        for place in range(number):
-            yield {"id": f"q{place:06d}", "text": f"Who likes {names.places(place)}?"}
-
-    def qrels(split: str) -> Iterator[dict]:
-        for place in splits[split]:
-            for person in liked_by[place]:
-                yield {"query_id": f"q{place:06d}", "document_id": ids[person], "relevance": 1}
-
     made = {"n_documents": n_documents, "relevant": relevant, "attributes": number, "seed": seed}
     sources = {key: str(value) for key, value in made.items()} | {"limit": _VERSION}
 
-    def keep(name: str, rows, features: Features):
-        return cache_table(rows, features, f"limit {name}", *map(str, sources.items()))
+    def keep(name: str, features: Features, *columns: Iterable) -> Dataset:
+        rows = (dict(zip(features, row, strict=True)) for row in zip(*columns, strict=True))
+        return cache_table(lambda: rows, features, f"limit {name}", str(sources))
 
-    judged = {s: keep(s, lambda s=s: qrels(s), JUDGEMENTS) for s in splits}
-    tables = keep("documents", documents, DOCUMENTS), keep("queries", queries, QUERIES)
-    return Collection(f"limit-{n_documents}", *tables, judged, sources)
+    texts = [f"{name} likes {places}." for name, places in zip(people, likes, strict=True)]
+    asked = [f"q{place:06d}" for place in range(number)]
+    questions = [f"Who likes {names.places(place)}?" for place in range(number)]
+    pairs = {
+        s: [(asked[p], ids[d], 1) for p in own for d in liked_by[p]] for s, own in splits.items()
+    }
+    return Collection(
+        name=f"limit-{n_documents}",
+        documents=keep("documents", DOCUMENTS, ids, people, texts),
+        queries=keep("queries", QUERIES, asked, questions),
+        qrels={s: keep(s, JUDGEMENTS, *zip(*found, strict=True)) for s, found in pairs.items()},
+        sources=sources,
+    )
 
 
 def nth_set(number: int, size: int) -> list[int]:
@@ -100,19 +99,15 @@ def free_recall(
     for number, judged in enumerate(grades):
         relevant[number, [row[name] for name in judged]] = 1
     draw = torch.Generator().manual_seed(seed)
-    sides = [torch.randn(len(side), dimension, generator=draw) for side in (grades, row)]
-    queries, documents = (side.requires_grad_() for side in sides)
-
-    def scores() -> Tensor:
-        normalised = (torch.nn.functional.normalize(side, dim=1) for side in (queries, documents))
-        first, second = normalised
-        return first @ second.T
-
-    optimizer = torch.optim.Adam([queries, documents], 0.05)
-    for _ in range(steps):
-        loss = -(relevant * (scores() / 0.05).log_softmax(1)).sum(1).mean()
+    sizes = len(grades), len(row)
+    sides = [torch.randn(size, dimension, generator=draw).requires_grad_() for size in sizes]
+    optimizer = torch.optim.Adam(sides, 0.05)
+    for _ in range(steps + 1):
+        queries, documents = (normalize(side, dim=1) for side in sides)
+        scores = queries @ documents.T
+        loss = -(relevant * (scores / 0.05).log_softmax(1)).sum(1).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    found = relevant.gather(1, scores().topk(k, 1).indices).sum(1)
+    found = relevant.gather(1, scores.topk(k, 1).indices).sum(1)
     return float((found / relevant.sum(1)).mean())
