@@ -1,28 +1,87 @@
-"""BM25 as a system: the purely lexical case of Eq. 1, A_ij > 0 where the terms are equal."""
+"""Lexical systems, A_ij > 0 where the terms are equal (Eq. 1); BM25, which learns nothing."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from gr_mvdr.alignment import pair_mask
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.evaluation.bm25 import BM25Index
+from gr_mvdr.evaluation.inverted_lists import InvertedLists, Query
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.parts import part
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import PairAlignment, relevance
+from gr_mvdr.token_index.costs import SearchCosts
 from gr_mvdr.tokenizers import UNK_ID
 from models.base import Share, Shares, System, Table, hash_documents
 
 
-@part("model")
-class BM25(System):
-    """Terms are the run's tokens; the config chooses a tokeniser of whole words."""
+class LexicalSystem(System):
+    """Texts are weights of terms, and inverted lists of them are searched exactly.
+
+    Attributes:
+        searcher: of all documents' terms. costs: of what was searched, query_terms in all.
+    """
 
     paradigm = "lexical"
+
+    def __init__(self, optimizer: dict[str, Any] | None = None):
+        super().__init__(optimizer)
+        self.searcher: Any = None
+        self.costs, self.query_terms = SearchCosts(), 0
+
+    def encode_queries(self, queries: Table) -> dict[str, Query]:
+        """Query id → its terms, as `InvertedLists` takes them."""
+        raise NotImplementedError
+
+    def retrieve(self, queries: Table, k: int = 100, among: Sequence[str] | None = None) -> Ranking:
+        """Adds up the lists of each query's terms and keeps the k best documents.
+
+        Args:
+            queries, k: see `System.retrieve`; among: see `System.retrieve_with_shares`.
+        """
+        return self._search(self.encode_queries(queries), k, among)
+
+    def _search(self, asked: dict[str, Query], k: int, among: Sequence[str] | None) -> Ranking:
+        found = {}
+        for query in track(asked, "searching"):
+            terms = asked[query]
+            with self.costs.timed():
+                scores = self.searcher.scores(terms)
+                found[query] = self.searcher.best_of(scores, k, among)
+            read = sum(len(self.searcher.documents_with(term)[0]) for term in terms)
+            self.costs.add(np.count_nonzero(scores), read, 2.0 * read)
+            self.query_terms += len(terms)
+        return Ranking(found)
+
+    def retrieve_with_shares(
+        self, queries: Table, k: int = 100, among: Sequence[str] | None = None
+    ) -> tuple[Ranking, Shares]:
+        """`retrieve`, and what each of the query's terms adds to a score."""
+        asked = self.encode_queries(queries)
+        ranking = self._search(asked, k, among)
+        return ranking, term_shares(self.searcher, asked, ranking)
+
+    def rerank(
+        self, queries: Table, documents: Table, candidates: dict[str, Sequence[str]]
+    ) -> Ranking:
+        """The candidates by the scores of their indexed terms."""
+        number, results = self.searcher.numbers, {}
+        for query, terms in self.encode_queries(queries).items():
+            scores = self.searcher.scores(terms)
+            results[query] = {name: float(scores[number[name]]) for name in candidates[query]}
+        return Ranking(results)
+
+
+@part("model")
+class BM25(LexicalSystem):
+    """Terms are the run's tokens; the config chooses a tokeniser of whole words."""
+
     share_of, score_is = "word", "BM25"
     scores_need = "the idf and the mean length of all documents"
     trainable = False
@@ -35,7 +94,6 @@ class BM25(System):
         """
         super().__init__()
         self.save_hyperparameters()
-        self.searcher: BM25Index | None = None
 
     def index(self, documents: Table, directory: str | Path | None = None) -> BM25Index:
         """Counts terms.
@@ -62,39 +120,10 @@ class BM25(System):
         self.searcher = found
         return found
 
-    def retrieve(self, queries: Table, k: int = 100, among: Sequence[str] | None = None) -> Ranking:
-        """Scores every document (an inverted index) and keeps the k best.
-
-        Args:
-            queries, k: see `System.retrieve`; among: see `System.retrieve_with_shares`.
-        """
+    def encode_queries(self, queries: Table) -> dict[str, Query]:
+        """Query id → its terms, each as often as the query has it."""
         rows = zip(queries["id"][:], queries["tokens"][:], strict=True)
-        return Ranking(
-            {
-                query: self.searcher.best(_terms(tokens), k, among)
-                for query, tokens in track(rows, "searching", total=len(queries))
-            }
-        )
-
-    def retrieve_with_shares(
-        self, queries: Table, k: int = 100, among: Sequence[str] | None = None
-    ) -> tuple[Ranking, Shares]:
-        """`retrieve`, and what each of the query's words adds to a score."""
-        ranking = self.retrieve(queries, k, among)
-        rows = zip(queries["id"][:], queries["tokens"][:], strict=True)
-        asked = {query: _terms(tokens) for query, tokens in rows}
-        return ranking, term_shares(self.searcher, asked, ranking)
-
-    def rerank(
-        self, queries: Table, documents: Table, candidates: dict[str, Sequence[str]]
-    ) -> Ranking:
-        """The candidates by their BM25 scores."""
-        number = {identifier: n for n, identifier in enumerate(self.searcher.ids)}
-        results = {}
-        for query, tokens in zip(queries["id"][:], queries["tokens"][:], strict=True):
-            scores = self.searcher.scores(_terms(tokens))
-            results[query] = {d: float(scores[number[d]]) for d in candidates[query]}
-        return Ranking(results)
+        return {query: _terms(tokens) for query, tokens in rows}
 
     def joint_flops(self, query_tokens: int, document_tokens: int) -> float:
         """0: all weights are in the index, a query only adds some of them up."""
@@ -149,13 +178,11 @@ def _terms(tokens: Sequence[int]) -> list[int]:
     return [token for token in tokens if token > UNK_ID]
 
 
-def term_shares(
-    index: BM25Index, queries: Mapping[str, Sequence[Hashable]], ranking: Ranking
-) -> Shares:
+def term_shares(index: InvertedLists, queries: Mapping[str, Query], ranking: Ranking) -> Shares:
     """What each term adds to the scores of a ranking.
 
     Args:
-        queries: query id → its terms, words or token ids.
+        queries: query id → its terms, words or token ids; with a weight each, or as they occur.
     """
     found: Shares = {}
     for query, terms in queries.items():

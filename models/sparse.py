@@ -2,10 +2,11 @@
 
 The lexical corner of Eq. 1, as BM25: D and Q are weights of terms, A_ij = 1 where the terms are
 equal. BM25 counts the terms that a text holds; here an encoder and its output table, the one that
-a generative system writes with, weigh them, and others that the text does not hold (expansion).
+a generative system writes with, weigh them, and others that the text does not hold (expansion). It
+is COIL, too, of one-dimensional vectors.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gr_mvdr.alignment import pair_mask
+from gr_mvdr.alignment import LexicalMaxSim
 from gr_mvdr.backbones import check_length, encoder_mask, hash_weights, load_encoder
 from gr_mvdr.batch import PairBatch, batch_by_size, pad
 from gr_mvdr.distributed.ranks import (
@@ -24,34 +25,34 @@ from gr_mvdr.distributed.ranks import (
     gather_rows,
     map_over_ranks,
 )
-from gr_mvdr.evaluation.inverted_lists import InvertedLists
+from gr_mvdr.evaluation.inverted_lists import InvertedLists, Query
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.losses import expected_operations
 from gr_mvdr.parts import build, part
 from gr_mvdr.products import fast_products
 from gr_mvdr.progress import track
-from gr_mvdr.relevance import PairAlignment, at_least_float32, relevance
-from gr_mvdr.token_index.costs import SearchCosts
-from models.base import Share, Shares, System, Table, hash_documents
+from gr_mvdr.relevance import PairAlignment, at_least_float32
+from gr_mvdr.scoring import Scoring
+from gr_mvdr.token_vectors import TokenVectors
+from models.base import Table, hash_documents
+from models.bm25 import LexicalSystem
+from models.token_shares import align_vectors
 
 Side = Literal["query", "document"]
-Terms = tuple[Tensor, Tensor, Tensor]
-Weights = dict[int, float]  # term → weight
 
+_EXACT_MATCH = Scoring(LexicalMaxSim())  # a text has a term but once
 _QUERY_BATCH = 32  # queries encoded at once
 _RAMP = 1 / 3  # of the training, in which the regulariser grows
 
 
 @part("model")
-class SPLADE(System):
+class SPLADE(LexicalSystem):
     """w_v = max_i log(1 + ReLU(h_i · e_v + b_v)) over a text's tokens i (Formal et al. 2021).
 
     e are the encoder's input embeddings, b a bias for each term. Special tokens have no weight.
     """
 
-    paradigm = "lexical"
     share_of, scores_need = "vocabulary term", ""
-    searcher: InvertedLists | None = None
     ramp_steps = 0.0  # of the training that is under way
 
     def __init__(
@@ -98,7 +99,6 @@ class SPLADE(System):
         words = torch.ones(self.vocabulary_size, dtype=torch.bool)
         words[[*self.template.special, *self.template.skip]] = False
         self.register_buffer("words", words, persistent=False)
-        self.costs, self.query_terms = SearchCosts(), 0
 
     # Term weights -----------------------------------------------------------------------------
 
@@ -119,8 +119,8 @@ class SPLADE(System):
         logits = at_least_float32(products).sum(-1) + self.bias[term]
         return logits.new_zeros(largest.shape).index_put((text, term), logits.relu().log1p())
 
-    def find_terms(self, ids: Tensor, mask: Tensor, side: Side) -> Terms:
-        """The terms (B, K) that texts keep, the heaviest first, their weights and their mask.
+    def find_terms(self, ids: Tensor, mask: Tensor, side: Side) -> TokenVectors:
+        """The K terms that texts keep, the heaviest first: vectors (B, K, 1) are their weights.
 
         A text without any has one, of weight 0.
         """
@@ -128,7 +128,7 @@ class SPLADE(System):
         counts = (weights > 0).sum(1).clamp(1, self.hparams.keep[side])
         found = weights.topk(int(counts.max()))
         real = torch.arange(found.values.shape[1], device=ids.device) < counts[:, None]
-        return found.indices, found.values * real, real
+        return TokenVectors((found.values * real).unsqueeze(2), real, found.indices)
 
     # Training ---------------------------------------------------------------------------------
 
@@ -168,23 +168,8 @@ class SPLADE(System):
         The ids on both sides are terms, the heaviest first, and not the texts' tokens.
         """
         texts = batch.document_ids[: len(batch)], batch.document_mask[: len(batch)]
-        documents, heavy, rows = self.find_terms(*texts, "document")
-        queries, light, columns = self.find_terms(batch.query_ids, batch.query_mask, "query")
-        matrix = heavy.unsqueeze(2) * light.unsqueeze(1)  # (B, M, N)
-        equal = documents.unsqueeze(2) == queries.unsqueeze(1)
-        aligned = (equal & pair_mask(rows, columns)).to(matrix.dtype)
-        scores = relevance(matrix, aligned)
-        return PairAlignment(
-            similarity=matrix.unsqueeze(1),
-            alignment=aligned.unsqueeze(1),
-            normaliser=torch.ones_like(scores),
-            relevance=scores,
-            score=scores,
-            document_ids=documents,
-            document_mask=rows,
-            query_ids=queries,
-            query_mask=columns,
-        )
+        queries = self.find_terms(batch.query_ids, batch.query_mask, "query")
+        return align_vectors(self.find_terms(*texts, "document"), queries, _EXACT_MATCH)
 
     # Search -----------------------------------------------------------------------------------
 
@@ -224,10 +209,11 @@ class SPLADE(System):
         from scipy.sparse import csr_matrix
 
         order, texts = self._shortest_first(documents)
-        parts = (torch.cat(column) for column in zip(*self._packed(texts), strict=True))
-        counts, terms, weights = (part.numpy() for part in parts)
-        starts = np.append(0, counts.cumsum())
-        found = csr_matrix((weights, terms, starts), (len(order), self.vocabulary_size))
+        weights, counts, terms, *_ = zip(*self._packed(texts), strict=True)
+        starts = np.append(0, torch.cat(counts).cumsum(0))
+        entries = torch.cat(weights)[:, 0].numpy(), torch.cat(terms).numpy(), starts
+        found = csr_matrix(entries, (len(order), self.vocabulary_size))
+        found.eliminate_zeros()  # of texts without a term
         return found[np.argsort(order)]
 
     def _shortest_first(self, documents: Table) -> tuple[list[int], list[list[int]]]:
@@ -237,72 +223,30 @@ class SPLADE(System):
         order = sorted(range(len(texts)), key=lambda row: len(texts[row]))
         return order, [texts[row] for row in order]
 
-    def _packed(self, texts: list[list[int]]) -> Iterator[Terms]:
-        """What `_encode` says of documents, in parts, on rank 0; all ranks encode."""
+    def _packed(self, texts: list[list[int]]) -> Iterator[Any]:
+        """The terms of documents, `PackedTokens` in parts, on rank 0; all ranks encode."""
         batches = list(batch_by_size(texts))
-        found = map_over_ranks(batches, lambda batch: self._encode(batch, "document"))
+        found = map_over_ranks(batches, lambda batch: self._encode(batch, "document").pack())
         return track(found, "encoding documents", total=len(batches))
 
     @torch.inference_mode()
-    def _encode(self, texts: list[list[int]], side: Side) -> Terms:
-        """How many terms each text keeps; then all their terms, and their weights > 0."""
+    def _encode(self, texts: list[list[int]], side: Side) -> TokenVectors:
         with fast_products(self.device):
             ids, mask = (part.to(self.device) for part in pad(texts))
-            terms, weights, _ = (part.cpu() for part in self.eval().find_terms(ids, mask, side))
-        real = weights > 0
-        return real.sum(1), terms[real], weights[real].float()
+            return self.eval().find_terms(ids, mask, side).to("cpu").float()
 
-    def encode_queries(self, queries: Table) -> dict[str, Weights]:
+    def encode_queries(self, queries: Table) -> dict[str, Query]:
         """Query id → the weights of the terms that it keeps, as the search reads them."""
-        found, length = {}, self.hparams.query_length
+        found: dict[str, Query] = {}
+        length = self.hparams.query_length
         for start in track(range(0, len(queries), _QUERY_BATCH), "encoding queries"):
             rows = queries[start : start + _QUERY_BATCH]
             texts = [self.template.read_query(tokens, length) for tokens in rows["tokens"]]
-            counts, *parts = self._encode(texts, "query")
-            each = zip(*(part.split(counts.tolist()) for part in parts), strict=True)
-            for name, (terms, weights) in zip(rows["id"], each, strict=True):
-                found[name] = dict(zip(terms.tolist(), weights.tolist(), strict=True))
+            terms = self._encode(texts, "query")
+            for row, name in enumerate(rows["id"]):
+                own = terms.unpad(row)
+                found[name] = dict(zip(own.ids.tolist(), own.vectors[:, 0].tolist(), strict=True))
         return found
-
-    def retrieve(self, queries: Table, k: int = 100, among: Sequence[str] | None = None) -> Ranking:
-        """Adds up the lists of each query's terms (exact) and keeps the k best documents.
-
-        Args:
-            queries, k: see `System.retrieve`; among: see `System.retrieve_with_shares`.
-        """
-        return self._search(self.encode_queries(queries), k, among)
-
-    def retrieve_with_shares(
-        self, queries: Table, k: int = 100, among: Sequence[str] | None = None
-    ) -> tuple[Ranking, Shares]:
-        """`retrieve`, and what each of the query's terms adds to a score."""
-        asked = self.encode_queries(queries)
-        ranking, found = self._search(asked, k, among), {}
-        for query, terms in asked.items():
-            added = self.searcher.shares(terms, ranking.documents(query))
-            found[query] = {n: [Share((t,), v) for t, v in own] for n, own in added.items()}
-        return ranking, found
-
-    def _search(self, asked: dict[str, Weights], k: int, among: Sequence[str] | None) -> Ranking:
-        found = {}
-        for query, terms in asked.items():
-            with self.costs.timed():
-                scores = self.searcher.scores(terms)
-                found[query] = self.searcher.best_of(scores, k, among)
-            read = sum(len(self.searcher.documents_with(term)[0]) for term in terms)
-            self.costs.add(np.count_nonzero(scores), read, 2.0 * read)
-            self.query_terms += len(terms)
-        return Ranking(found)
-
-    def rerank(
-        self, queries: Table, documents: Table, candidates: dict[str, Sequence[str]]
-    ) -> Ranking:
-        """The candidates by their indexed terms."""
-        results, number = {}, self.searcher.numbers
-        for query, terms in self.encode_queries(queries).items():
-            scores = self.searcher.scores(terms)
-            results[query] = {name: scores[number[name]] for name in candidates[query]}
-        return Ranking(results)
 
     def search_fidelity(self, queries: Table, ranking: Ranking, depth: int) -> dict[str, float]:
         """What a search costs. `shared_terms` is the FLOPS of Formal et al.: how many terms a
