@@ -13,6 +13,7 @@ if __name__ == "__main__":  # before the other imports: errors of the command li
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import isfinite
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -113,15 +114,13 @@ def _ask(retriever: Retriever, sample: Sample, name: str, queries: Mapping[str, 
         return []
     gold = {pair.id: pair.document["id"] for pair in sample.pairs}
     wanted = {query: [gold[query], *sample.others[query]] for query in queries}
-    scored, found = (
-        retriever.rerank(dict(queries), wanted),
-        retriever.retrieve(dict(queries), DEPTH),
-    )
+    scored = retriever.rerank(dict(queries), wanted)
+    found = retriever.retrieve(dict(queries), DEPTH)
     judged = judge(found, retriever.data, sample.split, TextTable({"id": [*queries]}), METRICS)
     rows = []
     for query in queries:
-        scores, places = scored.scores(query), found.documents(query)
-        relevant = scores.pop(gold[query], float("nan"))
+        scores = {name: s for name, s in scored.scores(query).items() if isfinite(s)}
+        relevant, places = scores.pop(gold[query], float("nan")), found.documents(query)
         others = torch.tensor([*scores.values()], dtype=torch.float64)
         place = places.index(gold[query]) if gold[query] in places else DEPTH
         row = {"split": sample.split, "query": query, "perturbation": name, "score": relevant}
@@ -168,9 +167,9 @@ def find_effects(rows: Iterable[Row]) -> list[Row]:
         first, shifts = said[ORIGINAL], {}
         effects = [(ORIGINAL, measure, first[measure]) for measure in ("rank", *METRICS)]
         for name, row in said.items():
-            # The others may be documents of other pairs, changed as well.
-            mean = row["mean"] if name.startswith("query") else first["mean"]
-            if first.get("deviation", 0) > 0 and "score" in row:
+            if first.get("deviation", 0) > 0 and {"score", "mean"} <= row.keys() & first.keys():
+                # The others may be documents of other pairs, changed as well.
+                mean = row["mean"] if name.startswith("query") else first["mean"]
                 margin = row["score"] - mean - first["score"] + first["mean"]
                 shifts[name] = margin / first["deviation"]
             if name != ORIGINAL:

@@ -70,8 +70,7 @@ def make_pairs(collection: Collection, split: str, queries: Dataset, seed: int =
     """
     documents, grades = collection.documents, collection.judgements(split)
     rows = {name: row for row, name in enumerate(documents["id"][:])}
-    words = [{*split_words(f"{row['title']} {row['text']}")} for row in documents]
-    frequency = Counter(word for own in words for word in own)
+    frequency = Counter(word for row in documents for word in _words(row))
     made, pairs = collection.sources, {}
     almanac = collection.name.startswith("almanac-") and "generator" in made
     world = new_world(int(made["n_documents"]), int(made["seed"])) if almanac else None
@@ -87,7 +86,7 @@ def make_pairs(collection: Collection, split: str, queries: Dataset, seed: int =
             [(span["start"], span["end"]) for span in query.get(column) or ()]
             for column in ("gold", "evidence")
         )
-        every = sorted(words[rows[name]], key=lambda word: (frequency[word], word))
+        every = sorted(_words(document), key=lambda word: (frequency[word], word))
         pairs[name] = Pair(
             id=query["id"],
             query=query["text"],
@@ -101,6 +100,10 @@ def make_pairs(collection: Collection, split: str, queries: Dataset, seed: int =
             seed=seed,
         )
     return list(pairs.values())
+
+
+def _words(document: Mapping[str, str]) -> set[str]:
+    return {*split_words(f"{document['title']} {document['text']}")}
 
 
 def _find_again(text: str, spans: Sequence[Span]) -> list[Span]:

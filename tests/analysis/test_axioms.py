@@ -72,7 +72,7 @@ def test_bm25_keeps_its_axioms_and_its_documents(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_docid_system_is_asked_with_changed_queries_only(tmp_path, capsys):
-    run = train(small(tmp_path, "model=dsi_naive", "beam_size=4")).path
+    run = train(small(tmp_path, "model=dsi_naive")).path
     with undrawn():
         assert not command(
             *("-m", "analysis.axioms", f"runs={run}", "queries=4", f"output={tmp_path}/found")
