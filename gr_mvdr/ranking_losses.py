@@ -87,8 +87,11 @@ class RankingLoss:
     logits: ClassVar[bool] = False  # scores are sums of logits, not of log-probabilities
 
     def __post_init__(self):
-        _check(self, "weight", self.weight >= 0, "≥ 0")
-        _check(self, "negatives", self.negatives >= 1, "≥ 1")
+        for key, value in vars(self).items():
+            counted = key in ("negatives", "stages")
+            if value < counted or (value == 0 and key not in ("weight", "logits")):
+                rule = "≥ 1" if counted else "≥ 0" if key == "weight" else "> 0"
+                raise ValueError(f"model.ranking.{key}={value}: must be {rule}")
 
     def __call__(self, candidates: Candidates, progress: float = 1.0) -> tuple[Tensor, Tensor]:
         """Values and which of them count; progress: the share of the training that is done."""
@@ -120,11 +123,6 @@ class PrefixRanking(RankingLoss):
     margin: float = 1.0
     stages: int = 3
     logits: bool = False  # type: ignore[misc]
-
-    def __post_init__(self):
-        super().__post_init__()
-        _check(self, "margin", self.margin > 0, "> 0")
-        _check(self, "stages", self.stages >= 1, "≥ 1")
 
     def __call__(self, candidates: Candidates, progress: float = 1.0) -> tuple[Tensor, Tensor]:
         lead = candidates.scores[:, :1] - candidates.scores[:, 1:]  # (B, C, L)
@@ -173,10 +171,6 @@ class MarginRanking(RankingLoss):
 
     margin: float = 1.0
 
-    def __post_init__(self):
-        super().__post_init__()
-        _check(self, "margin", self.margin > 0, "> 0")
-
     def __call__(self, candidates: Candidates, progress: float = 1.0) -> tuple[Tensor, Tensor]:
         scores, usable = candidates.ranked_by, candidates.tell_apart
         least = torch.finfo(scores.dtype).min
@@ -197,10 +191,6 @@ class ListwiseRanking(RankingLoss):
     """
 
     temperature: float = 1.0
-
-    def __post_init__(self):
-        super().__post_init__()
-        _check(self, "temperature", self.temperature > 0, "> 0")
 
     def __call__(self, candidates: Candidates, progress: float = 1.0) -> tuple[Tensor, Tensor]:
         usable = candidates.tell_apart
@@ -225,18 +215,9 @@ class PreferenceRanking(RankingLoss):
 
     beta: float = 0.4
 
-    def __post_init__(self):
-        super().__post_init__()
-        _check(self, "beta", self.beta > 0, "> 0")
-
     def __call__(self, candidates: Candidates, progress: float = 1.0) -> tuple[Tensor, Tensor]:
         gains = candidates.scores[..., -1] - candidates.reference
         return -F.logsigmoid(self.beta * (gains[:, :1] - gains[:, 1:])), candidates.tell_apart
-
-
-def _check(loss: RankingLoss, key: str, holds: bool, rule: str) -> None:
-    if not holds:
-        raise ValueError(f"model.ranking.{key}={getattr(loss, key)}: must be {rule}")
 
 
 def own_targets(batch: PairBatch) -> PairBatch:
@@ -354,9 +335,11 @@ def training_progress(system: Any) -> float:
     trainer = system._trainer
     if trainer is None:
         return 1.0
-    if (trainer.max_epochs or -1) > 0:
-        return system.current_epoch / trainer.max_epochs
-    return system.global_step / max(1, trainer.max_steps)
+    part = max(0, trainer.fit_loop.batch_idx) / max(1, trainer.num_training_batches)
+    of_epochs = (system.current_epoch + part) / max(1, trainer.max_epochs or 0)
+    of_steps = system.global_step / max(1, trainer.max_steps)
+    ends = [(trainer.max_epochs or -1, of_epochs), (trainer.max_steps, of_steps)]
+    return max((done for end, done in ends if end > 0), default=0.0)
 
 
 def choose_candidates(batch: PairBatch, number: int) -> tuple[Tensor, Tensor]:

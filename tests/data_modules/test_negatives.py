@@ -13,10 +13,11 @@ from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 
 from data_modules.epoch import Example, HardNegatives, collate
-from data_modules.examples import DocumentExamples
+from data_modules.examples import DocumentExamples, IdentifierExamples
 from data_modules.indexing import DocumentStart, Indexing
 from data_modules.module import RetrievalDataModule
 from data_modules.negatives import Bm25Negatives, OwnNegatives, RunNegatives, TripleNegatives
+from data_modules.seal_examples import SpanExamples
 from gr_mvdr.evaluation.bm25 import split_words
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.losses import HardNegativesCrossEntropy
@@ -237,6 +238,24 @@ def test_an_indexing_example_has_random_negatives(tmp_path):
         assert all(s is None if teacher is None else np.isnan(s).all() for s in scores)
         assert teacher is None or {len(s) for s in scores} == {teacher}
         assert next(iter(data.train_dataloader())).negatives.shape == (3, 2)
+
+
+def test_generated_targets_have_negatives_of_their_kind():
+    """A docid system looks identifiers up; a negative's span is drawn as the positive's is."""
+    given = Bm25Negatives(2, depth=3)
+    indexing = Indexing(1.0, DocumentStart(4))
+    for examples in (IdentifierExamples(given), SpanExamples(given, n_spans=2, length=2)):
+        data = tiny(examples=examples, indexing=indexing)
+        for example in data.epoch(0):
+            negatives = example.negatives
+            assert len({*negatives.documents, example.document}) == 3
+            for row, target in zip(negatives.documents, negatives.targets, strict=True):
+                text = data.documents[row]["tokens"]
+                spans = [[*text[start : start + 2], EOS_ID] for start in range(3)]
+                assert target in ([[]] if type(examples) is IdentifierExamples else spans)
+        batch = collate(list(data.epoch(0))[:3])
+        further = len(batch.document_index) - 3
+        assert len(batch.document_ids) == 3 * len(example.targets) + further
 
 
 # Teachers

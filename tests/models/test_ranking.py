@@ -8,6 +8,7 @@ import torch
 
 from data_modules.epoch import collate
 from gr_mvdr.batch import pad
+from gr_mvdr.ranking_losses import training_progress
 from tests.models.test_two_ranks import examples
 
 LOSSES = ["PrefixRanking", "MarginRanking", "ListwiseRanking", "PreferenceRanking"]
@@ -123,3 +124,17 @@ def test_another_relevant_documents_identifier_shields_its_beginning(tools):
     found = system.shared_prefixes(tokens, batch)
     wanted = [[0, 0, 0, 0], [3, 2, 1, 0], [2, 4, 2, 4], [2, 4, 1, 0], [1, 1, 2, 4]]
     assert found.tolist() == wanted
+
+
+def test_the_progress_of_training_counts_batches_epochs_and_steps(tools, monkeypatch):
+    from types import SimpleNamespace
+
+    system = tools.make_docid("titles")
+    assert training_progress(system) == 1.0
+    trainer = SimpleNamespace(fit_loop=SimpleNamespace(batch_idx=3), num_training_batches=6)
+    system._trainer = trainer
+    monkeypatch.setattr(type(system), "current_epoch", 1)
+    monkeypatch.setattr(type(system), "global_step", 9)
+    for epochs, steps, wanted in ((2, -1, 0.75), (-1, 12, 0.75), (6, 12, 0.75), (2, 90, 0.75)):
+        trainer.max_epochs, trainer.max_steps = epochs, steps
+        assert training_progress(system) == wanted
