@@ -97,13 +97,15 @@ class Run:
     def choices(self) -> dict[str, str]:
         """The flat configuration without circumstances, what follows the seed, and the folder.
 
-        Two runs of the same choices differ in their seed only. The data are compared by their
-        hashes, not by their path.
+        Two runs of the same choices differ in their seed only, also in files of it such as
+        `initial=…-seed1`. The data are compared by their hashes, not by their path.
         """
         seed, folder = self.config.get("seed"), self.config.get("run")
         left_out = {*CIRCUMSTANCES, *UNMEASURED, *SWEPT, "seed"}
         return {
-            key: str(value).replace(str(folder), "") if folder else str(value)
+            key: (str(value).replace(str(folder), "") if folder else str(value)).replace(
+                f"seed{seed}", "seed"
+            )
             for key, value in flatten(self.config).items()
             if not {key, key.split(".")[0]} & left_out
             and not (key.split(".")[-1] == "seed" and value == seed)

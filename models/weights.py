@@ -284,8 +284,10 @@ class InitialWeights:
             model.load_state_dict(chosen, strict=whole)
             if isinstance(model, GenerativeSystem):
                 model.renew_table(checkpoint.get("table") if whole else None)
-        new = sorted({name.partition(".")[0] for name in _sizes(ours).keys() - chosen.keys()})
-        rest = f", of {', '.join(new)} not all" if new else ""
+        new = {name.partition(".")[0] for name in _sizes(ours).keys() - chosen.keys()}
+        if not whole and identifiers is not None:
+            new.add("docid tokens")
+        rest = f", not all of: {', '.join(sorted(new))}" if new else ""
         return f"{self.run.key}: {len(chosen):,} of {len(ours):,} tensors are taken over{rest}"
 
     def _shared(self, model: System, ours: dict, theirs: dict) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ from hydra.utils import instantiate
 import train as train_module
 from gr_mvdr.files.reading import read_checkpoint
 from models.weights import InitialWeights
-from tests.runs import NO_ANALYSIS, TINY, small
+from tests.runs import NO_ANALYSIS, TINY, compose_config, small
 from train import prepare_model, train
 
 KEYS = [*TINY, *NO_ANALYSIS]
@@ -91,8 +91,9 @@ def test_another_system_begins_with_the_backbone_and_the_words(model, begin, sta
         before = system.head.table.clone()
         system.renew_table()
         assert torch.allclose(system.head.table, before)
-    new = {"t5_colbert": "encoder", "cross_encoder": "head"}
-    assert said.endswith(f", of {new[model]} not all" if model in new else "are taken over")
+    new = {"t5_colbert": "encoder", "cross_encoder": "head", "dsi_naive": "docid tokens"}
+    new |= {"genre_np_base": "docid tokens", "t5_seal": None}
+    assert said.endswith(f", not all of: {new[model]}" if new[model] else "are taken over")
 
 
 def test_what_does_not_fit_is_refused_in_one_line(begin, first, tmp_path):
@@ -115,3 +116,19 @@ def test_what_does_not_fit_is_refused_in_one_line(begin, first, tmp_path):
         train([f"initial={first}", f"weights={first}", f"output={tmp_path}"])
     with pytest.raises(FileNotFoundError, match="initial=.*nowhere: no such run folder"):
         train([f"initial={tmp_path}/nowhere", f"output={tmp_path}"])
+
+
+def test_experiment_losses_is_a_row_a_loss_that_begins_with_the_run(first, tmp_path):
+    keys = ["experiment=[smoke,losses]", "logger=none", "data.n_documents=50", *KEYS]
+    config = compose_config(
+        "train", *keys, f"initial={first}", "ranking=prefix", f"output={tmp_path}", "name=prefix"
+    )
+    assert config.model.ranking.stages == 3
+    assert "retrieve/mrr@10" in train(config).metrics
+    with pytest.raises(FileNotFoundError, match="initial=outputs/.*-seed7: no such run folder"):
+        train(["experiment=losses", "hydra.mode=RUN", "seed=7", f"output={tmp_path}"])
+    path = f"tokenizer.path={first}/tokenizer/tokenizer.json"
+    begun = compose_config("train", *keys, "data.n_documents=60", path, f"initial={first}")
+    data = instantiate(begun.data)
+    model = prepare_model(begun, data, tmp_path / "other", found := InitialWeights.find(str(first)))
+    assert found.give(model, data.tokenizer).endswith("not all of: docid tokens")

@@ -83,3 +83,8 @@ def test_a_long_value_is_cut_and_labels_stay_distinct():
     assert label_groups(["S", "S", "S #2"], [{"analysis.n": n} for n in "123"])[0] == [
         *("S", "S #2", "S #2 #2")
     ]
+
+
+def test_files_that_name_the_seed_are_one_choice_of_all_seeds():
+    first, second = choices_of("initial=a-seed1"), choices_of("seed=2 initial=a-seed2")
+    assert first == second != choices_of("initial=b-seed1")
