@@ -41,7 +41,7 @@ HEADERS = MappingProxyType(
     }
 )
 READ = ("about", "queries", "document")  # verbs of the session that are asked by GET, with a query
-ASKED = ("search", "align", "explain", "nearest", "continuations", "compare", "figure")
+ASKED = ("search", "align", "explain", "nearest", "continuations", "compare", "figure", "patch")
 
 
 def build_app(session: Session, port: int) -> Starlette:

@@ -18,9 +18,11 @@ from analysis.explorer.views import (
     describe_continuation,
     describe_explanation,
     describe_hit,
+    describe_patches,
     describe_system,
 )
 from analysis.explorer.words import page_words
+from analysis.patching import Exchange, patchable
 from gr_mvdr.files.reading import describe_error, show
 from models.given_texts import find_snippet
 
@@ -187,6 +189,22 @@ class Session:
         retriever = self._system(system).retriever
         explained = retriever.explain(query, document)
         return describe_explanation(retriever, explained, known.gold if known else ())
+
+    def patch(self, system: int, query: str, document: dict, perturbed: str = "") -> dict[str, Any]:
+        """What each layer, head and token restores of the query's score in a perturbed one's.
+
+        Args:
+            perturbed: another query; "" = the query with its document's title exchanged, or its
+                rarest word.
+        """
+        chosen, given = self._system(system), self._document(document)
+        if not patchable(chosen.retriever.system):
+            raise ValueError(f"system={system}: {chosen.label} encodes no query by itself")
+        if not perturbed.strip() and query.strip():
+            title = self._reader.read(given)[0] if isinstance(given, str) else given.get("title")
+            exchange = Exchange(chosen.retriever.reader, chosen.retriever.documents)
+            perturbed = (exchange(query, title or "") or ("", ""))[1]
+        return describe_patches(chosen.retriever, query, perturbed, given)
 
     # Of the whole collection ----------------------------------------------------------------------
 

@@ -6,7 +6,9 @@ from typing import Any
 
 from analysis.directed_alignment import OWN_DIRECTION
 from analysis.explorer.loading import LoadedSystem
+from analysis.patching import PatchedPair, patch_texts, patchable
 from gr_mvdr.decoding.search_trace import Generated, Hypothesis, SearchPath
+from gr_mvdr.tokenizers import token_strings
 from models.results import AlignedPair, Explained, Hit, NextToken, TextShare
 from models.retriever import Retriever
 
@@ -26,6 +28,7 @@ def describe_system(number: int, system: LoadedSystem) -> dict[str, Any]:
         "paradigm": retriever.paradigm.replace("_", " "),
         "run": str(system.run.path),
         "alignable": model.alignable,
+        "patchable": patchable(model),
         "heads": shape.num_heads if generative else 1,
         "layers": shape.num_decoder_layers if generative else 1,
         "direction": OWN_DIRECTION.get(retriever.paradigm),
@@ -101,6 +104,37 @@ def _note(system: LoadedSystem, heads: int, head: int | None) -> str:
             "system ranks by: the score comes through all paths of the decoder (gr_as_mvdr §8)."
         )
     return " ".join(said)
+
+
+def describe_patches(
+    retriever: Retriever, query: str, perturbed: str, document: Any
+) -> dict[str, Any]:
+    """Scores of a query and a perturbed one, and of each stack the parts' shares by token and by
+    head; they are NaN where the scores are too close.
+    """
+
+    def tell(pair: PatchedPair) -> dict[str, Any]:
+        return {
+            "perturbed": perturbed,
+            "scores": [pair.clean, pair.perturbed],
+            "stacks": [_describe_stack(retriever, pair, stack) for stack in pair.sites],
+        }
+
+    return patch_texts(retriever, (query, perturbed), document, tell)
+
+
+def _describe_stack(retriever: Retriever, pair: PatchedPair, stack: str) -> dict[str, Any]:
+    ids, sites, (by_token, by_head) = pair.tokens(stack), pair.sites[stack], pair.maps(stack)
+    texts = ["" if i is None else token_strings(retriever.tokenizer, [i])[0] for i in ids]
+    names = [f"{site.part} {site.layer + 1}".replace("_", " ") for site in sites]
+    return {
+        "name": stack,
+        "tokens": ["".join(texts[place] for place in column) for column in pair.columns(stack)],
+        "parts": names,
+        "by_token": by_token.tolist(),
+        "attentions": [n for n, site in zip(names, sites, strict=True) if site.heads > 1],
+        "by_head": by_head.tolist(),
+    }
 
 
 def _shares(shares: Iterable[TextShare]) -> list[dict[str, Any]]:

@@ -17,6 +17,8 @@ _OWN = {
     "query. A beam keeps the sequences with the largest ones.",
     "query token": "A token of the query, as the system reads it: with the tokens that it adds, "
     "such as the end.",
+    "restored": "What of a score's fall comes back when one part of the model reads what it read "
+    "of the query itself: (patched − other) / (own − other). Shares of parts do not sum to 1.",
     "stage": "A system of a pipeline: the first one searches, each further one reranks.",
     "word": "A term as BM25 counts it.",
 }

@@ -148,6 +148,15 @@ def test_what_is_no_request_is_refused_by_one_line(content):
         ("compare", {"system": 0, "queries": ["a", "b"], "documents": [{}] * 3}, "documents: must"),
         ("compare", {"system": 0, "queries": ["a"], "documents": ["x"]}, "document: must have"),
         ("continuations", {"system": 0, "query": "a"}, "system=0: must be generative, BM25 is"),
+        ("patch", {"system": 0, "query": "a", "document": {"id": "a"}}, "system=0: BM25 enc"),
+        ("patch", {"system": 1, "query": " ", "document": {"id": "a"}}, "query=' ': must be a"),
+        ("patch", {"system": 1, "query": "a", "document": {"id": "no"}}, "document=no: must be"),
+        (
+            "patch",
+            {"system": 1, "query": "apple", "document": {"id": "a"}, "perturbed": "apple"},
+            "perturbed: must be read as other tokens than the query",
+        ),
+        ("patch", {"system": 1, "query": "a", "document": {"id": "a"}, "perturbed": 1}, "patch."),
         ("nearest", {"system": 0, "query": "a", "token": 0}, "system=0: must be multi vector"),
         (
             "figure",

@@ -1,4 +1,4 @@
-/** A pair's matrix: document tokens are rows, query tokens columns. */
+/** A matrix as a heat map: of a pair document tokens are rows, query tokens columns. */
 
 import { readable } from "./bars.js";
 import { scale } from "./colours.js";
@@ -8,9 +8,9 @@ import { shown } from "./numbers.js";
 const CELL = 16; // pixels
 
 export class Matrix {
-  /** `on.point(row, column)` when a cell is pointed at, `on.leave()` afterwards. */
-  constructor(on) {
-    this.on = on;
+  /** `on.point(row, column)` when a cell is pointed at, `on.leave()` afterwards; `sides`: what rows and columns are. */
+  constructor(on, sides = ["document tokens", "query tokens"]) {
+    [this.on, this.sides] = [on, sides];
     this.heatmap = make("div", { class: "heatmap", tabindex: "0", role: "img" });
     this.legend = make("div", { class: "legend" });
     this.element = make("div", { class: "matrix" }, this.heatmap, this.legend);
@@ -25,14 +25,15 @@ export class Matrix {
     [this.rows, this.columns] = [documentTokens.length, queryTokens.length];
     const names = (tokens) => tokens.map((token) => make("span", { title: token }, make("bdi", {}, readable(token))));
     const { scrollTop, scrollLeft } = this.heatmap;
+    const [down, across] = this.sides;
     this.heatmap.replaceChildren(make("div", { class: "grid" },
-      make("div", { class: "corner" }, "query →", make("br"), "document ↓"),
+      make("div", { class: "corner" }, `${across.split(" ")[0]} →`, make("br"), `${down.split(" ")[0]} ↓`),
       make("div", { class: "column-names" }, ...names(queryTokens)),
       make("div", { class: "row-names" }, ...names(documentTokens)), this.cells));
     this.heatmap.scrollTo(scrollLeft, scrollTop);
-    this.heatmap.setAttribute("aria-label", `Matrix of the ${name}: ${this.rows} document tokens by `
-      + `${this.columns} query tokens; the lists of tokens say the same in words`);
-    this.explain(shades, name);
+    this.heatmap.setAttribute("aria-label", `Matrix of the ${name}: ${this.rows} ${down} by `
+      + `${this.columns} ${across}; what is next to it says the same in words`);
+    this.explain(shades, name, documentTokens.some((token) => queryTokens.includes(token)));
   }
 
   canvas(numbers, shades, documentTokens, queryTokens) {
@@ -54,11 +55,11 @@ export class Matrix {
     return canvas;
   }
 
-  explain(shades, name) {
+  explain(shades, name, equal) {
     const ramp = make("span", { class: "ramp" });
     ramp.style.background = shades.gradient;
     this.legend.replaceChildren(make("span", {}, `${name}:`), shown(shades.low, 2), ramp, shown(shades.high, 2),
-      make("span", { class: "equal-key" }), "equal tokens");
+      ...(equal ? [make("span", { class: "equal-key" }), "equal tokens"] : []));
   }
 
   point(event) {

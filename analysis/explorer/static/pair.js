@@ -7,13 +7,15 @@ import { button, delayed, make, words } from "./elements.js";
 import { term } from "./glossary.js";
 import { Nearest } from "./nearest.js";
 import { shown, signed } from "./numbers.js";
+import { PatchView } from "./patching.js";
 import { pictureButtons } from "./save.js";
 import { sharesOf } from "./shares.js";
 import { change, open, read, systemOf } from "./state.js";
 import { Texts, complete, documentOf } from "./texts.js";
 import { WhyView } from "./why.js";
 
-const TABS = { alignment: "Alignment and shares", why: "Why this rank", continuations: "Continuations" };
+const TABS = { alignment: "Alignment and shares", why: "Why this rank", patching: "Patching", continuations: "Continuations" };
+const NEEDS = { patching: "patchable", continuations: "generative" }; // of a system
 const HINT = "Type a query and a document: their tokens are aligned as you type.";
 const NO_RANK = "A rank is explained for a document of the collection: choose one of the results.";
 const PAUSE = 600; // milliseconds after an edit: to explain is to search
@@ -40,10 +42,12 @@ export class PairView {
     this.aligned = new Panel({ "aria-label": "Alignment" });
     this.why = new WhyView((id) => this.compare(id));
     this.continuations = new Continuations((prefix) => this.step({ prefix: prefix.join(",") }));
+    this.patching = new PatchView((other) => this.switch({ other }));
     this.explainLater = delayed(PAUSE, () => this.explain());
     this.pictures = pictureButtons(() => ({ ...this.asked(), layer_shown: read().shown ?? "alignment" }), savedNote);
     this.parts = {
-      alignment: this.aligned.element, why: this.why.element, continuations: this.continuations.element,
+      alignment: this.aligned.element, why: this.why.element, patching: this.patching.element,
+      continuations: this.continuations.element,
     };
     const crumbs = make("div", { class: "crumbs" }, this.back, button("Compare with another text", () => this.compare()));
     this.element = make("div", { class: "pair-view" }, crumbs, this.heading, this.choices, this.why.reason.element,
@@ -106,16 +110,17 @@ export class PairView {
 
   /** Shows the part that the state names. */
   turnTo(state, system) {
-    const possible = state.tab in TABS && (state.tab !== "continuations" || system.generative);
-    const tab = possible ? state.tab : "alignment";
+    const possible = (name) => name in TABS && (!(name in NEEDS) || system[NEEDS[name]]);
+    const tab = possible(state.tab) ? state.tab : "alignment";
     const press = (item, on) => item.setAttribute("aria-pressed", `${on}`);
     for (const item of this.choices.children) press(item, Number(item.dataset.system) === system.number);
     for (const item of this.tabs.children) {
       press(item, item.dataset.tab === tab);
-      item.hidden = item.dataset.tab === "continuations" && !system.generative;
+      item.hidden = !possible(item.dataset.tab);
     }
     for (const [name, part] of Object.entries(this.parts)) part.hidden = name !== tab;
     const prefix = state.prefix ? state.prefix.split(",").map(Number) : [];
+    if (tab === "patching" && complete(state)) this.patching.show(system, state.q, documentOf(state), state.other ?? "");
     if (tab === "continuations" && state.q) this.continuations.show(system, state.q, prefix);
   }
 

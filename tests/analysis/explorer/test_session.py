@@ -6,6 +6,7 @@ from itertools import product
 
 import pytest
 
+from analysis.patching import patch_texts
 from tests.analysis.explorer.tiny import DOCUMENTS, QUERIES
 
 SYSTEMS = range(4)
@@ -34,6 +35,7 @@ def test_the_page_is_told_what_each_system_can_do(browser):
     keys = ("label", "paradigm", "heads", "layers", "direction", "generative", "shares_of")
     assert [tuple(system[key] for key in keys) for system in found["systems"]] == expected
     assert all(system["alignable"] for system in found["systems"])
+    assert [system["patchable"] for system in found["systems"]] == [False, True, True, True]
 
 
 @pytest.mark.parametrize("query", QUERIES)
@@ -68,6 +70,33 @@ def test_a_known_query_has_its_relevant_documents_with_their_ranks(browser):
             deeper = {"a": 1, "c": 7}.get(gold["id"]) if number == 0 else None
             assert gold["ranks"][number] == (shown[0] if shown else deeper)
     assert post(browser, "search", query="apple pear")["query_id"] is None
+
+
+@pytest.mark.parametrize("system", [1, 2, 3])
+def test_patches_over_http_are_those_of_the_analysis(browser, session, system, monkeypatch):
+    monkeypatch.setattr("analysis.patching.LEAST", 1e-6)
+    asked = dict(system=system, query="apple pie", document={"id": "a"})
+    suggested = post(browser, "patch", **asked)
+    assert suggested["perturbed"] not in ("", "apple pie")
+    found = post(browser, "patch", **asked, perturbed="a pear pie")
+    retriever = session.systems[system].retriever
+    maps = patch_texts(
+        retriever,
+        ("apple pie", "a pear pie"),
+        "a",
+        lambda pair: [pair.clean, pair.perturbed, *map(pair.maps, pair.sites)],
+    )
+    assert found["scores"] == close(maps[:2])
+    assert [s["name"] for s in found["stacks"]] == ["encoder", "decoder"][: len(maps) - 2]
+    for stack, (by_token, by_head) in zip(found["stacks"], maps[2:], strict=True):
+        for told, own, names in (
+            ("by_token", by_token, "parts"),
+            ("by_head", by_head, "attentions"),
+        ):
+            assert stack[told] == [close(row) for row in own.tolist()]
+            assert len(stack[names]) == len(own)
+        assert len(stack["tokens"]) == by_token.shape[1]
+    assert len(found["stacks"][0]["tokens"]) == 4  # "apple", a filler, "pie", the end
 
 
 def test_searches_at_the_same_time_do_not_mix(browser):
