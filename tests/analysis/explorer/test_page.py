@@ -317,8 +317,6 @@ def test_a_query_is_patched_after_three_clicks(page):
     expect(visible(page, ".heatmap")).to_have_count(4)
     assert "<script>" in other.input_value()
     assert page.locator("main :is(script, img, b b, bdi *)").count() == 0
-    other.fill("what is an apple?")
-    expect(visible(page, ".status.error")).to_contain_text("other tokens than the query")
     page.get_by_role("button", name="BM25", exact=True).click()
     expect(visible(page, "[data-tab=patching]")).to_have_count(0)
 
