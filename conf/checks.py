@@ -169,6 +169,8 @@ def _check_together(config: dict[str, Any]) -> None:
     _check_there("data.path", data.get("path"), "folder or file")
     for key in ("candidates_run", "identifiers"):
         _check_there(f"data.{key}", data.get(key), "file")
+    for view, file in (data.get("views") or {}).items():
+        _check_there(f"data.views.{view}", file, "file")
     _check_there("tokenizer.path", tokenizer.get("path"), "file")
     weights = config.get("weights") or ""
     if not is_on_hub(weights):

@@ -14,10 +14,9 @@ from data_modules.collection import TrainingTables
 from data_modules.epoch import Example
 from data_modules.examples import Examples
 from data_modules.formats.files import sha256
-from data_modules.formats.named_pairs import read_generated
 from data_modules.spans import cut_spans
 from data_modules.tables import TokenColumn, cache_table
-from data_modules.tokenisation import hash_vocabulary
+from data_modules.tokenisation import hash_vocabulary, read_view_texts
 from gr_mvdr.distributed.ranks import rank
 from gr_mvdr.parts import part
 
@@ -258,15 +257,6 @@ class GeneratedQueries(Inputs):
 
 def _tokenised(path: Path, tables: TrainingTables) -> Iterator[dict]:
     row_of = {identifier: row for row, identifier in enumerate(tables.documents["id"][:])}
-    empty = True
-    for where, identifier, queries in read_generated(path):
-        if identifier not in row_of:
-            raise ValueError(f"{where}: document {identifier!r} is not in the collection")
-        if not queries:
-            continue
-        found = tables.tokenizer(queries, add_special_tokens=False)["input_ids"]
-        if found := [tokens for tokens in found if tokens]:
-            empty = False
-            yield {"document_row": row_of[identifier], "tokens": found}
-    if empty:
-        raise ValueError(f"{path}: the file holds no query")
+    found = read_view_texts(path, tables.documents, tables.tokenizer)
+    for identifier, tokens in found.items():
+        yield {"document_row": row_of[identifier], "tokens": tokens}

@@ -1,7 +1,7 @@
 """The LightningDataModule: a collection's texts → tokens → training examples → batches."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from data_modules.store import collect
 from data_modules.tables import count_longer, sample_rows, select_shard
 from data_modules.tokenisation import (
     add_tokens,
+    add_views,
     choose_template,
     choose_tokenizer,
     clean_table,
@@ -53,6 +54,7 @@ class RetrievalDataModule(pl.LightningDataModule):
         store: folder of built collections; None = next to the cache of ``datasets``.
         identifiers: a file of lines `docid<TAB>text`: what the documents are called where titles
             are identifiers, in place of the titles; None = the titles.
+        views: name → a file of further texts that are identifiers (`gr_mvdr.identifiers.views`).
         empty_documents: "refuse", or "keep" documents without title and text.
         tokenizer_options: arguments of `choose_tokenizer` (backbone, path, unit, …).
         text_fields: what a document's text is made of, joined with " | ".
@@ -87,6 +89,7 @@ class RetrievalDataModule(pl.LightningDataModule):
     validation_split: str | None = None
     store: str | None = None
     identifiers: str | None = None
+    views: Mapping[str, str] = field(default_factory=dict)
     empty_documents: str = "refuse"
     text_fields: Sequence[str] = ("title", "text")
     cleaning: Sequence[str] = ()
@@ -119,13 +122,12 @@ class RetrievalDataModule(pl.LightningDataModule):
         for key in ("query_length", "document_length"):
             if (length := getattr(self, key)) < 2:
                 raise ValueError(f"{key}={length}: must be ≥ 2 (a token and the end token)")
-        if self.validation_split in self.new_documents:
-            raise ValueError(
-                f"data.validation_split={self.validation_split}: must not be one of "
-                "data.new_documents, which arrive after training"
-            )
-        for key in ("candidates_run", "identifiers"):
-            if (file := getattr(self, key)) and not Path(file).expanduser().is_file():
+        if (split := self.validation_split) in self.new_documents:
+            rule = "must not be one of data.new_documents, which arrive after training"
+            raise ValueError(f"data.validation_split={split}: {rule}")
+        files = {"candidates_run": self.candidates_run, "identifiers": self.identifiers}
+        for key, file in (files | {f"views.{view}": f for view, f in self.views.items()}).items():
+            if file and not Path(file).expanduser().is_file():
                 raise FileNotFoundError(f"data.{key}={file}: no such file")
         if self.batch_size < (least := world_size()):
             rule = f"must be ≥ {least}" + (", the number of processes" if least > 1 else "")
@@ -183,12 +185,11 @@ class RetrievalDataModule(pl.LightningDataModule):
     def documents(self) -> Dataset:
         """The corpus: id, title, text (the joined fields), tokens (all), word_starts, title_tokens.
 
-        The title's tokens are those of the title alone, or of the text that `identifiers` gives.
+        `identifiers` replaces the titles' tokens, each of `views` adds NAME_tokens (of lists).
         """
         table = add_tokens(self._texts, self.tokenizer)
-        if self.identifiers is None:
-            return table
-        return replace_titles(table, self.identifiers, self.tokenizer)
+        table = replace_titles(table, self.identifiers, self.tokenizer)
+        return add_views(table, self.views, self.tokenizer)
 
     @cached_property
     def known_documents(self) -> np.ndarray:
@@ -294,8 +295,8 @@ class RetrievalDataModule(pl.LightningDataModule):
     def training_sources(self) -> dict[str, str]:
         """The SHA-256 of each file besides the collection that training reads, by its path."""
         indexing = self.indexing.inputs.sources if self.indexing else {}
-        given = [Path(self.identifiers).expanduser()] if self.identifiers else []
-        return self.examples.sources | indexing | {str(file): sha256(file) for file in given}
+        named = [Path(f).expanduser() for f in (self.identifiers, *self.views.values()) if f]
+        return self.examples.sources | indexing | {str(file): sha256(file) for file in named}
 
     # Evaluation (gr_as_mvdr §6.3)
 

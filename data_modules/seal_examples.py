@@ -1,4 +1,4 @@
-"""SEAL's training examples: spans that resemble the query; in full SEAL titles and parts, too."""
+"""SEAL's training examples: spans that resemble the query; texts of a document's other views."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,13 +15,11 @@ from data_modules.indexing import Inputs
 from data_modules.spans import cut_spans, sample_starts, span_weights
 from data_modules.tables import TokenColumn, cache_table
 from gr_mvdr.batch import cut
+from gr_mvdr.identifiers.views import BODY, find_views, read_texts
 from gr_mvdr.parts import part
 from gr_mvdr.progress import track
 
 _WEIGHTS = Features({"weights": List(Value("float32"))})
-# What `tokenizer.special_tokens` must name: the texts that ask for a span and for a title, and the
-# text that ends a title ("|| body", "|| title" and "@@" in SEAL).
-SPECIAL_TOKENS = ("body", "title", "title_end")
 
 
 @part("examples", negatives="negatives")
@@ -85,43 +83,47 @@ def _start_weights(tables: TrainingTables, temperature: float) -> Iterator[dict]
 
 @part("examples")
 class SealExamples(SpanExamples):
-    """Query || body → spans that resemble it, query || title → the title, an example each.
+    """Query || body → spans that resemble it, query || NAME → a text of that view, an example each.
 
-    The spans are those of `SpanExamples`. A pair whose document has no title has no title example.
-    Numbers below the number of pairs are their spans, the ones from there on titles.
+    The spans are those of `SpanExamples`. The views are the title in full SEAL, and pseudo-queries
+    in MINDER (Li et al. 2023), of which one is drawn. A pair whose document has no text of a view
+    has no example of it. Numbers below the number of pairs are spans, the ones from there on view
+    after view.
     """
 
     def prepare(self, tables: TrainingTables) -> Self:
         """See `SpanExamples`.
 
         Raises:
-            ValueError: a special token is missing, or there are negatives.
+            ValueError: a special token or the texts of a view are missing, or there are negatives.
         """
         if self.negatives:  # a title's would have to be titles
             raise ValueError("data.examples.negatives: must be null in full SEAL")
         prepared = super().prepare(tables)
-        prepared.texts = _SealTexts(tables)
-        prepared.titled = np.flatnonzero(prepared.texts.has_title[prepared.document_rows])
+        prepared.texts, rows = _ViewTexts(tables), prepared.document_rows
+        pairs = {BODY: np.arange(len(rows))}
+        pairs |= {view: np.flatnonzero(has[rows]) for view, has in prepared.texts.has.items()}
+        # (examples,) of each number its pair and the view that it asks for.
+        prepared.pair_of = np.concatenate(list(pairs.values()))
+        prepared.asked = np.repeat(list(pairs), [len(own) for own in pairs.values()])
         return prepared
 
     def numbers(self, rng: np.random.Generator) -> np.ndarray:
-        return np.concatenate([self.pairs, len(self.document_rows) + np.arange(len(self.titled))])
+        return np.append(self.pairs, np.arange(len(self.document_rows), len(self.pair_of)))
 
     def draw(self, number: int, rng: np.random.Generator) -> Example:
-        n_pairs = len(self.document_rows)
-        pair = number if number < n_pairs else self.titled[number - n_pairs]
-        row, asked = self.document_rows[pair], "body" if number < n_pairs else "title"
-        targets = self.pair_targets(pair, rng) if asked == "body" else [self.texts.title(row)]
+        pair, asked = int(self.pair_of[number]), str(self.asked[number])
+        row, body = int(self.document_rows[pair]), asked == BODY
+        targets = self.pair_targets(pair, rng) if body else [self.texts.target(asked, row, rng)]
         source = self.texts.source(self.query(pair), asked)
         return Example(source, targets, row, relevant=self.relevant(pair))
 
     def make_example(self, source: list[int], row: int, rng: np.random.Generator) -> Example:
-        return super().make_example(self.texts.source(source, "body"), row, rng)
+        return super().make_example(self.texts.source(source, BODY), row, rng)
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        pairs = super().lengths
-        return np.concatenate([pairs, pairs[self.titled]])
+        return super().lengths[self.pair_of]
 
 
 @part("inputs")
@@ -129,8 +131,9 @@ class SealExamples(SpanExamples):
 class UnsupervisedParts(Inputs):
     """Parts of a document as sources and targets of each other, for `Indexing`.
 
-    Drawn uniformly: document → title, span → title, title → span, span → another span. Sources
-    carry the special tokens of `SealExamples`. Without a title only span → another span is left.
+    Drawn uniformly of those that a document has: document → title, span → title, title → span,
+    span → another span (SEAL); of each further view a text of it → a span that resembles it, → the
+    title, → another text of the view (MINDER). Sources carry the special tokens of `SealExamples`.
 
     Args:
         length: words of a span.
@@ -143,24 +146,49 @@ class UnsupervisedParts(Inputs):
     def prepare(self, tables: TrainingTables, retrieval: Examples) -> Self:
         """See `Inputs`; the targets are the parts'."""
         prepared = super().prepare(tables, retrieval)
-        prepared.texts = _SealTexts(tables)
+        prepared.texts = _ViewTexts(tables)
         return prepared
 
     def draw(self, row: int, rng: np.random.Generator) -> Example:
+        parts = self._parts(row)
+        part, asked = parts[int(rng.integers(len(parts)))]
+        if part not in ("document", "span", "title"):
+            return self._draw_from_view(row, part, asked, rng)
         document = self.tables.documents[row]
-        kind = int(rng.integers(4)) if self.texts.has_title[row] else 3
         # Two spans that start at different words; a document no longer than one has only one.
         starts = max(1, len(document["word_starts"]) - self.length + 1)
         chosen = rng.choice(starts, size=2, replace=starts < 2)
         one, another = cut_spans(document, chosen.tolist(), self.length)
-        if kind < 2:
-            source = document["tokens"] if kind == 0 else one
-            source = self.texts.source(self._read(source), "title")
-            return Example(source, [self.texts.title(row)], row)
-        source = document["title_tokens"] if kind == 2 else another
-        source = self.texts.source(self._read(source), "body")
+        if asked == "title":
+            source = document["tokens"] if part == "document" else one
+            source = self.texts.source(self._read(source), asked)
+            return Example(source, [self.texts.target(asked, row, rng)], row)
+        source = document["title_tokens"] if part == "title" else another
+        source = self.texts.source(self._read(source), asked)
         span = cut(one[: self.max_tokens], self.tables.document_length, self.tables.template.stop)
         return Example(source, [span], row)
+
+    def _parts(self, row: int) -> list[tuple[str, str]]:
+        """The sources of a document's examples, each with the view that it asks for."""
+        views = [view for view, has in self.texts.has.items() if has[row]]
+        titles = [("document", "title"), ("span", "title"), ("title", BODY)]
+        found = [*(titles if "title" in views else []), ("span", BODY)]
+        for view in views:
+            if view != "title":
+                found += [
+                    (view, asked) for asked in (BODY, "title", view) if asked in (BODY, *views)
+                ]
+        return found
+
+    def _draw_from_view(self, row: int, view: str, asked: str, rng: np.random.Generator) -> Example:
+        texts = self.texts.read(view, row)
+        one, another = rng.choice(len(texts), size=2, replace=len(texts) < 2).tolist()
+        source = self._read(texts[one])
+        if asked == BODY:
+            return self.retrieval.make_example(source, row, rng)
+        target = self.texts.end(texts[another], view) if asked == view else None
+        target = target or self.texts.target(asked, row, rng)
+        return Example(self.texts.source(source, asked), [target], row)
 
     def _read(self, tokens: list[int]) -> list[int]:
         return self.tables.template.read_query(tokens, self.tables.document_length)
@@ -171,28 +199,46 @@ class UnsupervisedParts(Inputs):
         return np.full(len(self.tables.documents), self.length)
 
 
-class _SealTexts:
-    """Sources and titles with the special tokens of `tokenizer.special_tokens`."""
+class _ViewTexts:
+    """The texts of the views that `tokenizer.special_tokens` names, as sources and as targets.
+
+    Attributes:
+        has: view → (documents,) bool, those with a text of it.
+    """
 
     def __init__(self, tables: TrainingTables):
-        missing = [name for name in SPECIAL_TOKENS if name not in tables.special_tokens]
-        if missing:
+        views = find_views(tables.special_tokens) or ["title"]
+        needed = [BODY, *(name for view in views for name in (view, f"{view}_end"))]
+        if missing := [name for name in needed if name not in tables.special_tokens]:
             raise ValueError(
-                f"tokenizer.special_tokens: {', '.join(missing)} missing, SEAL's titles need it"
+                f"tokenizer.special_tokens: {', '.join(missing)} missing, its views need it"
             )
+        for view in views:
+            if f"{view}_tokens" not in tables.documents.column_names:
+                raise ValueError(f"data.views.{view}=null: must be a file of the view's texts")
         self.template, self.special_tokens = tables.template, tables.special_tokens
-        self.titles, self.longest = tables.documents["title_tokens"], tables.document_length
-        self.has_title = np.array([len(title) > 0 for title in self.titles])
+        self.longest = tables.document_length
+        self.columns = {view: tables.documents[f"{view}_tokens"] for view in views}
+        self.has = {
+            view: np.array([len(read_texts(found)) > 0 for found in column])
+            for view, column in self.columns.items()
+        }
 
     def source(self, tokens: list[int], asked: str) -> list[int]:
         """What is asked for, between a text, which keeps its length, and what ends it."""
         return self.template.append(tokens, self.special_tokens[asked])
 
-    def title(self, row: int) -> list[int]:
-        """The title's key: its tokens and what ends it."""
-        room = max(1, self.longest - len(self.special_tokens["title_end"]))
-        return [
-            *self.titles[row][: room - 1],
-            *self.special_tokens["title_end"],
-            self.template.stop,
-        ]
+    def read(self, view: str, row: int) -> list[list[int]]:
+        """A document's texts in a view."""
+        return read_texts(self.columns[view][row])
+
+    def target(self, view: str, row: int, rng: np.random.Generator) -> list[int]:
+        """One of a document's texts in a view, drawn, as a key."""
+        texts = self.read(view, row)
+        return self.end(texts[int(rng.integers(len(texts)))], view)
+
+    def end(self, text: list[int], view: str) -> list[int]:
+        """A text of a view as a key: its tokens and what ends it."""
+        end = self.special_tokens[f"{view}_end"]
+        room = max(1, self.longest - len(end))
+        return [*text[: room - 1], *end, self.template.stop]

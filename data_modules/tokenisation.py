@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ from datasets import Dataset, DatasetInfo, Features, List, Value
 from datasets.table import InMemoryTable
 from transformers import PreTrainedTokenizerBase
 
+from data_modules.formats.files import sha256
 from data_modules.formats.lines import numbered_lines
+from data_modules.formats.named_pairs import read_generated
 from data_modules.tables import (
     TABLE,
     arrow_batches,
@@ -198,17 +201,19 @@ def add_tokens(table: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
 
 
 def replace_titles(
-    documents: Dataset, path: str | Path, tokenizer: PreTrainedTokenizerBase
+    documents: Dataset, path: str | Path | None, tokenizer: PreTrainedTokenizerBase
 ) -> Dataset:
     """The documents with other `title_tokens`: those of the texts that a file gives them.
 
     Args:
         documents: of `add_tokens`; path: of lines `docid<TAB>text`, one a document. Texts may be
-            equal, and other documents may be named too.
+            equal, and other documents may be named too. None = the documents as they are.
 
     Raises:
         ValueError: a line breaks the format or names a document again; a document has no line.
     """
+    if path is None:
+        return documents
     texts: dict[str, str] = {}
     for where, line in numbered_lines(Path(path).expanduser()):
         name, _, text = line.partition("\t")
@@ -231,6 +236,57 @@ def replace_titles(
 
     made_from = documents._fingerprint, [texts[name] for name in ids], hash_vocabulary(tokenizer)
     return _map(documents, tokenise, short_hash("identifiers/1", *made_from), "tokenising")
+
+
+def read_view_texts(
+    path: str | Path, documents: Dataset, tokenizer: PreTrainedTokenizerBase
+) -> dict[str, list[list[int]]]:
+    """The token ids of the texts that a file gives documents, by the documents' ids.
+
+    Args:
+        path: lines `{"document_id": …, "queries": […]}`, as `experiment=query_generation` writes
+            them, or another form of `data_modules.formats.named_pairs`.
+
+    Raises:
+        ValueError: a line breaks the format, or names a document that is unknown or was named
+            before, as file:line; the file holds no text that has a token.
+    """
+    known, found = set(documents["id"][:]), {}
+    for where, identifier, texts in read_generated(Path(path).expanduser()):
+        if identifier not in known:
+            raise ValueError(f"{where}: document {identifier!r} is not in the collection")
+        ids = tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
+        if kept := [tokens for tokens in ids if tokens]:
+            found[identifier] = kept
+    if not found:
+        raise ValueError(f"{path}: the file holds no query")
+    return found
+
+
+def add_views(
+    documents: Dataset, views: Mapping[str, str], tokenizer: PreTrainedTokenizerBase
+) -> Dataset:
+    """The documents with a column `NAME_tokens` for each view: the token lists of its texts.
+
+    Args:
+        views: name → file; see `read_view_texts`. A document that it does not name has no texts.
+    """
+    for view, path in views.items():
+        documents = _add_view(documents, f"{view}_tokens", Path(path).expanduser(), tokenizer)
+    return documents
+
+
+def _add_view(
+    documents: Dataset, name: str, file: Path, tokenizer: PreTrainedTokenizerBase
+) -> Dataset:
+    read = cache(partial(read_view_texts, file, documents, tokenizer))  # if nothing is cached
+
+    def tokenise(rows: pa.Table) -> dict[str, list]:
+        return {name: [read().get(i, []) for i in rows["id"].to_pylist()]}
+
+    made_from = documents._fingerprint, name, sha256(file), hash_vocabulary(tokenizer)
+    key = short_hash("view/1", *made_from)
+    return _map(documents, tokenise, key, "tokenising", **{name: List(_INTEGERS)})
 
 
 def encode_special_tokens(

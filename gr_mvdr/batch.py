@@ -86,6 +86,11 @@ def pad(sequences: Sequence[Sequence[int]], pad_id: int = 0) -> tuple[Tensor, Te
     return ids, mask
 
 
+def unpad(ids: Tensor, mask: Tensor) -> list[list[int]]:
+    """The real tokens of each row: what `pad` has padded."""
+    return [row[real].tolist() for row, real in zip(ids, mask, strict=True)]
+
+
 def append_documents(index: Sequence[int], further: Sequence[int]) -> tuple[list[int], list[int]]:
     """Where further documents of a batch go: behind its own, each document once.
 

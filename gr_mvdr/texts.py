@@ -131,14 +131,17 @@ class TextReader:
         tokenizer: PreTrainedTokenizerBase,
         text_fields: Sequence[str] = ("title", "text"),
         cleaning: Sequence[str] = (),
+        views: Sequence[str] = (),
     ):
         """
         Args:
             tokenizer: the run's.
             text_fields: of "title" and "text", what a document's text is made of, in this order.
             cleaning: steps of `clean_text`.
+            views: of the run's documents, of which those that arrive now have no texts.
         """
         self.tokenizer, self.text_fields, self.cleaning = tokenizer, text_fields, cleaning
+        self.views = views
 
     def queries(self, texts: Sequence[str]) -> TextTable:
         """`id` (their numbers), `text` and `tokens` of queries."""
@@ -158,7 +161,8 @@ class TextReader:
         parts = zip(*(fields[name] for name in self.text_fields), strict=True)
         texts, ids = list(map(join_texts, parts)), [row["id"] for row in rows]
         tokens = {"tokens": self.tokenise(texts), "title_tokens": self.tokenise(fields["title"])}
-        return TextTable({"id": ids, "title": fields["title"], "text": texts, **tokens})
+        views: dict[str, list] = {f"{view}_tokens": [[] for _ in rows] for view in self.views}
+        return TextTable({"id": ids, "title": fields["title"], "text": texts, **tokens, **views})
 
     def tokenise(self, texts: Sequence[str]) -> list[list[int]]:
         """The token ids of whole texts, without end tokens."""

@@ -37,10 +37,12 @@ class Share(NamedTuple):
         tokens: the part, as token ids, or as a word of the text: a query token, the token of a
             docid, an n-gram that was generated.
         value: its part of the score.
+        view: of a document with several views, the one whose search found the part.
     """
 
     tokens: tuple[int, ...] | str
     value: float
+    view: str = ""
 
 
 # Query id → document id → the parts of the document's score.

@@ -107,6 +107,6 @@ def _shares(found: Explained) -> str:
 
 def _by_text(hit: Hit) -> dict[str, float]:
     total: dict[str, float] = {}
-    for text, value in hit.shares:
-        total[text] = total.get(text, 0.0) + value
+    for share in hit.shares:
+        total[share.text] = total.get(share.text, 0.0) + share.value
     return total

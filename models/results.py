@@ -22,10 +22,11 @@ _CELL = 0.16  # inches that a token's row or column takes
 
 
 class TextShare(NamedTuple):
-    """What one part adds to a score: a query token, a word, the token of a docid, an n-gram."""
+    """What one part adds to a score: a query token, a word, an n-gram; `view`: see `Share`."""
 
     text: str
     value: float
+    view: str = ""
 
 
 @dataclass(frozen=True)
@@ -374,8 +375,8 @@ class Explained(Table):
         columns = {}
         for name, hit in (("document", self.hit), ("best", self.best)):
             parts: dict[str, float] = {}
-            for text, value in hit.shares if hit else ():
-                parts[text] = parts.get(text, 0.0) + value
+            for share in hit.shares if hit else ():
+                parts[share.text] = parts.get(share.text, 0.0) + share.value
             columns[name] = pandas.Series(parts, dtype=float)
         return pandas.DataFrame(columns).fillna(0.0)
 

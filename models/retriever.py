@@ -152,7 +152,7 @@ class Retriever:
         run = FinishedRun.read("run", path, trust)
         system, data = restore_run(path, trust=trust)
         run.open_index(system, data.documents, temporary_folder("index"))
-        reader = TextReader(data.tokenizer, data.text_fields, data.cleaning)
+        reader = TextReader(data.tokenizer, data.text_fields, data.cleaning, tuple(data.views))
         return cls(system, reader, data.documents, run.provenance["system"], data)
 
     @property
@@ -218,7 +218,7 @@ class Retriever:
 
     def _hit(self, query: str, rank: int, name: str, score: float, shares: list[Share]) -> Hit:
         title, text = self._given.indexed.read(name)
-        parts = tuple(TextShare(self.text_of(s.tokens), s.value) for s in shares)
+        parts = tuple(TextShare(self.text_of(s.tokens), s.value, s.view) for s in shares)
         return Hit(rank, name, title, find_snippet(query, text), score, parts)
 
     def text_of(self, tokens: tuple[int, ...] | str) -> str:

@@ -1,7 +1,7 @@
 """T5-SEAL: generates n-grams of the corpus and adds up their evidence (gr_as_mvdr §6.2, App. D)."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,52 +10,53 @@ import torch
 from torch import Tensor
 
 from gr_mvdr.backbones import check_length
-from gr_mvdr.batch import PairBatch, pad
+from gr_mvdr.batch import PairBatch, pad, unpad
 from gr_mvdr.decoding.beam_search import BeamSearchResult, score_tokens
 from gr_mvdr.decoding.evidence import score_documents, share_scores
+from gr_mvdr.decoding.key_weights import strip
 from gr_mvdr.decoding.ngram_index import NgramIndex
 from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.heads.plain import Vocabulary
 from gr_mvdr.identifiers.scheme import check_at_least, check_choice, hash_collection
+from gr_mvdr.identifiers.views import BODY, Views, check_bonus
 from gr_mvdr.parts import part
 from gr_mvdr.progress import track
 from gr_mvdr.ranking_losses import shared_ngrams
 from models.base import Share, Table
 from models.constrained_search import ConstrainedSearch, Scope, clear_index_folder
 
-# A key: an n-gram of the index and its log-probability given the query.
-Key = tuple[list[int], float]
+# n-grams of the index, their log-probabilities given the query, and the views that wrote them.
+Keys = dict[tuple[int, ...], tuple[float, str]]
+_MOST = -1.0  # a log-probability with a bonus at most (MINDER)
 # How the scores of a document's segments become the document's score.
-POOLS: dict[str, Callable[[Tensor], Tensor]] = {
-    "sum": Tensor.sum,
-    "mean": Tensor.mean,
-    "max": Tensor.max,
-}
+POOLS: dict[str, Callable] = {"sum": Tensor.sum, "mean": Tensor.mean, "max": Tensor.max}
 _DECODE_BATCH = 512  # segments decoded at once in reranking
 
 
 @dataclass
 class SealResult(BeamSearchResult):
-    """What the search found, and full SEAL's further keys of each query."""
+    """What the search found in the body, and each query's keys besides its candidates."""
 
-    further: list[list[Key]]
+    further: list[Keys]
 
 
 @dataclass(frozen=True)
 class SealScope(Scope):
-    """What one search can find; titles: those that can be keys, None = none."""
+    """What one search can find; views: of each the texts that can be keys."""
 
-    titles: Trie | None = None
+    views: Mapping[str, Trie] = field(default_factory=dict)
 
 
 @part("model")
 class T5SEAL(ConstrainedSearch):
     """The identifier is any n-gram of the document; the search is constrained to the corpus.
 
-    The paper's form generates n-grams of the text alone. With `special_tokens` the text begins with
-    the title, sources say whether a title or a part of the body is asked for, and titles are keys
-    too; `query_ngrams` adds the query's own n-grams (facts: Full SEAL).
+    The paper's form generates n-grams of the text alone. With `special_tokens` a document has
+    several views: its body, any n-gram of which is a key, and others whose texts are keys as a
+    whole: its title (full SEAL), its pseudo-queries (MINDER, Li et al. 2023). All views lie in one
+    index, a source says which is asked for, and the evidence of all is added up as if one search
+    had found it. `query_ngrams` adds the query's own n-grams (facts: Full SEAL).
     """
 
     share_of, scores_need = "n-gram", "the n-gram counts of all documents"
@@ -75,6 +76,7 @@ class T5SEAL(ConstrainedSearch):
         special_tokens: dict[str, list[int]] | None = None,
         query_ngrams: int = 0,
         ranking: dict[str, Any] | None = None,
+        bonus: dict[str, float] | None = None,
     ):
         """
         Args:
@@ -86,9 +88,11 @@ class T5SEAL(ConstrainedSearch):
             evidence: parameters of `score_documents`.
             optimizer, head, ranking: see `GenerativeSystem`.
             label_smoothing: of the training loss (0.1 in full SEAL).
-            special_tokens: ids that ask for a part of the body and for a title, and that end a
-                title, under "body", "title" and "title_end"; None or {} = the paper's form.
+            special_tokens: ids that ask for a part of the body, under "body", for a text of another
+                view, under its name, and that end it, NAME_end; None or {} = the paper's form.
             query_ngrams: longest n-gram of the query that is a key; 0 = none, SEAL: 3.
+            bonus: what is added to the log-probabilities of a view's keys, which then are −1 at
+                most: whole texts are improbable (MINDER: 14 for pseudo-queries). None = nothing.
         """
         check_at_least("model.beam_size", beam_size, 1)
         check_at_least("model.key_length", key_length, 1)
@@ -96,25 +100,24 @@ class T5SEAL(ConstrainedSearch):
         super().__init__(backbone, optimizer, head, ranking=ranking)
         self.save_hyperparameters()
         check_length(self.backbone, query_length=query_length, document_length=document_length)
-        self.titles: Trie | None = None
-        self.ended_titles: list[list[int]] = []
+        check_bonus(bonus or {}, self.special_tokens)
+        self.views: Views | None = None
+        self.tries: dict[str, Trie] = {}  # of each view besides the body
         self.textless: set[int] = set()  # documents
 
     def prepare(self, documents: Table, known: Sequence[int], directory: str | Path) -> None:
         """A head other than the plain one is made for the documents' tokens."""
         self._texts = documents["tokens"]
         texts = self._texts[:]
-        self.textless = _without_tokens(texts)
+        self.textless = {number for number, tokens in enumerate(texts) if not tokens}
         if not self.hparams.head:
             return
         sequences: list[list[int]] = [[] for _ in texts]
         for row in known:
             sequences[row] = texts[row][: self._kept]
-        found = {self.template.stop}.union(*texts, *self.special_tokens.values())
-        if self.special_tokens:
-            found = found.union(*documents["title_tokens"])
-        tokens = torch.tensor(sorted(found))
-        self.set_head(Vocabulary(tokens), sequences, documents)
+        indexed = self._read(documents).indexed(documents)
+        found = sorted(set().union(*indexed, *self.special_tokens.values()))
+        self.set_head(Vocabulary(torch.tensor(found)), sequences, documents)
 
     @property
     def _kept(self) -> int:
@@ -126,7 +129,7 @@ class T5SEAL(ConstrainedSearch):
         """Token ids by name; {} in the paper's form."""
         return self.hparams.special_tokens or {}
 
-    def prepare_query(self, tokens: Sequence[int], asked: str = "body") -> list[int]:
+    def prepare_query(self, tokens: Sequence[int], asked: str = BODY) -> list[int]:
         """The query's first tokens, then what is asked for, with those around them."""
         found = super().prepare_query(tokens)
         return self.template.append(found, self.special_tokens.get(asked, []))
@@ -163,12 +166,12 @@ class T5SEAL(ConstrainedSearch):
         """The documents' texts, ended as keys are; in full SEAL the queries ask for the body."""
         first, last = len(self.template.document), len(self.template.suffix)
         if first or self.template.suffix != (self.template.stop,):
-            read = _rows(batch.document_ids, batch.document_mask)
+            read = unpad(batch.document_ids, batch.document_mask)
             texts = [[*ids[first : len(ids) - last], self.template.stop] for ids in read]
             ids, mask = (x.to(self.device) for x in pad(texts))
             batch = replace(batch, document_ids=ids, document_mask=mask)
-        if asked := self.special_tokens.get("body"):
-            queries = _rows(batch.query_ids, batch.query_mask)
+        if asked := self.special_tokens.get(BODY):
+            queries = unpad(batch.query_ids, batch.query_mask)
             asking = [self.template.append(query, asked) for query in queries]
             ids, mask = (x.to(self.device) for x in pad(asking))
             batch = replace(batch, query_ids=ids, query_mask=mask)
@@ -186,82 +189,71 @@ class T5SEAL(ConstrainedSearch):
         return batch.document_mask & (batch.document_ids != self.template.stop)
 
     def index(self, documents: Table, directory: str | Path | None = None) -> NgramIndex:
-        """An n-gram index over the full, untruncated texts, and a trie of the titles as keys."""
-        directory = clear_index_folder(directory, "titles", "ngrams")
-        texts, titles = self._read(documents)
-        if any(titles):
-            Trie.build(titles).save(directory / "titles", hash_collection(documents["id"][:]))
-        NgramIndex.build(texts).save(directory / "ngrams")
-        return self._take(documents, titles, NgramIndex.load(directory / "ngrams"), directory)
+        """An n-gram index over the full, untruncated texts, and of each other view a trie."""
+        directory = clear_index_folder(directory, "views", "ngrams")
+        views = self._read(documents)
+        views.save(directory / "views", hash_collection(documents["id"][:]))
+        NgramIndex.build(views.indexed(documents), views.depth).save(directory / "ngrams")
+        return self._take(documents, views, NgramIndex.load(directory / "ngrams"), directory)
 
     def open_index(self, documents: Table, directory: str | Path) -> NgramIndex:
-        """Opens the n-grams and titles that `index` wrote; see `System.open_index`."""
-        directory, (texts, titles) = Path(directory), self._read(documents)
+        """Opens the n-grams and tries that `index` wrote; see `System.open_index`."""
+        directory, views = Path(directory), self._read(documents)
         found = NgramIndex.load(directory / "ngrams")
-        if not found.holds(texts):
-            raise ValueError(
-                f"{directory}: must be an index of these documents, was made of others or of other "
-                "tokens of theirs"
-            )
-        return self._take(documents, titles, found, directory)
+        if not found.holds(views.indexed(documents)):
+            rule = "must be an index of these documents, was made of others or of other tokens"
+            raise ValueError(f"{directory}: {rule} of theirs")
+        return self._take(documents, views, found, directory)
 
     def _take(
-        self, documents: Table, titles: list[list[int]], ngrams: NgramIndex, directory: Path
+        self, documents: Table, views: Views, ngrams: NgramIndex, directory: Path
     ) -> NgramIndex:
-        trie = None
-        if any(titles):
-            trie = Trie.load(directory / "titles", hash_collection(documents["id"][:]))
-        self.searcher, self.titles, self.ended_titles = ngrams, trie, titles
         self.document_ids = documents["id"][:]
-        self.textless = _without_tokens(documents["tokens"][:])
+        self.tries = views.load(directory / "views", hash_collection(self.document_ids))
+        self.searcher, self.views = ngrams, views
+        self.textless = {n for n, tokens in enumerate(documents["tokens"][:]) if not tokens}
         return ngrams
 
-    def _read(self, documents: Table) -> tuple[list[list[int]], list[list[int]]]:
-        """Each document's text as it is indexed, and its title with both ends; [] = no title."""
-        texts, end = documents["tokens"][:], self.special_tokens.get("title_end")
-        stop = self.template.stop  # before a text and a key there is nothing, not even BART's <s>
-        if end is None:
-            return [[*text, stop] for text in texts], []
-        titles = [[*title, *end] if title else [] for title in documents["title_tokens"]]
-        return (
-            [[*title, *text, stop] for title, text in zip(titles, texts, strict=True)],
-            [[*title, stop] if title else [] for title in titles],
-        )
+    def _read(self, documents: Table) -> Views:
+        return Views(documents, self.special_tokens, self.template.stop)
 
     def whole(self) -> SealScope:
-        return SealScope(self.searcher, self.search_length, None, self.titles)
+        return SealScope(self.searcher, self.search_length, None, self.tries)
 
     def within(self, documents: frozenset[int]) -> SealScope:
-        """The n-grams and the titles of these documents."""
-        rows = enumerate(self.ended_titles)
-        titles = [title if row in documents else [] for row, title in rows]
-        trie = Trie.build(titles) if any(titles) else None
-        constraint = self.searcher.within(documents)
-        return SealScope(constraint, self.search_length, documents, trie)
+        """The n-grams of these documents, and their texts of the other views."""
+        constraint, tries = self.searcher.within(documents), self.views.tries(documents)
+        return SealScope(constraint, self.search_length, documents, tries)
 
     def search(
         self, queries: Sequence[Sequence[int]], scope: SealScope | None = None, **options: Any
     ) -> SealResult:
-        """Beam search for n-grams; in full SEAL titles and the query's n-grams are added."""
+        """Beam search for n-grams of the body, then for whole texts of each other view."""
         scope = scope or self.whole()
         found = super().search(queries, scope, **options)
-        further: list[list[Key]] = [[] for _ in queries]
-        if scope.titles is not None:
-            further = self._title_keys(queries, scope.titles)
+        further: list[Keys] = [{} for _ in queries]
+        for view, texts in scope.views.items():
+            for keys, own in zip(further, self._text_keys(queries, view, texts), strict=True):
+                keys.update(own)
         if self.hparams.query_ngrams:
             for query, keys in zip(queries, further, strict=True):
-                keys += self._query_keys(query)
+                keys.update(self._query_keys(query))
         return SealResult(**vars(found), further=further)
 
-    def _title_keys(self, queries: Sequence[Sequence[int]], titles: Trie) -> list[list[Key]]:
-        """The most probable titles for each query, with their title end, as keys."""
-        sources = [self.prepare_query(query, "title") for query in queries]
-        found = self.beam(sources, titles, titles.depth)
-        ended = [found.final.of(number) for number in range(len(sources))]
-        stop = self.template.stop
-        return [[(key[:-1], score) for key, score in keys if key[-1] == stop] for keys in ended]
+    def _text_keys(self, queries: Sequence[Sequence[int]], view: str, texts: Trie) -> list[Keys]:
+        """The most probable whole texts of a view for each query, with what ends them, as keys."""
+        found = self.beam([self.prepare_query(q, view) for q in queries], texts, texts.depth)
+        more = (self.hparams.bonus or {}).get(view)
+        return [
+            {
+                tuple(key[:-1]): (score if more is None else min(score + more, _MOST), view)
+                for key, score in found.final.of(number)
+                if key[-1] == self.template.stop
+            }
+            for number in range(len(queries))
+        ]
 
-    def _query_keys(self, query: Sequence[int]) -> list[Key]:
+    def _query_keys(self, query: Sequence[int]) -> Keys:
         """The query's own n-grams that occur in the corpus, with their log-probabilities."""
         grams = sorted(
             {
@@ -271,13 +263,14 @@ class T5SEAL(ConstrainedSearch):
             }
         )
         low, high = self.searcher.intervals(grams)
-        grams = [list(gram) for gram, count in zip(grams, high - low, strict=True) if count]
+        grams = [gram for gram, count in zip(grams, high - low, strict=True) if count]
         if not grams:
-            return []
+            return {}
         sources = [self.prepare_query(query)] * len(grams)
         ids, mask = (x.to(self.device) for x in pad(grams))
         step = self.decoding_step(*(x.to(self.device) for x in pad(sources)))
-        return list(zip(grams, score_tokens(step, ids, mask).sum(1).tolist(), strict=True))
+        scores = score_tokens(step, ids, mask).sum(1).tolist()
+        return {gram: (score, BODY) for gram, score in zip(grams, scores, strict=True)}
 
     @property
     def search_length(self) -> int:
@@ -298,15 +291,22 @@ class T5SEAL(ConstrainedSearch):
         """The candidates of every step are the keys, whose evidence is added up (SEAL)."""
         among = None if scope is None else scope.documents
         options = dict(document_ids=self.document_ids, among=among, **self._evidence)
-        return score_documents(self.searcher, *_keys(found, number), **options)
+        return score_documents(self.searcher, *_evidence_of(found, number), **options)
 
     def shares_of(
         self, found: SealResult, number: int, documents: Sequence[int]
     ) -> dict[int, list[Share]]:
-        """The n-grams and unigrams that counted for each document, with what they added."""
-        keys = _keys(found, number)
-        shares = share_scores(self.searcher, *keys, documents, **self._evidence)
-        return {row: [Share(*part) for part in parts] for row, parts in shares.items()}
+        """The n-grams and unigrams that counted for each document, what they added, their view."""
+        evidence, options = _evidence_of(found, number), self._evidence
+        shares = share_scores(self.searcher, *evidence, documents, **options)
+        # Of keys that differ in special tokens alone the most probable one counts. A unigram is
+        # the body's: its log-probability is of the body's first token.
+        ranked = sorted(_keys(found, number).items(), key=lambda key: key[1])
+        view_of = {strip(key, options["special_ids"]): view for key, (_, view) in ranked}
+        return {
+            row: [Share(key, value, view_of.get(key, BODY)) for key, value in parts]
+            for row, parts in shares.items()
+        }
 
     def named_documents(self, tokens: Sequence[int]) -> np.ndarray:
         """The documents in which an n-gram occurs."""
@@ -388,18 +388,13 @@ class T5SEAL(ConstrainedSearch):
         return torch.cat(scores) if scores else torch.empty(0)
 
 
-def _rows(ids: Tensor, mask: Tensor) -> list[list[int]]:
-    """The real tokens of each row."""
-    return [row[real].tolist() for row, real in zip(ids, mask, strict=True)]
+def _keys(found: SealResult, number: int) -> Keys:
+    """A query's keys. One that several views wrote has the last one's probability: the body's."""
+    own = {tuple(key): (score, BODY) for key, score in found.candidates.of(number)}
+    return found.further[number] | own
 
 
-def _keys(found: SealResult, number: int) -> tuple[list[Key], np.ndarray]:
-    """A query's keys, and the log-probabilities of unigrams."""
-    keys = {tuple(key): score for key, score in found.further[number]}
-    keys |= {tuple(key): score for key, score in found.candidates.of(number)}
-    return list(keys.items()), found.first_log_probs[number].cpu().numpy()
-
-
-def _without_tokens(texts: Sequence[Sequence[int]]) -> set[int]:
-    """The numbers of the documents that have none."""
-    return {number for number, tokens in enumerate(texts) if not tokens}
+def _evidence_of(found: SealResult, number: int) -> tuple[list, np.ndarray]:
+    """A query's keys with their log-probabilities, and the log-probabilities of unigrams."""
+    keys = [(key, score) for key, (score, _) in _keys(found, number).items()]
+    return keys, found.first_log_probs[number].cpu().numpy()

@@ -1,26 +1,49 @@
 """A finished generative run's index is opened, not made again, and finds what the run found."""
 
+import json
+
 import pytest
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from gr_mvdr.evaluation.ranking import Ranking
 from models.finished_run import FinishedRun
-from tests.runs import TINY
+from models.retriever import Retriever
+from tests.runs import TINY, small
 
 SYSTEMS = {
     "genre_np_base": ("genre_np_base",),
     "t5_seal": ("t5_seal",),
     "dsi_semantic": ("dsi_semantic",),
     "query_generator": ("query_generator", "model.n_queries=2"),
-    "seal_full": ("t5_seal", "experiment=[smoke,seal_full]"),
+    "minder": ("t5_seal", "experiment=[smoke,minder]"),
 }
 
 
-@pytest.mark.parametrize("name", SYSTEMS)
-def test_a_finished_runs_index_finds_what_the_run_found(name, finished_run, monkeypatch):
+@pytest.fixture(scope="session")
+def pseudo_queries(tmp_path_factory):
+    """A file of texts for half of the documents, as `experiment=query_generation` writes it."""
+    documents = instantiate(small(tmp_path_factory.getbasetemp()).data).collection.documents
+    lines = [
+        {"document_id": row["id"], "queries": row["text"].split(". ")[:2]}
+        for row in documents.select(range(0, len(documents), 2))
+    ]
+    file = tmp_path_factory.mktemp("queries") / "pseudo_queries.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return f"data.views.query={file}"
+
+
+def finished(name, finished_run, pseudo_queries):
     model, *further = SYSTEMS[name]
-    folder = finished_run(model, *TINY, *further)
+    further += [pseudo_queries] * (name == "minder")
+    return finished_run(model, *TINY, *further)
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_a_finished_runs_index_finds_what_the_run_found(
+    name, finished_run, pseudo_queries, monkeypatch
+):
+    folder = finished(name, finished_run, pseudo_queries)
     config = OmegaConf.load(folder / "config.yaml")
     run = FinishedRun.read("run", folder)
     data = instantiate(config.data)
@@ -38,3 +61,21 @@ def test_a_finished_runs_index_finds_what_the_run_found(name, finished_run, monk
         for document, score in found.scores(query).items():
             values = [share.value for share in shares[query][document]]
             assert sum(values) == pytest.approx(score, abs=1e-4)
+
+
+def test_documents_without_pseudo_queries_come_and_go(finished_run, pseudo_queries):
+    """The others keep theirs; what arrives is found by its other views."""
+    r = Retriever.load(finished("minder", finished_run, pseudo_queries))
+    query = "Which town lies on the river Ouse?"
+    before, views = r.search(query, 50), r.system.views.texts
+    r.add([{"id": "new", "title": "The river Ouse", "text": "A town on the river Ouse."}])
+    grown = r.system.views.texts
+    assert grown["query"] == [*views["query"], []] and len(grown["title"]) == len(r.documents)
+    (hit,) = r.search(query, 1, among=["new"])
+    assert {share.view for share in hit.shares} <= {"body", "title"}
+    assert sum(share.value for share in hit.shares) == pytest.approx(hit.score, abs=1e-4)
+    assert r.explain(query, "new").reason
+    r.remove("new")
+    assert r.search(query, 50) == before and r.system.views.texts == views
+    r.index([{"id": "only", "title": "Ouse", "text": "A river."}])
+    assert len(r.documents) == 1 and set(r.system.views.texts) == {"title"}

@@ -86,15 +86,19 @@ def merge_keys(
     """The distinct keys, special ids cut off at their ends, with their greatest log-probability."""
     merged: dict[tuple[int, ...], float] = {}
     for ngram, log_prob in keys:
-        first, last = 0, len(ngram)
-        while first < last and ngram[first] in special_ids:
-            first += 1
-        while first < last and ngram[last - 1] in special_ids:
-            last -= 1
-        if first < last:
-            stripped = tuple(ngram[first:last])
+        if stripped := strip(ngram, special_ids):
             merged[stripped] = max(log_prob, merged.get(stripped, -np.inf))
     return merged
+
+
+def strip(ngram: Sequence[int], special_ids: Collection[int]) -> tuple[int, ...]:
+    """An n-gram without the special ids at its ends."""
+    first, last = 0, len(ngram)
+    while first < last and ngram[first] in special_ids:
+        first += 1
+    while first < last and ngram[last - 1] in special_ids:
+        last -= 1
+    return tuple(ngram[first:last])
 
 
 def rank_keys(

@@ -22,6 +22,7 @@ from gr_mvdr.files.arrays import check, check_offsets, read_arrays, write_arrays
 _ARRAYS = ("text", "starts", "suffixes", "shared")
 # Branches of so many depths are held in memory; deeper intervals are short enough to scan.
 LISTED_DEPTHS = 2
+DEPTH, DEEPEST = 16, 255  # tokens of the longest n-gram, unless asked for more, and at most
 _ROWS = range(MOST)
 
 
@@ -77,7 +78,7 @@ class NgramIndex:
         self.token_counts = np.diff(self._branches[0])
 
     @classmethod
-    def build(cls, sequences: Iterable[Sequence[int]], depth: int = 16) -> "NgramIndex":
+    def build(cls, sequences: Iterable[Sequence[int]], depth: int = DEPTH) -> "NgramIndex":
         """Indexes the documents' token ids; an end-of-sequence token is the caller's to append.
 
         Args:
@@ -87,8 +88,8 @@ class NgramIndex:
             ValueError: no tokens, an id out of range, more tokens than int32 can number, or a
                 depth that is not between 1 and 255.
         """
-        if not 1 <= depth <= 255:
-            raise ValueError(f"depth={depth}: must be between 1 and 255")
+        if not 1 <= depth <= DEEPEST:
+            raise ValueError(f"depth={depth}: must be between 1 and {DEEPEST}")
         text, starts = join([np.asarray(sequence, dtype=np.int64) for sequence in sequences])
         suffixes = sort_suffixes(text, starts, depth)
         return cls(text, starts, suffixes, count_common_prefixes(text, suffixes, depth), depth)
@@ -108,8 +109,8 @@ class NgramIndex:
         """
         arrays, settings = read_arrays(Path(path), _ARRAYS)
         depth = settings.get("depth")
-        if not isinstance(depth, int) or not 1 <= depth <= 255:
-            raise ValueError(f"{path}: depth={depth!r}: must be a number between 1 and 255")
+        if not isinstance(depth, int) or not 1 <= depth <= DEEPEST:
+            raise ValueError(f"{path}: depth={depth!r}: must be a number between 1 and {DEEPEST}")
         _check_arrays(Path(path), arrays, depth)
         return cls(**arrays, depth=depth)
 

@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 from itertools import pairwise
 
@@ -335,6 +336,22 @@ def test_a_file_names_the_documents_in_place_of_their_titles(tmp_path):
             tiny(identifiers=str(file)).documents  # noqa: B018
     with pytest.raises(FileNotFoundError, match=r"^data\.identifiers=/no: no such file"):
         tiny(identifiers="/no")
+
+
+def test_files_give_documents_further_views(tmp_path):
+    file, lines = tmp_path / "queries.jsonl", [{"document_id": "d3", "queries": [text(1, 3), " "]}]
+    lines.append({"document_id": "d5", "queries": []})
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    data, plain = tiny(views={"query": str(file)}), tiny()
+    given, (own,) = data.documents["query_tokens"][:], data.tokenizer([text(1, 3)]).input_ids
+    assert given == [[own] if row == 3 else [] for row in range(30)]
+    assert data.documents["tokens"][:] == plain.documents["tokens"][:], "nothing else changes"
+    assert list(data.training_sources) == [str(file)]
+    file.write_text(json.dumps({"document_id": "other", "queries": ["river"]}))
+    with pytest.raises(ValueError, match=r"queries\.jsonl:1: document 'other' is not in the coll"):
+        tiny(views={"query": str(file)}).documents  # noqa: B018
+    with pytest.raises(FileNotFoundError, match=r"^data\.views\.query=/no: no such file"):
+        tiny(views={"query": "/no"})
 
 
 class Several(Tiny):

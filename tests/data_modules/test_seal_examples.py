@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from datasets import Dataset
 from data_modules.collection import TrainingTables
 from data_modules.indexing import Indexing
 from data_modules.seal_examples import SealExamples, SpanExamples, UnsupervisedParts
+from data_modules.spans import cut_spans
 from data_modules.tokenisation import add_tokens
 from gr_mvdr.tokenizers import EOS_ID, build_word_tokenizer
 
@@ -96,6 +98,92 @@ def test_other_inputs_ask_for_spans(tables):
     task = SealExamples(n_spans=2, length=2).prepare(tables)
     example = task.make_example([7, EOS_ID], 1, np.random.default_rng(0))
     assert example.source == [7, 901, 902, EOS_ID] and len(example.targets) == 2
+
+
+def old_draw(task, tables, row, rng):
+    """SEAL's unsupervised examples as they were drawn before there were other views."""
+    document, title = tables.documents[row], tables.documents["title_tokens"][row]
+    kind = int(rng.integers(4)) if title else 3
+    starts = max(1, len(document["word_starts"]) - 2 + 1)
+    chosen = rng.choice(starts, size=2, replace=starts < 2).tolist()
+    one, another = cut_spans(document, chosen, 2)
+    if kind < 2:
+        read = (document["tokens"] if kind == 0 else one)[:5]
+        return [*read, 901, 903, EOS_ID], [[*title[:3], 904, 904, EOS_ID]]
+    return [*(title if kind == 2 else another)[:5], 901, 902, EOS_ID], [[*one[:1], EOS_ID]]
+
+
+def test_without_other_views_the_parts_are_seals_to_the_draw(tables):
+    task = UnsupervisedParts(length=2, max_tokens=1).prepare(tables, None)
+    for seed in range(60):
+        found = task.draw(seed % 3, np.random.default_rng(seed))
+        expected = old_draw(task, tables, seed % 3, np.random.default_rng(seed))
+        assert found[:2] == expected
+
+
+def with_queries(tables, texts):
+    """The collection with a further view, which "c" has none of."""
+    read = partial(tables.tokenizer, add_special_tokens=False)
+    rows = [[read(text)["input_ids"] for text in own] for own in texts]
+    special_tokens = SPECIAL_TOKENS | {"query": [901, 905], "query_end": [906]}
+    documents = tables.documents.add_column("query_tokens", rows)
+    return replace(tables, documents=documents, special_tokens=special_tokens)
+
+
+ASKED = [["who is alpha", "gamma three"], ["two"], []]
+
+
+def test_a_pair_asks_for_a_text_of_every_view_that_its_document_has(tables):
+    tables = with_queries(tables, ASKED)
+    task = SealExamples(n_spans=1, length=2).prepare(tables)
+    numbers = task.numbers(np.random.default_rng(0)).tolist()
+    # Four pairs, three of them with a title, and three with pseudo-queries: those of "b", "a", "a".
+    assert numbers == list(range(4 + 3 + 3)) and len(task.lengths) == 10
+    keys = [[[*text, 906, EOS_ID] for text in own] for own in tables.documents["query_tokens"]]
+    drawn = {0: [], 1: []}
+    for seed in range(20):
+        for number in (7, 8, 9):
+            source, (target,), row, *_ = task.draw(number, np.random.default_rng(seed))
+            assert source[-3:] == [901, 905, EOS_ID] and target in keys[row]
+            drawn[row].append(target)
+    assert [row for row in keys[0] if row not in drawn[0]] == [], "each of them is drawn"
+    plain = SealExamples(n_spans=1, length=2).prepare(
+        replace(tables, special_tokens=SPECIAL_TOKENS)
+    )
+    for number in range(7):
+        both = (t.draw(number, np.random.default_rng(number)) for t in (task, plain))
+        assert next(both) == next(both)
+
+
+def test_texts_of_a_view_ask_for_the_others(tables):
+    tables = with_queries(tables, ASKED)
+    retrieval = SealExamples(n_spans=1, length=2).prepare(tables)
+    task = UnsupervisedParts(length=2, max_tokens=1).prepare(tables, retrieval)
+    asked = tables.documents["query_tokens"][0]
+    counts = Counter()
+    for seed in range(600):
+        source, (target,), row, *_ = task.draw(0, np.random.default_rng(seed))
+        *text, _, marker, _ = source
+        view = {902: "body", 903: "title", 905: "query"}[marker]
+        if text in asked:
+            counts[view] += 1
+            if view == "query":
+                assert target[:-2] in asked and target[:-2] != text and target[-2] == 906
+            assert row == 0 and target[-1] == EOS_ID
+        else:
+            counts["SEAL's"] += 1
+            assert view != "query"
+    assert 270 < counts["SEAL's"] < 415 and all(50 < counts[v] < 120 for v in ("body", "title"))
+    assert 50 < counts["query"] < 120, "seven parts, drawn equally often"
+    assert all(
+        task.draw(2, np.random.default_rng(s)).source[-2] in (902, 903) for s in range(20)
+    ), "it has no pseudo-query"
+
+
+def test_a_view_without_texts_is_named(tables):
+    special_tokens = SPECIAL_TOKENS | {"query": [901, 905], "query_end": [906]}
+    with pytest.raises(ValueError, match=r"data\.views\.query=null: must be a file"):
+        SealExamples().prepare(replace(tables, special_tokens=special_tokens))
 
 
 def test_missing_special_tokens_are_named(tables):

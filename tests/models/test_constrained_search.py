@@ -6,10 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
+# Titles and pseudo-queries besides the body: full SEAL is the case without the latter.
 SPECIAL_TOKENS = {"body": [50], "title": [51, 52], "title_end": [53]}
-FULL = dict(special_tokens=SPECIAL_TOKENS, query_ngrams=3)
+SPECIAL_TOKENS |= {"query": [51, 54], "query_end": [53]}
+MINDER = dict(special_tokens=SPECIAL_TOKENS, query_ngrams=3, bonus={"query": 2.0})
+QUERIES = [[[9, 8], [17, 5, 6]], [[30]], [], [[5, 6, 7, 8, 9]], [], [[9], [8, 8]], [], [[6, 30]]]
 # Small collections make n-grams frequent: the smoothing leaves them some weight.
-KINDS = ["naive", "semantic-pawa", "titles-np", "seal", "seal-full"]
+KINDS = ["naive", "semantic-pawa", "titles-np", "seal", "seal-minder"]
 
 
 @pytest.fixture(params=KINDS)
@@ -23,6 +26,7 @@ def kind(request):
 def documents(tools):
     table = tools.named_documents()
     table["tokens"] = [[4 + token % 40 for token in tokens] for tokens in table["tokens"]]
+    table["query_tokens"] = QUERIES
     return table
 
 
@@ -32,7 +36,7 @@ def make(tools, documents):
 
     def build(kind, **options):
         if kind.startswith("seal"):
-            return tools.sharpen(tools.make_seal(**(FULL if "full" in kind else {}), **options))
+            return tools.sharpen(tools.make_seal(**(MINDER if "minder" in kind else {}), **options))
         options = dict(length_penalty=0.8, beam_size=3) | options
         return tools.make_docid(kind, documents=documents, **options)
 
@@ -98,16 +102,22 @@ def test_documents_of_one_identifier_have_the_same_shares(make, documents, queri
 
 def test_seals_shares_are_keys_that_occur_in_the_document(make, documents, queries):
     make_all_else_rare(documents)
-    system = indexed(make("seal-full"), documents)
+    system = indexed(make("seal-minder"), documents)
     _, shares = system.retrieve_with_shares(queries, 8)
+    views = set()
     for parts in shares.values():
         for document, found in parts.items():
-            text = system.searcher.sequence(documents["id"].index(document)).tolist()
-            for tokens, value in found:
+            row = documents["id"].index(document)
+            text = system.searcher.sequence(row).tolist()
+            for tokens, value, view in found:
                 places = range(len(text) - len(tokens) + 1)
                 assert value > 0 and any(text[p : p + len(tokens)] == [*tokens] for p in places)
+                whole = {"title": [documents["title_tokens"][row]], "query": QUERIES[row]}
+                assert view == "body" or [*tokens[:-1]] in whole[view]
+                views.add(view)
             values = [share.value for share in found]
             assert values == sorted(values, reverse=True)
+    assert views == {"body", "title", "query"}
 
 
 # An index that is opened ------------------------------------------------------------------------

@@ -8,8 +8,12 @@ import pytest
 import torch
 
 from gr_mvdr.batch import cut, pad
+from gr_mvdr.decoding.beam_search import Hypotheses
 from gr_mvdr.decoding.evidence import score_documents
+from gr_mvdr.decoding.ngram_index import NgramIndex
+from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.tokenizers import EOS_ID
+from models.t5_seal import SealResult
 
 BODY, TITLE, END = [50], [51, 52], [53]
 SPECIAL_TOKENS = {"body": BODY, "title": TITLE, "title_end": END}
@@ -65,10 +69,10 @@ def test_without_special_tokens_it_is_the_papers_form(
     assert paper.prepare_query([9, 8]) == paper.prepare_query([9, 8], "title") == [9, 8, EOS_ID]
     for name, seal in (("plain", plain), ("paper", paper)):
         seal.index(texts, tmp_path / name)
-        assert not (tmp_path / name / "titles").exists()
+        assert not (tmp_path / name / "views").exists()
     assert paper.searcher.count([9, 8, 53]) == 0
     found = paper.search(queries["tokens"])
-    assert found.further == [[], [], []]
+    assert found.further == [{}, {}, {}]
     assert paper.retrieve(queries, 9) == plain.retrieve(queries, 9)
     batch = tools.make_batch()
     assert paper.forced(batch) is batch
@@ -97,7 +101,9 @@ def test_the_index_begins_every_text_with_its_title(full, texts, tmp_path):
         begins = [*title, *END] if title else []
         assert index.sequence(row).tolist() == [*begins, *tokens, EOS_ID]
     assert index.count([*END]) == 4
-    assert np.count_nonzero(np.diff(full.titles.first_document)) == 3, "two documents share a title"
+    assert np.count_nonzero(np.diff(full.tries["title"].first_document)) == 3, (
+        "two documents share a title"
+    )
 
 
 def test_titles_are_keys_with_the_probability_of_teacher_forcing(full, texts, queries, tmp_path):
@@ -105,7 +111,7 @@ def test_titles_are_keys_with_the_probability_of_teacher_forcing(full, texts, qu
     found = full.search(queries["tokens"])
     titles = {(9, 8, 53), (9, 8, 7, 53), (9, 53)}
     for query, keys in zip(queries["tokens"], found.further, strict=True):
-        scores = {tuple(key): score for key, score in keys if key[-1] == 53}
+        scores = {key: score for key, (score, view) in keys.items() if view == "title"}
         assert set(scores) == titles, "the beam of 3 holds them all"
         source = full.prepare_query(query, "title")
         for key, score in scores.items():
@@ -117,13 +123,13 @@ def test_the_querys_ngrams_are_keys_if_the_corpus_has_them(full, texts, tmp_path
     query = [*text[3:7], 58, text[0]]
     full.index(texts, tmp_path)
     (keys,) = full.search([query]).further
-    own = [(key, score) for key, score in keys if key[-1] != 53]
+    own = [(key, score) for key, (score, view) in keys.items() if view == "body"]
     expected = Counter(
         tuple(query[start : start + length])
         for length in (1, 2, 3)
         for start in range(4 - length + 1)
     ) + Counter([(text[0],)])
-    assert Counter(tuple(key) for key, _ in own) == Counter(dict.fromkeys(expected, 1))
+    assert Counter(key for key, _ in own) == Counter(dict.fromkeys(expected, 1))
     for key, score in own:
         expected = log_prob(full, full.prepare_query(query), key)
         assert score == pytest.approx(expected, abs=1e-4)
@@ -132,28 +138,109 @@ def test_the_querys_ngrams_are_keys_if_the_corpus_has_them(full, texts, tmp_path
 def test_a_query_without_a_word_of_the_corpus_has_no_ngram_keys(tools, full, texts, tmp_path):
     full.index(texts, tmp_path)
     strange = tools.Texts([[58, 59], [57]], "q")
-    assert all(key[-1] == 53 for keys in full.search(strange["tokens"]).further for key, _ in keys)
+    assert all(key[-1] == 53 for keys in full.search(strange["tokens"]).further for key in keys)
     assert full.retrieve(strange, 3).documents("q1")
 
 
-def test_the_evidence_of_all_keys_is_added_up(tools, full, texts, queries, tmp_path):
-    index = full.index(texts, tmp_path)
-    found, ranking = full.search(queries["tokens"]), full.retrieve(queries, 9)
+def test_two_views_are_full_seal_to_the_bit(tools, full, texts, queries, tmp_path):
+    """What full SEAL was before there were views: titles, the query's n-grams, then the body's."""
+    full.index(texts, tmp_path)
+    ranking, further = full.retrieve(queries, 9), full.search(queries["tokens"]).further
+    titles = [[*title, *END, EOS_ID] if title else [] for title in texts["title_tokens"]]
+    whole = zip(titles, texts["tokens"], strict=True)
+    index = NgramIndex.build([[*title[:-1], *text, EOS_ID] for title, text in whole])
+    trie = Trie.build(titles)
+    found = full.beam([full.prepare_query(q) for q in queries["tokens"]], index, 4)
+    named = full.beam([full.prepare_query(q, "title") for q in queries["tokens"]], trie, trie.depth)
+    options = dict(special_ids=full.template.special, document_ids=texts["id"])
     for number, query in enumerate(queries["id"]):
-        keys = {tuple(key): score for key, score in found.further[number]}
-        generated = {tuple(key): score for key, score in found.candidates.of(number)}
-        assert set(keys) - set(generated), "the further keys are new"
-        unigrams = found.first_log_probs[number].numpy()
-        merged = list({**keys, **generated}.items())
-        scores = score_documents(index, merged, unigrams, **tools.EVIDENCE)
-        expected = {f"d{row}": score for row, score in scores.items()}
-        assert ranking.scores(query) == pytest.approx(expected, abs=1e-4)
+        keys = {tuple(key[:-1]): p for key, p in named.final.of(number) if key[-1] == EOS_ID}
+        keys |= {key: p for key, (p, view) in further[number].items() if view == "body"}
+        assert further[number].keys() == keys.keys()
+        keys |= {tuple(key): p for key, p in found.candidates.of(number)}
+        evidence = list(keys.items()), found.first_log_probs[number].numpy()
+        expected = score_documents(index, *evidence, **tools.EVIDENCE, **options)
+        assert ranking.scores(query) == {f"d{row}": score for row, score in expected.items()}
+
+
+MINDER = SPECIAL_TOKENS | {"query": [51, 54], "query_end": [54]}
+
+
+def test_the_evidence_of_all_views_is_added_up_by_hand(tools):
+    """15 tokens and a smoothing of 1: what occurs once has p(n) = 1/8, a logit of −log 7."""
+    evidence = dict(alpha=2.0, beta=0.5, smoothing=1.0)
+    seal = tools.make_seal(special_tokens=MINDER, evidence=evidence)
+    documents = tools.Texts([[30, 31], [40] * 6], "d", [[10], []])
+    documents["query_tokens"] = [[[20, 30]], []]
+    index = seal.index(documents)
+    assert index.sequence(0).tolist() == [10, 53, 20, 30, 54, 30, 31, EOS_ID] and len(index) == 15
+    half, more = np.log(1 / 2), np.log(4 / 5)
+    further = {(10, 53): (half, "title"), (20, 30, 54): (half, "query")}
+    tokens = torch.tensor([[30, 31], [31, -1], [40, 40]])
+    sizes, log_probs = torch.tensor([2, 1, 2]), torch.tensor([more, half, half])
+    body = Hypotheses(torch.zeros(3, dtype=torch.int64), tokens, sizes, log_probs)
+    found = SealResult(body, body, torch.full((1, 60), -torch.inf), [further])
+    expected = {
+        ((30, 31), "body"): 11.103587,  # (log 4 + log 7)²; [31] finds its place taken
+        ((10, 53), "title"): 3.786566,  # (log 7)²
+        ((20, 30, 54), "query"): 3.155472,  # the same, times 1/2 + 1/2 · 2/3: 30 is covered
+    }
+    (parts,) = seal.shares_of(found, 0, [0]).values()
+    assert {(s.tokens, s.view): s.value for s in parts} == pytest.approx(expected, abs=1e-6)
+    # [40, 40] occurs 5 times: (logit 1/2 − logit 6/16)² = (log 5/3)².
+    scores = {0: sum(expected.values()), 1: 0.260943}
+    assert seal.documents_of(found, 0) == pytest.approx(scores, abs=1e-6)
+
+
+def test_a_text_longer_than_n_grams_were_is_a_key(tools, texts, queries):
+    long = [4 + number % 40 for number in range(30)]
+    texts["query_tokens"] = [[long], [long * 9], [], [], []]
+    seal = tools.sharpen(tools.make_seal(special_tokens=MINDER))
+    index = seal.index(texts)
+    assert seal.views.texts["query"][:2] == [[[*long, 54, EOS_ID]], []], "270 tokens are no key"
+    for keys in seal.search(queries["tokens"]).further:
+        assert keys[(*long, 54)][1] == "query" and index.intervals([[*long, 54]])[1].item() > 0
+    assert seal.retrieve(queries, 9).documents("q0")
+
+
+def test_a_bonus_raises_a_views_keys_to_one_limit(tools, texts, queries):
+    texts["query_tokens"] = [[[9, 5, 7]], [], [[6]], [[6, 8], [30, 31, 32, 33]], []]
+    found = []
+    for bonus in (None, {"query": 7.0}):
+        seal = tools.sharpen(tools.make_seal(special_tokens=MINDER, bonus=bonus))
+        seal.index(texts)
+        found.append(seal.search(queries["tokens"]).further)
+    for keys, more in zip(*found, strict=True):
+        expected = {
+            key: (min(p + 7, -1.0), view) if view == "query" else (p, view)
+            for key, (p, view) in keys.items()
+        }
+        assert more == expected and {view for _, view in more.values()} == {"title", "query"}
+
+
+def test_without_texts_a_view_adds_nothing(tools, full, texts, queries):
+    """Full SEAL is MINDER without pseudo-queries, as for a person's documents."""
+    minder = tools.make_seal(special_tokens=MINDER, query_ngrams=3, query_length=5)
+    tools.sharpen(minder)
+    full.index(texts)
+    for column in ({}, {"query_tokens": [[] for _ in texts]}):
+        texts.update(column)
+        minder.index(texts)
+        assert minder.tries.keys() == {"title"}
+        assert minder.retrieve_with_shares(queries, 9) == full.retrieve_with_shares(queries, 9)
+
+
+def test_what_is_no_view_is_refused(tools):
+    with pytest.raises(ValueError, match=r"model\.bonus=query: must be (one of )?title"):
+        tools.make_seal(special_tokens=SPECIAL_TOKENS, bonus={"query": 1.0})
+    with pytest.raises(ValueError, match=r"special_tokens\.\.\./up_end: the view must be named by"):
+        tools.make_seal(special_tokens={"../up": [5], "../up_end": [6]})
 
 
 def test_a_collection_without_titles_has_only_the_other_keys(full, texts, queries, tmp_path):
     texts["title_tokens"][:] = [[] for _ in texts]
     full.index(texts, tmp_path)
-    assert full.titles is None and not (tmp_path / "titles").exists()
+    assert not full.tries and not (tmp_path / "views").exists()
     assert len(full.retrieve(queries, 9)) == 3
 
 
@@ -229,8 +316,8 @@ def test_titles_and_special_tokens_have_rows_under_another_head(tools, texts, qu
     assert torch.equal(seal.head.row_tokens[rows], title)
     seal.index(texts)
     for keys in seal.search(queries["tokens"]).further:
-        assert {tuple(key) for key, _ in keys} >= {(49, 48, 53), (9, 8, 53), (9, 53)}
-        assert all(score > -60 for _, score in keys)
+        assert set(keys) >= {(49, 48, 53), (9, 8, 53), (9, 53)}
+        assert all(score > -60 for score, _ in keys.values())
 
 
 def test_contrastive_np_decoding_of_spans_knows_every_target(tools, texts):
