@@ -9,7 +9,7 @@ import torch
 # Titles and pseudo-queries besides the body: full SEAL is the case without the latter.
 SPECIAL_TOKENS = {"body": [50], "title": [51, 52], "title_end": [53]}
 SPECIAL_TOKENS |= {"query": [51, 54], "query_end": [53]}
-MINDER = dict(special_tokens=SPECIAL_TOKENS, query_ngrams=3, bonus={"query": 2.0})
+MINDER = dict(special_tokens=SPECIAL_TOKENS, query_ngrams=3, bonus={"title": 6.0, "query": 8.0})
 QUERIES = [[[9, 8], [17, 5, 6]], [[30]], [], [[5, 6, 7, 8, 9]], [], [[9], [8, 8]], [], [[6, 30]]]
 # Small collections make n-grams frequent: the smoothing leaves them some weight.
 KINDS = ["naive", "semantic-pawa", "titles-np", "seal", "seal-minder"]
@@ -104,15 +104,13 @@ def test_seals_shares_are_keys_that_occur_in_the_document(make, documents, queri
     make_all_else_rare(documents)
     system = indexed(make("seal-minder"), documents)
     _, shares = system.retrieve_with_shares(queries, 8)
-    views = set()
+    whole, views = {"title": documents["title_tokens"], "query": sum(QUERIES, [])}, set()
     for parts in shares.values():
         for document, found in parts.items():
-            row = documents["id"].index(document)
-            text = system.searcher.sequence(row).tolist()
+            text = system.searcher.sequence(documents["id"].index(document)).tolist()
             for tokens, value, view in found:
                 places = range(len(text) - len(tokens) + 1)
                 assert value > 0 and any(text[p : p + len(tokens)] == [*tokens] for p in places)
-                whole = {"title": [documents["title_tokens"][row]], "query": QUERIES[row]}
                 assert view == "body" or [*tokens[:-1]] in whole[view]
                 views.add(view)
             values = [share.value for share in found]
