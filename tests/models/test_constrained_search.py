@@ -9,7 +9,7 @@ import torch
 # Titles and pseudo-queries besides the body: full SEAL is the case without the latter.
 SPECIAL_TOKENS = {"body": [50], "title": [51, 52], "title_end": [53]}
 SPECIAL_TOKENS |= {"query": [51, 54], "query_end": [53]}
-MINDER = dict(special_tokens=SPECIAL_TOKENS, query_ngrams=3, bonus={"title": 6.0, "query": 8.0})
+MINDER = dict(special_tokens=SPECIAL_TOKENS, query_ngrams=3, bonus={"title": 9.0, "query": 9.0})
 QUERIES = [[[9, 8], [17, 5, 6]], [[30]], [], [[5, 6, 7, 8, 9]], [], [[9], [8, 8]], [], [[6, 30]]]
 # Small collections make n-grams frequent: the smoothing leaves them some weight.
 KINDS = ["naive", "semantic-pawa", "titles-np", "seal", "seal-minder"]
