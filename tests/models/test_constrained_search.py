@@ -104,7 +104,10 @@ def test_seals_shares_are_keys_that_occur_in_the_document(make, documents, queri
     make_all_else_rare(documents)
     system = indexed(make("seal-minder"), documents)
     _, shares = system.retrieve_with_shares(queries, 8)
-    whole, views = {"title": documents["title_tokens"], "query": sum(QUERIES, [])}, set()
+    whole, views = (
+        {"title": documents["title_tokens"], "query": [q for own in QUERIES for q in own]},
+        set(),
+    )
     for parts in shares.values():
         for document, found in parts.items():
             text = system.searcher.sequence(documents["id"].index(document)).tolist()
