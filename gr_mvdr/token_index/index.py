@@ -126,7 +126,8 @@ class TokenIndex:
         if options.storage == own.storage:
             return self
         if own.pool > 1:
-            raise ValueError(f"model.search.pool={options.pool}: must be {own.pool}, as indexed")
+            rule = "must be 1 for an index that others are made of"
+            raise ValueError(f"model.search.pool={own.pool}: {rule}")
         if options.storage not in self._others:
             live = self.store.live.nonzero()[:, 0]
             index = TokenIndex.build(

@@ -225,3 +225,24 @@ def test_what_cannot_be_estimated_or_stored_is_refused(tmp_path):
     assert not (tmp_path / "index" / FOLDER).exists()
     index.prepare(ESTIMATE)
     assert index.encodings.rows.isfinite().all()
+
+
+def test_the_bytes_that_a_search_reads_by_hand(tmp_path):
+    index = build(tmp_path / "index", random_tokens(salience=True))
+    tokens = 28 * (8 * 4 + 4 + 4) + 8 * 8  # vectors, ids and saliences; counts
+    rows = 8 * 20 * 2**3 * 8 * 4
+    pruned = SearchOptions("impute", neighbours=3, probes=None, keep_document=0.5)
+    read = {
+        SearchOptions(): tokens,
+        pruned: tokens * 16 // 28,  # of 4, 1, 6, 6, 2, 5, 1, 3 tokens 2, 1, 3, 3, 1, 3, 1, 2
+        pruned.changed(mode="gather"): tokens,
+        ESTIMATE: rows,
+        ESTIMATE.changed(refine=2): tokens + rows,
+    }
+    assert {options: index.searched_bytes(options) for options in read} == read
+    halved = index.stored_as(SearchOptions(pool=2, dtype="float16"), SearchOptions())
+    assert halved.searched_bytes(SearchOptions()) == 14 * (8 * 2 + 4 + 4) + 8 * 8
+    assert halved is index.stored_as(SearchOptions(pool=2, dtype="float16"), SearchOptions())
+    index.delete(["d2"])
+    again = index.stored_as(SearchOptions(pool=2), SearchOptions())
+    assert again.document_ids == ["d0", "d1", "d3", "d4", "d5", "d6", "d7"]
