@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 from omegaconf import DictConfig, OmegaConf
 
 from analysis import metric_names
@@ -335,6 +335,10 @@ def _draw_panel(
     values = sorted({p.x for points in lines.values() for p in points}) if numeric else []
     if numeric and curves.log and values[0] > 0:
         axes.set_xscale("log")
+        if is_measure(curves.x):  # a narrow axis has no room for the label of every digit
+            axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+            axes.xaxis.set_minor_locator(NullLocator())
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     if numeric and len(values) <= MAXIMUM_TICKS and not is_measure(curves.x):
         axes.xaxis.set_major_locator(FixedLocator(values))
         axes.xaxis.set_minor_locator(NullLocator())
