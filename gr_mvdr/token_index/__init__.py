@@ -1,4 +1,4 @@
-"""From query vectors to documents: token vectors on disk, and three ways to search them.
+"""From query vectors to documents: token vectors on disk, and four ways to search them.
 
 `TokenStore` holds the vectors (writer.py makes and changes it), `TokenNeighbours` finds the nearest
 tokens, and `TokenIndex` puts both together and searches as `SearchOptions` say. max_sim.py scores
