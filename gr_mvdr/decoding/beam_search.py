@@ -3,8 +3,10 @@
 The constraint lists the allowed tokens of every hypothesis in one call; their log-probabilities are
 gathered from the model's, which are normalised over the whole vocabulary, and the best of each
 query are chosen by tensor operations. No Python runs for a single hypothesis, and everything that
-passes between model, constraint and search is a tensor on the search's device. A step waits for the
-device twice: for the numbers of successors, and for the number of hypotheses that go on.
+passes between model, constraint and search is a tensor on the search's device. Two numbers decide
+the shapes of a step: how many successors there are, and how many hypotheses go on. A CPU is asked
+for them. An accelerator would have to be waited for: there both are taken at their most (`widths`
+of the constraint, the beam), and what is too many has the log-probability −∞ and is never chosen.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,13 +30,15 @@ class Successors:
 
     row (n,) int64, the hypothesis that is extended; token (n,) int64; state: the n extended
     hypotheses, indexable by an int64 or boolean tensor like every state; counts: how many of the n
-    each hypothesis has, where the constraint knows it without asking a device.
+    each hypothesis has, where the constraint knows it without asking a device; real: (n,) bool, the
+    others fill all hypotheses up to one number of successors; None = all are.
     """
 
     row: Tensor
     token: Tensor
     state: Any
     counts: list[int] | None = None
+    real: Tensor | None = None
 
     def counts_of(self, hypotheses: int) -> list[int]:
         """How many successors each of H hypotheses has."""
@@ -47,7 +51,8 @@ class Successors:
 class Constraint(Protocol):
     """A set of token sequences, walked from the left; a state is one of H prefixes.
 
-    An n-gram index allows every n-gram of a corpus, a trie every identifier.
+    An n-gram index allows every n-gram of a corpus, a trie every identifier. One on a device has
+    `widths`, of a prefix of each length the most successors, and fills up to them: `Trie.expand`.
     """
 
     def root(self, batch: int, device: torch.device | str) -> Any:
@@ -153,6 +158,7 @@ def beam_search(
     device: torch.device | str = "cpu",
     observer: Observer | None = None,
     plan: Callable[[Tensor], Tensor] | None = None,
+    fixed_shapes: bool | None = None,
 ) -> BeamSearchResult:
     """Finds probable sequences within the constraint, for B queries at once (SEAL's decoding).
 
@@ -167,6 +173,8 @@ def beam_search(
         plan: from the first step's log-probabilities (B, V) to a bonus (states, B) of every prefix,
             whose state must be a number. A step chooses by log p + bonus; bonuses do not add up
             over steps and are in no log-probability (PAG, Zeng et al. 2024). −inf: never chosen.
+        fixed_shapes: whether a step asks the device for no number; None: on an accelerator, in a
+            constraint that knows its `widths`, unless it is observed. What is found is the same.
     Raises:
         ValueError: a size below 1; a log-probability that is not a number; what the constraint
             raises for a `length` it cannot check.
@@ -174,12 +182,20 @@ def beam_search(
     beams = _Beams(batch_size, beam_size, length, end_token, start_token, device)
     state, first_log_probs = constraint.root(batch_size, device), None
     bonus: Tensor | None = None
+    widths = getattr(constraint, "widths", None)
+    if fixed_shapes is None:
+        fixed_shapes = torch.device(device).type != "cpu" and observer is None
     for depth in range(1, length + 1):
         log_probs = step(beams.last, beams.parents)
         first_log_probs = log_probs[:] if first_log_probs is None else first_log_probs
-        successors = constraint.expand(state)
+        if fixed_shapes and widths is not None:
+            successors = constraint.expand(state, widths[min(depth, len(widths)) - 1])
+        else:
+            successors = constraint.expand(state)
         scores = log_probs[successors.row, successors.token]
         scores = beams.live.log_probs.index_select(0, successors.row) + scores
+        if successors.real is not None:
+            scores = scores.masked_fill(~successors.real, -torch.inf)
         del log_probs  # the largest tensor: freed before the model makes the next one
         preferred = scores
         if plan is not None:
@@ -199,8 +215,8 @@ class _Beams:
     """The hypotheses of a search.
 
     Attributes:
-        live: those that go on; last: (R,) their last tokens; parents: (R,) the rows they extend;
-            sizes: how many each query has.
+        live: those that go on, and in fixed shapes some of log-probability −∞; last: (R,) their
+            last tokens; parents: (R,) the rows they extend; sizes: how many each query has.
         final, candidates: of every step so far, see `BeamSearchResult`; some of log-probability −∞
             are no hypotheses.
     """
@@ -238,22 +254,38 @@ class _Beams:
         self.is_broken |= preferred.isnan().any()
         counts = successors.counts_of(len(self.live))
         if self.live.tokens.shape[1]:  # the empty sequence is none
-            dead_ends = [row for row, count in enumerate(counts) if not count]
-            self.final.append(self.live[_on(dead_ends, scores.device)])
+            self.final.append(self._dead_ends(counts, successors.real))
         of_query = [sum(part) for part in _split(counts, self.sizes)]
         chosen = take_best_of_each(preferred, of_query, 2 * self.beam_size)  # (B, k)
         found = self._found(successors, scores, chosen)
         last = found.tokens[:, -1]
         goes_on = ((found.log_probs > -torch.inf) & (last != self.end)).view_as(chosen)
         goes_on &= goes_on.cumsum(1) <= self.beam_size
-        self.sizes = goes_on.sum(1).tolist()
-        going_on = goes_on.flatten().nonzero_static(size=sum(self.sizes)).squeeze(1)
+        going_on = self._select(goes_on, fixed=successors.real is not None)
         self.candidates.append(found)
         self.final.append(found.only(last == self.end))
         rows = chosen.flatten()[going_on]
-        self.live, self.parents = found[going_on], successors.row[rows]
+        self.live, self.parents = found.only(goes_on.flatten())[going_on], successors.row[rows]
         self.last = last[going_on]
         return rows
+
+    def _dead_ends(self, counts: list[int], real: Tensor | None) -> Hypotheses:
+        """The live hypotheses without successors; in fixed shapes among others of −∞."""
+        if real is not None:
+            return self.live.only(~real.view(len(counts), -1).any(1)) if len(real) else self.live
+        ended = [row for row, count in enumerate(counts) if not count]
+        return self.live[_on(ended, self.live.log_probs.device)]
+
+    def _select(self, goes_on: Tensor, fixed: bool) -> Tensor:
+        """The places in (B, k) that go on, a query after the other; fixed: as many of each."""
+        queries, k = goes_on.shape
+        if not fixed:
+            self.sizes = goes_on.sum(1).tolist()
+            return goes_on.flatten().nonzero_static(size=sum(self.sizes)).squeeze(1)
+        width = min(self.beam_size, k)
+        self.sizes = [width] * queries
+        first = (~goes_on).byte().argsort(dim=1, stable=True)[:, :width]
+        return (first + k * torch.arange(queries, device=first.device)[:, None]).flatten()
 
     def _found(self, successors: Successors, scores: Tensor, chosen: Tensor) -> Hypotheses:
         """The chosen successors (B, k) as hypotheses; those numbered −1 have log-probability −∞."""
@@ -295,7 +327,10 @@ def take_best_of_each(scores: Tensor, counts: list[int], k: int) -> Tensor:
     Returns:
         (groups, k or the size of the largest group) int64 indices, −1 where a group has no more.
     """
-    table = pad_sequence(scores.split(counts), batch_first=True, padding_value=-torch.inf)
+    if len(set(counts)) == 1:
+        table = scores.view(len(counts), counts[0])
+    else:
+        table = pad_sequence(scores.split(counts), batch_first=True, padding_value=-torch.inf)
     k = min(k, table.shape[1])
     if not k:
         return torch.empty(len(counts), 0, dtype=torch.int64, device=scores.device)

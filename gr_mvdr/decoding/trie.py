@@ -196,11 +196,29 @@ class Trie:
         """`batch` empty prefixes, (batch,) int64."""
         return torch.zeros(batch, dtype=torch.int64, device=device)
 
-    def expand(self, state: Tensor) -> Successors:
-        """The children of each node (H,) int64."""
+    @cached_property
+    def widths(self) -> list[int]:
+        """Of the nodes at each depth, from the root, the most children; 0 at the deepest."""
+        counts = np.diff(self.first_child)
+        return [int(counts[low:high].max()) for low, high in ([0, 1], *self._levels)]
+
+    def expand(self, state: Tensor, width: int | None = None) -> Successors:
+        """The children of each node (H,) int64.
+
+        Args:
+            width: None = as many rows as there are, which the device is asked for; else so many
+                for each node, those beyond its children not `real`: tensor operations alone, a
+                rectangle of compressed sparse rows (STATIC).
+        """
         first_child = self._on("first_child", state.device)
         low = first_child[state]
         counts = first_child[state + 1] - low
+        if width is not None:
+            place = torch.arange(width, device=state.device)
+            row = torch.arange(len(state), device=state.device)[:, None].expand(-1, width).flatten()
+            child = (low[:, None] + place).clamp(max=len(self) - 1).flatten()
+            token, real = self._on("token", state.device)[child], place < counts[:, None]
+            return Successors(row, token, child, [width] * len(state), real.flatten())
         sizes = counts.tolist()
         row = torch.repeat_interleave(counts, output_size=sum(sizes))
         begins = counts.cumsum(0) - counts
