@@ -406,7 +406,7 @@ RULES: dict[str, Any] = {
     "study.settings": Group | Annotated[list[Group], Field(min_length=1)],
     **{
         f"study.settings.{place}{key}": Annotated[list[rule], Field(min_length=1)]
-        for key, rule in _SEARCH.items()
+        for key, rule in (_SEARCH | {"beam_size": Size, "plan_weight": Weight}).items()
         for place in ("", "*.")
     },
     "study.curves": Group | list[Group],

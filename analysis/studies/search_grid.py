@@ -1,10 +1,13 @@
 """One index searched under many settings: quality against cost (aligner Figure 6, xtr Table 5)."""
 
+import math
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 from analysis.analysis import Findings
 from analysis.evaluation import average_metrics, judge, measure_index_bytes
@@ -13,16 +16,19 @@ from analysis.studies.study import Curves, draw_curves, tabulate_study
 from analysis.tables import Row, Table
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.evaluation.metrics import METRICS, rank_of
-from gr_mvdr.evaluation.ranking import Ranking, recall_of_exact
+from gr_mvdr.evaluation.ranking import Qrels, Ranking, recall_of_exact
+from gr_mvdr.identifiers.scheme import check_choice
 from gr_mvdr.parts import part
 from gr_mvdr.progress import track
 from gr_mvdr.token_index.costs import SearchCosts
 from gr_mvdr.token_vectors import TokenVectors
 from models.base import System
+from models.docid import Docid
 from models.multi_vector import MultiVector
 
 # Places of a ranking that are held against the exact search's.
 FIRST = 10
+Searched = tuple[Ranking, dict[str, float]]  # what was found, what a query costs
 
 
 @part("study")
@@ -98,13 +104,12 @@ class SearchGrid:
         queries = data.test_queries(split)
         if self.max_queries is not None:
             queries = queries.select(range(min(self.max_queries, len(queries))))
-        encoded = model.encoded_queries(queries)
         depth = max(self.depth, *map(rank_of, data.metrics)) + data.drop_identical
-        exact = model.retrieve_encoded(encoded, FIRST, mode="exact")
+        exact, search = self.searches(model, queries, depth)
         rows = []
         for setting in track(self.settings, "searching under every setting"):
             try:
-                ranking, costs = _search(model, encoded, setting, depth)
+                ranking, costs = search(setting)
             except ValueError as error:  # such as more neighbours than the index has tokens
                 warnings.warn(f"study: {setting} left out: {error}", stacklevel=2)
                 continue
@@ -112,10 +117,12 @@ class SearchGrid:
             # The curves may name any of the usual metrics.
             quality = average_metrics(judge(ranking, data, split, queries, METRICS))
             quality[f"recall_of_exact@{FIRST}"] = recall_of_exact(exact, ranking, FIRST)
+            qrels = data.judgements(split, queries)
+            quality[f"search_error@{FIRST}"] = search_error(exact, ranking, qrels)
             rows.append(setting | quality | costs)
         if not rows:
             raise ValueError("study.settings: none of them fits this index")
-        setting = f"{data.collection.name} ({split}), {len(encoded):,} queries"
+        setting = f"{data.collection.name} ({split}), {len(queries):,} queries"
         figures = []
         for number, curves in enumerate(self.curves):
             caption = curves.caption or "One point for each setting of the search."
@@ -125,10 +132,62 @@ class SearchGrid:
         table = tabulate_study(rows, f"{self.curves[0].title}: {setting}")
         return Findings(tables={"study": rows}, figures=figures), table
 
+    def searches(
+        self, model: Any, queries: Any, depth: int
+    ) -> tuple[Ranking, Callable[[Row], Searched]]:
+        """The exact search's best, and the search under a setting with a query's costs."""
+        encoded = model.encoded_queries(queries)
+        exact = model.retrieve_encoded(encoded, FIRST, mode="exact")
+        return exact, lambda setting: _search(model, encoded, setting, depth)
+
+
+@part("study")
+class BeamGrid(SearchGrid):
+    """A study: a docid system's `retrieve` under every beam size, with and without its plan."""
+
+    def check(self, model: System) -> None:
+        """Refuses a system without identifiers whose scores are exact, and other settings."""
+        if not isinstance(model, Docid):
+            raise ValueError(
+                f"study: {type(model).__name__} generates no docids whose beam could be varied; "
+                "choose such a model, or ~study"
+            )
+        for key in {key for grid in self.grids for key in grid}:
+            check_choice("study.settings", key, ("beam_size", "plan_weight"))
+
+    def searches(
+        self, model: Docid, queries: Any, depth: int
+    ) -> tuple[Ranking, Callable[[Row], Searched]]:
+        names, scores = model.document_ids, model.score_all(queries["tokens"])
+        exact = {}
+        for query, column in zip(queries["id"], scores.T.tolist(), strict=True):
+            found = zip(names, column, strict=True)
+            exact[query] = {name: score for name, score in found if score > -math.inf}
+
+        def search(setting: Row) -> Searched:
+            start = time.perf_counter()
+            ranking = model.retrieve(queries, depth, **setting)
+            milliseconds = 1000 * (time.perf_counter() - start) / len(queries)
+            planned = model.plan is not None and setting.get("plan_weight") != 0
+            costs = model.plan.statistics() if planned else {}
+            return ranking, {"cost/query_ms": milliseconds} | costs
+
+        return Ranking(exact).top(FIRST), search
+
+
+def search_error(exact: Ranking, found: Ranking, qrels: Qrels) -> float:
+    """The share of relevant documents that the exact search has among its first and this lost."""
+    shares = []
+    for query, grades in qrels.items():
+        relevant = {document for document, grade in grades.items() if grade > 0}
+        lost = relevant & {*exact.documents(query)[:FIRST]} - {*found.documents(query)[:FIRST]}
+        shares.append(len(lost) / max(1, len(relevant)))
+    return fmean(shares)
+
 
 def _search(
     model: MultiVector, encoded: Sequence[tuple[str, TokenVectors]], setting: Row, depth: int
-) -> tuple[Ranking, dict[str, float]]:
+) -> Searched:
     """The ranking under one setting, and what a query costs."""
     # What a setting needs is made before the clock starts.
     model.retrieve_encoded(encoded[:1], depth, **setting)

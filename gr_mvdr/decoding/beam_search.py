@@ -182,16 +182,14 @@ def beam_search(
     beams = _Beams(batch_size, beam_size, length, end_token, start_token, device)
     state, first_log_probs = constraint.root(batch_size, device), None
     bonus: Tensor | None = None
-    widths = getattr(constraint, "widths", None)
     if fixed_shapes is None:
         fixed_shapes = torch.device(device).type != "cpu" and observer is None
+    widths = getattr(constraint, "widths", None) if fixed_shapes else None
     for depth in range(1, length + 1):
         log_probs = step(beams.last, beams.parents)
         first_log_probs = log_probs[:] if first_log_probs is None else first_log_probs
-        if fixed_shapes and widths is not None:
-            successors = constraint.expand(state, widths[min(depth, len(widths)) - 1])
-        else:
-            successors = constraint.expand(state)
+        width = () if widths is None else (widths[min(depth, len(widths)) - 1],)
+        successors = constraint.expand(state, *width)
         scores = log_probs[successors.row, successors.token]
         scores = beams.live.log_probs.index_select(0, successors.row) + scores
         if successors.real is not None:
