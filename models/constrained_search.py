@@ -18,12 +18,12 @@ from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.decoding.beam_search import (
     BeamSearchResult,
     Constraint,
-    DecodingStep,
     Observer,
     Step,
     beam_search,
 )
 from gr_mvdr.decoding.continuations import Continuation, continue_prefix
+from gr_mvdr.decoding.decoding_step import DecodingStep
 from gr_mvdr.decoding.search_trace import SearchPath, SearchTrace
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files.writing import temporary_folder

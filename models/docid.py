@@ -19,7 +19,8 @@ from torch import Tensor
 
 from gr_mvdr.backbones import add_tokens, check_length
 from gr_mvdr.batch import PairBatch, pad
-from gr_mvdr.decoding.beam_search import BeamSearchResult, DecodingStep, score_tokens
+from gr_mvdr.decoding.beam_search import BeamSearchResult
+from gr_mvdr.decoding.decoding_step import DecodingStep, score_tokens
 from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files.writing import new_folder, write_json

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from gr_mvdr.backbones import check_length
 from gr_mvdr.batch import PairBatch, pad, unpad
-from gr_mvdr.decoding.beam_search import BeamSearchResult, score_tokens
+from gr_mvdr.decoding.beam_search import BeamSearchResult
+from gr_mvdr.decoding.decoding_step import score_tokens
 from gr_mvdr.decoding.evidence import score_documents, share_scores
 from gr_mvdr.decoding.key_weights import strip
 from gr_mvdr.decoding.ngram_index import NgramIndex

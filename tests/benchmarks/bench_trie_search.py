@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from transformers import T5ForConditionalGeneration
 
-from gr_mvdr.decoding.beam_search import DecodingStep, beam_search
+from gr_mvdr.decoding.beam_search import beam_search
+from gr_mvdr.decoding.decoding_step import DecodingStep
 from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.heads.plain import Head
 from tests.benchmarks.bench_beam_search import small_t5
