@@ -356,8 +356,7 @@ class Retriever:
         )
         if isinstance(self.system, ConstrainedSearch) and self._aligns(document):
             tokens = self._given.queries([query])["tokens"][0]
-            row = self._given.indexed.rows[document]
-            path = self.system.explain_search(tokens, row, query)
+            path = self.system.explain_search(tokens, self._given.indexed.rows[document], query)
             found = add_path(found, path, self.text_of, self.documents["id"])
         return replace(found, reason=describe_reason(found, DEPTH, self.text_of))
 
