@@ -135,7 +135,8 @@ class FirstStepPlan(SearchPlan):
         self.bags, self.sizes = (x.to(first.device) for x in (self.bags, self.sizes))
         begins = self.sizes.cumsum(0) - self.sizes
         found = F.embedding_bag(self.bags, first.T.contiguous(), begins, mode="mean")
-        found = found.masked_fill(~self.sizes.bool()[:, None], found.min())  # without any text
+        # One without any text has the lowest of the query's own, whoever is in the batch.
+        found = found.where(self.sizes.bool()[:, None], found.amin(0))
         return found[torch.tensor(rows).to(first.device)]
 
     @property

@@ -125,9 +125,19 @@ class QuantisedDocids(EmbeddedDocids):
         return found
 
     def encode_vectors(self, points: np.ndarray) -> np.ndarray:
-        """(n, d) float32 → (n, L) int64 codes, by the kept codebooks."""
+        """(n, d) float32 → (n, L) int64 codes, by the kept codebooks.
+
+        Raises:
+            ValueError: these are of vectors of another size.
+        """
         import faiss
 
+        size = self.codebooks.shape[2] * (self.levels if self.quantiser == "product" else 1)
+        if size != points.shape[1]:  # faiss would read on behind them
+            raise ValueError(
+                f"quantiser/codebooks.npy: is of vectors of {size} dimensions, must be of "
+                f"{points.shape[1]}, as model.identifiers.embeddings makes them"
+            )
         found = self._faiss(points.shape[1])
         flat = np.ascontiguousarray(self.codebooks).ravel()
         if self.quantiser == "product":

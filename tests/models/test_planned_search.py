@@ -87,8 +87,8 @@ def test_the_terms_of_a_document_are_its_rarest():
     plan.index(dict(tokens=[[5, 6, 6, 8, 5], [], [7, 5], [7, 6, 5]]), None)
     first = torch.tensor([[0, 0, 0, 0, 0, -1.0, -2.0, -3.0, -4.0], [-8.0] * 9])
     found = plan.scores(TextTable({}), first, Trie.build([[1], [2], [], [0]]).documents)
-    # In the trie's order: documents 3, 0 and 1. One without text has the lowest of all.
-    assert torch.allclose(found, torch.tensor([[-2.5, -8.0], [-3.0, -8.0], [-8.0, -8.0]]))
+    # In the trie's order: documents 3, 0 and 1. One without text has the lowest of the query's.
+    assert torch.allclose(found, torch.tensor([[-2.5, -8.0], [-3.0, -8.0], [-3.0, -8.0]]))
 
 
 @pytest.mark.parametrize(

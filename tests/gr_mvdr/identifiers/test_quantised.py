@@ -151,3 +151,13 @@ def test_hostile_codes_are_refused_and_named(name, tmp_path):
     scheme.save(tmp_path / "scheme")
     with pytest.raises(ValueError, match=rf"quantiser/{name}.npy: is damaged, must hold"):
         QuantisedDocids(2, 2, embeddings=OWN).load(tmp_path / "scheme")
+
+
+@pytest.mark.parametrize("quantiser", BOOKS)
+def test_codebooks_of_shorter_vectors_are_refused_where_faiss_would_read_on(quantiser):
+    scheme = fitted(np.repeat(CORNERS, 2, axis=1), n=5, quantiser=quantiser)
+    scheme.codebooks = scheme.codebooks[:, :, :1]
+    with pytest.raises(
+        ValueError, match="codebooks.npy: is of vectors of . dimensions, must be of 4"
+    ):
+        scheme.assign(documents(6))
