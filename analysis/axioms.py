@@ -79,9 +79,11 @@ def draw_sample(data: RetrievalDataModule, split: str, queries: int, others: int
     No system chooses the documents: the scores of its own best ones would lie closer together.
     """
     chosen = sample_rows(data.test_queries(split), queries)
-    pairs, grades = make_pairs(data.collection, split, chosen), data.judgements(split, chosen)
-    texts: dict[str, dict[str, str]] = {name: {} for name in NAMES}
     documents, drawn = data.documents["id"][:], {}
+    # One document stays as it is: while the others are exchanged, the index holds it alone.
+    pairs = make_pairs(data.collection, split, chosen)[: len(documents) - 1]
+    grades = data.judgements(split, chosen)
+    texts: dict[str, dict[str, str]] = {name: {} for name in NAMES}
     for pair in track(pairs, "perturbing"):
         for side in PERTURBATIONS:
             for name, text in perturb(pair, side).items():
@@ -222,7 +224,7 @@ def tabulate(rows: Sequence[Row], split: str, measure: str) -> Table:
 def draw_shifts(rows: Sequence[Row], title: str) -> Figure:
     """The shifts of the score: a panel a split, a marker a system, bars are the intervals."""
     shifts = [row for row in rows if row["measure"] == "shift"]
-    splits, systems = (list(dict.fromkeys(r[key] for r in shifts)) for key in ("split", "system"))
+    splits, systems = (list(dict.fromkeys(r[key] for r in rows)) for key in ("split", "system"))
     names = [name for name in NAMES[::-1] if any(r["perturbation"] == name for r in shifts)]
     figure = page_figure(title, 1.2 + 0.26 * len(names))
     panels = figure.subplots(1, len(splits), sharey=True, squeeze=False)[0]

@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from matplotlib.figure import Figure
@@ -38,8 +38,8 @@ from models.base import System, Table
 from models.generative import GenerativeSystem
 from models.multi_vector import MultiVector
 from models.retriever import Retriever
+from models.token_encoder import Side
 
-Side = Literal["query", "document"]
 LEAST = 0.01  # a change of the score below this share of it is not divided by
 FILLER = "a"  # MechIR's: fills up the shorter one of two texts
 _TOKENS = 8192  # read at once

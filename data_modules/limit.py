@@ -35,9 +35,12 @@ def limit(
         A collection with the splits train and test: a test query's place is in documents only.
 
     Raises:
-        ValueError: more or fewer places than there can be.
+        ValueError: too few people, or more or fewer places than there can be.
     """
     sets = comb(n_documents, relevant)
+    if sets < _TEST_SHARE:
+        rule = f"must make at least {_TEST_SHARE} sets of data.relevant={relevant}"
+        raise ValueError(f"data.n_documents={n_documents}: {rule}")
     number, most = attributes or sets, min(sets, _MOST_SETS)
     if not _TEST_SHARE <= number <= most:
         rule = f"must be {_TEST_SHARE} to {most:,} for {n_documents} documents, {relevant} relevant"

@@ -152,6 +152,7 @@ def n_groups(tokens: int, factor: int, protected: int = 0) -> int:
 
 
 @torch.no_grad()
+@torch.autocast("cpu", enabled=False)  # where clusters are made; numpy has no bfloat16
 def group_tokens(
     tokens: TokenVectors, factor: int, by: Grouping = "ward", protected: int = 0
 ) -> Tensor | None:
@@ -250,9 +251,9 @@ _GROUPED = {"ward": _ward, "k_means": _k_means, "salience": _most_salient}
 
 def _by_first(numbers: np.ndarray) -> np.ndarray:
     """(n,) groups numbered from 0 in the order of their first members; those < 0 have none."""
-    _, first, place = np.unique(numbers, return_index=True, return_inverse=True)
-    first = np.where(numbers[first] < 0, -1, first)
-    return (np.argsort(np.argsort(first)) - (first < 0).any())[place]
+    own = dict.fromkeys(number for number in numbers.tolist() if number >= 0)
+    place = {number: place for place, number in enumerate(own)}
+    return np.array([place.get(number, -1) for number in numbers.tolist()])
 
 
 def _at_least_one(key: str, value: int) -> int:

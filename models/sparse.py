@@ -9,7 +9,7 @@ is COIL, too, of one-dimensional vectors.
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,9 +36,8 @@ from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_vectors import TokenVectors
 from models.base import Table, hash_documents
 from models.bm25 import LexicalSystem
+from models.token_encoder import Side
 from models.token_shares import align_vectors
-
-Side = Literal["query", "document"]
 
 _EXACT_MATCH = Scoring(LexicalMaxSim())  # a text has a term but once
 _QUERY_BATCH = 32  # queries encoded at once

@@ -68,6 +68,9 @@ class TokenEncoder(nn.Module):
                 "tokenizer.expansion: must be null with an IDF salience, to which a token of no "
                 "document is the rarest"
             )
+        if getattr(self.pooling["document"], "by", "") == "salience" and not named.get("document"):
+            rule = "must be another without model.salience.document"
+            raise ValueError(f"model.pooling.document.by=salience: {rule}")
         for side, part in self.salience.items():
             counts = type(self.pooling[side]) in (AllTokens, ClusteredTokens)
             if _has(part, FrequencySalience) and not counts:

@@ -13,10 +13,7 @@ from torch import Tensor
 from gr_mvdr.alignment import Alignment
 from gr_mvdr.backbones import hash_weights
 from gr_mvdr.batch import batch_by_size, pad
-from gr_mvdr.distributed.ranks import (
-    broadcast,
-    map_over_ranks,
-)
+from gr_mvdr.distributed.ranks import broadcast, map_over_ranks
 from gr_mvdr.evaluation.ranking import Ranking, best_documents, recall_of_exact
 from gr_mvdr.files.writing import temporary_folder
 from gr_mvdr.pooling import group_tokens, merge_tokens, n_groups

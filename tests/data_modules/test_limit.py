@@ -34,6 +34,8 @@ def test_texts_say_what_the_judgements_say():
         ValueError, match=r"data.attributes=null, all 1,225 sets: must be 5 to 1,000"
     ):
         limit(50, 2)
+    with pytest.raises(ValueError, match="data.n_documents=3: must make at least 5 sets of data.r"):
+        limit(3, 2)
 
 
 def test_what_a_line_and_a_space_hold():

@@ -135,6 +135,9 @@ def test_padding_and_batch_mates_change_no_group(by):
         inner = groups[row][:, tokens.mask[row]]
         assert torch.equal(found[0], inner[: found.shape[1]]) and not inner[found.shape[1] :].any()
     assert group_tokens(tokens, 1, by) is None and merge_tokens(tokens, None) is tokens
+    with torch.autocast("cpu", torch.bfloat16):  # as a training in half precision groups
+        assert torch.equal(group_tokens(tokens, 3, by), groups)
+        assert torch.equal(group_tokens(tokens.float(), 3, by), groups.float())
 
 
 def test_pooled_max_sim_is_eq_1_of_the_tokens():

@@ -194,6 +194,20 @@ def test_unknown_options_are_refused(tools):
             "model.pooling.query=ClusteredTokens: must be of documents alone",
         ),
         (
+            "clusters",
+            {
+                "salience": None,
+                "pooling": {
+                    "document": {
+                        "_target_": "gr_mvdr.pooling.ClusteredTokens",
+                        "factor": 2,
+                        "by": "salience",
+                    }
+                },
+            },
+            "model.pooling.document.by=salience: must be another without model.salience.document",
+        ),
+        (
             "t5_colbert",
             {"search": {"mode": "exact", "pool": 2, "pool_by": "salience"}},
             "model.search.pool_by=salience: must be another without salience",
