@@ -72,7 +72,7 @@ class Decoder:
     def eval(self):
         return self
 
-    def search(self, queries):
+    def search(self, queries, texts):
         found = [(n, s) for n, q in enumerate(queries) for s in self.sequences[tuple(q)]]
         size = max(len(sequence) for _, sequence in found)
         tokens = [[*sequence, *[-1] * (size - len(sequence))] for _, sequence in found]

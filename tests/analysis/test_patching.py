@@ -217,7 +217,7 @@ def test_maps_show_the_tokens_that_are_read(tmp_path, monkeypatch):
     assert pair.columns("encoder") == [[0, 1, 2], [3, 4, 5], [6, 7]]
     # ColBERT's query augmentation: what fills a query up is read as well.
     model = multi_vector(None, tmp_path, expansion_length=8)
-    model.template = replace(model.template, expansion=3)
+    model.template = model.encoder.template = replace(model.template, expansion=3)
     model.filled_to = 8
     assert make_pair(model).tokens("encoder") == [*QUERIES[0], 3, 3, 3]
 
