@@ -96,10 +96,8 @@ class Docid(ConstrainedSearch):
         search = search or {}
         for key in search:
             check_choice("model.search", key, ("normalise", "plan"))
-        self.normalise, self.plan = (
-            search.get("normalise", "vocabulary"),
-            make_plan(search.get("plan")),
-        )
+        self.normalise = search.get("normalise", "vocabulary")
+        self.plan = make_plan(search.get("plan"))
         check_choice("model.search.normalise", self.normalise, ("vocabulary", "reachable"))
         check_at_least("model.beam_size", beam_size, 1)
         check_at_least("model.consistency", consistency, 0)

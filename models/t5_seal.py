@@ -365,9 +365,8 @@ class T5SEAL(ConstrainedSearch):
 
     def _windows(self, query: str, document: dict) -> list[list[int]]:
         """The document's first tokens in windows of a key's length, whatever the query."""
-        tokens, length = document["tokens"], self.hparams.key_length
-        end = min(len(tokens), self._kept)
-        return [tokens[start : min(start + length, end)] for start in range(0, end, length)]
+        tokens, length = document["tokens"][: self._kept], self.hparams.key_length
+        return [tokens[start : start + length] for start in range(0, len(tokens), length)]
 
     def segment_scores(
         self, query: Sequence[int], segments: list[list[int]], index: list[int]

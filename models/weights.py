@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import AutoConfig, PreTrainedModel
 
 from gr_mvdr.files.arrays import read_arrays
@@ -296,7 +296,8 @@ class InitialWeights:
         ends = [key.removeprefix(f"{name}.") for key in ours if key.startswith(f"{name}.")]
         there = max(_BACKBONES, key=lambda place: sum(place + end in theirs for end in ends))
         places = {f"{name}.{end}": there + end for end in ends}
-        words = {id(m.weight) for m in _tables(backbone)}
+        tables = backbone.get_input_embeddings(), backbone.get_output_embeddings()
+        words = {id(table.weight) for table in tables if table is not None}
         found = {}
         for key, value in model.state_dict(keep_vars=True).items():
             other = theirs.get(places.get(key, "" if key.startswith("head.") else key))
@@ -313,11 +314,6 @@ class InitialWeights:
             rule = "must be of a system with this backbone, has none of its tensors"
             raise ValueError(f"{self.run.key}: {rule}")
         return found
-
-
-def _tables(backbone: PreTrainedModel) -> list[nn.Module]:
-    tables = backbone.get_input_embeddings(), backbone.get_output_embeddings()
-    return [table for table in tables if table is not None]
 
 
 def _text_rows(model: System, backbone: PreTrainedModel) -> int:
