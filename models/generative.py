@@ -172,6 +172,11 @@ class GenerativeSystem(System):
         if stage == "fit" and self.ranker:
             self.ranker.freeze(self)
 
+    def teardown(self, stage: str) -> None:
+        """After training: search and analysis need no second model in memory."""
+        if self.ranker:
+            self.ranker.frozen = None
+
     def _masked_rows(self, batch: PairBatch, labels: Tensor) -> Tensor | None:
         """(n, R) bool: rows that the n target positions are not told apart from; None = all are.
 

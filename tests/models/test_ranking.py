@@ -89,6 +89,8 @@ def test_the_frozen_copy_is_of_the_beginning_and_learns_nothing(make):
     assert all(torch.equal(value, before[name]) for name, value in copied.items())
     assert all(p.grad is None for p in frozen.parameters())
     assert system.ranker(system, system.targets(batch)).item() < math.log(2) - 1e-4
+    system.teardown("fit")
+    assert system.ranker.frozen is None  # searches need no second model in memory
 
 
 def test_raw_scores_and_blocks(tools, monkeypatch):
