@@ -51,7 +51,7 @@ class QuantisedDocids(EmbeddedDocids):
         Args:
             levels: L, codes a document (RIPOR 32, PAG 8, GRID 3, DDRO 24).
             codes: K, a power of two (256; PAG 2048).
-            quantiser: "residual", or "product", whose levels divide the vectors' size.
+            quantiser: "residual" or "product".
             collisions: "number", a last position counts the documents of the same codes, 0 for a
                 document alone, so that all identifiers are L + 1 long and none begins another; or
                 "share", the documents have one identifier.
@@ -83,19 +83,20 @@ class QuantisedDocids(EmbeddedDocids):
         """Embeds the documents and learns the codebooks from them.
 
         Raises:
-            ValueError: no documents, or L does not divide the size of their vectors.
+            ValueError: no documents.
         """
         super().fit(documents, first_token, encode)
-        points = self.embeddings.transform(documents, encode)
-        if self.quantiser == "product" and points.shape[1] % self.levels:
-            raise ValueError(
-                f"model.identifiers.levels={self.levels}: must divide the "
-                f"{points.shape[1]} dimensions of the vectors"
-            )
+        points = self._embed(documents)
         self.codebooks = self._learn_codebooks(points)
         self.known_codes = self.encode_vectors(points)
         lost = ((points - self.decode(self.known_codes)) ** 2).sum()
         self.reconstruction_error = float(lost / max(((points - points.mean(0)) ** 2).sum(), 1e-12))
+
+    def _embed(self, documents: Table) -> np.ndarray:
+        """(n, d) float32; zeros, which add no distance, make a product's parts equally wide."""
+        points = self.embeddings.transform(documents, self.encode)
+        missing = -points.shape[1] % self.levels if self.quantiser == "product" else 0
+        return np.pad(points, ((0, 0), (0, missing)))
 
     def _learn_codebooks(self, points: np.ndarray) -> np.ndarray:
         """k-means, level by level (faiss); of fewer points than codes, each becomes one."""
@@ -162,7 +163,7 @@ class QuantisedDocids(EmbeddedDocids):
         numbers, codes = self.numbers(documents), self.known_codes
         new = [row for row, number in enumerate(numbers) if number is None]
         if new:
-            points = self.embeddings.transform(documents.select(new), self.encode)
+            points = self._embed(documents.select(new))
             codes = np.concatenate([codes, self.encode_vectors(points)])
         named = self._identifiers(codes)
         coming = iter(named[len(self.known_codes) :])

@@ -119,6 +119,14 @@ def test_fewer_documents_than_codes_have_a_code_each():
     assert found.statistics()["reconstruction_error"] == pytest.approx(0, abs=1e-6)
 
 
+def test_parts_of_a_product_are_as_wide_by_zeros():
+    points = np.random.default_rng(1).normal(size=(40, 5)).astype(np.float32)
+    wide = np.pad(points, ((0, 0), (0, 1)))
+    odd, even = (fitted(p, quantiser="product", levels=3, codes=4) for p in (points, wide))
+    assert np.array_equal(odd.known_codes, even.known_codes)
+    assert odd.assign(documents(40)) == even.assign(documents(40))
+
+
 def test_documents_that_are_all_alike_use_one_code():
     found = fitted(np.repeat(CORNERS[:1], 8, axis=0), codes=4)
     assert len({tuple(row) for row in found.assign(documents(8))}) == 8
@@ -133,7 +141,6 @@ def test_documents_that_are_all_alike_use_one_code():
         ({"codes": 6}, "model.identifiers.codes=6: must be a power of two"),
         ({"codes": 1}, "model.identifiers.codes=1: must be a power of two, ≥ 2"),
         ({"levels": 0}, "model.identifiers.levels=0: must be ≥ 1"),
-        ({"levels": 3, "quantiser": "product"}, "levels=3: must divide the 2 dimensions"),
         ({"quantiser": "vq"}, "quantiser=vq: must be one of residual, product"),
         ({"collisions": "drop"}, "collisions=drop: must be one of number, share"),
     ],
