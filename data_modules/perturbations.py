@@ -66,7 +66,8 @@ class Pair:
 def make_pairs(collection: Collection, split: str, queries: Dataset, seed: int = 0) -> list[Pair]:
     """Pairs of some queries of a split, each with the first document that is judged relevant.
 
-    A document comes once, so that all of them can be changed at the same time.
+    A document comes once, so that all of them can be changed at the same time. A query whose
+    judgements leave no other document to compare with has no pair.
     """
     documents, grades = collection.documents, collection.judgements(split)
     rows = {name: row for row, name in enumerate(documents["id"][:])}
@@ -77,10 +78,11 @@ def make_pairs(collection: Collection, split: str, queries: Dataset, seed: int =
     for query in queries:
         judged = grades[query["id"]]
         name = next((d for d, grade in judged.items() if grade > 0 and d in rows), None)
-        if name is None or name in pairs:
+        others = sorted(rows.keys() - judged.keys())
+        if name is None or name in pairs or not others:
             continue
         document, asked = documents[rows[name]], {*split_words(query["text"])}
-        other = Random(f"{seed} {query['id']}").choice(sorted(rows.keys() - judged.keys()))
+        other = Random(f"{seed} {query['id']}").choice(others)
         sentence = documents[rows[other]]["text"].partition(". ")[2].partition(". ")[0].split()
         gold, given = (
             [(span["start"], span["end"]) for span in query.get(column) or ()]

@@ -40,6 +40,10 @@ class SearchPlan:
 
     def __init__(self, weight: float, candidates: int | None):
         self.weight, self.candidates = weight, candidates
+        self.restart()
+
+    def restart(self) -> None:
+        """Counts costs from here on."""
         self.queries, self.documents, self.seconds = 0, 0, 0.0
 
     def prepare(self, system: Any, documents: Table, known: Sequence[int]) -> None:
@@ -183,7 +187,7 @@ class RunPlan(SearchPlan):
             found = ranking.scores(name)
             # What a lexical search does not find has no word of the query: 0, at most the last.
             if len(found) < asked:
-                scores[number] = min(0.0, *found.values())
+                scores[number] = min([0.0, *found.values()])
             where = torch.tensor([self.row[document] for document in found], dtype=torch.int64)
             scores[number, where] = torch.tensor(list(found.values()), dtype=scores.dtype)
         return scores.T[torch.tensor(rows)].to(first.device)

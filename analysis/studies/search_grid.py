@@ -165,11 +165,12 @@ class BeamGrid(SearchGrid):
             exact[query] = {name: score for name, score in found if score > -math.inf}
 
         def search(setting: Row) -> Searched:
+            if model.plan is not None:
+                model.plan.restart()
             start = time.perf_counter()
             ranking = model.retrieve(queries, depth, **setting)
             milliseconds = 1000 * (time.perf_counter() - start) / len(queries)
-            planned = model.plan is not None and setting.get("plan_weight") != 0
-            costs = model.plan.statistics() if planned else {}
+            costs = model.plan.statistics() if model.plan is not None else {}
             return ranking, {"cost/query_ms": milliseconds} | costs
 
         return Ranking(exact).top(FIRST), search

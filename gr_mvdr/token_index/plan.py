@@ -125,7 +125,8 @@ class SearchOptions:
     @property
     def storage(self) -> tuple[Any, ...]:
         """What the stored vectors depend on."""
-        return self.pool, self.pool > 1 and self.pool_by, self.dtype, self.pq_bytes
+        coded = None if self.dtype in WHOLE else (self.pq_bytes, self.lists, self.seed)
+        return self.pool, self.pool > 1 and self.pool_by, self.dtype, coded
 
     @property
     def is_approximate(self) -> bool:

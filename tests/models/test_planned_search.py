@@ -1,13 +1,16 @@
 """A plan chooses what a beam keeps and changes no score; where its documents' scores come from."""
 
 import math
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
 from gr_mvdr.decoding.trie import Trie
+from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.texts import TextTable
-from models.planned_search import FirstStepPlan, SearchPlan, choose_terms, make_plan
+from models.planned_search import FirstStepPlan, RunPlan, SearchPlan, choose_terms, make_plan
 
 pytest.importorskip("sklearn")
 
@@ -77,6 +80,22 @@ def test_only_candidates_can_be_found(tools, queries):
     for query in queries["id"]:
         assert set(system.retrieve(queries).scores(query)) == {"d5", "d6", "d7"}
     assert system.plan.statistics()["cost/plan_documents"] == 8
+    system.plan.restart()
+    system.retrieve(queries, plan_weight=0)
+    assert system.plan.statistics() == {}
+
+
+def test_what_a_run_does_not_find_is_at_most_its_last():
+    """Documents that a lexical search leaves out have no word of the query; it may find none."""
+    plan = RunPlan.__new__(RunPlan)
+    SearchPlan.__init__(plan, 1.0, None)
+    found = {"few": {"a": 2.0, "b": 1.0}, "none": {}, "below": {"c": -3.0}}
+    plan.stage = SimpleNamespace(
+        words=None, model=torch.nn.Identity(), retrieve=lambda *asked: Ranking(found)
+    )
+    plan.names, plan.row = ["a", "b", "c"], {"a": 0, "b": 1, "c": 2}
+    scores = plan.scores(TextTable({"id": [*found]}), torch.zeros(3, 1), np.arange(3))
+    assert scores.T.tolist() == [[2, 1, 0], [0, 0, 0], [-3, -3, -3]]
 
 
 def test_the_terms_of_a_document_are_its_rarest():

@@ -243,6 +243,10 @@ def test_the_bytes_that_a_search_reads_by_hand(tmp_path):
     halved = index.stored_as(SearchOptions(pool=2, dtype="float16"), SearchOptions())
     assert halved.searched_bytes(SearchOptions()) == 14 * (8 * 2 + 4 + 4) + 8 * 8
     assert halved is index.stored_as(SearchOptions(pool=2, dtype="float16"), SearchOptions())
+    own, coded = SearchOptions(), SearchOptions(dtype="residual", lists=2)
+    assert index.stored_as(coded, own) is index.stored_as(coded, own)
+    for other in (coded.changed(lists=3), coded.changed(seed=1)):
+        assert index.stored_as(other, own) is not index.stored_as(coded, own)
     index.delete(["d2"])
     again = index.stored_as(SearchOptions(pool=2), SearchOptions())
     assert again.document_ids == ["d0", "d1", "d3", "d4", "d5", "d6", "d7"]
