@@ -15,7 +15,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from analysis.analyse import analyse_run
-from analysis.claim import check_links, claim_folder
+from analysis.folder_lock import check_links, claim_folder
 from analysis.publish import describe_run, find_group, publish_run
 from analysis.report.report import write_report
 from analysis.run_folder import read_run, require_run

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from analysis.claim import check_links, claim_folder
+from analysis.folder_lock import check_links, claim_folder
 from gr_mvdr.distributed.ranks import rank, rank_zero_first
 from gr_mvdr.files.reading import read_yaml
 from gr_mvdr.files.run_files import (

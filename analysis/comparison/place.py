@@ -10,8 +10,8 @@ import os
 import re
 from pathlib import Path
 
-from analysis.claim import check_links
 from analysis.comparison.comparison import Comparison
+from analysis.folder_lock import check_links
 from gr_mvdr.files.reading import make_printable, read_json
 from gr_mvdr.files.writing import write_json
 

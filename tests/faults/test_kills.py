@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 import train  # noqa: F401  (imported once, before children are forked)
-from analysis.claim import LOCK
+from analysis.folder_lock import LOCK
 from analysis.run_folder import find_missing_parts
 from analysis.tables import read_rows
 from tests.faults.forked import Child, imported, metrics, run

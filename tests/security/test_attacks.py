@@ -16,8 +16,8 @@ import pytest
 import torch
 import yaml
 
-from analysis.claim import check_links
 from analysis.compare import compare
+from analysis.folder_lock import check_links
 from analysis.report.cases import embed_json
 from analysis.run import analyse_again
 from analysis.run_folder import read_run

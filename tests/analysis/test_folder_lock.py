@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from analysis.claim import LOCK, claim_folder
+from analysis.folder_lock import LOCK, claim_folder
 
 
 def child(folder, then):
