@@ -13,6 +13,7 @@ from typing import Any
 from analysis.analysis import Analysis, Findings, Subject
 from analysis.evaluation import drop_own_hits
 from analysis.statistics import spread_numbers
+from analysis.tokens import readable
 from gr_mvdr.files.reading import read_json, reading
 from gr_mvdr.parts import part
 from gr_mvdr.texts import text_without_title
@@ -70,7 +71,7 @@ class BestDocuments(Analysis):
         return subject.store is not None and subject.model is not None
 
     def __init__(self, subject: Subject, queries: int):
-        self.model, self.data, self.texts = subject.model, subject.data, subject.texts
+        self.model, self.data = subject.model, subject.data
         names = list(dict.fromkeys(query for query, _ in subject.store.pairs))
         self.queries = {names[number] for number in spread_numbers(len(names), queries)}
 
@@ -111,18 +112,12 @@ class BestDocuments(Analysis):
             rank=rank,
             score=score,
             grade=grade,
-            shares=[(self._text(shares[n].tokens), shares[n].value) for n in sorted(chosen)],
+            shares=[
+                (readable(self.data.tokenizer, shares[n].tokens), shares[n].value)
+                for n in sorted(chosen)
+            ],
             others=(len(rest), sum(rest)),
         )
-
-    def _text(self, tokens: Sequence[int] | str) -> str:
-        """Tokens as people read them; one that is no piece of text by the tokeniser's own name."""
-        if isinstance(tokens, str):
-            return tokens
-        tokenizer, names = self.data.tokenizer, self.texts.strings(tokens)
-        if max(tokens) >= len(tokenizer):
-            return " ".join(names)
-        return tokenizer.decode(list(tokens)).strip() or " ".join(names)
 
 
 def read_best_documents(run: Path) -> dict[str, KeptQuery]:

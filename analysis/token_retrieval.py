@@ -1,8 +1,10 @@
-"""Whose tokens does a query token retrieve? (XTR §5.1, Figure 4.)"""
+"""Whose tokens does a query token retrieve, and where? (XTR §5.1, Figures 2, 4, Tables 6, E.)"""
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -11,6 +13,7 @@ from analysis.analysis import Analysis, Findings, Subject, named
 from analysis.figures import COLOURS, GalleryEntry, page_figure, styled
 from analysis.statistics import spread
 from analysis.tables import Row
+from analysis.token_contexts import FILE, ContextReader
 from analysis.tokens import find_special
 from gr_mvdr.parts import part
 from gr_mvdr.progress import track
@@ -18,6 +21,7 @@ from gr_mvdr.token_index.index import TokenIndex
 from gr_mvdr.token_index.neighbours import TokenNeighbours
 
 RANKS = (1, 10, 100)  # of the metrics
+BINS = 40  # of the histogram
 _SEARCHED = 8  # queries at once: every token of the index is compared with all of theirs
 LABELS = {"gold": "from a relevant document", "lexical": "the query token itself"}
 CAPTION = (
@@ -25,6 +29,11 @@ CAPTION = (
     "the probability that the token at a rank comes from a document that is relevant to the query; "
     "right: that it is the same token as the one of the query (XTR, Figure 4). High on the right "
     "and low on the left means that tokens are matched by their form, whatever their context."
+)
+SIMILARITIES = (
+    "How similar the retrieved tokens are to the token that retrieved them (a cosine where vectors "
+    "have length 1), those of relevant documents and of others, each as a density (XTR, Figure 2). "
+    "Where both lie together at the right end, the score of a token says little about relevance."
 )
 
 
@@ -35,22 +44,28 @@ class Found(NamedTuple):
         gold: (T, K) bool, from a relevant document.
         lexical: (T, K) bool, the same token as the query's.
         real: (T, K) bool, something was retrieved at all.
+        similarities: (T, K) fp32, by which it was retrieved.
     """
 
     gold: Tensor
     lexical: Tensor
     real: Tensor
+    similarities: Tensor
 
 
-def hits(owners: Tensor, ids: Tensor, query_ids: Tensor, relevant: Tensor) -> Found:
+def hits(
+    owners: Tensor, ids: Tensor, similarities: Tensor, query_ids: Tensor, relevant: Tensor
+) -> Found:
     """Compares retrieved tokens with the query (XTR §5.1).
 
     Args:
         owners: (T, K) int64 document numbers, −1 where nothing was retrieved; ids: (T, K) int64.
-        query_ids: (T,) int64, the tokens that retrieved. relevant: (R,) int64 document numbers.
+        similarities: (T, K) fp32. query_ids: (T,) int64, the tokens that retrieved.
+        relevant: (R,) int64 document numbers.
     """
     real = owners >= 0
-    return Found(torch.isin(owners, relevant), (ids == query_ids[:, None]) & real, real)
+    lexical = (ids == query_ids[:, None]) & real
+    return Found(torch.isin(owners, relevant), lexical, real, similarities)
 
 
 def by_rank(hit: Tensor, real: Tensor) -> Tensor:
@@ -72,6 +87,7 @@ class TokenRetrieval(Analysis):
     Args:
         queries: test queries at most, spread evenly over the first test split.
         neighbours: tokens retrieved, at most as many as the index has.
+        contexts: the first so many of these queries are kept with the contexts of what they found.
     """
 
     name, title = "token_retrieval", "Token retrieval"
@@ -84,27 +100,43 @@ class TokenRetrieval(Analysis):
     def applies(cls, subject: Subject) -> bool:
         return isinstance(getattr(subject.model, "searcher", None), TokenIndex)
 
-    def __init__(self, subject: Subject, queries: int, neighbours: int = 100):
+    def __init__(self, subject: Subject, queries: int, neighbours: int = 100, contexts: int = 5):
         self.model, self.data = subject.model, subject.data
-        self.queries, self.neighbours = queries, neighbours
+        self.queries, self.neighbours, self.contexts = queries, neighbours, contexts
 
     def finish(self) -> Findings:
         """Metrics "gold@k" and "lexical@k", the probabilities at rank k itself."""
-        parts = list(self._found())
+        special = {*find_special(self.data)}
+        reader = ContextReader(self.model.searcher.store, self.data.tokenizer, special)
+        parts, shown = [], {}
+        for name, words, rows, found in self._found():
+            parts.append(found)
+            if len(shown) < self.contexts:
+                kept = reader.query(words, rows, found.similarities, found.gold, found.lexical)
+                shown[name] = asdict(kept)
         if not parts:
             return Findings()
         found = Found(*map(torch.cat, zip(*parts, strict=True)))
         size = int(found.real.any(0).sum())  # ranks at which anything was retrieved
         curves = {n: by_rank(getattr(found, n), found.real)[:size].tolist() for n in LABELS}
-        rows = [{"rank": k + 1} | {n: curves[n][k] for n in LABELS} for k in range(size)]
+        ranks = [{"rank": k + 1} | {n: curves[n][k] for n in LABELS} for k in range(size)]
         flat = {f"{n}@{k}": curves[n][k - 1] for n in LABELS for k in RANKS if k <= size}
         title = f"{self.data.collection.name}: tokens retrieved by {len(found.real):,} query words"
+        bins = histogram(found)
         entry = GalleryEntry("token_retrieval", "What query tokens retrieve", CAPTION)
-        figures = [(retrieval_figure(rows, title), entry)]
-        return Findings(named(self.name, flat), {"token_retrieval": rows}, figures)
+        similar = GalleryEntry(
+            "token_retrieval_similarity", "How similar retrieved tokens are", SIMILARITIES
+        )
+        return Findings(
+            named(self.name, flat),
+            {"token_retrieval": ranks, "token_similarity": bins},
+            [(retrieval_figure(ranks, title), entry), (similarity_figure(bins, title), similar)],
+            {FILE: shown},
+        )
 
     @torch.inference_mode()
-    def _found(self) -> Iterator[Found]:
+    def _found(self) -> Iterator[tuple[str, Tensor, Tensor, Found]]:
+        """Of each query: its id, (T,) its words, (T, K) token rows that they retrieved, `Found`."""
         data, index = self.data, self.model.searcher
         table = spread(data.test_queries(data.test_splits[0]), self.queries)
         grades = data.judgements(data.test_splits[0], table)
@@ -120,28 +152,49 @@ class TokenRetrieval(Analysis):
                 words = query[~torch.isin(query.ids, special)]
                 own = [name] if data.drop_identical and name in known else []
                 if relevant and len(words):
-                    chosen.append((words, index.numbers(relevant), index.numbers(own)))
+                    chosen.append((name, words, index.numbers(relevant), index.numbers(own)))
             yield from _retrieved(tokens, chosen, neighbours)
 
 
-def _retrieved(tokens: TokenNeighbours, chosen: list, neighbours: int) -> Iterator[Found]:
-    """Of queries (words, relevant documents, documents that are no hits), searched together."""
+def _retrieved(
+    tokens: TokenNeighbours, chosen: list, neighbours: int
+) -> Iterator[tuple[str, Tensor, Tensor, Found]]:
+    """Of queries (id, words, relevant documents, documents that are no hits), searched together."""
     if not chosen:
         return
-    vectors = [words.vectors if words.keys is None else words.keys for words, *_ in chosen]
+    vectors = [words.vectors if words.keys is None else words.keys for _, words, *_ in chosen]
     most = max(int(tokens.store.counts[own].sum()) for *_, own in chosen)
     searched = min(neighbours + most, len(tokens.rows))
-    _, rows = tokens.search(torch.cat(vectors), searched, probes=None)
-    for (words, relevant, own), mine in zip(chosen, rows.split([*map(len, vectors)]), strict=True):
-        mine = _without(mine, torch.isin(tokens.store.owners(mine), own))[:, :neighbours]
-        ids = tokens.store.ids(mine.flatten().clamp(min=0)).view_as(mine)
-        yield hits(tokens.store.owners(mine), ids, words.ids, relevant)
+    found = tokens.search(torch.cat(vectors), searched, probes=None)
+    sizes = [*map(len, vectors)]
+    for query, mine, rows in zip(chosen, *(one.split(sizes) for one in found), strict=True):
+        name, words, relevant, own = query
+        gone = torch.isin(tokens.store.owners(rows), own)
+        order = gone.int().argsort(dim=1, stable=True)[:, :neighbours]  # those that are gone last
+        rows, mine = rows.masked_fill(gone, -1).gather(1, order), mine.gather(1, order)
+        ids = tokens.store.ids(rows.flatten().clamp(min=0)).view_as(rows)
+        yield name, words.ids, rows, hits(tokens.store.owners(rows), ids, mine, words.ids, relevant)
 
 
-def _without(rows: Tensor, gone: Tensor) -> Tensor:
-    """(T, K) rows in their order, those that are gone (T, K) last and −1."""
-    order = gone.int().argsort(dim=1, stable=True)
-    return rows.masked_fill(gone, -1).gather(1, order)
+def histogram(found: Found) -> list[Row]:
+    """Rows of similarity (a bin's centre) and the densities "gold" and "other" (XTR Figure 2).
+
+    A kind of tokens of which none was retrieved has no density (None).
+    """
+    kinds = {"gold": found.gold, "other": found.real & ~found.gold}
+    values = {kind: found.similarities[chosen].numpy() for kind, chosen in kinds.items()}
+    every = found.similarities[found.real]
+    ends = float(every.min()), float(every.max())
+    density = {
+        kind: np.histogram(of, BINS, ends, density=True)[0].tolist() if len(of) else [None] * BINS
+        for kind, of in values.items()
+    }
+    edges = np.histogram_bin_edges(every.numpy(), BINS, ends)
+    centres = ((edges[1:] + edges[:-1]) / 2).tolist()
+    return [
+        {"similarity": centre} | {kind: density[kind][n] for kind in density}
+        for n, centre in enumerate(centres)
+    ]
 
 
 @styled
@@ -158,4 +211,21 @@ def retrieval_figure(rows: list[Row], title: str) -> Figure:
         axes.set_ylim(0, 1)
         axes.grid()
         axes.set(xlabel="rank of the retrieved token", ylabel="probability", title=label)
+    return figure
+
+
+@styled
+def similarity_figure(rows: list[Row], title: str) -> Figure:
+    """The two densities of `histogram` over the similarity (XTR Figure 2)."""
+    figure = page_figure(title)
+    axes = figure.subplots()
+    places = [row["similarity"] for row in rows]
+    labels = {"gold": LABELS["gold"], "other": "from another document"}
+    for (kind, label), colour in zip(labels.items(), COLOURS, strict=False):
+        heights = [row[kind] or 0 for row in rows]
+        axes.fill_between(places, heights, step="mid", alpha=0.3, color=colour)
+        axes.step(places, heights, where="mid", color=colour, label=label)
+    axes.set(xlabel="similarity to the query token", ylabel="density", ylim=(0, None))
+    axes.grid()
+    axes.legend(frameon=False)
     return figure

@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from data_modules.spans import STOPWORDS
+from gr_mvdr.tokenizers import token_strings
 
 if TYPE_CHECKING:
     from data_modules.module import RetrievalDataModule
@@ -22,6 +23,16 @@ WORD_MARKS = ("▁", "Ġ")
 def find_special(data: "RetrievalDataModule") -> list[int]:
     """Ids that are no text: the tokeniser's own list, and what is around texts ([unused0])."""
     return sorted({*data.tokenizer.all_special_ids, *data.template.special})
+
+
+def readable(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[int] | str) -> str:
+    """Tokens as people read them; what is no piece of text by the tokeniser's own name."""
+    if isinstance(tokens, str):
+        return tokens
+    names = " ".join(token_strings(tokenizer, tokens))
+    if max(tokens, default=0) >= len(tokenizer):
+        return names
+    return tokenizer.decode(list(tokens)).strip() or names
 
 
 @dataclass(frozen=True)

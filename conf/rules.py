@@ -392,6 +392,7 @@ RULES: dict[str, Any] = {
     "analysis.questions.*.seed": Seed,
     "analysis.questions.*.pairs": Count,
     "analysis.questions.*.cases": Count,
+    "analysis.questions.*.contexts": Count,
     "analysis.questions.*queries": Count,
     "analysis.questions.*.*": Any,  # what an analysis of your own takes
     "analysis.questions.*": Group | None,

@@ -20,6 +20,7 @@ from analysis.metric_names import Statistic
 from analysis.report.cases import embed_cases, open_runs
 from analysis.run_folder import Run, flatten, read_run
 from analysis.tables import Cell, Table
+from analysis.token_contexts import read_token_contexts
 from gr_mvdr.files.writing import write_text
 
 Picture = tuple[GalleryEntry, str]
@@ -73,6 +74,7 @@ def write_report(
         compared=len(aligned) > 1,
         case_notes=notes,
         heatmaps=[] if browser else [(e, image) for e, image in gallery if e.case],
+        contexts=read_token_contexts(read.path),
         files=_list_files(read.path),
         provenance=_to_texts(read.provenance),
         configuration=_to_texts(read.config),

@@ -142,6 +142,19 @@ def test_figures_stand_under_the_headings_of_their_measurements(run, make_pairs)
     ]
 
 
+def test_retrieved_tokens_are_shown_in_their_contexts(run):
+    found = {"rank": 5, "similarity": 0.25, "document": "d<1>", "relevant": True}
+    found |= {"before": "she is", "token": "<b>", "after": "& more"}
+    token = {"token": "la", "gold": 0.5, "lexical": 0.77, "retrieved": [found, found]}
+    record = {"q1": {"text": "lauren <i>", "tokens": [token]}}
+    (run / "token_contexts.json").write_text(json.dumps(record))
+    page = write_report(run).read_text()
+    shown = " ".join(assert_self_contained(page).shown.split())
+    assert "lauren <i> (q1)" in shown and page.count('<td class="best">&lt;b&gt;</td>') == 2
+    one = "5 0.250 she is <b> & more d<1>"
+    assert f"la 0.50 0.77 {one} {one}" in shown
+
+
 def test_a_damaged_store_costs_the_cases_alone(run, make_explanation):
     description = StoreDescription("t5_colbert", "multi_vector", "fruit")
     with AlignmentWriter(run / "alignments", description) as writer:

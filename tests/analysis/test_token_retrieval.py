@@ -1,10 +1,14 @@
+import json
+import math
 from types import SimpleNamespace
 
 import pytest
 import torch
 from datasets import Dataset
 
-from analysis.token_retrieval import TokenRetrieval, by_rank, hits
+from analysis.analyse import write_findings
+from analysis.token_contexts import QueryContexts, QueryToken, RetrievedToken, read_token_contexts
+from analysis.token_retrieval import Found, TokenRetrieval, by_rank, histogram, hits
 from gr_mvdr.template import TextTemplate
 from gr_mvdr.token_index.index import TokenIndex
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors
@@ -16,10 +20,12 @@ END = 1
 def test_hits_by_hand():
     owners = torch.tensor([[4, 7, 4], [9, -1, -1]])
     ids = torch.tensor([[20, 21, 22], [20, 20, 20]])
-    found = hits(owners, ids, torch.tensor([21, 20]), torch.tensor([4, 5]))
+    similar = torch.rand(2, 3)
+    found = hits(owners, ids, similar, torch.tensor([21, 20]), torch.tensor([4, 5]))
     assert found.gold.tolist() == [[True, False, True], [False] * 3]
     assert found.lexical.tolist() == [[False, True, False], [True, False, False]]
     assert found.real.tolist() == [[True] * 3, [True, False, False]]
+    assert found.similarities is similar
 
 
 def test_a_rank_counts_the_tokens_that_are_there():
@@ -70,13 +76,28 @@ class Model:
         return encoded
 
 
+class Tokenizer:
+    """Ids are read as numbers: "w10 w11"."""
+
+    all_special_ids = (0, END, 2)
+
+    def __len__(self):
+        return 100
+
+    def convert_ids_to_tokens(self, number):
+        return f"w{number}"
+
+    def decode(self, ids):
+        return " ".join(map(self.convert_ids_to_tokens, ids))
+
+
 def data(queries=QUERIES, qrels=QRELS):
     table = Dataset.from_dict({"id": list(queries)})
     return SimpleNamespace(
         test_splits=["test"],
         test_queries=lambda split: table,
         judgements=lambda split, chosen: {q: qrels[q] for q in chosen["id"]},
-        tokenizer=SimpleNamespace(all_special_ids=[0, END, 2]),
+        tokenizer=Tokenizer(),
         template=TextTemplate(),
         collection=SimpleNamespace(name="circle"),
         drop_identical=False,
@@ -140,9 +161,10 @@ def test_other_systems_say_nothing(tmp_path):
 
 
 def test_the_figure_has_logarithmic_ranks(tmp_path):
-    ((figure, entry),) = asked(TokenRetrieval, Model(tmp_path), data(), 10).figures
+    (figure, entry), (similar, other) = asked(TokenRetrieval, Model(tmp_path), data(), 10).figures
     assert [axes.get_xscale() for axes in figure.axes] == ["log", "log"]
-    assert entry.name == "token_retrieval"
+    assert (entry.name, other.name) == ("token_retrieval", "token_retrieval_similarity")
+    assert len(similar.axes[0].get_legend().texts) == 2
 
 
 def test_tokens_of_the_query_itself_are_no_hits(tmp_path):
@@ -150,9 +172,52 @@ def test_tokens_of_the_query_itself_are_no_hits(tmp_path):
     queries = {"a": ([10, 11, END], [0.0, 1.0, 3.0])}
     found = data(queries, {"a": {"b": 1}})
     found.drop_identical = True
-    (rows,) = asked(
-        TokenRetrieval, Model(tmp_path, queries), found, 10, neighbours=6
-    ).tables.values()
+    tables = asked(TokenRetrieval, Model(tmp_path, queries), found, 10, neighbours=6).tables
+    rows = tables["token_retrieval"]
     assert [row["gold"] for row in rows] == [1.0] * 3
     # 10 at 0.0: b10 at 0.1 first; 11 at 1.0: b10 at 0.1 before b12 at 2.0, both no 11.
     assert [row["lexical"] for row in rows] == [0.5, 0.0, 0.0]
+
+
+def test_similarities_of_relevant_and_other_tokens_are_two_densities(tmp_path):
+    """Relevant ones at 0.75 and 0, others twice at 0.25 and at 1; what is not there counts not."""
+    real = torch.tensor([[True, True, True], [True, True, False]])
+    gold = torch.tensor([[True, False, False], [False, True, False]])
+    similarities = torch.tensor([[0.75, 0.25, 0.25], [1.0, 0.0, -torch.inf]])
+    rows = histogram(Found(gold, gold, real, similarities))
+    width = rows[1]["similarity"] - rows[0]["similarity"]
+    assert width == pytest.approx(1 / 40) and rows[0]["similarity"] == pytest.approx(1 / 80)
+    for kind, places in {"gold": [0.75, 0.0], "other": [0.25, 0.25, 1.0]}.items():
+        assert math.fsum(row[kind] for row in rows) * width == pytest.approx(1, rel=1e-5)
+        filled = {n: row[kind] * width for n, row in enumerate(rows) if row[kind]}
+        counts = {min(39, int(40 * place)): places.count(place) / len(places) for place in places}
+        assert filled == pytest.approx(counts, rel=1e-5)
+    none = histogram(Found(gold & False, gold, real, similarities))
+    assert {row["gold"] for row in none} == {None} and any(row["other"] for row in none)
+
+
+def test_retrieved_tokens_are_kept_with_their_contexts(tmp_path):
+    """q1's 12 at 1.1 finds a11 at 1.0 first and b12 at 2.0 second; a alone is relevant."""
+    found = asked(TokenRetrieval, Model(tmp_path), data(), 10, neighbours=3, contexts=1)
+    assert write_findings([found], tmp_path).keys() == found.metrics.keys()
+    assert list(read_token_contexts(tmp_path)) == ["q0"], "the first of the queries alone"
+    found = asked(TokenRetrieval, Model(tmp_path / "2"), data(), 10, neighbours=3)
+    write_findings([found], tmp_path)
+    kept = read_token_contexts(tmp_path)["q1"]
+    third = pytest.approx(1 / 3)
+    first = RetrievedToken(1, pytest.approx(math.cos(0.1)), "a", True, "w10", "w11", "")
+    second = RetrievedToken(2, pytest.approx(math.cos(0.9)), "b", False, "w10", "w12", "")
+    twelve = QueryToken("w12", gold=third, lexical=third, retrieved=[first, second])
+    assert kept == QueryContexts("w12 w11", [twelve, kept.tokens[1]])
+    assert kept.tokens[1].retrieved[0].token == "w11"
+
+
+def test_contexts_that_cannot_be_read_are_said(tmp_path):
+    assert read_token_contexts(tmp_path) == {}
+    one = dict(rank=1, similarity=0.5, document="d", relevant=True, before="", token="t", after="")
+    for change in ({"similarity": math.nan}, {"similarity": None}, {"new": 1}):
+        token = {"token": "t", "gold": 0.5, "lexical": 0.5, "retrieved": [one | change]}
+        record = {"q": {"text": "x", "tokens": [token]}}
+        (tmp_path / "token_contexts.json").write_text(json.dumps(record))
+        with pytest.raises(ValueError, match=r"token_contexts\.json: must hold what the tokens"):
+            read_token_contexts(tmp_path)
