@@ -5,7 +5,6 @@ python -m analysis.reproduce --smoke [NAMES]    runs experiments in small, all w
 """
 
 import argparse
-import re
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
+from analysis.tables import replace_block
 from conf.command import report_errors
 from conf.composition import read_papers, register_experiments, register_resolvers
 from gr_mvdr.files.writing import write_json, write_text
@@ -124,11 +124,7 @@ def write_document(text: str) -> str:
     """
     experiments = read_experiments()
     for name, lines in (("tables", tables(experiments)), ("commands", commands(experiments))):
-        place = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.S)
-        if not place.search(text):
-            raise ValueError(f"{DOCUMENT}: has no place for <!-- {name} -->")
-        body = "\n".join(lines) + "\n"
-        text = place.sub(lambda found, body=body: found[1] + body + found[2], text)
+        text = replace_block(text, name, lines, DOCUMENT)
     return text
 
 

@@ -558,7 +558,8 @@ def test_every_key_has_a_rule_and_every_default_keeps_it(overrides, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    "name", ["analyse", "compare", "export", "build", "mteb", "fuse", "axioms"]
+    "name",
+    ["analyse", "compare", "export", "build", "mteb", "fuse", "axioms", "claims", "results"],
 )
 def test_the_other_commands_keys_have_rules(name):
     config = OmegaConf.create(base(name))
@@ -654,6 +655,7 @@ train.py -m seed=x,1 logger=none
 -m analysis.compare --help
 -m analysis.compare runs=[nowhere]
 -m analysis.fuse --help
+-m analysis.results runs=[nowhere]
 -m analysis.export --help
 -m analysis.export run=nowhere
 -m data_modules.build --help

@@ -43,31 +43,38 @@ class JudgedQueries:
     Attributes:
         runs: one for each seed.
         place: which of their rankings: "retrieve", "rerank", "rerank/document_to_query".
+        split: a further test split; "" is the first one.
     """
 
     runs: Sequence[Run]
     place: str = "retrieve"
+    split: str = ""
 
     @property
     def file(self) -> str:
         """The file of a run's ranking: "rerank-document_to_query.trec"."""
-        return f"{self.place.replace('/', '-', 1)}.trec"
+        return self._of_split(f"{self.place.replace('/', '-', 1)}.trec")
+
+    def _of_split(self, file: str) -> str:
+        """A first split's file, of this one: "retrieve.qrels", "retrieve-test_unseen.qrels"."""
+        return f"-{self.split}.".join(file.rsplit(".", 1)) if self.split else file
 
     @cached_property
     def judgements(self) -> Qrels | None:
         """What the runs were judged by; None where a run lacks its files or seeds differ."""
         folders = [run.path for run in self.runs]
-        files = [folder / name for folder in folders for name in (self.file, JUDGEMENTS)]
+        names = self.file, self._of_split(JUDGEMENTS)
+        files = [folder / name for folder in folders for name in names]
         if not files or not all(file.is_file() for file in files):
             return None
         first, *others = map(self._judged, folders)
         return first if all(other == first for other in others) else None
 
     def _judged(self, folder: Path) -> Qrels:
-        own = folder / RERANKED
+        own = folder / self._of_split(RERANKED)
         if self.place != "retrieve" and own.is_file():
             return read_qrels(own)
-        qrels = read_qrels(folder / JUDGEMENTS)
+        qrels = read_qrels(folder / self._of_split(JUDGEMENTS))
         if self.place == "retrieve":  # a query that found nothing counts, too
             return qrels
         # An older run has no file of them.

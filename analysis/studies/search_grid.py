@@ -28,6 +28,7 @@ from models.multi_vector import MultiVector
 
 # Places of a ranking that are held against the exact search's.
 FIRST = 10
+KEPT = ("mrr@10", "ndcg@10")  # of every query
 Searched = tuple[Ranking, dict[str, float]]  # what was found, what a query costs
 
 
@@ -94,6 +95,9 @@ class SearchGrid:
     ) -> tuple[Findings, Table]:
         """Searches under every setting.
 
+        The table `study_queries` has a row a query and of the setting in row n of `study` (from 0)
+        the columns n/METRIC: what tests of two settings ask for.
+
         Args:
             model: its index is built. run: the run's folder, which holds `index/`.
 
@@ -104,22 +108,7 @@ class SearchGrid:
         queries = data.test_queries(split)
         if self.max_queries is not None:
             queries = queries.select(range(min(self.max_queries, len(queries))))
-        depth = max(self.depth, *map(rank_of, data.metrics)) + data.drop_identical
-        exact, search = self.searches(model, queries, depth)
-        rows = []
-        for setting in track(self.settings, "searching under every setting"):
-            try:
-                ranking, costs = search(setting)
-            except ValueError as error:  # such as more neighbours than the index has tokens
-                warnings.warn(f"study: {setting} left out: {error}", stacklevel=2)
-                continue
-            costs["cost/index_bytes"] = measure_index_bytes(run / "index")
-            # The curves may name any of the usual metrics.
-            quality = average_metrics(judge(ranking, data, split, queries, METRICS))
-            quality[f"recall_of_exact@{FIRST}"] = recall_of_exact(exact, ranking, FIRST)
-            qrels = data.judgements(split, queries)
-            quality[f"search_error@{FIRST}"] = search_error(exact, ranking, qrels)
-            rows.append(setting | quality | costs)
+        rows, values = self._measure(model, data, split, queries, run / "index")
         if not rows:
             raise ValueError("study.settings: none of them fits this index")
         setting = f"{data.collection.name} ({split}), {len(queries):,} queries"
@@ -130,7 +119,32 @@ class SearchGrid:
             entry = GalleryEntry(name, curves.title, f"{caption} {setting}.")
             figures.append((draw_curves(curves, rows, setting), entry))
         table = tabulate_study(rows, f"{self.curves[0].title}: {setting}")
-        return Findings(tables={"study": rows}, figures=figures), table
+        return Findings(tables={"study": rows, "study_queries": values}, figures=figures), table
+
+    def _measure(
+        self, model: Any, data: RetrievalDataModule, split: str, queries: Any, index: Path
+    ) -> tuple[list[Row], list[Row]]:
+        """The rows of both tables."""
+        depth = max(self.depth, *map(rank_of, data.metrics)) + data.drop_identical
+        exact, search = self.searches(model, queries, depth)
+        qrels = data.judgements(split, queries)
+        rows, values = [], {query: {"query": query} for query in qrels}
+        for setting in track(self.settings, "searching under every setting"):
+            try:
+                ranking, costs = search(setting)
+            except ValueError as error:  # such as more neighbours than the index has tokens
+                warnings.warn(f"study: {setting} left out: {error}", stacklevel=2)
+                continue
+            costs["cost/index_bytes"] = measure_index_bytes(index)
+            # The curves may name any of the usual metrics.
+            judged = judge(ranking, data, split, queries, METRICS)
+            for query, found in judged.items():
+                values[query] |= {f"{len(rows)}/{name}": found[name] for name in KEPT}
+            quality = average_metrics(judged)
+            quality[f"recall_of_exact@{FIRST}"] = recall_of_exact(exact, ranking, FIRST)
+            quality[f"search_error@{FIRST}"] = search_error(exact, ranking, qrels)
+            rows.append(setting | quality | costs)
+        return rows, list(values.values())
 
     def searches(
         self, model: Any, queries: Any, depth: int

@@ -1,4 +1,5 @@
 import csv
+from statistics import fmean
 
 import pytest
 
@@ -38,6 +39,12 @@ def test_every_combination_is_a_row_with_its_quality_and_costs(
     assert float(less["cost/index_bytes"]) == 1234 and float(less["cost/query_ms"]) > 0
     assert {"recall@1", "mrr@10", "ndcg@10"} <= set(less)
     assert (tmp_path / "figures/study.png").is_file()
+    with (tmp_path / "study_queries.csv").open() as file:
+        queries = list(csv.DictReader(file))
+    assert {query["query"] for query in queries} == {f"q{number}" for number in range(6)}
+    for number, row in enumerate((less, all_)):
+        mean = fmean(float(query[f"{number}/mrr@10"]) for query in queries)
+        assert mean == pytest.approx(float(row["mrr@10"]))
 
 
 def test_queries_are_encoded_once_and_warmed_up(studied_system, studied_data, tmp_path):

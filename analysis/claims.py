@@ -1,0 +1,297 @@
+"""The papers' claims, on any finished runs: ``python -m analysis.claims runs='[outputs/a,…]'``.
+
+Confirmed or contradicted: the 95 % interval leaves out the claim's bound, and so does a paired test
+after Holm's correction over the claims of a collection. Everything else is undecided.
+"""
+
+if __name__ == "__main__":  # before the other imports: errors of the command line need none
+    from conf.command import run_command
+
+    run_command("claims", "analysis.claims:main")
+    raise SystemExit
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+
+from matplotlib.figure import Figure
+from omegaconf import DictConfig
+
+from analysis.comparison.comparison import Comparison, Group, Section, compare_runs
+from analysis.comparison.evidence import ALIGNED, STUDIED, Claim, Estimate, Missing, Side, estimate
+from analysis.comparison.place import find_common_folder, name_comparison
+from analysis.comparison.significance import LEVEL
+from analysis.figures import COLOURS, MARKERS, legend_below, page_figure, save_figure, styled
+from analysis.metric_names import MISSING
+from analysis.tables import Cell, Row, Table, escape_markdown, format_markdown, write_rows
+from gr_mvdr.evaluation.metrics import holm
+from gr_mvdr.files.writing import write_text
+
+MVDR, GR = "T5-ColBERT", "T5-SEAL"
+FORWARD, BACKWARD = Side(MVDR, "rerank"), Side(MVDR, "rerank/document_to_query")
+BY_GR = Side(GR, "rerank")
+MATCH = "analysis/exact_match"
+PRUNING, RETRIEVAL = f"{STUDIED}pruning", f"{STUDIED}token_retrieval"
+ALL_TOKENS = Side("ALIGNER", PRUNING, {"keep_query": "1.0", "keep_document": "1.0"})
+POINT = "A point (0.01) is how we read"
+# gr_as_mvdr's in the order of its sections, then those of the other papers.
+CLAIMS = (
+    Claim("MVDR (q→d) reranks better than MVDR (q←d)", "gr_as_mvdr Table 5", FORWARD, BACKWARD),
+    Claim("MVDR (q→d) reranks better than GR", "gr_as_mvdr Table 5", FORWARD, BY_GR),
+    Claim("MVDR (q←d) reranks better than GR", "gr_as_mvdr Table 5", BACKWARD, BY_GR),
+    Claim("Rare query tokens match themselves less (MVDR)", "gr_as_mvdr Figure 2",
+          Side(MVDR, f"{MATCH}/query_to_document"), metric="hard_idf_correlation", sign=-1,
+          note="Spearman's ρ of a token type's hard exact match with its IDF is below 0."),
+    *(Claim(f"Rare document tokens match themselves more ({name})", "gr_as_mvdr Figure 3",
+            Side(system, f"{MATCH}/document_to_query"), metric="soft_idf_correlation",
+            note="Spearman's ρ of a token type's soft exact match with its IDF is above 0.")
+      for name, system in (("MVDR", MVDR), ("GR", GR))),
+    *(Claim(f"{name}, R@{rank}", "gr_as_mvdr Table 6", Side(one), Side(other), f"recall@{rank}")
+      for name, one, other, ranks in (
+          ("PAWA improves DSI", "DSI-PAWA", "DSI", (1, 10)),
+          ("NP improves GENRE", "T5-GENRE-NP", "T5-GENRE", (1, 10)),
+          ("MVDR stays above PAWA", MVDR, "DSI-PAWA", (10,)),
+          ("MVDR stays above NP", MVDR, "T5-GENRE-NP", (10,)))
+      for rank in ranks),
+    Claim("‖A − R‖ is below ‖W‖ (GR)", "gr_as_mvdr Figure 4a, Lemma 5.1", Side(GR, ALIGNED),
+          metric="norm_ratio", sign=-1, bound=1,
+          note="‖A − R‖ / ‖W‖ of the last layer's heads, in the lemma's norm, R of equal rows."),
+    Claim("GR's alignment is nearly of rank one", "gr_as_mvdr Figure 4b, Lemma 5.1",
+          Side(GR, ALIGNED), metric="relative_error", sign=-1, bound=0.5,
+          note="‖A − R‖ / ‖A‖ (Frobenius) of the last layer's heads, R of equal rows as in the "
+          "lemma. Below 0.5 R holds over three quarters of ‖A‖²; the paper says “relatively low”."),
+    Claim("MVDR finds more than GR", "gr_as_mvdr Table 8", Side(MVDR), Side(GR)),
+    Claim("MVDR finds more than BM25", "gr_as_mvdr Table 8", Side(MVDR), Side("BM25")),
+    Claim("50 % of query and 40 % of document tokens keep MRR@10", "aligner Figure 6",
+          Side("ALIGNER", PRUNING, {"keep_query": "0.5", "keep_document": "0.4"}), ALL_TOKENS,
+          bound=-0.01, note=f"{POINT} “performs similarly”; the paper loses 0.007."),
+    Claim("50 % of query and 20 % of document tokens keep nDCG@10", "aligner §1",
+          Side("ALIGNER", PRUNING, {"keep_query": "0.5", "keep_document": "0.2"}), ALL_TOKENS,
+          "ndcg@10", bound=-0.01, note="The paper: “less than 1 point decrease”."),
+    *(Claim(name, "xtr Table 5",
+            Side(system, RETRIEVAL, {"mode": "impute", "imputation": "last"}),
+            Side(system, RETRIEVAL, {"mode": "gather"}), sign=sign, bound=-0.01,
+            note=f"At the largest k'. {POINT} {words}.")
+      for name, system, sign, words in (
+          ("XTR loses little without gathering", "XTR", 1, "“minimal performance losses”"),
+          ("T5-ColBERT loses much without gathering", MVDR, -1, "“much worse”: more than that"))),
+    Claim("XTR keeps up with T5-ColBERT on its own collection", "xtr Table 2",
+          Side("XTR"), Side(MVDR), "ndcg@10", bound=-0.01, note=f"{POINT} “competitive”."),
+    Claim("MVA reranks better than a dual encoder", "mva Table 5",
+          Side("MVA", "rerank"), Side("DPR", "rerank")),
+    Claim("A cross-encoder reranks better than MVA", "mva Table 5",
+          Side("Cross-encoder", "rerank"), Side("MVA", "rerank")),
+)  # fmt: skip
+
+
+@dataclass
+class Finding:
+    """What the runs of a collection say of a claim.
+
+    Attributes:
+        place: the collection and the split. systems: the runs' labels; seeds: of each side.
+        found: None where something is missing, which `missing` names.
+        corrected: p after Holm's correction over the collection's findings.
+    """
+
+    claim: Claim
+    place: str
+    systems: str = ""
+    seeds: str = ""
+    found: Estimate | None = None
+    missing: str = ""
+    corrected: float = 1.0
+
+    @property
+    def support(self) -> list[float]:
+        """Effect and both ends of its interval, counted from the bound; above 0 as claimed."""
+        claim, found = self.claim, self.found
+        values = (found.effect, found.low, found.high)
+        return [claim.sign * (value - claim.bound) for value in values]
+
+    @property
+    def verdict(self) -> str:
+        """ "confirmed", "contradicted" or "undecided"."""
+        if self.found is None:
+            return "undecided"
+        effect, *ends = self.support
+        if self.corrected >= LEVEL or min(ends) <= 0 <= max(ends):
+            return "undecided"
+        return "confirmed" if effect > 0 else "contradicted"
+
+    @property
+    def row(self) -> Row:
+        """For `claims.csv`."""
+        claim = self.claim
+        row: Row = {"place": self.place, "claim": claim.name, "source": claim.source}
+        row |= {"compared": str(claim), "systems": self.systems, "seeds": self.seeds}
+        row |= asdict(self.found) | {"corrected": self.corrected} if self.found else {}
+        return row | {"verdict": self.verdict, "missing": self.missing}
+
+
+def judge_claims(comparison: Comparison, claims: Sequence[Claim] = CLAIMS) -> list[Finding]:
+    """Every claim on every collection and split; of several systems of a name each one."""
+    findings = []
+    names = [section.setting.partition(" (")[0] for section in comparison.sections]
+    for section, name in zip(comparison.sections, names, strict=True):
+        title = name if names.count(name) == 1 else section.setting
+        own = [found for claim in claims for found in _judge(claim, section, title)]
+        tested = [finding for finding in own if finding.found]
+        corrected = holm([finding.found.p for finding in tested])
+        for finding, p in zip(tested, corrected, strict=True):
+            finding.corrected = p
+        findings += own
+    return findings
+
+
+def _judge(claim: Claim, section: Section, title: str) -> Iterator[Finding]:
+    splits = section.groups[0].runs[0].provenance.get("splits") or [""]
+    first = splits[0] if isinstance(splits, list) else ""
+    further = [] if claim.first.place.startswith((STUDIED, ALIGNED, MATCH)) else section.splits
+    pairs, missing = _find_groups(claim, section)
+    if missing:
+        yield Finding(claim, f"{title} {first}".strip(), missing=missing)
+    for groups, split in product(pairs, ["", *sorted(further)]):
+        place = f"{title} {split or first}".strip()
+        labels = " − ".join(group.label for group in groups)
+        finding = Finding(
+            claim, place, labels, "; ".join(dict.fromkeys(group.seeds for group in groups))
+        )
+        try:
+            finding.found = estimate(claim, groups, split)
+        except Missing as missed:
+            finding.missing = str(missed)
+        yield finding
+
+
+def _find_groups(claim: Claim, section: Section) -> tuple[list[tuple[Group, ...]], str]:
+    """The groups of each side, or the runs that are missing; a system is compared with itself."""
+    found = [[g for g in section.groups if _name(g) == side.system] for side in claim.sides]
+    missing = {side.system: "" for side, own in zip(claim.sides, found, strict=True) if not own}
+    if len({side.system for side in claim.sides}) == 1:
+        pairs = [(group,) * len(found) for group in found[0]]
+    else:
+        pairs = list(product(*found))
+    return pairs, f"no run of {', '.join(missing)}" if missing else ""
+
+
+def _name(group: Group) -> str:
+    """An XTR without its training alignment is T5-ColBERT (`experiment=xtr_k`)."""
+    run = group.runs[0]
+    untrained = run.config.get("model", {}).get("training_alignment", True) is None
+    return MVDR if run.system == "XTR" and untrained else run.system
+
+
+def name_rows(findings: Sequence[Finding]) -> list[str]:
+    """A row's name for each: the claim's, with the systems where several pairs were judged."""
+    pairs: dict[str, set[str]] = defaultdict(set)
+    for finding in findings:
+        pairs[finding.claim.name] |= {finding.systems} - {""}
+    return [
+        f"{finding.claim.name}: {finding.systems}"
+        if finding.systems and len(pairs[finding.claim.name]) > 1
+        else finding.claim.name
+        for finding in findings
+    ]
+
+
+def tabulate_verdicts(findings: Sequence[Finding]) -> Table:
+    """Claims as rows, collections and splits as columns: the verdict and the effect."""
+    places = list(dict.fromkeys(finding.place for finding in findings))
+    rows: dict[str, dict[str, Cell]] = {}
+    for name, finding in zip(name_rows(findings), findings, strict=True):
+        effect = f" {finding.found.effect:+.3f}" if finding.found else ", missing"
+        text = f"{finding.verdict}{effect}".replace("-", "−")
+        rows.setdefault(name, {})[finding.place] = Cell(text, finding.verdict == "confirmed")
+    lines = [(name, [row.get(p, Cell(MISSING)) for p in places]) for name, row in rows.items()]
+    return Table("The papers' claims", places, lines, corner="claim")
+
+
+def tabulate_place(findings: Sequence[Finding], place: str) -> Table:
+    """What was measured on one collection and split, claim by claim."""
+    columns = ["source", "systems", "effect", "bound", "p", "units", "seeds", "verdict"]
+    rows = []
+    for finding in (f for f in findings if f.place == place and f.found):
+        found, claim = finding.found, finding.claim
+        effect = f"{found.effect:+.3f} [{found.low:+.3f}, {found.high:+.3f}]".replace("-", "−")
+        p = "< 0.001" if finding.corrected < 0.001 else f"{finding.corrected:.3f}"
+        texts = [claim.source, finding.systems, effect, f"{claim.bound:g}".replace("-", "−"), p]
+        texts += [str(found.units), finding.seeds, finding.verdict]
+        rows.append((claim.name, [Cell(text) for text in texts]))
+    return Table(place, columns, rows, corner="claim")
+
+
+@styled
+def draw_claims(findings: Sequence[Finding], title: str) -> Figure:
+    """A forest plot: effects with their intervals, counted from the bound; right is as claimed."""
+    named = zip(findings, name_rows(findings), strict=True)
+    shown = [(finding, name) for finding, name in named if finding.found]
+    names = list(dict.fromkeys(name for _, name in shown))[::-1]
+    places = list(dict.fromkeys(finding.place for finding, _ in shown))
+    heading = f"{title}: effects from the claim's bound on, right of 0 is as claimed"
+    figure = page_figure(heading, 1.2 + 0.24 * max(1, len(names)))
+    panels = figure.subplots(1, max(1, len(places)), sharey=True, squeeze=False)[0]
+    for axes, place in zip(panels, places, strict=False):
+        for number, verdict in enumerate(("confirmed", "contradicted", "undecided")):
+            own = [(f.support, n) for f, n in shown if (f.place, f.verdict) == (place, verdict)]
+            axes.errorbar(
+                [support[0] for support, _ in own],
+                [names.index(name) for _, name in own],
+                xerr=[[abs(s[0] - pick(s[1:])) for s, _ in own] for pick in (min, max)],
+                linestyle="none",
+                marker=MARKERS[number],
+                color=COLOURS[(0, 5, 7)[number]],
+                label=verdict,
+            )
+        axes.axvline(0, color="#666666", linewidth=0.8)
+        axes.set_yticks(range(len(names)), names)
+        axes.set_title(place, parse_math=False)
+        axes.grid(axis="x")
+    legend_below(figure, 3)
+    return figure
+
+
+def format_claims(findings: Sequence[Finding]) -> list[str]:
+    """All tables in Markdown, how to read them, and what is missing."""
+    lines = [*format_markdown(tabulate_verdicts(findings)), "", escape_markdown(EXPLAINED), ""]
+    for place in dict.fromkeys(finding.place for finding in findings if finding.found):
+        lines += [*format_markdown(tabulate_place(findings, place)), ""]
+    notes = {f.claim.name: f"{f.claim}. {f.claim.note}".strip() for f in findings}
+    lines += [f"- {escape_markdown(f'{name}: {note}')}" for name, note in notes.items()]
+    missing: dict[str, list[str]] = defaultdict(list)
+    for finding in (finding for finding in findings if finding.missing):
+        text = f"{finding.claim.name}: {finding.missing}"
+        missing[text].append(finding.place)
+    where = (f"missing ({', '.join(places)}): {text}" for text, places in missing.items())
+    return [*lines, "", *(f"- {escape_markdown(text)}" for text in where)]
+
+
+EXPLAINED = (
+    f"Effect: first side minus second, its mean over units (queries, or token types of a trend) "
+    f"with a 95 % bootstrap interval; a query's values are averaged over seeds first. p: two-sided "
+    f"paired randomisation test against the bound, corrected over the claims of a collection "
+    f"(Holm). Confirmed or contradicted: p < {LEVEL} and the interval leaves out the bound."
+)
+
+
+def write_claims(comparison: Comparison, folder: Path) -> list[Finding]:
+    """Writes `claims.csv`, `claims.md` and the figure."""
+    findings = judge_claims(comparison)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_rows([finding.row for finding in findings], folder / "claims.csv")
+    write_text(folder / "claims.md", "\n".join(format_claims(findings)) + "\n")
+    title = "; ".join(section.setting for section in comparison.sections)
+    save_figure(draw_claims(findings, title), folder, "claims")
+    return findings
+
+
+def main(config: DictConfig) -> None:
+    runs = [config.runs] if isinstance(config.runs, str) else list(config.runs)
+    comparison = compare_runs([Path(run) for run in runs], mixed=True)
+    name = name_comparison(comparison).replace("comparison", "claims", 1)
+    folder = Path(config.output) if config.output else find_common_folder(comparison) / name
+    write_claims(comparison, folder)
+    print((folder / "claims.md").read_text(), *comparison.notes, sep="\n")
+    print(folder / "claims.md", folder / "claims.png", sep="\n")

@@ -1,0 +1,246 @@
+"""Claims: verdicts by hand from made-up runs; what is missing is named."""
+
+import csv
+import math
+
+import pytest
+import torch
+
+from analysis.claims import CLAIMS, draw_claims, judge_claims, tabulate_verdicts
+from analysis.comparison.comparison import compare_runs
+from analysis.store.alignment_store import StoreDescription
+from analysis.store.alignment_writer import AlignmentWriter
+from gr_mvdr.evaluation.ranking import Ranking, write_qrels
+from gr_mvdr.relevance import DecoderPaths, Explanation
+from tests.analysis.test_compare import write_run
+from tests.runs import command, undrawn
+
+N = 40
+QUERIES = [f"q{n}" for n in range(N)]
+BACK = "rerank-document_to_query"
+
+
+def made(folder, system, seed=1, queries=QUERIES, splits=("dev",), metrics=None, **ranks):
+    """A run; ranks: file of a ranking → the relevant document's rank, of all queries or of each."""
+    metrics = {"retrieve/mrr@10": 0.5} | (metrics or {})
+    metrics |= {f"retrieve/{split}/mrr@10": 0.5 for split in splits[1:]}
+    write_run(folder, system, seed, metrics, splits=list(splits))
+    for file, found in ranks.items():
+        places = [found] * len(queries) if isinstance(found, int) else found
+        rows = {}
+        for query, rank in zip(queries, places, strict=True):
+            rows[query] = {f"x{n}": -float(n) for n in range(1, 20)} | {"gold": 0.5 - rank}
+        Ranking(rows).write(folder / f"{file}.trec", system)
+        split = f"-{file.rpartition('-')[2]}" if file.rpartition("-")[2] in splits[1:] else ""
+        for place in ("retrieve", "rerank"):
+            qrels = {query: {"gold": 1} for query in queries}
+            write_qrels(qrels, folder / f"{place}{split}.qrels")
+    return folder
+
+
+def judged(folder):
+    """Finding by claim and split: "MVDR finds more than GR" → {"almanac dev": Finding}."""
+    found = {}
+    for finding in judge_claims(compare_runs([folder], mixed=True)):
+        found.setdefault(finding.claim.name, {})[finding.place] = finding
+    return found
+
+
+def only(found, name):
+    (finding,) = found[name].values()
+    return finding
+
+
+def test_verdicts_by_hand(tmp_path):
+    made(tmp_path / "a", "T5-ColBERT", retrieve=1, rerank=1, **{BACK: 5})
+    made(tmp_path / "b", "T5-SEAL", retrieve=[1] * 39 + [2], rerank=2)
+    found = judged(tmp_path)
+    forward = only(found, "MVDR (q→d) reranks better than MVDR (q←d)")
+    assert forward.found.effect == pytest.approx(1 - 1 / 5) and forward.found.units == N
+    assert forward.found.low == forward.found.high == pytest.approx(0.8)
+    assert (forward.verdict, forward.systems) == ("confirmed", "T5-ColBERT − T5-ColBERT")
+    assert only(found, "MVDR (q→d) reranks better than GR").verdict == "confirmed"
+    back = only(found, "MVDR (q←d) reranks better than GR")
+    assert back.found.effect == pytest.approx(1 / 5 - 1 / 2) and back.verdict == "contradicted"
+    # One query of forty differs: the interval holds 0.
+    searched = only(found, "MVDR finds more than GR")
+    assert searched.found.effect == pytest.approx(0.5 / 40) and searched.verdict == "undecided"
+    assert searched.found.p == 1
+    # Four tests: the three smallest p-values are 1/10,001 each.
+    assert forward.corrected == back.corrected == pytest.approx(4 / 10_001)
+
+
+def test_an_interval_that_leaves_out_zero_is_not_enough(tmp_path):
+    """Six queries of forty differ, all in one direction: p = 2 · 2⁻⁶, and there are two tests."""
+    worse = [1] * 34 + [2] * 6
+    for system, rank in (("T5-ColBERT", 1), ("T5-SEAL", worse), ("BM25", 1)):
+        made(tmp_path / system, system, retrieve=rank)
+    finding = only(judged(tmp_path), "MVDR finds more than GR")
+    assert finding.found.low > 0 and finding.found.p == pytest.approx(2 * 2**-6, rel=0.15)
+    assert finding.corrected == pytest.approx(2 * finding.found.p)
+    assert finding.corrected > 0.05 and finding.verdict == "undecided"
+
+
+def test_seeds_of_a_system_are_averaged_query_by_query(tmp_path):
+    made(tmp_path / "a", "T5-ColBERT", 1, retrieve=1)
+    made(tmp_path / "b", "T5-ColBERT", 2, retrieve=2)
+    made(tmp_path / "c", "BM25", retrieve=4)
+    finding = only(judged(tmp_path), "MVDR finds more than BM25")
+    assert finding.found.effect == pytest.approx((1 + 1 / 2) / 2 - 1 / 4)
+    assert (finding.found.units, finding.seeds) == (N, "1, 2; 1")
+
+
+def test_every_split_is_judged_and_both_collections_apart(tmp_path):
+    splits = ("dev", "unseen")
+    for system, known, new in (("T5-ColBERT", 1, 5), ("BM25", 2, 2)):
+        ranks = {"retrieve": known, "retrieve-unseen": new}
+        made(tmp_path / system, system, splits=splits, **ranks)
+        other = write_run(tmp_path / f"other-{system}", system, 1, {}, collection="wtq")
+        assert not (other / "retrieve.trec").exists()
+    found = judged(tmp_path)["MVDR finds more than BM25"]
+    verdicts = {place: finding.verdict for place, finding in found.items()}
+    assert verdicts == {
+        "almanac dev": "confirmed",
+        "almanac unseen": "contradicted",
+        "wtq": "undecided",
+    }
+    assert found["wtq"].missing.startswith("T5-ColBERT: no retrieve.trec with its qrels")
+    assert found["almanac dev"].corrected == pytest.approx(2 / 10_001)
+
+
+def test_what_is_missing_is_named(tmp_path):
+    made(tmp_path / "a", "T5-ColBERT", retrieve=1, rerank=1)
+    made(tmp_path / "b", "BM25", queries=QUERIES[:30], retrieve=2)
+    made(tmp_path / "c", "ALIGNER", retrieve=2)
+    found = judged(tmp_path)
+    assert only(found, "MVDR finds more than GR").missing == "no run of T5-SEAL"
+    assert only(found, "MVA reranks better than a dual encoder").missing == "no run of MVA, DPR"
+    other = only(found, "MVDR finds more than BM25")
+    assert other.missing == "its sides were measured on different queries"
+    back = only(found, "MVDR (q→d) reranks better than MVDR (q←d)").missing
+    assert back.startswith("T5-ColBERT: no rerank-document_to_query.trec")
+    pruned = only(found, "50 % of query and 40 % of document tokens keep MRR@10").missing
+    assert pruned == "ALIGNER: no study.csv with study_queries.csv (study=pruning)"
+    rare = only(found, "Rare query tokens match themselves less (MVDR)").missing
+    assert "hard_idf_correlation" in rare
+    assert {finding.verdict for one in found.values() for finding in one.values()} == {"undecided"}
+    assert len(found) == len(CLAIMS)
+
+
+def test_systems_of_one_name_are_judged_one_by_one(tmp_path):
+    for name, alignment, rank in (("a", "top_k", 1), ("b", "softmax", 5)):
+        folder = made(tmp_path / name, "T5-ColBERT", retrieve=rank)
+        (folder / "config.yaml").write_text(f"{{seed: 1, alignment: {alignment}}}")
+    made(tmp_path / "c", "BM25", retrieve=2)
+    findings = judge_claims(compare_runs([tmp_path]))
+    own = [f for f in findings if f.claim.name == "MVDR finds more than BM25"]
+    assert [(f.systems, f.verdict) for f in own] == [
+        ("T5-ColBERT (alignment=top_k) − BM25", "confirmed"),
+        ("T5-ColBERT (alignment=softmax) − BM25", "contradicted"),
+    ]
+    names = [name for name, _ in tabulate_verdicts(findings).rows]
+    assert f"MVDR finds more than BM25: {own[0].systems}" in names
+
+
+def test_a_trend_with_the_interval_of_spearmans_correlation(tmp_path):
+    for seed, rho in ((1, -0.4), (2, -0.6)):
+        key = "analysis/exact_match/query_to_document/hard_idf_correlation"
+        folder = made(tmp_path / str(seed), "T5-ColBERT", seed, metrics={key: rho})
+        (folder / "exact_match.csv").write_text(
+            "direction,definition,tokens,idf_bin,token_types\n"
+            "document_to_query,all,all,all,7\nquery_to_document,all,all,0-2,9\n"
+            "query_to_document,all,all,all,103\n"
+        )
+    finding = only(judged(tmp_path), "Rare query tokens match themselves less (MVDR)")
+    found, error = finding.found, math.sqrt(1.125 / 100)
+    ends = [math.tanh(math.atanh(-0.5) + sign * 1.96 * error) for sign in (-1, 1)]
+    assert (found.effect, found.units) == (pytest.approx(-0.5), 103)
+    assert [found.low, found.high] == pytest.approx(ends)
+    assert found.p == pytest.approx(math.erfc(math.atanh(0.5) / error / math.sqrt(2)))
+    assert finding.verdict == "confirmed"
+
+
+@pytest.mark.parametrize(
+    ("alignment", "error", "ratio", "verdict"),
+    [
+        # Equal rows; the identity: A − R has entries of ±½, ‖A‖ is √2.
+        ([[0.25, 0.75], [0.25, 0.75]], 0.0, 0.0, "confirmed"),
+        ([[1.0, 0.0], [0.0, 1.0]], math.sqrt(0.5), 0.5, "contradicted"),
+    ],
+)
+def test_the_rank_of_stored_alignments(alignment, error, ratio, verdict, make_pairs, tmp_path):
+    folder, n = made(tmp_path / "a", "T5-SEAL"), 20
+    pairs = make_pairs(n, longest=2, paradigm="generative")
+    pairs.alignment = torch.tensor(alignment).expand(n, 1, 2, 2)
+    nothing = torch.zeros(n, 1, 2)
+    paths = DecoderPaths(
+        names=("embedding",),
+        contributions=nothing,
+        logits=nothing[:, 0],
+        log_probs=nothing[:, 0],
+        document_norms=torch.ones(n, 1),
+        query_norms=torch.ones(n),
+        projection_norms=torch.tensor([[2.0]]),
+    )
+    description = StoreDescription("T5-SEAL", "generative", "almanac")
+    with AlignmentWriter(folder / "alignments", description) as writer:
+        names = [[f"{kind}{number // 2}" for number in range(n)] for kind in "qd"]
+        writer.add(Explanation([pairs], paths), *names)
+    found = judged(tmp_path)
+    finding = only(found, "GR's alignment is nearly of rank one")
+    assert finding.found.effect == pytest.approx(error, abs=1e-6) and finding.verdict == verdict
+    assert finding.found.units == n // 2  # two pairs of every query
+    norms = only(found, "‖A − R‖ is below ‖W‖ (GR)")
+    assert norms.found.effect == pytest.approx(ratio) and norms.verdict == "confirmed"
+
+
+@pytest.mark.parametrize(("loss", "verdict"), [(0.005, "confirmed"), (0.05, "contradicted")])
+def test_two_searches_of_a_study_at_the_most_neighbours(loss, verdict, tmp_path):
+    folder = made(tmp_path / "a", "XTR")
+    (folder / "study.csv").write_text(
+        "mode,imputation,neighbours,mrr@10\n"
+        "gather,,100,0.5\ngather,,10,0.5\nimpute,last,100,0.5\nimpute,last,10,0.1\n"
+        "impute,zero,1000,0.1\n"
+    )
+    lines = ["query,0/mrr@10,1/mrr@10,2/mrr@10,3/mrr@10,4/mrr@10"]
+    lines += [f"{query},0.5,0.5,{0.5 - loss},0.1,0.1" for query in QUERIES]
+    (folder / "study_queries.csv").write_text("\n".join(lines))
+    finding = only(judged(tmp_path), "XTR loses little without gathering")
+    assert finding.found.effect == pytest.approx(-loss) and finding.verdict == verdict
+    assert only(judged(tmp_path), "T5-ColBERT loses much without gathering").missing
+    # Without a training alignment it is T5-ColBERT (experiment=xtr_k).
+    (folder / "config.yaml").write_text("{seed: 1, model: {training_alignment: null}}")
+    other = only(judged(tmp_path), "T5-ColBERT loses much without gathering")
+    assert other.verdict == ("contradicted" if verdict == "confirmed" else "confirmed")
+
+
+def test_the_command_writes_tables_and_a_forest_plot(tmp_path, capsys):
+    made(tmp_path / "a", "T5-ColBERT", retrieve=1, rerank=1, **{BACK: 2})
+    made(tmp_path / "b", "T5-SEAL", retrieve=5, rerank=5)
+    out = tmp_path / "out"
+    with undrawn():
+        assert command("-m", "analysis.claims", f"runs=[{tmp_path}]", f"output={out}") == 0
+    said = capsys.readouterr().out
+    assert "| MVDR finds more than GR | **confirmed +0.800** |" in said
+    assert "- missing (almanac dev): MVDR finds more than BM25: no run of BM25" in said
+    rows = {row["claim"]: row for row in csv.DictReader((out / "claims.csv").open())}
+    row = rows["MVDR finds more than GR"]
+    assert (float(row["effect"]), row["verdict"]) == (pytest.approx(0.8), "confirmed")
+    assert row["compared"] == "T5-ColBERT retrieve − T5-SEAL retrieve, MRR@10 > 0"
+    assert rows["MVDR finds more than BM25"]["effect"] == ""
+    assert (out / "claims.png").is_file() and str(out / "claims.md") in said
+
+
+def test_the_plot_counts_from_the_bound(tmp_path):
+    made(tmp_path / "a", "T5-ColBERT", retrieve=1)
+    made(tmp_path / "b", "BM25", retrieve=2)
+    made(tmp_path / "c", "XTR", retrieve=1)
+    findings = judge_claims(compare_runs([tmp_path]))
+    figure = draw_claims(findings, "runs")
+    (panel,) = figure.axes
+    drawn = {line.get_label(): line.lines[0].get_xdata() for line in panel.containers}
+    assert list(drawn["confirmed"]) == pytest.approx([0.5, 0.01])  # XTR − T5-ColBERT = 0 > −0.01
+    assert [text.get_text() for text in panel.get_yticklabels()] == [
+        "XTR keeps up with T5-ColBERT on its own collection",
+        "MVDR finds more than BM25",
+    ]
