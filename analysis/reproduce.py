@@ -37,6 +37,7 @@ class Experiment:
         name: `experiment=NAME`; paper: the file of `conf/papers` that has it.
         about: which table or figure, on which data, what it shows.
         needs: arguments of the command line that name the user's files.
+        first: those under which `makers` make further runs that it reads.
         config: composed, with Hydra's part.
     """
 
@@ -44,6 +45,7 @@ class Experiment:
     paper: str
     about: str
     needs: str
+    first: str
     config: DictConfig
 
     @property
@@ -92,7 +94,14 @@ class Experiment:
 def read_experiments() -> list[Experiment]:
     """All experiments of the papers on the papers' own collections, in the order of their files."""
     return [
-        Experiment(name, paper, entry["about"], content["shared"][shared].get("needs", ""), config)
+        Experiment(
+            name,
+            paper,
+            entry["about"],
+            content["shared"][shared].get("needs", ""),
+            entry.get("first", ""),
+            config,
+        )
         for paper, content in read_papers().items()
         for name, entry in content["experiments"].items()
         if (config := compose_experiment(name))
@@ -135,7 +144,9 @@ def tables(experiments: Sequence[Experiment]) -> Iterator[str]:
         for one in experiments:
             if one.paper == paper:
                 runs = prod(map(len, one.sweep.values()))
-                first = ", ".join(f"`{name}`" for name in makers(one, experiments)) or "–"
+                words = ["", f" {one.first}"] if one.first else [""]
+                read = [f"`{name}{w}`" for name in makers(one, experiments) for w in words]
+                first = ", ".join(read) or "–"
                 yield _row([f"`{one.name}`", one.about, str(runs), first, measured(one)])
         yield ""
 
@@ -155,13 +166,12 @@ def measured(experiment: Experiment) -> str:
 
 def commands(experiments: Sequence[Experiment]) -> Iterator[str]:
     """The commands in their order; what an experiment reads comes before it."""
-    yield "```"
+    lines = []
     for one in experiments:
-        if one.reads and (size := one.config.get("size", "base")) != "base":
-            maker = next(e for e in experiments if e.name in makers(one, experiments))
-            yield f"{maker.command} size={size} alignment=top_k"
-        yield one.command
-    yield "```"
+        first = makers(one, experiments) if one.first else []
+        lines += [f"{other.command} {one.first}" for other in experiments if other.name in first]
+        lines.append(one.command)
+    yield from ("```", *dict.fromkeys(lines), "```")
 
 
 def _row(cells: Sequence[str]) -> str:

@@ -35,7 +35,7 @@ STUDY = "study.csv"  # of a run or a sweep, where one was made
 # A run with metrics of these analyses has kept its alignments.
 OF_ALIGNMENTS = ("exact_match", "low_rank", "shape", "contribution")
 # Lists that a sweep goes through: each of its runs has one value of them.
-SWEPT = ("collections", "batches", "k_trains")
+SWEPT = ("collections", "batches", "k_trains", "sizes", "trainings")
 # Keys that say where data lie and how a run is watched: they change no number.
 UNMEASURED = (
     *("data.path", "data.store", "data.num_workers", "experiments"),

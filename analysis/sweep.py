@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from analysis.tables import Row
 
 SHOWN_KEYS = 50  # letters of the swept keys in a group's name
+MOST_NAMED = 3  # collections in a title
 # Columns that every row has anyway, under a name of their own.
 _OWN_COLUMNS = ("model", "seed")
 
@@ -129,7 +130,8 @@ def write_sweep_study(
 ) -> list[Path]:
     """Writes `study.csv` and `study.md` of a sweep, and draws its curves into `figures/`.
 
-    Nothing is written for a sweep whose runs made no study and that asks for no curves.
+    A sweep over collections ends with their average. Nothing is written for another whose runs made
+    no study and that asks for no curves.
 
     Args:
         comparison: the sweep's runs. folder: the sweep's.
@@ -143,18 +145,29 @@ def write_sweep_study(
         ValueError: curves that the table cannot give.
     """
     from analysis.run_folder import STUDY
-    from analysis.studies.study import Curves, tabulate_study, write_study, write_study_table
+    from analysis.studies.study import (
+        COLLECTION,
+        Curves,
+        average_collections,
+        tabulate_study,
+        write_study,
+        write_study_table,
+    )
 
     runs = [(s, run) for s in comparison.sections for group in s.groups for run in group.runs]
     drawings, rows = [Curves(**one) for one in curves], []
-    if not drawings and not any((run.path / STUDY).is_file() for _, run in runs):
+    across = COLLECTION[1] in swept
+    if not (drawings or across or any((run.path / STUDY).is_file() for _, run in runs)):
         return []
     for section, run in runs:
         identity = {"setting": section.setting} if len(comparison.sections) > 1 else {}
         identity |= {"system": run.system}
         identity |= find_swept_values(run, swept, choices.get(run.path, {})) | {"seed": run.seed}
         rows += [identity | row for row in read_run_rows(run)]
-    title = "; ".join(section.setting for section in comparison.sections)
+    rows += average_collections(rows) if across else []
+    title = "; ".join(section.setting for section in comparison.sections[:MOST_NAMED])
+    if len(comparison.sections) > MOST_NAMED:
+        title = f"{len(comparison.sections)} collections"
     table = tabulate_study(rows, f"{title}; mean ± standard deviation over seeds")
     write_study(rows, folder / STUDY)
     write_study_table(table, folder)

@@ -7,7 +7,8 @@
 - `experiments`: NAME → what `experiment=NAME` adds; `about` says which table or figure it makes.
 - `smoke`: what `smoke=true` changes for these experiments besides `conf/smoke/small.yaml`.
 
-`needs` of a shared entry: the arguments of the command line that name the user's files.
+`needs` of a shared entry: the arguments of the command line that name the user's files. `first` of
+an experiment: those of the one that it takes models of, where they are not that one's own.
 """
 
 import hashlib
@@ -92,7 +93,7 @@ def register_experiments(own: bool = True) -> None:
 
 
 def _store(group: str, option: str, content: dict[str, Any]) -> None:
-    values = {k: v for k, v in content.items() if k not in ("own", "needs", "about")}
+    values = {k: v for k, v in content.items() if k not in ("own", "needs", "about", "first")}
     ConfigStore.instance().store(option, values, group, "_global_", provider="conf/papers")
 
 

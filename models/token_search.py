@@ -201,15 +201,26 @@ class TokenSearch(System):
         return self.retrieve_encoded(self.encoded_queries(queries), k, **search)
 
     @torch.inference_mode()
-    def retrieve_encoded(self, encoded: EncodedQueries, k: int = 100, **search: Any) -> Ranking:
-        """`retrieve` of queries that are encoded already."""
+    def retrieve_encoded(
+        self,
+        encoded: EncodedQueries,
+        k: int = 100,
+        scoring: Scoring | None = None,
+        **search: Any,
+    ) -> Ranking:
+        """`retrieve` of queries that are encoded already.
+
+        Args:
+            scoring: of what is found, in the place of the system's own; candidates, and the options
+                that are "auto", stay those of the system (aligner §3.1).
+        """
         index, options = self._searched(k, search)
         ids, results = index.document_ids, {}
         starts = range(0, len(encoded), _QUERY_BATCH)
         for start in track(starts, "searching"):
             names, vectors = zip(*encoded[start : start + _QUERY_BATCH], strict=True)
             asked = [query.to(self.device) for query in vectors]  # where the scores are computed
-            found = index.search(asked, self.scoring, options)
+            found = index.search(asked, scoring or self.scoring, options)
             for name, (numbers, scores) in zip(names, found, strict=True):
                 best = scores >= scores.topk(min(k, len(scores))).values[-1:]  # ties enter
                 named = [ids[number] for number in numbers[best].tolist()]

@@ -337,6 +337,8 @@ analysis.questions.kernel.features=[]
 analysis.questions.kernel.features=[0]
 study=adaptation study.k=[0]
 study=adaptation study.p=[1.5]
+study=adaptation study.alignments=[{_target_:gr_mvdr.alignment.TopK,k:0}] → study.alignments.0.k
+study=adaptation study.settings={refine:[-1]} → study.settings.refine
 study=adaptation study.folds_of=[]
 study=adaptation study.depth=0
 study=pruning study.settings.neighbours=[0]

@@ -5,11 +5,13 @@ Ours are mean ± standard deviation over seeds; each row is tested against the o
 
 import csv
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise, starmap
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -195,7 +197,8 @@ class Line:
     Attributes:
         name: of the row, with what tells it from other groups of the same row.
         row: the paper's, with its numbers in percent.
-        group: our runs, one for each seed; None where the comparison has none.
+        group: our runs, one for each seed; None where the comparison has none, and of an average.
+        ours: metric → our value in percent, mean and deviation over seeds; None: not measured.
         p_values: metric → two-sided p of the paired randomisation test against the row above;
             metrics that cannot be tested are missing.
     """
@@ -203,24 +206,8 @@ class Line:
     name: str
     row: PaperRow
     group: Group | None
+    ours: dict[str, Statistic | None]
     p_values: dict[str, float] = field(default_factory=dict)
-
-    @cached_property
-    def ours(self) -> dict[str, Statistic | None]:
-        """Metric → our value in percent, mean and deviation over seeds; None: not measured."""
-        return {metric: self._measured(metric) for metric in self.row.values}
-
-    def _measured(self, metric: str) -> Statistic | None:
-        if self.group is None:
-            return None
-        found = self.group.statistics.get(f"{self.row.place}/{metric}")
-        if self.row.study:
-            rows = [row for run in self.group.runs for row in _study_rows(run, self.row)]
-            values = [row[metric] for row in rows if row.get(metric) is not None]
-            found = Statistic.over(values) if values else None
-        if found is None:
-            return None
-        return Statistic(100 * found.mean, None if found.std is None else 100 * found.std)
 
     def difference(self, metric: str) -> float | None:
         """Our value minus the paper's, in points; None where either is missing."""
@@ -253,6 +240,20 @@ def _study_rows(run: Run, row: PaperRow) -> list[Row]:
     ]
 
 
+def _measure(row: PaperRow, group: Group | None, metric: str) -> Statistic | None:
+    """Our value of a row's metric in percent."""
+    if group is None:
+        return None
+    found = group.statistics.get(f"{row.place}/{metric}")
+    if row.study:
+        rows = [found for run in group.runs for found in _study_rows(run, row)]
+        values = [found[metric] for found in rows if found.get(metric) is not None]
+        found = Statistic.over(values) if values else None
+    if found is None:
+        return None
+    return Statistic(100 * found.mean, None if found.std is None else 100 * found.std)
+
+
 def match_runs(section: Section, paper: Paper) -> list[Line]:
     """The rows in the paper's order; one that has several groups of ours becomes several lines."""
     lines = []
@@ -261,7 +262,8 @@ def match_runs(section: Section, paper: Paper) -> list[Line]:
         found.sort(key=lambda group: row.systems.index(group.runs[0].system))
         for group in found or [None]:
             name = f"{row.name}: {group.label}" if len(found) > 1 else row.name
-            lines.append(Line(name, row, group))
+            ours = {metric: _measure(row, group, metric) for metric in row.values}
+            lines.append(Line(name, row, group, ours))
     for above, line in pairwise(lines):
         judgements = line.queries.judgements
         if judgements is not None and judgements == above.queries.judgements:
@@ -286,6 +288,22 @@ def _is_of_row(group: Group, row: PaperRow) -> bool:
         if str(describe_value(value)) != wanted:
             return False
     return True
+
+
+def average_lines(lines: Sequence[Line]) -> list[Line]:
+    """Below a table of several collections: of each row the mean over those that we have a run on,
+    and the paper's over the same ones."""
+    rows, averages = defaultdict(list), []
+    for line in lines:
+        rows[line.name.removeprefix(f"{line.row.where['collection']}, ")].append(line)
+    for name, of_row in rows.items():
+        if made := [line for line in of_row if None not in line.ours.values()]:
+            papers = {m: [line.row.values[m] for line in made] for m in made[0].ours}
+            values = {m: None if None in given else fmean(given) for m, given in papers.items()}
+            ours = {m: Statistic(fmean(line.ours[m].mean for line in made)) for m in papers}
+            name = f"average of {len(made)} of {len(of_row)}, {name}"
+            averages.append(Line(name, PaperRow(name, (), values), None, ours))
+    return averages
 
 
 def tabulate_paper(section: Section, paper: Paper, lines: Sequence[Line]) -> Table:
@@ -351,7 +369,13 @@ def write_paper_table(comparison: Comparison, paper: Paper, directory: Path) -> 
     shown, records = [], []
     for section in sections:
         lines = match_runs(section, paper)
-        shown.append((tabulate_paper(section, paper, lines), explain_table(paper, lines)))
+        notes = explain_table(paper, lines)
+        if paper.across and (averages := average_lines(lines)):
+            lines += averages
+            notes.append(
+                "average of n of N: the paper's N collections, runs on n; both over the n."
+            )
+        shown.append((tabulate_paper(section, paper, lines), notes))
         records += [_record(section, line) for line in lines]
     texts = []
     for table, notes in shown:

@@ -1,7 +1,8 @@
-"""Few-shot alignment adaptation: which top-k or top-p suits a collection (aligner §3.1, §4.1).
+"""Few-shot alignment adaptation: which alignment suits a collection (aligner §3.1, §4.1).
 
-A trained model keeps its vectors; only the alignment of the refinement changes. Candidates are
-retrieved once, every strategy scores them from the index's vectors, and nothing is encoded again.
+A trained model keeps its vectors; only the alignment of the refinement changes. Under every
+alignment all documents are scored that the token retrieval gathers, as a search under it does
+(§2.1, §3.1), and nothing is encoded again.
 """
 
 import warnings
@@ -20,38 +21,27 @@ from analysis.analysis import Findings
 from analysis.evaluation import QueryMetrics, average_metrics, drop_own_hits, judge
 from analysis.figures import COLOURS, PAGE_WIDTH, PANEL_HEIGHT, GalleryEntry, styled
 from analysis.metric_names import MISSING, Statistic
+from analysis.studies.study import expand_grids
 from analysis.tables import Cell, Row, Table
 from data_modules.module import RetrievalDataModule
-from gr_mvdr.alignment import TopK, TopP
+from gr_mvdr.alignment import Alignment, SoftTopK, TopK, TopP
+from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.parts import part
 from gr_mvdr.progress import track
 from gr_mvdr.scoring import Scoring
 from models.base import System
 from models.multi_vector import MultiVector
+from models.token_search import EncodedQueries
 
 CHOSEN_BY = "ndcg@10"
+# The rows of the system's own alignment, and of the best one for the collection (Figure 4).
+DEFAULT, ORACLE = "default", "oracle"
 CAPTION = (
-    "Bars: nDCG@10 of all test queries when the same vectors are scored under another pairwise "
+    "Bars: nDCG@10 of all test queries when the same vectors are searched under another pairwise "
     "alignment. Right: what a few annotated queries reach by choosing among these alignments; the "
     "mean over folds of the queries outside each fold, whiskers are the standard deviation over "
-    "folds. The dashed line is the first alignment. Nothing was encoded again."
+    "folds. The dashed line is the system's own alignment. Nothing was encoded again."
 )
-
-
-@dataclass(frozen=True)
-class Strategy:
-    """A pairwise alignment of the refinement: exactly one of k and p is set."""
-
-    k: int | None = None
-    p: float | None = None
-
-    @property
-    def name(self) -> str:
-        return f"top-k={self.k}" if self.p is None else f"top-p={self.p:.1%}"
-
-    @property
-    def alignment(self) -> TopK | TopP:
-        return TopK(self.k) if self.p is None else TopP(self.p)
 
 
 @dataclass(frozen=True)
@@ -60,83 +50,161 @@ class Fold:
 
     size: int
     number: int
-    strategy: Strategy
+    strategy: str
     own: float
     rest: dict[str, float]
 
 
-@part("study")
+@dataclass(frozen=True)
+class Adapted:
+    """What the alignments are worth under one setting of the search.
+
+    Attributes:
+        setting: search option → value.
+        scores: strategy → metrics of every query; calls: strategy → passes of the encoder.
+        default: the metrics of the system's own alignment. folds: of all sizes.
+    """
+
+    setting: Row
+    scores: dict[str, QueryMetrics]
+    calls: dict[str, int]
+    default: dict[str, float]
+    folds: list[Fold]
+
+    @property
+    def grid(self) -> dict[str, float]:
+        """Strategy → nDCG@10."""
+        return {name: average_metrics(v)[CHOSEN_BY] for name, v in self.scores.items()}
+
+    @property
+    def few_shot(self) -> dict[int, dict[str, Statistic]]:
+        """Queries in a fold → metric → mean and deviation over the folds of that size."""
+        found = {}
+        for size in dict.fromkeys(fold.size for fold in self.folds):
+            rests = [fold.rest for fold in self.folds if fold.size == size]
+            found[size] = {m: Statistic.over([rest[m] for rest in rests]) for m in rests[0]}
+        return found
+
+
+def describe_alignment(alignment: Alignment) -> str:
+    """What tables call an alignment: "top-k=4", "top-p=1.0%", "top-k=1 ε=0.02"."""
+    match alignment:
+        case TopK(k=k):
+            return f"top-k={k}"
+        case TopP(p=p):
+            return f"top-p={p:.1%}"
+        case SoftTopK(k=k, epsilon=epsilon):
+            return f"top-k={k} ε={epsilon:g}"
+    return str(alignment)
+
+
+@part("study", alignments="alignment")
 class Adaptation:
-    """A study: the k × p grid of aligner Table 3, and folds of a few queries that choose in it."""
+    """A study: the alignments of aligner Tables 3 and 13, and a few queries that choose one."""
 
     def __init__(
         self,
         k: list,
         p: list,
         folds_of: list,
+        alignments: list | None = None,
+        settings: dict | list | None = None,
         depth: int = 1000,
-        search: dict | None = None,
         split: str | None = None,
         seed: int = 0,
     ):
         """
         Args:
-            k, p: of the strategies, p as a share; of equally good ones the first is chosen.
+            k, p: of top-k and top-p, p as a share; of equally good ones the first is chosen.
             folds_of: annotated queries in a fold.
-            depth: candidates a query.
-            search: search options that differ from the system's own, for the candidates.
+            alignments: further ones, as parts.
+            settings: search options that differ from the system's own, each with its values: all
+                combinations, as of `SearchGrid`; {refine: [1000]} scores fewer candidates.
+            depth: documents of a query's ranking.
             split: whose queries are scored; None = the first test split.
             seed: of the split into folds.
 
         Raises:
             ValueError: no strategy, a depth or a fold below 1; k and p as the alignments.
         """
-        self.strategies = [Strategy(k=value) for value in k] + [Strategy(p=value) for value in p]
+        every = [*map(TopK, k), *map(TopP, p), *(alignments or [])]
+        self.strategies = {describe_alignment(alignment): alignment for alignment in every}
         if not self.strategies:
-            raise ValueError("study.k and study.p: must hold at least one strategy")
-        for strategy in self.strategies:
-            _ = strategy.alignment  # refuses what is no number of tokens
+            raise ValueError("study.k, study.p, study.alignments: must hold at least one strategy")
         for size in folds_of:
             if size < 1:
                 raise ValueError(f"study.folds_of={size}: must be ≥ 1")
         if depth < 1:
             raise ValueError(f"study.depth={depth}: must be ≥ 1")
-        self.folds_of, self.depth, self.search = list(folds_of), depth, dict(search or {})
+        grids = [settings] if isinstance(settings, Mapping) else settings or [{}]
+        self.settings = expand_grids(grids)
+        self.folds_of, self.depth = list(folds_of), depth
         self.split, self.seed = split, seed
 
     def check(self, model: System) -> None:
         """Refuses a model that cannot score candidates under another alignment."""
-        if not hasattr(model, "rerank_encoded"):
+        if not hasattr(model, "retrieve_encoded"):
             raise ValueError(
                 f"study: {type(model).__name__} has no token vectors whose alignment could be "
                 "changed; choose a multi-vector model, or ~study"
             )
-        model.search.changed(**self.search)
+        for setting in self.settings:
+            model.search.changed(**setting)
 
     def __call__(
         self, model: MultiVector, data: RetrievalDataModule, run: Path
     ) -> tuple[Findings, Table]:
-        """Scores every strategy with a model whose index is built, and lets the folds choose."""
+        """Searches under every strategy with a model whose index is built; the folds choose."""
         split = self.split or data.test_splits[0]
-        queries = data.test_queries(split)
-        qrels = data.judgements(split, queries)
-        encoded = model.encoded_queries(queries)
-        ranking = model.retrieve_encoded(encoded, self.depth + data.drop_identical, **self.search)
-        ranking = drop_own_hits(ranking, data, self.depth)
-        candidates = {query: ranking.documents(query) for query in qrels}
-        scores, calls = {}, {}
-        for strategy in track(self.strategies, "scoring every strategy"):
-            scoring = Scoring(strategy.alignment, model.scoring.normaliser)
-            with count_calls(model.encoder) as counter:
-                found = model.rerank_encoded(encoded, candidates, scoring)
-            scores[strategy] = judge(found, data, split, queries, [CHOSEN_BY])
-            calls[strategy] = counter[0]
-        folds = self._draw_folds(list(qrels), scores)
-        return _summarise(scores, calls, folds, f"{data.collection.name} ({split})")
+        encoded = model.encoded_queries(data.test_queries(split))
+        found = {}
+        for setting in self.settings:
+            chosen = (f"{key}={value}" for key, value in setting.items())
+            name = ", ".join([f"{data.collection.name} ({split})", *chosen])
+            found[name] = self._adapt(model, data, split, encoded, setting)
+        return self._summarise(found), _tabulate(found)
 
-    def _draw_folds(
-        self, queries: Sequence[str], scores: Mapping[Strategy, QueryMetrics]
-    ) -> list[Fold]:
+    def _adapt(
+        self,
+        model: MultiVector,
+        data: RetrievalDataModule,
+        split: str,
+        encoded: EncodedQueries,
+        setting: Row,
+    ) -> "Adapted":
+        """What every strategy is worth under a setting of the search, and the folds' choices."""
+        queries, own = data.test_queries(split), model.scoring.alignment
+        scores, calls = {}, {}
+        asked = self.strategies
+        if own not in asked.values():
+            asked = asked | {DEFAULT: own}
+        for name, alignment in track(asked.items(), "searching under every alignment"):
+            with count_calls(model.encoder) as counter:
+                ranking = self._search(model, data, encoded, alignment, setting)
+            scores[name] = judge(ranking, data, split, queries, [CHOSEN_BY])
+            calls[name] = counter[0]
+        default = next(scores[name] for name, alignment in asked.items() if alignment == own)
+        scores.pop(DEFAULT, None)
+        folds = self._draw_folds(list(default), scores)
+        return Adapted(setting, scores, calls, average_metrics(default), folds)
+
+    def _search(
+        self,
+        model: MultiVector,
+        data: RetrievalDataModule,
+        encoded: EncodedQueries,
+        alignment: Alignment,
+        setting: Row,
+    ) -> Ranking:
+        """The best of all gathered documents under an alignment."""
+        # What the others would leave out by an estimate of MaxSim is scored, too.
+        wide = {"mode": "gather"} if model.search.mode in ("impute", "fde") else {}
+        scoring = Scoring(alignment, model.scoring.normaliser)
+        depth, search = self.depth + data.drop_identical, {**wide, "refine": None, **setting}
+        ranking = model.retrieve_encoded(encoded, depth, scoring, **search)
+        return drop_own_hits(ranking, data, self.depth)
+
+    def _draw_folds(self, queries: Sequence[str], scores: Mapping[str, QueryMetrics]) -> list[Fold]:
         """All folds of all sizes; queries that do not fill a fold choose nothing."""
         order = np.random.default_rng(self.seed).permutation(len(queries))
         folds = []
@@ -153,8 +221,49 @@ class Adaptation:
                 folds.append(_choose(size, number, own, scores))
         return folds
 
+    def _summarise(self, found: Mapping[str, Adapted]) -> Findings:
+        """The rows of every setting; metrics of the first one alone."""
+        tables = {"study": [row for adapted in found.values() for row in self._rows(adapted)]}
+        if any(adapted.folds for adapted in found.values()):
+            tables["study_folds"] = [
+                {**adapted.setting, "folds_of": fold.size, "fold": fold.number}
+                | {"chosen": fold.strategy, f"own/{CHOSEN_BY}": fold.own}
+                | fold.rest
+                for adapted in found.values()
+                for fold in adapted.folds
+            ]
+        first = next(iter(found.values()))
+        metrics = {
+            f"analysis/adaptation/few_shot_{size}/{CHOSEN_BY}": statistics[CHOSEN_BY].mean
+            for size, statistics in first.few_shot.items()
+        }
+        metrics["analysis/adaptation/encoder_calls"] = sum(first.calls.values())
+        figures = []
+        for number, (name, adapted) in enumerate(found.items(), start=1):
+            place = "study" if number == 1 else f"study_{number}"
+            entry = GalleryEntry(place, "Few-shot alignment adaptation", CAPTION)
+            figures.append((draw_adaptation(adapted, name), entry))
+        return Findings(metrics, tables, figures)
 
-def _choose(size: int, number: int, own: set[str], scores: Mapping[Strategy, QueryMetrics]) -> Fold:
+    def _rows(self, adapted: Adapted) -> Iterator[Row]:
+        """The grid's, the system's own, the best one's, then those of each size of folds."""
+        rows = {}
+        for name, values in adapted.scores.items():
+            options = vars(self.strategies[name])
+            rows[name] = {key: options[key] for key in ("k", "p", "epsilon") if key in options}
+            rows[name] |= average_metrics(values) | {"cost/encoder_calls": adapted.calls[name]}
+        rows[DEFAULT] = adapted.default
+        best = max(rows.values(), key=lambda row: row[CHOSEN_BY])
+        rows[ORACLE] = {metric: best[metric] for metric in adapted.default}
+        for size, statistics in adapted.few_shot.items():
+            rows[f"few-shot {size}"] = {"folds_of": size}
+            for metric, statistic in statistics.items():
+                rows[f"few-shot {size}"] |= {metric: statistic.mean, f"{metric}/std": statistic.std}
+        for name, row in rows.items():
+            yield {"strategy": name} | adapted.setting | row
+
+
+def _choose(size: int, number: int, own: set[str], scores: Mapping[str, QueryMetrics]) -> Fold:
     """What a fold's queries choose, and its metrics on the queries outside."""
     worth = {
         strategy: fmean(values[query][CHOSEN_BY] for query in sorted(own))
@@ -180,67 +289,26 @@ def count_calls(module: nn.Module) -> Iterator[list[int]]:
         handle.remove()
 
 
-def _summarise(
-    scores: Mapping[Strategy, QueryMetrics],
-    calls: Mapping[Strategy, int],
-    folds: Sequence[Fold],
-    setting: str,
-) -> tuple[Findings, Table]:
-    """The grid's rows, then those of each size of folds: mean and deviation over its folds."""
-    rows: list[Row] = []
-    for strategy, values in scores.items():
-        options = {"k": strategy.k, "p": strategy.p}
-        row = {"strategy": strategy.name} | {k: v for k, v in options.items() if v is not None}
-        rows.append(row | average_metrics(values) | {"cost/encoder_calls": calls[strategy]})
-    grid = {row["strategy"]: row[CHOSEN_BY] for row in rows}
-    few, tables = {}, {"study": rows}
-    for size in dict.fromkeys(fold.size for fold in folds):
-        rests = [fold.rest for fold in folds if fold.size == size]
-        row = {"strategy": f"few-shot {size}", "folds_of": size}
-        for metric in rests[0]:
-            statistic = Statistic.over([rest[metric] for rest in rests])
-            row |= {metric: statistic.mean, f"{metric}/std": statistic.std}
-            if metric == CHOSEN_BY:
-                few[size] = statistic
-        rows.append(row)
-    if folds:
-        tables["study_folds"] = [
-            {"folds_of": fold.size, "fold": fold.number, "chosen": fold.strategy.name}
-            | {f"own/{CHOSEN_BY}": fold.own}
-            | fold.rest
-            for fold in folds
-        ]
-    metrics = {
-        f"analysis/adaptation/few_shot_{size}/{CHOSEN_BY}": statistic.mean
-        for size, statistic in few.items()
-    }
-    metrics["analysis/adaptation/encoder_calls"] = sum(calls.values())
-    entry = GalleryEntry("study", "Few-shot alignment adaptation", CAPTION)
-    figures = [(draw_adaptation(grid, few, setting), entry)]
-    return Findings(metrics, tables, figures), _tabulate(grid, few, setting)
-
-
-def _tabulate(grid: Mapping[str, float], few_shot: Mapping[int, Statistic], setting: str) -> Table:
-    """One row as in the paper's Table 3, then Table 2's few-shot columns, in percent."""
-    cells = [Cell(f"{100 * value:.1f}", value == max(grid.values())) for value in grid.values()]
-    for statistic in few_shot.values():
-        std = MISSING if statistic.std is None else f"{100 * statistic.std:.1f}"
-        cells.append(Cell(f"{100 * statistic.mean:.1f} ± {std}"))
-    columns = [*grid, *(f"few-shot {size}" for size in few_shot)]
-    return Table("nDCG@10 under other alignments", columns, [(setting, cells)], corner="collection")
+def _tabulate(found: Mapping[str, Adapted]) -> Table:
+    """A row a setting as in the paper's Table 3, then Table 2's few-shot columns, in percent."""
+    rows: list[tuple[str, list[Cell]]] = []
+    for name, adapted in found.items():
+        best = max(adapted.grid.values())
+        cells = [Cell(f"{100 * value:.1f}", value == best) for value in adapted.grid.values()]
+        cells.append(Cell(f"{100 * adapted.default[CHOSEN_BY]:.1f}"))
+        for statistic in (statistics[CHOSEN_BY] for statistics in adapted.few_shot.values()):
+            std = MISSING if statistic.std is None else f"{100 * statistic.std:.1f}"
+            cells.append(Cell(f"{100 * statistic.mean:.1f} ± {std}"))
+        rows.append((name, cells))
+    columns = [*adapted.grid, DEFAULT, *(f"few-shot {size}" for size in adapted.few_shot)]
+    return Table("nDCG@10 under other alignments", columns, rows, corner="collection")
 
 
 @styled
-def draw_adaptation(
-    grid: Mapping[str, float], few_shot: Mapping[int, Statistic], title: str
-) -> Figure:
-    """Draws nDCG@10 of every strategy, and of the folds' choices.
-
-    Args:
-        grid: strategy's name → nDCG@10. few_shot: queries in a fold → mean and deviation.
-        title: the line above.
-    """
-    names = [name.replace("=", "\n") for name in grid]
+def draw_adaptation(adapted: Adapted, title: str) -> Figure:
+    """Draws nDCG@10 of every strategy, and of the folds' choices; `title`: the line above."""
+    grid, few_shot = adapted.grid, adapted.few_shot
+    names = [name.replace("=", "\n").replace(" ", "\n") for name in grid]
     names += [f"few-shot\n{size}" for size in few_shot]
     figure = Figure(figsize=(PAGE_WIDTH, PANEL_HEIGHT), layout="constrained")
     axes = figure.subplots()
@@ -248,11 +316,11 @@ def draw_adaptation(
     bars = axes.bar(range(len(grid)), list(grid.values()), 0.7, color=colours)
     axes.bar_label(bars, fmt="%.2f", fontsize=7, padding=2)
     places = [len(grid) + 0.3 + number for number in range(len(few_shot))]
-    heights = [statistic.mean for statistic in few_shot.values()]
-    spread = [statistic.std or 0 for statistic in few_shot.values()]
+    heights = [statistics[CHOSEN_BY].mean for statistics in few_shot.values()]
+    spread = [statistics[CHOSEN_BY].std or 0 for statistics in few_shot.values()]
     bars = axes.bar(places, heights, 0.7, yerr=spread, capsize=2, color=COLOURS[2])
     axes.bar_label(bars, fmt="%.2f", fontsize=7, padding=2)
-    axes.axhline(next(iter(grid.values())), color="black", linestyle="--", linewidth=1)
+    axes.axhline(adapted.default[CHOSEN_BY], color="black", linestyle="--", linewidth=1)
     axes.set_xticks([*range(len(grid)), *places], names, fontsize=7)
     axes.set_ylabel("nDCG@10")
     axes.set_ylim(0, 1.1 * max([*grid.values(), *map(sum, zip(heights, spread, strict=True)), 0.1]))

@@ -4,7 +4,6 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 from analysis.analysis import Findings
 from analysis.evaluation import average_metrics, judge, measure_index_bytes
 from analysis.figures import GalleryEntry
-from analysis.studies.study import Curves, draw_curves, tabulate_study
+from analysis.studies.study import Curves, draw_curves, expand_grids, tabulate_study
 from analysis.tables import Row, Table
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.evaluation.metrics import METRICS, rank_of
@@ -74,11 +73,7 @@ class SearchGrid:
     @property
     def settings(self) -> list[Row]:
         """Every combination, in the order in which it is searched."""
-        return [
-            dict(zip(grid, values, strict=True))
-            for grid in self.grids
-            for values in product(*grid.values())
-        ]
+        return expand_grids(self.grids)
 
     def check(self, model: System) -> None:
         """Refuses a model without a token index, and settings that its search does not know."""

@@ -8,8 +8,10 @@ a cost such as "cost/query_ms").
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from numbers import Real
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Protocol
 
 from matplotlib.axes import Axes
@@ -37,6 +39,8 @@ from models.base import System
 
 # A column that tells repetitions of one setting apart; the others of its kind are choices.
 SEED = "seed"
+# Columns that tell the collections of a sweep apart.
+COLLECTION = ("setting", "collection")
 
 
 class Study(Protocol):
@@ -105,6 +109,11 @@ def _build_study(settings: Mapping[str, Any]) -> Study:
         return build("study", settings)
 
 
+def expand_grids(grids: Sequence[Mapping[str, Sequence[Any]]]) -> list[Row]:
+    """Every combination of the values of a grid, one grid after the other."""
+    return [dict(zip(grid, row, strict=True)) for grid in grids for row in product(*grid.values())]
+
+
 def is_measure(column: str) -> bool:
     """Is this column something that was measured? The others say what was set."""
     return "@" in column or column.startswith("cost/")
@@ -134,6 +143,24 @@ def average_seeds(rows: Sequence[Row]) -> list[tuple[Row, dict[str, Statistic]]]
         (dict(settings), {column: Statistic.over(found) for column, found in values.items()})
         for settings, values in groups.items()
     ]
+
+
+def average_collections(rows: Sequence[Row]) -> list[Row]:
+    """Of each setting the means over its collections, seed by seed: `collection` is "average",
+    `collections` their number. A measure that one of them lacks has no mean."""
+    groups: dict[tuple, list[Row]] = defaultdict(list)
+    for row in rows:
+        settings = [(c, v) for c, v in row.items() if not is_measure(c) and c not in COLLECTION]
+        groups[tuple(settings)].append(row)
+    averages = []
+    for settings, found in groups.items():
+        measures = [
+            c for c in found[0] if all(is_measure(c) and r.get(c) is not None for r in found)
+        ]
+        means = {column: fmean(row[column] for row in found) for column in measures}
+        own = {"collection": "average", "collections": len(found)}
+        averages.append(dict(settings) | own | means)
+    return averages
 
 
 def tabulate_study(rows: Sequence[Row], heading: str) -> Table:

@@ -173,7 +173,7 @@ class StudiedSystem:
         self.noise = torch.randn(n_queries, 3, 8, generator=generator)
         self.scoring = Scoring(MaxSim("query_to_document"), "alignment")
         self.searcher = SimpleNamespace(costs=SearchCosts())
-        self.search = SimpleNamespace(changed=self.changed)
+        self.search = SimpleNamespace(changed=self.changed, mode="exact")
         self.searches = []
 
     def changed(self, **options):
@@ -191,7 +191,7 @@ class StudiedSystem:
             encoded.append((query, vectors_of(self.encoder(vectors).detach())))
         return encoded
 
-    def retrieve_encoded(self, encoded, k, keep_document=1.0, neighbours=1, **search):
+    def retrieve_encoded(self, encoded, k, scoring=None, keep_document=1.0, neighbours=1, **search):
         if neighbours > 100:
             raise ValueError(f"model.search.neighbours={neighbours}: must be ≤ the index's tokens")
         self.searches.append((len(encoded), k, keep_document, search))
@@ -200,7 +200,7 @@ class StudiedSystem:
         for query, vectors in encoded:
             self.searcher.costs.add(known, 5 * known, 10 * known)
             names = [f"d{number}" for number in range(known)]
-            results[query] = self.scores(vectors, names, self.scoring)
+            results[query] = self.scores(vectors, names, scoring or self.scoring)
         return Ranking(results).top(k)
 
     def rerank_encoded(self, encoded, candidates, scoring=None):

@@ -460,6 +460,17 @@ def test_a_grid_reads_the_studies_of_all_collections(tmp_path):
     assert cells["beir/a, k=2"] == ["40.0", "50.0", "+10.0"]
     assert cells["beir/b, k=2"] == ["–", "50.0", "–"]
     assert cells["beir/a, k=4"] == ["1.0", "–", "–"]
+    # Over both: (97 + 98) / 2 and the paper's 9; where it lacks a collection, it has no average.
+    assert list(cells)[-2:] == ["average of 2 of 2, k=1", "average of 2 of 2, k=2"]
+    assert cells["average of 2 of 2, k=1"] == ["9.0", "97.5", "+88.5"]
+    assert cells["average of 2 of 2, k=2"] == ["–", "50.0", "–"]
+    assert any(note.startswith("average of n of N") for note in notes)
+    # The paper's average is over the rows that we have.
+    (tmp_path / "runs/b/study.csv").write_text("strategy,ndcg@10\nk=4,0.5\n")
+    ((table, _),) = write_paper_table(comparison, parsed, tmp_path)
+    cells = {name: [cell.text for cell in cells[:3]] for name, cells in table.rows}
+    assert cells["average of 1 of 2, k=2"] == ["40.0", "50.0", "+10.0"]
+    assert cells["average of 1 of 2, k=4"] == ["1.0", "50.0", "+49.0"]
     assert not any("not tested" in note for note in notes)
 
 

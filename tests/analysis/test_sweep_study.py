@@ -110,6 +110,32 @@ def test_collections_are_told_apart(tmp_path):
     assert [row["setting"] for row in read(tmp_path / "study.csv")] == ["almanac", "nq"]
 
 
+def test_a_sweep_over_collections_ends_with_their_average(tmp_path):
+    """Mean over the collections that have a setting, seed by seed; without studies, of metrics."""
+    values = {"arguana": (0.2, 0.4), "nq": (0.6, None)}
+    for name, (first, second) in values.items():
+        study = [{"k": 1, "mrr@10": first, "cost/bytes": 4}, {"k": 2, "mrr@10": second}]
+        for seed in (1, 2):
+            study[0]["mrr@10"] = first * seed
+            run = write_run(tmp_path / f"runs/{name}{seed}", "XTR", seed, study, name)
+            config = OmegaConf.merge(OmegaConf.load(run / "config.yaml"), {"collection": name})
+            OmegaConf.save(config, run / "config.yaml")
+    comparison = compare_runs([tmp_path / "runs"], mixed=True)
+    curves = {"x": "k", "hue": "collections", "where": {"collection": "average"}}
+    (table, _) = write_sweep_study(comparison, tmp_path, ["collection"], {}, [curves])
+    averages = [row for row in read(tmp_path / "study.csv") if row["collection"] == "average"]
+    found = [[row[c] for c in ("seed", "collections", "k", "mrr@10")] for row in averages]
+    assert found == [["1", "2", "1", "0.4"], ["1", "2", "2", ""], ["2", "2", "1", "0.8"],
+                     ["2", "2", "2", ""]]  # fmt: skip
+    assert averages[0]["cost/bytes"] == "4.0"  # fmean of whole numbers
+    # In the table the average has its deviation over seeds: 0.4 and 0.8.
+    assert "| average | 1 | 2 | 0.600 ± 0.283 |" in table.read_text()
+    for run in (tmp_path / "runs").iterdir():
+        (run / "study.csv").unlink()
+    assert write_sweep_study(comparison, tmp_path, ["collection"], {}) == [tmp_path / "study.md"]
+    assert read(tmp_path / "study.csv")[-1]["recall@1"] == "0.25"
+
+
 def test_what_was_swept_is_shown_as_it_was_chosen():
     pooling = {"document": {"_target_": "gr_mvdr.pooling.FirstTokens", "k": 28}}
     model = {"dimension": 64, "training_alignment": None, "pooling": pooling, "sizes": [1, 2]}
