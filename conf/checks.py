@@ -166,7 +166,9 @@ def _check_together(config: dict[str, Any]) -> None:
     _check_there("model.identifiers.embeddings.run", embeddings.get("run"), "run folder")
     _check_there("qrels", config.get("qrels"), "file")
     data, tokenizer = config.get("data") or {}, config.get("tokenizer") or {}
-    _check_there("data.path", data.get("path"), "folder or file")
+    paths = data.get("path")
+    for path in paths if isinstance(paths, list) else [paths]:
+        _check_there("data.path", path, "folder or file")
     for key in ("candidates_run", "identifiers"):
         _check_there(f"data.{key}", data.get(key), "file")
     for view, file in (data.get("views") or {}).items():

@@ -9,7 +9,7 @@ from data_modules.builders.msmarco_doc import msmarco_doc
 from data_modules.builders.nq320k import nq320k
 from data_modules.builders.public import public
 from data_modules.collection import Collection
-from data_modules.formats.registry import read_layout
+from data_modules.formats.registry import read_layouts
 from data_modules.limit import limit
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.parts import part
@@ -48,15 +48,15 @@ class FilesDataModule(RetrievalDataModule):
     """Files in one of the formats of `data_modules.formats`.
 
     Args:
-        path: a folder, or a file of a format that is one file.
+        path: a folder, or a file of a format that is one file; of a list the collections are one.
         format: its name; None = found out.
     """
 
-    path: str
+    path: str | Sequence[str]
     format: str | None = None
 
     def read(self) -> Collection:
-        return self.collect(read_layout(self.path, self.format))
+        return self.collect(read_layouts(self.path, self.format))
 
 
 @part("data")

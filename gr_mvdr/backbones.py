@@ -26,12 +26,14 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
 )
+from transformers.models.t5.modeling_t5 import T5Attention
 from transformers.utils import logging
 
 from gr_mvdr.files.reading import describe_error
 from gr_mvdr.template import TextTemplate
 
 ATTENTIONS = ("sdpa", "eager")
+INITIALISATIONS = ("random", "mimetic")
 _T5 = ("t5", "mt5", "umt5")
 # Pretrained weights are tensors alone. A folder's configuration could name an attention, a kernel
 # on the hub that transformers would fetch and run: eager first, then the one asked for.
@@ -52,6 +54,7 @@ def load_encoder(
     shape: dict[str, int] | None = None,
     gradient_checkpointing: bool = False,
     template: dict[str, Any] | None = None,
+    initialisation: str = "random",
 ) -> PreTrainedModel:
     """An encoder: token ids (B, L) → token vectors (B, L, hidden_size).
 
@@ -67,15 +70,18 @@ def load_encoder(
         gradient_checkpointing: in training every layer keeps its input alone and is computed
             again on the way back: a third more time, a fraction of the memory.
         template: `TextTemplate.settings` of the tokeniser; None = T5's.
+        initialisation: of a new model, "random" as T5's, or "mimetic" (`match_and_copy`).
 
     Raises:
-        ValueError: the folder holds a decoder alone, or no weights; another attention; a stack does
-            not read the shared embedding table after loading.
+        ValueError: the folder holds a decoder alone, or no weights; another attention or
+            initialisation; a stack does not read the shared embedding table after loading.
     """
-    _check_attention(attention)
+    _check_choices(attention, initialisation)
     read = TextTemplate(**(template or {}))
     if name is None:
         model = T5EncoderModel(_small_config(dropout_rate, shape or {}, read))
+        if initialisation == "mimetic":
+            match_and_copy(model)
     else:
         config = _read_config(name, dropout_rate)
         # The T5 family (ByT5 is a T5) has a class of its own for an encoder, whatever was saved.
@@ -96,6 +102,7 @@ def load_encoder_decoder(
     decoder_layers: int | None = None,
     gradient_checkpointing: bool = False,
     template: dict[str, Any] | None = None,
+    initialisation: str = "random",
 ) -> PreTrainedModel:
     """An encoder-decoder with its output table (T5, mT5, BART, …). Arguments as for `load_encoder`.
 
@@ -110,12 +117,14 @@ def load_encoder_decoder(
     """
     if decoder_layers is not None and decoder_layers < 1:
         raise ValueError(f"model.decoder_layers={decoder_layers}: must be ≥ 1")
-    _check_attention(attention)
+    _check_choices(attention, initialisation)
     read = TextTemplate(**(template or {}))
     if name is None:
         depth = {"num_decoder_layers": decoder_layers} if decoder_layers else {}
         shape = {**(shape or {}), **depth}
         model = T5ForConditionalGeneration(_small_config(dropout_rate, shape, read))
+        if initialisation == "mimetic":
+            match_and_copy(model)
     else:
         config = _read_config(name, dropout_rate)
         known = config.model_type in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
@@ -130,10 +139,13 @@ def load_encoder_decoder(
     return _prepared(model, attention, gradient_checkpointing, read)
 
 
-def _check_attention(attention: str) -> None:
-    """Any other name may be a kernel on the hub, which transformers would fetch and run."""
+def _check_choices(attention: str, initialisation: str) -> None:
+    """Any other attention may be a kernel on the hub, which transformers would fetch and run."""
     if attention not in ATTENTIONS:
         raise ValueError(f"backbone.attention={attention}: must be {' or '.join(ATTENTIONS)}")
+    if initialisation not in INITIALISATIONS:
+        rule = f"must be {' or '.join(INITIALISATIONS)}"
+        raise ValueError(f"backbone.initialisation={initialisation}: {rule}")
 
 
 def _read_config(name: str, dropout_rate: float | None) -> PretrainedConfig:
@@ -298,6 +310,29 @@ def _small_config(
         tie_word_embeddings=True,
         **shape,
     )
+
+
+@torch.no_grad()
+def match_and_copy(model: PreTrainedModel) -> None:
+    """Starts every attention of a T5 as a soft copy of equal tokens (Trockman and Kolter 2023).
+
+    The products of query and key weights, and of value and output weights, become the identity,
+    as they tend to be in trained models: a token attends to its like, and passes it on as it is.
+    That is exact match in a multi-vector system, and copying from the query in a generative one,
+    which a small model on little text otherwise learns late or never. Other than in the paper,
+    nothing random is added, values have a positive sign, and cross-attention starts so, too.
+
+    Of inputs x of norm √d, a head's logit xᵀ W_qᵀ W_k x is about √d_kv, and between unequal ones 0.
+    """
+    for part in model.modules():
+        if isinstance(part, T5Attention):
+            match, copied = torch.empty(2, *part.k.weight.shape)
+            nn.init.orthogonal_(match)
+            nn.init.orthogonal_(copied)
+            part.k.weight.copy_(match)
+            part.q.weight.copy_(match / part.key_value_proj_dim**0.5)
+            part.v.weight.copy_(copied)
+            part.o.weight.copy_(copied.T)
 
 
 def hash_weights(model: nn.Module) -> str:

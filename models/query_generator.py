@@ -62,14 +62,14 @@ class QueryGenerator(GenerativeSystem):
             tokenizer: folder of the run's tokeniser, to write queries as text.
             document_length: tokens read of a document, those around it included.
             query_length: tokens of a generated query, those around it included.
-            n_queries: pseudo-queries a document.
+            n_queries: pseudo-queries a document; 0 = none, which leaves BM25.
             top_k: each token is sampled from the k most probable; seed: of the sampling.
             optimizer: see `System`; label_smoothing: of the training loss.
         """
         super().__init__(backbone, optimizer)
         self.save_hyperparameters()
         check_length(self.backbone, query_length=query_length, document_length=document_length)
-        check_at_least("model.n_queries", n_queries, 1)
+        check_at_least("model.n_queries", n_queries, 0)
         check_at_least("model.top_k", top_k, 1)
 
     @property
@@ -128,6 +128,9 @@ class QueryGenerator(GenerativeSystem):
     @torch.inference_mode()
     def generate(self, documents: Table) -> Iterator[list[str]]:
         """`n_queries` texts for each document, sampled from the `top_k` best tokens of a step."""
+        if not self.hparams.n_queries:
+            yield from ([] for _ in range(len(documents)))
+            return
         self.eval()
         torch.manual_seed(self.hparams.seed)
         tokenizer = load_tokenizer(self.hparams.tokenizer)

@@ -234,9 +234,15 @@ class InitialWeights:
             return {str(file): hashlib.file_digest(stream, "sha256").hexdigest()}
 
     def settings(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Values of a configuration, by key: documents are named as in the run, if alike."""
-        theirs = self._scheme(config)
-        return {f"model.identifiers.{key}": v for key, v in theirs.items() if key != TARGET}
+        """Values of a configuration, by key: texts are read, and like documents named, as there."""
+        theirs, found = self._scheme(config), {}
+        if not (config.get("backbone") or {}).get("name"):  # a pretrained one brings its own
+            found = {
+                "tokenizer.path": str(self.run.path / "tokenizer" / "tokenizer.json"),
+                "tokenizer.vocab_size": self.run.config["tokenizer"]["vocab_size"],
+            }
+        names = {f"model.identifiers.{key}": v for key, v in theirs.items() if key != TARGET}
+        return found | names
 
     def _scheme(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """What names the run's documents, {} where another scheme or file names this one's."""

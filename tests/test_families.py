@@ -60,7 +60,10 @@ def test_a_family_is_trained_indexed_searched_and_aligned(family, tmp_path):
     done = run(tmp_path, beir(tmp_path / "fruits"), family, model, *SHORT, *overrides)
     opened = Retriever.load(done)
     hits = opened.search(QUERY, k=3)
-    assert len(hits) == 3 and hits[0].score >= hits[1].score >= hits[2].score
+    # T5-SEAL finds the documents of what an untrained model happens to generate.
+    assert len(hits) == 3 or (model == "t5_seal" and hits)
+    scores = [hit.score for hit in hits]
+    assert scores == sorted(scores, reverse=True)
     assert sum(share.value for share in hits[0].shares) == pytest.approx(hits[0].score, abs=1e-4)
     if not opened.system.alignable:
         return

@@ -98,7 +98,10 @@ def test_another_system_begins_with_the_backbone_and_the_words(model, begin, sta
 
 def test_what_does_not_fit_is_refused_in_one_line(begin, first, tmp_path):
     for overrides, said in (
-        (["model=t5_seal", "data.n_documents=60"], "was trained with another tokeniser"),
+        (
+            ["model=t5_seal", "data.n_documents=60", "tokenizer.path=null"],
+            "was trained with another tokeniser",
+        ),
         (
             ["model=t5_colbert", "backbone.shape.d_ff=96"],
             r"is \(64, 32\) there, must be \(96, 32\)",

@@ -1,5 +1,6 @@
 """The formats by name, and which of them a folder is in."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -17,7 +18,7 @@ from data_modules.formats import (
     wu,
 )
 from data_modules.formats.files import given_path
-from data_modules.formats.layout import Layout
+from data_modules.formats.layout import Layout, join_layouts
 
 
 class Format(Protocol):
@@ -49,6 +50,13 @@ FORMATS: dict[str, Format] = {
     "trec": trec,
     "nq": nq320k,
 }
+
+
+def read_layouts(paths: str | Sequence[str], format: str | None = None) -> Layout:
+    """`read_layout` of a path, or of several, whose collections become one (`join_layouts`)."""
+    if isinstance(paths, str):
+        return read_layout(paths, format)
+    return join_layouts([read_layout(path, format) for path in paths])
 
 
 def read_layout(path: str | Path, format: str | None = None) -> Layout:

@@ -10,6 +10,7 @@ from transformers import (
     T5EncoderModel,
     T5ForConditionalGeneration,
 )
+from transformers.models.t5.modeling_t5 import T5Attention
 
 from gr_mvdr.backbones import check_embedding_ties, hash_weights, load_encoder, load_encoder_decoder
 
@@ -82,6 +83,21 @@ def test_a_new_model_has_the_asked_shape_and_t5s_tied_scaled_output():
     encoder = load_encoder(None, shape=SHAPE)
     assert isinstance(encoder, T5EncoderModel)
     assert encoder.encoder.embed_tokens.weight is encoder.shared.weight
+
+
+def test_attention_begins_by_matching_and_copying():
+    """Every attention: logits √d_kv for a token and its like, values passed on as they are."""
+    shape = {"vocab_size": 30, "d_model": 16, "d_kv": 4, "num_heads": 4, "num_layers": 2}
+    model = load_encoder_decoder(None, 0.0, shape=shape, initialisation="mimetic").double()
+    attentions = [part for part in model.modules() if isinstance(part, T5Attention)]
+    assert len(attentions) == 6
+    x = 4 * torch.eye(16, dtype=torch.float64)  # 16 tokens of norm √d
+    for part in attentions:
+        logits = part.q(x) @ part.k(x).T
+        assert torch.allclose(logits, 2 * x, atol=1e-5)  # 4 heads of √4 = 2 on average
+        assert torch.allclose(part.o(part.v(x)), x, atol=1e-5)
+    with pytest.raises(ValueError, match="initialisation=none: must be random or mimetic"):
+        load_encoder_decoder(None, shape=shape, initialisation="none")
 
 
 @pytest.mark.parametrize("stack", ["encoder", "decoder"])
