@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from functools import partial
 
 import pytest
 import torch
@@ -27,19 +28,19 @@ def state(first):
     return read_checkpoint(first / "checkpoints/last.ckpt")["state_dict"]
 
 
+def begun(run, folder, *overrides):
+    """A system as its training begins with a run's weights, and what was said of it."""
+    config = small(folder, *KEYS, f"initial={run}", *overrides)
+    initial = InitialWeights.find(config.initial)
+    train_module.take_settings(config, initial.settings(config), overrides)
+    data = instantiate(config.data)
+    model = prepare_model(config, data, folder / "run", initial)
+    return model, initial.give(model, data.tokenizer)
+
+
 @pytest.fixture
 def begin(first, tmp_path):
-    """A system as its training begins, and what was said of it."""
-
-    def begun(*overrides):
-        config = small(tmp_path, *KEYS, f"initial={first}", *overrides)
-        initial = InitialWeights.find(config.initial)
-        train_module.take_settings(config, initial.settings(config), overrides)
-        data = instantiate(config.data)
-        model = prepare_model(config, data, tmp_path / "run", initial)
-        return model, initial.give(model, data.tokenizer)
-
-    return begun
+    return partial(begun, first, tmp_path)
 
 
 def test_the_same_system_begins_with_all_of_it_and_the_names_of_the_run(
@@ -135,3 +136,18 @@ def test_experiment_losses_is_a_row_a_loss_that_begins_with_the_run(first, tmp_p
     data = instantiate(begun.data)
     model = prepare_model(begun, data, tmp_path / "other", found := InitialWeights.find(str(first)))
     assert found.give(model, data.tokenizer).endswith("not all of: docid tokens")
+
+
+def test_a_first_stage_of_texts_alone_begins_any_system_on_other_texts(tmp_path):
+    texts = compose_config(
+        "train", "experiment=[smoke,pretrain]", "logger=none", f"output={tmp_path}", "name=first",
+        "data.n_documents=50", *KEYS,
+    )  # fmt: skip
+    first = train(texts)
+    assert (first.path / "loss.csv").is_file() and "retrieve/mrr@10" in first.metrics
+    found = read_checkpoint(first.path / "checkpoints/last.ckpt")["state_dict"]
+    end = "encoder.block.0.layer.0.SelfAttention.q.weight"
+    for model in ("t5_colbert", "t5_seal"):
+        system, said = begun(first.path, tmp_path, f"model={model}", "data.n_documents=60")
+        (ours,) = (v for name, v in system.state_dict().items() if name.endswith(f".{end}"))
+        assert torch.equal(ours, found[f"backbone.{end}"]) and said.startswith("initial=")

@@ -1,6 +1,9 @@
+import json
+
 import pytest
 
-from data_modules.formats.registry import FORMATS, read_layout
+from data_modules.formats.registry import FORMATS, read_layout, read_layouts
+from data_modules.store import collect
 from tests.data_modules.formats.miniature import MINIATURES, copied
 
 
@@ -36,3 +39,27 @@ def test_no_format_recognises_an_empty_folder_or_a_stray_file(reader, tmp_path):
     (tmp_path / "empty").mkdir()
     assert not FORMATS[reader].recognises(tmp_path / "empty")
     assert not FORMATS[reader].recognises(file)
+
+
+def write_beir(folder, texts, splits):
+    """A folder in BEIR layout: document n and query n belong together in every split."""
+    (folder / "qrels").mkdir(parents=True)
+    for file in ("corpus", "queries"):
+        rows = [json.dumps({"_id": str(n), "text": text}) for n, text in enumerate(texts)]
+        (folder / f"{file}.jsonl").write_text("\n".join(rows))
+    lines = ["query-id\tcorpus-id\tscore", *(f"{n}\t{n}\t1" for n in range(len(texts)))]
+    for split in splits:
+        (folder / f"qrels/{split}.tsv").write_text("\n".join(lines))
+    return str(folder)
+
+
+def test_several_folders_are_one_collection(tmp_path):
+    one = write_beir(tmp_path / "one", ["pear", "plum"], ["train", "test"])
+    two = write_beir(tmp_path / "two", ["oak"], ["train"])
+    found = collect(read_layouts([one, two]), tmp_path / "store")
+    assert found.name == "one+two"
+    assert found.documents["id"][:] == found.queries["id"][:] == ["one/0", "one/1", "two/0"]
+    assert found.documents["text"][:] == ["pear", "plum", "oak"]
+    assert found.judgements("train")["two/0"] == {"two/0": 1} and len(found.qrels["test"]) == 2
+    with pytest.raises(ValueError, match="must be folders of different names, got one, one"):
+        read_layouts([one, one])
