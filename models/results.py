@@ -157,10 +157,11 @@ class EncodedText(Table):
     salience: Tensor | None = None
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """A row for each token."""
+        """A row for each token: its salience, if it has one, and its vector."""
         import pandas
 
-        return pandas.DataFrame(self.vectors.numpy(), self.tokens)
+        own = {} if self.salience is None else {"salience": self.salience.numpy()}
+        return pandas.DataFrame(own | dict(enumerate(self.vectors.T.numpy())), self.tokens)
 
     def __repr__(self) -> str:
         return f"EncodedText of {len(self.tokens)} tokens, d = {self.vectors.shape[1]}"

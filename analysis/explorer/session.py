@@ -19,6 +19,7 @@ from analysis.explorer.views import (
     describe_explanation,
     describe_hit,
     describe_patches,
+    describe_salience,
     describe_system,
 )
 from analysis.explorer.words import page_words
@@ -143,7 +144,7 @@ class Session:
     def align(
         self, system: int, query: str, document: dict, layer: int = -1, head: int | None = None
     ) -> dict[str, Any]:
-        """S, A and S·A of one pair, and the parts of its score.
+        """S, A and S·A of one pair, its tokens' salience, and the parts of its score.
 
         Args:
             document: {"id": …} of the collection, or {"text": …, "title": …}.
@@ -152,7 +153,8 @@ class Session:
         chosen, given = self._alignable(system, layer), self._document(document)
         aligned = chosen.retriever.align(query, given, layer)
         shares = chosen.retriever.shares(query, given)
-        return describe_alignment(chosen, aligned, shares, layer, head)
+        told = describe_alignment(chosen, aligned, shares, layer, head)
+        return told | describe_salience(chosen.retriever, query, given)
 
     def compare(self, system: int, queries: list, documents: list) -> list[dict[str, Any]]:
         """`align` of several pairs: one query with each document, or one document with each."""

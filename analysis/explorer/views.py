@@ -9,6 +9,7 @@ from analysis.explorer.loading import LoadedSystem
 from analysis.patching import PatchedPair, patch_texts, patchable
 from gr_mvdr.decoding.search_trace import Generated, Hypothesis, SearchPath
 from gr_mvdr.tokenizers import token_strings
+from models.multi_vector import MultiVector
 from models.results import AlignedPair, Explained, Hit, NextToken, TextShare
 from models.retriever import Retriever
 
@@ -89,6 +90,20 @@ def describe_alignment(
         "head": head,
         "note": _note(system, aligned.alignment.shape[1], head),
     }
+
+
+def describe_salience(retriever: Retriever, query: str, document: Any) -> dict[str, Any]:
+    """How much each token of a pair counts (u of aligner Eq. 2 and 3); None where all are alike.
+
+    Args:
+        document: as of `Retriever.encode_documents`.
+    """
+    found = dict.fromkeys(("query_salience", "document_salience"))
+    if isinstance(retriever.system, MultiVector) and retriever.system.encoder.salience:
+        texts = *retriever.encode_queries(query), *retriever.encode_documents([document])
+        for side, text in zip(found, texts, strict=True):
+            found[side] = None if text.salience is None else text.salience.tolist()
+    return found
 
 
 def _note(system: LoadedSystem, heads: int, head: int | None) -> str:

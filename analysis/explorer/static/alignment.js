@@ -12,6 +12,7 @@ import { DIRECTIONS, LAYERS, LAYER_NAMES, matrixOf } from "./weights.js";
 const NAMED = 5; // partners that the text names
 const NEAR = " A click on one of the query's shows its nearest tokens in the whole collection.";
 const IDLE = "Point at a token (or move to it with Tab and the arrow keys): what it is aligned with turns blue.";
+const SALIENT = " The thicker the line below a token, the greater its salience.";
 
 export class AlignmentView {
   /** `changed({layer, head, shown, direction})` when a switch is moved; `picked(index)` at a click on a query token;
@@ -62,6 +63,7 @@ export class AlignmentView {
   show(pair, system, choices = {}) {
     [this.pair, this.system, this.pinned] = [pair, system, null];
     this.idle = this.picked && system.paradigm === "multi_vector" ? IDLE + NEAR : IDLE;
+    if (pair.query_salience || pair.document_salience) this.idle += SALIENT;
     this.chosen = {
       shown: choices.shown in LAYERS ? choices.shown : "alignment",
       direction: choices.direction in DIRECTIONS ? choices.direction : "own",
@@ -70,8 +72,8 @@ export class AlignmentView {
     setChoices(this.head, [["", "mean of heads"], ...count(pair.heads)], pair.head ?? "");
     this.labels.layer.hidden = !this.withLayers || pair.layers < 2;
     this.labels.head.hidden = !this.withLayers || pair.heads < 2;
-    this.lists.query.show(pair.query_tokens);
-    this.lists.document.show(pair.document_tokens);
+    this.lists.query.show(pair.query_tokens, pair.query_salience);
+    this.lists.document.show(pair.document_tokens, pair.document_salience);
     this.draw();
   }
 

@@ -36,19 +36,26 @@ export class TokenList {
     items[target].focus();
   }
 
-  show(tokens) {
+  /** `salience`: of each token, drawn as a line below it; null where all count alike or tokens were merged. */
+  show(tokens, salience = null) {
     this.element.replaceChildren(...tokens.map((token, index) => {
       const special = SPECIAL.test(token);
       const begins = token.startsWith("▁") ? "begins" : "";
       return make("li", { role: "option", "aria-selected": "false", tabindex: index ? "-1" : "0", title: token,
         class: special ? "special begins" : begins }, special ? token : token.replaceAll("▁", "") || "␣");
     }));
+    if (salience?.length !== tokens.length) return;
+    const most = Math.max(...salience, 1e-9);
+    [...this.element.children].forEach((item, index) => {
+      item.style.setProperty("--salience", salience[index] / most);
+      item.title = `${tokens[index]}, salience ${salience[index].toFixed(3)}`;
+    });
   }
 
   clear() {
     for (const item of this.element.children) {
       item.classList.remove("partner", "strongest", "chosen");
-      item.removeAttribute("style");
+      for (const name of ["--colour", "--ink"]) item.style.removeProperty(name);
       item.setAttribute("aria-selected", "false");
     }
   }

@@ -3,11 +3,16 @@
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
+from types import SimpleNamespace
 
 import pytest
+import torch
 
+from analysis.explorer.known_queries import KnownQueries
+from analysis.explorer.loading import LoadedSystem
+from analysis.explorer.session import Session
 from analysis.patching import patch_texts
-from tests.analysis.explorer.tiny import DOCUMENTS, QUERIES
+from tests.analysis.explorer.tiny import DOCUMENTS, QUERIES, make_multi_vector, make_retriever
 
 SYSTEMS = range(4)
 
@@ -155,6 +160,32 @@ def test_the_product_sums_to_the_relevance_and_shares_to_the_score(browser, numb
     generative = number >= 2
     assert ("§8" in found["note"]) == generative
     assert generative or found["relevance"] == close(found["score"])
+
+
+def test_each_tokens_salience_is_told_by_itself():
+    """u of aligner Eq. 2: A is 0 or u_i u_j, whatever a token is aligned with."""
+    torch.manual_seed(0)
+    part = {"_target_": "gr_mvdr.salience.LearnedSalience", "gate": "relu"}
+    system = make_multi_vector(salience={"query": part, "document": part})
+    for weights in system.encoder.salience.parameters():
+        torch.nn.init.normal_(weights)
+    retriever = make_retriever(system, "ALIGNER")
+    run = SimpleNamespace(path="run")
+    session = Session([LoadedSystem("ALIGNER", run, retriever)], KnownQueries())
+    told = session.align(0, QUERIES[0], {"id": "a"})
+    pairs = torch.tensor(told["document_salience"])[:, None] * torch.tensor(told["query_salience"])
+    aligned = torch.tensor(told["alignment"])
+    assert aligned.shape == pairs.shape and len({*told["document_salience"]}) > 1
+    assert torch.allclose(aligned, torch.where(aligned > 0, pairs, 0.0), atol=1e-6)
+    table = retriever.encode_documents("a")[0].to_pandas()
+    assert table["salience"].tolist() == close(told["document_salience"])
+    assert table.shape == (len(told["document_tokens"]), 1 + 8)
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_without_salience_none_is_told(browser, system):
+    found = post(browser, "align", system=system, query=QUERIES[0], document={"id": "a"})
+    assert found["query_salience"] is found["document_salience"] is None
 
 
 def test_the_heads_parts_sum_to_the_relevance_of_the_layer(browser):

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 from starlette.testclient import TestClient
@@ -36,7 +37,7 @@ def make_bm25() -> System:
     return BM25()
 
 
-def make_multi_vector() -> System:
+def make_multi_vector(**changes: Any) -> System:
     return MultiVector(
         BACKBONE,
         dimension=8,
@@ -46,6 +47,7 @@ def make_multi_vector() -> System:
         loss={"_target_": "gr_mvdr.losses.InBatchCrossEntropy"},
         search=dict(mode="exact"),
         optimizer=OPTIMIZER,
+        **changes,
     )
 
 
