@@ -1,6 +1,7 @@
 """How good a system retrieves and reranks the test queries (gr_as_mvdr §6.3), and what it costs."""
 
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from math import fsum
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 
 from data_modules.module import RetrievalDataModule
 from data_modules.tables import sample_rows
-from gr_mvdr.evaluation.metrics import evaluate_queries
+from gr_mvdr.evaluation.metrics import MACRO, evaluate_queries
 from gr_mvdr.evaluation.ranking import Ranking, write_qrels
 from models.base import System, Table
 
@@ -46,7 +47,7 @@ def evaluate_retrieval(
         file = _join("-", "retrieve", further)
         ranking.write(run / f"{file}.trec", type(model).__name__)
         write_qrels(data.judgements(split, queries), run / f"{file}.qrels")
-        for name, value in average_metrics(judge(ranking, data, split, queries)).items():
+        for name, value in _averages(ranking, data, split, queries).items():
             metrics[_join("/", "retrieve", further, name)] = value
         if not further:
             metrics |= model.search_fidelity(queries, found.top(depth), depth)
@@ -76,7 +77,7 @@ def evaluate_reranking(
             ranking = drop_own_hits(found, data)
             place = ("rerank", form if number else "", further)
             ranking.write(run / f"{_join('-', *place)}.trec", type(model).__name__)
-            for name, value in average_metrics(judge(ranking, data, split, queries)).items():
+            for name, value in _averages(ranking, data, split, queries).items():
                 metrics[_join("/", *place, name)] = value
     return metrics
 
@@ -107,9 +108,31 @@ def judge(
 
 
 def average_metrics(values: QueryMetrics | Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Metric → its mean over queries, of which there is at least one."""
+    """Metric → its mean over queries; {} of none."""
     rows = list(values.values() if isinstance(values, Mapping) else values)
-    return {name: fsum(row[name] for row in rows) / len(rows) for name in rows[0]}
+    return {name: fsum(row[name] for row in rows) / len(rows) for name in (rows or [{}])[0]}
+
+
+def average_groups(values: QueryMetrics, groups: Mapping[str, str]) -> dict[str, float]:
+    """ "macro_METRIC" → the mean over groups of queries of each group's mean (xtr Table 3).
+
+    Args:
+        groups: query id → its group; without any there is no such mean.
+    """
+    rows = defaultdict(list)
+    for query in values if groups else ():
+        rows[groups[query]].append(values[query])
+    means = [average_metrics(group) for group in rows.values()]
+    return {f"{MACRO}{name}": value for name, value in average_metrics(means).items()}
+
+
+def _averages(
+    ranking: Ranking, data: RetrievalDataModule, split: str, queries: Table
+) -> dict[str, float]:
+    """All means of a ranking's metrics, over queries and over their groups."""
+    values = judge(ranking, data, split, queries)
+    groups = data.collection.group_queries(split, data.groups)
+    return average_metrics(values) | average_groups(values, groups)
 
 
 def drop_own_hits(ranking: Ranking, data: RetrievalDataModule, depth: int | None = None) -> Ranking:

@@ -105,6 +105,7 @@ TERMS = {
     "P@k | P@#": "The share of the first k documents that are relevant, as a mean over queries.",
     "MAP@k | MAP@#": "Mean average precision: P@r at the rank r of each relevant document among "
     "the first k, summed and divided by the number of all relevant ones, as a mean over queries.",
+    "macro": "A mean over groups of queries (relations, domains) of each group's mean.",
     "reciprocal rank": "1 divided by the rank of the document; 0 where it was not found.",
     "leak_free_mean | leak_free_max": "A form of T5-SEAL's reranking: the mean or the best "
     "log-probability of segments that are chosen without looking at the query.",

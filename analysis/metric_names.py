@@ -6,7 +6,7 @@ from fnmatch import fnmatch
 from statistics import fmean, stdev
 
 from analysis import chapters
-from gr_mvdr.evaluation.metrics import KINDS, METRICS, is_metric
+from gr_mvdr.evaluation.metrics import KINDS, MACRO, METRICS, is_metric
 
 GROUPS = ("retrieve", "rerank", "analysis", "cost")
 # "recall@1": "R@1"
@@ -155,6 +155,8 @@ def _word(part: str) -> str:
 
 def _name(part: str) -> str:
     """Splits and forms are shown as the user types them."""
+    if part.startswith(MACRO):
+        return f"macro {_name(part.removeprefix(MACRO))}"
     kind, _, rank = part.partition("@")
     return f"{KIND_LABELS[kind]}@{rank}" if is_metric(part) else LABELS.get(part, part)
 
@@ -173,6 +175,7 @@ def order(key: str) -> tuple:
 
 def _place(part: str) -> tuple[int, int]:
     """Kinds of metrics in their order, each by rank; then the other names."""
+    part = part.removeprefix(MACRO)
     kind, _, rank = part.partition("@")
     if is_metric(part):
         return KINDS.index(kind), int(rank)
@@ -214,7 +217,7 @@ def _is_headline(key: str, splits: set[str]) -> bool:
     name = key.split("/")[-1]
     match group(key):
         case "retrieve":
-            return is_metric(name)
+            return is_metric(name.removeprefix(MACRO))
         case "rerank":
             return name == "mrr@10" and key.split("/")[1] not in splits
         case "analysis":

@@ -44,6 +44,10 @@ def record_provenance(
         "splits": data.test_splits,
         "cut_texts": data.count_cut_texts(),
         "unjudged_queries": data.collection.unjudged(data.test_splits),
+        "query_groups": {
+            split: len(set(data.collection.group_queries(split, data.groups).values()))
+            for split in data.test_splits
+        },
         "candidates": data.candidates_from,
         "seed": seed,
         "ranks": world_size(),

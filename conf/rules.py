@@ -4,6 +4,7 @@ A key is written as the user types it; `*` is any part of it, dots included. The
 fits a key counts. A new key needs a line here, or a test says which one is missing.
 """
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
@@ -30,6 +31,13 @@ def _counts_devices(text: str) -> bool:
     return all(part.strip().isdecimal() for part in text.strip(",").split(",")) and "," in text
 
 
+def _is_pattern(text: str) -> bool:
+    try:
+        return bool(re.compile(text).pattern)
+    except re.error:
+        return False
+
+
 def _is_shard(text: str) -> bool:
     first, _, number = text.partition("/")
     return first.isdecimal() and number.isdecimal() and int(first) < int(number)
@@ -48,6 +56,7 @@ Splits = Text | list[Text]
 Group = dict
 Metric = _described(str, find_metric, KNOWN)
 Shard = _described(str, _is_shard, "a shard and the number of all, such as 0/4 or 3/4")
+Pattern = _described(str, _is_pattern, "a regular expression")
 Devices = _described(str, _counts_devices, "numbers of devices such as 0,1")
 Direction = Literal["query_to_document", "document_to_query"]
 Precision = Literal[
@@ -211,6 +220,7 @@ RULES: dict[str, Any] = {
     "data.drop_identical": bool,
     "data.shard": Shard | None,
     "data.metrics": Annotated[list[Metric], Field(min_length=1)],
+    "data.groups": Pattern | None,
     "data.max_*_queries": Size | None,
     "data.test_split": Splits | None,
     "data.train_split": Text | None,

@@ -1,5 +1,6 @@
 """A retrieval collection: documents, queries and the judgements between them, as tables."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -75,6 +76,23 @@ class Collection:
         judged = arrow_column(self._split(split), "query_id")
         chosen = pc.is_in(arrow_column(self.queries, "id"), value_set=judged)
         return self.queries.select(np.flatnonzero(chosen.to_numpy()))
+
+    def group_queries(self, split: str, pattern: str | None) -> dict[str, str]:
+        """Query id → what a regular expression finds in it (xtr Table 3: its relation).
+
+        Returns:
+            All queries of a split; none without a pattern.
+
+        Raises:
+            ValueError: it finds nothing in an id.
+        """
+        groups = {}
+        for query in self.split_queries(split)["id"][:] if pattern else ():
+            if not (found := re.search(pattern, query)) or not found[0]:
+                rule = f"must find something in the query id {query!r}"
+                raise ValueError(f"data.groups={pattern}: {rule}")
+            groups[query] = found[0]
+        return groups
 
     def _split(self, split: str) -> Dataset:
         if split not in self.qrels or len(self.qrels[split]) == 0:

@@ -46,14 +46,11 @@ class RetrievalDataModule(pl.LightningDataModule):
     """Everything that a run reads, from one collection. A subclass for each source gives `read`.
 
     Args:
-        test_split: the split that is retrieved and reranked; a list adds further ones; None =
-            test, or dev where there is none.
+        test_split: what is retrieved and reranked; a list adds further ones; None = test, else dev.
         new_documents: splits whose documents arrive after training.
-        train_split, validation_split: splits of the collection; None = none (a run with
-            `weights` trains on nothing).
+        train_split, validation_split: None = none (a run with `weights` trains on nothing).
         store: folder of built collections; None = next to the cache of ``datasets``.
-        identifiers: a file of lines `docid<TAB>text`: what the documents are called where titles
-            are identifiers, in place of the titles; None = the titles.
+        identifiers: a file of lines `docid<TAB>text` that name documents in place of their titles.
         views: name → a file of further texts that are identifiers (`gr_mvdr.identifiers.views`).
         empty_documents: "refuse", or "keep" documents without title and text.
         tokenizer_options: arguments of `choose_tokenizer` (backbone, path, unit, …).
@@ -75,6 +72,8 @@ class RetrievalDataModule(pl.LightningDataModule):
         drop_identical: a hit whose id is the query's own is none (ArguAna, Quora).
         shard: "0/4" = of the documents only the first, fifth, … are there; None = all.
         metrics: of the rankings, such as recall@1000 or nDCG@10; see `gr_mvdr.evaluation.metrics`.
+        groups: a regular expression: what it finds in the id of a test query is the query's group,
+            over whose means the metrics `macro_…` are means; None = no groups.
         max_test_queries, max_rerank_queries: random samples of the test queries; None = all.
 
     Raises:
@@ -107,6 +106,7 @@ class RetrievalDataModule(pl.LightningDataModule):
     drop_identical: bool = False
     shard: str | None = None
     metrics: Sequence[str] = METRICS
+    groups: str | None = None
     max_test_queries: int | None = None
     max_rerank_queries: int | None = None
 

@@ -158,6 +158,7 @@ data.metrics=[recall@0]
 data.metrics=[recall@ten]
 data.metrics=[bpref@10]
 data.metrics=null
+data.groups=(
 data.shard=4
 data.shard=4/4
 data.shard=-1/4

@@ -19,6 +19,7 @@ METRICS = ("recall@1", "recall@10", "recall@100", "mrr@10", "ndcg@10")
 # is relevant; map: precision at each relevant document of the first k, over all relevant ones. All
 # but ndcg are binary.
 KINDS = ("recall", "success", "mrr", "ndcg", "precision", "map")
+MACRO = "macro_"  # before a metric's name: the mean over groups of queries of each group's mean
 # What ir_measures and ranx call them; the case of letters is ignored.
 _OTHERS = {"r": "recall", "hit_rate": "success", "rr": "mrr", "p": "precision", "ap": "map"}
 KNOWN = (

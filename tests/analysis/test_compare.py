@@ -475,6 +475,14 @@ def test_metrics_are_ordered_as_they_are_read():
     ]
 
 
+def test_means_over_groups_of_queries_are_shown_as_such():
+    keys = ["retrieve/success@20", "retrieve/macro_success@20"]
+    assert metric_names.headlines(keys, set()) == keys
+    assert [metric_names.label(key) for key in keys] == ["Success@20", "macro Success@20"]
+    more = [*keys, "retrieve/mrr@10"]
+    assert sorted(more, key=metric_names.order)[-1] == "retrieve/mrr@10"
+
+
 def test_a_summary_shows_a_searchs_headlines_or_all_that_was_asked_for():
     default = [f"retrieve/{name}" for name in METRICS]
     gold = ["analysis/gold/query_to_document/recall@5"]

@@ -122,6 +122,25 @@ def test_kernels_and_reranking_leave_it_out_too(system, data, tmp_path):
         assert reranked[f"rerank/{metric}"] == pytest.approx(value), metric
 
 
+def test_a_macro_average_counts_every_group_the_same(system, data, tmp_path):
+    """Groups of d0 … d11 by their first digit: d1, d10 and d11 are one, all others are alone."""
+    data.groups = r"^d\d"
+    found = evaluate_retrieval(system, data, tmp_path, 5)
+    found |= evaluate_reranking(system, data, tmp_path, {"maxsim": {}})
+    queries = data.test_queries("test")
+    for stage in ("retrieve", "rerank"):
+        values = judge(Ranking.read(tmp_path / f"{stage}.trec"), data, "test", queries)
+        for metric in METRICS:
+            one = (values["d1"][metric] + values["d10"][metric] + values["d11"][metric]) / 3
+            macro = (one + sum(values[f"d{n}"][metric] for n in (0, *range(2, 10)))) / 10
+            assert found[f"{stage}/macro_{metric}"] == pytest.approx(macro)
+            assert found[f"{stage}/{metric}"] == pytest.approx(average_metrics(values)[metric])
+    assert found["retrieve/macro_ndcg@5"] != pytest.approx(found["retrieve/ndcg@5"])
+    data.groups = "^d1"
+    with pytest.raises(ValueError, match=r"data\.groups=\^d1: must find something in the .* 'd0'"):
+        evaluate_retrieval(system, data, tmp_path, 5)
+
+
 def test_nothing_else_in_analysis_judges_a_ranking():
     """Written rankings have left it out already, and so has a fusion, which is made of them."""
     judging = {
