@@ -66,7 +66,8 @@ class Experiment:
     @property
     def reads(self) -> set[str]:
         """The folders of the runs that it takes its models from."""
-        paths = [self.config.weights, *(s.run for s in self.config.model.get("stages", []))]
+        taken = [self.config.weights, self.config.initial]
+        paths = [*taken, *(s.run for s in self.config.model.get("stages", []))]
         return {Path(self._place(path)).parts[0] for path in paths if path}
 
     @property
@@ -121,7 +122,9 @@ def compose_experiment(name: str, *overrides: str) -> DictConfig:
 def makers(experiment: Experiment, experiments: Sequence[Experiment]) -> list[str]:
     """The experiments that make the runs which this one reads: they come first."""
     return [
-        other.name for other in experiments if other.folder in experiment.reads and not other.reads
+        other.name
+        for other in experiments
+        if other.folder in experiment.reads and other.folder not in other.reads
     ]
 
 
@@ -192,7 +195,9 @@ def smoke_test(names: Sequence[str], folder: Path) -> list[str]:
         if name not in known:
             raise ValueError(f"{name}: must be one of {', '.join(known)}")
     wanted = {*(names or known)}
-    wanted.update(*(makers(known[name], experiments) for name in [*wanted]))
+    for one in reversed(experiments):  # what is read may read others
+        if one.name in wanted:
+            wanted.update(makers(one, experiments))
     record = {}
     for one in (one for one in experiments if one.name in wanted):
         start = time.perf_counter()

@@ -18,6 +18,7 @@ from data_modules.store import write_run
 from data_modules.tables import cache_folder, integers, write_once
 from gr_mvdr.evaluation.bm25 import BM25Index, split_words
 from gr_mvdr.evaluation.ranking import tie_order
+from gr_mvdr.files.reading import show
 from gr_mvdr.parts import part
 from gr_mvdr.progress import track
 
@@ -142,10 +143,11 @@ class OwnNegatives(Negatives):
     """Random ones of the negatives that came with the collection (DPR's, Wu's triples).
 
     Args:
-        name: of a run in the collection's folder `negatives`; depth: see `RunNegatives`.
+        name: of a run in the collection's folder `negatives`; None = its only one.
+        depth: see `RunNegatives`.
     """
 
-    name: str
+    name: str | None
     n: int
     depth: int = 100
     teacher: str | None = None
@@ -156,10 +158,12 @@ class OwnNegatives(Negatives):
         Raises:
             ValueError: the collection has no negatives of this name.
         """
-        if self.name not in tables.negatives:
-            names = ", ".join(tables.negatives) or "none"
-            raise ValueError(f"{_KEY}.name={self.name}: must be of the collection's own: {names}")
-        return _best(f"{_KEY}.name", tables.negatives[self.name], tables, self.depth), None
+        own = tables.negatives
+        name = next(iter(own)) if self.name is None and len(own) == 1 else self.name
+        if name not in own:
+            names = ", ".join(own) or "none"
+            raise ValueError(f"{_KEY}.name={show(name)}: must be of the collection's own: {names}")
+        return _best(f"{_KEY}.name", own[name], tables, self.depth), None
 
 
 @part("negatives")

@@ -1,12 +1,14 @@
-"""Public collections by name: beir/…, lotte/…, miracl/…, entity_questions.
+"""Public collections by name: beir/…, lotte/…, miracl/…, entity_questions, dpr/….
 
 Each is read from a local copy of the released files, or from the Hugging Face hub.
 
 - BEIR: a collection's folder, one that holds it, or the official zip archive.
 - LoTTE: passages of a topic's forums, asked by searches (GooAQ) or by forum titles.
 - MIRACL: Wikipedia passages in 18 languages, with topics and judgements by native speakers. The
-  Korean files hold some passages and judgements twice: each counts once.
+  Korean files hold some passages and judgements twice: each counts once. miracl/judged: the judged
+  passages of all languages that have training questions, to train one system on.
 - EntityQuestions: see `entity_questions`; the hub does not have its passages.
+- DPR: its questions of a data set (nq, trivia, squad1), see `data_modules.formats.dpr`.
 """
 
 import zipfile
@@ -20,9 +22,9 @@ import datasets
 from datasets import Features, Value
 
 from data_modules.builders import entity_questions
-from data_modules.formats import beir, trec
+from data_modules.formats import beir, dpr, trec
 from data_modules.formats.files import find, find_all, given_path, needed, page_hint, unpacking
-from data_modules.formats.layout import Document, Judgement, Layout, Query
+from data_modules.formats.layout import Document, Judgement, Layout, Query, Ranked
 from data_modules.formats.lines import integer, json_lines, string, word
 from data_modules.formats.tables import rows, table_documents
 from data_modules.store import check_room
@@ -50,7 +52,8 @@ def public(name: str, path: str | None = None) -> Layout:
 
     Args:
         name: beir/NAME (in a local copy also such as beir/cqadupstack/android),
-            lotte/TOPIC/search|forum[/dev|test], miracl/LANGUAGE, entity_questions.
+            lotte/TOPIC/search|forum[/dev|test], miracl/LANGUAGE, miracl/judged, entity_questions,
+            dpr/nq|trivia|squad1.
         path: of the local copy: a folder, or BEIR's archive; None = the hub.
 
     Raises:
@@ -216,8 +219,10 @@ def _lotte_judgements(records: Rows) -> Iterator[Judgement]:
 
 
 def _miracl(language: str, path: Path | None) -> Layout:
+    if language == "judged":
+        return _miracl_judged(path)
     if language not in MIRACL:
-        raise ValueError(f"data.name=miracl/{language}: must be one of {', '.join(MIRACL)}")
+        raise ValueError(f"data.name=miracl/{language}: must be one of {', '.join(MIRACL)}, judged")
     options: dict[str, Any] = {"reader": "miracl/1", "language": language}
     if path is None:
         corpus = f"miracl/miracl-corpus/miracl-corpus-v1.0-{language}/docs-*.jsonl.gz"
@@ -245,6 +250,53 @@ def _miracl(language: str, path: Path | None) -> Layout:
         documents=partial(_miracl_documents, passages),
         queries=partial(_miracl_queries, [topics for topics, _ in tables.values()]),
         judgements={s: partial(_miracl_judgements, qrels) for s, (_, qrels) in tables.items()},
+    )
+
+
+def _miracl_judged(path: Path | None) -> Layout:
+    """The judged passages of all languages (of a local copy: those that it has) with their topics.
+
+    Ids begin with the language; what is judged irrelevant to training topics are the negatives
+    "judged".
+    """
+    trained = [language for language in MIRACL if language not in _NOT_TRAINED]
+    if path is not None:
+        names = {file.name for folder in (path, path / "miracl") for file in folder.glob("*")}
+        trained = [language for language in trained if f"miracl-v1.0-{language}" in names]
+    if not trained:
+        raise FileNotFoundError(f"data.path={path}: miracl-v1.0-…/topics and qrels are missing")
+    layouts = {language: _miracl(language, path) for language in trained}
+
+    def documents() -> Iterator[Document]:
+        for language, layout in layouts.items():
+            judged = {row.document_id for rows in layout.judgements.values() for row in rows()}
+            for row in layout.documents():
+                if row.id in judged:
+                    yield row._replace(id=f"{language}:{row.id}")
+
+    def queries() -> Iterator[Query]:
+        for language, layout in layouts.items():
+            for row in layout.queries():
+                yield row._replace(id=f"{language}:{row.id}")
+
+    def judgements(split: str) -> Iterator[Judgement]:
+        for language, layout in layouts.items():
+            for where, query, document, grade in layout.judgements[split]():
+                yield Judgement(where, f"{language}:{query}", f"{language}:{document}", grade)
+
+    def irrelevant() -> Iterator[Ranked]:
+        for where, query, document, grade in judgements("train"):
+            if grade <= 0:
+                yield Ranked(where, query, document, 0.0)
+
+    return Layout(
+        name="miracl-judged",
+        files=tuple(file for layout in layouts.values() for file in layout.files),
+        options={"reader": "miracl judged/1", "languages": trained},
+        documents=documents,
+        queries=queries,
+        judgements={split: partial(judgements, split) for split in ("train", "dev")},
+        negatives={"judged": irrelevant},
     )
 
 
@@ -303,6 +355,15 @@ def _miracl_judgements(qrels: Rows) -> Iterator[Judgement]:
     return without_repeats(found, "judgements")
 
 
+def _dpr(name: str, path: Path | None) -> Layout:
+    if path is None or not name:
+        raise ValueError(
+            f"data.name=dpr/{name}: must be such as dpr/nq, and data.path=FOLDER one with "
+            f"{entity_questions.PASSAGES} and …nq-dev.json"
+        )
+    return dpr.read(path, name)
+
+
 def without_repeats(found: Iterable[_Row], what: str) -> Iterator[_Row]:
     """Each row once, of a download that holds some twice, word for word; says how many.
 
@@ -333,4 +394,5 @@ FAMILIES = {
     "lotte": _lotte,
     "miracl": _miracl,
     "entity_questions": entity_questions.read,
+    "dpr": _dpr,
 }

@@ -39,12 +39,15 @@ def recognises(path: Path) -> bool:
     return find(path, _PASSAGES) is not None or any(map(_has_contexts, _json_files(path)))
 
 
-def read(path: Path) -> Layout:
+def read(path: Path, dataset: str = "") -> Layout:
+    """The layout of a folder; of several data sets in one, those files whose names have it."""
     found = [f for f in _json_files(path) if _SPLIT.search(plain_name(f)) or _has_contexts(f)]
+    if dataset:  # nq-dev.json, biencoder-nq-dev.json
+        found = [f for f in found if dataset in re.split("[-_.]", plain_name(f))]
     if not found:
         raise FileNotFoundError(
-            f'data.path={path}: a file …-train.json with [{{"question", "positive_ctxs"}}, …] is '
-            "missing"
+            f"data.path={path}: a file …{dataset}-train.json with "
+            f'[{{"question", "{POSITIVE}"}}, …] is missing'
         )
     splits = by_split(path, found, split_of)
     files, table = tuple(splits.values()), find(path, _PASSAGES)
@@ -55,7 +58,7 @@ def read(path: Path) -> Layout:
         files=(*([table] if table else ()), *files),
         documents=partial(passages, table, DPR) if table else partial(_contexts, files),
         splits={split: partial(_asked, file) for split, file in splits.items()},
-        name=path.resolve().name.split(".")[0],
+        name=f"dpr-{dataset}" if dataset else path.resolve().name.split(".")[0],
         negatives={kind: partial(_negatives, *asked, kind) for kind in NEGATIVE_KINDS if asked},
     )
 

@@ -152,6 +152,10 @@ def test_negatives_that_came_with_the_collection(tmp_path, monkeypatch):
     assert set().union(*drawn(tiny(OwnNegatives("hard", n=1)))[0]) == {1, 2, 3}
     with pytest.raises(ValueError, match=r"negatives\.name=easy: must be of .* own: hard"):
         tiny(OwnNegatives("easy", n=1)).epoch(0)
+    assert drawn(tiny(OwnNegatives(None, n=1))) == drawn(tiny(OwnNegatives("hard", n=1)))
+    monkeypatch.setattr(Tiny, "own", {"hard": run, "easy": run})
+    with pytest.raises(ValueError, match=r"negatives\.name=null: must be of .* own: hard, easy"):
+        tiny(OwnNegatives(None, n=1)).epoch(0)
 
 
 def test_each_negative_is_the_documents_text_as_the_model_reads_it():

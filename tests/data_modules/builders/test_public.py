@@ -10,6 +10,7 @@ from datasets import Dataset
 
 from data_modules.builders.entity_questions import matched_form
 from data_modules.builders.public import hub_columns, public
+from gr_mvdr.evaluation.ranking import Ranking
 from tests.data_modules.formats.test_lines import encrypted
 
 
@@ -149,6 +150,45 @@ def test_what_miracl_holds_twice_word_for_word_counts_once(miniature, collected,
     assert f"{qrels}:13: 12 judgements, from this line on, are there already" in said
 
 
+def test_miracls_judged_passages_of_all_languages_are_one_collection(miniature, collected):
+    """Those of Swahili: Yoruba has no training topics."""
+    folder = miniature("miracl")
+    for file in folder.glob("miracl-v1.0-sw/qrels/*"):
+        rows = file.read_text().splitlines(keepends=True)
+        file.write_text("".join(row for row in rows if "106#1" not in row))
+    alone, collection = (collected(public(f"miracl/{n}", str(folder))) for n in ("sw", "judged"))
+    judged = {d for split in alone.qrels for row in alone.judgements(split).values() for d in row}
+    kept = [document for document in alone.documents if document["id"] in judged]
+    assert len(kept) == 23
+    assert list(collection.documents) == [row | {"id": f"sw:{row['id']}"} for row in kept]
+    for split in ("train", "dev"):
+        assert collection.judgements(split) == {
+            f"sw:{query}": {f"sw:{document}": grade for document, grade in row.items()}
+            for query, row in alone.judgements(split).items()
+        }
+    negatives = Ranking.read(collection.negatives["judged"])
+    for query, row in collection.judgements("train").items():
+        assert {*negatives.documents(query)} == {d for d, grade in row.items() if grade == 0}
+    shutil.rmtree(folder / "miracl-v1.0-sw")
+    with pytest.raises(FileNotFoundError, match="miracl-v1.0-…/topics and qrels are missing"):
+        public("miracl/judged", str(folder))
+
+
+def test_dprs_questions_of_one_data_set_among_several(tmp_path, collected):
+    mini = Path("tests/data_modules/formats/miniatures/dpr")
+    for file in mini.iterdir():
+        shutil.copy(file, tmp_path / file.name.replace("mini", "nq"))
+    shutil.copy(mini / "biencoder-mini-dev.json.gz", tmp_path / "biencoder-nqx-dev.json.gz")
+    layout = public("dpr/nq", str(tmp_path))
+    assert [file.name for file in layout.files[1:]] == [
+        "biencoder-nq-dev.json.gz",
+        "biencoder-nq-train.json",
+    ]
+    assert collected(layout).name == "dpr-nq" and public("dpr/nqx", str(tmp_path)).files[1:]
+    with pytest.raises(FileNotFoundError, match="a file …trivia-train.json with"):
+        public("dpr/trivia", str(tmp_path))
+
+
 @pytest.mark.parametrize(
     ("name", "file", "missing"),
     [
@@ -227,6 +267,7 @@ def test_questions_that_break_the_format_are_named(content, miniature, collected
         ("miracl/xx", None, "data.name=miracl/xx: must be one of ar, bn"),
         ("entity_questions", None, "data.path=null: entity_questions needs a folder"),
         ("entity_questions/P17", None, "must be entity_questions"),
+        ("dpr/nq", None, "data.name=dpr/nq: must be such as dpr/nq, and data.path=FOLDER"),
         ("beir/scifact", "no/such", "data.path=no/such: no such folder or file"),
     ],
 )
