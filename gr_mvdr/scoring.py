@@ -30,20 +30,28 @@ class Scoring:
     Attributes:
         alignment: a strategy of `gr_mvdr.alignment`, which makes Ã.
         normaliser: the name of Z, see `gr_mvdr.relevance.normaliser`.
+        heads: H; of more than one each sees its own part of every vector, and the equation sums
+            over them, too (mva Table 4).
+
+    Raises:
+        ValueError: an unknown Z, or several heads under a hard alignment.
     """
 
     alignment: Alignment
     normaliser: Normaliser = "none"
+    heads: int = 1
 
     def __post_init__(self):
         check_normaliser(self.normaliser)
+        if self.heads > 1 and isinstance(self.alignment, Selection):
+            raise ValueError(f"model.heads={self.heads}: must be 1 under {self.alignment}")
 
     def __call__(self, documents: TokenVectors, queries: TokenVectors) -> Tensor:
         """(…) relevance, fp32 or fp64, of every pair that the leading axes broadcast to."""
         return self.divide(*self.entries(documents, queries), queries)
 
     def matrices(self, documents: TokenVectors, queries: TokenVectors) -> tuple[Tensor, Tensor]:
-        """S and A (…, M, N); the leading axes of the two sides broadcast."""
+        """S and A (…, M, N), of several heads (…, H, M, N); leading axes of the sides broadcast."""
         matrix, aligned = self.pairwise(documents, queries)
         if documents.salience is not None:
             aligned = aligned * documents.salience.unsqueeze(-1)
@@ -52,7 +60,9 @@ class Scoring:
         return matrix, aligned
 
     def pairwise(self, documents: TokenVectors, queries: TokenVectors) -> tuple[Tensor, Tensor]:
-        """S and Ã (…, M, N), the alignment before salience (aligner Eq. 2)."""
+        """S and Ã as `matrices`, the alignment before salience (aligner Eq. 2)."""
+        if self.heads > 1:
+            documents, queries = documents.by_head(self.heads), queries.by_head(self.heads)
         matrix, basis = _similarities(documents, queries)
         return matrix, self.alignment(basis, *_tokens(documents, queries))
 
@@ -70,6 +80,8 @@ class Scoring:
 
     def divide(self, matrix: Tensor, aligned: Tensor, queries: TokenVectors) -> Tensor:
         """(…) relevance from S and A, or from their entries."""
+        if self.heads > 1:  # a sum over the pairs of all heads
+            matrix, aligned = matrix.flatten(-3, -2), aligned.flatten(-3, -2)
         z = normaliser(self.normaliser, matrix, aligned, queries.mask)
         return divide(relevance(matrix, aligned), z)
 

@@ -1,7 +1,7 @@
 """The token vectors of some texts, padded or packed: what Eq. 1 needs of either side."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -59,6 +59,15 @@ class TokenVectors:
         return PackedTokens(
             real.vectors, self.mask.sum(1), real.ids, salience=real.salience, keys=real.keys
         )
+
+    def by_head(self, heads: int) -> "TokenVectors":
+        """(B, H, L, …): vectors and keys cut into H equal parts; the rest holds for every head."""
+
+        def cut(part: Tensor | None) -> Tensor | None:
+            return None if part is None else part.unflatten(-1, (heads, -1)).transpose(-2, -3)
+
+        alike = self._each(lambda part: part.unsqueeze(-2))
+        return replace(alike, vectors=cut(self.vectors), keys=cut(self.keys))
 
     def mean(self) -> Tensor:
         """(B, d) the mean of each text's vectors, weighted by salience where there is one."""

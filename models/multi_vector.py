@@ -49,10 +49,11 @@ class MultiVector(TokenSearch):
         attend_expansion: bool = True,
         expansion_length: int | None = None,
         gradient_cache: int | None = None,
+        heads: int = 1,
     ):
         """
         Args:
-            backbone, dimension, projections, pooling, salience: see `TokenEncoder`.
+            backbone, dimension, projections, pooling, salience, heads: see `TokenEncoder`.
             query_length, document_length: tokens kept of a text, those around it included.
             alignment, loss: of `gr_mvdr.alignment` and `gr_mvdr.losses`, as dicts with `_target_`.
             training_alignment: the one that the loss uses; None = the same (xtr has another).
@@ -67,11 +68,11 @@ class MultiVector(TokenSearch):
         self.save_hyperparameters()
         self.search = SearchOptions(**search)
         self.scores_need = self.search.scores_need
-        self.scoring = Scoring(build("alignment", alignment), normaliser)
+        self.scoring = Scoring(build("alignment", alignment), normaliser, heads)
         trained = build("alignment", training_alignment or alignment)
-        self.training_scoring = Scoring(trained, normaliser)
+        self.training_scoring = Scoring(trained, normaliser, heads)
         self.loss_function = build("loss", loss)
-        self.encoder = TokenEncoder(backbone, dimension, projections, pooling, salience)
+        self.encoder = TokenEncoder(backbone, dimension, projections, pooling, salience, heads)
         lengths = {"query_length": query_length, "document_length": document_length}
         check_length(self.encoder.backbone, **lengths)
         self.vocabulary_size, self.template = self.encoder.n_tokens, self.encoder.template
@@ -137,7 +138,7 @@ class MultiVector(TokenSearch):
         return merge_tokens(tokens, groups), queries
 
     def align(self, batch: PairBatch) -> PairAlignment:
-        """S and A of each pair, salience included, H = 1; relevance equals score (Eq. 1)."""
+        """S and A of each pair, salience included; relevance equals score (Eq. 1)."""
         return self.explain(batch).layers[0]
 
     def explain(self, batch: PairBatch) -> Explanation:
@@ -150,9 +151,9 @@ class MultiVector(TokenSearch):
     def factors(self, batch: PairBatch) -> Factors:
         """The token vectors behind S, and those behind A where they are others (mva §2.1)."""
         sides = self._sides(batch)
-        keys = [side.vectors if side.keys is None else side.keys for side in sides]
-        vectors = [side.vectors for side in sides] + keys
-        return Factors(*(part.unsqueeze(1) for part in vectors), *(side.mask for side in sides))
+        heads = [side.by_head(self.scoring.heads) for side in sides]
+        keys = (head.vectors if head.keys is None else head.keys for head in heads)
+        return Factors(*(head.vectors for head in heads), *keys, *(side.mask for side in sides))
 
     # Costs ------------------------------------------------------------------------------------
 

@@ -36,17 +36,20 @@ class TokenEncoder(nn.Module):
         projections: str = "shared",
         pooling: Parts | None = None,
         salience: Parts | None = None,
+        heads: int = 1,
     ):
         """
         Args:
             backbone: arguments of `load_encoder`.
             dimension: d, the size of a token vector (of a key too, where there are keys).
+            heads: H parts of a vector that are aligned each by itself (mva Table 4).
             projections: "shared" or "attention".
             pooling: of each side, a part of `gr_mvdr.pooling`; None = every token.
             salience: of each side, a part of `gr_mvdr.salience`; None = all tokens count alike.
 
         Raises:
-            ValueError: unknown projections, a pooled shared projection, or clustered queries.
+            ValueError: unknown projections, a pooled shared projection, clustered queries, or heads
+                that do not divide d or have a salience.
         """
         super().__init__()
         if projections not in PROJECTIONS:
@@ -54,6 +57,11 @@ class TokenEncoder(nn.Module):
             raise ValueError(f"model.projections={projections}: {rule}")
         if dimension < 1:
             raise ValueError(f"model.dimension={dimension}: must be ≥ 1")
+        if dimension % heads:
+            raise ValueError(f"model.heads={heads}: must divide model.dimension={dimension}")
+        if heads > 1 and any((salience or {}).values()):
+            raise ValueError(f"model.heads={heads}: must be 1 with model.salience")
+        self.heads = heads
         self.dimension, self.backbone = dimension, load_encoder(**backbone)
         config, self.template = self.backbone.config, self.backbone.template
         size, self.vocabulary_size = config.hidden_size, config.vocab_size
@@ -142,7 +150,7 @@ class TokenEncoder(nn.Module):
         else:
             vectors, keys = vectors * real, at_least_float32(self.keys[side](states)) * real
             if side == "query":
-                keys = keys / math.sqrt(keys.shape[-1])
+                keys = keys / math.sqrt(keys.shape[-1] / self.heads)
         salience = None
         if side in self.salience:
             salience = at_least_float32(self.salience[side](vectors, ids, mask))
@@ -174,8 +182,9 @@ class TokenEncoder(nn.Module):
 
     def pair_flops(self, query_vectors: float, document_vectors: float) -> float:
         """Operations of Eq. 1 for a pair of so many vectors."""
-        count = multi_vector_joint_flops if self.keys is None else mva_joint_flops
-        return count(query_vectors, document_vectors, self.dimension)
+        if self.keys is None:
+            return multi_vector_joint_flops(query_vectors, document_vectors, self.dimension)
+        return mva_joint_flops(query_vectors, document_vectors, self.dimension, self.heads)
 
     def floats(self, vectors: int) -> int:
         """Numbers that hold a text of so many vectors: those, and keys (mva Table 5)."""

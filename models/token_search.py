@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -251,7 +252,7 @@ class TokenSearch(System):
 
         A document-to-query alignment gives the paper's MVDR (q←d), which can only rerank (§7.1).
         """
-        scoring = Scoring(alignment, self.scoring.normaliser) if alignment else None
+        scoring = replace(self.scoring, alignment=alignment) if alignment else None
         return self.rerank_encoded(self.encoded_queries(queries), candidates, scoring)
 
     @torch.inference_mode()

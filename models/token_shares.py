@@ -19,13 +19,15 @@ from models.candidates import CandidateEncoder
 def align_vectors(
     documents: TokenVectors, queries: TokenVectors, scoring: Scoring
 ) -> PairAlignment:
-    """S and A of B pairs of token vectors, salience included, H = 1 (Eq. 1)."""
-    matrix, aligned = scoring.matrices(documents, queries)
-    scores = scoring.divide(matrix, aligned, queries)
+    """S and A of B pairs of token vectors, salience included (Eq. 1)."""
+    matrices = scoring.matrices(documents, queries)
+    scores = scoring.divide(*matrices, queries)
+    matrix, aligned = (part.view(len(part), scoring.heads, *part.shape[-2:]) for part in matrices)
+    together = matrix.flatten(1, 2), aligned.flatten(1, 2)
     return PairAlignment(
-        similarity=matrix.unsqueeze(1),
-        alignment=aligned.unsqueeze(1),
-        normaliser=normaliser(scoring.normaliser, matrix, aligned, queries.mask),
+        similarity=matrix,
+        alignment=aligned,
+        normaliser=normaliser(scoring.normaliser, *together, queries.mask),
         relevance=scores,
         score=scores,
         document_ids=documents.ids,
@@ -63,9 +65,10 @@ def spread_over_tokens(
     Args:
         pairs: of groups; groups: (B, K, M); documents: (B, M, …), before they were merged.
     """
+    heads = pairs.alignment.shape[1]
     return replace(
         pairs,
-        similarity=similarity(documents.vectors, queries.vectors).unsqueeze(1),
+        similarity=similarity(*(side.by_head(heads).vectors for side in (documents, queries))),
         alignment=groups.mT.unsqueeze(1).to(pairs.alignment) @ pairs.alignment,
         document_ids=documents.ids,
         document_mask=documents.mask,

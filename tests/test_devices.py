@@ -208,6 +208,7 @@ VARIANTS = {
             "aligner-top-p",
             "aligner-soft",
             "idf",
+            "mva-heads",
             "mva-learned",
             "mva-temporal",
             "clusters",

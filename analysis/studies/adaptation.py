@@ -8,7 +8,7 @@ alignment all documents are scored that the token retrieval gathers, as a search
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -28,7 +28,6 @@ from gr_mvdr.alignment import Alignment, SoftTopK, TopK, TopP
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.parts import part
 from gr_mvdr.progress import track
-from gr_mvdr.scoring import Scoring
 from models.base import System
 from models.multi_vector import MultiVector
 from models.token_search import EncodedQueries
@@ -199,7 +198,7 @@ class Adaptation:
         """The best of all gathered documents under an alignment."""
         # What the others would leave out by an estimate of MaxSim is scored, too.
         wide = {"mode": "gather"} if model.search.mode in ("impute", "fde") else {}
-        scoring = Scoring(alignment, model.scoring.normaliser)
+        scoring = replace(model.scoring, alignment=alignment)
         depth, search = self.depth + data.drop_identical, {**wide, "refine": None, **setting}
         ranking = model.retrieve_encoded(encoded, depth, scoring, **search)
         return drop_own_hits(ranking, data, self.depth)

@@ -84,21 +84,23 @@ def multi_vector_joint_flops(
     return n * (2 * m * d + m + 1)
 
 
-def mva_joint_flops(query_tokens: float, document_tokens: float, dimension: float) -> float:
-    """One pair under single-head attention, n (m (4 h + 7) + 1) (mva.txt §2.1).
+def mva_joint_flops(
+    query_tokens: float, document_tokens: float, dimension: float, heads: int = 1
+) -> float:
+    """One pair under attention of H heads, n (m (4 h + 7 H) + 1) (mva.txt §2.1).
 
-    2 n m h for the keys' products and 2 n m h for S of the values; n m each for the softmax's
-    maximum, difference, exponential, sum and quotient; 2 n m for Σ S A; n for the mean. The
-    projections belong to the encoders and are not counted.
+    2 n m h for the keys' products and 2 n m h for S of the values; of each head n m for the
+    softmax's maximum, difference, exponential, sum and quotient each, 2 n m for Σ S A; n for the
+    mean. The projections belong to the encoders and are not counted.
 
     Halved, for 1,000 documents and the 7 query vectors of MVA's data (a [CLS] and 6 tokens), this
     is 127, 22 and 7.6 MFLOPs where its Table 5 says 130, 25 and 8.
 
     Args:
-        query_tokens: n; document_tokens: m, after pooling; dimension: h, the projection's size.
+        query_tokens: n; document_tokens: m, after pooling; dimension: h, of all heads together.
     """
     n, m, h = query_tokens, document_tokens, dimension
-    return n * (m * (4 * h + 7) + 1)
+    return n * (m * (4 * h + 7 * heads) + 1)
 
 
 def transformer_flops(

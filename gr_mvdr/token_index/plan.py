@@ -173,6 +173,9 @@ class SearchOptions:
             if share < 1 and not salience.get(side):
                 rule = "must be 1 for a system without salience"
                 raise ValueError(f"model.search.keep_{side}={share}: {rule}")
+        if scoring.heads > 1 and self.dtype == "residual":  # its basis mixes the heads' parts
+            rule = f"must be another with model.heads={scoring.heads}"
+            raise ValueError(f"model.search.dtype=residual: {rule}")
         if self.mode in ("impute", "fde") and scoring.alignment != MaxSim():
             rule = f"must be exact or gather under {scoring.alignment}"
             raise ValueError(f"model.search.mode={self.mode}: {rule}; it estimates MaxSim")

@@ -93,6 +93,7 @@ MULTI_VECTOR = {
         normaliser="alignment",
     ),
     "mva": _MVA,
+    "mva-heads": _MVA | dict(heads=2),
     "mva-learned": _MVA | dict(pooling={"document": _pooling("LearnedTokens", k=3)}),
     "mva-temporal": _MVA | dict(pooling={"document": _pooling("Temporal", factor=2)}),
     "clusters": dict(

@@ -13,7 +13,7 @@ from gr_mvdr.tokenizers import EOS_ID
 
 KINDS = [
     "t5_colbert dpr first me_bert coil aligner aligner-top-p aligner-soft idf xtr mva",
-    "mva-learned mva-temporal clusters wu",
+    "mva-heads mva-learned mva-temporal clusters wu",
 ]
 KINDS = " ".join(KINDS).split()
 
@@ -84,6 +84,32 @@ def test_mva_is_the_papers_attention(tools):
         keys, values = encoder.keys["document"](y), encoder.values["document"](y)
         attention = (query_keys @ keys.T / 8**0.5).softmax(-1)
         assert torch.isclose(score, (query_values * (attention @ values)).sum(-1).mean(), atol=1e-5)
+
+
+@torch.no_grad()
+def test_heads_are_attentions_next_to_each_other(tools):
+    """mva Table 4: parts of size d / H, each an attention of its own (as above), add up."""
+    system, batch = tools.make_multi_vector("mva-heads"), tools.make_batch()
+    pairs, encoder = system.align(batch), system.encoder
+    assert pairs.similarity.shape[1] == 2
+    for number, score in enumerate(pairs.score):
+        alone = tools.one(batch, number)
+        x, y = (
+            encoder.backbone(input_ids=ids).last_hidden_state[0]
+            for ids in (alone.query_ids, alone.document_ids)
+        )
+        found = 0.0
+        for head, part in enumerate((slice(0, 4), slice(4, 8))):
+            query_keys, query_values, keys, values = (
+                table[side](states)[:, part]
+                for side, states in (("query", x), ("document", y))
+                for table in (encoder.keys, encoder.values)
+            )
+            attention = (query_keys @ keys.T / 4**0.5).softmax(-1)
+            stored = pairs.alignment[number, head, : len(y), : len(x)].T
+            assert torch.allclose(stored, attention, atol=1e-5)
+            found += (query_values * (attention @ values)).sum(-1).mean()
+        assert torch.isclose(score, found, atol=1e-5)
 
 
 @torch.no_grad()
@@ -169,6 +195,9 @@ def test_unknown_options_are_refused(tools):
     ("kind", "options", "message"),
     [
         ("mva", {"search": {"mode": "impute"}}, "mode=impute: must be exact or gather under Softm"),
+        ("mva-heads", {"search": {"dtype": "residual"}}, "dtype=residual: must be another with"),
+        ("mva-heads", {"heads": 3}, "model.heads=3: must divide model.dimension=8"),
+        ("t5_colbert", {"heads": 2}, "model.heads=2: must be 1 under MaxSim"),
         ("t5_colbert", {"search": {"dtype": "int8"}}, "model.search.dtype=int8: must be one of"),
         ("t5_colbert", {"search": {"imputation": "all"}}, "model.search.imputation=all: must be"),
         ("aligner", {"search": {"keep_query": 0.5}}, "keep_query=0.5: must be 1 in mode exact"),
