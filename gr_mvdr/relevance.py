@@ -101,8 +101,9 @@ class PairAlignment:
     """The tensors of Eq. 1 for B pairs: what `model.align(batch)` returns and all analysis reads.
 
     Attributes:
-        similarity, alignment: (B, H, M, N) fp32; H = 1 for multi-vector and lexical systems, the
-            heads of one decoder layer for generative ones. Both are zero at padding.
+        similarity, alignment: (B, H, M, N) fp32; H = 1 for multi-vector and lexical systems (MVA
+            may have more), the heads of one decoder layer for generative ones. Both are zero at
+            padding.
         normaliser: (B,) Z.
         relevance: (B,) Σ_hij S A / Z.
         score: (B,) what the system itself ranks by.
@@ -178,7 +179,7 @@ class Factors:
     """The vectors behind S and A of B pairs, so that an alignment can be made from them.
 
     A generative system's A is their softmax over query tokens (Eq. 4, 16), a multi-vector system's
-    whatever its alignment makes of them. H = 1 for the latter.
+    whatever its alignment makes of them. H = 1 for most of the latter.
 
     Attributes:
         document_values, query_values: (B, H, M, k) and (B, H, N, k), S is their product.

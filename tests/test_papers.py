@@ -106,13 +106,15 @@ def test_identifiers_are_compared_under_two_heads():
 def test_every_paper_has_experiments_and_those_that_train_come_first():
     names = list(experiments())
     assert {one.paper for one in experiments().values()} == {"gr_as_mvdr", "aligner", "xtr", "mva"}
-    assert len(names) == 40 and len(NAMES) == 51
+    assert len(names) == 44 and len(NAMES) == 55
     for one in experiments().values():
         first = makers(one, list(experiments().values()))
         assert bool(first) == bool(one.reads), one.name
         assert all(names.index(name) < names.index(one.name) for name in first), one.name
         given = {word.split("=")[0] for word in one.needs.split()}
         missing = OmegaConf.missing_keys(one.config) & {"data.path", "data.examples.negatives.path"}
+        if one.name == "xtr_table3":  # null is the hub, which lacks its passages
+            missing.add("data.path")
         assert given - {"data.candidates_run"} == missing, one.name
 
 

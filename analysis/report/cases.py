@@ -339,7 +339,8 @@ def _finite(value: Tensor) -> float | None:
 def _matrices(pair: PairAlignment, paradigm: str, reading: str) -> Tensor:
     """(1, M, N) of a single head, (1 + H, M, N) of several: their mean, then each head's own."""
     if reading == OWN:
-        return pair.alignment[0]
+        heads = pair.alignment[0]
+        return heads if len(heads) == 1 else torch.cat([heads.mean(0, keepdim=True), heads])
     mean = directed_alignment(pair, paradigm, reading)
     heads = pair.alignment.shape[1]
     if heads == 1:
