@@ -458,6 +458,7 @@ RULES: dict[str, Any] = {
     "logger.tags": list[Text] | None,
     # Of spans and windows, wherever they are drawn.
     "*.n_spans": Size,
+    "*.separate": bool,
     "*.length": Size,
     "*.max_tokens": Size | None,
     "*.temperature": Positive,

@@ -36,12 +36,15 @@ class SpanExamples(Examples):
         temperature: T of the softmax over start words.
         max_tokens: cut a span's tokens. Keys in search are 10 tokens long, spans 10 words: what
             lies behind costs time and is never generated. None = the paper's form.
+        separate: each span is an example of its own, so that `data.batch_size` counts spans; else
+            those of a pair are one example, whose query is encoded once.
     """
 
     n_spans: int = 10
     length: int = 10
     temperature: float = 1.0
     max_tokens: int | None = None
+    separate: bool = False
 
     def prepare(self, tables: TrainingTables) -> Self:
         """See `Examples`; reads or computes the start weights."""
@@ -57,6 +60,9 @@ class SpanExamples(Examples):
         words = TokenColumn(self.tables.documents, "word_starts").lengths
         return (words > 0) & (self.tables.document_tokens.lengths > 0)
 
+    def numbers(self, rng: np.random.Generator) -> np.ndarray:
+        return np.repeat(self.pairs, self.n_spans if self.separate else 1)
+
     def pair_targets(self, pair: int, rng: np.random.Generator) -> list[list[int]]:
         weights = np.asarray(self.weights[pair]["weights"])
         return self._spans(int(self.document_rows[pair]), weights, rng)
@@ -67,7 +73,7 @@ class SpanExamples(Examples):
         return self._spans(row, span_weights(text, passage, self.temperature), rng)
 
     def _spans(self, row: int, weights: np.ndarray, rng: np.random.Generator) -> list[list[int]]:
-        starts = sample_starts(weights, self.n_spans, rng)
+        starts = sample_starts(weights, 1 if self.separate else self.n_spans, rng)
         spans = cut_spans(self.tables.documents[row], starts, self.length)
         longest = self.tables.document_length
         stop = self.tables.template.stop
@@ -109,7 +115,7 @@ class SealExamples(SpanExamples):
         return prepared
 
     def numbers(self, rng: np.random.Generator) -> np.ndarray:
-        return np.append(self.pairs, np.arange(len(self.document_rows), len(self.pair_of)))
+        return np.append(super().numbers(rng), np.arange(len(self.document_rows), len(self.pair_of)))
 
     def draw(self, number: int, rng: np.random.Generator) -> Example:
         pair, asked = int(self.pair_of[number]), str(self.asked[number])

@@ -19,6 +19,8 @@ from gr_mvdr.token_vectors import TokenVectors
 # How tokens are chosen that become one: neighbours of Ward's tree, of k-means; or how one is kept.
 Grouping = Literal["ward", "k_means", "salience"]
 GROUPINGS = get_args(Grouping)
+# Token vectors of B texts, and which become one, (B, K, M) as of `group_tokens`; None = each stays.
+Grouped = tuple[TokenVectors, Tensor | None]
 
 
 @part("pooling")
@@ -49,6 +51,10 @@ class AllTokens(nn.Module):
             (B, K, width · d_model), (B, K) bool, (B, K) int64.
         """
         return states, mask, ids
+
+    def unit(self, vectors: Tensor, mask: Tensor) -> Tensor:
+        """Vectors (B, K, d) of a shared projection, brought to length 1; mask: (B, K) bool."""
+        return F.normalize(vectors, dim=-1)
 
     def group(self, tokens: TokenVectors) -> Tensor | None:
         """Which token vectors become one, as of `group_tokens`; None = each stays."""
@@ -143,6 +149,27 @@ class ClusteredTokens(AllTokens):
 
     def count(self, tokens: int) -> int:
         return n_groups(tokens, self.factor, self.protected)
+
+
+@part("pooling")
+class MeanTokens(AllTokens):
+    """One vector a text, the mean of all, of length 1 (Sentence-T5; gr_as_mvdr Table 7).
+
+    With both sides pooled so, A_ij = 1/(MN) in Eq. 1. It is the mean that has length 1: token
+    vectors are divided by its length.
+    """
+
+    def unit(self, vectors: Tensor, mask: Tensor) -> Tensor:
+        total = (vectors * mask.unsqueeze(-1)).sum(-2, keepdim=True)
+        length = total.norm(dim=-1, keepdim=True) / mask.sum(-1)[:, None, None].clamp(min=1)
+        return vectors / length.clamp(min=1e-12)
+
+    def group(self, tokens: TokenVectors) -> Tensor:
+        weights = tokens.mask.to(tokens.vectors)
+        return (weights / weights.sum(-1, keepdim=True).clamp(min=1)).unsqueeze(-2)
+
+    def count(self, tokens: int) -> int:
+        return min(tokens, 1)
 
 
 def n_groups(tokens: int, factor: int, protected: int = 0) -> int:

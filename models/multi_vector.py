@@ -1,7 +1,7 @@
 """Every multi-vector system: token vectors, an alignment, a salience, a Z, and a search.
 
-DPR, ME-BERT, COIL, ColBERT, ALIGNER, XTR and MVA are this one class; `conf/model/` names the
-choices of each. From a text to the loss: `TokenEncoder` (D and Q), `Scoring` (all pairs
+DPR, Sentence-T5, ME-BERT, COIL, ColBERT, ALIGNER, XTR and MVA are this one class; `conf/model/`
+names the choices of each. From a text to the loss: `TokenEncoder` (D and Q), `Scoring` (all pairs
 of a batch), gr_mvdr/alignment.py (A), relevance.py (S, Z), losses.py; `TokenSearch` searches.
 """
 
@@ -15,12 +15,12 @@ from gr_mvdr.backbones import check_length
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.distributed.ranks import check_gradient_cache, encode_share, gather_batch
 from gr_mvdr.parts import build, part
-from gr_mvdr.pooling import merge_tokens
+from gr_mvdr.pooling import Grouped, merge_tokens
 from gr_mvdr.relevance import Explanation, Factors, PairAlignment
 from gr_mvdr.scoring import Scoring, all_pairs_relevance
 from gr_mvdr.token_index.plan import SearchOptions
 from gr_mvdr.token_vectors import TokenVectors, concatenate
-from models.token_encoder import TokenEncoder
+from models.token_encoder import Side, TokenEncoder
 from models.token_search import TokenSearch
 from models.token_shares import explain_vectors
 
@@ -113,11 +113,15 @@ class MultiVector(TokenSearch):
 
     def encode_queries(self, ids: Tensor, mask: Tensor) -> TokenVectors:
         """Query tokens (B, N) int64 and mask (B, N) bool → their vectors, expansion included."""
+        return self.encoder(*self._fill_up(ids, mask))
+
+    def _fill_up(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Side, Tensor | None]:
+        """Queries as the encoder takes them, expansion included."""
         if not self.filled_to:
-            return self.encoder(ids, mask, "query")
+            return ids, mask, "query", None
         attend = self.hparams.attend_expansion
         ids, mask, attended = self.encoder.expanded(ids, mask, self.filled_to, attend)
-        return self.encoder(ids, mask, "query", attended)
+        return ids, mask, "query", attended
 
     # Given pairs ------------------------------------------------------------------------------
 
@@ -125,17 +129,14 @@ class MultiVector(TokenSearch):
         """(B,) relevance of the pairs under the system's alignment (Eq. 1)."""
         return self.scoring(*self._sides(batch))
 
-    def _tokens(self, batch: PairBatch) -> tuple[TokenVectors, Tensor | None, TokenVectors]:
-        """Token vectors of each query's own document (no hard negatives), which of them are merged,
-        and those of the queries."""
-        queries, own = self.encode_queries(batch.query_ids, batch.query_mask), slice(len(batch))
-        ids, mask = batch.document_ids[own], batch.document_mask[own]
-        tokens = self.encoder.unmerged(ids, mask, "document")
-        return tokens, self.encoder.pooling["document"].group(tokens), queries
+    def _tokens(self, batch: PairBatch) -> tuple[Grouped, Grouped]:
+        """Token vectors of each query's own document (no hard negatives) and of the queries."""
+        own = batch.document_ids[: len(batch)], batch.document_mask[: len(batch)]
+        asked = self._fill_up(batch.query_ids, batch.query_mask)
+        return self.encoder.grouped(*own, "document"), self.encoder.grouped(*asked)
 
-    def _sides(self, batch: PairBatch) -> tuple[TokenVectors, TokenVectors]:
-        tokens, groups, queries = self._tokens(batch)
-        return merge_tokens(tokens, groups), queries
+    def _sides(self, batch: PairBatch) -> list[TokenVectors]:
+        return [merge_tokens(*side) for side in self._tokens(batch)]
 
     def align(self, batch: PairBatch) -> PairAlignment:
         """S and A of each pair, salience included; relevance equals score (Eq. 1)."""
@@ -144,7 +145,7 @@ class MultiVector(TokenSearch):
     def explain(self, batch: PairBatch) -> Explanation:
         """The alignment, and Ã before salience where the system has one.
 
-        Where documents are clustered, of their tokens: see `spread_over_tokens`.
+        Where token vectors are merged, of the tokens: see `explain_vectors`.
         """
         return explain_vectors(*self._tokens(batch), self.scoring)
 

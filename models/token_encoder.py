@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from gr_mvdr.backbones import encoder_mask, load_encoder
 from gr_mvdr.parts import build
-from gr_mvdr.pooling import AllTokens, ClusteredTokens, merge_tokens
+from gr_mvdr.pooling import AllTokens, ClusteredTokens, Grouped, merge_tokens
 from gr_mvdr.relevance import at_least_float32
 from gr_mvdr.salience import FrequencySalience, IdfSalience
 from gr_mvdr.token_index.costs import multi_vector_joint_flops, mva_joint_flops
@@ -127,13 +127,12 @@ class TokenEncoder(nn.Module):
         Args:
             attended: (B, L) bool, the tokens that others attend to; None = all that are real.
         """
-        tokens = self.unmerged(ids, mask, side, attended)
-        return merge_tokens(tokens, self.pooling[side].group(tokens))
+        return merge_tokens(*self.grouped(ids, mask, side, attended))
 
-    def unmerged(
+    def grouped(
         self, ids: Tensor, mask: Tensor, side: Side, attended: Tensor | None = None
-    ) -> TokenVectors:
-        """`forward` before a pooling merges token vectors."""
+    ) -> Grouped:
+        """`forward` before a pooling merges token vectors, and which it merges."""
         pooling, table = self.pooling[side], self.backbone.get_input_embeddings()
         embeddings, read = pooling.enter(table(ids), mask)
         seen = read if attended is None else pooling.enter(embeddings, attended)[1]
@@ -146,7 +145,7 @@ class TokenEncoder(nn.Module):
         real = mask.unsqueeze(-1)
         vectors = at_least_float32(self.values[side](states))
         if self.keys is None:
-            vectors, keys = F.normalize(vectors, dim=-1) * real, None
+            vectors, keys = pooling.unit(vectors, mask) * real, None
         else:
             vectors, keys = vectors * real, at_least_float32(self.keys[side](states)) * real
             if side == "query":
@@ -154,7 +153,8 @@ class TokenEncoder(nn.Module):
         salience = None
         if side in self.salience:
             salience = at_least_float32(self.salience[side](vectors, ids, mask))
-        return TokenVectors(vectors, mask, ids, salience, keys)
+        tokens = TokenVectors(vectors, mask, ids, salience, keys)
+        return tokens, pooling.group(tokens)
 
     def expanded(
         self, ids: Tensor, mask: Tensor, length: int, attend: bool

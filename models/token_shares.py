@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from gr_mvdr.pooling import merge_tokens
+from gr_mvdr.pooling import Grouped, merge_tokens
 from gr_mvdr.relevance import Explanation, PairAlignment, divide, normaliser, similarity
 from gr_mvdr.salience import keep_salient
 from gr_mvdr.scoring import Scoring
@@ -37,42 +37,35 @@ def align_vectors(
     )
 
 
-def explain_vectors(
-    documents: TokenVectors, groups: Tensor | None, queries: TokenVectors, scoring: Scoring
-) -> Explanation:
+def explain_vectors(documents: Grouped, queries: Grouped, scoring: Scoring) -> Explanation:
     """The alignment of B pairs, and Ã before salience where a side has one.
 
-    Args:
-        groups: (B, K, M) tokens of the documents that are merged; None = none.
+    Of the tokens, where a side's are merged: A of a group is spread evenly over its tokens, with
+    the same relevance, since a group's similarity is the mean of its tokens' (`merge_tokens`).
     """
-    merged, pairwise = merge_tokens(documents, groups), None
-    pairs = align_vectors(merged, queries, scoring)
-    if documents.salience is not None or queries.salience is not None:
-        pairwise = scoring.pairwise(merged, queries)[1].unsqueeze(1)
-    if groups is not None:
-        pairs = spread_over_tokens(pairs, groups, documents, queries)
-        pairwise = None if pairwise is None else groups.mT.unsqueeze(1).to(pairwise) @ pairwise
+    sides, groups = zip(documents, queries, strict=True)
+    merged, pairwise = [merge_tokens(*side) for side in (documents, queries)], None
+    pairs = align_vectors(*merged, scoring)
+    if any(side.salience is not None for side in sides):
+        pairwise = _spread(scoring.pairwise(*merged)[1].unsqueeze(1), *groups)
+    if any(group is not None for group in groups):
+        pairs = replace(
+            pairs,
+            similarity=similarity(*(side.by_head(scoring.heads).vectors for side in sides)),
+            alignment=_spread(pairs.alignment, *groups),
+            document_ids=sides[0].ids,
+            document_mask=sides[0].mask,
+            query_ids=sides[1].ids,
+            query_mask=sides[1].mask,
+        )
     return Explanation([pairs], pairwise=pairwise)
 
 
-def spread_over_tokens(
-    pairs: PairAlignment, groups: Tensor, documents: TokenVectors, queries: TokenVectors
-) -> PairAlignment:
-    """The alignment of merged documents, whose A is spread evenly over the tokens of each group.
-
-    The same relevance: a group's similarity is the mean of its tokens' (`merge_tokens`).
-
-    Args:
-        pairs: of groups; groups: (B, K, M); documents: (B, M, …), before they were merged.
-    """
-    heads = pairs.alignment.shape[1]
-    return replace(
-        pairs,
-        similarity=similarity(*(side.by_head(heads).vectors for side in (documents, queries))),
-        alignment=groups.mT.unsqueeze(1).to(pairs.alignment) @ pairs.alignment,
-        document_ids=documents.ids,
-        document_mask=documents.mask,
-    )
+def _spread(alignment: Tensor, documents: Tensor | None, queries: Tensor | None) -> Tensor:
+    """(B, H, M, N) of the tokens, from an alignment (B, H, K, L) of their groups."""
+    if documents is not None:
+        alignment = documents.mT.unsqueeze(1).to(alignment) @ alignment
+    return alignment if queries is None else alignment @ queries.unsqueeze(1).to(alignment)
 
 
 def find_shares(

@@ -72,8 +72,10 @@ def jobs(config):
 def test_an_experiment_composes_and_its_values_and_parts_fit(name):
     one = experiments().get(name)
     config = one.config if one else compose_experiment(name)
-    # A job of each model.
-    lines = {next((w for w in line if w[:6] == "model="), ""): line for line in jobs(config)}
+    # A job of each model, and of each of its kinds.
+    lines = {
+        tuple(w for w in line if w.startswith(("model=", "own="))): line for line in jobs(config)
+    }
     for line in lines.values() or [()]:
         values = composed(name, *line)
         check_values(OmegaConf.create(values))
@@ -106,7 +108,7 @@ def test_identifiers_are_compared_under_two_heads():
 def test_every_paper_has_experiments_and_those_that_train_come_first():
     names = list(experiments())
     assert {one.paper for one in experiments().values()} == {"gr_as_mvdr", "aligner", "xtr", "mva"}
-    assert len(names) == 44 and len(NAMES) == 55
+    assert len(names) == 46 and len(NAMES) == 57
     for one in experiments().values():
         first = makers(one, list(experiments().values()))
         assert bool(first) == bool(one.reads), one.name
@@ -155,6 +157,7 @@ def test_a_smoke_test_takes_another_collection_and_keeps_the_experiments_choices
 def test_the_papers_hyper_parameters_reach_the_systems():
     seal = composed("table5_nq320k", "model=t5_seal")
     assert seal["data"]["batch_size"] == 256 and seal["data"]["examples"]["n_spans"] == 5
+    assert seal["data"]["examples"]["separate"], "of spans, not pairs"
     assert (seal["model"]["beam_size"], seal["trainer"]["max_epochs"]) == (5, 3)
     seal = composed("table5_msmarco", "model=t5_seal")
     assert seal["model"]["optimizer"]["learning_rate"] == 1e-4
@@ -179,6 +182,25 @@ def test_the_papers_hyper_parameters_reach_the_systems():
         optimizer = mva["model"]["optimizer"]
         assert (optimizer["learning_rate"], optimizer["weight_decay"]) == (3e-5, 0)
         assert mva["data"]["candidates"] == 1000 and not mva["data"]["add_relevant"]
+
+
+def test_dsi_and_dsi_pawa_differ_in_the_head_alone():
+    dsi, pawa = (composed("table6_nq320k", f"model={m}") for m in ("dsi_semantic", "dsi_pawa"))
+    heads = [one["model"].pop("head")["_target_"] for one in (dsi, pawa)]
+    assert heads[0] != heads[1] and pawa.pop("system") != dsi.pop("system") and dsi == pawa
+    nci = composed("table6_nq320k_nci", "model=dsi_pawa")["model"]
+    assert (nci["identifiers"]["k"], nci["head"]["form"], nci["beam_size"]) == (30, "nci", 100)
+
+
+def test_colbert_v1_has_no_in_batch_negatives():
+    asked = ("wu_nq320k/colbert", "wu_nq320k/colbert_v1")
+    kinds = [composed("table7_nq320k_colbert", "model=t5_colbert", f"own={own}") for own in asked]
+    assert [one["system"] for one in kinds] == ["ColBERT", "ColBERTv1"]
+    assert {one["backbone"]["name"] for one in kinds} == {"bert-base-uncased"}
+    losses = [one["model"]["loss"]["_target_"].rpartition(".")[2] for one in kinds]
+    assert losses == ["InBatchCrossEntropy", "PairwiseCrossEntropy"]
+    negatives = [one["data"]["examples"].get("negatives") for one in kinds]
+    assert negatives[0] is None and negatives[1]["n"] == 1
 
 
 def test_the_command_line_wins_over_a_models_own_values():

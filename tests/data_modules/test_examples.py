@@ -3,6 +3,7 @@ import pytest
 from datasets import Dataset
 
 from data_modules.collection import TrainingTables
+from data_modules.epoch import Epoch
 from data_modules.examples import DocumentExamples, IdentifierExamples, QueryExamples
 from data_modules.seal_examples import SpanExamples
 from data_modules.spans import span_weights
@@ -99,6 +100,18 @@ def test_span_starts_follow_the_weights_of_the_pair(tables):
         drawn = [span[0] for span in targets]
         frequency = [drawn.count(token) / len(drawn) for token in documents[0]["tokens"]]
         assert np.allclose(frequency, weights, atol=0.03)
+
+
+def test_separate_spans_are_examples_of_their_own(tables):
+    one, own = (
+        SpanExamples(n_spans=3, length=2, separate=s).prepare(tables) for s in (False, True)
+    )
+    whole, parts = (Epoch([task], seed=0, epoch=0) for task in (one, own))
+    pairs = len(tables.pairs)
+    assert (len(whole), len(parts)) == (pairs, 3 * pairs)
+    assert sorted(parts.numbers) == sorted([*range(pairs)] * 3)
+    assert {len(parts[place].targets) for place in range(len(parts))} == {1}
+    assert len(parts.batches(pairs, shuffle=True)) == 3 * len(whole.batches(pairs, shuffle=True))
 
 
 def test_draws_depend_on_the_generator_alone(tables):

@@ -70,6 +70,10 @@ MULTI_VECTOR = {
         alignment=_alignment("FirstToken"),
         pooling={"query": _pooling("FirstTokens", k=1), "document": _pooling("FirstTokens", k=1)},
     ),
+    "sentence_t5": dict(
+        alignment=_alignment("FirstToken"),
+        pooling={"query": _pooling("MeanTokens"), "document": _pooling("MeanTokens")},
+    ),
     "first": dict(alignment=_alignment("FirstToken")),
     "me_bert": dict(alignment=_alignment("FirstK", k=3)),
     "coil": dict(alignment=_alignment("LexicalMaxSim")),

@@ -12,7 +12,7 @@ from gr_mvdr.scoring import all_pairs_relevance
 from gr_mvdr.tokenizers import EOS_ID
 
 KINDS = [
-    "t5_colbert dpr first me_bert coil aligner aligner-top-p aligner-soft idf xtr mva",
+    "t5_colbert dpr sentence_t5 first me_bert coil aligner aligner-top-p aligner-soft idf xtr mva",
     "mva-heads mva-learned mva-temporal clusters wu",
 ]
 KINDS = " ".join(KINDS).split()
@@ -67,6 +67,22 @@ def test_colbert_is_the_sum_of_maxima(tools):
     for number, score in enumerate(system.score(batch)):
         matrix = documents.unpad(number).vectors @ queries.unpad(number).vectors.T
         assert torch.isclose(score, matrix.amax(0).sum(), atol=1e-5)
+
+
+@torch.no_grad()
+def test_sentence_t5_is_the_cosine_of_means_and_aligns_all_tokens_alike(tools):
+    system, batch = tools.make_multi_vector("sentence_t5"), tools.make_batch()
+    pairs = system.align(tools.widen(batch))
+    for number, score in enumerate(system.score(batch)):
+        alone = tools.one(batch, number)
+        query, document = (
+            system.encoder.values["query"](system.encoder.backbone(input_ids=ids)[0][0].mean(0))
+            for ids in (alone.query_ids, alone.document_ids)
+        )
+        assert torch.isclose(score, torch.cosine_similarity(query, document, 0), atol=1e-5)
+        m, n = alone.document_ids.shape[1], alone.query_ids.shape[1]
+        expected = torch.full((m, n), 1 / (m * n), dtype=torch.float64)
+        assert torch.allclose(pairs.alignment[number, 0, :m, :n], expected)
 
 
 @torch.no_grad()
