@@ -158,6 +158,10 @@ LABELS = {
     "squared key norm": "The mean squared length of the sum of two keys: the larger, the harder "
     "the softmax is to approximate.",
     "error": "The distance of the approximate relevance from the true one, relative to it.",
+    "bound share": "How much of the bound that the trace inequality sets (Lemma 5.2) the relevance "
+    "reaches: 1 if it is tight, 0 if it says nothing.",
+    "bound correlation": "Does that bound order the pairs as the relevance does? A rank "
+    "correlation.",
     "rank correlation": "Do two scores order the candidates alike? 1: in the same order, 0: "
     "without relation.",
     "cross attention share": "The share of the logits' variance that comes through "

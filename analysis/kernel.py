@@ -10,6 +10,9 @@ vectors are too large or too small for any float, but a factor that a document t
 share cancels in its row, and one that a feature has on one side cancels against its inverse on the
 other. So every row is scaled to a largest feature of 1, and p_i ≥ 1.
 
+By the trace inequality the lemma goes on to rel(d, q) ≤ Σ_ij 1/(p̂_i p̂_j) ‖F(d_i)‖ ‖F(q_j)‖, with
+‖F‖² = tr(FᵀF). It does not define p̂; here p̂_i = p_i and p̂_j = 1, for which it is exact.
+
 A multi-vector system's own alignment may be another; here it has the softmax of the lemma, and no
 salience.
 """
@@ -124,6 +127,27 @@ def kernel_relevance(factors: Factors, log_features: LogFeatures) -> Tensor:
     return (rows * factors.document_mask[:, None]).sum((1, 2))
 
 
+def log_trace_bound(factors: Factors, log_features: LogFeatures) -> Tensor:
+    """(B,) log Σ_h Σ_ij 1/p_i ‖F(d_i)‖ ‖F(q_j)‖ ≥ log |`kernel_relevance`| (Lemma 5.2).
+
+    ‖F(x)‖ = ‖value‖ ‖φ(key)‖. A logarithm, since the bound may be larger than any float.
+
+    Args:
+        factors, log_features: as of `kernel_relevance`.
+    """
+
+    def log_norms(values: Tensor, logarithms: Tensor) -> Tensor:
+        return values.norm(dim=-1).log() + (2 * logarithms).logsumexp(-1) / 2
+
+    documents, queries = map(log_features, (factors.document_keys, factors.query_keys))
+    queries = queries.masked_fill(~factors.query_mask[:, None, :, None], -torch.inf)
+    normaliser = (documents + queries.logsumexp(-2, keepdim=True)).logsumexp(-1)  # log p_i
+    rows = log_norms(factors.document_values, documents) - normaliser  # (B, H, M)
+    rows = rows.masked_fill(~factors.document_mask[:, None], -torch.inf)
+    columns = log_norms(factors.query_values, queries)  # (B, H, N), −inf at padding
+    return (rows.logsumexp(-1) + columns.logsumexp(-1)).logsumexp(1)
+
+
 def softmax_relevance(factors: Factors) -> Tensor:
     """(B,) what is estimated: Σ S ⊙ softmax of keys over query tokens, heads summed (Eq. 16)."""
     masks = factors.document_mask[:, None], factors.query_mask[:, None]
@@ -200,7 +224,7 @@ class Kernel(Analysis):
         flat = {"squared_key_norm": norm}
         for name, row in rows.items():
             place = f"features_{name}" if name.isdigit() else name
-            for key in ("error", "rank_correlation", "mrr@10"):
+            for key in ("error", "rank_correlation", "bound_share", "bound_correlation", "mrr@10"):
                 flat[f"{place}/{key}"] = row.get(key, float("nan"))
         table = list(rows.values())
         figures = [(kernel_curves(table), GalleryEntry("kernel", self.title, caption(norm)))]
@@ -208,8 +232,10 @@ class Kernel(Analysis):
 
     @torch.inference_mode()
     def _estimates(self) -> tuple[dict[str, Row], float]:
-        """Feature map → its row: `error` ‖estimate − truth‖ / ‖truth‖ over pairs, and
-        `rank_correlation`; and the mean over pairs of ‖d_i + q_j‖².
+        """Feature map → its row: `error` ‖estimate − truth‖ / ‖truth‖ over pairs and
+        `rank_correlation`; of the trace inequality `bound_share`, ‖its left side‖ / ‖its right
+        side‖, and `bound_correlation`, the right side's rank correlation with the truth. And the
+        mean over pairs of ‖d_i + q_j‖².
         """
         model, data, maps = self.model.eval(), self.data, {}
         split, parts = data.test_splits[0], defaultdict(list)
@@ -218,6 +244,7 @@ class Kernel(Analysis):
             factors = model.factors(batch.to(model.device))
             maps = maps or feature_maps(factors.query_keys.shape[-1], self.features)
             values = {name: kernel_relevance(factors, one) for name, one in maps.items()}
+            values |= {f"{name} bound": log_trace_bound(factors, one) for name, one in maps.items()}
             values |= {"truth": softmax_relevance(factors), "norm": squared_key_norm(factors)}
             for name, value in values.items():
                 parts[name].append(value.double().cpu())
@@ -226,10 +253,16 @@ class Kernel(Analysis):
         found = {name: torch.cat(values) for name, values in parts.items()}
         truth, norm = found.pop("truth"), float(found.pop("norm").mean())
         rows = {}
-        for name, estimate in found.items():
-            error = float((estimate - truth).norm() / truth.norm())
-            row = {"features": name, "error": error, "rank_correlation": spearman(estimate, truth)}
-            rows[name] = row | {"pairs": len(truth)}
+        for name in maps:
+            estimate, bound = found[name], found[f"{name} bound"]
+            rows[name] = {
+                "features": name,
+                "error": float((estimate - truth).norm() / truth.norm()),
+                "rank_correlation": spearman(estimate, truth),
+                "bound_share": float((estimate.norm().log() - (2 * bound).logsumexp(0) / 2).exp()),
+                "bound_correlation": spearman(bound, truth),
+                "pairs": len(truth),
+            }
         return rows, norm
 
 

@@ -11,6 +11,7 @@ from analysis.kernel import (
     kernel_relevance,
     log_elu_features,
     log_random_features,
+    log_trace_bound,
     log_uniform_features,
     orthogonal_projections,
     softmax_relevance,
@@ -126,6 +127,46 @@ def test_elu_worked_out_by_hand():
     masks = torch.ones(1, 1, dtype=torch.bool), torch.ones(1, 2, dtype=torch.bool)
     found = kernel_relevance(Factors(one, queries, one, keys, *masks), log_elu_features)
     assert found.item() == pytest.approx((3 * 5 + 1 * 7) / 4)
+
+
+def test_the_trace_inequality_by_hand():
+    """As above: with one number a value and a feature, ≤ is = but for signs."""
+    one, mask = torch.ones(1, 1, 1, 1), torch.ones(1, 2, dtype=torch.bool)
+    keys = torch.tensor([2.0, 0]).view(1, 1, 2, 1)
+    for values, bound in (([5.0, 7], (3 * 5 + 7) / 4), ([5.0, -7], (3 * 5 + 7) / 4)):
+        side = torch.tensor(values).view(1, 1, 2, 1)
+        found = Factors(one, side, one, keys, mask[:, :1], mask)
+        assert log_trace_bound(found, log_elu_features).exp().item() == pytest.approx(bound)
+    # d = (1, 0) against q = (0, 1), equal weights: relevance 0, bound ‖d‖ ‖q‖ = 1.
+    first = torch.tensor([1.0, 0]).view(1, 1, 1, 2)
+    found = Factors(first, first.flip(-1), first, first, mask[:, :1], mask[:, :1])
+    assert kernel_relevance(found, log_uniform_features) == 0
+    assert log_trace_bound(found, log_uniform_features) == 0
+
+
+@pytest.mark.parametrize("scale", [0.5, 100.0])
+def test_the_trace_inequality_holds_term_by_term(scale):
+    """Σ_ij 1/p_i ‖F(d_i)‖ ‖F(q_j)‖ with F(x) = value φ(key)ᵀ written down, without padding."""
+    found = factors(scale=scale)
+    for log_features in feature_maps(6, [10]).values():
+        bound = log_trace_bound(found, log_features)
+        assert (bound >= kernel_relevance(found, log_features).abs().log() - 1e-9).all()
+        for b in range(3 if scale < 1 else 0):
+            expected = torch.zeros((), dtype=torch.float64)
+            for h in range(2):
+                (d, phi), (q, psi) = (
+                    (values[b, h][mask[b]], log_features(keys[b, h][mask[b]]).exp())
+                    for values, keys, mask in (
+                        (found.document_values, found.document_keys, found.document_mask),
+                        (found.query_values, found.query_keys, found.query_mask),
+                    )
+                )
+                norms = [
+                    torch.linalg.matrix_norm(x.unsqueeze(2) * f.unsqueeze(1))
+                    for x, f in ((d, phi), (q, psi))
+                ]
+                expected += (norms[0] / (phi @ psi.T).sum(1)).sum() * norms[1].sum()
+            assert torch.isclose(bound[b].exp(), expected)
 
 
 def test_uniform_features_weigh_all_query_tokens_alike():
@@ -339,6 +380,12 @@ def test_error_and_correlation_over_all_pairs(make, tiny_data):
         error = ((estimate - truth).norm() / truth.norm()).item()
         assert row["error"] == pytest.approx(error, rel=1e-3)
         assert row["rank_correlation"] == pytest.approx(spearman(estimate, truth), abs=0.05)
+        bound = log_trace_bound(factors, maps[name]).exp()
+        assert row["bound_share"] == pytest.approx(
+            (estimate.norm() / bound.norm()).item(), rel=1e-3
+        )
+        assert 0 < row["bound_share"] <= 1
+        assert row["bound_correlation"] == pytest.approx(spearman(bound, truth), abs=0.05)
         assert row["pairs"] == 9
     norm = squared_key_norm(factors).mean().item()
     assert measured.metrics["analysis/kernel/squared_key_norm"] == pytest.approx(norm)
@@ -421,7 +468,8 @@ def test_with_enough_features_and_the_query_as_sample_the_search_is_exact(tiny_d
 def test_metrics_of_pairs_and_of_retrieval(tiny_data):
     metrics = asked(Kernel, multi_vector(), tiny_data, 6, (4, 16), 5, (16,)).metrics
     maps = ("features_4", "features_16", "elu", "uniform")
-    parts = {f"{name}/{key}" for name in maps for key in ("error", "rank_correlation")}
+    keys = ("error", "rank_correlation", "bound_share", "bound_correlation")
+    parts = {f"{name}/{key}" for name in maps for key in keys}
     parts |= {f"{name}/mrr@10" for name in ("features_16", "elu", "uniform", "exact")}
     parts |= {"squared_key_norm"}
     assert set(metrics) == {f"analysis/kernel/{part}" for part in parts}
