@@ -66,6 +66,19 @@ def directed_alignment(pairs: PairAlignment, paradigm: str, direction: str) -> T
     return attention if is_own else normalised(attention, direction)
 
 
+def softmax_of_alignment(pairs: PairAlignment, direction: str) -> Tensor:
+    """The softmax over the other side of a sparse A itself, with its ones and zeros (§7.2).
+
+    Args:
+        pairs, direction: as of `directed_alignment`.
+
+    Returns:
+        (B, M, N) fp32, the mean over heads, zero at padding.
+    """
+    masks = pairs.document_mask[:, None], pairs.query_mask[:, None]
+    return Softmax(direction)(pairs.alignment.float(), *masks).mean(1)
+
+
 def aligning_side(pairs: PairAlignment, direction: str) -> tuple[Tensor, Tensor]:
     """Token ids and mask of the side that aligns: (B, N) of the query or (B, M) of the document."""
     side = "query" if direction == "query_to_document" else "document"

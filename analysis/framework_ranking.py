@@ -18,11 +18,13 @@ from analysis.evaluation import QueryMetrics, average_metrics, judge
 from analysis.figures import COLOURS, HATCHES, GalleryEntry, legend_below, page_figure, styled
 from analysis.statistics import interval, pearson, spearman, spread
 from analysis.tables import Row
+from data_modules.module import RetrievalDataModule
 from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.parts import part
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import Explanation
+from models.base import System, Table
 
 NAMES = ("last_layer", "all_layers", "logits", "log_prob")
 FORMS = ("sum", "mean")
@@ -46,6 +48,8 @@ LABELS = {
 PANELS = {"mrr@10": "MRR@10", "rank_correlation": "rank correlation with log p(d|q)"}
 BAR = 0.38
 
+# The row of a query, and that of a document.
+CandidatePair = tuple[int, int]
 # (name, form) → query id → {document id: value}; the model's own score has the form "own".
 Scores = dict[tuple[str, str], dict[str, dict[str, float]]]
 
@@ -60,6 +64,36 @@ def relevances(explanation: Explanation) -> dict[str, Tensor]:
     paths = explanation.decoder
     sums = layers[-1], sum(layers), paths.logits.double().sum(1), paths.log_probs.double().sum(1)
     return dict(zip(NAMES, sums, strict=True))
+
+
+def candidate_pairs(
+    model: System, data: RetrievalDataModule, split: str, queries: Table
+) -> list[CandidatePair]:
+    """All candidates of queries that the model knows (gr_as_mvdr §6.3)."""
+    row = {identifier: number for number, identifier in enumerate(data.documents["id"][:])}
+    candidates, ids = data.list_candidates(split, queries), queries["id"][:]
+    found = [(number, row[name]) for number, query in enumerate(ids) for name in candidates[query]]
+    return [(query, document) for query, document in found if model.covers(document)]
+
+
+def candidate_batches(
+    data: RetrievalDataModule, queries: Table, pairs: Sequence[CandidatePair]
+) -> Iterator[tuple[Sequence[CandidatePair], PairBatch]]:
+    """Pairs of like length, and their batch."""
+    texts, read, length = (
+        data.documents["tokens"],
+        data.template.read_document,
+        data.document_length,
+    )
+    documents = {row: read(texts[row], length) for _, row in pairs}
+    sources = [data.template.read_query(text, data.query_length) for text in queries["tokens"]]
+    ordered = sorted(pairs, key=lambda pair: (len(documents[pair[1]]), pair))
+    starts = range(0, len(ordered), _BATCH)
+    for start in track(starts, "explaining candidates", total=len(starts)):
+        group = ordered[start : start + _BATCH]
+        asked, rows = zip(*group, strict=True)
+        sides = pad([sources[query] for query in asked]), pad([documents[row] for row in rows])
+        yield group, PairBatch(*sides[0], *sides[1], torch.tensor(rows))
 
 
 @part("analysis")
@@ -86,7 +120,7 @@ class FrameworkRanking(Analysis):
         self.queries = spread(self.data.rerank_queries(self.split), queries)
 
     def finish(self) -> Findings:
-        pairs = self._candidate_pairs()
+        pairs = candidate_pairs(self.model, self.data, self.split, self.queries)
         if not pairs:
             return Findings()
         scores, rows = self._scores(pairs), []
@@ -98,20 +132,13 @@ class FrameworkRanking(Analysis):
         figures = [(ranking_bars(rows), entry)]
         return Findings(named(self.name, _metrics(rows)), {"framework_ranking": rows}, figures)
 
-    def _candidate_pairs(self) -> list[tuple[int, int]]:
-        """(row of the query, row of the document) of all candidates that the model knows."""
-        row = {identifier: number for number, identifier in enumerate(self.data.documents["id"][:])}
-        candidates, ids = self.data.list_candidates(self.split, self.queries), self.queries["id"][:]
-        found = [(number, row[name]) for number, q in enumerate(ids) for name in candidates[q]]
-        return [(query, document) for query, document in found if self.model.covers(document)]
-
     @torch.inference_mode()
-    def _scores(self, pairs: Sequence[tuple[int, int]]) -> Scores:
+    def _scores(self, pairs: Sequence[CandidatePair]) -> Scores:
         model, data = self.model.eval(), self.data
         keys = [(name, form) for form in FORMS for name in NAMES] + [("score", "own")]
         scores: Scores = {key: defaultdict(dict) for key in keys}
         query_ids, document_ids = self.queries["id"][:], data.documents["id"][:]
-        for group, batch in self._batches(pairs):
+        for group, batch in candidate_batches(data, self.queries, pairs):
             explanation = model.explain(batch.to(model.device))
             last = explanation.layers[-1]
             counts = last.document_mask.sum(1).clamp(min=1)
@@ -122,23 +149,6 @@ class FrameworkRanking(Analysis):
                 for (query, document), value in zip(group, column.tolist(), strict=True):
                     scores[key][query_ids[query]][document_ids[document]] = value
         return scores
-
-    def _batches(
-        self, pairs: Sequence[tuple[int, int]]
-    ) -> Iterator[tuple[Sequence[tuple[int, int]], PairBatch]]:
-        """Pairs of like length, and their batch."""
-        texts, data = self.data.documents["tokens"], self.data
-        read, length = data.template.read_document, data.document_length
-        documents = {row: read(texts[row], length) for _, row in pairs}
-        asked = self.queries["tokens"]
-        sources = [data.template.read_query(tokens, data.query_length) for tokens in asked]
-        ordered = sorted(pairs, key=lambda pair: (len(documents[pair[1]]), pair))
-        starts = range(0, len(ordered), _BATCH)
-        for start in track(starts, "explaining candidates", total=len(starts)):
-            group = ordered[start : start + _BATCH]
-            queries, rows = zip(*group, strict=True)
-            sides = pad([sources[query] for query in queries]), pad([documents[r] for r in rows])
-            yield group, PairBatch(*sides[0], *sides[1], torch.tensor(rows))
 
 
 def _columns(

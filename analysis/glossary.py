@@ -158,6 +158,8 @@ LABELS = {
     "squared key norm": "The mean squared length of the sum of two keys: the larger, the harder "
     "the softmax is to approximate.",
     "error": "The distance of the approximate relevance from the true one, relative to it.",
+    "soft of a": "The soft rate as the paper has it for a sparse alignment: of the softmax of A "
+    "itself, not of the similarity.",
     "bound share": "How much of the bound that the trace inequality sets (Lemma 5.2) the relevance "
     "reaches: 1 if it is tight, 0 if it says nothing.",
     "bound correlation": "Does that bound order the pairs as the relevance does? A rank "

@@ -9,6 +9,8 @@ from analysis.analysis import Subject, Texts
 from analysis.directed_alignment import directed_alignment, directed_heads, own_direction
 from analysis.exact_match import (
     DIRECTIONS,
+    CandidateMatch,
+    DirectedRates,
     ExactMatch,
     ExactMatchRates,
     exact_match,
@@ -16,8 +18,9 @@ from analysis.exact_match import (
 )
 from analysis.tokens import TokenKinds
 from gr_mvdr.alignment import Softmax
-from gr_mvdr.batch import pad
+from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.relevance import DecoderPaths, Explanation, PairAlignment
+from models.multi_vector import MultiVector
 
 GOLDEN = Path(__file__).parents[2].parent / "shared/golden/alignment_measures.json"
 
@@ -193,6 +196,70 @@ def test_a_lexical_system_aligns_equal_terms_only(store_of, measure):
     for direction in DIRECTIONS:
         assert metrics[f"analysis/exact_match/{direction}/hard_matched"] == 1
     assert metrics["analysis/exact_match/query_to_document/hard"] == pytest.approx(2 / 3)
+
+
+def test_the_softmax_of_a_itself_by_hand(store_of, measure):
+    # both query tokens choose the first of three document tokens, 7 8 7; the first of them is 7
+    chosen = torch.tensor([[1.0, 1.0], [0, 0], [0, 0]])[None, None]
+    ids = {"document_ids": torch.tensor([[7, 8, 7]]), "query_ids": torch.tensor([[7, 9]])}
+    masks = {"document_mask": torch.ones(1, 3).bool(), "query_mask": torch.ones(1, 2).bool()}
+    ones = torch.ones(1)
+    pairs = PairAlignment(3 * chosen, chosen, ones, ones, ones, **ids, **masks)
+    metrics = measure(ExactMatch, store_of(Explanation([pairs]), "multi_vector")).metrics
+    e, name = math.e, "analysis/exact_match/{}/soft_of_a"
+    found = {d: metrics[name.format(d)] for d in DIRECTIONS}
+    assert found["query_to_document"] == pytest.approx((e + 1) / (e + 2) / 2)
+    # a row of ones or of zeros is spread evenly: 1/2 at both tokens that are 7
+    assert found["document_to_query"] == pytest.approx((1 / 2 + 0 + 1 / 2) / 3)
+    soft = metrics["analysis/exact_match/query_to_document/soft"]
+    assert soft == pytest.approx((e**3 + 1) / (e**3 + 2) / 2)
+
+
+def test_pairs_of_one_unit_are_resampled_together():
+    ids, hard = torch.tensor([[1], [2], [3], [1]]), torch.tensor([[True], [False], [True], [True]])
+    apart, together = rates_of(5), rates_of(5)
+    apart.update(ids, ids > 0, hard, hard.float())
+    for row in range(4):  # batch by batch, a unit's pairs not in a row
+        part = ids[row, None], ids[row, None] > 0, hard[row, None], hard[row, None].float()
+        together.update(*part, units=torch.tensor([7 * (row % 2)]))
+    first, second = next(apart.rows()), next(together.rows())
+    assert first["hard"] == second["hard"] == 3 / 4
+    assert (second["hard_low"], second["hard_high"]) == (1 / 2, 1)  # of one unit alone
+    assert first["hard_low"] < 1 / 2
+
+
+@torch.inference_mode()
+def test_candidates_are_measured_as_pairs_are(make_explanation, store_of, tiny_data):
+    """All four BM25 candidates and the relevant document of each query, one by one."""
+    shape = dict(vocab_size=60, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2)
+    torch.manual_seed(0)
+    system = MultiVector(
+        dict(name=None, dropout_rate=0.0, attention="eager", shape=shape),
+        **dict(dimension=8, query_length=8, document_length=10, search={"mode": "exact"}),
+        alignment={"_target_": "gr_mvdr.alignment.MaxSim"},
+        loss={"_target_": "gr_mvdr.losses.InBatchCrossEntropy"},
+        optimizer={"learning_rate": 1e-3, "weight_decay": 0.01, "schedule": "constant"},
+    ).eval()
+    store = store_of(make_explanation(1, paradigm="multi_vector"), "multi_vector")
+    no = torch.zeros(60, dtype=torch.bool)
+    texts = Texts(torch.linspace(0, 10, 60), TokenKinds(no, no, no), list)
+    subject = Subject(system, tiny_data, store=store, texts=texts)
+    found = CandidateMatch(subject, queries=3).finish()
+    expected = DirectedRates(store.description, texts, "candidates")
+    queries = tiny_data.rerank_queries("test").select([0, 4, 9])  # evenly spread
+    names, pairs = tiny_data.documents["id"][:], 0
+    for number, query in enumerate(queries):
+        source = tiny_data.template.read_query(query["tokens"], 8)
+        for name in tiny_data.list_candidates("test", queries)[query["id"]]:
+            row, pairs = names.index(name), pairs + 1
+            text = tiny_data.template.read_document(tiny_data.documents[row]["tokens"], 10)
+            batch = PairBatch(*pad([source]), *pad([text]), torch.tensor([row]))
+            expected.update(system.align(batch), units=torch.tensor([number]))
+    assert pairs >= 3 * 4
+    assert found.metrics == pytest.approx(expected.findings().metrics, abs=1e-5)
+    assert "analysis/exact_match/candidates/query_to_document/soft_of_a" in found.metrics
+    assert found.tables.keys() == {"exact_match_candidates"}
+    assert [entry.name[:22] for _, entry in found.figures] == ["exact_match_candidates"] * 2
 
 
 def test_every_head_is_normalised_by_itself(make_pairs):
