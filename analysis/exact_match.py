@@ -31,7 +31,6 @@ from analysis.figures import (
     page_figure,
     styled,
 )
-from analysis.framework_ranking import candidate_batches, candidate_pairs
 from analysis.match_rates import DEFINITIONS, MEASURES, ExactMatchRates, HeadRates, exact_match
 from analysis.statistics import HeadSample, select, spread
 from analysis.store.alignment_store import StoreDescription
@@ -198,6 +197,9 @@ class CandidateMatch(Analysis):
 
     @torch.inference_mode()
     def finish(self) -> Findings:
+        # With the module of the data, which comparisons can do without.
+        from analysis.framework_ranking import candidate_batches, candidate_pairs
+
         pairs = candidate_pairs(self.model.eval(), self.data, self.split, self.queries)
         for group, batch in candidate_batches(self.data, self.queries, pairs):
             found = self.model.align(batch.to(self.model.device))

@@ -115,7 +115,9 @@ class SealExamples(SpanExamples):
         return prepared
 
     def numbers(self, rng: np.random.Generator) -> np.ndarray:
-        return np.append(super().numbers(rng), np.arange(len(self.document_rows), len(self.pair_of)))
+        return np.append(
+            super().numbers(rng), np.arange(len(self.document_rows), len(self.pair_of))
+        )
 
     def draw(self, number: int, rng: np.random.Generator) -> Example:
         pair, asked = int(self.pair_of[number]), str(self.asked[number])
