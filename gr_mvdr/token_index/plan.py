@@ -150,9 +150,7 @@ class SearchOptions:
             ValueError: an unknown option, or there is no index to search.
         """
         if self.mode == "rerank":
-            rule = (
-                "must be exact, gather, impute or fde to be searched in other ways: it has no index"
-            )
+            rule = "must have an index to be searched in other ways, as exact has"
             raise ValueError(f"model.search.mode=rerank: {rule}")
         known = {field.name for field in fields(self)}
         for key in options.keys() - known:
@@ -171,11 +169,9 @@ class SearchOptions:
         for side in ("query", "document") if salience is not None else ():
             share = getattr(self, f"keep_{side}")
             if share < 1 and not salience.get(side):
-                rule = "must be 1 for a system without salience"
-                raise ValueError(f"model.search.keep_{side}={share}: {rule}")
+                raise ValueError(f"model.search.keep_{side}={share}: must be 1 without salience")
         if scoring.heads > 1 and self.dtype == "residual":  # its basis mixes the heads' parts
-            rule = f"must be another with model.heads={scoring.heads}"
-            raise ValueError(f"model.search.dtype=residual: {rule}")
+            raise ValueError(f"model.heads={scoring.heads}: must be 1 with dtype=residual")
         if self.mode in ("impute", "fde") and scoring.alignment != MaxSim():
             rule = f"must be exact or gather under {scoring.alignment}"
             raise ValueError(f"model.search.mode={self.mode}: {rule}; it estimates MaxSim")

@@ -201,6 +201,6 @@ def test_searches_out_of_range_are_refused(tmp_path, queries, neighbours, probes
 
 def test_pruning_needs_saliences(tmp_path):
     store = create(tmp_path / "index", random_tokens(MANY))
-    message = "search.keep_document=0.5: must be 1 for a system without salience"
+    message = "search.keep_document=0.5: must be 1 without salience"
     with pytest.raises(ValueError, match=message):
         TokenNeighbours(store, 0.5)
