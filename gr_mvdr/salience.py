@@ -48,7 +48,7 @@ def keep_salient(query: TokenVectors, share: float) -> TokenVectors:
     if share == 1:
         return query
     if query.salience is None:
-        rule = "must be 1 for a system without salience"
+        rule = "must be 1 without salience"
         raise ValueError(f"model.search.keep_query={share}: {rule}")
     return query[top_share(query.salience, query.mask, share)]
 

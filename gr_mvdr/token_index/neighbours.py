@@ -240,7 +240,7 @@ def _kept_rows(store: TokenStore, keep: float) -> Tensor | None:
     if keep == 1.0:
         return live
     if store.salience(slice(0, 0)) is None:
-        rule = "must be 1 for a system without salience"
+        rule = "must be 1 without salience"
         raise ValueError(f"model.search.keep_document={keep}: {rule}")
     kept = torch.zeros_like(live)
     for documents in store.blocks(_BLOCK):
