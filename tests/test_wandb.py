@@ -29,6 +29,7 @@ def run(monkeypatch, module, *arguments):
     """A command, in this process."""
     monkeypatch.setattr(sys, "argv", [module, *arguments])
     run_command(module.rpartition(".")[2], f"{'train' if module == 'train' else module}:main")
+    wandb.teardown()  # its service writes the files, and may still be at the last one
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,6 @@ def sweep(tmp_path_factory):
         patch.delenv(GROUP, raising=False)
         run(patch, "train", "-m", "model=bm25,t5_colbert", f"output={folder}", *KEYS)
         run(patch, "analysis.compare", f"runs=[{folder}]", "logger=wandb", f"output={folder}/own")
-    wandb.teardown()  # its service writes the files, and may still be at the last one
     return folder
 
 

@@ -516,4 +516,5 @@ def test_the_figure_and_the_table_can_be_written(tiny_data, tmp_path):
     assert (tmp_path / "kernel.png").is_file()
     write_rows(measured.tables["kernel"], tmp_path / "kernel.csv")
     header = (tmp_path / "kernel.csv").read_text().splitlines()[0]
-    assert header == "features,error,rank_correlation,pairs,mrr@10,recall@10,queries"
+    bound = "bound_share,bound_correlation"
+    assert header == f"features,error,rank_correlation,{bound},pairs,mrr@10,recall@10,queries"

@@ -21,7 +21,7 @@ def choices_of(line):
     [
         (["alignment=max_sim", "alignment=softmax"], ["alignment=max_sim", "alignment=softmax"]),
         (
-            ["alignment=max_sim", "alignment=top_k", "alignment=top_4"],
+            ["alignment=max_sim", "alignment=top_k", "alignment=top_k model.alignment.k=4"],
             ["alignment=max_sim", "alignment=top_k, k=1", "alignment=top_k, k=4"],
         ),
         (
