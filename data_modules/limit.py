@@ -38,13 +38,7 @@ def limit(
         ValueError: too few people, or more or fewer places than there can be.
     """
     sets = comb(n_documents, relevant)
-    if sets < _TEST_SHARE:
-        rule = f"must make at least {_TEST_SHARE} sets of data.relevant={relevant}"
-        raise ValueError(f"data.n_documents={n_documents}: {rule}")
-    number, most = attributes or sets, min(sets, _MOST_SETS)
-    if not _TEST_SHARE <= number <= most:
-        rule = f"must be {_TEST_SHARE} to {most:,} for {n_documents} documents, {relevant} relevant"
-        raise ValueError(f"data.attributes={attributes or f'null, all {sets:,} sets'}: {rule}")
+    number = _count_places(n_documents, relevant, attributes, sets)
     names = Names(seed, n_documents, 2 * number, 1, 1)  # half of such places share their names
     order = Permutation(sets, seed, "sets")
     liked_by = [nth_set(order(place), relevant) for place in range(number)]
@@ -76,6 +70,17 @@ def limit(
         qrels={s: keep(s, JUDGEMENTS, *zip(*found, strict=True)) for s, found in pairs.items()},
         sources=sources,
     )
+
+
+def _count_places(n_documents: int, relevant: int, attributes: int | None, sets: int) -> int:
+    if sets < _TEST_SHARE:
+        rule = f"must make at least {_TEST_SHARE} sets of data.relevant={relevant}"
+        raise ValueError(f"data.n_documents={n_documents}: {rule}")
+    number, most = attributes or sets, min(sets, _MOST_SETS)
+    if not _TEST_SHARE <= number <= most:
+        rule = f"must be {_TEST_SHARE} to {most:,} for {n_documents} documents, {relevant} relevant"
+        raise ValueError(f"data.attributes={attributes or f'null, all {sets:,} sets'}: {rule}")
+    return number
 
 
 def nth_set(number: int, size: int) -> list[int]:

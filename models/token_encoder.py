@@ -71,12 +71,16 @@ class TokenEncoder(nn.Module):
         self.salience = nn.ModuleDict(
             {side: build("salience", named[side], dimension) for side in SIDES if side in named}
         )
+        self._check_salience()
+
+    def _check_salience(self) -> None:
         if self.template.expansion is not None and _has(self.salience, IdfSalience):
             raise ValueError(
                 "tokenizer.expansion: must be null with an IDF salience, to which a token of no "
                 "document is the rarest"
             )
-        if getattr(self.pooling["document"], "by", "") == "salience" and not named.get("document"):
+        by = getattr(self.pooling["document"], "by", "")
+        if by == "salience" and "document" not in self.salience:
             rule = "must be another without model.salience.document"
             raise ValueError(f"model.pooling.document.by=salience: {rule}")
         for side, part in self.salience.items():

@@ -273,7 +273,7 @@ class InitialWeights:
 
         All of it to the same system with the same identifiers. To another the tensors of the
         backbone that both have, of tables the rows of the tokeniser's tokens, and what else has the
-        same name and size; heads and docid tokens begin anew.
+        same name and size; heads and docid tokens begin again.
 
         Raises:
             ValueError: the system is not trained, or has another tokeniser or backbone.

@@ -101,8 +101,8 @@ def interrupted(monkeypatch, config, epoch: int):
     monkeypatch.undo()
 
 
-# The last epoch, in which the run is interrupted. NP decoding's tables are made anew before it, and
-# in the same state again only if the checkpoint holds them: two epochs later, for "async".
+# The last epoch, in which the run is interrupted. NP decoding's tables are made again before it,
+# and in the same state only if the checkpoint holds them: two epochs later, for "async".
 @pytest.mark.parametrize(
     ("model", "last", "keys"),
     [

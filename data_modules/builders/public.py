@@ -14,6 +14,7 @@ Each is read from a local copy of the released files, or from the Hugging Face h
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,7 +25,7 @@ from datasets import Features, Value
 from data_modules.builders import entity_questions
 from data_modules.formats import beir, dpr, trec
 from data_modules.formats.files import find, find_all, given_path, needed, page_hint, unpacking
-from data_modules.formats.layout import Document, Judgement, Layout, Query, Ranked
+from data_modules.formats.layout import Document, Judgement, Layout, Query, Ranked, join_layouts
 from data_modules.formats.lines import integer, json_lines, string, word
 from data_modules.formats.tables import rows, table_documents
 from data_modules.store import check_room
@@ -265,39 +266,19 @@ def _miracl_judged(path: Path | None) -> Layout:
         trained = [language for language in trained if f"miracl-v1.0-{language}" in names]
     if not trained:
         raise FileNotFoundError(f"data.path={path}: miracl-v1.0-…/topics and qrels are missing")
-    layouts = {language: _miracl(language, path) for language in trained}
+    joined = join_layouts("miracl-judged", {name: _miracl(name, path) for name in trained})
 
     def documents() -> Iterator[Document]:
-        for language, layout in layouts.items():
-            judged = {row.document_id for rows in layout.judgements.values() for row in rows()}
-            for row in layout.documents():
-                if row.id in judged:
-                    yield row._replace(id=f"{language}:{row.id}")
-
-    def queries() -> Iterator[Query]:
-        for language, layout in layouts.items():
-            for row in layout.queries():
-                yield row._replace(id=f"{language}:{row.id}")
-
-    def judgements(split: str) -> Iterator[Judgement]:
-        for language, layout in layouts.items():
-            for where, query, document, grade in layout.judgements[split]():
-                yield Judgement(where, f"{language}:{query}", f"{language}:{document}", grade)
+        judged = {row.document_id for rows in joined.judgements.values() for row in rows()}
+        return (row for row in joined.documents() if row.id in judged)
 
     def irrelevant() -> Iterator[Ranked]:
-        for where, query, document, grade in judgements("train"):
+        for where, query, document, grade in joined.judgements["train"]():
             if grade <= 0:
                 yield Ranked(where, query, document, 0.0)
 
-    return Layout(
-        name="miracl-judged",
-        files=tuple(file for layout in layouts.values() for file in layout.files),
-        options={"reader": "miracl judged/1", "languages": trained},
-        documents=documents,
-        queries=queries,
-        judgements={split: partial(judgements, split) for split in ("train", "dev")},
-        negatives={"judged": irrelevant},
-    )
+    options = {"reader": "miracl judged/2", **joined.options}
+    return replace(joined, options=options, documents=documents, negatives={"judged": irrelevant})
 
 
 def _miracl_names(language: str, split: str) -> dict[str, tuple[str, ...]]:

@@ -130,34 +130,27 @@ def asked_layout(
     return Layout(options={"reader": reader}, judgements=judged, **found)
 
 
-def join_layouts(layouts: Sequence[Layout]) -> Layout:
-    """Several collections as one: every id follows its collection's name, "nq/d17".
+def join_layouts(name: str, layouts: Mapping[str, Layout]) -> Layout:
+    """Several collections as one: every id follows its collection's key, "nq/d17".
 
     Splits of the same name become one. Candidates and negatives are left out.
-
-    Raises:
-        ValueError: two collections have the same name, or there is none.
     """
-    names = [layout.name for layout in layouts]
-    if len({*names}) < len(names) or not names:
-        raise ValueError(f"data.path: must be folders of different names, got {', '.join(names)}")
 
     def rows(kind: str) -> Iterator[Any]:
-        for layout in layouts:
+        for place, layout in layouts.items():
             for row in getattr(layout, kind)():
-                yield row._replace(id=f"{layout.name}/{row.id}")
+                yield row._replace(id=f"{place}/{row.id}")
 
     def judgements(split: str) -> Iterator[Judgement]:
-        for layout in layouts:
+        for place, layout in layouts.items():
             for where, query, document, grade in layout.judgements.get(split, lambda: iter(()))():
-                place = layout.name
                 yield Judgement(where, f"{place}/{query}", f"{place}/{document}", grade)
 
-    splits = dict.fromkeys(split for layout in layouts for split in layout.judgements)
+    splits = dict.fromkeys(split for layout in layouts.values() for split in layout.judgements)
     return Layout(
-        name="+".join(names),
-        files=tuple(file for layout in layouts for file in layout.files),
-        options={layout.name: dict(layout.options) for layout in layouts},
+        name=name,
+        files=tuple(file for layout in layouts.values() for file in layout.files),
+        options={place: dict(layout.options) for place, layout in layouts.items()},
         documents=partial(rows, "documents"),
         queries=partial(rows, "queries"),
         judgements={split: partial(judgements, split) for split in splits},

@@ -53,10 +53,19 @@ FORMATS: dict[str, Format] = {
 
 
 def read_layouts(paths: str | Sequence[str], format: str | None = None) -> Layout:
-    """`read_layout` of a path, or of several, whose collections become one (`join_layouts`)."""
+    """`read_layout` of a path, or of several, whose collections become one (`join_layouts`).
+
+    Raises:
+        ValueError: two of them have the same name.
+    """
     if isinstance(paths, str):
         return read_layout(paths, format)
-    return join_layouts([read_layout(path, format) for path in paths])
+    found = [read_layout(path, format) for path in paths]
+    layouts = {layout.name: layout for layout in found}
+    if len(layouts) < len(found):
+        names = ", ".join(layout.name for layout in found)
+        raise ValueError(f"data.path: must be folders of different names, got {names}")
+    return join_layouts("+".join(layouts), layouts)
 
 
 def read_layout(path: str | Path, format: str | None = None) -> Layout:

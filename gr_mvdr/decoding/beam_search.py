@@ -185,16 +185,14 @@ def beam_search(
         first_log_probs = log_probs[:] if first_log_probs is None else first_log_probs
         width = () if widths is None else (widths[min(depth, len(widths)) - 1],)
         successors = constraint.expand(state, *width)
-        scores = log_probs[successors.row, successors.token]
-        scores = beams.live.log_probs.index_select(0, successors.row) + scores
+        scores = beams.live.log_probs[successors.row] + log_probs[successors.row, successors.token]
         if successors.real is not None:
             scores = scores.masked_fill(~successors.real, -torch.inf)
         del log_probs  # the largest tensor: freed before the model makes the next one
         preferred = scores
         if plan is not None:
             bonus = plan(first_log_probs) if bonus is None else bonus
-            query = beams.live.query.index_select(0, successors.row)
-            preferred = scores + bonus[successors.state, query]
+            preferred = scores + bonus[successors.state, beams.live.query[successors.row]]
         if observer is not None:
             observer(depth, beams.live, successors, scores, preferred)
         going_on = beams.extend(successors, scores, preferred)

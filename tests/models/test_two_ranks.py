@@ -56,7 +56,7 @@ def part_of(found: list[Example], number: int, of: int) -> list[Example]:
 
 
 def cases():
-    """name → (system, its examples). Built anew for each, of the same seed on every rank."""
+    """name → (system, its examples). Built again for each, of the same seed on every rank."""
     from tests.models.conftest import (
         MULTI_VECTOR,
         make_docid,

@@ -160,10 +160,10 @@ def test_miracls_judged_passages_of_all_languages_are_one_collection(miniature, 
     judged = {d for split in alone.qrels for row in alone.judgements(split).values() for d in row}
     kept = [document for document in alone.documents if document["id"] in judged]
     assert len(kept) == 23
-    assert list(collection.documents) == [row | {"id": f"sw:{row['id']}"} for row in kept]
+    assert list(collection.documents) == [row | {"id": f"sw/{row['id']}"} for row in kept]
     for split in ("train", "dev"):
         assert collection.judgements(split) == {
-            f"sw:{query}": {f"sw:{document}": grade for document, grade in row.items()}
+            f"sw/{query}": {f"sw/{document}": grade for document, grade in row.items()}
             for query, row in alone.judgements(split).items()
         }
     negatives = Ranking.read(collection.negatives["judged"])
