@@ -40,7 +40,7 @@ def test_retrieval_reranks_the_best_of_bm25(documents, queries, tmp_path):
 def test_it_cannot_be_searched_in_other_ways(documents, queries):
     model = make_multi_vector("mva", search={"mode": "rerank"})
     for call in (model.search.changed, lambda **options: model.retrieve(queries, **options)):
-        with pytest.raises(ValueError, match="mode=rerank: must be exact, gather, impute or fde"):
+        with pytest.raises(ValueError, match="mode=rerank: must have an index"):
             model.index(documents)
             call(mode="exact")
 
