@@ -19,6 +19,7 @@ from typing import Any
 import pytorch_lightning as pl
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
+from transformers import PreTrainedModel
 
 from analysis.analyse import analyse_run
 from analysis.evaluation import (
@@ -37,6 +38,7 @@ from conf.command import compose_command, explain_errors
 from conf.composition import register_resolvers, take_settings
 from conf.launch import choose_precision, is_in_sweep, launch, processes_to_start
 from data_modules.module import RetrievalDataModule
+from gr_mvdr.backbones import take_latent_meanings
 from gr_mvdr.distributed.ranks import join, leave, rank, rank_zero_first
 from gr_mvdr.evaluation.metrics import rank_of
 from gr_mvdr.files.reading import read_checkpoint
@@ -51,6 +53,7 @@ from models.weights import InitialWeights, Weights, find_weights, save_weights
 register_resolvers()  # for who composes a configuration without the command line
 logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
 NOISE = ("LeafSpec", "Total length of `list`", "The number of training batches", "FSDP2-wrapped")
+LATENT_DOCUMENTS = 100_000  # more would take a minute and change little
 RESUME = "interrupted: the same command with resume=true goes on from the last epoch"
 for message in (f".*{words}.*" for words in NOISE):
     warnings.filterwarnings("ignore", message)
@@ -210,8 +213,19 @@ def prepare_model(
         check_study(config.study, model)
         if initial is not None:
             initial.give_identifiers(model, config, data.documents, run / "identifiers")
+        if config.weights is None and initial is None:
+            start_token_vectors(model, config, data)
         model.prepare(data.documents, data.known_documents, run / "identifiers")
     return model
+
+
+def start_token_vectors(model: System, config: DictConfig, data: RetrievalDataModule) -> None:
+    """Those of a new backbone begin as what tokens mean in the known documents, or a sample."""
+    backbone = next((part for part in model.modules() if isinstance(part, PreTrainedModel)), None)
+    if backbone is not None and config.backbone.get("initialisation") == "latent":
+        rows = data.known_documents
+        rows = rows[:: -(-len(rows) // LATENT_DOCUMENTS) or 1]
+        take_latent_meanings(backbone, data.documents.select(rows)["tokens"][:])
 
 
 def announce_run(config: DictConfig, run: Path, model: System, record: dict[str, Any]) -> Any:

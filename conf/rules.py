@@ -168,7 +168,7 @@ RULES: dict[str, Any] = {
     "backbone.template": Group | None,
     "backbone.attention": Literal["eager", "sdpa"],
     "backbone.gradient_checkpointing": bool,
-    "backbone.initialisation": Literal["random", "mimetic"],
+    "backbone.initialisation": Literal["random", "mimetic", "latent"],
     "backbone.shape": Group | None,
     "backbone.shape.feed_forward_proj": Text,
     "backbone.shape.num_*": Size,

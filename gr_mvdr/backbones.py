@@ -6,9 +6,11 @@ A loaded backbone knows how it reads texts: `template` (`gr_mvdr.template.TextTe
 import copy
 import hashlib
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import (
     AutoConfig,
@@ -33,7 +35,7 @@ from gr_mvdr.files.reading import describe_error
 from gr_mvdr.template import TextTemplate
 
 ATTENTIONS = ("sdpa", "eager")
-INITIALISATIONS = ("random", "mimetic")
+INITIALISATIONS = ("random", "mimetic", "latent")
 _T5 = ("t5", "mt5", "umt5")
 # Pretrained weights are tensors alone. A folder's configuration could name an attention, a kernel
 # on the hub that transformers would fetch and run: eager first, then the one asked for.
@@ -42,6 +44,7 @@ _WEIGHT_OPTIONS = {
     "trust_remote_code": False,
     "weights_only": True,
 }
+_LATENT = 0.25  # of the square of a new token vector: its meaning in the collection
 _POSITIONS = ("position_embeddings", "embed_positions")
 # Of a decoder's stack, what a new decoder of another depth does not take over.
 _LAYERS = re.compile(r"decoder\.(block|layers|final_layer_norm|layer_norm)\.")
@@ -70,7 +73,8 @@ def load_encoder(
         gradient_checkpointing: in training every layer keeps its input alone and is computed
             again on the way back: a third more time, a fraction of the memory.
         template: `TextTemplate.settings` of the tokeniser; None = T5's.
-        initialisation: of a new model, "random" as T5's, or "mimetic" (`match_and_copy`).
+        initialisation: of a new model, "random" as T5's, "mimetic" (`match_and_copy`), or "latent",
+            which is mimetic and waits for the collection (`take_latent_meanings`).
 
     Raises:
         ValueError: the folder holds a decoder alone, or no weights; another attention or
@@ -80,7 +84,7 @@ def load_encoder(
     read = TextTemplate(**(template or {}))
     if name is None:
         model = T5EncoderModel(_small_config(dropout_rate, shape or {}, read))
-        if initialisation == "mimetic":
+        if initialisation != "random":
             match_and_copy(model)
     else:
         config = _read_config(name, dropout_rate)
@@ -123,7 +127,7 @@ def load_encoder_decoder(
         depth = {"num_decoder_layers": decoder_layers} if decoder_layers else {}
         shape = {**(shape or {}), **depth}
         model = T5ForConditionalGeneration(_small_config(dropout_rate, shape, read))
-        if initialisation == "mimetic":
+        if initialisation != "random":
             match_and_copy(model)
     else:
         config = _read_config(name, dropout_rate)
@@ -144,7 +148,7 @@ def _check_choices(attention: str, initialisation: str) -> None:
     if attention not in ATTENTIONS:
         raise ValueError(f"backbone.attention={attention}: must be {' or '.join(ATTENTIONS)}")
     if initialisation not in INITIALISATIONS:
-        rule = f"must be {' or '.join(INITIALISATIONS)}"
+        rule = f"must be one of {', '.join(INITIALISATIONS)}"
         raise ValueError(f"backbone.initialisation={initialisation}: {rule}")
 
 
@@ -333,6 +337,45 @@ def match_and_copy(model: PreTrainedModel) -> None:
             part.q.weight.copy_(match / part.key_value_proj_dim**0.5)
             part.v.weight.copy_(copied)
             part.o.weight.copy_(copied.T)
+
+
+@torch.no_grad()
+def take_latent_meanings(model: PreTrainedModel, documents: Sequence[Sequence[int]]) -> None:
+    """Starts token vectors as tokens' meanings in a collection, by latent semantic analysis.
+
+    Tokens of like documents begin alike (Deerwester et al. 1990): a quarter of a vector's square is
+    the token's direction in d/2 latent dimensions, the rest is as it was drawn, so that a token is
+    most like itself. A small model has too few queries to learn what the documents tell.
+
+    Args:
+        model: of a new backbone, whose rows have norm √d.
+        documents: the token ids of each. A token of none, or of all, keeps its vector.
+    """
+    table = model.get_input_embeddings().weight
+    terms = _weigh_terms(documents, len(table))
+    latent = min(table.shape[1] // 2, *terms.shape)
+    _, sizes, directions = torch.svd_lowrank(terms, latent, niter=4)
+    meanings = F.normalize(directions * sizes.sqrt())
+    basis = nn.init.orthogonal_(torch.empty(meanings.shape[1], table.shape[1]))
+    known = torch.sparse.sum(terms, 0).to_dense().gt(0).unsqueeze(1)
+    meanings = meanings @ basis * table.shape[1] ** 0.5
+    started = _LATENT**0.5 * meanings + (1 - _LATENT) ** 0.5 * table
+    table.copy_(started.where(known, table))
+
+
+def _weigh_terms(documents: Sequence[Sequence[int]], size: int) -> Tensor:
+    """TF-IDF, (D, size) sparse fp32: (1 + ln tf) · ln((1 + D) / (1 + df)), rows of length 1."""
+    lengths = torch.tensor([len(tokens) for tokens in documents])
+    rows = torch.arange(len(documents)).repeat_interleave(lengths)
+    tokens = torch.tensor([token for tokens in documents for token in tokens])
+    place, counts = (rows * size + tokens).unique(return_counts=True)
+    row, token = place // size, place % size
+    idf = ((1 + len(documents)) / (1 + token.bincount(minlength=size))).log()
+    weights = (1 + counts.log()) * idf[token]
+    squares = torch.zeros(len(documents)).index_add(0, row, weights.square())
+    weights = weights / squares.sqrt().clamp(min=1e-12)[row]
+    shape = len(documents), size
+    return torch.sparse_coo_tensor(torch.stack([row, token]), weights, shape, check_invariants=True)
 
 
 def hash_weights(model: nn.Module) -> str:
