@@ -111,7 +111,7 @@ def make_run(config: DictConfig, typed: Sequence[str] | None = None) -> Run | No
         if missing in ([], ["report.html"]):
             return keep_finished(folder, missing)
         memory = StagePeaks()
-        model, data, logger = train_model(config, folder, weights, memory)
+        model, data, logger = train_model(config, folder, weights, initial, memory)
         if rank() > 0:
             model.help_index(data.documents)
             leave()
@@ -139,11 +139,14 @@ def keep_finished(run: Path, missing: list[str]) -> Run:
 
 
 def train_model(
-    config: DictConfig, run: Path, weights: Weights | None, memory: StagePeaks
+    config: DictConfig,
+    run: Path,
+    weights: Weights | None,
+    initial: InitialWeights | None,
+    memory: StagePeaks,
 ) -> tuple[System, RetrievalDataModule, Any]:
     """The run's trained model, its data, and the logger of rank 0, None elsewhere."""
     pl.seed_everything(config.seed, workers=True, verbose=False)
-    initial = InitialWeights.find(config.initial)
     with rank_zero_first():  # what rank 0 has cached, the others find
         data = instantiate(config.data)
         model = prepare_model(config, data, run, initial)

@@ -28,7 +28,7 @@ SMALLER = {"max_test_queries": 6, "max_rerank_queries": 2}
 
 def test_a_trained_model_keeps_no_gradients_and_no_optimizer(tmp_path):
     config = small(tmp_path, "model=t5_colbert", "trainer.precision=32-true", *TINY, *NO_ANALYSIS)
-    model, _, _ = train_module.train_model(config, tmp_path / "run", None, StagePeaks())
+    model, _, _ = train_module.train_model(config, tmp_path / "run", None, None, StagePeaks())
     assert all(parameter.grad is None for parameter in model.parameters())
     own = set(map(id, model.parameters()))
     optimizers = [found for found in gc.get_objects() if issubclass(type(found), Optimizer)]
