@@ -217,17 +217,17 @@ def prepare_model(
         if initial is not None:
             initial.give_identifiers(model, config, data.documents, run / "identifiers")
         if config.weights is None and initial is None:
-            start_token_vectors(model, config, data)
+            start_token_vectors(model, data)
         model.prepare(data.documents, data.known_documents, run / "identifiers")
     return model
 
 
-def start_token_vectors(model: System, config: DictConfig, data: RetrievalDataModule) -> None:
+def start_token_vectors(model: System, data: RetrievalDataModule) -> None:
     """Those of a new backbone begin as what tokens mean in the known documents, or a sample."""
     backbone = next((part for part in model.modules() if isinstance(part, PreTrainedModel)), None)
-    if backbone is not None and config.backbone.get("initialisation") == "latent":
+    if getattr(backbone, "latent", 0.0):
         rows = data.known_documents
-        rows = rows[:: -(-len(rows) // LATENT_DOCUMENTS) or 1]
+        rows = rows[:: max(1, len(rows) // LATENT_DOCUMENTS)]
         take_latent_meanings(backbone, data.documents.select(rows)["tokens"][:])
 
 

@@ -35,7 +35,7 @@ from gr_mvdr.files.reading import describe_error
 from gr_mvdr.template import TextTemplate
 
 ATTENTIONS = ("sdpa", "eager")
-INITIALISATIONS = ("random", "mimetic", "latent")
+INITIALISATIONS = ("random", "mimetic")
 _T5 = ("t5", "mt5", "umt5")
 # Pretrained weights are tensors alone. A folder's configuration could name an attention, a kernel
 # on the hub that transformers would fetch and run: eager first, then the one asked for.
@@ -44,7 +44,6 @@ _WEIGHT_OPTIONS = {
     "trust_remote_code": False,
     "weights_only": True,
 }
-_LATENT = 0.25  # of the square of a new token vector: its meaning in the collection
 _POSITIONS = ("position_embeddings", "embed_positions")
 # Of a decoder's stack, what a new decoder of another depth does not take over.
 _LAYERS = re.compile(r"decoder\.(block|layers|final_layer_norm|layer_norm)\.")
@@ -58,6 +57,7 @@ def load_encoder(
     gradient_checkpointing: bool = False,
     template: dict[str, Any] | None = None,
     initialisation: str = "random",
+    latent: float = 0.0,
 ) -> PreTrainedModel:
     """An encoder: token ids (B, L) → token vectors (B, L, hidden_size).
 
@@ -73,19 +73,18 @@ def load_encoder(
         gradient_checkpointing: in training every layer keeps its input alone and is computed
             again on the way back: a third more time, a fraction of the memory.
         template: `TextTemplate.settings` of the tokeniser; None = T5's.
-        initialisation: of a new model, "random" as T5's, "mimetic" (`match_and_copy`), or "latent",
-            which is mimetic and waits for the collection (`take_latent_meanings`).
+        initialisation: of a new model, "random" as T5's, or "mimetic" (`match_and_copy`).
+        latent: of a new model, how much of its token vectors `take_latent_meanings` sets.
 
     Raises:
         ValueError: the folder holds a decoder alone, or no weights; another attention or
             initialisation; a stack does not read the shared embedding table after loading.
     """
-    _check_choices(attention, initialisation)
+    _check_choices(attention, initialisation, latent)
     read = TextTemplate(**(template or {}))
     if name is None:
         model = T5EncoderModel(_small_config(dropout_rate, shape or {}, read))
-        if initialisation != "random":
-            match_and_copy(model)
+        _begin(model, initialisation, latent)
     else:
         config = _read_config(name, dropout_rate)
         # The T5 family (ByT5 is a T5) has a class of its own for an encoder, whatever was saved.
@@ -107,6 +106,7 @@ def load_encoder_decoder(
     gradient_checkpointing: bool = False,
     template: dict[str, Any] | None = None,
     initialisation: str = "random",
+    latent: float = 0.0,
 ) -> PreTrainedModel:
     """An encoder-decoder with its output table (T5, mT5, BART, …). Arguments as for `load_encoder`.
 
@@ -121,14 +121,13 @@ def load_encoder_decoder(
     """
     if decoder_layers is not None and decoder_layers < 1:
         raise ValueError(f"model.decoder_layers={decoder_layers}: must be ≥ 1")
-    _check_choices(attention, initialisation)
+    _check_choices(attention, initialisation, latent)
     read = TextTemplate(**(template or {}))
     if name is None:
         depth = {"num_decoder_layers": decoder_layers} if decoder_layers else {}
         shape = {**(shape or {}), **depth}
         model = T5ForConditionalGeneration(_small_config(dropout_rate, shape, read))
-        if initialisation != "random":
-            match_and_copy(model)
+        _begin(model, initialisation, latent)
     else:
         config = _read_config(name, dropout_rate)
         known = config.model_type in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
@@ -143,13 +142,15 @@ def load_encoder_decoder(
     return _prepared(model, attention, gradient_checkpointing, read)
 
 
-def _check_choices(attention: str, initialisation: str) -> None:
+def _check_choices(attention: str, initialisation: str, latent: float) -> None:
     """Any other attention may be a kernel on the hub, which transformers would fetch and run."""
     if attention not in ATTENTIONS:
         raise ValueError(f"backbone.attention={attention}: must be {' or '.join(ATTENTIONS)}")
     if initialisation not in INITIALISATIONS:
-        rule = f"must be one of {', '.join(INITIALISATIONS)}"
+        rule = f"must be {' or '.join(INITIALISATIONS)}"
         raise ValueError(f"backbone.initialisation={initialisation}: {rule}")
+    if not 0 <= latent < 1:
+        raise ValueError(f"backbone.latent={latent}: must be ≥ 0 and < 1")
 
 
 def _read_config(name: str, dropout_rate: float | None) -> PretrainedConfig:
@@ -316,6 +317,12 @@ def _small_config(
     )
 
 
+def _begin(model: PreTrainedModel, initialisation: str, latent: float) -> None:
+    model.latent = latent  # once the collection is known
+    if initialisation == "mimetic":
+        match_and_copy(model)
+
+
 @torch.no_grad()
 def match_and_copy(model: PreTrainedModel) -> None:
     """Starts every attention of a T5 as a soft copy of equal tokens (Trockman and Kolter 2023).
@@ -343,15 +350,15 @@ def match_and_copy(model: PreTrainedModel) -> None:
 def take_latent_meanings(model: PreTrainedModel, documents: Sequence[Sequence[int]]) -> None:
     """Starts token vectors as tokens' meanings in a collection, by latent semantic analysis.
 
-    Tokens of like documents begin alike (Deerwester et al. 1990): a quarter of a vector's square is
-    the token's direction in d/2 latent dimensions, the rest is as it was drawn, so that a token is
-    most like itself. A small model has too few queries to learn what the documents tell.
+    Tokens of like documents begin alike (Deerwester et al. 1990): of a vector's square a share
+    `latent` is the token's direction in d/2 latent dimensions, the rest is as it was drawn, so that
+    a token is most like itself. A small model has too few queries to learn what documents tell.
 
     Args:
-        model: of a new backbone, whose rows have norm √d.
+        model: a new backbone, whose rows have norm √d.
         documents: the token ids of each. A token of none, or of all, keeps its vector.
     """
-    table = model.get_input_embeddings().weight
+    share, table = model.latent, model.get_input_embeddings().weight
     terms = _weigh_terms(documents, len(table))
     latent = min(table.shape[1] // 2, *terms.shape)
     _, sizes, directions = torch.svd_lowrank(terms, latent, niter=4)
@@ -359,7 +366,7 @@ def take_latent_meanings(model: PreTrainedModel, documents: Sequence[Sequence[in
     basis = nn.init.orthogonal_(torch.empty(meanings.shape[1], table.shape[1]))
     known = torch.sparse.sum(terms, 0).to_dense().gt(0).unsqueeze(1)
     meanings = meanings @ basis * table.shape[1] ** 0.5
-    started = _LATENT**0.5 * meanings + (1 - _LATENT) ** 0.5 * table
+    started = share**0.5 * meanings + (1 - share) ** 0.5 * table
     table.copy_(started.where(known, table))
 
 
