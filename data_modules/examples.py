@@ -130,9 +130,11 @@ class Examples:
         """(pairs,) about how many tokens a target has."""
         return np.zeros(len(self.document_rows), dtype=np.int64)
 
-    def document_lengths(self, longest: int) -> np.ndarray:
-        """(pairs,) the tokens of each pair's document, `longest` at most."""
-        return self.tables.document_tokens.lengths.clip(max=longest)[self.document_rows]
+    @property
+    def document_lengths(self) -> np.ndarray:
+        """(pairs,) the tokens of each pair's document that are read."""
+        lengths = self.tables.document_tokens.lengths.clip(max=self.tables.document_length)
+        return lengths[self.document_rows]
 
     @cached_property
     def lengths(self) -> np.ndarray:
@@ -152,7 +154,7 @@ class DocumentExamples(Examples):
 
     @property
     def target_lengths(self) -> np.ndarray:
-        return self.document_lengths(self.tables.document_length)
+        return self.document_lengths
 
 
 @part("examples", negatives="negatives")
@@ -166,27 +168,16 @@ class IdentifierExamples(Examples):
 @part("examples")
 @dataclass
 class QueryExamples(Examples):
-    """Document → query: what a query generator learns (doc2query, DSI-QG).
-
-    Args:
-        length: tokens kept of the document, the end token included; None = document_length.
-    """
-
-    length: int | None = None
+    """Document → query: what a query generator learns (doc2query, DSI-QG)."""
 
     def __post_init__(self):
-        if self.length is not None and self.length < 2:
-            raise ValueError(f"data.examples.length={self.length}: must be ≥ 2")
         if self.negatives:
             raise ValueError("data.examples.negatives: must be null where the query is the target")
 
-    @property
-    def longest(self) -> int:
-        return self.length or self.tables.document_length
-
     def draw(self, number: int, rng: np.random.Generator) -> Example:
-        row = int(self.document_rows[number])
-        source = self.tables.template.read_query(self.tables.document_tokens[row], self.longest)
+        row, tables = int(self.document_rows[number]), self.tables
+        text = tables.document_tokens[row]
+        source = tables.template.read_query(text, tables.document_length)
         return Example(source, [self.query(number)], row)
 
     def targets(self, row: int, source: list[int], rng: np.random.Generator) -> list[list[int]]:
@@ -194,4 +185,4 @@ class QueryExamples(Examples):
 
     @property
     def target_lengths(self) -> np.ndarray:
-        return self.document_lengths(self.longest)
+        return self.document_lengths

@@ -57,6 +57,7 @@ class RetrievalDataModule(pl.LightningDataModule):
         text_fields: what a document's text is made of, joined with " | ".
         cleaning: steps of `clean_text` that texts and queries go through.
         query_length, document_length: tokens kept of a text, those around it included.
+        training_length: of a document's, those that training reads; None = all that are kept.
         examples: source, targets and negatives of a training pair; None = query and document.
         indexing: further examples, made from documents; None = retrieval pairs only.
         batch_size: training examples a step, of all processes together.
@@ -94,6 +95,7 @@ class RetrievalDataModule(pl.LightningDataModule):
     cleaning: Sequence[str] = ()
     query_length: int = 64
     document_length: int = 256
+    training_length: int | None = None
     examples: Examples | None = None
     indexing: Indexing | None = None
     batch_size: int = 64
@@ -119,8 +121,8 @@ class RetrievalDataModule(pl.LightningDataModule):
         self.examples = self.examples or DocumentExamples()
         self.metrics = check_metrics("data.metrics", self.metrics)
         self._named_candidates: dict[str, dict[str, list[str]]] = {}
-        for key in ("query_length", "document_length"):
-            if (length := getattr(self, key)) < 2:
+        for key in ("query_length", "document_length", "training_length"):
+            if (length := getattr(self, key)) is not None and length < 2:
                 raise ValueError(f"{key}={length}: must be ≥ 2 (a token and the end token)")
         if (split := self.validation_split) in self.new_documents:
             rule = "must not be one of data.new_documents, which arrive after training"
@@ -279,7 +281,7 @@ class RetrievalDataModule(pl.LightningDataModule):
             queries=queries,
             documents=self.documents,
             query_length=self.query_length,
-            document_length=self.document_length,
+            document_length=min(self.document_length, self.training_length or self.document_length),
             tokenizer=self.tokenizer,
             template=self.template,
             special_tokens=self.special_tokens,

@@ -35,6 +35,7 @@ query_length=1
 query_length=-5
 query_length=null
 query_length=long
+data.training_length=1
 document_length=0
 document_length=1
 document_length=1e9

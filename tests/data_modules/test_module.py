@@ -78,6 +78,16 @@ def test_training_examples_are_the_relevant_judgements():
         assert targets == [[*data.documents[document]["tokens"][:8], EOS_ID]]
 
 
+@pytest.mark.parametrize("length, read", [(None, 9), (6, 6), (20, 9)])
+def test_training_may_read_less_of_a_document_than_the_analysis_of_a_pair(length, read):
+    data = tiny(document_length=9, training_length=length)
+    assert max(len(target) for _, (target,), *_ in data.epoch(0)) == read
+    _, batches = data.test_pairs("test", limit=8, batch_size=8)
+    assert batches[0].document_ids.shape[1] == 9
+    with pytest.raises(ValueError, match="^training_length=1: must be ≥ 2"):
+        tiny(training_length=1)
+
+
 def epochs(data, *numbers):
     """All batches of some epochs, as lists."""
     found = []
