@@ -19,7 +19,6 @@ from typing import Any
 import pytorch_lightning as pl
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
-from transformers import PreTrainedModel
 
 from analysis.analyse import analyse_run
 from analysis.evaluation import (
@@ -38,22 +37,23 @@ from conf.command import compose_command, explain_errors
 from conf.composition import register_resolvers, take_settings
 from conf.launch import choose_precision, is_in_sweep, launch, processes_to_start
 from data_modules.module import RetrievalDataModule
-from gr_mvdr.backbones import take_latent_meanings
+from data_modules.tables import TokenColumn
 from gr_mvdr.distributed.ranks import join, leave, rank, rank_zero_first
 from gr_mvdr.evaluation.metrics import rank_of
 from gr_mvdr.files.reading import read_checkpoint
 from gr_mvdr.files.run_files import CHECKPOINT, check_finite
 from gr_mvdr.files.writing import new_folder, write_json
+from gr_mvdr.initialisation import take_latent_meanings
 from gr_mvdr.memory import StagePeaks
 from gr_mvdr.parts import admitting, build
 from gr_mvdr.products import chosen_products, fast_products, use_products
-from models.base import System
+from models.base import System, find_backbone
 from models.weights import InitialWeights, Weights, find_weights, save_weights
 
 register_resolvers()  # for who composes a configuration without the command line
 logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
 NOISE = ("LeafSpec", "Total length of `list`", "The number of training batches", "FSDP2-wrapped")
-LATENT_DOCUMENTS = 100_000  # more would take a minute and change little
+LATENT_TOKENS = 2**24  # of documents; more would take a minute and change little
 RESUME = "interrupted: the same command with resume=true goes on from the last epoch"
 for message in (f".*{words}.*" for words in NOISE):
     warnings.filterwarnings("ignore", message)
@@ -223,12 +223,13 @@ def prepare_model(
 
 
 def start_token_vectors(model: System, data: RetrievalDataModule) -> None:
-    """Those of a new backbone begin as what tokens mean in the known documents, or a sample."""
-    backbone = next((part for part in model.modules() if isinstance(part, PreTrainedModel)), None)
+    """Those of a new backbone start as what tokens mean in the known documents, or a sample."""
+    backbone = find_backbone(model)[1] if model.trainable else None
     if getattr(backbone, "latent", 0.0):
-        rows = data.known_documents
-        rows = rows[:: max(1, len(rows) // LATENT_DOCUMENTS)]
-        take_latent_meanings(backbone, data.documents.select(rows)["tokens"][:])
+        known = data.documents.select(data.known_documents)
+        tokens = TokenColumn(known).lengths.sum()
+        sample = known.select(range(0, len(known), max(1, -(-tokens // LATENT_TOKENS))))
+        take_latent_meanings(backbone, TokenColumn(sample))
 
 
 def announce_run(config: DictConfig, run: Path, model: System, record: dict[str, Any]) -> Any:

@@ -20,9 +20,19 @@ from matplotlib.figure import Figure
 from omegaconf import DictConfig
 
 from analysis.comparison.comparison import Comparison, Group, Section, compare_runs
-from analysis.comparison.evidence import ALIGNED, STUDIED, Claim, Estimate, Missing, Side, estimate
+from analysis.comparison.evidence import (
+    ALIGNED,
+    MEASURED,
+    STUDIED,
+    Claim,
+    Estimate,
+    Missing,
+    Side,
+    estimate,
+)
 from analysis.comparison.place import find_common_folder, name_comparison
 from analysis.comparison.significance import LEVEL
+from analysis.exact_match import OF_A
 from analysis.figures import COLOURS, MARKERS, legend_below, page_figure, save_figure, styled
 from analysis.metric_names import MISSING
 from analysis.tables import Cell, Row, Table, escape_markdown, format_markdown, write_rows
@@ -32,9 +42,9 @@ from gr_mvdr.files.writing import write_text
 MVDR, GR = "T5-ColBERT", "T5-SEAL"
 FORWARD, BACKWARD = Side(MVDR, "rerank"), Side(MVDR, "rerank/document_to_query")
 BY_GR = Side(GR, "rerank")
-MATCH = "analysis/exact_match"
+MATCH = f"{MEASURED}exact_match"
 PRUNING, RETRIEVAL = f"{STUDIED}pruning", f"{STUDIED}token_retrieval"
-ALL_TOKENS = Side("ALIGNER", PRUNING, {"keep_query": "1.0", "keep_document": "1.0"})
+ALL_TOKENS = Side("ALIGNER", PRUNING, {"keep_query": 1.0, "keep_document": 1.0})
 POINT = "A point (0.01) is how we read"
 # gr_as_mvdr's in the order of its sections, then those of the other papers.
 CLAIMS = (
@@ -45,9 +55,10 @@ CLAIMS = (
           Side(MVDR, f"{MATCH}/query_to_document"), metric="hard_idf_correlation", sign=-1,
           note="Spearman's ρ of a token type's hard exact match with its IDF is below 0."),
     *(Claim(f"Rare document tokens match themselves more ({name})", "gr_as_mvdr Figure 3",
-            Side(system, f"{MATCH}/document_to_query"), metric="soft_idf_correlation",
-            note="Spearman's ρ of a token type's soft exact match with its IDF is above 0.")
-      for name, system in (("MVDR", MVDR), ("GR", GR))),
+            Side(system, f"{MATCH}/document_to_query"), metric=f"{soft}_idf_correlation",
+            note="Spearman's ρ of a token type's soft exact match with its IDF is above 0; soft: "
+            "of the softmax of A, which cross-attention's A is already.")
+      for name, system, soft in (("MVDR", MVDR, OF_A), ("GR", GR, "soft"))),
     *(Claim(f"{name}, R@{rank}", "gr_as_mvdr Table 6", Side(one), Side(other), f"recall@{rank}")
       for name, one, other, ranks in (
           ("PAWA improves DSI", "DSI-PAWA", "DSI", (1, 10)),
@@ -65,10 +76,10 @@ CLAIMS = (
     Claim("MVDR finds more than GR", "gr_as_mvdr Table 8", Side(MVDR), Side(GR)),
     Claim("MVDR finds more than BM25", "gr_as_mvdr Table 8", Side(MVDR), Side("BM25")),
     Claim("50 % of query and 40 % of document tokens keep MRR@10", "aligner Figure 6",
-          Side("ALIGNER", PRUNING, {"keep_query": "0.5", "keep_document": "0.4"}), ALL_TOKENS,
+          Side("ALIGNER", PRUNING, {"keep_query": 0.5, "keep_document": 0.4}), ALL_TOKENS,
           bound=-0.01, note=f"{POINT} “performs similarly”; the paper loses 0.007."),
     Claim("50 % of query and 20 % of document tokens keep nDCG@10", "aligner §1",
-          Side("ALIGNER", PRUNING, {"keep_query": "0.5", "keep_document": "0.2"}), ALL_TOKENS,
+          Side("ALIGNER", PRUNING, {"keep_query": 0.5, "keep_document": 0.2}), ALL_TOKENS,
           "ndcg@10", bound=-0.01, note="The paper: “less than 1 point decrease”."),
     *(Claim(name, "xtr Table 5",
             Side(system, RETRIEVAL, {"mode": "impute", "imputation": "last"}),

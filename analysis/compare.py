@@ -28,14 +28,18 @@ from analysis.comparison.comparison import (
 from analysis.comparison.page import SectionFindings, examine_comparison, write_comparison
 from analysis.comparison.paper import PaperTable, read_paper, write_paper_table
 from analysis.comparison.place import name_comparison, place_comparison
-from analysis.comparison.significance import Effectiveness, explain_tests, tabulate_pairs
+from analysis.comparison.significance import (
+    PAIRS_AT_MOST,
+    Effectiveness,
+    explain_tests,
+    tabulate_pairs,
+)
 from analysis.metric_names import group
 from analysis.publish import describe_run, find_group, publish_comparison
 from analysis.tables import Cell, Table
 from gr_mvdr.files.reading import make_printable
 
 COLUMNS_AT_MOST = 6  # systems side by side; more are rows
-PAIRS_AT_MOST = 15  # of systems; of more, those with the best system
 PLAIN_WIDTH = 200  # where no terminal says how wide it is
 
 
@@ -103,12 +107,8 @@ def _print_tests(console: Console, tested: Effectiveness) -> None:
     """The difference of every two systems and its p-value, or of the best and every other."""
     notes = [*tested.notes]
     if tested.differences:
-        table = tabulate_pairs(tested)
         notes.insert(0, explain_tests(tested))
-        if len(table.rows) > PAIRS_AT_MOST:
-            notes.insert(0, f"Pairs with {tested.best}, the best; comparison.md has all.")
-            table = tabulate_pairs(tested, tested.best)
-        console.print(_printed(table))
+        console.print(_printed(tabulate_pairs(tested, PAIRS_AT_MOST)))
     for note in notes:
         console.print(make_printable(note), markup=False, highlight=False)
 

@@ -25,6 +25,7 @@ from analysis.figures import (
     page_figure,
     styled,
 )
+from analysis.statistics import NORMAL
 from analysis.tables import Row
 from analysis.tokens import find_special
 from gr_mvdr.batch import PairBatch, length_mask
@@ -35,7 +36,6 @@ from gr_mvdr.relevance import PairAlignment
 REPORTED = {"document": 4, "query": 1}  # how many tokens are gone in the metrics
 _BATCH = 32  # pairs
 LABELS = {"aligned": "the most aligned tokens", "random": "random tokens"}
-NORMAL = 1.96  # standard errors: 95 % of a normal distribution
 CAPTION = (
     "How much the score of a query and its relevant document falls when some tokens of the "
     "document (left) or of the query (right) are removed and the pair is scored again, in standard "

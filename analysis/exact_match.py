@@ -46,8 +46,8 @@ PANELS = {"hard": "hard exact match", "soft": "soft exact match", OF_A: "soft, o
 
 PAPERS_FIGURE = {"query_to_document": "Figure 2", "document_to_query": "Figure 3"}
 OF_A_CAPTION = (
-    " The third panel is the paper's soft rate, of the softmax of A's ones and zeros; the second "
-    "takes the softmax of the similarity."
+    " The third panel is the paper's soft rate, of the softmax of A itself (MaxSim's ones and "
+    "zeros); the second takes the softmax of the similarity."
 )
 BOXES = (
     "One value for each token type of the aligning side: how often its strongest partner is "
@@ -200,6 +200,8 @@ class CandidateMatch(Analysis):
         # With the module of the data, which comparisons can do without.
         from analysis.framework_ranking import candidate_batches, candidate_pairs
 
+        if not len(self.queries):
+            return Findings()
         pairs = candidate_pairs(self.model.eval(), self.data, self.split, self.queries)
         for group, batch in candidate_batches(self.data, self.queries, pairs):
             found = self.model.align(batch.to(self.model.device))

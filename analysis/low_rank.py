@@ -109,7 +109,7 @@ def singular_values(alignment: Tensor, document_mask: Tensor, query_mask: Tensor
     They are the roots of the smaller Gram matrix's eigenvalues: accurate to 1e-8 of the largest,
     and far faster than a decomposition of the tall matrix.
     """
-    matrix = _real(alignment, document_mask, query_mask)
+    matrix = real_entries(alignment, document_mask, query_mask)
     if matrix.shape[-2] >= matrix.shape[-1]:
         matrix = matrix.transpose(-1, -2)
     squares = torch.linalg.eigvalsh(matrix @ matrix.transpose(-1, -2)).flip(-1)
@@ -125,13 +125,14 @@ def effective_rank(values: Tensor) -> Tensor:
 
 def equal_rows_residual(alignment: Tensor, document_mask: Tensor, query_mask: Tensor) -> Tensor:
     """(B, M, N) float64 A − 1rᵀ with r the mean of the real rows, zero at padding."""
-    matrix = _real(alignment, document_mask, query_mask)
+    matrix = real_entries(alignment, document_mask, query_mask)
     tokens = document_mask.sum(-1).clamp(min=1)[..., None, None]
     mean = matrix.sum(-2, keepdim=True) / tokens
     return (matrix - mean) * document_mask.unsqueeze(-1)
 
 
-def _real(alignment: Tensor, document_mask: Tensor, query_mask: Tensor) -> Tensor:
+def real_entries(alignment: Tensor, document_mask: Tensor, query_mask: Tensor) -> Tensor:
+    """(B, M, N) float64, A with zeros at padding."""
     return alignment.double().masked_fill(~pair_mask(document_mask, query_mask), 0)
 
 

@@ -19,15 +19,19 @@ from omegaconf import DictConfig
 
 from analysis import metric_names
 from analysis.claims import EXPLAINED, judge_claims, tabulate_verdicts
-from analysis.compare import PAIRS_AT_MOST
 from analysis.comparison.comparison import (
     Comparison,
     Section,
     compare_runs,
     summarise_section,
 )
-from analysis.comparison.paper import explain_table, match_runs, read_paper, tabulate_paper
-from analysis.comparison.significance import compare_effectiveness, explain_tests, tabulate_pairs
+from analysis.comparison.paper import match_sections, read_paper, tabulate_paper
+from analysis.comparison.significance import (
+    PAIRS_AT_MOST,
+    compare_effectiveness,
+    explain_tests,
+    tabulate_pairs,
+)
 from analysis.run_folder import Run
 from analysis.tables import Table, escape_markdown, format_markdown, replace_block
 from gr_mvdr.files.writing import write_text
@@ -47,20 +51,16 @@ def format_results(config: DictConfig, comparison: Comparison) -> Iterator[str]:
     if config.claims:
         yield from _format(tabulate_verdicts(judge_claims(comparison)), EXPLAINED)
         return
-    paper = read_paper(config.paper) if config.paper else None
     for section in comparison.sections:
         table = summarise_section(section, _choose_keys(section, list(config.metrics)))
         yield from _format(table, "Mean ± sample standard deviation over seeds.")
-        if paper:
-            lines = match_runs(section, paper)
-            yield from _format(tabulate_paper(section, paper, lines), *explain_table(paper, lines))
         tested = compare_effectiveness(section)
         if tested.differences:
-            pairs = tabulate_pairs(tested)
-            many = len(pairs.rows) > PAIRS_AT_MOST
-            yield from _format(
-                tabulate_pairs(tested, tested.best) if many else pairs, explain_tests(tested)
-            )
+            yield from _format(tabulate_pairs(tested, PAIRS_AT_MOST), explain_tests(tested))
+    if config.paper:
+        paper = read_paper(config.paper)
+        for section, lines, notes in match_sections(comparison, paper):
+            yield from _format(tabulate_paper(section, paper, lines), *notes)
 
 
 def _choose_keys(section: Section, metrics: Sequence[str]) -> list[str]:

@@ -11,6 +11,7 @@ from gr_mvdr.relevance import PairAlignment
 
 RESAMPLES = 1000
 LEVEL = 0.95
+NORMAL = 1.96  # standard errors: 95 % of a normal distribution
 CELLS = 2**22  # weights drawn at once: 32 MB as float64
 MATRICES = 100_000  # (pair, layer, head) at most; 2,000 pairs of 6 layers of 8 heads
 

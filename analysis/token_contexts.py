@@ -3,7 +3,7 @@
 `analysis.token_retrieval` keeps them in a run's `token_contexts.json`; its report shows them.
 """
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -94,20 +94,18 @@ class ContextReader:
         return QueryContexts(readable(self.tokenizer, ids.tolist()), tokens)
 
     def _token(self, rank: int, row: int, similarity: float, relevant: bool) -> RetrievedToken:
-        owner = int(self.store.owners(rows := self.store.offsets.new_tensor([row])))
-        first, last = self.store.offsets[owner : owner + 2].tolist()
+        document, before, token, after = self.store.context(row, AROUND)
         return RetrievedToken(
             rank=rank,
             similarity=similarity,
-            document=self.store.document_ids[owner],
+            document=document,
             relevant=relevant,
-            before=self._text(max(first, row - AROUND), row),
-            token=readable(self.tokenizer, self.store.ids(rows).tolist()),
-            after=self._text(row + 1, min(last, row + 1 + AROUND)),
+            before=self._text(before),
+            token=readable(self.tokenizer, token),
+            after=self._text(after),
         )
 
-    def _text(self, start: int, end: int) -> str:
-        ids = self.store.ids(slice(start, end)).tolist()
+    def _text(self, ids: Sequence[int]) -> str:
         return readable(self.tokenizer, [token for token in ids if token not in self.special])
 
 

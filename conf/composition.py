@@ -46,7 +46,9 @@ def run_name(model: str, data: str, overrides: list[str]) -> str:
         overrides: of the command line, such as "seed=2".
     """
     asked = dict(override.split("=", 1) for override in overrides if "=" in override)
-    name = [model, Path(asked.get("data.path", data)).name, f"seed{asked.pop('seed', 1)}"]
+    folders = asked.get("data.path", data).strip("[]").split(",")
+    collection = "+".join(Path(folder.strip(" '\"")).name for folder in folders)
+    name = [model, collection, f"seed{asked.pop('seed', 1)}"]
     for key in ("model", "data", *CIRCUMSTANCES):
         asked.pop(key, None)
     if asked:
@@ -60,7 +62,7 @@ def one_of(value: str, *options: str) -> bool:
 
 
 def pretrained(value: Any, otherwise: Any, *, _root_: DictConfig) -> Any:
-    """One value for a pretrained backbone, another for a small one with random weights."""
+    """One value for a pretrained backbone, another for a small new one."""
     return value if _root_.backbone.name else otherwise
 
 

@@ -273,8 +273,8 @@ RULES: dict[str, Any] = {
     "data.indexing.inputs": Group,
     "data.indexing.inputs.inputs": list[Group],
     "data.indexing*.path": Text,
-    "*.inputs.density": Rate,
-    "*.inputs.mean_span": Positive,
+    "*.inputs.density": Annotated[float, Field(gt=0, lt=1)],
+    "*.inputs.mean_span": Annotated[float, Field(ge=1)],
     "data.indexing*.unit": Literal["words", "tokens"],
     #
     "model": Group,

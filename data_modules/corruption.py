@@ -30,7 +30,7 @@ class SpanCorruption(Inputs):
     mean_span: float = 3.0
 
     def __post_init__(self):
-        key = "data.indexing.inputs"
+        key = "inputs"  # of data.indexing, or of data.examples in a first stage
         if self.length < 2:
             raise ValueError(f"{key}.length={self.length}: must be ≥ 2")
         if not 0 < self.density < 1:
@@ -85,7 +85,7 @@ def find_sentinels(tokenizer: PreTrainedTokenizerBase) -> list[int]:
         found.append(known[token])
     if not found and tokenizer.mask_token_id is None:
         raise ValueError(
-            "data.indexing.inputs: must not be SpanCorruption with a tokeniser that has neither "
+            "inputs: must not be SpanCorruption with a tokeniser that has neither "
             "<extra_id_0> nor a mask"
         )
     return found or [tokenizer.mask_token_id]

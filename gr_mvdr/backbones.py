@@ -6,11 +6,9 @@ A loaded backbone knows how it reads texts: `template` (`gr_mvdr.template.TextTe
 import copy
 import hashlib
 import re
-from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import (
     AutoConfig,
@@ -28,14 +26,13 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
 )
-from transformers.models.t5.modeling_t5 import T5Attention
 from transformers.utils import logging
 
 from gr_mvdr.files.reading import describe_error
+from gr_mvdr.initialisation import start
 from gr_mvdr.template import TextTemplate
 
 ATTENTIONS = ("sdpa", "eager")
-INITIALISATIONS = ("random", "mimetic")
 _T5 = ("t5", "mt5", "umt5")
 # Pretrained weights are tensors alone. A folder's configuration could name an attention, a kernel
 # on the hub that transformers would fetch and run: eager first, then the one asked for.
@@ -64,7 +61,7 @@ def load_encoder(
     Args:
         name: what `AutoModel` loads and returns token states: `google/t5-v1_1-base`,
             `bert-base-uncased`, `answerdotai/ModernBERT-base`, or a folder; of an encoder-decoder
-            the encoder. None builds a small T5 with random weights.
+            the encoder. None builds a small T5.
         dropout_rate: of the new or the pretrained model; None = the pretrained model's own.
         attention: "sdpa", or "eager", which is faster for small models on a CPU; a family without
             the former gets the latter.
@@ -73,18 +70,17 @@ def load_encoder(
         gradient_checkpointing: in training every layer keeps its input alone and is computed
             again on the way back: a third more time, a fraction of the memory.
         template: `TextTemplate.settings` of the tokeniser; None = T5's.
-        initialisation: of a new model, "random" as T5's, or "mimetic" (`match_and_copy`).
-        latent: of a new model, how much of its token vectors `take_latent_meanings` sets.
+        initialisation, latent: how a new model starts, see `gr_mvdr.initialisation.start`.
 
     Raises:
         ValueError: the folder holds a decoder alone, or no weights; another attention or
             initialisation; a stack does not read the shared embedding table after loading.
     """
-    _check_choices(attention, initialisation, latent)
+    _check_attention(attention)
     read = TextTemplate(**(template or {}))
     if name is None:
         model = T5EncoderModel(_small_config(dropout_rate, shape or {}, read))
-        _begin(model, initialisation, latent)
+        start(model, initialisation, latent)
     else:
         config = _read_config(name, dropout_rate)
         # The T5 family (ByT5 is a T5) has a class of its own for an encoder, whatever was saved.
@@ -121,13 +117,13 @@ def load_encoder_decoder(
     """
     if decoder_layers is not None and decoder_layers < 1:
         raise ValueError(f"model.decoder_layers={decoder_layers}: must be ≥ 1")
-    _check_choices(attention, initialisation, latent)
+    _check_attention(attention)
     read = TextTemplate(**(template or {}))
     if name is None:
         depth = {"num_decoder_layers": decoder_layers} if decoder_layers else {}
         shape = {**(shape or {}), **depth}
         model = T5ForConditionalGeneration(_small_config(dropout_rate, shape, read))
-        _begin(model, initialisation, latent)
+        start(model, initialisation, latent)
     else:
         config = _read_config(name, dropout_rate)
         known = config.model_type in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
@@ -142,15 +138,10 @@ def load_encoder_decoder(
     return _prepared(model, attention, gradient_checkpointing, read)
 
 
-def _check_choices(attention: str, initialisation: str, latent: float) -> None:
-    """Any other attention may be a kernel on the hub, which transformers would fetch and run."""
+def _check_attention(attention: str) -> None:
+    """Any other may be a kernel on the hub, which transformers would fetch and run."""
     if attention not in ATTENTIONS:
         raise ValueError(f"backbone.attention={attention}: must be {' or '.join(ATTENTIONS)}")
-    if initialisation not in INITIALISATIONS:
-        rule = f"must be {' or '.join(INITIALISATIONS)}"
-        raise ValueError(f"backbone.initialisation={initialisation}: {rule}")
-    if not 0 <= latent < 1:
-        raise ValueError(f"backbone.latent={latent}: must be ≥ 0 and < 1")
 
 
 def _read_config(name: str, dropout_rate: float | None) -> PretrainedConfig:
@@ -315,74 +306,6 @@ def _small_config(
         tie_word_embeddings=True,
         **shape,
     )
-
-
-def _begin(model: PreTrainedModel, initialisation: str, latent: float) -> None:
-    model.latent = latent  # once the collection is known
-    if initialisation == "mimetic":
-        match_and_copy(model)
-
-
-@torch.no_grad()
-def match_and_copy(model: PreTrainedModel) -> None:
-    """Starts every attention of a T5 as a soft copy of equal tokens (Trockman and Kolter 2023).
-
-    The products of query and key weights, and of value and output weights, become the identity,
-    as they tend to be in trained models: a token attends to its like, and passes it on as it is.
-    That is exact match in a multi-vector system, and copying from the query in a generative one,
-    which a small model on little text otherwise learns late or never. Other than in the paper,
-    nothing random is added, values have a positive sign, and cross-attention starts so, too.
-
-    Of inputs x of norm √d, a head's logit xᵀ W_qᵀ W_k x is about √d_kv, and between unequal ones 0.
-    """
-    for part in model.modules():
-        if isinstance(part, T5Attention):
-            match, copied = torch.empty(2, *part.k.weight.shape)
-            nn.init.orthogonal_(match)
-            nn.init.orthogonal_(copied)
-            part.k.weight.copy_(match)
-            part.q.weight.copy_(match / part.key_value_proj_dim**0.5)
-            part.v.weight.copy_(copied)
-            part.o.weight.copy_(copied.T)
-
-
-@torch.no_grad()
-def take_latent_meanings(model: PreTrainedModel, documents: Sequence[Sequence[int]]) -> None:
-    """Starts token vectors as tokens' meanings in a collection, by latent semantic analysis.
-
-    Tokens of like documents begin alike (Deerwester et al. 1990): of a vector's square a share
-    `latent` is the token's direction in d/2 latent dimensions, the rest is as it was drawn, so that
-    a token is most like itself. A small model has too few queries to learn what documents tell.
-
-    Args:
-        model: a new backbone, whose rows have norm √d.
-        documents: the token ids of each. A token of none, or of all, keeps its vector.
-    """
-    share, table = model.latent, model.get_input_embeddings().weight
-    terms = _weigh_terms(documents, len(table))
-    latent = min(table.shape[1] // 2, *terms.shape)
-    _, sizes, directions = torch.svd_lowrank(terms, latent, niter=4)
-    meanings = F.normalize(directions * sizes.sqrt())
-    basis = nn.init.orthogonal_(torch.empty(meanings.shape[1], table.shape[1]))
-    known = torch.sparse.sum(terms, 0).to_dense().gt(0).unsqueeze(1)
-    meanings = meanings @ basis * table.shape[1] ** 0.5
-    started = share**0.5 * meanings + (1 - share) ** 0.5 * table
-    table.copy_(started.where(known, table))
-
-
-def _weigh_terms(documents: Sequence[Sequence[int]], size: int) -> Tensor:
-    """TF-IDF, (D, size) sparse fp32: (1 + ln tf) · ln((1 + D) / (1 + df)), rows of length 1."""
-    lengths = torch.tensor([len(tokens) for tokens in documents])
-    rows = torch.arange(len(documents)).repeat_interleave(lengths)
-    tokens = torch.tensor([token for tokens in documents for token in tokens])
-    place, counts = (rows * size + tokens).unique(return_counts=True)
-    row, token = place // size, place % size
-    idf = ((1 + len(documents)) / (1 + token.bincount(minlength=size))).log()
-    weights = (1 + counts.log()) * idf[token]
-    squares = torch.zeros(len(documents)).index_add(0, row, weights.square())
-    weights = weights / squares.sqrt().clamp(min=1e-12)[row]
-    shape = len(documents), size
-    return torch.sparse_coo_tensor(torch.stack([row, token]), weights, shape, check_invariants=True)
 
 
 def hash_weights(model: nn.Module) -> str:

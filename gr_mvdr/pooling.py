@@ -153,10 +153,10 @@ class ClusteredTokens(AllTokens):
 
 @part("pooling")
 class MeanTokens(AllTokens):
-    """One vector a text, the mean of all, of length 1 (Sentence-T5; gr_as_mvdr Table 7).
+    """One vector a text, the mean of all (Sentence-T5; gr_as_mvdr Table 7).
 
-    With both sides pooled so, A_ij = 1/(MN) in Eq. 1. It is the mean that has length 1: token
-    vectors are divided by its length.
+    With both sides pooled so, A_ij = 1/(MN) in Eq. 1. Under shared projections it is the mean
+    that has length 1: token vectors are divided by its length. Attention's values are not.
     """
 
     def unit(self, vectors: Tensor, mask: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ class TokenVectors:
         ids: (B, L) int64, the token of each vector.
         salience: (B, L) fp32 u ≥ 0, zero at padding (aligner Eq. 2); None = all one.
         keys: (B, L, h) fp32, what the alignment A is made of where that is not S itself
-            (mva §2.1, the query's already divided by √h); None = S.
+            (mva §2.1, the query's already divided by √(h/H)); None = S.
     """
 
     vectors: Tensor

@@ -12,6 +12,7 @@ import torch
 from pytorch_lightning.plugins import Precision
 from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+from transformers import PreTrainedModel
 
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.distributed.ranks import rank, sum_over_ranks, world_size
@@ -334,6 +335,12 @@ def query_shares(pairs: PairAlignment) -> list[list[Share]]:
         [Share((t,), v) for t, v in zip(ids[mask].tolist(), row[mask].tolist(), strict=True)]
         for ids, row, mask in rows
     ]
+
+
+def find_backbone(system: System) -> tuple[str, PreTrainedModel]:
+    """A trainable system's model of transformers, and its name there: "encoder.backbone"."""
+    parts = system.named_modules()
+    return next((name, part) for name, part in parts if isinstance(part, PreTrainedModel))
 
 
 def hash_documents(documents: Table) -> str:

@@ -36,14 +36,11 @@ def find_nearest(
     store, tokens = index.store, index.neighbours
     vector = (query.vectors if query.keys is None else query.keys)[token]
     similarities, rows = tokens.search(vector[None], min(k, len(tokens.rows)), None)
-    owners, found = store.owners(rows[0]).tolist(), []
-    for row, owner, value in zip(rows[0].tolist(), owners, similarities[0].tolist(), strict=True):
-        first, end = store.offsets[owner : owner + 2].tolist()
-        start, name = max(first, row - _CONTEXT), store.document_ids[owner]
-        ids = store.ids(slice(start, min(end, row + _CONTEXT + 1))).tolist()
-        place = row - start
-        before, after = (tokenizer.decode(p).strip() for p in (ids[:place], ids[place + 1 :]))
-        (token,) = token_strings(tokenizer, [ids[place]])
+    found = []
+    for row, value in zip(rows[0].tolist(), similarities[0].tolist(), strict=True):
+        name, before, own, after = store.context(row, _CONTEXT)
+        before, after = (tokenizer.decode(ids).strip() for ids in (before, after))
+        (token,) = token_strings(tokenizer, own)
         found.append(NearToken(name, title_of(name), before, token, after, value))
     return found
 

@@ -23,7 +23,7 @@ from gr_mvdr.identifiers.scheme import hash_collection
 from gr_mvdr.parts import TARGET
 from gr_mvdr.template import TextTemplate
 from gr_mvdr.tokenizers import load_tokenizer
-from models.base import System, Table
+from models.base import System, Table, find_backbone
 from models.docid import Docid
 from models.export.published import (
     Published,
@@ -234,7 +234,7 @@ class InitialWeights:
             return {str(file): hashlib.file_digest(stream, "sha256").hexdigest()}
 
     def settings(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Values of a configuration, by key: texts are read, and like documents named, as there."""
+        """Values of a configuration, by key: the run's tokeniser, and its scheme of docids."""
         theirs, found = self._scheme(config), {}
         if not (config.get("backbone") or {}).get("name"):  # a pretrained one brings its own
             found = {
@@ -273,7 +273,7 @@ class InitialWeights:
 
         All of it to the same system with the same identifiers. To another the tensors of the
         backbone that both have, of tables the rows of the tokeniser's tokens, and what else has the
-        same name and size; heads and docid tokens begin again.
+        same name and size; heads and docid tokens start from new random rows.
 
         Raises:
             ValueError: the system is not trained, or has another tokeniser or backbone.
@@ -297,8 +297,7 @@ class InitialWeights:
         return f"{self.run.key}: {len(chosen):,} of {len(ours):,} tensors are taken over{rest}"
 
     def _shared(self, model: System, ours: dict, theirs: dict) -> dict[str, Tensor]:
-        parts = model.named_modules()
-        name, backbone = next((n, m) for n, m in parts if isinstance(m, PreTrainedModel))
+        name, backbone = find_backbone(model)
         ends = [key.removeprefix(f"{name}.") for key in ours if key.startswith(f"{name}.")]
         there = max(_BACKBONES, key=lambda place: sum(place + end in theirs for end in ends))
         places = {f"{name}.{end}": there + end for end in ends}

@@ -15,6 +15,7 @@ from omegaconf import OmegaConf
 import train as train_module
 from analysis.run_folder import Run, read_run
 from conf.command import compose_command
+from conf.composition import run_name
 from conf.launch import is_in_sweep
 from tests.runs import NO_ANALYSIS, beir, command
 from train import train
@@ -49,6 +50,13 @@ def test_a_list_of_overrides_gives_the_finished_run(fruit, tmp_path, monkeypatch
     assert shown[5].split() == stages and shown[-1] == str(run.path)
     assert "\n".join(shown[:5]) in said
     assert said.splitlines()[-1] == f"{run.path}: finished, {run.path / 'report.html'}"
+
+
+def test_a_run_of_several_folders_is_named_after_all():
+    for typed in ("[here/one,there/two/]", "[ 'here/one', there/two ]"):
+        name = run_name("t5_colbert", "beir", [f"data.path={typed}"])
+        assert name.startswith("t5_colbert-one+two-seed1-")
+    assert run_name("bm25", "almanac", ["seed=2"]) == "bm25-almanac-seed2"
 
 
 def test_the_command_line_finds_the_run_that_python_made(fruit, capsys):

@@ -201,6 +201,8 @@ indexing=first_tokens data.indexing.ratio=-1
 indexing=first_tokens data.indexing.ratio=nan
 indexing=first_tokens data.indexing.ratio=inf
 indexing=first_tokens data.indexing.inputs.length=0
+experiment=pretrain data.examples.inputs.density=0
+experiment=pretrain data.examples.inputs.mean_span=0.5
 indexing=first_tokens data.indexing.inputs=null
 indexing=random_spans data.indexing.inputs.unit=letters
 indexing=seal data.indexing.inputs.max_tokens=0

@@ -9,17 +9,19 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 import torch
+from torch.linalg import matrix_norm
 
 from analysis import metric_names
 from analysis.comparison.comparison import Group
 from analysis.comparison.significance import JudgedQueries
-from analysis.low_rank import equal_rows_residual, low_rank
+from analysis.low_rank import equal_rows_residual, real_entries
 from analysis.low_rank_bound import composite_norm
 from analysis.run_folder import STUDY, Run
-from analysis.statistics import interval
+from analysis.statistics import NORMAL, interval
 from analysis.store.alignment_store import MANIFEST, AlignmentStore
 from analysis.tables import read_rows
 from gr_mvdr.evaluation.metrics import randomisation_test
@@ -28,7 +30,6 @@ STUDIED, ALIGNED, MEASURED = "study=", "alignments", "analysis/"
 QUERIES = "study_queries.csv"
 WHOLE = {"definition": "all", "tokens": "all", "idf_bin": "all"}  # a row of exact_match.csv
 VALUES = 2**23  # of similarities in a batch of stored pairs
-DEVIATIONS = 1.96  # a 95 % interval of a normal distribution
 Values = dict[str, float]  # query → value
 
 
@@ -50,7 +51,7 @@ class Side:
 
     system: str
     place: str = "retrieve"
-    setting: Mapping[str, str] = field(default_factory=dict)
+    setting: Mapping[str, str | float] = field(default_factory=dict)
 
     def __str__(self) -> str:
         how = [f"{key}={value}" for key, value in self.setting.items()]
@@ -141,7 +142,7 @@ def estimate_trend(claim: Claim, runs: Sequence[Run]) -> Estimate:
         raise Missing(f"{claim.first.system}: {units} token types say nothing of a trend")
     z = math.atanh(min(max(rho, -1 + 1e-9), 1 - 1e-9))
     error = math.sqrt((1 + rho**2 / 2) / (units - 3))
-    low, high = (math.tanh(z + sign * DEVIATIONS * error) for sign in (-1, 1))
+    low, high = (math.tanh(z + sign * NORMAL * error) for sign in (-1, 1))
     return Estimate(rho, low, high, math.erfc(abs(z) / error / math.sqrt(2)), units)
 
 
@@ -167,14 +168,21 @@ def _read_study(side: Side, run: Run, metric: str) -> Values:
     if not all(table.is_file() for table in tables):
         raise Missing(f"{side.system}: no {STUDY} with {QUERIES} ({side.place})")
     fitting = [
-        (row.get("neighbours") or 0, number)
+        (_count(row.get("neighbours")), number)
         for number, row in enumerate(read_rows(tables[0]))
-        if all(str(row.get(key)) == value for key, value in side.setting.items())
+        if side.setting.items() <= row.items()
     ]
     if not fitting:
         raise Missing(f"{side}: no such row in {STUDY}")
-    column = f"{max(fitting)[1]}/{metric}"
-    return {str(row["query"]): row[column] for row in read_rows(tables[1])}
+    column, found = f"{max(fitting)[1]}/{metric}", read_rows(tables[1])
+    if not all(column in row for row in found):
+        raise Missing(f"{side.system}: no column {column} in {QUERIES}")
+    return {str(row["query"]): row[column] for row in found}
+
+
+def _count(neighbours: Any) -> float:
+    """A number of neighbours; one that the search chose itself ("auto") is below all."""
+    return neighbours if isinstance(neighbours, int | float) else 0
 
 
 def _read_alignments(side: Side, run: Run, metric: str) -> Values:
@@ -198,11 +206,11 @@ def _measure_pairs(store: AlignmentStore, metric: str) -> Iterator[float]:
         last, heads = batch.layers[-1], batch.layers[-1].alignment.shape[1]
         sides = last.document_mask, last.query_mask
         masks = [mask.repeat_interleave(heads, 0) for mask in sides]
-        matrices = last.alignment.flatten(0, 1)
+        matrices = real_entries(last.alignment.flatten(0, 1), *masks)
+        residuals = equal_rows_residual(matrices, *masks)
         if metric == "norm_ratio":
-            residuals = composite_norm(equal_rows_residual(matrices, *masks)).view(-1, heads)
-            found = residuals / batch.decoder.projection_norms[-1].double()
+            norms = composite_norm(residuals).view(-1, heads)
+            found = norms / batch.decoder.projection_norms[-1].double()
         else:
-            sizes = low_rank(matrices, *masks)
-            found = (sizes["equal_rows"] / sizes["frobenius"]).view(-1, heads)
+            found = torch.div(*map(matrix_norm, (residuals, matrices))).view(-1, heads)
         yield from found.mean(1).tolist()

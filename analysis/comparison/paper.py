@@ -306,6 +306,25 @@ def average_lines(lines: Sequence[Line]) -> list[Line]:
     return averages
 
 
+def match_sections(
+    comparison: Comparison, paper: Paper
+) -> Iterator[tuple[Section, list[Line], list[str]]]:
+    """Of each section the lines and how to read them; a table of several collections has one."""
+    sections = comparison.sections
+    if paper.across:
+        setting = "; ".join(section.setting for section in sections)
+        sections = [Section(setting, [group for s in sections for group in s.groups])]
+    for section in sections:
+        lines = match_runs(section, paper)
+        notes = explain_table(paper, lines)
+        if paper.across and (averages := average_lines(lines)):
+            lines += averages
+            notes.append(
+                "average of n of N: the paper's N collections, runs on n; both over the n."
+            )
+        yield section, lines, notes
+
+
 def tabulate_paper(section: Section, paper: Paper, lines: Sequence[Line]) -> Table:
     """The lines as a table for people."""
     labels = [metric_names.label(metric) for metric in paper.metrics]
@@ -358,23 +377,12 @@ def write_paper_table(comparison: Comparison, paper: Paper, directory: Path) -> 
     """Writes `paper_table.md` and `paper_table.csv`; earlier ones are replaced.
 
     Returns:
-        Of each section of the comparison the table and how to read it.
+        Each table and how to read it.
     """
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    sections = comparison.sections
-    if paper.across:  # its rows are of several collections: one table of all
-        setting = "; ".join(section.setting for section in sections)
-        sections = [Section(setting, [group for s in sections for group in s.groups])]
     shown, records = [], []
-    for section in sections:
-        lines = match_runs(section, paper)
-        notes = explain_table(paper, lines)
-        if paper.across and (averages := average_lines(lines)):
-            lines += averages
-            notes.append(
-                "average of n of N: the paper's N collections, runs on n; both over the n."
-            )
+    for section, lines, notes in match_sections(comparison, paper):
         shown.append((tabulate_paper(section, paper, lines), notes))
         records += [_record(section, line) for line in lines]
     texts = []

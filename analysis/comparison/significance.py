@@ -4,6 +4,7 @@ The values of every test query come from the rankings and judgements that the ru
 alignments from their stores.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -34,6 +35,7 @@ from gr_mvdr.relevance import PairAlignment
 JUDGEMENTS, RERANKED = "retrieve.qrels", "rerank.qrels"
 METRICS = ("mrr@10", "recall@10")
 LEVEL = 0.05  # a corrected p-value below it is marked
+PAIRS_AT_MOST = 15  # of systems in a short table; of more, those with the best system
 
 
 @dataclass
@@ -201,20 +203,24 @@ def tabulate_differences(found: Effectiveness) -> list[Table]:
     return tables
 
 
-def tabulate_pairs(found: Effectiveness, only: str | None = None) -> Table:
+def tabulate_pairs(found: Effectiveness, at_most: float = math.inf) -> Table:
     """A row for every two systems: first minus second, with p; a star where it is below `LEVEL`.
 
     Args:
-        only: a system's label: its pairs alone.
+        at_most: of more pairs only those of the best system are shown.
     """
+    every = len(found.differences) <= at_most * len(METRICS)
     cells: dict[tuple[str, str], list[Cell]] = {}
-    for d in (d for d in found.differences if only in (None, d.first, d.second)):
+    for d in found.differences:
+        if not every and found.best not in (d.first, d.second):
+            continue
         text, significant = _format_difference(d.difference, d.corrected)
         cell = Cell(f"{text}{' *' if significant else ''}", significant)
         cells.setdefault((d.first, d.second), []).append(cell)
     rows = [(f"{first} − {second}", row) for (first, second), row in cells.items()]
     columns = [f"retrieve {metric_names.label(metric)}" for metric in METRICS]
-    return Table("Differences between systems", columns, rows, corner="systems")
+    systems = "systems" if every else f"{found.best}, the best, and other systems"
+    return Table(f"Differences between {systems}", columns, rows, corner="systems")
 
 
 def explain_tests(found: Effectiveness) -> str:

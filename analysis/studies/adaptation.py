@@ -21,7 +21,7 @@ from analysis.analysis import Findings
 from analysis.evaluation import QueryMetrics, average_metrics, drop_own_hits, judge
 from analysis.figures import COLOURS, PAGE_WIDTH, PANEL_HEIGHT, GalleryEntry, styled
 from analysis.metric_names import MISSING, Statistic
-from analysis.studies.study import expand_grids
+from analysis.studies.study import check_searchable, expand_grids
 from analysis.tables import Cell, Row, Table
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.alignment import Alignment, SoftTopK, TopK, TopP
@@ -135,20 +135,15 @@ class Adaptation:
                 raise ValueError(f"study.folds_of={size}: must be ≥ 1")
         if depth < 1:
             raise ValueError(f"study.depth={depth}: must be ≥ 1")
-        grids = [settings] if isinstance(settings, Mapping) else settings or [{}]
-        self.settings = expand_grids(grids)
+        self.settings = expand_grids(settings or {})
         self.folds_of, self.depth = list(folds_of), depth
         self.split, self.seed = split, seed
 
     def check(self, model: System) -> None:
         """Refuses a model that cannot score candidates under another alignment."""
-        if not hasattr(model, "retrieve_encoded"):
-            raise ValueError(
-                f"study: {type(model).__name__} has no token vectors whose alignment could be "
-                "changed; choose a multi-vector model, or ~study"
-            )
-        for setting in self.settings:
-            model.search.changed(**setting)
+        check_searchable(model, self.settings)
+        for alignment in self.strategies.values():
+            replace(model.scoring, alignment=alignment)
 
     def __call__(
         self, model: MultiVector, data: RetrievalDataModule, run: Path

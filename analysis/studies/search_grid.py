@@ -11,7 +11,13 @@ from typing import Any
 from analysis.analysis import Findings
 from analysis.evaluation import average_metrics, judge, measure_index_bytes
 from analysis.figures import GalleryEntry
-from analysis.studies.study import Curves, draw_curves, expand_grids, tabulate_study
+from analysis.studies.study import (
+    Curves,
+    check_searchable,
+    draw_curves,
+    expand_grids,
+    tabulate_study,
+)
 from analysis.tables import Row, Table
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.evaluation.metrics import METRICS, rank_of
@@ -55,12 +61,8 @@ class SearchGrid:
         Raises:
             ValueError: an option without a list of values, or no setting at all.
         """
-        self.grids = [settings] if isinstance(settings, Mapping) else list(settings)
-        for grid in self.grids:
-            for key, values in grid.items():
-                if not isinstance(values, list | tuple) or not values:
-                    raise ValueError(f"study.settings.{key}={values}: must be a list of values")
-        if not any(self.grids):
+        self.settings = expand_grids(settings)
+        if not any(self.settings):
             raise ValueError("study.settings: must hold at least one search option")
         if depth < 1:
             raise ValueError(f"study.depth={depth}: must be ≥ 1")
@@ -70,20 +72,9 @@ class SearchGrid:
         self.curves, self.depth = [Curves(**one) for one in drawn], depth
         self.split, self.max_queries = split, max_queries
 
-    @property
-    def settings(self) -> list[Row]:
-        """Every combination, in the order in which it is searched."""
-        return expand_grids(self.grids)
-
     def check(self, model: System) -> None:
         """Refuses a model without a token index, and settings that its search does not know."""
-        if not hasattr(model, "retrieve_encoded"):
-            raise ValueError(
-                f"study: {type(model).__name__} has no token index whose search could be varied; "
-                "choose a multi-vector model, or ~study"
-            )
-        for setting in self.settings:
-            model.search.changed(**setting)
+        check_searchable(model, self.settings)
 
     def __call__(
         self, model: MultiVector, data: RetrievalDataModule, run: Path
@@ -161,7 +152,7 @@ class BeamGrid(SearchGrid):
                 f"study: {type(model).__name__} generates no docids whose beam could be varied; "
                 "choose such a model, or ~study"
             )
-        for key in {key for grid in self.grids for key in grid}:
+        for key in dict.fromkeys(key for setting in self.settings for key in setting):
             check_choice("study.settings", key, ("beam_size", "plan_weight"))
 
     def searches(

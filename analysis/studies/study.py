@@ -109,9 +109,30 @@ def _build_study(settings: Mapping[str, Any]) -> Study:
         return build("study", settings)
 
 
-def expand_grids(grids: Sequence[Mapping[str, Sequence[Any]]]) -> list[Row]:
-    """Every combination of the values of a grid, one grid after the other."""
+def expand_grids(
+    settings: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Sequence[Any]]],
+) -> list[Row]:
+    """Every combination of the values of a grid; of several grids, one after the other.
+
+    Raises:
+        ValueError: an option without a list of values.
+    """
+    grids = [settings] if isinstance(settings, Mapping) else settings
+    for key, values in (option for grid in grids for option in grid.items()):
+        if not isinstance(values, list | tuple) or not values:
+            raise ValueError(f"study.settings.{key}={values}: must be a list of values")
     return [dict(zip(grid, row, strict=True)) for grid in grids for row in product(*grid.values())]
+
+
+def check_searchable(model: System, settings: Sequence[Row]) -> None:
+    """Refuses a model without an index of token vectors, and settings that its search lacks."""
+    if not hasattr(model, "retrieve_encoded"):
+        raise ValueError(
+            f"study: {type(model).__name__} has no index of token vectors that could be searched "
+            "in other ways; choose a multi-vector model, or ~study"
+        )
+    for setting in settings:
+        model.search.changed(**setting)
 
 
 def is_measure(column: str) -> bool:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -236,6 +237,14 @@ class TokenStore:
         """The document numbers of token rows, −1 (no token) for −1; of the same shape, int64."""
         found = self._owners.index_select(0, tokens.flatten().clamp(min=0)).view_as(tokens)
         return found.long().masked_fill_(tokens < 0, -1)
+
+    def context(self, row: int, around: int) -> tuple[str, list[int], list[int], list[int]]:
+        """A token row's document, the token ids before it in there, its own, and those after."""
+        owner = int(self._owners[row])
+        first, end = self.offsets[owner : owner + 2].tolist()
+        bounds = max(first, row - around), row, row + 1, min(end, row + 1 + around)
+        ids = (self.ids(slice(*place)).tolist() for place in pairwise(bounds))
+        return self.document_ids[owner], *ids
 
     @cached_property
     def _owners(self) -> Tensor:

@@ -20,7 +20,7 @@ from gr_mvdr.heads.pawa import PawaHead
 from gr_mvdr.heads.plain import Head, Vocabulary
 from gr_mvdr.identifiers.scheme import hash_collection
 from gr_mvdr.parts import TARGET, admitting, build, check_parts, find_part
-from models.base import System
+from models.base import System, find_backbone
 from models.docid import Docid
 from models.export.sentence_transformers import (
     find_obstacles,
@@ -86,12 +86,6 @@ def write_system(
         write_modules(system, tokenizer, folder)
     text = json.dumps(settings, indent=2, ensure_ascii=False)
     (folder / SETTINGS).write_text(text + "\n", encoding="utf-8")
-
-
-def find_backbone(system: System) -> tuple[str, PreTrainedModel]:
-    """A system's model of transformers, and its name there, such as "encoder.backbone"."""
-    parts = system.named_modules()
-    return next((name, part) for name, part in parts if isinstance(part, PreTrainedModel))
 
 
 def other_parts(system: System, backbone: str) -> dict[str, Tensor]:

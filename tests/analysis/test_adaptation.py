@@ -1,6 +1,8 @@
 import csv
+from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean, stdev
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from analysis.studies.adaptation import Adaptation, Adapted, Fold, draw_adaptation
 from analysis.studies.study import check_study, run_study
-from gr_mvdr.alignment import TopK, TopP
+from gr_mvdr.alignment import Softmax, TopK, TopP
 from gr_mvdr.evaluation.metrics import evaluate
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.scoring import Scoring
@@ -217,7 +219,7 @@ def test_bad_options_are_refused_before_training(studied_system):
         pass
 
     fine = {"folds_of": [8]}
-    with pytest.raises(ValueError, match="BM25 has no token vectors"):
+    with pytest.raises(ValueError, match="BM25 has no index of token vectors"):
         check_study(ADAPTATION | fine, BM25())
     for wrong, message in (
         ({"k": [0]}, "k=0: must be ≥ 1"),
@@ -227,9 +229,14 @@ def test_bad_options_are_refused_before_training(studied_system):
         ({"folds_of": [0]}, "study.folds_of=0: must be ≥ 1"),
         ({"depth": 0}, "study.depth=0: must be ≥ 1"),
         ({"settings": {"probe": [1]}}, "model.search.probe"),
+        ({"settings": {"mode": "gather"}}, "study.settings.mode=gather: must be a list"),
     ):
         with pytest.raises(ValueError, match=message):
             check_study(ADAPTATION | fine | wrong, studied_system)
+    several = replace(studied_system.scoring, alignment=Softmax(), heads=2)
+    refused = pytest.raises(ValueError, match="model.heads=2: must be 1 under TopK")
+    with mock.patch.object(studied_system, "scoring", several), refused:
+        check_study(ADAPTATION | fine, studied_system)
     check_study(ADAPTATION | fine, studied_system)
     found = Adaptation([1], [0.005], []).strategies
     assert found == {"top-k=1": TopK(1), "top-p=0.5%": TopP(0.005)}

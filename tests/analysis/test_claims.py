@@ -200,10 +200,10 @@ def test_two_searches_of_a_study_at_the_most_neighbours(loss, verdict, tmp_path)
     (folder / "study.csv").write_text(
         "mode,imputation,neighbours,mrr@10\n"
         "gather,,100,0.5\ngather,,10,0.5\nimpute,last,100,0.5\nimpute,last,10,0.1\n"
-        "impute,zero,1000,0.1\n"
+        "impute,zero,1000,0.1\nimpute,last,auto,0.1\n"
     )
-    lines = ["query,0/mrr@10,1/mrr@10,2/mrr@10,3/mrr@10,4/mrr@10"]
-    lines += [f"{query},0.5,0.5,{0.5 - loss},0.1,0.1" for query in QUERIES]
+    lines = ["query," + ",".join(f"{row}/mrr@10" for row in range(6))]
+    lines += [f"{query},0.5,0.5,{0.5 - loss},0.1,0.1,0.1" for query in QUERIES]
     (folder / "study_queries.csv").write_text("\n".join(lines))
     finding = only(judged(tmp_path), "XTR loses little without gathering")
     assert finding.found.effect == pytest.approx(-loss) and finding.verdict == verdict

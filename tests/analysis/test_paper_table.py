@@ -477,7 +477,7 @@ def test_a_grid_reads_the_studies_of_all_collections(tmp_path):
     assert not any("not tested" in note for note in notes)
 
 
-def test_a_row_may_stand_on_what_was_measured_of_alignments(tmp_path):
+def test_a_row_may_be_of_what_was_measured_of_alignments(tmp_path):
     folder = write_run(tmp_path / "a", "T5-ColBERT", 1, [1] * QUERIES)
     metrics = json.loads((folder / "metrics.json").read_text())
     metrics["analysis/exact_match/candidates/query_to_document/hard"] = 0.2

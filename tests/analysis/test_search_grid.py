@@ -110,7 +110,7 @@ def test_bad_studies_are_refused_before_training(studied_system):
     class Generative:
         pass
 
-    with pytest.raises(ValueError, match="Generative has no token index"):
+    with pytest.raises(ValueError, match="Generative has no index of token vectors"):
         check_study(study(), Generative())
     with pytest.raises(ValueError, match="model.search.neighbors: must be one of mode"):
         check_study(study(settings={"neighbors": [1]}), studied_system)

@@ -117,6 +117,6 @@ def test_of_many_systems_the_terminal_shows_the_pairs_with_the_best(tmp_path, ca
         (folder / "metrics.json").write_text('{"retrieve/mrr@10": 0.5}')
     folder = compare([tmp_path / name for name in ranks]).folder
     said, markdown = capsys.readouterr().out, (folder / "comparison.md").read_text()
-    assert "Pairs with a, the best; comparison.md has all." in said
+    assert "Differences between a, the best, and other systems" in said
     assert "corrected for 21 pairs of systems (Holm)" in said
     assert said.count(" − ") == 6 and sum(" − " in line for line in markdown.splitlines()) == 21

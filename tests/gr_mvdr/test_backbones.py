@@ -10,14 +10,12 @@ from transformers import (
     T5EncoderModel,
     T5ForConditionalGeneration,
 )
-from transformers.models.t5.modeling_t5 import T5Attention
 
 from gr_mvdr.backbones import (
     check_embedding_ties,
     hash_weights,
     load_encoder,
     load_encoder_decoder,
-    take_latent_meanings,
 )
 
 SHAPE = dict(vocab_size=40, d_model=16, d_kv=8, d_ff=24, num_layers=1, num_heads=2)
@@ -89,43 +87,6 @@ def test_a_new_model_has_the_asked_shape_and_t5s_tied_scaled_output():
     encoder = load_encoder(None, shape=SHAPE)
     assert isinstance(encoder, T5EncoderModel)
     assert encoder.encoder.embed_tokens.weight is encoder.shared.weight
-
-
-def test_attention_begins_by_matching_and_copying():
-    """Every attention: logits √d_kv for a token and its like, values passed on as they are."""
-    shape = {"vocab_size": 30, "d_model": 16, "d_kv": 4, "num_heads": 4, "num_layers": 2}
-    model = load_encoder_decoder(None, 0.0, shape=shape, initialisation="mimetic").double()
-    attentions = [part for part in model.modules() if isinstance(part, T5Attention)]
-    assert len(attentions) == 6
-    x = 4 * torch.eye(16, dtype=torch.float64)  # 16 tokens of norm √d
-    for part in attentions:
-        logits = part.q(x) @ part.k(x).T
-        assert torch.allclose(logits, 2 * x, atol=1e-5)  # 4 heads of √4 = 2 on average
-        assert torch.allclose(part.o(part.v(x)), x, atol=1e-5)
-    with pytest.raises(ValueError, match="initialisation=none: must be random or mimetic"):
-        load_encoder_decoder(None, shape=shape, initialisation="none")
-
-
-def test_token_vectors_begin_as_what_tokens_mean_in_the_documents():
-    """A quarter of a row's square is its token's direction, one for tokens of equal documents."""
-    model = load_encoder(None, shape=SHAPE, latent=0.25)
-    table = model.get_input_embeddings().weight
-    before = table.detach().clone()
-    take_latent_meanings(model, [[1, 2, 9], [2, 1, 9], [3, 4, 9], [3, 4, 9], [9], []])
-    unknown = [row for row in range(len(table)) if row not in (1, 2, 3, 4, 9)]
-    assert torch.equal(table[unknown], before[unknown])
-    meanings = (table * 2 - before * 3**0.5)[[1, 2, 3, 4]] / table.shape[1] ** 0.5
-    similar = torch.tensor([[1.0, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]])
-    assert torch.allclose(meanings @ meanings.T, similar, atol=1e-2)
-
-
-def test_few_documents_have_few_meanings():
-    model = load_encoder(None, shape=SHAPE, latent=0.25)
-    before = model.get_input_embeddings().weight.detach().clone()
-    take_latent_meanings(model, [[1, 2]])  # its tokens are in all documents
-    assert torch.equal(model.get_input_embeddings().weight, before)
-    with pytest.raises(ValueError, match=r"backbone.latent=1: must be ≥ 0 and < 1"):
-        load_encoder(None, shape=SHAPE, latent=1)
 
 
 @pytest.mark.parametrize("stack", ["encoder", "decoder"])

@@ -63,7 +63,8 @@ export class AlignmentView {
   show(pair, system, choices = {}) {
     [this.pair, this.system, this.pinned] = [pair, system, null];
     this.idle = this.picked && system.paradigm === "multi_vector" ? IDLE + NEAR : IDLE;
-    if (pair.query_salience || pair.document_salience) this.idle += SALIENT;
+    const drawn = (side) => pair[`${side}_salience`]?.length === pair[`${side}_tokens`].length;
+    if (drawn("query") || drawn("document")) this.idle += SALIENT;
     this.chosen = {
       shown: choices.shown in LAYERS ? choices.shown : "alignment",
       direction: choices.direction in DIRECTIONS ? choices.direction : "own",
