@@ -157,17 +157,29 @@ def _check_together(config: dict[str, Any]) -> None:
         raise ValueError(f"model.key_length={key}: must be ≤ document_length={longest}")
     if {"output", "name", "run"} <= config.keys():
         _check_place(config["output"], config["name"], config["run"])
-    else:
+    else:  # a finished run
         _check_there("run", config.get("run"), "run folder")
-    runs = config.get("runs") or []
-    for run in [runs] if isinstance(runs, str) else runs:
+    _check_files(config)
+    initial, weights = config.get("initial"), config.get("weights")
+    if initial and weights:
+        rule = "must be null with weights=…, which trains nothing"
+        raise ValueError(f"initial={initial}: {rule}")
+    shard = (config.get("data") or {}).get("shard")
+    if shard and not weights:
+        rule = "must be null without weights=RUN, nothing is trained on a part of the documents"
+        raise ValueError(f"data.shard={shard}: {rule}")
+
+
+def _check_files(config: dict[str, Any]) -> None:
+    """Every file and folder that a configuration reads, besides its run, must be there."""
+    for run in _listed(config.get("runs")):
         _check_there("runs", run, "folder")
-    embeddings = (model.get("identifiers") or {}).get("embeddings") or {}
+    identifiers = (config.get("model") or {}).get("identifiers") or {}
+    embeddings = identifiers.get("embeddings") or {}
     _check_there("model.identifiers.embeddings.run", embeddings.get("run"), "run folder")
     _check_there("qrels", config.get("qrels"), "file")
     data, tokenizer = config.get("data") or {}, config.get("tokenizer") or {}
-    paths = data.get("path")
-    for path in paths if isinstance(paths, list) else [paths]:
+    for path in _listed(data.get("path")):
         _check_there("data.path", path, "folder or file")
     for key in ("candidates_run", "identifiers"):
         _check_there(f"data.{key}", data.get(key), "file")
@@ -177,13 +189,11 @@ def _check_together(config: dict[str, Any]) -> None:
     weights = config.get("weights") or ""
     if not is_on_hub(weights):
         _check_there("weights", weights, "run folder")
-    _check_there("initial", initial := config.get("initial"), "run folder")
-    if initial and weights:
-        rule = "must be null with weights=…, which trains nothing"
-        raise ValueError(f"initial={initial}: {rule}")
-    if data.get("shard") and not weights:
-        rule = "must be null without weights=RUN, nothing is trained on a part of the documents"
-        raise ValueError(f"data.shard={data['shard']}: {rule}")
+    _check_there("initial", config.get("initial"), "run folder")
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def _check_there(key: str, path: str | None, kind: str) -> None:
