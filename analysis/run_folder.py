@@ -36,9 +36,9 @@ STUDY = "study.csv"  # of a run or a sweep, where one was made
 OF_ALIGNMENTS = ("exact_match", "low_rank", "shape", "contribution")
 # Lists that a sweep goes through: each of its runs has one value of them.
 SWEPT = ("collections", "batches", "k_trains", "sizes", "trainings")
-# Keys that say where data lie and how a run is watched: they change no number.
+# Keys that say where data lie, how a run is watched and what is analysed: they change no ranking.
 UNMEASURED = (
-    *("data.path", "data.store", "data.num_workers", "experiments"),
+    *("data.path", "data.store", "data.num_workers", "experiments", "analysis"),
     *("trainer.log_every_n_steps", "trainer.default_root_dir", "trainer.enable_progress_bar"),
 )
 
@@ -101,15 +101,21 @@ class Run:
         `initial=…-seed1`. The data are compared by their hashes, not by their path.
         """
         seed, folder = self.config.get("seed"), self.config.get("run")
-        left_out = {*CIRCUMSTANCES, *UNMEASURED, *SWEPT, "seed"}
+        left_out, flat = {*CIRCUMSTANCES, *UNMEASURED, *SWEPT, "seed"}, flatten(self.config)
+        if callbacks := flat.get("trainer.callbacks"):
+            flat["trainer.callbacks"] = [one for one in callbacks if not _only_watches(one)]
         return {
             key: (str(value).replace(str(folder), "") if folder else str(value)).replace(
                 f"seed{seed}", "seed"
             )
-            for key, value in flatten(self.config).items()
+            for key, value in flat.items()
             if not {key, key.split(".")[0]} & left_out
             and not (key.split(".")[-1] == "seed" and value == seed)
         }
+
+
+def _only_watches(callback: Any) -> bool:
+    return isinstance(callback, dict) and str(callback.get("_target_")).startswith("analysis.")
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""How a small model starts: attention that matches and copies, token vectors that know documents."""
+"""How a small model starts: attention that matches and copies, vectors that know documents."""
 
 from collections.abc import Sequence
 

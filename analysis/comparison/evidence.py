@@ -28,7 +28,8 @@ from gr_mvdr.evaluation.metrics import randomisation_test
 
 STUDIED, ALIGNED, MEASURED = "study=", "alignments", "analysis/"
 QUERIES = "study_queries.csv"
-WHOLE = {"definition": "all", "tokens": "all", "idf_bin": "all"}  # a row of exact_match.csv
+RATES = "exact_match.csv"
+WHOLE = {"definition": "all", "tokens": "all", "idf_bin": "all"}  # a row of it
 VALUES = 2**23  # of similarities in a batch of stored pairs
 Values = dict[str, float]  # query → value
 
@@ -125,18 +126,18 @@ def estimate(claim: Claim, groups: Sequence[Group], split: str = "") -> Estimate
 
 
 def estimate_trend(claim: Claim, runs: Sequence[Run]) -> Estimate:
-    """Spearman's ρ over token types, its mean over seeds; the interval is Bonett and Wright's.
+    """Spearman's ρ over token types, its mean over analysed seeds, Bonett and Wright's interval.
 
     Seeds see the same tokens: their number does not add to the units (2000, Psychometrika 65).
     """
     key, counts = f"{claim.first.place}/{claim.metric}", []
-    direction = {"direction": claim.first.place.rpartition("/")[2]}
+    wanted = (WHOLE | {"direction": claim.first.place.rpartition("/")[2]}).items()
+    runs = [run for run in runs if key in run.metrics and (run.path / RATES).is_file()]
+    if not runs:
+        raise Missing(f"{claim.first.system}: no {key} or no {RATES}")
     for run in runs:
-        table = run.path / "exact_match.csv"
-        if key not in run.metrics or not table.is_file():
-            raise Missing(f"{claim.first.system}: no {key} or no {table.name}")
-        wanted = (WHOLE | direction).items()
-        counts += [row["token_types"] for row in read_rows(table) if wanted <= row.items()][:1]
+        rows = read_rows(run.path / RATES)
+        counts += [row["token_types"] for row in rows if wanted <= row.items()][:1]
     rho, units = fmean(run.metrics[key] for run in runs), min(counts, default=0)
     if units <= 3:
         raise Missing(f"{claim.first.system}: {units} token types say nothing of a trend")
@@ -147,7 +148,7 @@ def estimate_trend(claim: Claim, runs: Sequence[Run]) -> Estimate:
 
 
 def _read_values(side: Side, runs: Sequence[Run], metric: str, split: str) -> Values:
-    """A side's value of every query, the mean over seeds."""
+    """A side's value of every query, the mean over seeds (that were studied or analysed)."""
     studied = side.place.startswith(STUDIED)
     if not studied and side.place != ALIGNED:
         queries = JudgedQueries(runs, side.place, split)
@@ -155,7 +156,11 @@ def _read_values(side: Side, runs: Sequence[Run], metric: str, split: str) -> Va
             raise Missing(f"{side.system}: no {queries.file} with its qrels, or seeds judged apart")
         values = queries.values([metric])[metric].tolist()
         return dict(zip(sorted(queries.judgements), values, strict=True))
-    read = _read_study if studied else _read_alignments
+    files, read = ((STUDY, QUERIES), _read_study) if studied else ((MANIFEST,), _read_alignments)
+    place = "." if studied else ALIGNED
+    runs = [run for run in runs if all((run.path / place / file).is_file() for file in files)]
+    if not runs:
+        raise Missing(f"{side.system}: no {' with '.join(files)} ({side.place})")
     found = [read(side, run, metric) for run in runs]
     if any(one.keys() != found[0].keys() for one in found):
         raise Missing(f"{side.system}: its seeds were measured on different queries")
@@ -164,17 +169,14 @@ def _read_values(side: Side, runs: Sequence[Run], metric: str, split: str) -> Va
 
 def _read_study(side: Side, run: Run, metric: str) -> Values:
     """The values under a side's setting, of a study that kept those of every query."""
-    tables = run.path / STUDY, run.path / QUERIES
-    if not all(table.is_file() for table in tables):
-        raise Missing(f"{side.system}: no {STUDY} with {QUERIES} ({side.place})")
     fitting = [
         (_count(row.get("neighbours")), number)
-        for number, row in enumerate(read_rows(tables[0]))
+        for number, row in enumerate(read_rows(run.path / STUDY))
         if side.setting.items() <= row.items()
     ]
     if not fitting:
         raise Missing(f"{side}: no such row in {STUDY}")
-    column, found = f"{max(fitting)[1]}/{metric}", read_rows(tables[1])
+    column, found = f"{max(fitting)[1]}/{metric}", read_rows(run.path / QUERIES)
     if not all(column in row for row in found):
         raise Missing(f"{side.system}: no column {column} in {QUERIES}")
     return {str(row["query"]): row[column] for row in found}
@@ -187,10 +189,7 @@ def _count(neighbours: Any) -> float:
 
 def _read_alignments(side: Side, run: Run, metric: str) -> Values:
     """A measure of the stored pairs' last layer: mean over heads, and over a query's pairs."""
-    folder = run.path / "alignments"
-    if not (folder / MANIFEST).is_file():
-        raise Missing(f"{side.system}: no alignments/")
-    store, values = AlignmentStore(folder), defaultdict(list)
+    store, values = AlignmentStore(run.path / ALIGNED), defaultdict(list)
     for (query, _), value in zip(store.pairs, _measure_pairs(store, metric), strict=True):
         values[query].append(value)
     return {query: fmean(found) for query, found in values.items()}

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 SHOWN_CHOICES = 3  # more differences than these do not fit a label
 SHOWN_VALUE = 40  # letters of a choice's value in a label
 # Keys, with all below them, that change nothing of what a system finds.
-_SILENT = ("analysis", "study", "data.metrics", "trainer.callbacks", "trainer.plugins")
+_SILENT = ("study", "data.metrics", "trainer.callbacks", "trainer.plugins")
 _SIDES = ("query", "document")  # where a part has one for each, its name is what is above
 _VAGUE = ("name", "path")  # words that say nothing without the one before
 _FIRST = ("model", "data", "trainer")  # whose keys keep their last word, where others share it

@@ -61,12 +61,12 @@ def test_labels_are_a_few_words(commands, expected):
 
 
 def test_what_changes_no_result_is_no_label_but_a_note():
-    choices = [choices_of(line) for line in ("analysis.pairs=5", "analysis.pairs=6", "seed=2")]
-    labels, notes = label_groups(["S", "S", "R"], choices)
+    lines = ["data.metrics=[mrr@10]", "data.metrics=[recall@10]", "seed=2"]
+    labels, notes = label_groups(["S", "S", "R"], list(map(choices_of, lines)))
     assert labels == ["S", "S #2", "R"]
-    assert notes == ["S #2: differs from S in analysis.pairs"]
-    same = ["data.num_workers=1", "+trainer.enable_progress_bar=false", "seed=1"]
-    assert choices_of(same[0]) == choices_of(same[1]) == choices_of(same[2])
+    assert notes == ["S #2: differs from S in data.metrics"]
+    same = ["data.num_workers=1", "+trainer.enable_progress_bar=false", "analysis=none", "seed=1"]
+    assert all(choices_of(line) == choices_of("") for line in same)
 
 
 def test_keys_that_share_their_last_word_are_told_by_more_of_it():
@@ -80,7 +80,7 @@ def test_a_long_value_is_cut_and_labels_stay_distinct():
     labels, notes = label_groups(["S", "S"], runs)
     assert labels[0] == f"S (x={'v' * (SHOWN_VALUE - 1)}…)" and labels[1] == f"{labels[0]} #2"
     assert notes == [f"{labels[1]}: differs from {labels[0]} in x"]
-    assert label_groups(["S", "S", "S #2"], [{"analysis.n": n} for n in "123"])[0] == [
+    assert label_groups(["S", "S", "S #2"], [{"study.n": n} for n in "123"])[0] == [
         *("S", "S #2", "S #2 #2")
     ]
 
