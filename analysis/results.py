@@ -18,7 +18,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from analysis import metric_names
-from analysis.claims import EXPLAINED, judge_claims, tabulate_verdicts
+from analysis.claims import EXPLAINED, Finding, judge_claims, tabulate_verdicts
 from analysis.comparison.comparison import (
     Comparison,
     Section,
@@ -49,7 +49,7 @@ def format_results(config: DictConfig, comparison: Comparison) -> Iterator[str]:
         FileNotFoundError, ValueError: as `read_paper`.
     """
     if config.claims:
-        yield from _format(tabulate_verdicts(judge_claims(comparison)), EXPLAINED)
+        yield from _format_claims(judge_claims(comparison))
         return
     for section in comparison.sections:
         table = summarise_section(section, _choose_keys(section, list(config.metrics)))
@@ -61,6 +61,15 @@ def format_results(config: DictConfig, comparison: Comparison) -> Iterator[str]:
         paper = read_paper(config.paper)
         for section, lines, notes in match_sections(comparison, paper):
             yield from _format(tabulate_paper(section, paper, lines), *notes)
+
+
+def _format_claims(findings: Sequence[Finding]) -> Iterator[str]:
+    """The verdicts, and by name the claims that none of the runs can judge."""
+    judged = [finding for finding in findings if finding.found]
+    known = {finding.claim.name for finding in judged}
+    rest = dict.fromkeys(f.claim.name for f in findings if f.claim.name not in known)
+    notes = [f"Not judged, runs are missing: {'; '.join(rest)}."] if rest else []
+    yield from _format(tabulate_verdicts(judged), EXPLAINED, *notes)
 
 
 def _choose_keys(section: Section, metrics: Sequence[str]) -> list[str]:

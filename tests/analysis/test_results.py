@@ -62,6 +62,8 @@ def test_papers_tables_and_claims_are_blocks_too(document, runs):
     text = document.read_text()
     assert "| MVDR finds more than BM25 | **confirmed +0.500** |" in text
     assert "61.1" not in text and "Commit: abc0" in text
+    assert "| MVDR finds more than GR" not in text
+    assert "Not judged, runs are missing: MVDR (q→d) reranks better than MVDR (q←d); " in text
 
 
 def test_a_block_that_is_not_there_is_named(document, runs):
