@@ -88,6 +88,8 @@ def tell_apart(rivals: Sequence[Choices]) -> list[list[str]]:
                 told.setdefault(key, {})[number] = own[key]
     names: dict[str, dict[int, str]] = defaultdict(dict)
     for key, values in told.items():
+        if any(_brings(folders, values) for folders in told.values()):
+            continue
         fitting = (name for name in _names(key) if _agree(names.get(name, {}), values))
         names[next(fitting, key)] |= values
     if len(names) > SHOWN_CHOICES:  # too many for a label: what most of the runs share is left out
@@ -98,6 +100,13 @@ def tell_apart(rivals: Sequence[Choices]) -> list[list[str]]:
         own = [f"{name}={_cut(value)}" for name, value in chosen.items()]
         result.append(own[:SHOWN_CHOICES] + ["…"] * (len(own) > SHOWN_CHOICES))
     return result
+
+
+def _brings(folders: Mapping[int, str], files: Mapping[int, str]) -> bool:
+    """Whether the files of a key are in the folders of another: initial=RUN brings a tokeniser."""
+    named = {number: folder for number, folder in folders.items() if folder != "null"}
+    found = [files.get(number, "").startswith(f"{folder}/") for number, folder in named.items()]
+    return bool(found) and all(found)
 
 
 def _drop_usual(values: Mapping[int, str], size: int) -> dict[int, str]:

@@ -69,6 +69,15 @@ def test_what_changes_no_result_is_no_label_but_a_note():
     assert all(choices_of(line) == choices_of("") for line in same)
 
 
+def test_what_a_folder_brings_is_told_by_the_folder():
+    brought = {"initial": "outputs/texts", "tokenizer.path": "outputs/texts/tokenizer.json"}
+    labels, _ = label_groups(["S", "S"], [{"initial": "None", "tokenizer.path": "None"}, brought])
+    assert labels == ["S (initial=null)", "S (initial=outputs/texts)"]
+    other = brought | {"tokenizer.path": "vocabulary.json"}
+    labels, _ = label_groups(["S", "S"], [{"initial": "None", "tokenizer.path": "None"}, other])
+    assert labels[1] == "S (initial=outputs/texts, tokenizer.path=vocabulary.json)"
+
+
 def test_keys_that_share_their_last_word_are_told_by_more_of_it():
     runs = [{"model.a.k": "1", "data.b.k": "1"}, {"model.a.k": "2", "data.b.k": "3"}]
     labels, _ = label_groups(["S", "S"], runs)
