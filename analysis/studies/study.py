@@ -6,10 +6,11 @@ a cost such as "cost/query_ms").
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from numbers import Real
+from operator import itemgetter
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Protocol
@@ -153,35 +154,37 @@ def write_study(rows: Sequence[Row], path: Path) -> None:
 
 def average_seeds(rows: Sequence[Row]) -> list[tuple[Row, dict[str, Statistic]]]:
     """Each setting with its measures, mean and sample standard deviation over the seeds."""
-    groups: dict[tuple, dict[str, list]] = defaultdict(lambda: defaultdict(list))
-    for row in rows:
-        settings = [(c, v) for c, v in row.items() if not is_measure(c) and c != SEED]
-        values = groups[tuple(sorted(settings, key=lambda pair: pair[0]))]
-        for column, value in row.items():
+    averages = []
+    for settings, found in _group(rows, [SEED]):
+        values: dict[str, list[float]] = defaultdict(list)
+        for column, value in (cell for row in found for cell in row.items()):
             if is_measure(column) and value is not None:
                 values[column].append(value)
-    return [
-        (dict(settings), {column: Statistic.over(found) for column, found in values.items()})
-        for settings, values in groups.items()
-    ]
+        averages.append((settings, {column: Statistic.over(v) for column, v in values.items()}))
+    return averages
 
 
 def average_collections(rows: Sequence[Row]) -> list[Row]:
     """Of each setting the means over its collections, seed by seed: `collection` is "average",
     `collections` their number. A measure that one of them lacks has no mean."""
-    groups: dict[tuple, list[Row]] = defaultdict(list)
-    for row in rows:
-        settings = [(c, v) for c, v in row.items() if not is_measure(c) and c not in COLLECTION]
-        groups[tuple(settings)].append(row)
     averages = []
-    for settings, found in groups.items():
+    for settings, found in _group(rows, COLLECTION):
         measures = [
             c for c in found[0] if all(is_measure(c) and r.get(c) is not None for r in found)
         ]
         means = {column: fmean(row[column] for row in found) for column in measures}
         own = {"collection": "average", "collections": len(found)}
-        averages.append(dict(settings) | own | means)
+        averages.append(settings | own | means)
     return averages
+
+
+def _group(rows: Sequence[Row], without: Collection[str]) -> list[tuple[Row, list[Row]]]:
+    """Rows of the same settings, some columns aside."""
+    groups: dict[tuple, list[Row]] = defaultdict(list)
+    for row in rows:
+        settings = {c: v for c, v in row.items() if not is_measure(c) and c not in without}
+        groups[tuple(sorted(settings.items(), key=itemgetter(0)))].append(row)
+    return [(dict(settings), found) for settings, found in groups.items()]
 
 
 def tabulate_study(rows: Sequence[Row], heading: str) -> Table:
