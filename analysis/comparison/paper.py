@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise, starmap
+from itertools import chain, pairwise, starmap
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -39,6 +39,7 @@ from gr_mvdr.files.writing import write_text
 PLACES = ("retrieve", "rerank")
 PAPERS = Path(__file__).parents[2] / "conf" / "papers"
 COLUMNS = ("table", "row", "collection", "metric", "value", "systems", "place", "where", "study")
+AVERAGED = "average of n of N: the paper's N collections, runs on n; both over the n."
 # A paper's table with ours, and how to read it.
 PaperTable = tuple[Table, list[str]]
 
@@ -319,9 +320,7 @@ def match_sections(
         notes = explain_table(paper, lines)
         if paper.across and (averages := average_lines(lines)):
             lines += averages
-            notes.append(
-                "average of n of N: the paper's N collections, runs on n; both over the n."
-            )
+            notes.append(AVERAGED)
         yield section, lines, notes
 
 
@@ -385,10 +384,8 @@ def write_paper_table(comparison: Comparison, paper: Paper, directory: Path) -> 
     for section, lines, notes in match_sections(comparison, paper):
         shown.append((tabulate_paper(section, paper, lines), notes))
         records += [_record(section, line) for line in lines]
-    texts = []
-    for table, notes in shown:
-        texts += [*format_markdown(table), "", *map(escape_markdown, notes), ""]
-    write_text(directory / "paper_table.md", "\n".join(texts).rstrip() + "\n")
+    texts = [[*format_markdown(t), "", *map(escape_markdown, notes), ""] for t, notes in shown]
+    write_text(directory / "paper_table.md", "\n".join(chain(*texts)).rstrip() + "\n")
     write_rows(records, directory / "paper_table.csv")
     return shown
 
