@@ -296,7 +296,7 @@ def test_the_figures_of_a_sweep_are_drawn_from_its_table(name, lines):
 
 def test_a_study_asks_before_training():
     study = compose_experiment("aligner_pruning").study
-    with pytest.raises(ValueError, match="BM25 has no token index"):
+    with pytest.raises(ValueError, match="BM25 has no index of token vectors"):
         check_study(study, type("BM25", (), {})())
 
 
