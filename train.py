@@ -53,7 +53,7 @@ from models.weights import InitialWeights, Weights, find_weights, save_weights
 register_resolvers()  # for who composes a configuration without the command line
 logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
 NOISE = ("LeafSpec", "Total length of `list`", "The number of training batches", "FSDP2-wrapped")
-LATENT_TOKENS = 2**24  # of documents; more would take a minute and change little
+LATENT_TOKENS = 2**22  # of an even sample of documents: some seconds, below 1 GB
 RESUME = "interrupted: the same command with resume=true goes on from the last epoch"
 for message in (f".*{words}.*" for words in NOISE):
     warnings.filterwarnings("ignore", message)

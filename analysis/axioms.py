@@ -23,10 +23,11 @@ from matplotlib.figure import Figure
 from omegaconf import DictConfig
 
 from analysis.comparison.comparison import Comparison, compare_runs
-from analysis.comparison.place import find_common_folder, name_comparison
+from analysis.comparison.place import place_tables
 from analysis.evaluation import judge
 from analysis.figures import COLOURS, MARKERS, legend_below, page_figure, save_figure, styled
 from analysis.metric_names import MISSING
+from analysis.run_folder import named_folders
 from analysis.statistics import interval
 from analysis.tables import Cell, Row, Table, format_markdown, read_rows, write_rows
 from data_modules.module import RetrievalDataModule
@@ -284,9 +285,7 @@ def compare_axioms(
 
 
 def main(config: DictConfig) -> None:
-    runs = [config.runs] if isinstance(config.runs, str) else list(config.runs)
-    comparison = compare_runs([Path(run) for run in runs])
-    name = name_comparison(comparison).replace("comparison", "axioms", 1)
-    folder = Path(config.output) if config.output else find_common_folder(comparison) / name
+    comparison = compare_runs(named_folders(config.runs))
+    folder = place_tables(comparison, "axioms", config.output)
     compare_axioms(comparison, folder, config.queries, config.others, config.trust)
     print((folder / "axioms.md").read_text(), folder / "axioms.md", folder / "axioms.png", sep="\n")

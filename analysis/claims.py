@@ -30,11 +30,12 @@ from analysis.comparison.evidence import (
     Side,
     estimate,
 )
-from analysis.comparison.place import find_common_folder, name_comparison
+from analysis.comparison.place import place_tables
 from analysis.comparison.significance import LEVEL
 from analysis.exact_match import OF_A
 from analysis.figures import COLOURS, MARKERS, legend_below, page_figure, save_figure, styled
 from analysis.metric_names import MISSING
+from analysis.run_folder import named_folders
 from analysis.tables import Cell, Row, Table, escape_markdown, format_markdown, write_rows
 from gr_mvdr.evaluation.metrics import holm
 from gr_mvdr.files.writing import write_text
@@ -299,10 +300,8 @@ def write_claims(comparison: Comparison, folder: Path) -> list[Finding]:
 
 
 def main(config: DictConfig) -> None:
-    runs = [config.runs] if isinstance(config.runs, str) else list(config.runs)
-    comparison = compare_runs([Path(run) for run in runs], mixed=True)
-    name = name_comparison(comparison).replace("comparison", "claims", 1)
-    folder = Path(config.output) if config.output else find_common_folder(comparison) / name
+    comparison = compare_runs(named_folders(config.runs), mixed=True)
+    folder = place_tables(comparison, "claims", config.output)
     write_claims(comparison, folder)
     print((folder / "claims.md").read_text(), *comparison.notes, sep="\n")
     print(folder / "claims.md", folder / "claims.png", sep="\n")

@@ -36,6 +36,7 @@ from analysis.comparison.significance import (
 )
 from analysis.metric_names import group
 from analysis.publish import describe_run, find_group, publish_comparison
+from analysis.run_folder import named_folders
 from analysis.tables import Cell, Table
 from gr_mvdr.files.reading import make_printable
 
@@ -163,7 +164,13 @@ def open_logger(logger: Any, comparison: Comparison) -> Iterator[Any]:
 
 
 def main(config: DictConfig) -> None:
-    runs = [config.runs] if isinstance(config.runs, str) else list(config.runs)
     settings = OmegaConf.to_container(config.logger, resolve=True) if config.get("logger") else None
     labels = [] if config.labels is None else list(config.labels)
-    compare(runs, config.output, config.mixed, settings, config.get("paper"), labels)
+    compare(
+        named_folders(config.runs),
+        config.output,
+        config.mixed,
+        settings,
+        config.get("paper"),
+        labels,
+    )

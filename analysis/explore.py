@@ -6,22 +6,21 @@ if __name__ == "__main__":  # before the other imports: errors of the command li
     run_command("explore", "analysis.explore:main")
     raise SystemExit
 
-from pathlib import Path
 
 from omegaconf import DictConfig
 
 from analysis.explorer.server import open_port, serve
 from analysis.explorer.session import open_session
+from analysis.run_folder import named_folders
 
 
 def main(config: DictConfig) -> None:
     """Loads the runs, then serves them on 127.0.0.1 until Ctrl-C."""
-    named = [config.runs] if isinstance(config.runs, str) else list(config.runs)
-    if not named:
+    if not (runs := named_folders(config.runs)):
         raise ValueError("runs=[]: must be folders of finished runs, such as runs=outputs/…")
     try:
         with open_port(config.port) as listening:  # before the models are loaded: seconds
-            serve(open_session(list(map(Path, named)), config.trust), listening, config.open)
+            serve(open_session(runs, config.trust), listening, config.open)
     except KeyboardInterrupt:
         pass
     print("explorer: ended")

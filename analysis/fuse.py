@@ -22,7 +22,7 @@ import yaml
 from omegaconf import DictConfig
 
 from analysis import metric_names
-from analysis.run_folder import Run, read_run
+from analysis.run_folder import Run, named_folders, read_run
 from analysis.tables import Cell, Table, format_text
 from gr_mvdr.evaluation.metrics import METRICS, evaluate, is_metric, name_metric
 from gr_mvdr.evaluation.ranking import Qrels, Ranking, read_qrels, write_qrels
@@ -389,8 +389,15 @@ def write_fusion(
 
 
 def main(config: DictConfig) -> None:
-    runs = [config.runs] if isinstance(config.runs, str) else list(config.runs)
     weights = None if config.part_weights is None else list(config.part_weights)
     fusion = Fusion(config.method, config.norm, config.k, weights, config.retrieval_depth)
     metrics = None if config.metrics is None else list(config.metrics)
-    fuse(runs, fusion, config.output, config.qrels, config.tune, config.metric, metrics)
+    fuse(
+        named_folders(config.runs),
+        fusion,
+        config.output,
+        config.qrels,
+        config.tune,
+        config.metric,
+        metrics,
+    )

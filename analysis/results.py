@@ -32,7 +32,7 @@ from analysis.comparison.significance import (
     explain_tests,
     tabulate_pairs,
 )
-from analysis.run_folder import Run
+from analysis.run_folder import Run, named_folders
 from analysis.tables import Table, escape_markdown, format_markdown, replace_block
 from gr_mvdr.files.writing import write_text
 
@@ -119,8 +119,7 @@ def main(config: DictConfig) -> None:
         place = f"<!-- results: NAME --> of {config.document}"
         raise ValueError(f"block=null: must be a name, as in {place}")
     document = Path(config.document)
-    runs = [config.runs] if isinstance(config.runs, str) else list(config.runs)
-    comparison = compare_runs([Path(run) for run in runs], mixed=True, labels=config.labels)
+    comparison = compare_runs(named_folders(config.runs), mixed=True, labels=config.labels)
     typed = shlex.join(["python", "-m", "analysis.results", *HydraConfig.get().overrides.task])
     lines = [f"    {typed}", "", *format_results(config, comparison)]
     lines.append(escape_markdown(describe_origin(comparison.runs)))

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -264,6 +264,11 @@ def read_run(path: Path, metrics: Mapping[str, float] | None = None) -> Run:
     check_finished(str(path), path, PARTS if metrics is None else PARTS[:-1])
     found = read_metrics(path) if metrics is None else check_finite(metrics, path / "metrics.json")
     return Run(path, read_config(path), read_provenance(path), found)
+
+
+def named_folders(runs: str | Sequence[str]) -> list[Path]:
+    """What `runs=` names on the command line: one folder, or a list."""
+    return [Path(runs)] if isinstance(runs, str) else list(map(Path, runs))
 
 
 def find_runs(folder: Path) -> list[Path]:

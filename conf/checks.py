@@ -172,14 +172,14 @@ def _check_together(config: dict[str, Any]) -> None:
 
 def _check_files(config: dict[str, Any]) -> None:
     """Every file and folder that a configuration reads, besides its run, must be there."""
-    for run in _listed(config.get("runs")):
+    for run in _parts(config.get("runs")):
         _check_there("runs", run, "folder")
     identifiers = (config.get("model") or {}).get("identifiers") or {}
     embeddings = identifiers.get("embeddings") or {}
     _check_there("model.identifiers.embeddings.run", embeddings.get("run"), "run folder")
     _check_there("qrels", config.get("qrels"), "file")
     data, tokenizer = config.get("data") or {}, config.get("tokenizer") or {}
-    for path in _listed(data.get("path")):
+    for path in _parts(data.get("path")):
         _check_there("data.path", path, "folder or file")
     for key in ("candidates_run", "identifiers"):
         _check_there(f"data.{key}", data.get(key), "file")
@@ -190,10 +190,6 @@ def _check_files(config: dict[str, Any]) -> None:
     if not is_on_hub(weights):
         _check_there("weights", weights, "run folder")
     _check_there("initial", config.get("initial"), "run folder")
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
 
 
 def _check_there(key: str, path: str | None, kind: str) -> None:

@@ -28,6 +28,7 @@ from gr_mvdr.evaluation.metrics import randomisation_test
 
 STUDIED, ALIGNED, MEASURED = "study=", "alignments", "analysis/"
 QUERIES = "study_queries.csv"
+TABLES, KEPT = (STUDY, QUERIES), (f"{ALIGNED}/{MANIFEST}",)  # of a study, of alignments
 RATES = "exact_match.csv"
 WHOLE = {"definition": "all", "tokens": "all", "idf_bin": "all"}  # a row of it
 VALUES = 2**23  # of similarities in a batch of stored pairs
@@ -149,16 +150,14 @@ def estimate_trend(claim: Claim, runs: Sequence[Run]) -> Estimate:
 
 def _read_values(side: Side, runs: Sequence[Run], metric: str, split: str) -> Values:
     """A side's value of every query, the mean over seeds (that were studied or analysed)."""
-    studied = side.place.startswith(STUDIED)
-    if not studied and side.place != ALIGNED:
+    if side.place != ALIGNED and not side.place.startswith(STUDIED):
         queries = JudgedQueries(runs, side.place, split)
         if queries.judgements is None:
             raise Missing(f"{side.system}: no {queries.file} with its qrels, or seeds judged apart")
         values = queries.values([metric])[metric].tolist()
         return dict(zip(sorted(queries.judgements), values, strict=True))
-    files, read = ((STUDY, QUERIES), _read_study) if studied else ((MANIFEST,), _read_alignments)
-    place = "." if studied else ALIGNED
-    runs = [run for run in runs if all((run.path / place / file).is_file() for file in files)]
+    files, read = (KEPT, _read_alignments) if side.place == ALIGNED else (TABLES, _read_study)
+    runs = [run for run in runs if all((run.path / file).is_file() for file in files)]
     if not runs:
         raise Missing(f"{side.system}: no {' with '.join(files)} ({side.place})")
     found = [read(side, run, metric) for run in runs]

@@ -378,7 +378,6 @@ def write_paper_table(comparison: Comparison, paper: Paper, directory: Path) -> 
     Returns:
         Each table and how to read it.
     """
-    directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     shown, records = [], []
     for section, lines, notes in match_sections(comparison, paper):

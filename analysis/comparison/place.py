@@ -43,6 +43,12 @@ def find_common_folder(comparison: Comparison) -> Path:
     return Path(os.path.commonpath([run.path.absolute().parent for run in comparison.runs]))
 
 
+def place_tables(comparison: Comparison, kind: str, output: str | None) -> Path:
+    """The folder of other tables of runs: the user's, or `KIND-SYSTEMS-…` next to the runs."""
+    name = name_comparison(comparison).replace("comparison", kind, 1)
+    return Path(output) if output else find_common_folder(comparison) / name
+
+
 def _locate_runs(comparison: Comparison, folder: Path) -> list[str]:
     """The runs' folders as paths from a folder."""
     start = folder.resolve()
