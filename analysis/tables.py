@@ -128,16 +128,17 @@ def read_rows(path: Path) -> list[Row]:
     """The rows of `write_rows` with none="null": numbers are numbers again, empty cells missing."""
     with path.open(newline="", encoding="utf-8") as file:
         lines = list(csv.DictReader(file))
-    return [{column: _value_of(text) for column, text in line.items() if text} for line in lines]
+    return [{column: read_value(text) for column, text in line.items() if text} for line in lines]
 
 
-def _value_of(text: str) -> Any:
+def read_value(text: str) -> Any:
+    """A cell's value: a number where the text is one, None for "null"."""
     for kind in (int, float):
         try:
             return kind(text)
         except ValueError:
             continue
-    if text[0] == "'" and _FORMULA.match(text[1:]):
+    if text[:1] == "'" and _FORMULA.match(text[1:]):
         return text[1:]
     return None if text == "null" else text
 

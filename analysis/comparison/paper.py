@@ -29,6 +29,7 @@ from analysis.tables import (
     escape_markdown,
     format_markdown,
     read_rows,
+    read_value,
     write_rows,
 )
 from gr_mvdr.evaluation.metrics import PERMUTATIONS, name_metric, randomisation_test
@@ -64,7 +65,7 @@ class PaperRow:
     values: dict[str, float | None]
     place: str = "retrieve"
     where: dict[str, str] = field(default_factory=dict)
-    study: dict[str, str] = field(default_factory=dict)
+    study: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ def _make_paper(lines: Sequence[tuple[str, dict[str, str]]]) -> Paper:
                 dict.fromkeys(metrics),
                 _place(source, line["place"]),
                 where,
-                _pairs(source, line["study"]),
+                {key: read_value(text) for key, text in _pairs(source, line["study"]).items()},
             ),
         )
         row.values[metric] = _number(source, line["value"])
@@ -237,7 +238,7 @@ def _study_rows(run: Run, row: PaperRow) -> list[Row]:
     return [
         found
         for found in (read_rows(table) if table.is_file() else [])
-        if all(str(found.get(key)) == value for key, value in row.study.items())
+        if row.study.items() <= found.items()
     ]
 
 
