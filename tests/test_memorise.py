@@ -18,7 +18,7 @@ SYSTEMS = sorted(
     - {"bm25", "dsi_pq", "dsi_rq", "query_generator", "rerank_pipeline"}
 )
 # T5-SEAL has no indexing examples, so an epoch of half the steps, and must learn to copy.
-EPOCHS = {"t5_seal": 400, "cross_encoder": 40, "dsi_naive": 200}
+EPOCHS = {"t5_seal": 200, "cross_encoder": 30, "dsi_naive": 100}
 # Fifty documents of ten tokens have no thousand neighbours.
 OPTIONS = {"xtr": ["model.search.neighbours=100"]}
 PLACES = "harbour castle bridge market garden tower mill chapel library station".split()
@@ -55,7 +55,7 @@ def test_fifty_documents_are_memorised(model, tmp_path, monkeypatch):
         "data.test_split=train",
         "data.batch_size=25",
         "data.max_rerank_queries=2",
-        f"trainer.max_epochs={EPOCHS.get(model, 100)}",
+        f"trainer.max_epochs={EPOCHS.get(model, 50)}",
         "logger=none",
         "analysis=none",
         f"output={tmp_path}",
