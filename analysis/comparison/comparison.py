@@ -112,7 +112,7 @@ class Comparison:
 def compare_runs(
     paths: Sequence[Path], mixed: bool = False, labels: Sequence[object] = ()
 ) -> Comparison:
-    """Reads runs and groups them by collection, system and every choice but the seed.
+    """Reads runs and groups them by collection, system and every choice but seed and study.
 
     Args:
         paths: run folders, or folders that hold some.
@@ -172,12 +172,24 @@ def _read_runs(paths: list[Path]) -> tuple[list[Run], list[str]]:
 
 
 def _group_runs(runs: list[Run], notes: list[str]) -> list[Group]:
-    groups: dict[tuple[str, str], dict] = defaultdict(dict)
+    """Runs of one system and the same choices.
+
+    A study comes after the ranking and changes nothing of it: it tells runs apart only where they
+    have the same seed, and then each has another table.
+    """
+    alike: dict[tuple[str, str], list[Run]] = defaultdict(list)
     for run in runs:
-        seeds = groups[run.system, json.dumps(run.choices, sort_keys=True)]
-        if run.seed in seeds:  # a second run of the same seed says nothing about the spread
-            notes.append(f"{seeds[run.seed].path} has the system and seed of {run.path}: skipped")
-        seeds[run.seed] = run
+        ranked = {key: v for key, v in run.choices.items() if key.split(".")[0] != "study"}
+        alike[run.system, json.dumps(ranked, sort_keys=True)].append(run)
+    groups: dict[tuple[str, str], dict] = defaultdict(dict)
+    for key, found in alike.items():
+        apart = len({run.seed for run in found}) < len(found)
+        for run in found:
+            own = (run.system, json.dumps(run.choices, sort_keys=True)) if apart else key
+            if run.seed in groups[own]:  # a second run of a seed says nothing about the spread
+                kept = groups[own][run.seed].path
+                notes.append(f"{kept} has the system and seed of {run.path}: skipped")
+            groups[own][run.seed] = run
     return [Group(list(seeds.values())) for seeds in groups.values()]
 
 

@@ -275,6 +275,15 @@ def test_a_repeated_seed_counts_once_and_is_named(tmp_path):
     assert comparison.notes == [f"{tmp_path}/a has the system and seed of {tmp_path}/b: skipped"]
 
 
+@pytest.mark.parametrize(("seed", "rows"), [(2, ["1, 2"]), (1, ["1", "1"])])
+def test_a_study_tells_runs_apart_only_where_they_have_the_same_seed(tmp_path, seed, rows):
+    pruning = {"study": {"_target_": "analysis.studies.pruning.Pruning", "p": [0.5]}}
+    write_run(tmp_path / "a", "aligner", 1, {}, pruning)
+    write_run(tmp_path / "b", "aligner", seed, {}, {"study": None})
+    (section,) = compare_runs([tmp_path]).sections
+    assert [group.seeds for group in section.groups] == rows
+
+
 @pytest.mark.parametrize(
     ("difference", "named"),
     [
