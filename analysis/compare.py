@@ -166,11 +166,5 @@ def open_logger(logger: Any, comparison: Comparison) -> Iterator[Any]:
 def main(config: DictConfig) -> None:
     settings = OmegaConf.to_container(config.logger, resolve=True) if config.get("logger") else None
     labels = [] if config.labels is None else list(config.labels)
-    compare(
-        named_folders(config.runs),
-        config.output,
-        config.mixed,
-        settings,
-        config.get("paper"),
-        labels,
-    )
+    runs = named_folders(config.runs)
+    compare(runs, config.output, config.mixed, settings, config.get("paper"), labels)

@@ -6,7 +6,6 @@ if __name__ == "__main__":  # before the other imports: errors of the command li
     run_command("explore", "analysis.explore:main")
     raise SystemExit
 
-
 from omegaconf import DictConfig
 
 from analysis.explorer.server import open_port, serve

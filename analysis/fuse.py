@@ -392,12 +392,5 @@ def main(config: DictConfig) -> None:
     weights = None if config.part_weights is None else list(config.part_weights)
     fusion = Fusion(config.method, config.norm, config.k, weights, config.retrieval_depth)
     metrics = None if config.metrics is None else list(config.metrics)
-    fuse(
-        named_folders(config.runs),
-        fusion,
-        config.output,
-        config.qrels,
-        config.tune,
-        config.metric,
-        metrics,
-    )
+    runs = named_folders(config.runs)
+    fuse(runs, fusion, config.output, config.qrels, config.tune, config.metric, metrics)

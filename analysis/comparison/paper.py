@@ -235,11 +235,8 @@ class Line:
 def _study_rows(run: Run, row: PaperRow) -> list[Row]:
     """The rows of a run's `study.csv` with the settings that the paper's row asks for."""
     table = run.path / STUDY
-    return [
-        found
-        for found in (read_rows(table) if table.is_file() else [])
-        if row.study.items() <= found.items()
-    ]
+    rows = read_rows(table) if table.is_file() else []
+    return [found for found in rows if row.study.items() <= found.items()]
 
 
 def _measure(row: PaperRow, group: Group | None, metric: str) -> Statistic | None:
