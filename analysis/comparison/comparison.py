@@ -20,7 +20,7 @@ IDENTITY = ("setting", "system", "paradigm", "seeds")
 
 @dataclass
 class Group:
-    """Runs that differ in their seed only.
+    """Runs of one system and the same choices, one of each seed.
 
     Attributes:
         runs: one for each seed.

@@ -60,7 +60,7 @@ def check_labels(labels: Sequence[object], names: Sequence[Sequence[str]]) -> li
     if len(texts) != len(asked):
         one = "one for each of the runs" if len(asked) > 1 else "one for the only run"
         raise ValueError(
-            f"{typed}: must be {len(asked)}, {one} (those that differ in their seed only are one): "
+            f"{typed}: must be {len(asked)}, {one} (seeds of one system are one): "
             f"{', '.join(asked)}"
         )
     if not all(text.strip() and text.isprintable() for text in texts):

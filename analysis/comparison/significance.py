@@ -40,7 +40,7 @@ PAIRS_AT_MOST = 15  # of systems in a short table; of more, those with the best 
 
 @dataclass
 class JudgedQueries:
-    """Runs that differ in their seed only, query by query.
+    """Runs of one group, query by query.
 
     Attributes:
         runs: one for each seed.
