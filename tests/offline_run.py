@@ -22,11 +22,12 @@ class OfflineRun:
 
     Attributes:
         files: the folder with its media. history: every logged row.
-        artefacts: name → type.
+        artefacts: name → type. started: nanoseconds since 1970.
     """
 
     files: Path
     name: str = ""
+    started: int = 0
     group: str = ""
     job_type: str = ""
     tags: list[str] = field(default_factory=list)
@@ -53,21 +54,23 @@ class OfflineRun:
         return self.files / self.media(key)[-1]["filenames"][0]
 
 
-def find_offline_runs(folder: Path) -> list[Path]:
-    """The `.wandb` files below a folder, the oldest first."""
-    return sorted(
-        Path(folder).rglob("offline-run-*/run-*.wandb"), key=lambda path: path.parent.name
-    )
+def read_offline_runs(folder: Path) -> list[OfflineRun]:
+    """The runs below a folder, the oldest first.
+
+    Names of folders tell seconds alone, and a small run may end in the second in which it began.
+    """
+    files = Path(folder).rglob("offline-run-*/run-*.wandb")
+    return sorted(map(_read_offline_run, files), key=lambda run: run.started)
 
 
-def read_offline_run(file: Path) -> OfflineRun:
-    """Reads a `.wandb` file."""
+def _read_offline_run(file: Path) -> OfflineRun:
     found = OfflineRun(file.parent / "files")
     for record in map(Record.FromString, _records(file.read_bytes())):
         kind = record.WhichOneof("record_type")
         if kind == "run":
             run = record.run
             found.name, found.group = run.display_name, run.run_group
+            found.started = run.start_time.ToNanoseconds()
             found.job_type, found.tags = run.job_type, list(run.tags)
             found.config |= _values(run.config.update)
         elif kind == "config":

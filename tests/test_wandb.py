@@ -9,7 +9,7 @@ import pytest
 from conf.command import compose_command, run_command
 from conf.composition import prepare_arguments
 from conf.wandb_logger import GROUP
-from tests.offline_run import find_offline_runs, read_offline_run
+from tests.offline_run import read_offline_runs
 from tests.runs import ROOT, TINY
 from tests.test_readme import expanded
 from tests.wandb_pictures import draw_all
@@ -44,7 +44,7 @@ def sweep(tmp_path_factory):
 
 
 def test_a_sweeps_runs_and_their_comparisons_share_a_group(sweep):
-    runs = [read_offline_run(file) for file in find_offline_runs(sweep)]
+    runs = read_offline_runs(sweep)
     assert [run.job_type for run in runs] == ["train", "train", "compare", "compare"]
     (group,) = {run.group for run in runs}
     assert re.fullmatch(r"sweep-model-[0-9a-f]{6}", group)
@@ -58,7 +58,7 @@ def test_a_sweeps_runs_and_their_comparisons_share_a_group(sweep):
 
 
 def test_a_run_holds_curves_tables_figures_and_files(sweep):
-    run = read_offline_run(find_offline_runs(sweep)[1])
+    run = read_offline_runs(sweep)[1]
     assert [step for step, _ in run.values("train/loss")] == [0, 1]
     assert len(run.values("alignment/hard")) == 1
     assert run.values("retrieve/mrr@10") and run.config["config"]["trainer.max_steps"] == 2
@@ -71,7 +71,7 @@ def test_a_run_holds_curves_tables_figures_and_files(sweep):
 
 
 def test_a_comparison_holds_tables_figures_and_its_page(sweep):
-    ended, own = (read_offline_run(file) for file in find_offline_runs(sweep)[2:])
+    ended, own = read_offline_runs(sweep)[2:]
     for run in (ended, own):
         columns, rows = run.table("tables/comparison")
         assert [row[columns.index("system")] for row in rows] == ["BM25", "T5-ColBERT"]
@@ -91,11 +91,10 @@ def test_wandb_warns_of_nothing_and_is_told_what_the_user_says(tmp_path, monkeyp
     arguments = ["model=bm25", f"output={tmp_path}", *KEYS, *keys]
     run(monkeypatch, "train", *arguments)
     assert not warned
-    (file,) = find_offline_runs(tmp_path)
-    found = read_offline_run(file)
+    (found,) = read_offline_runs(tmp_path)
     assert (found.group, found.job_type, found.tags) == ("mine", "try", ["a", "b"])
     run(monkeypatch, "analysis.compare", f"runs=[{tmp_path}]", "logger=wandb")
-    assert read_offline_run(find_offline_runs(tmp_path)[-1]).group == "mine"
+    assert read_offline_runs(tmp_path)[-1].group == "mine"
 
 
 def test_an_experiments_runs_are_in_its_group(monkeypatch):

@@ -15,7 +15,7 @@ from PIL import Image
 
 from analysis.figures import COLOURS, PAGE_WIDTH, styled
 from gr_mvdr.files.writing import new_file
-from tests.offline_run import OfflineRun, find_offline_runs, read_offline_run
+from tests.offline_run import OfflineRun, read_offline_runs
 
 CURVES = ("train/loss", "train/learning_rate", "train/gradient_norm", "alignment/hard")
 ALIGNMENT = "figures/alignment_case_1"
@@ -29,7 +29,7 @@ TESTED = ("metric", "first", "second", "difference", "corrected")
 
 def read_runs(folder: Path) -> list[OfflineRun]:
     """The newest offline run of each name, trained before compared."""
-    runs = {run.name: run for run in map(read_offline_run, find_offline_runs(folder))}
+    runs = {run.name: run for run in read_offline_runs(folder)}
     return sorted(runs.values(), key=lambda run: (run.job_type == "compare", run.name))
 
 
