@@ -49,7 +49,7 @@ states lies in `gr_mvdr.safetensors` and `gr_mvdr.json`. sentence-transformers' 
 `MultiVectorEncoder` cannot express {lacking}."""
 
 _CROSS_ENCODER = """
-What scores the encoder's states lies in `gr_mvdr.safetensors`."""
+The encoder alone is not this system: its other weights are in `gr_mvdr.safetensors`."""
 
 _HEAD = """
 The backbone alone is not this system: it generates with a {head}, whose parameters and rows lie \

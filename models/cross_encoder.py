@@ -33,7 +33,10 @@ class CrossEncoder(System):
     """The query's tokens, its end token, then the document's: one sequence, one score.
 
     What comes around the texts, and which of the two a token is of, is as in the backbone's own
-    pairs (BERT: [CLS] query [SEP] document [SEP] with types 0 and 1).
+    pairs (BERT: [CLS] query [SEP] document [SEP] with types 0 and 1). A backbone without such
+    types (T5, RoBERTa) gets one: a learned vector, `query_type`, is added to the query's token
+    vectors. In a new model it is random, and a token that attends to an equal one learns at
+    once whether the other text has it; in a pretrained model it begins with zeros.
 
     It scores pairs and cannot search: `retrieve` reranks what a BM25 index of its own finds.
     """
@@ -82,6 +85,10 @@ class CrossEncoder(System):
         check_length(self.encoder, query_length=query_length, document_length=document_length)
         self._check_pairs(query_length + document_length)
         self.head = nn.Linear(self.encoder.config.hidden_size, 1)
+        if not self.template.types:
+            table = self.encoder.get_input_embeddings().weight
+            scale = table.std() if backbone["name"] is None else 0.0
+            self.query_type = nn.Parameter(scale * torch.randn(table.shape[1]))
 
     def _check_pairs(self, both: int) -> None:
         between = len(self.template.pair) - len(self.template.document)
@@ -100,11 +107,14 @@ class CrossEncoder(System):
 
     def _states(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """The encoder's states (B, L, d), and their weights in the pooled vector (B, L)."""
-        types = {}
-        if self.template.types:  # 0 up to the query's end, then 1
-            ends = ids == self.template.suffix[-1]
-            types = {"token_type_ids": (ends.cumsum(1) > ends.long()).long()}
-        read = self.encoder(input_ids=ids, attention_mask=encoder_mask(self.encoder, mask), **types)
+        ends = ids == self.template.suffix[-1]
+        of_document = ends.cumsum(1) > ends.long()  # behind the query's end
+        if self.template.types:
+            pair = {"input_ids": ids, "token_type_ids": of_document.long()}
+        else:
+            vectors = self.encoder.get_input_embeddings()(ids)
+            pair = {"inputs_embeds": vectors + self.query_type * ~of_document.unsqueeze(-1)}
+        read = self.encoder(attention_mask=encoder_mask(self.encoder, mask), **pair)
         states = read.last_hidden_state
         if self.hparams.pooling == "first":
             return states, (torch.arange(ids.shape[1], device=ids.device) == 0).expand_as(mask)

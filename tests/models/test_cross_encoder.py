@@ -46,9 +46,25 @@ def test_a_pair_is_one_sequence_without_padding_in_between(tools):
 def test_the_score_is_the_head_on_the_pooled_states(make, tools, pooling):
     model, batch = make(pooling=pooling), tools.make_batch()
     for score, tokens in zip(model.score(batch), sequences(batch), strict=True):
-        states = model.encoder(input_ids=torch.tensor([tokens])).last_hidden_state[0]
+        vectors = model.encoder.get_input_embeddings()(torch.tensor(tokens))
+        vectors[: tokens.index(EOS_ID) + 1] += model.query_type  # the query's, its end token's too
+        states = model.encoder(inputs_embeds=vectors[None]).last_hidden_state[0]
         pooled = states[0] if pooling == "first" else states.mean(0)
         assert torch.isclose(score, pooled @ model.head.weight[0] + model.head.bias[0], atol=1e-5)
+
+
+@torch.no_grad()
+def test_a_pretrained_backbone_without_token_types_reads_pairs_as_one_text_at_first(
+    make, tools, tmp_path
+):
+    batch = tools.make_batch()
+    make().encoder.save_pretrained(tmp_path)
+    model = make(backbone={"name": str(tmp_path), "dropout_rate": 0.0})
+    for score, tokens in zip(model.score(batch), sequences(batch), strict=True):
+        states = model.encoder(input_ids=torch.tensor([tokens])).last_hidden_state[0]
+        assert torch.isclose(score, model.head(states.mean(0))[0], atol=1e-5)
+    model.query_type += torch.randn(len(model.query_type))
+    assert not torch.allclose(model.score(batch), score)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "first"])
