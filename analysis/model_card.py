@@ -48,7 +48,7 @@ The encoder alone is not this system: what makes token vectors, salience and sco
 states lies in `gr_mvdr.safetensors` and `gr_mvdr.json`. sentence-transformers' \
 `MultiVectorEncoder` cannot express {lacking}."""
 
-_CROSS_ENCODER = """
+_ENCODER = """
 The encoder alone is not this system: its other weights are in `gr_mvdr.safetensors`."""
 
 _HEAD = """
@@ -193,7 +193,7 @@ def _explain_usage(system: System, lacking: list[str]) -> list[str]:
         text = _MULTI_VECTOR if lacking else _SENTENCE_TRANSFORMERS
         parts.append(text.format(lacking=", ".join(lacking), similarity=similarity))
     elif not isinstance(system, GenerativeSystem):
-        parts.append(_CROSS_ENCODER)
+        parts.append(_ENCODER)
     elif type(system.head) is not Head:
         parts.append(_HEAD.format(head=type(system.head).__name__, name=name))
     documents = 'table({"d1": "a title | its text", "d2": "another | text"})'

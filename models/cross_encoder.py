@@ -35,8 +35,8 @@ class CrossEncoder(System):
     What comes around the texts, and which of the two a token is of, is as in the backbone's own
     pairs (BERT: [CLS] query [SEP] document [SEP] with types 0 and 1). A backbone without such
     types (T5, RoBERTa) gets one: a learned vector, `query_type`, is added to the query's token
-    vectors. In a new model it is random, and a token that attends to an equal one learns at
-    once whether the other text has it; in a pretrained model it begins with zeros.
+    vectors. In a new model it is random, so that a token that attends to an equal one sees
+    which text that is in; in a pretrained model it begins with zeros.
 
     It scores pairs and cannot search: `retrieve` reranks what a BM25 index of its own finds.
     """
