@@ -213,6 +213,9 @@ def prepare_model(
         if data.shard and model.scores_need:
             need = f"{config.system}'s scores need {model.scores_need}"
             raise ValueError(f"data.shard={data.shard}: must be null, {need}")
+        if model.trainable and data.new_documents and config.tokenizer.unit == "word":
+            rule = f"must be piece where data.new_documents={data.new_documents} arrive later"
+            raise ValueError(f"tokenizer.unit=word: {rule}: it has a token for each of their words")
         check_study(config.study, model)
         if initial is not None:
             initial.give_identifiers(model, config, data.documents, run / "identifiers")

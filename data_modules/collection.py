@@ -230,7 +230,7 @@ class TrainingTables:
         template: what is around the texts that a model reads.
         special_tokens: the ids of the texts that end a source or a title, by name.
         known: (known,) int64, rows of the documents that are there in training; None = all.
-        bm25: gives BM25 over the documents, which is built when it is first asked for.
+        bm25: gives BM25 over the known documents, which is built when it is first asked for.
         training: False for validation, whose queries a file made for training may lack.
         negatives: TREC runs of hard negatives that came with the collection, by name.
         mask_relevant: whether examples name all that is relevant, so that none of it is a negative.

@@ -158,11 +158,16 @@ class RetrievalDataModule(pl.LightningDataModule):
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """The run's tokeniser: the backbone's, a given vocabulary, or one trained here."""
+        """The run's tokeniser: the backbone's, a given vocabulary, or one trained here.
+
+        It is trained on the documents that are known in training, those of all shards. Whole words
+        (BM25) are only numbered, nothing is learned from them: those of all documents.
+        """
         split = self.train_split
         training = self._split_queries(split) if split else self.collection.queries.select([])
         options = {k: v for k, v in self.tokenizer_options.items() if k not in ("skip", "template")}
-        return choose_tokenizer(self._all_texts, training, **options)
+        texts, words = self._all_texts, options["unit"] == "word"
+        return choose_tokenizer(texts if words else self._known(texts), training, **options)
 
     @cached_property
     def template(self) -> TextTemplate:
@@ -199,10 +204,20 @@ class RetrievalDataModule(pl.LightningDataModule):
 
         All but those that a split of `new_documents` judges relevant and the train split does not.
         """
+        return self._known_rows(self._texts)
+
+    def _known_rows(self, table: Dataset) -> np.ndarray:
         new = {d for name in self.new_documents for d in self.collection.relevant_documents(name)}
         if self.train_split is not None:
             new -= self.collection.relevant_documents(self.train_split)
-        return np.flatnonzero([identifier not in new for identifier in self._texts["id"][:]])
+        if not new:
+            return np.arange(len(table))
+        return np.flatnonzero([identifier not in new for identifier in table["id"][:]])
+
+    def _known(self, table: Dataset) -> Dataset:
+        """The documents of a table that are known in training."""
+        rows = self._known_rows(table)
+        return table if len(rows) == len(table) else table.select(rows)
 
     def _split_queries(self, split: str) -> Dataset:
         return clean_table(self.collection.split_queries(split), self.cleaning)
@@ -213,13 +228,20 @@ class RetrievalDataModule(pl.LightningDataModule):
 
     @cached_property
     def bm25(self) -> LazyBM25:
-        """BM25 over the joined fields, the source of candidates and of negatives, when called."""
+        """BM25 over the joined fields of all documents, the source of candidates, when called."""
         return LazyBM25(self._texts)
+
+    @cached_property
+    def training_bm25(self) -> LazyBM25:
+        """BM25 over the documents that are known in training, the source of hard negatives."""
+        known = self._known(self._texts)
+        return self.bm25 if known is self._texts else LazyBM25(known)
 
     @property
     def text_options(self) -> dict[str, Any]:
         """What, besides the collection, makes the tokens of its texts."""
-        names = ("train_split", "validation_split", "tokenizer_options", "text_fields", "cleaning")
+        splits = ("train_split", "validation_split", "new_documents")
+        names = (*splits, "tokenizer_options", "text_fields", "cleaning")
         return {name: getattr(self, name) for name in names}
 
     def count_cut_texts(self) -> dict[str, int]:
@@ -287,7 +309,7 @@ class RetrievalDataModule(pl.LightningDataModule):
             special_tokens=self.special_tokens,
             known=self.known_documents,
             negatives=self.collection.negatives,
-            bm25=self.bm25,
+            bm25=self.training_bm25,
             training=split == self.train_split,
             mask_relevant=self.mask_relevant,
             drop_identical=self.drop_identical,

@@ -96,7 +96,10 @@ class Negatives:
 @part("negatives")
 @dataclass
 class Bm25Negatives(Negatives):
-    """Random ones of the `depth` best documents that BM25 finds and that are not relevant."""
+    """Random documents of the `depth` best that BM25 finds, relevant ones left out.
+
+    BM25 counts the words of the documents that are known in training alone.
+    """
 
     n: int
     depth: int = 100
@@ -196,9 +199,10 @@ class TripleNegatives(Negatives):
 
 
 def _bm25_run(tables: TrainingTables, depth: int) -> Path:
-    """The TREC run of the `depth` best documents of each query, in the cache of ``datasets``."""
+    """The TREC run of each query's `depth` best known documents, in the cache of ``datasets``."""
     queries, documents = tables.queries, tables.documents
-    made_from = f"bm25/1 {depth} {queries._fingerprint} {documents._fingerprint}"
+    known = hashlib.sha256(tables.known_rows.tobytes()).hexdigest()
+    made_from = f"bm25/2 {depth} {queries._fingerprint} {documents._fingerprint} {known}"
     name = f"bm25-{hashlib.sha256(made_from.encode()).hexdigest()[:16]}.trec"
 
     def search(index: BM25Index) -> Iterator[Ranked]:

@@ -284,6 +284,8 @@ def restore_run(run: Path, version: str | None = None, trust: bool = False) -> t
         _check_checkpoint(finished)
         with finished.trusting(finished.config):
             data = build("data", _data_at_home(finished.config["data"], trust))
+        if (own := finished.path / "tokenizer").is_dir():
+            data.tokenizer = load_tokenizer(own)  # one that is made anew may differ
         return finished.load_model(data.documents, data.known_documents), data
 
 

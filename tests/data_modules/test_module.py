@@ -11,7 +11,9 @@ from torch.utils.data import DataLoader
 from analysis.evaluation import evaluate_retrieval
 from data_modules.collection import find_relevant_pairs
 from data_modules.epoch import Epoch, Example, collate
+from data_modules.examples import DocumentExamples
 from data_modules.module import RetrievalDataModule
+from data_modules.negatives import Bm25Negatives
 from data_modules.seal_examples import SpanExamples
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.tokenizers import EOS_ID, UNK_ID
@@ -159,6 +161,53 @@ def test_documents_of_a_new_split_are_unknown_unless_training_has_them():
     assert known.tolist() == [row for row in range(30) if row not in new]
     both = tiny(new_documents=["test", "dev"]).known_documents
     assert both.tolist() == [row for row in known if row != 3]
+
+
+class Arriving(RetrievalDataModule):
+    """The tiny collection, whose documents of `test` have two words of their own, or without them.
+
+    Args:
+        arrived: False = without the documents that `new_documents=[test]` keeps from training.
+    """
+
+    def __init__(self, arrived, **options):
+        self.arrived = arrived
+        super().__init__(test_split="test", **options)
+
+    def read(self):
+        found, new = collection(), {f"d{row}" for row in (11, 13, 15, 17, 19, 29)}
+        rows = [dict(row) for row in found.documents]
+        for row in rows:
+            row["text"] += " zirkonium quetzal" * (row["id"] in new)
+        kept = [row for row in rows if self.arrived or row["id"] not in new]
+        return replace(found, documents=Dataset.from_list(kept))
+
+
+@pytest.mark.parametrize("shard", [None, "1/2"])
+def test_training_reads_what_it_would_without_the_new_documents(shard):
+    """Tokeniser, training pairs and BM25's negatives, each with the rest of a document's data."""
+    options = dict(
+        tokenizer_options=TOKENIZER | {"unit": "piece", "vocab_size": 60},
+        examples=DocumentExamples(Bm25Negatives(n=2, depth=6)),
+    )
+    held = Arriving(True, new_documents=["test"], shard=shard, **options)
+    alone = Arriving(False, **options)
+    everything = Arriving(True, **options)
+    pieces = [data.tokenizer.backend_tokenizer.to_str() for data in (held, alone, everything)]
+    assert pieces[0] == pieces[1] != pieces[2], "and all shards share it"
+    assert held.text_options != everything.text_options
+    if shard:  # of shards without the new documents other rows would be there
+        return
+    examples = []
+    for data in (held, alone):
+        ids = data.documents["id"][:]
+        drawn = [(e, [ids[row] for row in e.negatives.documents]) for e in data.epoch(1)]
+        examples.append([(e.source, e.targets, ids[e.document], names) for e, names in drawn])
+    assert examples[0] == examples[1]
+    # A search reads all of them.
+    words = ["zirkonium"], ["amber"]
+    assert len(held.bm25().best(words[0], 40)) == 6 and not held.training_bm25().best(words[0], 40)
+    assert set(held.training_bm25().best(words[1], 40)) < set(held.bm25().best(words[1], 40))
 
 
 def test_samples_are_stable_and_nested():
