@@ -63,6 +63,17 @@ class PairBatch:
         return negative
 
     @property
+    def relevant_index(self) -> Tensor:
+        """(B, 1 + R) int64, each query's positive and the further relevant documents by number.
+
+        Where a query has fewer than R of these, its positive stands in their place.
+        """
+        positive = self.document_index[: len(self), None]
+        if self.relevant is None:
+            return positive
+        return torch.cat([positive, (self.relevant - 1).where(self.relevant > 0, positive)], 1)
+
+    @property
     def sides(self) -> dict[str, Tensor]:
         """Token ids and masks of both sides, by name."""
         names = ("query_ids", "query_mask", "document_ids", "document_mask")

@@ -218,17 +218,15 @@ class ConstrainedSearch(GenerativeSystem):
         return None
 
     def shared_prefixes(self, tokens: Tensor, batch: PairBatch) -> Tensor:
-        """(B, C) int64, how many first tokens of other targets lead to what is relevant, too.
+        """(B, C) int64, how many first tokens of candidates lead to a relevant document, too.
 
         Args:
-            tokens: (B, C, M) int64, −1 at padding; batch: whose positives, and what else is known
-                to be relevant to its queries, have identifiers.
+            tokens: (B, C, M) int64, each query's candidates, −1 at padding.
+            batch: says which documents are relevant to its queries; all of them have identifiers.
         """
-        known = batch.document_index[: len(batch), None] + 1
-        if batch.relevant is not None:
-            known = torch.cat([known, batch.relevant.where(batch.relevant > 0, known)], 1)
-        named = mark_padding(self.targets(replace(batch, document_index=known.flatten() - 1)))
-        named = named.unflatten(0, known.shape).unsqueeze(1)
+        relevant = batch.relevant_index
+        named = mark_padding(self.targets(replace(batch, document_index=relevant.flatten())))
+        named = named.unflatten(0, relevant.shape).unsqueeze(1)
         return common_prefixes(tokens.unsqueeze(2), named).amax(2)
 
     # What a search did ----------------------------------------------------------------------------

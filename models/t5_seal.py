@@ -179,10 +179,14 @@ class T5SEAL(ConstrainedSearch):
         return batch
 
     def shared_prefixes(self, tokens: Tensor, batch: PairBatch) -> Tensor:
-        """N-grams of the positive's text, as far as a batch holds it, are no other document's."""
-        rows = batch.document_index[: len(batch)].tolist()
-        texts = [self._texts[row][: self._kept] for row in rows]
-        return shared_ngrams(tokens, texts, self.template.stop)
+        """See `ConstrainedSearch`: n-grams of every relevant text, cut as in a batch, are shared."""
+        columns = batch.relevant_index.T.tolist()
+        texts = {row: self._texts[row][: self._kept] for row in set().union(*columns)}
+        shared = [
+            shared_ngrams(tokens, [texts[row] for row in column], self.template.stop)
+            for column in columns
+        ]
+        return torch.stack(shared).amax(0)
 
     def _text(self, batch: PairBatch) -> Tensor:
         """(B, M) bool, the forced documents' tokens but for their ends, which are no n-gram's."""

@@ -128,6 +128,19 @@ def test_another_relevant_documents_identifier_shields_its_beginning(tools):
     assert found.tolist() == wanted
 
 
+def test_ngrams_of_every_relevant_document_are_no_negatives_of_a_query(tools):
+    """Keys 5 6, 6 7 </s> and 8 5 against the texts 5 6 7 (row 0), 8 5 (1), 6 7 (2) and 9 (3)."""
+    system = tools.make_seal()
+    system._texts, stop = [[5, 6, 7], [8, 5], [6, 7], [9]], system.template.stop
+    tokens = torch.tensor([[5, 6, -1], [6, 7, stop], [8, 5, -1]]).expand(5, -1, -1)
+    batch = replace(collate(examples(False)), document_index=torch.tensor([0, 1, 3, 3, 3]))
+    batch.relevant = torch.tensor([[0, 0], [3, 0], [1, 2], [2, 0], [0, 0]])  # 1 + the row
+    found = system.shared_prefixes(tokens, batch)
+    assert found.tolist() == [[2, 3, 0], [1, 3, 2], [2, 3, 2], [1, 0, 2], [0, 0, 0]]
+    batch.relevant = None
+    assert system.shared_prefixes(tokens, batch)[:2].tolist() == [[2, 3, 0], [1, 0, 2]]
+
+
 def test_the_progress_of_training_counts_batches_epochs_and_steps(tools, monkeypatch):
     from types import SimpleNamespace
 
