@@ -37,8 +37,8 @@ def evaluate_retrieval(
     """
     metrics = {}
     if model.plans_search:
-        queries = data.queries(data.train_split or data.test_splits[0])
-        model.plan_search(sample_rows(queries, PLANNING_QUERIES), depth + data.drop_identical)
+        queries = sample_rows(data.planning_queries(), PLANNING_QUERIES)
+        model.plan_search(queries, depth + data.drop_identical)
     for split in data.test_splits:
         queries = data.test_queries(split)
         found = model.retrieve(queries, depth + data.drop_identical)

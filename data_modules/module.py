@@ -329,6 +329,10 @@ class RetrievalDataModule(pl.LightningDataModule):
         """The splits that are retrieved and reranked, the main one first."""
         return self.test_split or [self.collection.default_test_split(self.train_split)]
 
+    def planning_queries(self) -> Dataset:
+        """What a search is planned on: the training queries; without any, documents as queries."""
+        return self.queries(self.train_split) if self.train_split else self.documents
+
     def test_queries(self, split: str) -> Dataset:
         """The queries of a test split, or a sample of `max_test_queries`, the same every time."""
         return sample_rows(self.queries(split), self.max_test_queries)

@@ -473,6 +473,29 @@ def test_a_hit_that_is_the_query_itself_is_dropped_where_the_collection_says_so(
     assert ("q10" in data.list_candidates("test", data.queries("test"))["q10"]) is not dropped
 
 
+@pytest.mark.parametrize("split, prefix", [("train", "q"), (None, "d")])
+def test_a_search_is_planned_on_training_queries_or_documents(split, prefix, tmp_path):
+    """Never on a test query, which it is judged by."""
+    planned = []
+
+    class Plans:
+        plans_search = True
+
+        def plan_search(self, queries, depth):
+            planned.extend(queries["id"][:])
+
+        def retrieve(self, queries, k):
+            return Ranking({query: {"d5": 1.0} for query in queries["id"][:]})
+
+        def search_fidelity(self, queries, ranking, depth):
+            return {}
+
+    data = tiny(train_split=split)
+    evaluate_retrieval(Plans(), data, tmp_path, depth=2)
+    assert planned and {name[0] for name in planned} == {prefix}
+    assert not {*planned} & {*data.test_queries("test")["id"][:]}
+
+
 def test_a_relevant_document_that_the_collection_lacks_is_judged_and_nothing_else(tmp_path):
     found = collection()
     only = found.qrels["test"].filter(lambda row: row["query_id"] != "q10")
