@@ -215,7 +215,9 @@ def prepare_model(
             raise ValueError(f"data.shard={data.shard}: must be null, {need}")
         if model.trainable and data.new_documents and config.tokenizer.unit == "word":
             rule = f"must be piece where data.new_documents={data.new_documents} arrive later"
-            raise ValueError(f"tokenizer.unit=word: {rule}: it has a token for each of their words")
+            raise ValueError(f"tokenizer.unit=word: {rule}, whose words would each have a token")
+        if model.needs_negatives and config.weights is None:
+            data.check_negatives()
         check_study(config.study, model)
         if initial is not None:
             initial.give_identifiers(model, config, data.documents, run / "identifiers")

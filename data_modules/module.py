@@ -296,6 +296,19 @@ class RetrievalDataModule(pl.LightningDataModule):
         """The pairs of the validation split."""
         return self.examples.prepare(self._tables(self.validation_split))
 
+    def check_negatives(self) -> None:
+        """Raises ValueError if no training batch can hold a negative of its query."""
+        if self.examples.negatives is not None:
+            return
+        reason = "the loss compares documents, and data.examples.negatives names no hard negatives"
+        if self.batch_size == 1:
+            raise ValueError(f"data.batch_size=1: must be ≥ 2: {reason}")
+        if self.train_split is None or self.indexing is not None:
+            return
+        if (count := len(self.collection.relevant_documents(self.train_split))) < 2:
+            rule = f"must have ≥ 2 relevant documents, has {count}: {reason}"
+            raise ValueError(f"data.train_split={self.train_split}: {rule}")
+
     def _tables(self, split: str) -> TrainingTables:
         queries = self.queries(split)
         return TrainingTables(

@@ -19,7 +19,7 @@ from gr_mvdr.distributed.ranks import rank, sum_over_ranks, world_size
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.relevance import Explanation, Factors, PairAlignment, divide
 from gr_mvdr.template import TextTemplate
-from models.training import Watch, check_weights
+from models.training import GRADIENT, Watch, check_weights
 
 Paradigm = Literal["multi_vector", "generative", "lexical", "cross_encoder", "pipeline"]
 
@@ -68,6 +68,8 @@ class System(pl.LightningModule):
     scores_need: str = "all documents"
     # Whether `score` reads a document's text, also of one that is not indexed.
     scores_texts: bool = True
+    # Whether its training loss compares a query's document with others, its negatives.
+    needs_negatives: bool = False
     # Token ids may go beyond the tokeniser's, up to here.
     vocabulary_size: int = 0
     # What is around the texts that it reads: its backbone's.
@@ -288,7 +290,7 @@ class System(pl.LightningModule):
         found = get_total_norm([p.grad for p in parameters if p.grad is not None])
         norm = found.full_tensor() if hasattr(found, "full_tensor") else found  # of shards
         self.log("train/gradient_norm", norm)
-        self.watch.add(self, "gradient's norm", norm, getattr(plugin, "scaler", None))
+        self.watch.add(self, GRADIENT, norm, getattr(plugin, "scaler", None))
         if gradient_clip_val and gradient_clip_algorithm != "value":
             clip_grads_with_norm_(parameters, gradient_clip_val, found)
         else:
@@ -310,6 +312,9 @@ class System(pl.LightningModule):
 
     def on_train_start(self) -> None:
         self._started = time.perf_counter() - self.train_seconds
+
+    def on_train_epoch_end(self) -> None:
+        self.watch.end_epoch(self)
 
     def on_train_end(self) -> None:
         self.watch.look(self)

@@ -80,6 +80,7 @@ class GenerativeSystem(System):
         self.template = self.backbone.template
         self.head: Head = build("head", PLAIN, self.backbone)  # until `set_head`
         self.ranker = Ranker.of(ranking)
+        self.needs_negatives = self.ranker is not None
         self.document_ids: list[str] = []
 
     @property

@@ -30,6 +30,7 @@ class MultiVector(TokenSearch):
     """Token vectors of a shared encoder under one form of Eq. 1 (gr_as_mvdr §3, aligner §2)."""
 
     paradigm = "multi_vector"
+    needs_negatives = True
 
     def __init__(
         self,

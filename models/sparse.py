@@ -52,6 +52,7 @@ class SPLADE(LexicalSystem):
     """
 
     share_of, scores_need = "vocabulary term", ""
+    needs_negatives = True
     ramp_steps = 0.0  # of the training that is under way
 
     def __init__(

@@ -179,7 +179,7 @@ class T5SEAL(ConstrainedSearch):
         return batch
 
     def shared_prefixes(self, tokens: Tensor, batch: PairBatch) -> Tensor:
-        """See `ConstrainedSearch`: n-grams of every relevant text, cut as in a batch, are shared."""
+        """See `ConstrainedSearch`; the n-grams of each relevant text, cut as in a batch, count."""
         columns = batch.relevant_index.T.tolist()
         texts = {row: self._texts[row][: self._kept] for row in set().union(*columns)}
         shared = [

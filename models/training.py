@@ -1,4 +1,6 @@
-"""Training that stops when it diverges, writes whole checkpoints, and runs in shards."""
+"""Training that stops when it diverges or learns nothing, writes whole checkpoints, and runs in
+shards.
+"""
 
 import math
 from pathlib import Path
@@ -15,19 +17,23 @@ from gr_mvdr.files.writing import new_file
 if TYPE_CHECKING:
     from models.base import System
 
+GRADIENT = "gradient's norm"
 # With an fp16 scaler gradients that overflow are normal: it takes a smaller scale and goes on.
 _LEAST_SCALE = 1.0
 
 
 class Watch:
-    """Stops a training, on every rank, whose loss or gradients are not finite any more.
+    """Stops a training, on every rank, that diverges or learns nothing.
 
-    A number of an accelerator is looked at a step later: by then it is known, and to wait for it
-    would leave the accelerator without work. One of a CPU is looked at at once.
+    It diverges when its loss or a gradient is not finite, and learns nothing when every gradient of
+    an epoch is exactly zero. A number of an accelerator is read a step later: by then it is known,
+    and nothing has to wait for it. A number of the CPU is read at once.
     """
 
     def __init__(self) -> None:
         self.pending: list[tuple[int, str, Tensor, torch.Event | None, Any]] = []
+        # Whether all gradients of this epoch are zero; None = it has had no step yet.
+        self.all_zero: bool | None = None
 
     def add(self, model: "System", what: str, value: Tensor, scaler: Any = None) -> None:
         """Has a number of this step looked at, and looks at those of the steps before.
@@ -55,10 +61,23 @@ class Watch:
         for step, what, value, known, scaler in due:
             if known:
                 known.synchronize()
+            if what == GRADIENT:
+                self.all_zero = self.all_zero is not False and float(value) == 0
             if value.isfinite():
                 continue
             if scaler is None or scaler.get_scale() < _LEAST_SCALE:
-                _stop(model, f"the {what} is {float(value)}", step)
+                _stop_diverged(model, f"the {what} is {float(value)}", step)
+
+    def end_epoch(self, model: "System") -> None:
+        """Looks at all numbers of an epoch. Raises: as `add`, and if its gradients are all zero."""
+        self.look(model)
+        all_zero, self.all_zero = self.all_zero, None
+        if all_zero:
+            _stop(
+                f"system={type(model).__name__}: every gradient of epoch {model.current_epoch + 1} "
+                "is exactly zero, nothing is learned: a loss that compares documents needs batches "
+                "with documents that are not relevant (data.batch_size, data.mask_relevant)"
+            )
 
 
 def check_weights(model: "System", state: dict[str, Tensor]) -> None:
@@ -68,15 +87,19 @@ def check_weights(model: "System", state: dict[str, Tensor]) -> None:
     """
     for name, _ in model.named_parameters():
         if name in state and not state[name].isfinite().all():
-            _stop(model, f"{name} is not finite", model.global_step + 1)
+            _stop_diverged(model, f"{name} is not finite", model.global_step + 1)
 
 
-def _stop(model: "System", what: str, step: int) -> None:
+def _stop(message: str) -> None:
     if rank() > 0:
         raise SystemExit(1)
+    raise ValueError(message)
+
+
+def _stop_diverged(model: "System", what: str, step: int) -> None:
     rate = model.hparams.optimizer["learning_rate"]
     kept = f"; the checkpoint of step {model.saved_step} is from before" if model.saved_step else ""
-    raise ValueError(
+    _stop(
         f"model.optimizer.learning_rate={rate}: {what} at step {step}: take a "
         f"smaller one, or another trainer.precision (it is {model.trainer.precision}){kept}"
     )

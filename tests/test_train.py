@@ -283,6 +283,11 @@ def test_damaged_collections_are_refused_with_file_and_line(what, message, tmp_p
         (["data.new_documents=nowhere"], "data.new_documents=nowhere: must be one of"),
         (["data.new_documents=[nowhere]"], "data.new_documents=nowhere: must be one of"),
         (["data=beir", "data.path=/nowhere"], "/nowhere"),
+        (["model=splade", "data.batch_size=1"], "data.batch_size=1: must be ≥ 2: the loss"),
+        (
+            ["tokenizer.unit=word", "data.n_documents=50"],
+            "tokenizer.unit=word: must be piece where data.new_documents=['test_unseen']",
+        ),
     ],
 )
 def test_bad_choices_exit_with_one_clear_line(overrides, message, tmp_path, capsys, monkeypatch):

@@ -8,8 +8,9 @@ from analysis.tables import read_rows
 from gr_mvdr.decoding.beam_search import beam_search
 from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.evaluation.ranking import Ranking, best_documents
-from models.training import Watch
+from models.training import GRADIENT, Watch
 from tests.faults.forked import configuration
+from tests.runs import beir
 from tests.stand_in import DEVICE, stand_in
 from train import train
 
@@ -100,6 +101,46 @@ def test_an_overflow_that_the_scaler_of_fp16_skips_is_normal(tmp_path):
         model.global_step = 7
         with pytest.raises(ValueError, match="the loss is nan at step 7"):
             watch.add(model, "loss", torch.zeros(()).to(DEVICE))
+
+
+def test_an_epoch_whose_gradients_are_all_exactly_zero_ends_the_training():
+    """One of them that is not, an overflow or an epoch without steps: training goes on."""
+
+    class Model:
+        global_step, saved_step, current_epoch = 0, 0, 0
+
+    def epoch(watch, *norms, scaler=None):
+        for norm in norms:
+            watch.add(Model, GRADIENT, torch.tensor(norm), scaler)
+        watch.end_epoch(Model)
+
+    scaler = type("Scaler", (), {"get_scale": lambda _: 1024.0})()
+    watch = Watch()
+    epoch(watch, 0.0, 1e-30, 0.0)
+    epoch(watch)
+    epoch(watch, 0.0, torch.inf, scaler=scaler)
+    with pytest.raises(ValueError, match="^system=type: every gradient of epoch 1 is exactly zero"):
+        epoch(watch, 0.0, 0.0)
+    with stand_in():  # a step's number is read at the end of its epoch at the latest
+        watch.add(Model, GRADIENT, torch.zeros(()).to(DEVICE))
+        with pytest.raises(ValueError, match="exactly zero"):
+            watch.end_epoch(Model)
+
+
+def test_a_collection_whose_queries_have_no_negative_trains_nothing_and_says_so(tmp_path):
+    """Every document is relevant to every query: each loss is log 1."""
+    path = beir(tmp_path / "fruit")
+    rows = ["query-id\tcorpus-id\tscore"]
+    rows += [f"a-{q}\t{d}\t1" for q in ("apple", "pear") for d in ("fig", "plum")]
+    (path / "qrels/train.tsv").write_text("\n".join(rows) + "\n")
+    keys = ["data=beir", f"data.path={path}", "model=t5_colbert", "name=run"]
+    with pytest.raises(ValueError, match="^system=MultiVector: every gradient of epoch 1 is"):
+        train(configuration(tmp_path, *keys))
+    assert not (tmp_path / "run/checkpoints").exists()
+    (path / "qrels/train.tsv").write_text("\n".join(rows[:2]) + "\n")
+    with pytest.raises(ValueError, match="^data.train_split=train: must have ≥ 2 relevant"):
+        train(configuration(tmp_path, *keys[:-1], "name=one"))
+    assert not (tmp_path / "one").exists()
 
 
 def test_nan_is_refused_where_something_is_chosen():
