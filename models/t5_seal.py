@@ -107,7 +107,7 @@ class T5SEAL(ConstrainedSearch):
         self.textless: set[int] = set()  # documents
 
     def prepare(self, documents: Table, known: Sequence[int], directory: str | Path) -> None:
-        """A head other than the plain one is made for the documents' tokens."""
+        """A head other than the plain one is made for the tokens of the known documents."""
         self._texts = documents["tokens"]
         texts = self._texts[:]
         self.textless = {number for number, tokens in enumerate(texts) if not tokens}
@@ -116,8 +116,9 @@ class T5SEAL(ConstrainedSearch):
         sequences: list[list[int]] = [[] for _ in texts]
         for row in known:
             sequences[row] = texts[row][: self._kept]
-        indexed = self._read(documents).indexed(documents)
-        found = sorted(set().union(*indexed, *self.special_tokens.values()))
+        indexed = list(self._read(documents).indexed(documents))
+        of_known = (indexed[row] for row in known)
+        found = sorted(set().union(*of_known, *self.special_tokens.values()))
         self.set_head(Vocabulary(torch.tensor(found)), sequences, documents)
 
     @property
@@ -216,6 +217,8 @@ class T5SEAL(ConstrainedSearch):
         self.document_ids = documents["id"][:]
         self.tries = views.load(directory / "views", hash_collection(self.document_ids))
         self.searcher, self.views = ngrams, views
+        if self.hparams.head:
+            self.head.extend(sorted(set().union(*views.indexed(documents))))
         self.textless = {n for n, tokens in enumerate(documents["tokens"][:]) if not tokens}
         return ngrams
 

@@ -148,9 +148,11 @@ def test_a_rank_is_explained(retriever):
 def test_documents_are_added_and_removed(run):
     retriever = Retriever.load(run)
     before = retriever.search(QUERY, 5)
-    retriever.add([{"id": "new", "title": "Zanzibar", "text": "Zanzibar is an island of cloves."}])
+    # What the best hit says: two steps of training find little in other texts (T5-SEAL).
+    text = retriever.read(before[0].id)[1]
+    retriever.add([{"id": "new", "title": "Zanzibar", "text": text}])
     assert len(retriever.documents) == 51 and retriever.read("new")[0] == "Zanzibar"
-    assert retriever.search("Zanzibar cloves", 1, among=["new"])[0].id == "new"
+    assert retriever.search(QUERY, 1, among=["new"])[0].id == "new"
     with pytest.raises(ValueError, match="document=new: is indexed already"):
         retriever.add([{"id": "new", "text": "again"}])
     retriever.remove("new")

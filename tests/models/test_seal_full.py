@@ -254,7 +254,19 @@ def headed(request, tools, texts):
     """A head of its own for the spans; document 4 arrives after training."""
     seal = tools.sharpen(tools.make_seal(head=getattr(tools, request.param), beam_size=5))
     seal.prepare(texts, [0, 1, 2, 3], None)
-    return seal.eval()
+    seal.eval().index(texts)
+    return seal
+
+
+@pytest.mark.parametrize("head", ["PAWA", "NP"])
+def test_tokens_of_new_documents_alone_have_rows_from_the_index_on(tools, texts, head):
+    texts["tokens"][4] = [*texts["tokens"][4], 48]
+    seal = tools.make_seal(head=getattr(tools, head))
+    seal.prepare(texts, [0, 1, 2, 3], None)
+    known = {EOS_ID, *(token for text in texts["tokens"][:4] for token in text)}
+    assert set(seal.head.row_tokens.tolist()) == known and 48 not in known
+    seal.index(texts)
+    assert set(seal.head.row_tokens.tolist()) == known | {*texts["tokens"][4]}
 
 
 def spans_of(tools, texts):
