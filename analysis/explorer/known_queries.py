@@ -1,5 +1,6 @@
 """The test queries that runs were measured on: what they ask for, and where systems disagree."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,12 +16,19 @@ class KnownQuery:
     Attributes:
         id, text: as in the collection. gold: ids of the relevant documents.
         places: of each system, relevant document → rank in its `retrieve.trec`, where it is there.
+        split: the test split, where there are several: two of them may have the same query.
     """
 
     id: str
     text: str
     gold: tuple[str, ...]
     places: tuple[dict[str, int], ...]
+    split: str = ""
+
+    @property
+    def known(self) -> str:
+        """What the page calls the query, its own among all: "test_unseen/q17", or "q17"."""
+        return f"{self.split}/{self.id}" if self.split else self.id
 
     @property
     def ranks(self) -> list[int | None]:
@@ -43,11 +51,19 @@ class KnownQueries:
 
     def __init__(self, queries: Sequence[KnownQuery] = ()):
         self._queries = list(queries)
-        self._by_text = {_plain(query.text): query for query in reversed(self._queries)}
+        self._by_text: dict[str, list[KnownQuery]] = defaultdict(list)
+        for query in self._queries:
+            self._by_text[_plain(query.text)].append(query)
 
-    def find(self, text: str) -> KnownQuery | None:
-        """The query of that text, whatever its case and spaces; None where it is no known one."""
-        return self._by_text.get(_plain(text))
+    def find(self, text: str, known: str = "") -> list[KnownQuery]:
+        """The known queries of a text, whatever its case and spaces; one alone where it was chosen.
+
+        Args:
+            known: the name of the one that was chosen. It counts as long as the text is its own: a
+                person may have edited it.
+        """
+        found = self._by_text.get(_plain(text), [])
+        return [query for query in found if query.known == known] or found
 
     def select(self, text: str, order: str, limit: int) -> list[KnownQuery]:
         """Queries with every word of `text` in their text or id.
@@ -56,10 +72,10 @@ class KnownQueries:
             order: "disagreement", the largest first, or "name"; limit: at most so many.
         """
         words = _plain(text).split()
-        found = [q for q in self._queries if all(w in _plain(f"{q.id} {q.text}") for w in words)]
+        found = [q for q in self._queries if all(w in _plain(f"{q.known} {q.text}") for w in words)]
         if order == "name":
-            return sorted(found, key=lambda query: query.id)[:limit]
-        return sorted(found, key=lambda query: (-query.disagreement, query.id))[:limit]
+            return sorted(found, key=lambda query: query.known)[:limit]
+        return sorted(found, key=lambda query: (-query.disagreement, query.known))[:limit]
 
 
 def _plain(text: str) -> str:
@@ -75,7 +91,7 @@ def read_known_queries(runs: Sequence[Run], data: RetrievalDataModule) -> KnownQ
     Raises:
         FileNotFoundError, ValueError: the collection cannot be read, or a ranking is damaged.
     """
-    found = []
+    found: list[KnownQuery] = []
     for split in data.test_splits:
         queries = data.test_queries(split)
         judged = data.judgements(split, queries)
@@ -85,7 +101,9 @@ def read_known_queries(runs: Sequence[Run], data: RetrievalDataModule) -> KnownQ
         for number, text in zip(queries["id"][:], queries["text"][:], strict=True):
             gold = tuple(name for name, grade in judged[number].items() if grade > 0)
             places = tuple(_places(ranking.documents(number), gold) for ranking in rankings)
-            found.append(KnownQuery(number, text, gold, places))
+            found.append(
+                KnownQuery(number, text, gold, places, split if len(data.test_splits) > 1 else "")
+            )
     return KnownQueries(found)
 
 

@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -63,7 +63,9 @@ def build_app(session: Session, port: int) -> Starlette:
             for verb in ASKED
         ),
     ]
-    errors = dict.fromkeys((HTTPException, ValueError, NotImplementedError), _refuse)
+    # A browser that hangs up reads no answer; without one uvicorn would print a traceback.
+    known = (HTTPException, ValueError, NotImplementedError, ClientDisconnect)
+    errors = dict.fromkeys(known, _refuse)
     return Starlette(
         routes=routes, exception_handlers=errors, middleware=[Middleware(Guard, port=port)]
     )

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from analysis.explorer.known_queries import KnownQueries
+from analysis.explorer.known_queries import KnownQueries, KnownQuery
 from analysis.explorer.loading import LoadedSystem, load_known_queries, load_systems
 from analysis.explorer.pictures import Picture, draw_alignment
 from analysis.explorer.views import (
@@ -80,8 +80,7 @@ class Session:
         _check_range("limit", limit, LISTED)
         return [
             {
-                "id": query.id,
-                "text": query.text,
+                **_name(query),
                 "gold": query.gold,
                 "ranks": query.ranks,
                 "disagreement": query.disagreement,
@@ -96,22 +95,28 @@ class Session:
 
     # Search ---------------------------------------------------------------------------------------
 
-    def search(self, query: str, k: int = 10, among: list | None = None) -> dict[str, Any]:
+    def search(
+        self, query: str, k: int = 10, among: list | None = None, known: str = ""
+    ) -> dict[str, Any]:
         """The k best documents of every system, and where the relevant ones of a known query are.
 
         Args:
             among: ids of the documents that can be found; None = all.
+            known: which known query it is. Without it, a text that several have is none of them:
+                they are returned as "namesakes".
         """
         _check_range("k", k, HITS)
         if among is not None:
             for name in _texts("among", among, LISTED):
                 self._known(name)
-        known = self.known.find(query)
-        gold = known.gold if known else ()
+        same = self.known.find(query, known)
+        one = same[0] if len(same) == 1 else None
+        gold = one.gold if one else ()
         found = [self._search(n, query, k, among, gold) for n in range(len(self.systems))]
         return {
-            "query_id": known.id if known else None,
-            "gold": [self._describe_gold(name, known, found) for name in gold],
+            "known": _name(one) if one else None,
+            "namesakes": [] if one else list(map(_name, same)),
+            "gold": [self._describe_gold(name, one, found) for name in gold],
             "systems": found,
         }
 
@@ -184,13 +189,13 @@ class Session:
         aligned = chosen.retriever.align(query, given, layer)
         return draw_alignment(chosen.label, aligned, head, layer_shown, format)
 
-    def explain(self, system: int, query: str, document: str) -> dict[str, Any]:
-        """Why a system found a document where it did, or did not find it."""
+    def explain(self, system: int, query: str, document: str, known: str = "") -> dict[str, Any]:
+        """Why a system found a document where it did, or did not find it; `known`: see `search`."""
         self._known(document)
-        known = self.known.find(query)
+        same = self.known.find(query, known)
         retriever = self._system(system).retriever
         explained = retriever.explain(query, document)
-        return describe_explanation(retriever, explained, known.gold if known else ())
+        return describe_explanation(retriever, explained, same[0].gold if len(same) == 1 else ())
 
     def patch(self, system: int, query: str, document: dict, perturbed: str = "") -> dict[str, Any]:
         """What each layer, head and token restores of the query's score in a perturbed one's.
@@ -267,6 +272,10 @@ class Session:
         if name not in self._ids:
             raise NotThere(f"document={show(name)}: must be an id of the collection")
         return name
+
+
+def _name(query: KnownQuery) -> dict[str, str]:
+    return {"known": query.known, "id": query.id, "text": query.text}
 
 
 def _check_range(name: str, value: int, most: int) -> None:

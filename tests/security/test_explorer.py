@@ -3,6 +3,7 @@
 import json
 import socket
 
+import anyio
 import pytest
 
 from analysis.explorer.server import BODY, HEADERS, open_port
@@ -208,3 +209,22 @@ def test_it_listens_on_this_machine_only_and_says_when_a_port_is_taken():
             assert second.getsockname()[1] > port
         with socket.create_connection((address, port), timeout=5):
             pass
+
+
+def test_a_client_that_hangs_up_ends_its_request_alone():
+    """Within the body that it sends: uvicorn would print the traceback of any error."""
+    sent, told = [], iter([{"type": "http.request", "body": b"{", "more_body": True}])
+
+    async def receive():
+        return next(told, {"type": "http.disconnect"})
+
+    async def send(message):
+        sent.append(message)
+
+    headers = {"host": f"127.0.0.1:{PORT}", "content-type": "application/json"}
+    scope = {
+        "type": "http", "method": "POST", "path": "/api/search", "query_string": b"",
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+    }  # fmt: skip
+    anyio.run(client().app, scope, receive, send)
+    assert sent[0]["status"] == 400

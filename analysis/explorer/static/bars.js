@@ -39,7 +39,7 @@ export function split(shares, count) {
   return [ordered.slice(0, count), ordered.slice(count).reduce((sum, share) => sum + share.value, 0)];
 }
 
-/** A tokeniser marks where a word begins with "▁"; here a space does. */
+/** A token or a text of several, as the tokeniser writes it: its word mark tells "▁debug" from "debug". */
 export function readable(text) {
-  return text.replaceAll("▁", " ").trim() || "␣";
+  return text.trim() || "␣";
 }

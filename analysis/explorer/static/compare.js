@@ -59,7 +59,7 @@ export class CompareView {
       this.panel.stop();
       this.panel.body.replaceChildren(make("p", { class: "quiet" }, HINT));
     }
-    SIDES.forEach(([mark], place) => this.offer(this.hits[place], state[`q${mark}`]?.trim(), system));
+    SIDES.forEach(([mark], place) => this.offer(this.hits[place], state[`q${mark}`]?.trim(), state[`known${mark}`], system));
   }
 
   ask(asked, system) {
@@ -71,11 +71,11 @@ export class CompareView {
   }
 
   /** The system's results for a side's query, to choose its document from. */
-  async offer(select, query, system) {
-    const key = JSON.stringify([system.number, query]);
+  async offer(select, query, known, system) {
+    const key = JSON.stringify([system.number, query, known]);
     if (select.dataset.asked === key) return;
     select.dataset.asked = key;
-    const found = query ? await results(query).catch(() => null) : null;
+    const found = query ? await results(query, known).catch(() => null) : null;
     if (select.dataset.asked !== key) return; // another query was typed meanwhile
     const hits = found?.systems.find((list) => list.number === system.number)?.hits ?? [];
     const missed = (found?.gold ?? []).filter((one) => !hits.some((hit) => hit.id === one.id));
@@ -115,10 +115,11 @@ function relevanceDifferences(side, pairs) {
     differenceTable(...shares, COLUMNS, "token"));
 }
 
-let last = { query: null, found: null };
+let last = { key: null, found: null };
 
 /** What all systems find for a query; both sides mostly have the same one. */
-function results(query) {
-  if (last.query !== query) last = { query, found: ask("search", { query, k: 10 }) };
+function results(query, known) {
+  const key = JSON.stringify([query, known]);
+  if (last.key !== key) last = { key, found: ask("search", { query, known, k: 10 }) };
   return last.found;
 }

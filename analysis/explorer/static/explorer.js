@@ -10,7 +10,7 @@ import { SearchView } from "./search.js";
 import { follow, open, read } from "./state.js";
 
 const VIEWS = { search: "Search", pair: "Align two texts", compare: "Compare" };
-const TEXTS = ["system", "q", "doc", "title", "text", "edited"]; // what another view takes over
+const TEXTS = ["system", "q", "known", "doc", "title", "text", "edited"]; // what another view takes over
 
 let shownView = null;
 
@@ -56,10 +56,16 @@ function show(views, tabs, state, opened) {
 
 /** Another view, with the texts at hand; the same one again begins with the query alone. */
 function turnTo(view) {
-  const state = view === shownView ? { system: read().system, q: read().q } : read();
+  const { system, q, known } = read();
+  const state = view === shownView ? { system, q, known } : read();
   const kept = Object.fromEntries(TEXTS.map((key) => [key, state[key]]));
-  if (view === "search") open({ view, q: state.q });
-  else open({ view, ...kept, ...(view === "compare" ? { q2: state.q2 ?? state.q, doc2: state.doc2 } : {}) });
+  if (view === "search") open({ view, q: state.q, known: state.known });
+  else open({ view, ...kept, ...(view === "compare" ? second(state) : {}) });
+}
+
+/** The other side of a comparison: its own query, else the first side's. */
+function second({ q, known, q2, known2, doc2 }) {
+  return q2 === undefined ? { q2: q, known2: known, doc2 } : { q2, known2, doc2 };
 }
 
 start();

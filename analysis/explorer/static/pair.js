@@ -2,6 +2,7 @@
 
 import { AlignmentView } from "./alignment.js";
 import { Panel, ask } from "./api.js";
+import { readable } from "./bars.js";
 import { Continuations } from "./continuations.js";
 import { button, delayed, make, words } from "./elements.js";
 import { term } from "./glossary.js";
@@ -27,6 +28,23 @@ function savedNote() {
   return own ? "Saved." : "Saved as the system aligns: pictures have no direction.";
 }
 
+/** Which tokens an edit brought into a text and which it took out, as parts of a line. */
+function changedTokens(side, before, after) {
+  const without = (tokens, others) => {
+    const left = [...others];
+    return tokens.filter((token) => {
+      const place = left.indexOf(token);
+      if (place >= 0) left.splice(place, 1);
+      return place < 0;
+    });
+  };
+  const named = (what, tokens) => (tokens.length
+    ? [` ${what} `, ...tokens.flatMap((token, place) => [place ? ", " : "", make("b", {}, words("bdi", readable(token)))]), "."]
+    : []);
+  const found = [...named("new", without(after, before)), ...named("gone", without(before, after))];
+  return found.length ? [`Tokens of the ${side}:`, ...found, " "] : [];
+}
+
 export class PairView {
   constructor(about) {
     this.systems = about.systems;
@@ -35,6 +53,7 @@ export class PairView {
     this.makeTabs();
     this.texts = new Texts(() => this.edit());
     this.score = make("p", { class: "score", role: "status" });
+    this.changes = make("p", { class: "changes", role: "status" });
     this.alignment = new AlignmentView({
       changed: (choices) => this.switch(choices), picked: (index) => this.pick(index),
     });
@@ -51,7 +70,7 @@ export class PairView {
     };
     const crumbs = make("div", { class: "crumbs" }, this.back, button("Compare with another text", () => this.compare()));
     this.element = make("div", { class: "pair-view" }, crumbs, this.heading, this.choices, this.why.reason.element,
-      this.texts.element, this.score, this.tabs, ...Object.values(this.parts));
+      this.texts.element, this.score, this.changes, this.tabs, ...Object.values(this.parts));
   }
 
   makeTabs() {
@@ -65,8 +84,8 @@ export class PairView {
   }
 
   goBack() {
-    const { q, k, among } = read();
-    open({ view: "search", q, k, among });
+    const { q, known, k, among } = read();
+    open({ view: "search", q, known, k, among });
   }
 
   /** Another step of the same view, to which "back" returns. */
@@ -134,11 +153,12 @@ export class PairView {
       this.aligned.stop();
       this.aligned.body.replaceChildren(make("p", { class: "quiet" }, HINT));
       this.score.replaceChildren();
+      this.changes.replaceChildren();
       this.pair = Promise.resolve(null);
       return;
     }
     const fail = (signal, error) => {
-      if (!signal.aborted) [this.key, this.score.textContent] = [null, ""];
+      if (!signal.aborted) [this.key, this.score.textContent, this.changes.textContent] = [null, "", ""];
       throw error;
     };
     this.pair = new Promise((resolve) => {
@@ -155,11 +175,14 @@ export class PairView {
 
   draw(pair, system, state) {
     const origin = JSON.stringify([system.number, state.doc, pair.layer, pair.head]);
-    if (state.doc && !state.edited && this.origin?.key !== origin) this.origin = { key: origin, score: pair.score };
-    const gain = this.origin?.key === origin ? pair.score - this.origin.score : 0;
+    if (state.doc && !state.edited && this.origin?.key !== origin) this.origin = { key: origin, pair };
+    const before = this.origin?.key === origin ? this.origin.pair : pair;
+    const gain = pair.score - before.score;
     this.score.replaceChildren(term("Score of the pair"), " ", make("b", {}, shown(pair.score)),
       gain ? ` (${signed(gain)} by your edits)` : "", pair.score_name ? `: ${pair.score_name}. ` : ". ",
       ...(pair.relevance === pair.score ? [] : [term("Relevance"), " Σ S·A / Z ", make("b", {}, shown(pair.relevance)), "."]));
+    this.changes.replaceChildren(...["query", "document"].flatMap((side) => (
+      changedTokens(side, before[`${side}_tokens`], pair[`${side}_tokens`]))));
     this.alignment.show(pair, system, state);
     this.aligned.body.replaceChildren(make("div", { class: "pair-columns" },
       make("div", {}, this.alignment.element, this.pictures), sharesOf(pair, system)));
@@ -182,15 +205,15 @@ export class PairView {
     if (state.view !== "pair") return;
     const document = documentOf(state);
     if (!document.id || !state.q?.trim()) this.why.clear(NO_RANK);
-    else this.why.show(systemOf(this.systems, state), state.q, document.id);
+    else this.why.show(systemOf(this.systems, state), state.q, state.known, document.id);
   }
 
   /** The same query with another document: the given one, the system's first, or a copy to edit. */
   compare(id) {
-    const { q, doc, title, text, edited, system } = read();
+    const { q, known, doc, title, text, edited, system } = read();
     const best = id ?? this.why.found?.best?.id;
     const other = best && best !== doc ? { doc2: best } : { doc2: doc, title2: title, text2: text, edited2: edited };
-    open({ view: "compare", system, q, doc, title, text, edited, q2: q, ...other });
+    open({ view: "compare", system, q, known, doc, title, text, edited, q2: q, known2: known, ...other });
   }
 
   title(state) {

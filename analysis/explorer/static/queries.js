@@ -8,6 +8,11 @@ import { open } from "./state.js";
 
 const LIMIT = 100;
 
+/** Searches a known query. Several may have one text, so its name goes along: it says which documents are gold. */
+export function openKnown({ text, known }) {
+  open({ view: "search", q: text, known });
+}
+
 export class KnownQueries {
   constructor(about) {
     this.systems = about.systems;
@@ -38,16 +43,16 @@ export class KnownQueries {
   item(query) {
     const ranks = this.systems.map((system, place) => make("span", { class: query.ranks[place] === null ? "missed" : null },
       `${system.label} ${rankOf(query.ranks[place])}`));
-    const show = () => open({ view: "search", q: query.text });
-    return make("li", {}, make("button", { type: "button", "data-text": query.text, onclick: show },
-      words("span", query.text, { class: "query-text" }), make("span", { class: "ranks" }, ...ranks)));
+    return make("li", {}, make("button", { type: "button", "data-known": query.known, onclick: () => openKnown(query) },
+      words("span", query.text, { class: "query-text" }),
+      make("span", { class: "ranks" }, words("bdi", query.known, { class: "query-id" }), ...ranks)));
   }
 
-  /** Marks the query that is shown. */
-  mark(text) {
-    this.current = text;
+  /** Marks the query that is shown, by its name in the list; undefined: none. */
+  mark(known) {
+    this.current = known;
     for (const item of this.panel.body.querySelectorAll("button")) {
-      item.setAttribute("aria-current", `${item.dataset.text === text}`);
+      item.setAttribute("aria-current", `${item.dataset.known === known}`);
     }
   }
 }

@@ -21,8 +21,8 @@ export function resultColumns(systems, query, found) {
 
 /** Shows a document with a query in a system. */
 export function openPair(system, query, document, tab) {
-  const { k, among } = read(); // of the search, to which a person may return
-  open({ view: "pair", system, q: query, doc: document, tab, k, among });
+  const { known, k, among } = read(); // of the search, to which a person may return
+  open({ view: "pair", system, q: query, known, doc: document, tab, k, among });
 }
 
 /** A button with a document's title that opens it with a query in a system. */

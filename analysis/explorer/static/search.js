@@ -1,11 +1,11 @@
 /** Search: a query, or a known one, and what every system finds for it. */
 
 import { Panel, ask } from "./api.js";
-import { labelled, make } from "./elements.js";
+import { button, labelled, make } from "./elements.js";
 import { term } from "./glossary.js";
-import { KnownQueries } from "./queries.js";
+import { KnownQueries, openKnown } from "./queries.js";
 import { resultColumns } from "./results.js";
-import { open } from "./state.js";
+import { open, read } from "./state.js";
 
 const K = 10;
 
@@ -37,18 +37,20 @@ export class SearchView {
   submit(event) {
     event.preventDefault();
     const k = Number(this.k.value);
-    open({ view: "search", q: this.query.value, k: k === K ? null : k, among: this.among.value.trim() });
+    const { q, known } = read();
+    open({ view: "search", q: this.query.value, known: this.query.value === q ? known : null,
+      k: k === K ? null : k, among: this.among.value.trim() });
   }
 
   show(state) {
-    const asked = JSON.stringify([state.q, state.k, state.among]);
-    if (asked === this.asked) return;
-    this.asked = asked;
+    const key = JSON.stringify([state.q, state.known, state.k, state.among]);
+    if (key === this.key) return;
+    this.key = key;
     this.query.value = state.q ?? "";
     this.k.value = state.k ?? K;
     this.among.value = state.among ?? "";
     this.more.open = Boolean(state.k || state.among);
-    this.known.mark(state.q);
+    this.known.mark(state.known);
     if (!state.q?.trim()) {
       this.panel.stop();
       this.hint();
@@ -56,12 +58,23 @@ export class SearchView {
     }
     if (window.innerWidth <= 900) this.known.element.open = false; // a narrow page shows results first
     const among = state.among ? state.among.split(/\s+/) : undefined;
-    const question = (signal) => ask("search", { query: state.q, k: Number(state.k ?? K), among }, signal);
-    this.panel.fill("Searching in all systems …", question,
-      (found) => this.panel.body.replaceChildren(...resultColumns(this.about.systems, state.q, found)));
+    const asked = { query: state.q, known: state.known, k: Number(state.k ?? K), among };
+    this.panel.fill("Searching in all systems …", (signal) => ask("search", asked, signal), (found) => {
+      this.known.mark(found.known?.known);
+      this.panel.body.replaceChildren(namesakes(found.namesakes), ...resultColumns(this.about.systems, state.q, found));
+    });
   }
 
   title(state) {
     return state.q ?? "Search";
   }
+}
+
+/** A choice among known queries of one text, whose gold documents differ; "" where there is none to make. */
+function namesakes(queries) {
+  if (!queries.length) return "";
+  const choices = queries.map((query) => button(query.known, () => openKnown(query), { dir: "auto" }));
+  return make("div", { class: "gold-line namesakes" },
+    make("p", {}, `${queries.length} known queries have this text. Choose one to see its gold documents:`),
+    make("div", { class: "whys" }, ...choices));
 }

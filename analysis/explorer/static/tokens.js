@@ -1,5 +1,6 @@
 /** The tokens of one text: pointing at one, or moving to it with the arrow keys, chooses it. */
 
+import { readable } from "./bars.js";
 import { make } from "./elements.js";
 
 const SPECIAL = /^(<\/?s>|<pad>|<unk>|<extra_id_\d+>|\[[A-Z]+\])$/; // tokens that are no text
@@ -39,10 +40,9 @@ export class TokenList {
   /** `salience`: of each token, drawn as a line below it; null where all count alike or tokens were merged. */
   show(tokens, salience = null) {
     this.element.replaceChildren(...tokens.map((token, index) => {
-      const special = SPECIAL.test(token);
-      const begins = token.startsWith("▁") ? "begins" : "";
+      const special = SPECIAL.test(token) ? "special" : null;
       return make("li", { role: "option", "aria-selected": "false", tabindex: index ? "-1" : "0", title: token,
-        class: special ? "special begins" : begins }, special ? token : token.replaceAll("▁", "") || "␣");
+        class: special }, readable(token));
     }));
     if (salience?.length !== tokens.length) return;
     const most = Math.max(...salience, 1e-9);

@@ -17,9 +17,9 @@ export class WhyView {
     this.element = make("section", { class: "why-view", "aria-label": "Why this rank" });
   }
 
-  /** Asks once for each system, query and document id. */
-  show(system, query, document) {
-    const asked = { system: system.number, query, document };
+  /** Asks once for each system, query and document id; `known`: which known query it is, if one. */
+  show(system, query, known, document) {
+    const asked = { system: system.number, query, known, document };
     const key = JSON.stringify(asked);
     if (key === this.key) return;
     [this.key, this.found] = [key, null];

@@ -55,8 +55,9 @@ def test_finished_runs_are_searched_aligned_and_left_as_they_are(runs, capsys):
     asked = next(query for query in queries if query["id"] in ranking.query_ids)
     places = ranking.documents(asked["id"])
     assert asked["ranks"][0] == min(places.index(d) + 1 for d in asked["gold"] if d in places)
-    found = browser.post("/api/search", json={"query": asked["text"], "k": 5}).json()
-    assert found["query_id"] == asked["id"]
+    chosen = {"query": asked["text"], "known": asked["known"], "k": 5}
+    found = browser.post("/api/search", json=chosen).json()
+    assert found["known"]["id"] == asked["id"]
     # A search here is the run's own search.
     assert [hit["id"] for hit in found["systems"][0]["hits"]] == places[:5]
     for system in found["systems"]:
@@ -123,7 +124,7 @@ def test_runs_without_their_queries_are_explored_nevertheless(runs, monkeypatch,
     browser = client(open_session([runs / "bm25"]))
     assert "no known queries: queries.jsonl: no such file" in capsys.readouterr().out
     assert browser.get("/api/queries").json() == []
-    assert browser.post("/api/search", json={"query": "city"}).json()["query_id"] is None
+    assert browser.post("/api/search", json={"query": "city"}).json()["known"] is None
 
 
 def test_two_seeds_of_a_system_have_labels_of_their_own(runs, finished_run):

@@ -286,6 +286,39 @@ def test_edits_change_score_and_alignment(page):
     assert "edited" not in page.url
 
 
+def test_an_edit_names_the_tokens_that_it_changed(page):
+    open_known(page, "what is an apple?")
+    open_hit(page, "T5-ColBERT")
+    expect(page.locator(".changes")).to_be_empty()
+    field(page, "Query").fill("what is an apple pear pear?")
+    expect(visible(page, ".changes")).to_have_text("Tokens of the query: new pear, pear. ")
+    field(page, "Query").fill("what is a pear?")
+    expect(visible(page, ".changes")).to_contain_text("gone an, apple.")
+    field(page, "Query").fill("what is an apple?")
+    expect(page.locator(".changes")).to_be_empty()
+
+
+def test_a_token_is_shown_with_its_word_mark(page):
+    """Else tokens look equal that are not: "▁debug" and "debug" never match."""
+    tokens = ["▁debug", "debug", "Ġdebug", "##debug", "▁"]
+
+    def answer(route):
+        told = route.fetch().json()
+        for side in ("query", "document"):
+            own = told[f"{side}_tokens"]
+            told[f"{side}_tokens"] = [tokens[n % len(tokens)] for n in range(len(own))]
+        route.fulfill(json=told)
+
+    page.route("**/api/align", answer)
+    open_known(page, "what is an apple?")
+    open_hit(page, "T5-ColBERT")
+    for shown in (".row-names span", ".column-names span", '[aria-label="Tokens of the query"] li'):
+        texts = visible(page, shown).all_text_contents()[: len(tokens)]
+        assert texts and texts == tokens[: len(texts)]
+    visible(page, '[aria-label="Tokens of the query"] li').nth(1).hover()
+    expect(visible(page, ".alignment .partners")).to_contain_text("“debug” with")
+
+
 def test_two_documents_are_compared(page):
     open_known(page, "what is an apple?")
     open_hit(page, "T5-ColBERT", 1)
@@ -346,6 +379,39 @@ def test_continuations_are_walked_token_by_token(page):
     expect(visible(page, ".path li").last).to_have_text(first)
     page.go_back()
     expect(visible(page, ".path li")).to_have_count(1)
+
+
+def test_of_two_queries_with_one_text_the_opened_one_shows_its_gold(chromium):
+    text, nowhere = "what is an apple?", ({},) * len(SYSTEMS)
+    twins = [
+        KnownQuery("q1", text, ("apple",), nowhere),
+        KnownQuery("q2", text, ("pear",), nowhere),
+    ]
+    session = make_session()
+    twins = Session(session.systems, KnownQueries(twins))
+    with served(twins) as address, opened(chromium, address) as page:
+
+        def shows(gold):
+            expect(visible(page, ".gold-line strong + bdi")).to_have_text(gold)
+
+        for query, gold in (("q1", "apple"), ("q2", "pear")):
+            visible(page, ".query-list button").filter(has_text=query).click()
+            shows(gold)
+            marked = visible(page, '.query-list [aria-current="true"]')
+            expect(marked).to_contain_text(query)
+        open_hit(page, "T5-ColBERT")
+        visible(page, ".back").click()
+        shows("pear")
+        page.reload()
+        shows("pear")
+        visible(page, ".query-list button").first.click()
+        shows("apple")
+        page.go_back()
+        shows("pear")
+        page.goto(f"{address}#view=search&q={text}")  # typed: which of the two is not said
+        page.reload()
+        visible(page, ".namesakes button").filter(has_text="q2").click()
+        shows("pear")
 
 
 # Links, files, errors ---------------------------------------------------------------------------

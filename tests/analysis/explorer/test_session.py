@@ -8,11 +8,17 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from analysis.explorer.known_queries import KnownQueries
+from analysis.explorer.known_queries import KnownQueries, KnownQuery
 from analysis.explorer.loading import LoadedSystem
 from analysis.explorer.session import Session
 from analysis.patching import patch_texts
-from tests.analysis.explorer.tiny import DOCUMENTS, QUERIES, make_multi_vector, make_retriever
+from tests.analysis.explorer.tiny import (
+    DOCUMENTS,
+    QUERIES,
+    client,
+    make_multi_vector,
+    make_retriever,
+)
 
 SYSTEMS = range(4)
 
@@ -64,7 +70,7 @@ def test_a_search_over_http_is_the_retrievers(browser, session, query, among):
 
 def test_a_known_query_has_its_relevant_documents_with_their_ranks(browser):
     found = post(browser, "search", query="  apple  PIE ", k=2)
-    assert found["query_id"] == "q1"
+    assert found["known"] == {"known": "q1", "id": "q1", "text": "Apple pie"}
     assert [gold["id"] for gold in found["gold"]] == ["a", "c"]
     for number, system in enumerate(found["systems"]):
         for hit in system["hits"]:
@@ -74,7 +80,29 @@ def test_a_known_query_has_its_relevant_documents_with_their_ranks(browser):
             # Below the documents that were asked for, the run's own ranking knows the place.
             deeper = {"a": 1, "c": 7}.get(gold["id"]) if number == 0 else None
             assert gold["ranks"][number] == (shown[0] if shown else deeper)
-    assert post(browser, "search", query="apple pear")["query_id"] is None
+    assert post(browser, "search", query="apple pear")["known"] is None
+
+
+def test_of_two_known_queries_with_one_text_the_chosen_one_has_its_gold(session):
+    """By the query's name, from the list to search and explanation; splits may share an id."""
+    nowhere = ({},) * len(session.systems)
+    one = KnownQuery("q1", "apple pie", ("a",), nowhere, "dev")
+    two = KnownQuery("q1", "Apple  pie", ("b",), nowhere, "test")
+    browser = client(Session(session.systems, KnownQueries([one, two])))
+    listed = browser.get("/api/queries").json()
+    assert {q["known"]: q["gold"] for q in listed} == {"dev/q1": ["a"], "test/q1": ["b"]}
+    for query in listed:
+        asked = {"query": query["text"], "known": query["known"]}
+        found = post(browser, "search", **asked)
+        assert found["known"]["known"] == query["known"] and found["namesakes"] == []
+        assert [gold["id"] for gold in found["gold"]] == query["gold"]
+        why = post(browser, "explain", system=1, document="c", **asked)
+        assert why["best"]["gold"] == (why["best"]["id"] in query["gold"])
+    typed = post(browser, "search", query="apple pie")
+    assert typed["known"] is None and typed["gold"] == []
+    assert [query["known"] for query in typed["namesakes"]] == ["dev/q1", "test/q1"]
+    edited = post(browser, "search", query="apple", known="test/q1")  # it is another query now
+    assert edited["known"] is None and edited["gold"] == edited["namesakes"] == []
 
 
 @pytest.mark.parametrize("system", [1, 2, 3])
