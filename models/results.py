@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
+from gr_mvdr.files.reading import make_printable
 from gr_mvdr.relevance import PairAlignment, divide
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 _MATRICES = ("alignment", "similarity", "product")
 _CELL = 0.16  # inches that a token's row or column takes
+_LETTERS = {"title": 30, "snippet": 60}  # at most, in a printed table of hits
+_LARGEST = 3  # shares of a hit that a notebook's table names
 
 
 class TextShare(NamedTuple):
@@ -95,7 +98,7 @@ class Table:
 
 @dataclass(frozen=True, repr=False)
 class Hits(Table, Sequence[Hit]):
-    """The documents that a search found for a query, best first."""
+    """The documents that a search found for a query, best first; prints as a table."""
 
     query: str
     hits: tuple[Hit, ...]
@@ -104,12 +107,22 @@ class Hits(Table, Sequence[Hit]):
         return len(self.hits)
 
     def __getitem__(self, place: Any) -> Any:
-        return self.hits[place]
+        """A hit; of a slice, hits again."""
+        found = self.hits[place]
+        return Hits(self.query, found) if isinstance(place, slice) else found
 
     def __repr__(self) -> str:
-        lines = [f"{len(self)} documents for {self.query!r}"]
-        lines += [f"{h.rank:>3}  {h.score:>9.4f}  {h.id}  {h.title or h.snippet}" for h in self]
-        return "\n".join(lines)
+        columns = ["rank", "score", "id", "title", "snippet"]
+        rows = [[f"{h.rank}", f"{h.score:.4f}", h.id, h.title, h.snippet] for h in self]
+        lines = [list(map(_shorten, columns, row)) for row in [columns, *rows]]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        pads = (str.rjust, str.rjust, str.ljust, str.ljust, str.ljust)
+        table = [
+            "  ".join(pad(*cell) for pad, *cell in zip(pads, line, widths, strict=True))
+            for line in lines
+        ]
+        heading = f"{count_of(len(self), 'document')} for {self.query!r}"
+        return "\n".join([heading, *(line.rstrip() for line in table if rows)])
 
     def to_pandas(self) -> "pandas.DataFrame":
         """A row for each document: rank, id, title, snippet, score, shares (text → value)."""
@@ -118,6 +131,28 @@ class Hits(Table, Sequence[Hit]):
         names = [f.name for f in fields(Hit)]
         rows = [[getattr(hit, name) for name in names] for hit in self]
         return pandas.DataFrame(rows, columns=names)
+
+    def _repr_html_(self) -> str:
+        table = self.to_pandas()
+        table["shares"] = table["shares"].map(_name_largest)
+        return table.rename(columns={"shares": "largest shares"}).to_html(escape=True, index=False)
+
+
+def _shorten(column: str, text: str) -> str:
+    """A text in one line of a terminal, cut where its column has a limit."""
+    text, limit = make_printable(" ".join(text.split())), _LETTERS.get(column)
+    return text if limit is None or len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _name_largest(shares: Sequence[TextShare]) -> str:
+    largest = sorted(shares, key=lambda share: -abs(share.value))[:_LARGEST]
+    return ", ".join(f"{share.text} {share.value:.3f}" for share in largest)
+
+
+def count_of(number: int, noun: str) -> str:
+    """A number of things, with the noun's plural where it is not one: "1 head", "2 heads"."""
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -140,7 +175,8 @@ class Scores(Table):
         return pandas.DataFrame(self.values.numpy(), self.documents, self.queries)
 
     def __repr__(self) -> str:
-        return f"Scores of {len(self.documents)} documents under {len(self.queries)} queries"
+        documents = count_of(len(self.documents), "document")
+        return f"Scores of {documents} under {count_of(len(self.queries), 'query')}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -164,7 +200,7 @@ class EncodedText(Table):
         return pandas.DataFrame(own | dict(enumerate(self.vectors.T.numpy())), self.tokens)
 
     def __repr__(self) -> str:
-        return f"EncodedText of {len(self.tokens)} tokens, d = {self.vectors.shape[1]}"
+        return f"EncodedText of {count_of(len(self.tokens), 'token')}, d = {self.vectors.shape[1]}"
 
 
 @dataclass(repr=False)
@@ -255,8 +291,9 @@ class AlignedPair(PairAlignment, Table):
         return file.getvalue()
 
     def __repr__(self) -> str:
-        m, n, heads = len(self.document_tokens), len(self.query_tokens), self.alignment.shape[1]
-        return f"AlignedPair of {m} × {n} tokens, {heads} heads, score {self.score.item():.4f}"
+        m, n = len(self.document_tokens), len(self.query_tokens)
+        heads = count_of(self.alignment.shape[1], "head")
+        return f"AlignedPair of {m} × {n} tokens, {heads}, score {self.score.item():.4f}"
 
 
 def _texts(tokens: Sequence[str], values: Tensor) -> list[TextShare]:

@@ -52,6 +52,7 @@ from models.results import (
     NextToken,
     Scores,
     TextShare,
+    count_of,
 )
 
 DEPTH = 100  # documents among which `explain` looks for a rank
@@ -174,7 +175,9 @@ class Retriever:
         return self._given.indexed.read(name)
 
     def __repr__(self) -> str:
-        return f"Retriever of {self.label}, {len(self._given.documents or ()):,} documents"
+        return (
+            f"Retriever of {self.label}, {count_of(len(self._given.documents or ()), 'document')}"
+        )
 
     # Search -----------------------------------------------------------------------------------
 

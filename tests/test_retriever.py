@@ -74,6 +74,12 @@ def check_shares(retriever):
         assert all(isinstance(share.text, str) for share in hit.shares)
     table = hits.to_pandas()
     assert list(table.id) == [hit.id for hit in hits] and "<table" in hits._repr_html_()
+    _, header, *lines = repr(hits).splitlines()
+    assert header.split() == ["rank", "score", "id", "title", "snippet"]
+    for line, hit in zip(lines, hits, strict=True):
+        assert line.split()[:3] == [f"{hit.rank}", f"{hit.score:.4f}", hit.id]
+        assert line.index(hit.id) == header.index("id")
+    assert repr(hits[1:]).splitlines()[1:] and list(hits[1:]) == list(hits)[1:]
 
 
 def test_shares_sum_to_the_score(retriever):

@@ -26,6 +26,7 @@ from gr_mvdr.files.writing import write_text
 Picture = tuple[GalleryEntry, str]
 
 TEMPLATES = Path(__file__).parent / "templates"
+RANKED = ("retrieve", "rerank")
 MANY_COLUMNS = 8  # more than these do not fit on a page
 # What a report links to, in the run's folder.
 SHOWN_FILES = (
@@ -148,7 +149,15 @@ def _summarise(metrics: Mapping[str, float]) -> dict[str, Any]:
     found = metric_names.join_intervals(metrics)
     ordered = sorted(found, key=metric_names.order)
     keys = metric_names.headlines(ordered, metric_names.find_splits(metrics))
-    quality = [key for key in keys if metric_names.group(key) in ("retrieve", "rerank")]
+    sections = {metric_names.section(k) for k in keys if metric_names.group(k) in RANKED}
+    columns = {metric_names.label(k) for k in keys if metric_names.group(k) == "retrieve"}
+    # A row shows every value that the run has in these columns, also what is no headline.
+    quality = [
+        key
+        for key in ordered
+        if metric_names.section(key) in sections
+        and (key in keys or metric_names.label(key) in columns)
+    ]
     cards = {
         name: [_card(key, found[key]) for key in keys if metric_names.group(key) == name]
         for name in ("cost", "analysis")

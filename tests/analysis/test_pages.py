@@ -190,6 +190,7 @@ def test_the_cases_of_a_report(runs, show):
       hover(tokens(side)[index]);
       return [marked(other, "partner"), marked(other, "same"), marked(other, "strongest")];
     }};
+    found.names = [...pane().querySelectorAll(".case-rows span")].map((name) => name.textContent);
     found.document = look("Document", 0, "Query");
     found.query = look("Query", 0, "Document");
     found.status = pane().querySelector('[role="status"]').textContent;
@@ -218,6 +219,7 @@ def test_the_cases_of_a_report(runs, show):
     seal, colbert = runs
     place = "document_to_query"
     assert found["direction"] == place
+    assert all(name.startswith("▁<w") for name in found["names"])  # with its word mark
 
     def assert_marks(marks, *where):
         partners, same, strongest = expected_partners(*where)
@@ -383,7 +385,7 @@ def test_whatever_texts_say_is_shown_as_text(tmp_path, make_explanation, show):
         titles.append(page.locator(".case-shares bdi").first)
         assert [element.text_content() for element in titles] == [HOSTILE] * 5
         token = page.locator('[aria-label="Query tokens"] li').first
-        assert token.text_content().startswith(HOSTILE)
+        assert token.text_content().startswith("▁" + HOSTILE)
         token.hover()
         assert HOSTILE in page.get_by_role("status").first.inner_text()
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

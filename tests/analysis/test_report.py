@@ -88,6 +88,19 @@ def test_the_report_holds_everything_in_one_file(run, make_pairs):
     assert not list(run.glob("*.partial"))
 
 
+def test_the_first_table_shows_every_value_that_its_columns_have(run):
+    metrics = {"retrieve/recall@1": 0.25, "retrieve/mrr@10": 0.5, "retrieve/dev2/mrr@10": 0.125}
+    metrics |= {"rerank/recall@1": 0.75, "rerank/mrr@10": 0.875, "rerank/ndcg@5": 0.625}
+    (run / "metrics.json").write_text(json.dumps(metrics))
+    first = re.search("<table>.*?</table>", write_report(run).read_text(), re.S)[0]
+    rows = [re.findall(r"<td[^>]*>(?:<span[^>]*>)?([^<]*)", row) for row in first.split("<tr>")[2:]]
+    assert rows == [
+        ["retrieve", "0.250", "0.500"],
+        ["retrieve", "–", "0.125"],
+        ["rerank", "0.750", "0.875"],
+    ]
+
+
 def headings(page):
     """Those of folds and of figures in them, in order, without the marks of their words."""
     found = re.findall(r"<(?:summary><h2|h4)>(.*?)</h[24]>", page)

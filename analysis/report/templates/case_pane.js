@@ -40,7 +40,7 @@
   /** A word that the page's glossary explains. */
   const word = (term, text = term) => make("span", { class: "term", tabindex: "0", "data-term": term }, text);
   const shown = (value, digits = 3) => (value === null ? "–" : value.toFixed(digits));
-  const quoted = (token) => `“${token.text}”`;
+  const quoted = (token) => `“${token.string}”`; // with the mark that tells "▁debug" from "debug"
 
   /** The bytes of all matrices of a direction: base64 of a zlib stream. */
   async function unpacked(text) {
@@ -151,8 +151,8 @@
       for (const side of ["query", "document"]) {
         this.lists[side].replaceChildren(...this.tokens(side).map((token, number) => make("li", {
           role: "option", "aria-selected": "false", tabindex: number ? "-1" : "0", "data-number": number,
-          class: (token.begins ? "begins" : "") + (token.special ? " special" : ""), title: token.string,
-        }, make("bdi", {}, token.text))));
+          class: (token.begins ? "begins" : "") + (token.special ? " special" : ""),
+        }, make("bdi", {}, token.string))));
       }
       this.element.classList.toggle("without", !view);
       if (!view) {
@@ -255,7 +255,7 @@
       this.cells = make("div", { class: "case-cells" }, canvas);
       this.cells.addEventListener("mousemove", (event) => this.point(event));
       this.cells.addEventListener("mouseleave", () => this.browser.choose(this, ...(this.pinned ?? [])));
-      const names = (side) => this.tokens(side).map((token) => make("span", { title: token.string }, make("bdi", {}, token.text)));
+      const names = (side) => this.tokens(side).map((token) => make("span", { title: token.string }, make("bdi", {}, token.string)));
       const { scrollTop, scrollLeft } = this.heatmap;
       this.heatmap.replaceChildren(make("div", { class: "case-grid" },
         make("div", { class: "case-corner" }, "query →", make("br"), "document ↓"),
