@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from analysis.analysis import Analysis, Findings, Subject
 from analysis.directed_alignment import aligning_side, directed_alignment, own_direction
 from analysis.exact_match import exact_match
-from analysis.figures import COLOURS, MARKERS, GalleryEntry, page_figure, styled
+from analysis.figures import COLOURS, MARKERS, GalleryEntry, page_panels, styled
 from analysis.low_rank import low_rank
 from analysis.tables import Row, write_rows
 from gr_mvdr.batch import PairBatch
@@ -127,14 +127,12 @@ class Curve(Analysis):
 def curve_figure(rows: Sequence[Row]) -> Figure:
     """What was measured after every epoch, one panel a measure."""
     panels = [name for name in PANELS if name in rows[0]]
-    figure = page_figure()
+    figure, drawn = page_panels("", len(panels))
     steps = [row["step"] for row in rows]
-    for number, (axes, name) in enumerate(
-        zip(figure.subplots(1, len(panels)), panels, strict=True)
-    ):
+    for number, (axes, name) in enumerate(zip(drawn, panels, strict=True)):
         values = [row[name] for row in rows]
         axes.plot(steps, values, color=COLOURS[number], marker=MARKERS[number])
-        axes.set_title(PANELS[name], wrap=True)
+        axes.set_title(PANELS[name])
         axes.set(xlabel="training step", ylim=(0, None))
         axes.grid(axis="y")
     return figure

@@ -25,7 +25,7 @@ from omegaconf import DictConfig
 from analysis.comparison.comparison import Comparison, compare_runs
 from analysis.comparison.place import place_tables
 from analysis.evaluation import judge
-from analysis.figures import COLOURS, MARKERS, legend_below, page_figure, save_figure, styled
+from analysis.figures import COLOURS, MARKERS, legend_below, page_panels, save_figure, styled
 from analysis.metric_names import MISSING
 from analysis.run_folder import named_folders
 from analysis.statistics import interval
@@ -227,8 +227,7 @@ def draw_shifts(rows: Sequence[Row], title: str) -> Figure:
     shifts = [row for row in rows if row["measure"] == "shift"]
     splits, systems = (list(dict.fromkeys(r[key] for r in rows)) for key in ("split", "system"))
     names = [name for name in NAMES[::-1] if any(r["perturbation"] == name for r in shifts)]
-    figure = page_figure(title, 1.2 + 0.26 * len(names))
-    panels = figure.subplots(1, len(splits), sharey=True, squeeze=False)[0]
+    figure, panels = page_panels(title, len(splits), 1.2 + 0.26 * len(names), sharey=True)
     for axes, split in zip(panels, splits, strict=True):
         for number, system in enumerate(systems):
             own = [r for r in shifts if (r["system"], r["split"]) == (system, split)]

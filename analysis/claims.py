@@ -33,7 +33,7 @@ from analysis.comparison.evidence import (
 from analysis.comparison.place import place_tables
 from analysis.comparison.significance import LEVEL
 from analysis.exact_match import OF_A
-from analysis.figures import COLOURS, MARKERS, legend_below, page_figure, save_figure, styled
+from analysis.figures import COLOURS, MARKERS, legend_below, page_panels, save_figure, styled
 from analysis.metric_names import MISSING
 from analysis.run_folder import named_folders
 from analysis.tables import Cell, Row, Table, escape_markdown, format_markdown, write_rows
@@ -243,8 +243,8 @@ def draw_claims(findings: Sequence[Finding], title: str) -> Figure:
     names = list(dict.fromkeys(name for _, name in shown))[::-1]
     places = list(dict.fromkeys(finding.place for finding, _ in shown))
     heading = f"{title}: effects from the claim's bound on, right of 0 is as claimed"
-    figure = page_figure(heading, 1.2 + 0.24 * max(1, len(names)))
-    panels = figure.subplots(1, max(1, len(places)), sharey=True, squeeze=False)[0]
+    height = 1.2 + 0.24 * max(1, len(names))
+    figure, panels = page_panels(heading, max(1, len(places)), height, sharey=True)
     for axes, place in zip(panels, places, strict=False):
         for number, verdict in enumerate(("confirmed", "contradicted", "undecided")):
             own = [(f.support, n) for f, n in shown if (f.place, f.verdict) == (place, verdict)]
@@ -259,7 +259,7 @@ def draw_claims(findings: Sequence[Finding], title: str) -> Figure:
             )
         axes.axvline(0, color="#666666", linewidth=0.8)
         axes.set_yticks(range(len(names)), names)
-        axes.set_title(place, parse_math=False)
+        axes.set_title(place.replace(" (", "\n(", 1), parse_math=False)
         axes.grid(axis="x")
     legend_below(figure, 3)
     return figure

@@ -22,7 +22,7 @@ from analysis.figures import (
     PANEL_HEIGHT,
     GalleryEntry,
     legend_below,
-    page_figure,
+    page_panels,
     styled,
 )
 from analysis.statistics import NORMAL
@@ -226,8 +226,7 @@ def deletion_rows(falls: dict[Key, Tensor], scores: Tensor) -> list[Row]:
 def deletion_figure(rows: Sequence[Row], title: str) -> Figure:
     """A panel a side, a curve for each choice of tokens, of the table `deletion`."""
     sides = list(dict.fromkeys(row["side"] for row in rows))
-    figure = page_figure(title, PANEL_HEIGHT + 0.3)
-    panels = figure.subplots(1, len(sides), squeeze=False)[0]
+    figure, panels = page_panels(title, len(sides), PANEL_HEIGHT + 0.3)
     for axes, side in zip(panels, sides, strict=True):
         _panel(axes, [row for row in rows if row["side"] == side])
         axes.set_title(f"tokens of the {side}")

@@ -29,6 +29,7 @@ from analysis.figures import (
     draw_boxes,
     legend_below,
     page_figure,
+    page_panels,
     styled,
 )
 from analysis.match_rates import DEFINITIONS, MEASURES, ExactMatchRates, HeadRates, exact_match
@@ -213,8 +214,8 @@ class CandidateMatch(Analysis):
 @styled
 def exact_match_boxes(rates: ExactMatchRates, direction: str, title: str) -> Figure:
     """Hard and soft exact match of token types by IDF bin, as boxes (Figures 2 and 3)."""
-    figure = page_figure(title, PANEL_HEIGHT + 0.6)
-    panels = figure.subplots(1, len(rates.measures))
+    number = len(rates.measures)
+    figure, panels = page_panels(title, number, PANEL_HEIGHT + 0.6, across=2)
     for axes, measure in zip(panels, rates.measures, strict=True):
         for number, definition in enumerate(DEFINITIONS):
             draw_boxes(axes, rates.by_bin(measure, definition), number)

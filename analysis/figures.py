@@ -7,9 +7,12 @@ marker or hatch as well. Sizes are those of the ACM's two-column page.
 import json
 import re
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 from matplotlib.artist import Artist
@@ -59,6 +62,43 @@ def page_figure(title: str = "", height: float = PANEL_HEIGHT) -> Figure:
     if title:  # a "$" in it would otherwise start a formula
         figure.suptitle(title, fontsize=9, parse_math=False)
     return figure
+
+
+def page_panels(
+    title: str, number: int, height: float = PANEL_HEIGHT, across: int = 3, **options: Any
+) -> tuple[Figure, list[Axes]]:
+    """A figure of panels in rows, as wide as a page: no panel is too narrow for its texts.
+
+    Args:
+        title: the line above. height: of a row, in inches.
+        across: panels in a row at most: two where a panel's labels need half a page.
+        options: of `Figure.subplots`.
+    """
+    rows = max(1, -(-number // across))
+    figure = page_figure(title, height * rows)
+    grid = figure.subplots(rows, max(1, -(-number // rows)), squeeze=False, **options).flat
+    for axes in grid[number:]:
+        axes.remove()
+    return figure, list(grid[:number])
+
+
+def turn_crowded_labels(figure: Figure) -> None:
+    """Turns the labels of a horizontal axis upright where they would lie on each other.
+
+    The figure becomes higher by what they then need, so that its panels keep their height.
+    """
+    figure.draw_without_rendering()  # gives them their places
+    needed: dict[int, float] = {}  # row of panels → inches
+    for axes in figure.axes:
+        labels = [label for label in axes.get_xticklabels() if label.get_visible()]
+        boxes = [label.get_window_extent() for label in labels if label.get_text()]
+        if any(one.overlaps(other) for one, other in pairwise(boxes)):
+            axes.tick_params(axis="x", rotation=90)
+            more = max(box.width for box in boxes) - max(box.height for box in boxes)
+            place = axes.get_subplotspec()
+            row = place.rowspan.start if place else 0
+            needed[row] = max(needed.get(row, 0.0), more / figure.dpi)
+    figure.set_figheight(figure.get_figheight() + sum(needed.values()))
 
 
 def legend_below(figure: Figure, columns: int, handles: Sequence[Artist] | None = None) -> None:
@@ -141,15 +181,23 @@ class Gallery:
         write_json(self.directory / LIST, [asdict(entry) for entry in self.entries])
 
 
+@contextmanager
+def missing_glyphs_allowed() -> Iterator[None]:
+    """Scripts that the font lacks show as boxes; a warning for each character helps nobody."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        yield
+
+
 def save_figure(figure: Figure, directory: Path, name: str) -> Path:
     """Writes `name`.png and `name`.pdf (temporary name, then renamed); returns the PNG's path."""
     directory.mkdir(parents=True, exist_ok=True)
+    with missing_glyphs_allowed():
+        turn_crowded_labels(figure)
     for kind in ("pdf", "png"):
         # Without a date equal figures are equal files.
         metadata = {"CreationDate": None} if kind == "pdf" else None
-        with new_file(directory / f"{name}.{kind}") as partial, warnings.catch_warnings():
-            # Scripts that the font lacks show as boxes; a warning a character helps nobody.
-            warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        with new_file(directory / f"{name}.{kind}") as partial, missing_glyphs_allowed():
             figure.savefig(partial, format=kind, dpi=DOTS, bbox_inches="tight", metadata=metadata)
     return directory / f"{name}.png"
 

@@ -393,7 +393,7 @@ def patching_figure(rows: Sequence[Row], title: str) -> Figure:
             values[lines.index(line), places.index(place)] = row["restored"]
         image = axes.imshow(values.numpy(), aspect="auto", cmap="RdBu", vmin=-1, vmax=1)
         figure.colorbar(image, ax=axes, label="restored")
-        axes.set_xticks(range(len(places)), places, rotation=20)
+        axes.set_xticks(range(len(places)), places)
         axes.set_yticks(range(len(lines)), [line.replace("_", " ") for line in lines])
         axes.set(title=stack, xlabel=column)
     return figure

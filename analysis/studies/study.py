@@ -26,9 +26,9 @@ from analysis.figures import (
     COLOURS,
     COLUMN_WIDTH,
     MARKERS,
-    PAGE_WIDTH,
     PANEL_HEIGHT,
     Gallery,
+    page_panels,
     styled,
 )
 from analysis.metric_names import Statistic
@@ -282,14 +282,13 @@ def draw_curves(curves: Curves, rows: Sequence[Row], title: str) -> Figure:
     widest = max(map(len, names)) + 6  # with room for the line itself
     columns = max(1, min(len(names), LEGEND_LETTERS[wide] // widest))
     height = PANEL_HEIGHT + LEGEND_ROW * -(-len(names) // columns)
-    size = (PAGE_WIDTH if wide else COLUMN_WIDTH, height)
-    figure = Figure(figsize=size, layout="constrained")
-    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    figure, axes = page_panels(title, len(panels), height, sharey=True)
+    if not wide:
+        figure.set_figwidth(COLUMN_WIDTH)
     for place, (panel, lines) in zip(axes, panels.items(), strict=True):
         _draw_panel(place, curves, lines, names)
         place.set_title(panel, parse_math=False)
     axes[0].set_ylabel(curves.label(curves.y), parse_math=False)
-    figure.suptitle(title, parse_math=False)
     _add_legend(figure, axes, columns)
     return figure
 

@@ -1,0 +1,232 @@
+"""No two texts of a figure lie on each other, with the values that large runs draw."""
+
+from itertools import combinations, product
+from math import sin
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from analysis.alignment_curve import PANELS as CURVE_PANELS
+from analysis.alignment_curve import curve_figure
+from analysis.axioms import NAMES, draw_shifts
+from analysis.claims import Finding, draw_claims
+from analysis.comparison.comparison import Group, Section
+from analysis.comparison.figures import draw_effectiveness, draw_exact_match
+from analysis.deletion import deletion_figure
+from analysis.exact_match import DIRECTIONS, MEASURES, OF_A, exact_match_boxes, head_map
+from analysis.figures import turn_crowded_labels
+from analysis.framework import share_bars
+from analysis.framework_ranking import LABELS as SCORES
+from analysis.framework_ranking import ranking_bars
+from analysis.gold_alignment import gold_figure
+from analysis.kernel import ELU, UNIFORM, kernel_curves
+from analysis.low_rank import ERRORS, rank_figure
+from analysis.patching import patching_figure
+from analysis.search_diagnostics import search_figure
+from analysis.shape import shape_figure
+from analysis.studies.study import Curves, draw_curves
+from analysis.token_retrieval import retrieval_figure
+from analysis.tokens import BIN_NAMES
+from analysis.training_curve import training_figure
+
+SYSTEMS = ("BM25", "T5-ColBERT", "T5-SEAL, 10 spans", "DSI-semantic")
+SETTINGS = ("almanac (test, test_unseen)", "squad2k (dev)", "wikitablequestions (dev, test)", "nq")
+TITLE = "T5-ColBERT on wikitablequestions (dev, test)"
+
+
+def wave(n, scale=1.0):
+    """Values from 0 to `scale`."""
+    return scale * (1 + sin(7 * n)) / 2
+
+
+def exact_match(measures):
+    boxes = [torch.rand(size) for size in (1154, 13_372, 50_586, 45_209, 8_372)]
+    rates = SimpleNamespace(measures=measures, by_bin=lambda measure, definition: boxes)
+    return exact_match_boxes(rates, "document_to_query", TITLE)
+
+
+def training():
+    steps, low = np.arange(1, 400_001, 1000.0), np.full(400, np.nan)
+    scales = {"loss": 9, "gradient_norm": 9, "learning_rate": 1}
+    values = {name: 0.1 + np.sin(steps / 9e4) ** 2 * scale for name, scale in scales.items()}
+    return training_figure({"step": steps, "validation_loss": low} | values)
+
+
+def curve():
+    rows = [{"step": 50_000 * n} | {p: wave(n) for p in CURVE_PANELS} for n in range(1, 9)]
+    return curve_figure(rows)
+
+
+def kernel():
+    names = [*(str(2**n) for n in range(4, 13)), ELU, UNIFORM]
+    measures = ("error", "rank_correlation", "mrr@10")
+    return kernel_curves([{"features": n, **{m: wave(len(n)) for m in measures}} for n in names])
+
+
+def paths():
+    kinds = ("self_attention", "cross_attention", "feed_forward")
+    names = ["embedding", *(f"{kind}_{layer}" for layer in range(1, 13) for kind in kinds)]
+    shares = ("covariance_share", "pair_mean_share", "absolute_share")
+    rows = [{"path": p} | {s: wave(n, 0.3) - 0.1 for s in shares} for n, p in enumerate(names)]
+    return share_bars(rows, "change of logit")
+
+
+def ranking():
+    forms = {name: ("sum", "mean") for name in SCORES} | {"score": ("own",)}
+    every = [(score, form) for score, found in forms.items() for form in found]
+    measures = ("mrr@10", "rank_correlation")
+    return ranking_bars(
+        [{"score": s, "form": f} | {m: wave(n) for m in measures} for n, (s, f) in enumerate(every)]
+    )
+
+
+def ranks(labels, axis):
+    boxes = {label: torch.rand(99) for label in labels}
+    spectra = {label: torch.rand(64).sort(descending=True)[0] for label in labels}
+    return rank_figure(dict.fromkeys(ERRORS, boxes), spectra, axis, TITLE)
+
+
+def gold():
+    names = ("recall", "precision", "possible_recall", "possible_precision")
+    every = [("own", layer, d) for d in DIRECTIONS for layer in range(1, 13)] + [("random", "", "")]
+    return gold_figure(
+        [
+            {"selection": "top", "head": "mean", "alignment": a, "layer": layer, "direction": d}
+            | {name: wave(n) for name in names}
+            for (a, layer, d), n in product(every, range(6))
+        ],
+        TITLE,
+    )
+
+
+def shape():
+    keys = [("directed", "mean", d) for d in DIRECTIONS]
+    keys += [("own", head, d) for head in range(1, 13) for d in DIRECTIONS]
+    values = ("relative_entropy", "top_1", "top_2", "top_5")
+    return shape_figure(
+        [
+            {"alignment": a, "head": head, "direction": d, "layer": layer}
+            | {value: wave(layer) for value in values}
+            for (a, head, d), layer in product(keys, range(1, 25))
+        ],
+        TITLE,
+    )
+
+
+def search(steps):
+    metrics = {f"gold_alive/step_{n}": 1 - n / 20 for n in range(1, steps + 1)}
+    metrics |= {f"lost_rank/step_{n}": 10_000.0 + n for n in range(1, steps + 1)}
+    for k in (1, 10):
+        metrics |= {f"recall@{k}": 0.5, f"luck@{k}": 0.1, f"search_error@{k}": 0.3}
+        metrics |= {f"model_error@{k}": 0.2}
+    return search_figure(metrics, TITLE)
+
+
+def deletion():
+    every = product(("document", "query"), ("aligned", "random"), (1, 2, 4, 8, 16, 32))
+    numbers = dict(deviations=0.5, deviations_error=0.1)
+    return deletion_figure(
+        [dict(side=s, removed=r, tokens=k, **numbers) for s, r, k in every], TITLE
+    )
+
+
+def shifts():
+    every = product(("test", "test_unseen", "dev"), SYSTEMS, NAMES)
+    numbers = dict(measure="shift", value=-0.123, low=-0.2, high=0.1)
+    return draw_shifts(
+        [dict(split=s, system=y, perturbation=n, **numbers) for s, y, n in every], ""
+    )
+
+
+def claims():
+    found = SimpleNamespace(effect=-0.123, low=-0.2, high=0.1)
+    names = ("MVDR finds more than BM25", "XTR keeps up with T5-ColBERT on its own collection")
+    every = product((SimpleNamespace(name=name, sign=1, bound=0.0) for name in names), SETTINGS)
+    return draw_claims([Finding(claim, place, found=found) for claim, place in every], "outputs")
+
+
+def patching():
+    parts = ("residual", "self_attention", "cross_attention", "feed_forward")
+    groups = ("exchanged", "before", "after", "special")
+    keys = [(stack, part, layer, 0, tokens) for stack in ("encoder", "decoder")
+            for part in parts for layer in range(1, 13) for tokens in groups]  # fmt: skip
+    keys += [(stack, part, layer, head, "all") for stack in ("encoder", "decoder")
+             for part in parts[1:3] for layer in range(1, 13) for head in range(1, 13)]  # fmt: skip
+    names = ("stack", "part", "layer", "head", "tokens")
+    rows = [dict(zip(names, key, strict=True), restored=0.5) for key in keys]
+    return patching_figure(rows, TITLE)
+
+
+def study():
+    every = product(SETTINGS, ("last", "mean", "minimum"), (10, 40, 100, 1000, 10_000, 40_000))
+    rows = [{"collection": c, "imputation": i, "k": k, "mrr@10": wave(k)} for c, i, k in every]
+    return draw_curves(Curves(x="k", hue="imputation", column="collection", log=True), rows, TITLE)
+
+
+def section():
+    keys = ["retrieve/mrr@10", "retrieve/test_unseen/mrr@10", "rerank/mrr@10"]
+    keys += [f"rerank/{f}/mrr@10" for f in ("document_to_query", "leak_free_max", "leak_free_mean")]
+    keys += [f"{key.removesuffix('/mrr@10')}/test_unseen/mrr@10" for key in keys[3:]]
+    bins = [name.replace("-", "_") for name in BIN_NAMES]
+    bins = product(DIRECTIONS, ("hard", "soft"), bins)
+    bins = [f"analysis/exact_match/{d}/{m}/idf_{b}" for d, m, b in bins]
+    metrics = {key: wave(n) for n, key in enumerate(keys + bins)}
+    run = SimpleNamespace(metrics=metrics)
+    return Section(SETTINGS[0], [Group([run], label) for label in SYSTEMS]), keys
+
+
+FIGURES = {
+    "exact match of a sparse system": lambda: exact_match((*MEASURES, OF_A)),
+    "exact match": lambda: exact_match(MEASURES),
+    "training": training,
+    "alignment curve": curve,
+    "kernel": kernel,
+    "framework": paths,
+    "framework ranking": ranking,
+    "ranks by layer": lambda: ranks([str(layer) for layer in range(1, 25)], "decoder layer"),
+    "ranks": lambda: ranks(["alignment", "softmax, q→d", "softmax, d→q"], ""),
+    "gold alignment": gold,
+    "shape": shape,
+    "short search": lambda: search(4),
+    "search": lambda: search(16),
+    "deletion": deletion,
+    "axioms": shifts,
+    "claims": claims,
+    "patching": patching,
+    "study": study,
+    "heads": lambda: head_map({d: torch.rand(24, 16) for d in DIRECTIONS}, TITLE),
+    "retrieved tokens": lambda: retrieval_figure(
+        [dict(rank=n, gold=0.5, lexical=0.2) for n in range(1, 101)], TITLE
+    ),
+    "effectiveness": lambda: draw_effectiveness(*section()),
+    "exact match of all systems": lambda: draw_exact_match(
+        section()[0].setting, section()[0].groups
+    ),
+}
+
+
+def overlaps(figure: Figure, monkeypatch) -> list[tuple[str, str]]:
+    """Pairs of drawn texts whose boxes share more than a pixel's edge."""
+    drawn, draw = [], Text.draw
+    monkeypatch.setattr(Text, "draw", lambda text, *given: drawn.append(text) or draw(text, *given))
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    boxes = [
+        (text.get_text(), text.get_window_extent(canvas.get_renderer()).padded(-0.5))
+        for text in drawn
+        if text.get_visible() and text.get_text().strip()
+    ]
+    return [(a, b) for (a, one), (b, other) in combinations(boxes, 2) if one.overlaps(other)]
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_no_text_lies_on_another(name, monkeypatch):
+    torch.manual_seed(0)
+    figure = FIGURES[name]()
+    turn_crowded_labels(figure)  # as `save_figure` does
+    assert overlaps(figure, monkeypatch) == []
