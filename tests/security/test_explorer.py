@@ -128,7 +128,7 @@ def test_what_is_no_request_is_refused_by_one_line(content):
         ("search", {"query": "a", "k": 1.5}, "search.k=1.5: must be int"),
         ("search", {"query": "a", "k": 0}, "k=0: must be ≥ 1 and ≤ 1,000"),
         ("search", {"query": "a", "k": 10**9}, "k=1000000000: must be ≥ 1 and ≤ 1,000"),
-        ("search", {"query": "a", "more": 1}, "search.more=1: must be one of among, k, query"),
+        ("search", {"query": "a", "more": 1}, "search.more=1: must be one of among, k, known, qu"),
         ("search", {"query": "a", "among": "a"}, "search.among=a: must be a list or null"),
         ("search", {"query": "a", "among": [1]}, "among: must be a list of 1 to 10,000 texts"),
         ("search", {"query": "a", "among": []}, "among: must be a list of 1 to 10,000 texts"),
