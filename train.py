@@ -33,6 +33,7 @@ from analysis.report.report import write_report
 from analysis.report.summary import summarise_run
 from analysis.run_folder import Run, open_run, read_run, start_run
 from analysis.studies.study import check_study, run_study
+from conf.checks import check_hub
 from conf.command import compose_command, explain_errors
 from conf.composition import register_resolvers, take_settings
 from conf.launch import choose_precision, is_in_sweep, launch, processes_to_start
@@ -85,6 +86,7 @@ def train(config: Sequence[str] | DictConfig) -> Run | None:
         )
     try:
         with explain_errors(config):
+            check_hub(composed)
             return make_run(composed, config)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(RESUME) from None

@@ -14,9 +14,15 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from conf.rules import RULES
 from conf.signatures import read_signature
-from gr_mvdr.files.reading import is_on_hub, show
-from gr_mvdr.parts import ROOMS, check_options, inspect_signature
+from gr_mvdr.files.reading import hub_options, is_on_hub, show
+from gr_mvdr.parts import ROOMS, Signature, check_options, inspect_signature
 
+# Groups of keys without a `_target_` that a class takes whole, by their owner's class or key.
+_TAKERS = {
+    "backbone.shape": "transformers.models.t5.configuration_t5.T5Config",
+    "models.multi_vector.MultiVector.search": "gr_mvdr.token_index.plan.SearchOptions",
+    "models.t5_seal.T5SEAL.evidence": "gr_mvdr.decoding.evidence.Parameters",
+}
 _HYDRA = ("_target_", "_args_", "_partial_", "_recursive_", "_convert_")
 _STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
@@ -54,9 +60,41 @@ def check_values(config: DictConfig) -> None:
     for key, value in found:
         _check_rule(key, value, _origin(key, written))
     _check_together(resolved)
+    nodes = dict(found)
     for key, value in found:
-        if isinstance(value, dict) and "_target_" in value:
-            _check_target(key, value)
+        if isinstance(value, dict) and (name := _find_taker(nodes, key)):
+            _check_target(key, value, name)
+
+
+def check_hub(config: DictConfig) -> None:
+    """Refuses a model of the hub that is not in the cache while the hub cannot be reached.
+
+    Raises:
+        FileNotFoundError: names the key.
+    """
+    backbone, weights = OmegaConf.select(config, "backbone.name"), config.get("weights")
+    if weights and is_on_hub(weights):
+        hub_options(weights, "weights")
+    elif backbone and not weights:
+        hub_options(backbone)
+
+
+def read_taker(nodes: dict[str, Any], group: str) -> Signature | None:
+    """What the class of a group of keys takes; None: the group has no class.
+
+    Args:
+        nodes: of `walk`, by key.
+    """
+    name = _find_taker(nodes, group)
+    return _read_class(f"{group}._target_", name) if name else None
+
+
+def _find_taker(nodes: dict[str, Any], group: str) -> str | None:
+    """The class of a group of keys: its `_target_`, or the one of `_TAKERS`."""
+    parent, _, name = group.rpartition(".")
+    owner = nodes.get(parent)
+    target = owner.get("_target_") if isinstance(owner, dict) else None
+    return nodes[group].get("_target_") or _TAKERS.get(f"{target or parent}.{name}")
 
 
 def find_rule(key: str) -> Any:
@@ -129,15 +167,25 @@ def describe_rule(schema: dict[str, Any]) -> str:
     return f"{_KINDS[schema['type']]}{filled} {' and '.join(bounds)}".strip()
 
 
-def _check_target(key: str, node: dict[str, Any]) -> None:
+def _read_class(key: str, name: str) -> Signature:
+    """The signature of a class or function by its dotted path.
+
+    Raises:
+        ValueError: there is none; names the key.
+    """
+    if (signature := read_signature(name)) is not None:
+        return signature
+    try:
+        return inspect_signature(get_object(name))
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        raise ValueError(f"{key}={name}: no such class") from error
+
+
+def _check_target(key: str, node: dict[str, Any], name: str) -> None:
     """A class must be there, and take what it is given."""
-    name = node["_target_"]
-    if (signature := read_signature(name)) is None:
-        try:
-            signature = inspect_signature(get_object(name))
-        except (ImportError, AttributeError, ValueError, TypeError) as error:
-            raise ValueError(f"{key}._target_={name}: no such class") from error
-    if name.partition(".")[0] not in ROOMS:  # a library takes more than it declares: name=5
+    signature = _read_class(f"{key}._target_", name)
+    # A library takes more than it declares (name=5), and so does a group of `_TAKERS` ("auto").
+    if name.partition(".")[0] not in ROOMS or "_target_" not in node:
         kinds = {k: Any if find_rule(f"{key}.{k}") else kind for k, kind in signature.types.items()}
         signature = replace(signature, types=kinds)
     check_options(key, signature, {k: value for k, value in node.items() if k not in _HYDRA})
@@ -218,8 +266,10 @@ def _check_trainer(trainer: dict[str, Any]) -> None:
             "training would not end"
         )
     kind, devices = trainer.get("accelerator", "auto"), trainer.get("devices", "auto")
-    if kind in ("gpu", "cuda", "mps") or (kind == "auto" and devices not in ("auto", -1, 1)):
+    if kind != "cpu" and (kind != "auto" or devices not in ("auto", -1, 1)):
         _check_gpus(kind, devices)
+    elif kind == "cpu":
+        _check_processes(devices)
 
 
 def _check_gpus(kind: str, devices: int | str | list[int]) -> None:
@@ -228,11 +278,20 @@ def _check_gpus(kind: str, devices: int | str | list[int]) -> None:
     mps = kind == "mps" or (kind == "gpu" and torch.backends.mps.is_available())
     there = int(torch.backends.mps.is_available()) if mps else torch.cuda.device_count()
     if kind == "auto" and not there:  # processes on the CPU
+        _check_processes(devices)
         return
     if not there:
         raise ValueError(f"trainer.accelerator={kind}: must be auto or cpu, there is no such GPU")
+    if isinstance(devices, str) and "," in devices:
+        devices = [int(number) for number in devices.strip(",").split(",")]
     needed = max(devices) + 1 if isinstance(devices, list) else devices
     if isinstance(needed, int) and needed > there:
         raise ValueError(
             f"trainer.devices={show(devices)}: this machine has no more than {there} GPUs"
         )
+
+
+def _check_processes(devices: int | str | list[int]) -> None:
+    """On a CPU devices are processes: they have no numbers to choose."""
+    if isinstance(devices, list) or "," in str(devices):
+        raise ValueError(f"trainer.devices={show(devices)}: must be one number without a GPU")

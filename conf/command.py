@@ -31,7 +31,7 @@ from hydra.version import VersionBase
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from conf.checks import check_values
+from conf.checks import check_hub, check_values, read_taker, walk
 from conf.composition import list_options, prepare_arguments, register_resolvers
 from conf.rules import RULES
 from gr_mvdr.files.reading import make_printable
@@ -56,11 +56,18 @@ def run_command(name: str, target: str) -> None:
             values are good: `--help` and errors of the command line wait for no import.
     """
     module, _, function = target.partition(":")
+    added: dict[str, str] = {}
 
     @hydra.main(version_base="1.3", config_path=str(CONFIGURATIONS), config_name=name)
     def job(config: DictConfig) -> None:
         with report_errors():
+            _check_added(config, added)
             check_values(config)
+            check_hub(config)
+            if "trainer" in config and config.trainer.devices != 1:
+                from conf.launch import announce_processes  # imports torch
+
+                announce_processes(config.trainer)
             getattr(import_module(module), function)(config)
 
     register_resolvers()
@@ -68,8 +75,14 @@ def run_command(name: str, target: str) -> None:
     ConfigStore.__deepcopy__ = lambda store, memo: store
     with report_errors(), _raised_by_hydra():
         sys.argv[1:] = prepare_arguments(sys.argv[1:])
+        _check_flags(sys.argv[1:])
         _check_options(sys.argv[1:])
-        job()
+        while True:
+            try:
+                job()
+                return
+            except ConfigCompositionException as error:
+                sys.argv[1:] = _add_key(sys.argv[1:], added, error)
 
 
 def compose_command(name: str, overrides: Sequence[str]) -> DictConfig:
@@ -90,8 +103,14 @@ def compose_command(name: str, overrides: Sequence[str]) -> DictConfig:
         arguments = prepare_arguments(list(overrides))
         _check_options(arguments)
         _refuse_sweep(arguments)
+        added: dict[str, str] = {}
         with hydra.initialize_config_dir(str(CONFIGURATIONS), version_base="1.3"):
-            config = hydra.compose(name, arguments, return_hydra_config=True)
+            while True:
+                try:
+                    config = hydra.compose(name, arguments, return_hydra_config=True)
+                    break
+                except ConfigCompositionException as error:
+                    arguments = _add_key(arguments, added, error)
         if config.hydra.mode == RunMode.MULTIRUN:
             raise ValueError(f"{' '.join(overrides)}: {_SWEEP}; hydra.mode=RUN makes one run of it")
         HydraConfig.instance().set_config(config)
@@ -100,8 +119,57 @@ def compose_command(name: str, overrides: Sequence[str]) -> DictConfig:
                 OmegaConf.update(config, key, value)
         with open_dict(config):
             del config["hydra"]
+        _check_added(config, added)
         check_values(config)
     return config
+
+
+def _add_key(
+    arguments: list[str], added: dict[str, str], error: ConfigCompositionException
+) -> list[str]:
+    """Writes `++` before a key that the YAML files leave out: Hydra then adds it.
+
+    Args:
+        added: key → argument; the key is entered. `_check_added` refuses it if nothing takes it.
+
+    Raises:
+        ConfigCompositionException: the error, if it is of another kind.
+    """
+    unknown = _UNKNOWN_KEY.match(str(error))
+    typed = [a for a in arguments if unknown and a.startswith(f"{unknown['key']}=")]
+    if unknown is None or not typed:
+        raise error
+    added[unknown["key"]] = typed[0]
+    return [f"++{argument}" if argument in typed else argument for argument in arguments]
+
+
+def _check_added(config: DictConfig, added: dict[str, str]) -> None:
+    """Refuses a key that was added to the configuration and that nothing takes.
+
+    Raises:
+        ValueError: names a key that may have been meant.
+    """
+    nodes = dict(walk(OmegaConf.to_container(config))) if added else {}
+    for key, argument in added.items():
+        if not _is_taken(key, nodes):
+            group = key.rpartition(".")[0]
+            taker = read_taker(nodes, group) if group else None
+            taken = [f"{group}.{name}" for name in taker.types] if taker else []
+            raise ValueError(_explain_key(key, argument, taken))
+
+
+def _is_taken(key: str, nodes: dict[str, Any]) -> bool:
+    """Whether a class takes the key, or, where its group has no class, the rules know it."""
+    group, _, name = key.rpartition(".")
+    if not group:
+        return False
+    if (taker := read_taker(nodes, group)) is not None:
+        return name in taker.types
+    while "." in group:  # the group itself may have been added with the key
+        group, _, name = group.rpartition(".")
+        if (taker := read_taker(nodes, group)) is not None:
+            return name in taker.types and key in RULES
+    return key in RULES
 
 
 def _refuse_sweep(arguments: Sequence[str]) -> None:
@@ -125,6 +193,26 @@ def _own_hydra() -> Iterator[None]:
             Singleton._instances.pop(kind, None)
             if instance is not None:
                 Singleton._instances[kind] = instance
+
+
+def _check_flags(arguments: Sequence[str]) -> None:
+    """Refuses what Hydra answers with its usage: `--model=bm25` in the place of `model=bm25`."""
+
+    def refuse(message: str) -> None:
+        dashed = [argument for argument in arguments if argument.startswith("-")]
+        flags = {argument: argument.partition("=")[0] for argument in dashed}
+        unknown = [a for a, flag in flags.items() if not any(o.startswith(flag) for o in options)]
+        if not unknown:
+            raise ValueError(f"{dashed[-1]}: {message}")
+        key, _, value = unknown[0].lstrip("-").replace("-", "_").partition("=")
+        known = key in RULES or (CONFIGURATIONS / key).is_dir()
+        meant = [f"{name}={value or '…'}" for name in ([key] if known else find_similar_keys(key))]
+        raise ValueError(f"{unknown[0]}: must be key=value without dashes{_did_you_mean(meant)}")
+
+    parser = internals.get_args_parser()
+    options = parser._option_string_actions
+    parser.error = refuse
+    parser.parse_args(arguments)
 
 
 def _check_options(arguments: list[str]) -> None:
@@ -203,7 +291,9 @@ def _explain(error: BaseException, arguments: Sequence[str] = ()) -> str:
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}"
     if unknown := _UNKNOWN_KEY.match(str(error)):
-        return _explain_key(unknown["key"], arguments)
+        key = unknown["key"]
+        typed = (word for word in arguments if word.startswith(f"{key}="))
+        return _explain_key(key, next(typed, key))
     lines = map(str.strip, str(error).splitlines())
     said = " ".join(line for line in lines if line and not line.startswith(_NOISE))
     if isinstance(error, OverrideParseException):
@@ -213,30 +303,40 @@ def _explain(error: BaseException, arguments: Sequence[str] = ()) -> str:
     return f"{key}: {said}" if key else said
 
 
-def _explain_key(key: str, arguments: Sequence[str]) -> str:
-    """Of a key that this configuration does not have: which option has it, or what is like it."""
+def _explain_key(key: str, argument: str, taken: Sequence[str] = ()) -> str:
+    """Which option has a key that this configuration lacks, or which key is like it.
+
+    Args:
+        argument: as typed, "data.path=FOLDER". taken: keys that the class of its group takes.
+    """
     group, _, rest = key.partition(".")
     line = re.compile(rf"\b{re.escape(rest.rpartition('.')[2])}:")
     files = (CONFIGURATIONS / group).glob("*.yaml")
     having = sorted(file.stem for file in files if line.search(file.read_text(encoding="utf-8")))
-    typed = next((word for word in arguments if word.startswith(f"{key}=")), key)
     if rest and having:
-        return f"{typed}: not a key of the chosen {group}, {group}={' or '.join(having)} has it"
-    return f"{typed}: no such key{_did_you_mean(find_similar_keys(key)) or f', +{key}=… adds it'}"
+        having = f"{group}={' or '.join(having)}"
+        return f"{argument}: not a key of the chosen {group}, {having} has it"
+    if rest and key in RULES:
+        return f"{argument}: not a key of the chosen {group}"
+    adds = "" if rest else f", +{key}=… adds it"
+    return f"{argument}: no such key{_did_you_mean(find_similar_keys(key, taken)) or adds}"
 
 
-def find_similar_keys(key: str) -> list[str]:
-    """Keys and groups that somebody may have meant: `data.path` for `path`, `model` for `modle`."""
-    known = [known for known in RULES if "*" not in known]
+def find_similar_keys(key: str, taken: Sequence[str] = ()) -> list[str]:
+    """Keys and groups that somebody may have meant: `data.path` for `path`, `model` for `modle`.
+
+    Args:
+        taken: keys that are known besides those of the rules.
+    """
+    known = dict.fromkeys([*(name for name in RULES if "*" not in name and name != key), *taken])
     groups = {path.name for path in CONFIGURATIONS.iterdir() if path.is_dir()}
-    known += sorted(groups - set(known))
-    ends = {name: name.rpartition(".")[2] for name in known}
+    ends = {name: name.rpartition(".")[2] for name in [*known, *sorted(groups - known.keys())]}
     tail = key.rpartition(".")[2]
-    if same := [name for name in known if ends[name] == tail]:
+    if same := [name for name in ends if ends[name] == tail]:
         return sorted(same, key=lambda name: (name.count("."), name))[:2]
-    close = get_close_matches(key, known, 2, 0.8)
+    close = get_close_matches(key, list(ends), 2, 0.8)
     like = get_close_matches(tail, list(ends.values()), 1, 0.8)
-    return close or [name for name in known if ends[name] in like][:2]
+    return close or [name for name in ends if ends[name] in like][:2]
 
 
 def _did_you_mean(names: list[str]) -> str:

@@ -45,7 +45,7 @@ def run_name(model: str, data: str, overrides: list[str]) -> str:
         model, data: the groups' chosen options.
         overrides: of the command line, such as "seed=2".
     """
-    asked = dict(override.split("=", 1) for override in overrides if "=" in override)
+    asked = dict(override.lstrip("+").split("=", 1) for override in overrides if "=" in override)
     folders = asked.get("data.path", data).strip("[]").split(",")
     collection = "+".join(Path(folder.strip(" '\"")).name for folder in folders)
     name = [model, collection, f"seed{asked.pop('seed', 1)}"]

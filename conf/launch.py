@@ -58,6 +58,19 @@ def device_count(devices: int | str | ListConfig, accelerator: str) -> int:
     return len(devices.strip(",").split(",")) if "," in str(devices) else int(devices)
 
 
+def announce_processes(trainer: DictConfig) -> None:
+    """Says how many processes training will start: to import all that they need takes a while."""
+    count = device_count(trainer.devices, trainer.accelerator)
+    if count == 1 or "LOCAL_RANK" in os.environ:
+        return
+    gpus = 0 if trainer.accelerator == "cpu" else torch.cuda.device_count()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    there = f"{gpus} GPUs" if gpus else f"{cores} cores"
+    slow = "; more processes than cores are slower" if not gpus and count > (cores or 1) else ""
+    devices = f"trainer.devices={trainer.devices}"
+    print(f"{devices}: training starts {count} processes on {there}{slow}", flush=True)
+
+
 def launch(processes: int) -> None:
     """Runs this Hydra job in so many processes of this machine.
 

@@ -58,7 +58,9 @@ def _read_class(module: str, definition: ast.ClassDef) -> Parameters | None:
 
 
 def _is_dataclass(definition: ast.ClassDef) -> bool:
-    return any("dataclass" in ast.unparse(decorator) for decorator in definition.decorator_list)
+    # transformers makes its configurations dataclasses under a decorator of its own.
+    decorators = map(ast.unparse, definition.decorator_list)
+    return any("dataclass" in name or name == "strict" for name in decorators)
 
 
 def _fields(module: str, definition: ast.ClassDef) -> dict[str, Any]:
@@ -69,6 +71,7 @@ def _fields(module: str, definition: ast.ClassDef) -> dict[str, Any]:
         if parent is not None and _is_dataclass(parent[1])
         for node in parent[1].body
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+        if "ClassVar" not in ast.unparse(node.annotation)
     }
 
 

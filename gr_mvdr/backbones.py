@@ -28,7 +28,7 @@ from transformers.models.auto.modeling_auto import (
 )
 from transformers.utils import logging
 
-from gr_mvdr.files.reading import describe_error
+from gr_mvdr.files.reading import describe_error, hub_options
 from gr_mvdr.initialisation import start
 from gr_mvdr.template import TextTemplate
 
@@ -146,7 +146,7 @@ def _check_attention(attention: str) -> None:
 
 def _read_config(name: str, dropout_rate: float | None) -> PretrainedConfig:
     """The configuration of a pretrained model; code that its folder may bring is never run."""
-    config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+    config = AutoConfig.from_pretrained(name, trust_remote_code=False, **hub_options(name))
     kind = config.model_type
     # BERT can be trained as a decoder; what only can be one has no masked form.
     decodes = kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -175,7 +175,7 @@ def _load(kind: Any, name: str, config: PretrainedConfig) -> PreTrainedModel:
     logging.set_verbosity_error()  # what is missing is looked at below
     try:
         model, found = kind.from_pretrained(
-            name, config=config, output_loading_info=True, **_WEIGHT_OPTIONS
+            name, config=config, output_loading_info=True, **_WEIGHT_OPTIONS, **hub_options(name)
         )
     except (OSError, RuntimeError) as error:
         raise ValueError(

@@ -16,7 +16,7 @@ import tokenizers
 from transformers import AddedToken, AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from gr_mvdr.evaluation.bm25 import split_words
-from gr_mvdr.files.reading import describe_error
+from gr_mvdr.files.reading import describe_error, hub_options
 
 # T5's own order of special ids, which a tokeniser that is made here has too.
 PAD_ID, EOS_ID, UNK_ID = 0, 1, 2
@@ -100,7 +100,7 @@ def load_text_tokenizer(name: str, **options: Any) -> PreTrainedTokenizerBase:
     Args:
         name: on the Hugging Face hub, or a folder; options: of `AutoTokenizer.from_pretrained`.
     """
-    options |= {"split_special_tokens": True, "trust_remote_code": False}
+    options |= {"split_special_tokens": True, "trust_remote_code": False} | hub_options(name)
     tokenizer = AutoTokenizer.from_pretrained(name, **options)
     if isinstance(tokenizer, PreTrainedTokenizerFast):  # one in Python has no pieces to choose from
         _split_special_pieces(tokenizer)

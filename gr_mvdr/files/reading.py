@@ -9,8 +9,12 @@ import re
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from ssl import SSLError
 from typing import TYPE_CHECKING, Any
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
 
 import yaml
 
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
 
 # Far above any configuration of this library; a file beyond them is made to exhaust a reader.
 _BYTES, _DEPTH, _VALUES = 2**23, 40, 200_000
+_HUB_SECONDS = 4  # within which the hub must be connected to
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")  # "owner/model"
 _NUMBER_TAGS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
@@ -205,6 +210,52 @@ def is_on_hub(name: str | Path) -> bool:
     """Whether a name is one of the hub: it has two parts, and the first is no folder here."""
     parent = Path(name).expanduser().parent
     return not parent.is_dir() and _HUB_NAME.fullmatch(str(name)) is not None
+
+
+def hub_options(name: str | Path, key: str = "backbone.name") -> dict[str, bool]:
+    """Options of `from_pretrained`: where the hub cannot be reached, only cached files are read.
+
+    huggingface_hub would try again for half a minute at each file.
+
+    Args:
+        name: of a model on the hub, or a folder; key: of the option that names it, or "".
+
+    Raises:
+        FileNotFoundError: the model is not in the cache, and the hub cannot be reached.
+    """
+    if Path(name).expanduser().exists() or (cause := _hub_failure()) is None:
+        return {}
+    from huggingface_hub import constants, try_to_load_from_cache
+
+    try:
+        cached = isinstance(try_to_load_from_cache(str(name), "config.json"), str)
+    except ValueError:  # no name of the hub
+        cached = False
+    if not cached:
+        what = f"{key}={name}" if key else name
+        raise FileNotFoundError(
+            f"{what}: no such folder, not in the cache {constants.HF_HUB_CACHE}, and "
+            f"{constants.ENDPOINT} cannot be reached ({cause})"
+        )
+    return {"local_files_only": True}
+
+
+@cache
+def _hub_failure() -> str | None:
+    """Why the hub cannot be reached; None: it can, however slow its answer is."""
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        return "HF_HUB_OFFLINE is set"
+    try:
+        with urlopen(Request(constants.ENDPOINT, method="HEAD"), timeout=_HUB_SECONDS):
+            return None
+    except HTTPError:
+        return None
+    except URLError as error:  # before an answer: no address, no route, no connection
+        return None if isinstance(error.reason, SSLError) else str(error.reason)
+    except OSError:
+        return None
 
 
 def describe_error(error: BaseException) -> str:

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gr_mvdr.files.reading import describe_error, is_on_hub, read_json, read_weights
+from gr_mvdr.files.reading import describe_error, hub_options, is_on_hub, read_json, read_weights
 from gr_mvdr.template import TextTemplate
 from models.base import System
 from models.export.published_parts import (
@@ -90,10 +90,12 @@ def find_folder(name: str | Path) -> Path:
         return folder
     from huggingface_hub import snapshot_download
 
+    options = hub_options(name, "")
     try:
-        found = Path(snapshot_download(str(name), allow_patterns=[*_DATA, "*.safetensors"]))
+        data = [*_DATA, "*.safetensors"]
+        found = Path(snapshot_download(str(name), allow_patterns=data, **options))
         if not any(found.rglob("*.safetensors")):
-            snapshot_download(str(name), allow_patterns=["*pytorch_model*.bin"])
+            snapshot_download(str(name), allow_patterns=["*pytorch_model*.bin"], **options)
     except (OSError, ValueError) as error:  # also of the hub's own kinds
         cause = describe_error(error)
         raise FileNotFoundError(

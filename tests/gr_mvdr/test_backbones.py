@@ -1,4 +1,5 @@
 import json
+import socket
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from gr_mvdr.backbones import (
     load_encoder,
     load_encoder_decoder,
 )
+from gr_mvdr.files import reading
 
 SHAPE = dict(vocab_size=40, d_model=16, d_kv=8, d_ff=24, num_layers=1, num_heads=2)
 FAMILIES = ["t5", "t5_v1_1", "mt5"]
@@ -131,3 +133,33 @@ def test_what_is_no_tensor_counts_too():
     first = hash_weights(model)
     model.count = 2
     assert hash_weights(model) != first
+
+
+@pytest.fixture
+def no_hub(tmp_path, monkeypatch):
+    """A hub that refuses connections, and an empty cache, which is the value."""
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    reading._hub_failure.cache_clear()
+    yield tmp_path / "cache"
+    reading._hub_failure.cache_clear()
+
+
+@pytest.mark.parametrize("load", [load_encoder, load_encoder_decoder])
+def test_without_a_hub_a_cached_model_is_loaded_and_another_refused_at_once(no_hub, load):
+    kept = no_hub / "models--owner--tiny"
+    saved = save_pretrained(kept / "snapshots" / "1", "t5")
+    (kept / "refs").mkdir()
+    (kept / "refs" / "main").write_text("1")
+    loaded = load("owner/tiny")
+    assert torch.equal(loaded.shared.weight, saved.shared.weight)
+    with pytest.raises(FileNotFoundError, match="backbone.name=owner/tin: .* cannot be reached"):
+        load("owner/tin")
+
+
+def test_a_hub_that_answers_late_is_waited_for(no_hub, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as late:
+        address = f"http://127.0.0.1:{late.getsockname()[1]}"
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
+        monkeypatch.setattr(reading, "_HUB_SECONDS", 0.1)
+        assert reading.hub_options("owner/tiny") == {}
