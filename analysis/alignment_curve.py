@@ -1,6 +1,5 @@
 """How the alignment forms while a system learns: measured after every epoch on the same pairs."""
 
-import csv
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,9 @@ from analysis.directed_alignment import aligning_side, directed_alignment, own_d
 from analysis.exact_match import exact_match
 from analysis.figures import COLOURS, MARKERS, GalleryEntry, page_panels, styled
 from analysis.low_rank import low_rank
-from analysis.tables import Row, write_rows
+from analysis.tables import Row, read_rows, write_rows
 from gr_mvdr.batch import PairBatch
+from gr_mvdr.files.reading import reading
 from gr_mvdr.parts import part
 from gr_mvdr.relevance import Explanation
 from models.base import System
@@ -113,10 +113,13 @@ class Curve(Analysis):
         self.path = subject.run / FILE
 
     def finish(self) -> Findings:
-        if not self.path.is_file():
+        if not self.path.exists():
             return Findings()
-        with self.path.open(newline="", encoding="utf-8") as file:
-            rows = [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
+        with reading(f"{self.path}: must be a table of numbers"):
+            rows = read_rows(self.path, self.path.parent)
+            rows = [{name: float(value) for name, value in row.items()} for row in rows]
+        if not rows:
+            return Findings()
         crossed = "; and which share of the logits' parts is cross-attention's."
         caption = CAPTION + (crossed if "cross_attention" in rows[0] else ".")
         entry = GalleryEntry("alignment_curve", "The alignment while it is learned", caption)

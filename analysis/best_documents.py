@@ -14,7 +14,7 @@ from analysis.analysis import Analysis, Findings, Subject
 from analysis.evaluation import drop_own_hits
 from analysis.statistics import spread_numbers
 from analysis.tokens import readable
-from gr_mvdr.files.reading import read_json, reading
+from gr_mvdr.files.reading import check_file, read_json, reading
 from gr_mvdr.parts import part
 from gr_mvdr.texts import text_without_title
 from models.base import Share
@@ -127,10 +127,11 @@ def read_best_documents(run: Path) -> dict[str, KeptQuery]:
         ValueError: the file is broken.
     """
     path = Path(run) / f"{FILE}.json"
-    if not path.is_file():
+    if not path.exists():
         return {}
     with reading(f"{path}: must hold the best documents of queries"):
-        return {query: _read_query(kept) for query, kept in read_json(path).items()}
+        found = read_json(check_file(path, run))
+        return {query: _read_query(kept) for query, kept in found.items()}
 
 
 def _read_query(kept: dict[str, Any]) -> KeptQuery:

@@ -4,7 +4,6 @@ Colours are Okabe and Ito's, told apart by every kind of colour vision; lines an
 marker or hatch as well. Sizes are those of the ACM's two-column page.
 """
 
-import json
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,7 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from torch import Tensor
 
-from gr_mvdr.files.reading import reading
+from gr_mvdr.files.reading import check_file, read_json_list, reading
 from gr_mvdr.files.writing import new_file, write_json
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
@@ -209,10 +208,11 @@ def read_gallery(directory: Path) -> list[GalleryEntry]:
         ValueError: the list is broken, or names a file outside its folder.
     """
     path = Path(directory) / LIST
-    if not path.is_file():
+    if not path.exists():
         return []
     with reading(f"{path}: must be a list of figures"):
-        entries = [GalleryEntry(**entry) for entry in json.loads(path.read_text())]
+        found = read_json_list(check_file(path, path.parent.parent))
+        entries = [GalleryEntry(**entry) for entry in found]
         for entry in entries:
             if not (isinstance(entry.name, str) and _NAME.fullmatch(entry.name)):
                 raise ValueError(f"name={entry.name!r}: must be a file's name")

@@ -234,8 +234,8 @@ def _read_part(path: Path) -> Part:
     return Part(
         run.system,
         path,
-        {split: Ranking.read(file) for split, file in files.items()},
-        {split: read_qrels(file) for split, file in judged.items() if file.is_file()},
+        {split: Ranking.read(file, path) for split, file in files.items()},
+        {split: read_qrels(file, path) for split, file in judged.items() if file.exists()},
         run,
     )
 

@@ -17,6 +17,7 @@ from analysis.comparison.comparison import Comparison
 from analysis.comparison.place import name_comparison
 from analysis.figures import Gallery
 from analysis.run_folder import Run, flatten
+from gr_mvdr.files.reading import read_lines
 
 # What a run leaves behind, by the kind of artefact: patterns in its folder.
 ARTEFACTS = {
@@ -119,8 +120,7 @@ def _log_figures(logger: Any, gallery: Gallery) -> None:
 
 
 def _log_table(logger: Any, path: Path) -> None:
-    with path.open(newline="", encoding="utf-8") as file:
-        columns, *rows = csv.reader(file)
+    columns, *rows = csv.reader(read_lines(path))
     cells = [_column(texts) for texts in zip(*rows, strict=True)]
     data = [list(row) for row in zip(*cells, strict=True)]
     logger.log_table(f"tables/{path.stem}", columns=columns, data=data)

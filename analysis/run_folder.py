@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from analysis.folder_lock import check_links, claim_folder
 from gr_mvdr.distributed.ranks import rank, rank_zero_first
-from gr_mvdr.files.reading import read_yaml
+from gr_mvdr.files.reading import read_json, read_json_list, read_yaml
 from gr_mvdr.files.run_files import (
     CHECKPOINT,
     CIRCUMSTANCES,
@@ -206,10 +206,9 @@ def find_missing_parts(run: Path) -> list[str]:
 def _read_whole(path: Path, kind: type = dict) -> Any:
     """What a JSON file holds; None where it is missing, cut or of another kind."""
     try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError):
+        return read_json(path) if kind is dict else read_json_list(path)
+    except (OSError, ValueError):
         return None
-    return content if isinstance(content, kind) else None
 
 
 def _read_identity(config: Path | DictConfig) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gr_mvdr.files.reading import make_printable
+from gr_mvdr.files.reading import make_printable, read_lines, reading
 from gr_mvdr.files.writing import new_file
 
 Row = dict[str, Any]
@@ -124,10 +124,17 @@ def write_rows(
         writer.writerows([as_cell(row.get(name, "")) for name in columns] for row in rows)
 
 
-def read_rows(path: Path) -> list[Row]:
-    """The rows of `write_rows` with none="null": numbers are numbers again, empty cells missing."""
-    with path.open(newline="", encoding="utf-8") as file:
-        lines = list(csv.DictReader(file))
+def read_rows(path: Path, folder: Path | None = None) -> list[Row]:
+    """The rows of `write_rows` with none="null": numbers are numbers again, empty cells missing.
+
+    Args:
+        folder: a run's, in which the file must lie; None = the user named the file.
+
+    Raises:
+        FileNotFoundError: there is no such file. ValueError: it is no table.
+    """
+    with reading(f"{path}: must be a table"):
+        lines = list(csv.DictReader(read_lines(path, folder)))
     return [{column: read_value(text) for column, text in line.items() if text} for line in lines]
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from analysis.tokens import readable
-from gr_mvdr.files.reading import read_json, reading
+from gr_mvdr.files.reading import check_file, read_json, reading
 from gr_mvdr.token_index.store import TokenStore
 
 FILE = "token_contexts"
@@ -116,10 +116,11 @@ def read_token_contexts(run: Path) -> dict[str, QueryContexts]:
         ValueError: the file is broken.
     """
     path = Path(run) / f"{FILE}.json"
-    if not path.is_file():
+    if not path.exists():
         return {}
     with reading(f"{path}: must hold what the tokens of queries retrieved"):
-        return {query: _read_query(kept) for query, kept in read_json(path).items()}
+        found = read_json(check_file(path, run))
+        return {query: _read_query(kept) for query, kept in found.items()}
 
 
 def _read_query(kept: dict[str, Any]) -> QueryContexts:

@@ -41,7 +41,8 @@ class Training(Analysis):
 
     def finish(self) -> Findings:
         with reading(f"{self.path}: must be a table of numbers"):
-            rows, names = read_rows(self.path), ("step", *PANELS, "validation_loss")
+            rows = read_rows(self.path, self.path.parent)
+            names = ("step", *PANELS, "validation_loss")
             curve = {n: np.array([row.get(n, nan) for row in rows], dtype=float) for n in names}
         if not rows:
             return Findings()

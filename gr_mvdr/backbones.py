@@ -6,6 +6,7 @@ A loaded backbone knows how it reads texts: `template` (`gr_mvdr.template.TextTe
 import copy
 import hashlib
 import re
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ from transformers.models.auto.modeling_auto import (
 )
 from transformers.utils import logging
 
-from gr_mvdr.files.reading import describe_error, hub_options
+from gr_mvdr.files.reading import check_files, describe_error, hub_options
 from gr_mvdr.initialisation import start
 from gr_mvdr.template import TextTemplate
 
@@ -146,6 +147,8 @@ def _check_attention(attention: str) -> None:
 
 def _read_config(name: str, dropout_rate: float | None) -> PretrainedConfig:
     """The configuration of a pretrained model; code that its folder may bring is never run."""
+    if Path(name).is_dir():
+        check_files(Path(name))
     config = AutoConfig.from_pretrained(name, trust_remote_code=False, **hub_options(name))
     kind = config.model_type
     # BERT can be trained as a decoder; what only can be one has no masked form.

@@ -16,7 +16,7 @@ import tokenizers
 from transformers import AddedToken, AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from gr_mvdr.evaluation.bm25 import split_words
-from gr_mvdr.files.reading import describe_error, hub_options
+from gr_mvdr.files.reading import check_file, check_files, describe_error, hub_options
 
 # T5's own order of special ids, which a tokeniser that is made here has too.
 PAD_ID, EOS_ID, UNK_ID = 0, 1, 2
@@ -46,8 +46,11 @@ def load_tokenizer(source: str | Path, prefix_space: bool | None = None) -> PreT
     local = isinstance(source, Path) or file
     if local and not Path(source).exists():
         raise FileNotFoundError(f"tokenizer.path={source}: no such file")
+    if Path(source).is_dir():
+        check_files(Path(source))
     try:
         if file:
+            check_file(source)
             tokenizer = _wrap(tokenizers.Tokenizer.from_file(str(source)))
         else:
             # A folder's name could be read as one of the hub.

@@ -8,6 +8,7 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
+from gr_mvdr.files.reading import check_file
 from gr_mvdr.files.writing import name_errors, write_text
 from gr_mvdr.progress import Progress
 
@@ -101,7 +102,8 @@ def read_lines(path: Path, last: int) -> list[str]:
     """The whole lines of `loss.csv` up to a step, in their order; none without the file."""
     if not path.is_file():
         return []
-    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[1:-1]
+    text = check_file(path).read_text(encoding="utf-8", errors="replace")
+    lines = text.split("\n")[1:-1]
     kept: dict[int, str] = {}
     for line in lines:
         step = line.partition(",")[0]

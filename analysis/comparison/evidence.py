@@ -137,7 +137,7 @@ def estimate_trend(claim: Claim, runs: Sequence[Run]) -> Estimate:
     if not runs:
         raise Missing(f"{claim.first.system}: no {key} or no {RATES}")
     for run in runs:
-        rows = read_rows(run.path / RATES)
+        rows = read_rows(run.path / RATES, run.path)
         counts += [row["token_types"] for row in rows if wanted <= row.items()][:1]
     rho, units = fmean(run.metrics[key] for run in runs), min(counts, default=0)
     if units <= 3:
@@ -170,12 +170,12 @@ def _read_study(side: Side, run: Run, metric: str) -> Values:
     """The values under a side's setting, of a study that kept those of every query."""
     fitting = [
         (_count(row.get("neighbours")), number)
-        for number, row in enumerate(read_rows(run.path / STUDY))
+        for number, row in enumerate(read_rows(run.path / STUDY, run.path))
         if side.setting.items() <= row.items()
     ]
     if not fitting:
         raise Missing(f"{side}: no such row in {STUDY}")
-    column, found = f"{max(fitting)[1]}/{metric}", read_rows(run.path / QUERIES)
+    column, found = f"{max(fitting)[1]}/{metric}", read_rows(run.path / QUERIES, run.path)
     if not all(column in row for row in found):
         raise Missing(f"{side.system}: no column {column} in {QUERIES}")
     return {str(row["query"]): row[column] for row in found}

@@ -33,6 +33,7 @@ from analysis.tables import (
     write_rows,
 )
 from gr_mvdr.evaluation.metrics import PERMUTATIONS, name_metric, randomisation_test
+from gr_mvdr.files.reading import read_text
 from gr_mvdr.files.writing import write_text
 
 # Where a row's numbers come from: the search, a form of reranking ("rerank/FORM"), or what was
@@ -115,7 +116,7 @@ def read_paper(paper: str | Path) -> Paper:
 
 def _read_lines(file: Path) -> Iterator[tuple[str, dict[str, str]]]:
     """The lines of a file below its header, each with its place, `file:line`."""
-    text = file.read_text(encoding="utf-8").splitlines()
+    text = read_text(file).splitlines()
     kept = [(n, line) for n, line in enumerate(text, start=1) if line and line[0] != "#"]
     header, *rows = csv.reader(line for _, line in kept) if kept else [[]]
     if header != list(COLUMNS):

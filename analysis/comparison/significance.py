@@ -67,26 +67,26 @@ class JudgedQueries:
         folders = [run.path for run in self.runs]
         names = self.file, self._of_split(JUDGEMENTS)
         files = [folder / name for folder in folders for name in names]
-        if not files or not all(file.is_file() for file in files):
+        if not files or not all(file.exists() for file in files):
             return None
         first, *others = map(self._judged, folders)
         return first if all(other == first for other in others) else None
 
     def _judged(self, folder: Path) -> Qrels:
         own = folder / self._of_split(RERANKED)
-        if self.place != "retrieve" and own.is_file():
-            return read_qrels(own)
-        qrels = read_qrels(folder / self._of_split(JUDGEMENTS))
+        if self.place != "retrieve" and own.exists():
+            return read_qrels(own, folder)
+        qrels = read_qrels(folder / self._of_split(JUDGEMENTS), folder)
         if self.place == "retrieve":  # a query that found nothing counts, too
             return qrels
         # An older run has no file of them.
-        reranked = set(Ranking.read(folder / self.file).query_ids)
+        reranked = set(Ranking.read(folder / self.file, folder).query_ids)
         return {query: grades for query, grades in qrels.items() if query in reranked}
 
     def values(self, metrics: Iterable[str]) -> dict[str, np.ndarray]:
         """Metric → (Q,) of every query, averaged over seeds, in the order of sorted query ids."""
         qrels = {query: self.judgements[query] for query in sorted(self.judgements)}
-        rankings = [Ranking.read(run.path / self.file) for run in self.runs]
+        rankings = [Ranking.read(run.path / self.file, run.path) for run in self.runs]
         return {name: values_by_query(rankings, qrels, name) for name in metrics}
 
 

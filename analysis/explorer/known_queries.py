@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from analysis.run_folder import Run
 from data_modules.module import RetrievalDataModule
@@ -96,8 +97,7 @@ def read_known_queries(runs: Sequence[Run], data: RetrievalDataModule) -> KnownQ
         queries = data.test_queries(split)
         judged = data.judgements(split, queries)
         name = "retrieve.trec" if split == data.test_splits[0] else f"retrieve-{split}.trec"
-        files = [run.path / name for run in runs]
-        rankings = [Ranking.read(file) if file.is_file() else Ranking({}) for file in files]
+        rankings = [_read_ranking(run.path, name) for run in runs]
         for number, text in zip(queries["id"][:], queries["text"][:], strict=True):
             gold = tuple(name for name, grade in judged[number].items() if grade > 0)
             places = tuple(_places(ranking.documents(number), gold) for ranking in rankings)
@@ -105,6 +105,11 @@ def read_known_queries(runs: Sequence[Run], data: RetrievalDataModule) -> KnownQ
                 KnownQuery(number, text, gold, places, split if len(data.test_splits) > 1 else "")
             )
     return KnownQueries(found)
+
+
+def _read_ranking(run: Path, name: str) -> Ranking:
+    """A run's ranking; an empty one where it was not tested on the split."""
+    return Ranking.read(run / name, run) if (run / name).exists() else Ranking({})
 
 
 def _places(documents: Sequence[str], gold: Sequence[str]) -> dict[str, int]:

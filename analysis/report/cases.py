@@ -172,7 +172,7 @@ def open_runs(runs: Sequence[tuple[Run, str]]) -> tuple[list[AlignedRun], list[s
         if not folder.is_dir():
             continue
         try:
-            found = Ranking.read(ranking) if ranking.is_file() else None
+            found = Ranking.read(ranking, run.path) if ranking.exists() else None
             store, vocabulary = AlignmentStore(folder), read_vocabulary(folder)
             opened.append(AlignedRun(label, store, vocabulary, found, names=_score_names(run)))
         except (FileNotFoundError, ValueError) as error:

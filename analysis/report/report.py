@@ -21,12 +21,14 @@ from analysis.report.cases import embed_cases, open_runs
 from analysis.run_folder import Run, flatten, read_run
 from analysis.tables import Cell, Table
 from analysis.token_contexts import read_token_contexts
+from gr_mvdr.files.reading import check_file
 from gr_mvdr.files.writing import write_text
 
 Picture = tuple[GalleryEntry, str]
 
 TEMPLATES = Path(__file__).parent / "templates"
 RANKED = ("retrieve", "rerank")
+_PICTURE = 2**26  # bytes of a picture in a page
 MANY_COLUMNS = 8  # more than these do not fit on a page
 # What a report links to, in the run's folder.
 SHOWN_FILES = (
@@ -211,7 +213,8 @@ def _turn_if_wide(table: Table) -> Table:
 
 def embed_picture(path: Path) -> str:
     """A PNG as a data URL, so that the page needs no other file."""
-    return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
+    content = check_file(path, path.parent.parent, _PICTURE).read_bytes()
+    return "data:image/png;base64," + base64.b64encode(content).decode()
 
 
 def name_splits(runs: Iterable[Run]) -> dict[str, str]:

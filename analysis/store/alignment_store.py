@@ -27,7 +27,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from analysis.directed_alignment import own_direction
 from gr_mvdr.files.arrays import read_sealed, verify
-from gr_mvdr.files.reading import reading
+from gr_mvdr.files.reading import check_file, read_text, reading
 from gr_mvdr.files.writing import write_json
 from gr_mvdr.relevance import DecoderPaths, Explanation, PairAlignment
 
@@ -47,6 +47,7 @@ Fields = dict[str, Tensor]
 
 FORMAT = 2
 PRECISIONS = {"float32": torch.float32, "float16": torch.float16}
+_VOCABULARY = 2**28  # bytes of a file of token strings
 CODEC = "zstd"
 MANIFEST = "manifest.json"
 
@@ -163,7 +164,7 @@ def _read_manifest(directory: Path) -> dict[str, Any]:
         raise FileNotFoundError(
             f"{path} is missing: no alignments, or their writing was interrupted"
         )
-    manifest = read_sealed(path)
+    manifest = read_sealed(check_file(path, directory.parent))
     if manifest.get("format") != FORMAT:
         raise ValueError(
             f"{path}: format {manifest.get('format')}, written by gr-mvdr "
@@ -173,9 +174,9 @@ def _read_manifest(directory: Path) -> dict[str, Any]:
     for shard in manifest["shards"]:
         file = directory / Path(shard["file"]).name  # of this folder, whatever it says
         shard["file"] = file.name
-        if not file.is_file():
+        if not file.exists():
             raise FileNotFoundError(f"{file} is missing: the alignment store is incomplete")
-        if file.stat().st_size != shard["bytes"]:
+        if check_file(file, directory.parent).stat().st_size != shard["bytes"]:
             raise ValueError(
                 f"{file} is truncated: {file.stat().st_size} bytes, expected {shard['bytes']}"
             )
@@ -363,7 +364,7 @@ def read_vocabulary(directory: Path) -> TokenStrings:
         again = f"python -m analysis.run run={path.parents[1]}"
         raise FileNotFoundError(f"{path} is missing: analyse the run again ({again})")
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(read_text(check_file(path, path.parent.parent), _VOCABULARY))
         strings = {int(number): str(name) for number, name in content["tokens"].items()}
         return TokenStrings(strings, frozenset(content["special"]))
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -10,6 +10,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import IO, BinaryIO
 
+from gr_mvdr.files.reading import check_file
+
 PACKED = (".gz", ".zip")  # endings that any file may have after its own
 PAGE = ": it is an HTML page, not the download"
 
@@ -89,8 +91,10 @@ def opened(file: Path) -> Iterator[BinaryIO]:
     """The content of a file: plain, gzip, or a zip archive with one file in it.
 
     Raises:
-        ValueError: an archive is damaged, truncated, encrypted or holds more than one file.
+        ValueError: it is a pipe or a device; an archive is damaged, truncated, encrypted or holds
+            more than one file.
     """
+    check_file(file)
     try:
         if file.suffix == ".zip":
             with zipfile.ZipFile(file) as archive, _member(file, archive) as content:

@@ -8,6 +8,7 @@ from typing import TextIO, TypeVar
 import numpy as np
 
 from gr_mvdr.evaluation.metrics import METRICS, evaluate, evaluate_queries
+from gr_mvdr.files.reading import read_lines
 from gr_mvdr.files.writing import new_file
 
 __all__ = ["METRICS", "Ranking", "evaluate", "evaluate_queries", "read_qrels", "write_qrels"]
@@ -78,14 +79,18 @@ class Ranking:
                     _write_columns(file, query, "Q0", document, str(rank), repr(score), tag)
 
     @staticmethod
-    def read(path: str | Path) -> "Ranking":
+    def read(path: str | Path, folder: Path | None = None) -> "Ranking":
         """Read a TREC run; the scores decide the order, as in trec_eval, not the rank column.
 
+        Args:
+            folder: a run's, in which the file must lie; None = the user named the file.
+
         Raises:
+            FileNotFoundError: there is no such file.
             ValueError: names ``file:line`` and what was expected there.
         """
         columns = ("query", "Q0", "document", "rank", "score", "tag")
-        return Ranking(_read_pairs(path, columns, "score", float))
+        return Ranking(_read_pairs(path, folder, columns, "score", float))
 
 
 def _ordered(query: str, scores: Mapping[str, float]) -> dict[str, float]:
@@ -167,13 +172,12 @@ def recall_of_exact(exact: Ranking, found: Ranking, first: int = 10) -> float:
     return math.fsum(shares) / max(1, len(shares))
 
 
-def read_qrels(path: str | Path) -> Qrels:
+def read_qrels(path: str | Path, folder: Path | None = None) -> Qrels:
     """Read TREC judgements, ``query iteration document grade``, as {query: {document: grade}}.
 
-    Raises:
-        ValueError: names ``file:line`` and what was expected there.
+    Arguments and errors are those of `Ranking.read`.
     """
-    return _read_pairs(path, ("query", "iteration", "document", "grade"), "grade", int)
+    return _read_pairs(path, folder, ("query", "iteration", "document", "grade"), "grade", int)
 
 
 def write_qrels(qrels: Mapping[str, Mapping[str, int]], path: str | Path) -> None:
@@ -185,26 +189,29 @@ def write_qrels(qrels: Mapping[str, Mapping[str, int]], path: str | Path) -> Non
 
 
 def _read_pairs(
-    path: str | Path, columns: tuple[str, ...], value_column: str, convert: Callable[[str], Value]
+    path: str | Path,
+    folder: Path | None,
+    columns: tuple[str, ...],
+    value_column: str,
+    convert: Callable[[str], Value],
 ) -> dict[str, dict[str, Value]]:
     pairs: dict[str, dict[str, Value]] = {}
-    with Path(path).open(encoding="utf-8") as file:
-        for number, line in enumerate(file, start=1):
-            fields = line.split()
-            if len(fields) != len(columns):
-                expected = " ".join(columns)
-                raise ValueError(f"{path}:{number}: expected {expected!r}, got {line[:80]!r}")
-            query, document = fields[0], fields[2]
-            if document in pairs.setdefault(query, {}):
-                raise ValueError(f"{path}:{number}: {query!r} {document!r} is there already")
-            value = fields[columns.index(value_column)]
-            try:
-                pairs[query][document] = convert(value)
-            except ValueError:
-                kind = "an integer" if convert is int else "a number"
-                raise ValueError(
-                    f"{path}:{number}: expected {kind} as {value_column}, got {value!r}"
-                ) from None
+    for number, line in enumerate(read_lines(path, folder), start=1):
+        fields = line.split()
+        if len(fields) != len(columns):
+            expected = " ".join(columns)
+            raise ValueError(f"{path}:{number}: expected {expected!r}, got {line[:80]!r}")
+        query, document = fields[0], fields[2]
+        if document in pairs.setdefault(query, {}):
+            raise ValueError(f"{path}:{number}: {query!r} {document!r} is there already")
+        value = fields[columns.index(value_column)]
+        try:
+            pairs[query][document] = convert(value)
+        except ValueError:
+            kind = "an integer" if convert is int else "a number"
+            raise ValueError(
+                f"{path}:{number}: expected {kind} as {value_column}, got {value!r:.80}"
+            ) from None
     return pairs
 
 

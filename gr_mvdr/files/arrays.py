@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from gr_mvdr.files.reading import read_text
 from gr_mvdr.files.writing import name_errors, new_folder, write_text
 
 CONTENTS = "arrays.json"
@@ -88,6 +89,7 @@ SMALL = 1 << 26  # bytes of a file that is read whole
 _SAMPLES, _SAMPLE_BYTES = 256, 1 << 16
 _BLOCK = 1 << 22
 _SEAL = "checksum"
+_SEALED = 2**30  # bytes of a file that lists all documents' ids
 
 Checksum = dict[str, int]
 
@@ -164,7 +166,7 @@ def read_sealed(path: Path) -> dict[str, Any]:
         ValueError: not a JSON object, or not the one that was written; names the file.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_text(path, _SEALED))
         seal = content.pop(_SEAL, None)
     except (ValueError, AttributeError, TypeError, RecursionError) as error:
         raise ValueError(f"{path}: is damaged, must be a JSON object ({error})") from None

@@ -1,7 +1,7 @@
 """Files that may come from anyone, read as nothing but data: YAML, JSON, checkpoints, tensors.
 
-Each reader gives plain values or ends in a ValueError that names the file, the line where there is
-one, and what was expected (docs/security.md).
+Each reader returns plain values or raises a ValueError that names the file, the line where there is
+one, and what was expected (docs/security.md). `check_file` comes before every one of them.
 """
 
 import json
@@ -10,6 +10,7 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
+from itertools import count
 from pathlib import Path
 from ssl import SSLError
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 # Far above any configuration of this library; a file beyond them is made to exhaust a reader.
 _BYTES, _DEPTH, _VALUES = 2**23, 40, 200_000
 _HUB_SECONDS = 4  # within which the hub must be connected to
+_LINE_BYTES = 2**20  # of a ranking or a table
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")  # "owner/model"
 _NUMBER_TAGS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
@@ -74,7 +76,7 @@ def read_yaml(file: Path) -> dict[str, Any]:
         FileNotFoundError, ValueError: there is none; it is no group of keys.
     """
     try:
-        found = yaml.load(_text(file), _Loader)
+        found = yaml.load(read_text(file), _Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
@@ -108,7 +110,7 @@ def read_json_list(file: Path) -> list[Any]:
 
 def _parse_json(file: Path) -> Any:
     try:
-        return json.loads(_text(file))
+        return json.loads(read_text(file))
     except json.JSONDecodeError as error:
         raise ValueError(f"{file}:{error.lineno}: not valid JSON ({error.msg})") from None
     except (RecursionError, ValueError) as error:
@@ -121,8 +123,7 @@ def read_checkpoint(file: Path) -> dict[str, Any]:
     Raises:
         FileNotFoundError, ValueError: there is none; it is damaged, or holds anything else.
     """
-    if not file.is_file():
-        raise FileNotFoundError(f"{file}: no such file")
+    check_file(file)
     if not zipfile.is_zipfile(file):
         raise ValueError(f"{file}: is cut short or damaged, must be a whole checkpoint")
     import torch
@@ -159,12 +160,12 @@ def read_weights(folder: Path) -> dict[str, "Tensor"]:
     """
     from torch import Tensor
 
-    if (folder / "model.safetensors").is_file():
+    if (folder / "model.safetensors").exists():
         return read_tensors(folder / "model.safetensors")
     file, rule = folder / "pytorch_model.bin", "must hold tensors by name"
-    if not file.is_file():
+    if not file.exists():
         raise FileNotFoundError(f"{folder}: must hold model.safetensors or pytorch_model.bin")
-    found = _load_weights(file, rule)
+    found = _load_weights(check_file(file), rule)
     if not isinstance(found, Mapping) or not all(isinstance(v, Tensor) for v in found.values()):
         raise ValueError(f"{file}: {rule}")
     return dict(found)
@@ -176,8 +177,7 @@ def read_tensors(file: Path) -> dict[str, "Tensor"]:
     Raises:
         FileNotFoundError, ValueError: there is none; it is damaged.
     """
-    if not file.is_file():
-        raise FileNotFoundError(f"{file}: no such file")
+    check_file(file)
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -268,13 +268,73 @@ def describe_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _text(file: Path) -> str:
-    if not file.is_file():
+def check_file(file: str | Path, folder: Path | None = None, most: int | None = None) -> Path:
+    """The path itself, if it names a regular file.
+
+    A device such as /dev/zero has no end, and a pipe makes its reader wait for a writer.
+
+    Args:
+        folder: the file must lie in it: no link leads out of somebody else's folder. None = the
+            user named the file, which may be a link.
+        most: the file's largest size in bytes.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is a folder, a pipe or a device, lies in another folder, or is larger.
+    """
+    file = Path(file)
+    if not file.exists():
         raise FileNotFoundError(f"{file}: no such file")
-    if file.stat().st_size > _BYTES:
-        raise ValueError(f"{file}: must be ≤ {_BYTES:,} bytes")
+    if not file.is_file():
+        raise ValueError(f"{file}: must be a regular file, not a folder, a pipe or a device")
+    if folder is not None and not file.resolve().is_relative_to(folder.resolve()):
+        raise ValueError(f"{file}: must lie in {folder}, it is a link to {file.resolve()}")
+    if most is not None and file.stat().st_size > most:
+        raise ValueError(f"{file}: must be ≤ {most:,} bytes")
+    return file
+
+
+def check_files(folder: Path) -> None:
+    """`check_file` for all files of a folder that a library will open.
+
+    Raises:
+        ValueError: one is a pipe or a device; names it.
+    """
+    for file in folder.iterdir():
+        if file.exists() and not file.is_dir():
+            check_file(file)
+
+
+def read_lines(file: str | Path, folder: Path | None = None) -> Iterator[str]:
+    """The lines of a text file with their ends; `folder` as in `check_file`.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is no regular file, a line of it is too long, or it is not UTF-8.
+    """
+    with check_file(file, folder).open("rb") as stream:
+        for number in count(1):
+            line = stream.readline(_LINE_BYTES + 1)
+            if not line:
+                return
+            if len(line) > _LINE_BYTES:
+                raise ValueError(f"{file}:{number}: a line must be ≤ {_LINE_BYTES:,} bytes")
+            try:
+                yield line.decode()
+            except UnicodeDecodeError as error:
+                rule = f"must be text in UTF-8 ({error.reason})"
+                raise ValueError(f"{file}:{number}: {rule}") from None
+
+
+def read_text(file: Path, most: int = _BYTES) -> str:
+    """A text of at most so many bytes.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is no regular file, is larger, or is not UTF-8.
+    """
     try:
-        return file.read_text(encoding="utf-8")
+        return check_file(file, most=most).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{file}: must be text in UTF-8 ({error.reason})") from None
 

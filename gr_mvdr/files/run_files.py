@@ -6,7 +6,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from gr_mvdr.files.reading import read_json, read_yaml, show
+from gr_mvdr.files.reading import check_file, read_json, read_yaml, show
 from gr_mvdr.parts import describe_type, fits_type
 
 CHECKPOINT = "checkpoints/last.ckpt"  # of a trained system, and of weights that were taken over
@@ -47,7 +47,7 @@ class UnfinishedRun(ValueError):
 
 
 def check_finished(key: str, run: Path, parts: Sequence[str] = PARTS) -> None:
-    """Refuses what is no finished run's folder.
+    """Raises unless the folder is a finished run.
 
     Args:
         key: what errors begin with: the user's "weights=outputs/…", or the folder.
@@ -69,7 +69,8 @@ def read_config(run: Path) -> dict[str, Any]:
     Raises:
         FileNotFoundError, ValueError: it is missing; broken, named with file and line.
     """
-    return _typed(run / CONFIG, read_yaml(run / CONFIG), _CONFIG)
+    file = check_file(run / CONFIG, run)
+    return _typed(file, read_yaml(file), _CONFIG)
 
 
 def read_provenance(run: Path) -> dict[str, Any]:
@@ -78,7 +79,7 @@ def read_provenance(run: Path) -> dict[str, Any]:
     Raises:
         FileNotFoundError, ValueError: it is missing; broken, or a key is.
     """
-    file = run / PROVENANCE
+    file = check_file(run / PROVENANCE, run)
     record = _typed(file, read_json(file), _PROVENANCE)
     for key in _NEEDED:
         if key not in record:
@@ -94,7 +95,8 @@ def read_metrics(run: Path) -> dict[str, float]:
     Raises:
         FileNotFoundError, ValueError: they are missing; broken, or one is not finite.
     """
-    return check_finite(read_json(run / METRICS), run / METRICS)
+    file = check_file(run / METRICS, run)
+    return check_finite(read_json(file), file)
 
 
 def check_finite(metrics: Mapping[str, Any], file: Path) -> dict[str, float]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gr_mvdr.files.arrays import check, write_array
+from gr_mvdr.files.reading import check_file
 from gr_mvdr.token_index.clusters import Clusters, n_clusters
 
 _ROWS = 256  # what one byte of a code tells apart
@@ -159,7 +160,7 @@ def load(directory: Path, name: str, dtype: str, n_bytes: int, size: int, unit: 
     """
     kind = ResidualQuantiser if dtype == "residual" else ProductQuantiser
     paths = [directory / f"{name}.{file}.npy" for file in kind.FILES]
-    parts = [torch.from_numpy(np.load(path, allow_pickle=False)) for path in paths]
+    parts = [torch.from_numpy(np.load(check_file(path), allow_pickle=False)) for path in paths]
     fits = parts[0].shape == (n_bytes, _ROWS, size // n_bytes)
     check(fits, paths[0], "must fit the vectors")
     product = ProductQuantiser(parts[0])

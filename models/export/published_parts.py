@@ -11,7 +11,14 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig, PreTrainedTokenizerBase
 
-from gr_mvdr.files.reading import read_json, read_json_list, read_weights, reading, show
+from gr_mvdr.files.reading import (
+    check_files,
+    read_json,
+    read_json_list,
+    read_weights,
+    reading,
+    show,
+)
 from gr_mvdr.template import Ids, TextTemplate, read_template
 
 SIDES = ("query", "document")
@@ -109,6 +116,7 @@ def check_matrix(source: Path, name: str, weight: Tensor) -> Tensor:
 def _config(encoder: Path) -> PretrainedConfig:
     if not (encoder / "config.json").is_file():
         raise FileNotFoundError(f"{encoder / 'config.json'}: no such file")
+    check_files(encoder)
     with reading(f"{encoder / 'config.json'}"):
         return AutoConfig.from_pretrained(encoder, trust_remote_code=False)
 
@@ -126,6 +134,7 @@ class FolderTokens:
     """A folder's tokeniser, and what its settings say in tokens."""
 
     def __init__(self, encoder: Path):
+        check_files(encoder)
         with reading(f"{encoder}: its tokeniser"):
             self.tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
                 str(encoder), trust_remote_code=False, local_files_only=True

@@ -8,29 +8,46 @@ import json
 import os
 import re
 import shutil
+import signal
 import sys
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 import yaml
+from safetensors.torch import save_file
 
+from analysis.alignment_curve import Curve
+from analysis.best_documents import read_best_documents
 from analysis.compare import compare
+from analysis.comparison.significance import JudgedQueries
+from analysis.figures import read_gallery
 from analysis.folder_lock import check_links
+from analysis.fuse import read_parts
 from analysis.report.cases import embed_json
+from analysis.report.report import embed_picture
 from analysis.run import analyse_again
 from analysis.run_folder import read_run
+from analysis.store.alignment_store import AlignmentStore, StoreDescription, read_vocabulary
+from analysis.store.alignment_writer import AlignmentWriter
+from analysis.tables import read_rows
+from analysis.token_contexts import read_token_contexts
 from conf.command import report_errors
 from data_modules.builders.public import public
-from gr_mvdr.files.reading import read_checkpoint, read_yaml
+from gr_mvdr.evaluation.ranking import Ranking
+from gr_mvdr.files.arrays import read_sealed
+from gr_mvdr.files.reading import read_checkpoint, read_tensors, read_yaml
 from gr_mvdr.files.run_files import read_provenance
 from gr_mvdr.parts import admitting, build, find_part
-from gr_mvdr.tokenizers import load_tokenizer
+from gr_mvdr.tokenizers import build_word_tokenizer, load_tokenizer
 from models.export.folder import load_exported
 from models.finished_run import restore_run
 from models.rerank_pipeline import RerankPipeline
 from models.training import CheckpointFile
+from tests.analysis.conftest import make_explanation
+from tests.analysis.test_compare import write_run
 from tests.runs import beir, command
 from tests.security.conftest import ROOT, TINY
 
@@ -545,3 +562,99 @@ def test_every_class_that_a_configuration_names_is_a_part():
     for name in named:
         with pytest.raises(ValueError, match="must be of the kind nothing"):
             find_part("nothing", name)
+
+
+def judged(run: Path) -> None:
+    JudgedQueries([read_run(run)]).values(["mrr@10"])
+
+
+# Each file of a run and a reader of it, which takes the run's folder.
+READERS = {
+    "config.yaml": read_run,
+    "provenance.json": read_run,
+    "metrics.json": read_run,
+    "retrieve.trec": judged,
+    "retrieve.qrels": judged,
+    "retrieve.trec of a fusion": lambda run: read_parts([run, run]),
+    "retrieve.qrels of a fusion": lambda run: read_parts([run, run]),
+    "best_documents.json": read_best_documents,
+    "token_contexts.json": read_token_contexts,
+    "alignment_curve.csv": lambda run: Curve(SimpleNamespace(run=run)).finish(),
+    "study.csv": lambda run: read_rows(run / "study.csv", run),
+    "figures/figures.json": lambda run: read_gallery(run / "figures"),
+    "figures/shape.png": lambda run: embed_picture(run / "figures/shape.png"),
+    "alignments/manifest.json": lambda run: AlignmentStore(run / "alignments"),
+    "alignments/shard-00000.safetensors.zst": lambda run: AlignmentStore(run / "alignments"),
+    "alignments/vocabulary.json": lambda run: read_vocabulary(run / "alignments"),
+}
+# Of these a link to another regular file is good: they may lie on another disk, or in a cache.
+LINKED = {
+    "index/arrays.json": lambda run: read_sealed(run / "index/arrays.json"),
+    "checkpoints/last.ckpt": lambda run: read_checkpoint(run / "checkpoints/last.ckpt"),
+    "model.safetensors": lambda run: read_tensors(run / "model.safetensors"),
+    "tokenizer/tokenizer.json": lambda run: load_tokenizer(run / "tokenizer"),
+    "a user's ranking.trec": lambda run: Ranking.read(run / "a user's ranking.trec"),
+}
+
+
+@pytest.fixture
+def whole_run(tmp_path):
+    """A run with every file of the tables above."""
+    run = write_run(tmp_path / "foreign/run", "bm25", 1, {"retrieve/mrr@10": 0.5})
+    for name, text in (
+        ("retrieve.trec", "q Q0 d 1 1.0 x\n"),
+        ("a user's ranking.trec", "q Q0 d 1 1.0 x\n"),
+        ("retrieve.qrels", "q 0 d 1\n"),
+        ("best_documents.json", "{}"),
+        ("token_contexts.json", "{}"),
+        ("alignment_curve.csv", "step,soft,hard\n1,0.5,0.5\n"),
+        ("study.csv", "k,recall\n1,0.5\n"),
+        ("figures/figures.json", "[]"),
+        ("figures/shape.png", "PNG"),
+        ("index/arrays.json", "{}"),
+    ):
+        (run / name).parent.mkdir(exist_ok=True)
+        (run / name).write_text(text)
+    with AlignmentWriter(run / "alignments", StoreDescription("s", "generative", "c")) as writer:
+        writer.add(make_explanation(2), ["q", "q"], ["d", "e"])
+    (run / "alignments/vocabulary.json").write_text('{"tokens": {}, "special": []}')
+    (run / "checkpoints").mkdir()
+    torch.save({"state_dict": {}}, run / "checkpoints/last.ckpt")
+    save_file({"x": torch.zeros(1)}, run / "model.safetensors")
+    build_word_tokenizer(["a b"]).save_pretrained(run / "tokenizer")
+    return run
+
+
+def spoil(file: Path, how: str) -> None:
+    """Puts something else where a file is."""
+    kept = file.parents[2] / f"elsewhere-{file.name}"
+    file.rename(kept)
+    if how == "pipe":
+        os.mkfifo(file)
+    elif how == "folder":
+        file.mkdir()
+    elif how == "endless":
+        file.touch()
+        os.truncate(file, 2**40)
+    else:
+        file.symlink_to("/dev/zero" if how == "device" else kept)
+
+
+@pytest.mark.parametrize("how", ["device", "pipe", "folder", "endless", "link"])
+def test_every_reader_takes_regular_files_of_the_folder_alone(how, whole_run, tmp_path):
+    """A device has no end, a pipe never begins, a link leads to the user's own files."""
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    for name, read in (READERS | LINKED).items():
+        file = name.removesuffix(" of a fusion")
+        run = Path(shutil.copytree(whole_run, tmp_path / how / name.replace("/", "-") / "run"))
+        read(run)
+        if how == "endless" and name.startswith("tokenizer"):
+            continue  # what a library reads is as long as it likes (docs/security.md)
+        spoil(run / file, how)
+        signal.alarm(20)
+        if how == "link" and name in LINKED:
+            read(run)
+        else:
+            with pytest.raises((ValueError, FileNotFoundError), match=re.escape(Path(file).name)):
+                read(run)
+        signal.alarm(0)
