@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import socket
+import stat
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -32,7 +33,8 @@ def claim_folder(folder: Path) -> Iterator[None]:
     removed again if nothing has come into it.
 
     Raises:
-        ValueError: another process has the folder; the message names it.
+        ValueError: another process has the folder, and the message names it; or `.lock` in it is
+            no regular file.
         OSError: the folder cannot be written to.
     """
     path, process = folder / LOCK, os.getpid()
@@ -64,6 +66,9 @@ def _open_lock(path: Path) -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):  # its folder has just been removed
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                os.close(handle)
+                raise ValueError(f"{path}: must be a regular file, not a pipe or a device")
             _is_free(handle)
             if _is_there(handle, path):
                 return handle

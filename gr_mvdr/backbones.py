@@ -6,6 +6,7 @@ A loaded backbone knows how it reads texts: `template` (`gr_mvdr.template.TextTe
 import copy
 import hashlib
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from transformers.models.auto.modeling_auto import (
 )
 from transformers.utils import logging
 
-from gr_mvdr.files.reading import check_files, describe_error, hub_options
+from gr_mvdr.files.reading import check_files, describe_error, hub_options, show
 from gr_mvdr.initialisation import start
 from gr_mvdr.template import TextTemplate
 
@@ -80,7 +81,7 @@ def load_encoder(
     _check_attention(attention)
     read = TextTemplate(**(template or {}))
     if name is None:
-        model = T5EncoderModel(_small_config(dropout_rate, shape or {}, read))
+        model = _new_t5(T5EncoderModel, dropout_rate, shape or {}, read)
         start(model, initialisation, latent)
     else:
         config = _read_config(name, dropout_rate)
@@ -123,7 +124,7 @@ def load_encoder_decoder(
     if name is None:
         depth = {"num_decoder_layers": decoder_layers} if decoder_layers else {}
         shape = {**(shape or {}), **depth}
-        model = T5ForConditionalGeneration(_small_config(dropout_rate, shape, read))
+        model = _new_t5(T5ForConditionalGeneration, dropout_rate, shape, read)
         start(model, initialisation, latent)
     else:
         config = _read_config(name, dropout_rate)
@@ -294,8 +295,47 @@ def check_length(model: PreTrainedModel, **lengths: int) -> None:
             raise ValueError(f"{name}={length}: must be ≤ {longest}, what {reader} reads")
 
 
+def _new_t5(
+    kind: type[PreTrainedModel],
+    dropout_rate: float | None,
+    shape: dict[str, Any],
+    template: TextTemplate,
+) -> PreTrainedModel:
+    """A T5 with random weights, tried on one token: some shapes fail in the first pass alone.
+
+    Raises:
+        ValueError: transformers or torch cannot make a T5 of these values; names the key.
+    """
+    try:
+        return _try_shape(kind, dropout_rate, shape, template)
+    except Exception as error:  # many kinds, depending on the value
+        reason, key, value = describe_error(error), "backbone.shape", str(shape)
+    for name in shape:
+        with suppress(Exception), torch.random.fork_rng():
+            _try_shape(kind, dropout_rate, {k: v for k, v in shape.items() if k != name}, template)
+            key, value = f"backbone.shape.{name}", shape[name]
+            break
+    raise ValueError(f"{key}={show(value)}: must be a value that a T5 can have ({reason})")
+
+
+def _try_shape(
+    kind: type[PreTrainedModel],
+    dropout_rate: float | None,
+    shape: dict[str, Any],
+    template: TextTemplate,
+) -> PreTrainedModel:
+    model = kind(_small_config(dropout_rate, shape, template)).eval()
+    token = torch.zeros(1, 1, dtype=torch.long)
+    with torch.no_grad():
+        if kind is T5EncoderModel:
+            model(input_ids=token)
+        else:
+            model(input_ids=token, decoder_input_ids=token)
+    return model.train()
+
+
 def _small_config(
-    dropout_rate: float | None, shape: dict[str, int], template: TextTemplate
+    dropout_rate: float | None, shape: dict[str, Any], template: TextTemplate
 ) -> T5Config:
     """The original T5's form: a tied output table, and ReLU, half the time of a gated unit here.
 

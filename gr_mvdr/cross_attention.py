@@ -109,8 +109,13 @@ def align_layer(trace: DecoderTrace, score: Tensor, layer: int = -1) -> PairAlig
     Args:
         score: (B,) what the system ranks these pairs by.
         layer: of the decoder; negative counts from the last.
+
+    Raises:
+        ValueError: the decoder has no such layer.
     """
-    batch = trace.batch
+    batch, count = trace.batch, len(trace.attentions)
+    if not -count <= layer < count:
+        raise ValueError(f"layer={layer}: must be ≥ {-count} and < {count}, the decoder's layers")
     real = batch.document_mask[:, None, :, None] & batch.query_mask[:, None, None, :]
     matrix = similarity(*project_values(trace, layer)) * real
     attention = at_least_float32(trace.attentions[layer]) * real

@@ -46,6 +46,15 @@ _setting: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
 _lock, _wanted, _inside = Lock(), "auto", 0
 
 
+def _renew_lock() -> None:
+    """In a forked child: another thread of the parent may hold the lock, and is not there."""
+    global _lock
+    _lock = Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
 def use_products(wanted: str) -> None:
     """Sets what this process multiplies with: all ranks of a training do it alike.
 

@@ -20,7 +20,8 @@ class TextTemplate:
         query, document: before a query and before a document that an encoder reads, such as [CLS]
             and a marker.
         pair: before the document where it follows a query in one sequence (a cross-encoder);
-            types: whether such a sequence says which of the two each token is of (BERT).
+            None = the tokeniser has no template for two texts. types: whether such a sequence
+            says which of the two each token is of (BERT).
         suffix: after every text that an encoder reads.
         target: before an identifier that a decoder writes (BART's <s>); stop: ends it.
         pad: T5's start token, and what fills a batch up; unknown: of text that no piece fits.
@@ -30,7 +31,7 @@ class TextTemplate:
 
     query: Ids = ()
     document: Ids = ()
-    pair: Ids = ()
+    pair: Ids | None = ()
     types: bool = False
     suffix: Ids = (1,)
     target: Ids = ()
@@ -42,8 +43,8 @@ class TextTemplate:
 
     def __post_init__(self):
         for field in fields(self):
-            if field.type == Ids:  # a configuration holds lists
-                object.__setattr__(self, field.name, tuple(getattr(self, field.name)))
+            if isinstance(value := getattr(self, field.name), list):  # as a configuration has it
+                object.__setattr__(self, field.name, tuple(value))
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -53,7 +54,8 @@ class TextTemplate:
     @property
     def special(self) -> list[int]:
         """All ids that are no text, ascending."""
-        around = {*self.query, *self.document, *self.pair, *self.suffix, *self.target}
+        pair = self.pair or ()
+        around = {*self.query, *self.document, *pair, *self.suffix, *self.target}
         single = {self.stop, self.pad, self.unknown, self.expansion} - {None}
         return sorted(around | single)
 
@@ -107,14 +109,22 @@ def read_template(
             "encoder or of an encoder-decoder"
         )
     text = tokenizer("a", add_special_tokens=False)["input_ids"]
-    before, after = _around(tokenizer("a")["input_ids"], text)
+    framed, both = (tokenizer(*texts)["input_ids"] for texts in (("a",), ("a", "a")))
+    start = _find(framed, text)
+    if start is None:
+        raise ValueError(
+            f"tokenizer={tokenizer.name_or_path}: must read a text alike with its special tokens "
+            "and without them"
+        )
+    before, after = tuple(framed[:start]), tuple(framed[start + len(text) :])
     suffix = after or (stop,)  # a tokeniser that was made here adds nothing by itself
-    between, _ = _around(tokenizer("a", "a")["input_ids"][len(before) + len(text) :], text)
+    rest = both[start + len(text) :] if _find(both, text) == start else []
+    between = _find(rest, text)
     known = {side: (find_token(tokenizer, f"markers.{side}", t),) for side, t in _given(markers)}
     return TextTemplate(
         query=before + known.get("query", ()),
         document=before + known.get("document", ()),
-        pair=between[len(suffix) :],
+        pair=None if between is None else tuple(rest[len(suffix) : between]),
         types="token_type_ids" in tokenizer.model_input_names,
         suffix=suffix,
         target=before,
@@ -130,12 +140,10 @@ def _first(*ids: int | None) -> int | None:
     return next((found for found in ids if found is not None), None)
 
 
-def _around(framed: Sequence[int], text: Sequence[int]) -> tuple[Ids, Ids]:
-    """What comes before and after a text's tokens in a sequence."""
-    size = len(text)
-    starts = range(len(framed) - size + 1)
-    start = next(n for n in starts if list(framed[n : n + size]) == list(text))
-    return tuple(framed[:start]), tuple(framed[start + size :])
+def _find(framed: Sequence[int], text: Sequence[int]) -> int | None:
+    """Where a text's tokens begin in a sequence; None if they are not in it."""
+    starts = range(len(framed) - len(text) + 1)
+    return next((n for n in starts if list(framed[n : n + len(text)]) == list(text)), None)
 
 
 def _given(markers: Mapping[str, str | None] | None) -> list[tuple[str, str]]:

@@ -9,6 +9,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 SEPARATOR = " | "  # between the fields of a document
+ID_RULE = "a word without white space, as TREC runs need"
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _SIMPLE = re.compile(r"[\n\t -%'-~]*")  # of ASCII: no control characters, no entities
 # Elements whose content is no text. Without an end they are a mention ("the <style> tag is …").
@@ -95,6 +96,34 @@ def text_without_title(row: Mapping[str, Any]) -> str:
     return row["text"].removeprefix(title + SEPARATOR) if title else row["text"]
 
 
+def check_id(where: str, kind: str, name: Any) -> None:
+    """Raises ValueError unless an id of a query or document is one that a TREC run can hold.
+
+    Args:
+        where: begins the message, ``file:line``; kind: "query" or "document".
+    """
+    if not isinstance(name, str) or name.split() != [name]:
+        raise ValueError(f"{where}: the {kind}'s id is {name!r:.80}: must be {ID_RULE}")
+    check_characters(where, f"the {kind}'s id {name!r}", name)
+
+
+def check_characters(where: str, what: str, *texts: str) -> None:
+    """Raises ValueError if a text holds half a surrogate pair.
+
+    JSON can write it (``"\\ud800"``) and UTF-8 cannot.
+
+    Args:
+        where: begins the message, ``file:line``; what: the texts are.
+    """
+    try:
+        for text in texts:
+            text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"{where}: {what} holds half a surrogate pair, which is no character"
+        ) from None
+
+
 class TextTable:
     """The least that a table is: columns by name, rows by number, in memory.
 
@@ -144,7 +173,12 @@ class TextReader:
         self.views = views
 
     def queries(self, texts: Sequence[str]) -> TextTable:
-        """`id` (their numbers), `text` and `tokens` of queries."""
+        """`id` (their numbers), `text` and `tokens` of queries.
+
+        Raises:
+            ValueError: a text holds half a surrogate pair.
+        """
+        check_characters("query", "the text", *texts)
         texts = [clean_text(text, self.cleaning) if self.cleaning else text for text in texts]
         ids = [str(number) for number in range(len(texts))]
         return TextTable({"id": ids, "text": texts, "tokens": self.tokenise(texts)})
@@ -154,7 +188,14 @@ class TextReader:
 
         Args:
             rows: with `id`, `title` and `text`.
+
+        Raises:
+            ValueError: a text holds half a surrogate pair.
         """
+        for row in rows:
+            check_characters(
+                f"document={row['id']}", "the title or text", row["title"], row["text"]
+            )
         fields = {name: [row[name] for row in rows] for name in ("title", "text")}
         if self.cleaning:
             fields = {n: [clean_text(t, self.cleaning) for t in c] for n, c in fields.items()}

@@ -143,6 +143,9 @@ def train_tokenizer(
         vocab_size: at most this many pieces, the special ones included.
         lowercase: map text to lower case first. A model trained from scratch cannot know that
             "The" and "the" are one word.
+
+    Raises:
+        ValueError: the texts have more different characters than the vocabulary has room for.
     """
     model = tokenizers.Tokenizer(tokenizers.models.Unigram())
     spaces = tokenizers.normalizers.Replace(tokenizers.Regex(r"\s+"), " ")
@@ -165,7 +168,13 @@ def train_tokenizer(
         show_progress=False,
     )
     with _one_thread():
-        model.train_from_iterator(_with_marked_copies(texts), trainer)
+        try:
+            model.train_from_iterator(_with_marked_copies(texts), trainer)
+        except Exception as error:  # `tokenizers` raises nothing more special
+            if "vocabulary is not large enough" not in str(error):
+                raise
+            rule = "must be larger than the number of different characters in the texts"
+            raise ValueError(f"tokenizer.vocab_size={vocab_size}: {rule}") from None
     model.model = tokenizers.models.Unigram(_settled_vocabulary(model), UNK_ID, False)
     return _wrap(model)
 

@@ -92,6 +92,11 @@ class CrossEncoder(System):
             self.query_type = nn.Parameter(scale * torch.randn(table.shape[1]))
 
     def _check_pairs(self, both: int) -> None:
+        if self.template.pair is None:
+            raise ValueError(
+                "tokenizer: has no template for two texts in one sequence, such as "
+                "[CLS] query [SEP] document [SEP], which a cross-encoder must have"
+            )
         between = len(self.template.pair) - len(self.template.document)
         longest = max_length(self.encoder)
         if longest is not None and both + between > longest:

@@ -11,7 +11,7 @@ from torch import Tensor
 from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.evaluation.bm25 import split_words
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.texts import TextReader, TextTable, text_without_title
+from gr_mvdr.texts import TextReader, TextTable, check_id, text_without_title
 from gr_mvdr.tokenizers import build_word_tokenizer
 from models.base import System, Table
 
@@ -201,7 +201,7 @@ def read_rows(documents: Documents, taken: int = 0) -> list[dict[str, str]]:
         taken: the first number that is free.
 
     Raises:
-        ValueError: no document, one without text, or two of one id.
+        ValueError: no document, one without text, two of one id, or an id with white space.
     """
     rows = [_read_row(item, taken + n) for n, item in enumerate(list_documents(documents))]
     ids = [row["id"] for row in rows]
@@ -221,16 +221,17 @@ def list_documents(documents: Documents) -> list[Document]:
         return list(documents)
     if "text" in documents:
         return [documents]
-    return [{"id": str(name), "text": text} for name, text in documents.items()]
+    return [{"id": name, "text": text} for name, text in documents.items()]
 
 
 def _read_row(document: Document, number: int) -> dict[str, str]:
     row = {"text": document} if isinstance(document, str) else dict(document)
     found = {
-        "id": str(row.get("id", row.get("_id", number))),
+        "id": row.get("id", row.get("_id", str(number))),
         "title": row.get("title") or "",
         "text": row.get("text") or "",
     }
+    check_id("documents", "document", found["id"])
     if not all(isinstance(value, str) for value in found.values()):
         raise ValueError(f"document={found['id']}: title and text must be texts")
     if not (found["title"] + found["text"]).strip():

@@ -7,18 +7,20 @@ r.explain("a query", "d17")          # why d17 has its rank
 """
 
 import os
+import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from threading import RLock
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 import torch
 
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files.run_files import CONFIG
-from gr_mvdr.files.writing import temporary_folder
+from gr_mvdr.files.writing import remove_with, temporary_folder
 from gr_mvdr.progress import quiet
 from gr_mvdr.texts import TextReader
 from gr_mvdr.token_index.index import TokenIndex
@@ -58,6 +60,16 @@ from models.results import (
 DEPTH = 100  # documents among which `explain` looks for a rank
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
+_alive: "WeakSet[Retriever]" = WeakSet()
+
+
+def _renew_locks() -> None:
+    """In a forked child: a thread of the parent may hold a lock, and is not there to release it."""
+    for retriever in _alive:
+        retriever._lock = RLock()
+
+
+os.register_at_fork(after_in_child=_renew_locks)
 
 
 def _locked(verb: Verb) -> Verb:
@@ -66,6 +78,8 @@ def _locked(verb: Verb) -> Verb:
     @wraps(verb)
     def call(self: "Retriever", *arguments: Any, **named: Any) -> Any:
         with self._lock, torch.inference_mode():
+            if self._closed:
+                raise ValueError(f"Retriever of {self.label}: is closed, load it again")
             return verb(self, *arguments, **named)
 
     return call  # type: ignore[return-value]
@@ -74,8 +88,12 @@ def _locked(verb: Verb) -> Verb:
 class Retriever:
     """A trained system, its tokeniser and its documents, behind plain texts.
 
-    Every verb can be called from several threads. What a system cannot do it says: a cross-encoder
-    has no alignment.
+    Every verb can be called from several threads, and after a fork. A retriever cannot be pickled:
+    each process that is started otherwise loads its own. A cross-encoder has no alignment: a verb
+    that a system lacks raises NotImplementedError.
+
+    `close`, also as the end of a `with` block, removes the temporary files of `load`; so does the
+    end of the last reference to the retriever.
 
     Attributes:
         system: the model. label: its name in tables. documents: a table, None = none are indexed.
@@ -100,6 +118,9 @@ class Retriever:
         self.system, self.reader, self.data = system.eval(), reader, data
         self.label, self.seed, self._lock = label or type(system).__name__, seed, RLock()
         self._given = GivenTexts(system, reader, documents, self.label)
+        self._folder: Path | None = None  # of links to the index, and of what search needs besides
+        self._closed = False
+        _alive.add(self)
 
     @classmethod
     def load(
@@ -152,9 +173,30 @@ class Retriever:
     def _finished(cls, path: Path, trust: bool) -> "Retriever":
         run = FinishedRun.read("run", path, trust)
         system, data = restore_run(path, trust=trust)
-        run.open_index(system, data.documents, temporary_folder("index"))
+        folder = temporary_folder("index")
+        remove_with(system, folder)
+        run.open_index(system, data.documents, folder)
         reader = TextReader(data.tokenizer, data.text_fields, data.cleaning, tuple(data.views))
-        return cls(system, reader, data.documents, run.provenance["system"], data)
+        retriever = cls(system, reader, data.documents, run.provenance["system"], data)
+        retriever._folder = folder
+        return retriever
+
+    def close(self) -> None:
+        """Removes the temporary files; no verb can be called afterwards."""
+        with self._lock:
+            self._closed = True
+            if self._folder is not None:
+                shutil.rmtree(self._folder, ignore_errors=True)
+
+    def __enter__(self) -> "Retriever":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def __reduce__(self) -> Any:
+        rule = "cannot be pickled or copied, call Retriever.load(folder) in each process"
+        raise TypeError(f"Retriever of {self.label}: {rule}")
 
     @property
     def paradigm(self) -> str:
@@ -240,14 +282,17 @@ class Retriever:
 
         Args:
             document: the id of an indexed document, else a text, or a row with title and text.
-            layer: of a generative system's decoder.
+            layer: of a generative system's decoder; negative counts from the last.
 
         Raises:
-            ValueError: an empty query, or a document that has no identifier.
+            ValueError: an empty query, a document that has no identifier, or no such layer.
             NotImplementedError: the system's relevance is no sum over token pairs.
         """
         batch = self._given.pairs([query], [document])
         generative = isinstance(self.system, GenerativeSystem)
+        if not isinstance(layer, int) or not (generative or layer in (-1, 0)):
+            rule = "a whole number" if generative else "-1 or 0: there are no decoder layers"
+            raise ValueError(f"layer={layer}: must be {rule}")
         pair = self.system.align(batch, layer) if generative else self.system.align(batch)
         names = ("similarity", "alignment", "normaliser", "relevance", "score")
         tensors = {name: getattr(pair, name).float().cpu() for name in names}
@@ -374,16 +419,23 @@ class Retriever:
         self._update(self.reader.documents(read_rows(documents)), self.system.index)
 
     @_locked
-    def add(self, documents: Documents) -> None:
+    def add(self, documents: Documents) -> list[str]:
         """Adds documents to the index; a multi-vector system encodes these alone.
 
+        Returns:
+            Their ids in the given order: those that they came with, else new numbers.
+
         Raises:
-            ValueError: an id is indexed already.
+            ValueError: an id is indexed already, or holds white space; a document has no text.
         """
-        if self._given.documents is None:
-            return self.index(documents)
-        table = self.reader.documents(read_rows(documents, taken=len(self._given.documents)))
-        self._update(self._given.documents.with_rows(table), self.system.update_index)
+        held = self._given.documents
+        rows = read_rows(documents, taken=len(held or ()))
+        table = self.reader.documents(rows)
+        if held is None:
+            self._update(table, self.system.index)
+        else:
+            self._update(held.with_rows(table), self.system.update_index)
+        return [row["id"] for row in rows]
 
     @_locked
     def remove(self, ids: str | Iterable[str]) -> None:

@@ -306,9 +306,12 @@ class InitialWeights:
         found = {}
         for key, value in model.state_dict(keep_vars=True).items():
             other = theirs.get(places.get(key, "" if key.startswith("head.") else key))
-            if not isinstance(value, Tensor) or other is None:
+            if not (isinstance(value, Tensor) and isinstance(other, Tensor)):
                 continue
             if id(value) in words:
+                _check_size(
+                    self.run, f"a row of {key}", *(tuple(t.shape[1:]) for t in (value, other))
+                )
                 rows = min(len(value), len(other), _text_rows(model, backbone))
                 other = torch.cat([other[:rows].to(value), value.detach()[rows:]])
             if key in places:

@@ -1,10 +1,16 @@
 """One class for a person: plain texts in, small typed results out, for every kind of system."""
 
+import gc
 import math
+import os
+import pickle
 import shutil
+import signal
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from threading import Event
 
 import matplotlib
 import pytest
@@ -175,7 +181,7 @@ def test_documents_are_added_and_removed(run):
 def test_new_documents_alone_are_indexed_and_numbered(colbert):
     colbert.index({"a": "a river of amber", "b": "the marsh"})
     assert colbert.search("the marsh", 5)[0].id == "b"
-    colbert.add("a third text")
+    assert colbert.add("a third text") == ["2"]
     assert list(colbert.documents["id"]) == ["a", "b", "2"]
     made_at_once = colbert.score("amber", ["a", "b", "2"]).values
     texts = ["a river of amber", "the marsh", "a third text"]
@@ -201,6 +207,44 @@ def test_a_runs_folder_is_not_written_into(finished_run):
     retriever.remove(retriever.documents["id"][0])
     retriever.search(QUERY)
     assert {file: file.stat().st_mtime_ns for file in run.rglob("*")} == files
+
+
+def test_a_child_searches_while_another_thread_of_its_parent_is_inside_a_verb(finished_run):
+    retriever = Retriever.load(finished_run("bm25"))
+    inside, leave = Event(), Event()
+
+    def look(*_):
+        inside.set()
+        leave.wait(60)
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(retriever.examine, look, [QUERY], ["a text"])
+        assert inside.wait(60)
+        if not (child := os.fork()):
+            signal.alarm(20)
+            os._exit(0 if retriever.search(QUERY) else 1)
+        status = os.waitpid(child, 0)[1]
+        leave.set()
+    assert os.waitstatus_to_exitcode(status) == 0
+    with pytest.raises(TypeError, match=r"call Retriever.load\(folder\) in each process"):
+        pickle.dumps(retriever)
+
+
+def test_the_temporary_files_of_a_retriever_go_with_it(finished_run, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    run = finished_run("t5_colbert", *TINY)
+    with Retriever.load(run) as retriever:
+        retriever.search(QUERY)
+        assert len(list(tmp_path.iterdir())) == 1
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(ValueError, match="is closed"):
+        retriever.search(QUERY)
+    retriever = Retriever.load(run)
+    retriever.add("another text")
+    assert list(tmp_path.iterdir())
+    del retriever
+    gc.collect()
+    assert not list(tmp_path.iterdir())
 
 
 def test_eight_threads_find_what_one_finds(colbert, seal):
@@ -296,6 +340,12 @@ def test_heads_and_layers_of_the_picture(seal):
         (lambda r: r.add([]), r"documents=\[\]: must hold at least one document"),
         (lambda r: r.add([" "]), "must have a text"),
         (lambda r: r.add(["a", {"id": "50", "text": "b"}]), "document=50: two documents"),
+        (lambda r: r.add({"id": "", "text": "a"}), "the document's id is '': must be a word"),
+        (lambda r: r.add({"x\ny": "a"}), r"the document's id is 'x\\ny': must be a word"),
+        (lambda r: r.add({"id": 5, "text": "a"}), "the document's id is 5: must be a word"),
+        (lambda r: r.add("\ud83d"), "document=50: the title or text holds half a surrogate pair"),
+        (lambda r: r.search("\ud83d"), "query: the text holds half a surrogate pair"),
+        (lambda r: r.align("a", "b", layer=99), "layer=99: must be -1 or 0"),
         (lambda r: r.remove(r.documents["id"][:]), "must leave one of the 50 documents"),
     ],
 )

@@ -12,10 +12,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from data_modules.formats.lines import check_characters, numbered_lines
+from data_modules.formats.lines import numbered_lines
+from gr_mvdr.texts import check_characters, check_id
 
 EMPTY = ("refuse", "keep")
-IDENTIFIER_RULE = "a word without white space, as TREC runs need"
 _TABLES = ("documents", "queries")
 # So many of a split's judgements, or this share, may be of unknown documents (ArguAna's: 5, 0.4 %).
 _FEW, _SHARE = 10, 0.1
@@ -266,7 +266,7 @@ class LayoutChecks:
             self._check_query(split, where, query, rows)
             number = self.document_ids.get(document)
             if number is None:
-                _check_identifier("document", where, document)
+                check_id(where, "document", document)
                 number = len(self.document_ids) + unknown.setdefault(document, len(unknown))
                 outside, first = outside + 1, first or f"{where}: document {document!r}"
             else:
@@ -316,16 +316,10 @@ class LayoutChecks:
 
 
 def _enter(kind: str, where: str, id: str, seen: dict[str, int], rows: Callable) -> None:
-    _check_identifier(kind, where, id)
+    check_id(where, kind, id)
     if id in seen:
         raise ValueError(f"{where}: the {kind} {id!r} is already at {_first_place(rows, id)}")
     seen[id] = len(seen)
-
-
-def _check_identifier(kind: str, where: str, id: str) -> None:
-    if not isinstance(id, str) or id.split() != [id]:
-        raise ValueError(f"{where}: the {kind}'s id is {id!r}: must be {IDENTIFIER_RULE}")
-    check_characters(where, f"the {kind}'s id {id!r}", id)
 
 
 def _first_place(rows: Callable[[], Iterable[tuple]], *ids: str) -> str:

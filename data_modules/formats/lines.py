@@ -190,18 +190,3 @@ def integer(where: str, name: str, text: str) -> int:
     if not _INTEGER.fullmatch(text):
         raise ValueError(f"{where}: expected an integer {name}, got {text[:60]!r}")
     return int(text)
-
-
-def check_characters(where: str, what: str, *texts: str) -> None:
-    """Refuses halves of surrogate pairs, which JSON can write (``"\\ud800"``) and UTF-8 cannot.
-
-    Raises:
-        ValueError: there is one; names ``file:line`` and what the texts are.
-    """
-    try:
-        for text in texts:
-            text.encode()
-    except UnicodeEncodeError:
-        raise ValueError(
-            f"{where}: {what} holds half a surrogate pair, which is no character"
-        ) from None

@@ -12,7 +12,6 @@ from data_modules.formats.dpr import NEGATIVE_KINDS, POSITIVE, context_id, items
 from data_modules.formats.files import begins_with
 from data_modules.formats.layout import Asked, Ranked
 from data_modules.formats.lines import (
-    check_characters,
     first_line,
     json_lines,
     json_value,
@@ -20,6 +19,7 @@ from data_modules.formats.lines import (
     string,
     word,
 )
+from gr_mvdr.texts import check_characters
 
 RUN = ("query", "Q0", "document", "rank", "score", "tag")
 RANKING = ("query", "document", "rank")  # MS MARCO's own runs

@@ -6,7 +6,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from gr_mvdr.files.reading import check_file, read_json, read_yaml, show
+from gr_mvdr.files.reading import check_file, make_printable, read_json, read_yaml, show
 from gr_mvdr.parts import describe_type, fits_type
 
 CHECKPOINT = "checkpoints/last.ckpt"  # of a trained system, and of weights that were taken over
@@ -55,7 +55,12 @@ def check_finished(key: str, run: Path, parts: Sequence[str] = PARTS) -> None:
 
     Raises:
         FileNotFoundError: there is no such folder; UnfinishedRun: a part is missing.
+        ValueError: the folder's name is not UTF-8, which what is written about a run would need.
     """
+    try:
+        str(run).encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{make_printable(key)}: must be a path in UTF-8") from None
     if not run.is_dir():
         raise FileNotFoundError(f"{key}: no such run folder")
     for part in parts:
@@ -93,19 +98,22 @@ def read_metrics(run: Path) -> dict[str, float]:
     """A run's flat metrics.
 
     Raises:
-        FileNotFoundError, ValueError: they are missing; broken, or one is not finite.
+        FileNotFoundError, ValueError: they are missing; broken, or one is not finite or no metric.
     """
     file = check_file(run / METRICS, run)
     return check_finite(read_json(file), file)
 
 
 def check_finite(metrics: Mapping[str, Any], file: Path) -> dict[str, float]:
-    """The metrics, if all of them are finite numbers.
+    """The metrics, if all of them are finite numbers with the names of metrics.
 
     Raises:
         ValueError: names the file, and a metric that is not.
     """
     for key, value in metrics.items():
+        if "/" not in key.strip("/") or not key.isprintable():
+            rule = "must be the name of a metric, such as retrieve/mrr@10"
+            raise ValueError(f"{file}: {show(make_printable(key))}: {rule}")
         if not _is_number(value):
             raise ValueError(f"{file}: {show(key)}={show(value)}: must be a finite number")
     return dict(metrics)

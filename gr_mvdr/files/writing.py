@@ -14,6 +14,7 @@ import shutil
 import socket
 import tempfile
 import time
+import weakref
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -134,6 +135,11 @@ def temporary_folder(name: str) -> Path:
     folder.mkdir(mode=0o700)
     atexit.register(_remove_own, folder, os.getpid())
     return folder
+
+
+def remove_with(owner: object, folder: Path) -> None:
+    """Removes a temporary folder as soon as the object is collected that reads its files."""
+    weakref.finalize(owner, _remove_own, folder, os.getpid())
 
 
 def remove_abandoned(folder: Path, claimed: bool = False) -> None:

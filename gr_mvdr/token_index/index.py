@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gr_mvdr.evaluation.ranking import best_places
-from gr_mvdr.files.writing import temporary_folder
+from gr_mvdr.files.writing import remove_with, temporary_folder
 from gr_mvdr.pooling import group_tokens, merge_tokens
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import divide
@@ -108,6 +108,7 @@ class TokenIndex:
         if new := [name for name in document_ids if name not in held]:
             index.add(new, encode(new))
         index.is_copy = True
+        remove_with(index, place)
         if self.is_copy:
             shutil.rmtree(self.directory, ignore_errors=True)
         return index

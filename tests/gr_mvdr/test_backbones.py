@@ -163,3 +163,22 @@ def test_a_hub_that_answers_late_is_waited_for(no_hub, monkeypatch):
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
         monkeypatch.setattr(reading, "_HUB_SECONDS", 0.1)
         assert reading.hub_options("owner/tiny") == {}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("d_kv", 0),
+        ("d_model", -1),
+        ("num_heads", 1.5),
+        ("feed_forward_proj", "gated-foo"),
+        ("relative_attention_num_buckets", 2),
+        ("relative_attention_max_distance", 0),
+        ("pad_token_id", 3),
+    ],
+)
+@pytest.mark.parametrize("load", [load_encoder, load_encoder_decoder])
+def test_a_shape_that_no_t5_has_is_named(load, key, value):
+    with pytest.raises(ValueError, match=f"backbone.shape.{key}={value}: must be") as error:
+        load(None, shape=SHAPE | {key: value})
+    assert "\n" not in str(error.value)

@@ -2,9 +2,11 @@ import random
 from pathlib import Path
 
 import pytest
+from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer
 
 from gr_mvdr.evaluation.bm25 import split_words
+from gr_mvdr.template import TextTemplate, read_template
 from gr_mvdr.tokenizers import (
     EOS_ID,
     PAD_ID,
@@ -158,3 +160,25 @@ def test_pieces_that_are_known_spell_the_special_token():
     tokenizer = train_tokenizer(["</s> <pad> s pad < > /"] * 3, 60)
     spelled = tokenizer.convert_ids_to_tokens(ids(tokenizer, "</s>"))
     assert "".join(spelled).replace("▁", "") == "</s>"
+
+
+@pytest.mark.parametrize(
+    ("pair", "between"),
+    [(None, None), ("start $A </s> $B </s>", ""), ("start $A </s> start $B </s>", "start")],
+)
+def test_only_the_pair_of_a_template_depends_on_a_tokenizers_template_of_pairs(pair, between):
+    tokenizer = build_word_tokenizer(["a b start"])
+    start = tokenizer.get_vocab()["start"]
+    options = {"special_tokens": [("start", start), ("</s>", EOS_ID)]} | (
+        {"pair": pair} if pair else {}
+    )
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing("start $A </s>", **options)
+    found = read_template(tokenizer)
+    expected = None if between is None else (start,) if between else ()
+    assert found == TextTemplate(query=(start,), document=(start,), target=(start,), pair=expected)
+    assert TextTemplate(**found.settings) == found
+
+
+def test_a_vocabulary_smaller_than_the_alphabet_is_named():
+    with pytest.raises(ValueError, match="tokenizer.vocab_size=7: must be larger than the number"):
+        train_tokenizer(texts(), 7)

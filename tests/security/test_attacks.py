@@ -519,6 +519,7 @@ def test_yaml_is_keys_and_plain_values(text, message, tmp_path):
         ("config.yaml", "model: [", r"config.yaml:1: must be valid YAML, keys and values \("),
         ("config.yaml", "model: 3", "config.yaml: model=3: must be a group of keys"),
         ("metrics.json", "[]", "metrics.json: must be a group of keys, found a list"),
+        ("metrics.json", '{"foo": 0.5}', "foo: must be the name of a metric, such as"),
         ("provenance.json", "{}", "provenance.json: no 'system'"),
         ("provenance.json", '{"system": 3, "collection": "x"}', "system=3: must be str"),
         ("provenance.json", "[" * 100_000, "provenance.json: not valid JSON"),
