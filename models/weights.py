@@ -309,9 +309,8 @@ class InitialWeights:
             if not (isinstance(value, Tensor) and isinstance(other, Tensor)):
                 continue
             if id(value) in words:
-                _check_size(
-                    self.run, f"a row of {key}", *(tuple(t.shape[1:]) for t in (value, other))
-                )
+                widths = (tuple(table.shape[1:]) for table in (value, other))
+                _check_size(self.run, f"a row of {key}", *widths)
                 rows = min(len(value), len(other), _text_rows(model, backbone))
                 other = torch.cat([other[:rows].to(value), value.detach()[rows:]])
             if key in places:

@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import shutil
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from hydra.utils import instantiate
 
 import train as train_module
 from gr_mvdr.files.reading import read_checkpoint
+from gr_mvdr.files.run_files import CHECKPOINT
 from models.weights import InitialWeights
 from tests.runs import NO_ANALYSIS, TINY, compose_config, small
 from train import prepare_model, train
@@ -116,6 +119,14 @@ def test_what_does_not_fit_is_refused_in_one_line(begin, first, tmp_path):
         with pytest.raises(ValueError, match=said) as raised:
             begin(*overrides)
         assert "\n" not in str(raised.value)
+    forged = Path(shutil.copytree(first, tmp_path / "forged"))
+    checkpoint = read_checkpoint(forged / CHECKPOINT)
+    for name, table in checkpoint["state_dict"].items():
+        if name.endswith(("shared.weight", "embed_tokens.weight", "lm_head.weight")):
+            checkpoint["state_dict"][name] = table[:, :7].clone()
+    torch.save(checkpoint, forged / CHECKPOINT)
+    with pytest.raises(ValueError, match=r"a row of .* is \(7,\) there, must be \(32,\)"):
+        begun(forged, tmp_path, "model=t5_colbert")
     with pytest.raises(ValueError, match="initial=.*: must be null with weights=…"):
         train([f"initial={first}", f"weights={first}", f"output={tmp_path}"])
     with pytest.raises(FileNotFoundError, match="initial=.*nowhere: no such run folder"):

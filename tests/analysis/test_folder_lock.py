@@ -93,6 +93,12 @@ def test_a_file_that_was_left_is_judged_by_what_it_says(changed, is_free, tmp_pa
         pass
 
 
+def test_a_pipe_is_no_lock(tmp_path):
+    os.mkfifo(tmp_path / LOCK)
+    with pytest.raises(ValueError, match=r"\.lock: must be a regular file"), claim_folder(tmp_path):
+        pass
+
+
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"pid": "x"}'])
 def test_a_file_that_says_nothing_is_no_owner(content, tmp_path):
     (tmp_path / LOCK).write_text(content)
