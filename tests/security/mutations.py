@@ -1,6 +1,7 @@
 """Changes to a folder that its maker could make: bytes, values, names, links."""
 
 import json
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -132,15 +133,19 @@ def change_bytes(file: Path, rng: random.Random, marker: Path) -> None:
 
 
 def change_entry(file: Path, rng: random.Random, marker: Path) -> None:
-    """The file is gone, a link out of the folder, or a folder."""
+    """The file is gone, a link out of the folder, a folder, a pipe or a device without an end."""
     file.unlink()
-    kind = rng.choice(["gone", "link", "dangling", "folder"])
+    kind = rng.choice(["gone", "link", "dangling", "folder", "pipe", "device"])
     if kind == "link":
         file.symlink_to(marker.with_name("precious"))
     elif kind == "dangling":
         file.symlink_to(marker)
     elif kind == "folder":
         file.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(file)
+    elif kind == "device":
+        file.symlink_to("/dev/zero")
 
 
 def plant_link(file: Path, rng: random.Random, marker: Path) -> None:
