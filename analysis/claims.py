@@ -19,7 +19,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from omegaconf import DictConfig
 
-from analysis.comparison.comparison import Comparison, Group, Section, compare_runs
+from analysis.comparison.comparison import LEVEL, Comparison, Group, Section, compare_runs
 from analysis.comparison.evidence import (
     ALIGNED,
     MEASURED,
@@ -31,7 +31,6 @@ from analysis.comparison.evidence import (
     estimate,
 )
 from analysis.comparison.place import place_tables
-from analysis.comparison.significance import LEVEL
 from analysis.exact_match import OF_A
 from analysis.figures import COLOURS, MARKERS, legend_below, page_panels, save_figure, styled
 from analysis.metric_names import MISSING
@@ -218,7 +217,7 @@ def tabulate_verdicts(findings: Sequence[Finding]) -> Table:
         text = f"{finding.verdict}{effect}".replace("-", "−")
         rows.setdefault(name, {})[finding.place] = Cell(text, finding.verdict == "confirmed")
     lines = [(name, [row.get(p, Cell(MISSING)) for p in places]) for name, row in rows.items()]
-    return Table("The papers' claims", places, lines, corner="claim")
+    return Table("The papers' claims", places, lines, corner="claim", note="Bold: confirmed.")
 
 
 def tabulate_place(findings: Sequence[Finding], place: str) -> Table:

@@ -93,7 +93,7 @@ def _print_comparison(
     """The tables, with what they leave out, and the files."""
     console = Console() if sys.stdout.isatty() else Console(width=PLAIN_WIDTH)
     for findings in found:
-        console.print(_printed_summary(findings.section))
+        console.print(_printed_summary(findings.section, findings.effectiveness.winners))
         _print_tests(console, findings.effectiveness)
     for table, notes in papers:
         console.print(_printed(table))
@@ -114,9 +114,9 @@ def _print_tests(console: Console, tested: Effectiveness) -> None:
         console.print(make_printable(note), markup=False, highlight=False)
 
 
-def _printed_summary(section: Section) -> rich.table.Table:
+def _printed_summary(section: Section, winners: Mapping[str, str]) -> rich.table.Table:
     """Metrics as rows if there are few systems, else systems as rows."""
-    table = summarise_section(section)
+    table = summarise_section(section, winners=winners)
     upright = len(table.rows) <= COLUMNS_AT_MOST
     return _printed(table, upright, _ends(section.headlines) if upright else ())
 
@@ -132,6 +132,8 @@ def _printed(table: Table, upright: bool = False, ends: Collection[int] = ()) ->
     grid += [[Cell(name), *cells] for name, cells in table.rows]
     header, *rows = zip(*grid, strict=True) if upright else grid
     printed = rich.table.Table(title=Text(make_printable(table.heading)), title_justify="left")
+    if table.note:
+        printed.caption, printed.caption_justify = Text(make_printable(table.note)), "left"
     for number, cell in enumerate(header):
         printed.add_column(_styled(cell), justify="right" if number else "left")
     for number, row in enumerate(rows):

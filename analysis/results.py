@@ -52,9 +52,10 @@ def format_results(config: DictConfig, comparison: Comparison) -> Iterator[str]:
         yield from _format_claims(judge_claims(comparison))
         return
     for section in comparison.sections:
-        table = summarise_section(section, _choose_keys(section, list(config.metrics)))
-        yield from _format(table, "Mean ± sample standard deviation over seeds.")
         tested = compare_effectiveness(section)
+        keys = _choose_keys(section, list(config.metrics))
+        table = summarise_section(section, keys, tested.winners)
+        yield from _format(table, "Mean ± sample standard deviation over seeds.")
         if tested.differences:
             yield from _format(tabulate_pairs(tested, PAIRS_AT_MOST), explain_tests(tested))
     if config.paper:

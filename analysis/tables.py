@@ -36,6 +36,7 @@ class Table:
 
     Attributes:
         corner: what the rows' names are. chapter: what a page shows the table under.
+        note: how to read it; every form of the table shows it.
     """
 
     heading: str
@@ -43,14 +44,16 @@ class Table:
     rows: list[tuple[str, list[Cell]]]
     corner: str = "system"
     chapter: str = ""
+    note: str = ""
 
 
 def format_markdown(table: Table) -> list[str]:
-    """The lines of a table under its heading; the best are bold."""
+    """The lines of a table under its heading, its note below it; the best are bold."""
     lines = [f"## {escape_markdown(table.heading)}", ""]
     lines += [_format_row(table.corner, map(Cell, table.columns))]
     lines += ["|---|" + "---:|" * len(table.columns)]
-    return lines + [_format_row(*row) for row in table.rows]
+    lines += [_format_row(*row) for row in table.rows]
+    return [*lines, "", escape_markdown(table.note)] if table.note else lines
 
 
 def _format_row(name: str, cells: Iterable[Cell]) -> str:
@@ -59,12 +62,13 @@ def _format_row(name: str, cells: Iterable[Cell]) -> str:
 
 
 def format_latex(table: Table) -> list[str]:
-    r"""The lines of a table under its caption, for \usepackage{booktabs}; the best are bold."""
+    r"""The lines of a table, its note in the caption, for \usepackage{booktabs}; best: bold."""
     rows = [_latex_row(*row) for row in table.rows]
+    caption = f"{table.heading}. {table.note}" if table.note else table.heading
     return [
         r"\begin{table}",
         r"\centering",
-        rf"\caption{{{escape_latex(table.heading)}}}",
+        rf"\caption{{{escape_latex(caption)}}}",
         rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}",
         r"\toprule",
         _latex_row(table.corner, map(Cell, table.columns)),

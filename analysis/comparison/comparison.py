@@ -2,10 +2,11 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 
 from analysis import metric_names
 from analysis.comparison.labels import check_labels, label_groups
@@ -15,6 +16,12 @@ from analysis.tables import Cell, Table
 from gr_mvdr.files.run_files import UnfinishedRun
 
 PARADIGMS = ("lexical", "multi_vector", "generative")  # in the order of tables
+LEVEL = 0.05  # a difference is significant whose corrected p-value is below it
+MARKS = (
+    f"Bold: the best value of a metric. With a star it is better than every other system's, "
+    f"p < {LEVEL}; without one it may be so by chance."
+)
+NO_WINNERS: Mapping[str, str] = MappingProxyType({})
 IDENTITY = ("setting", "system", "paradigm", "seeds")
 
 
@@ -209,37 +216,57 @@ def _label_groups(sections: Sequence[Section], labels: Sequence[object], notes: 
         group.label = label
 
 
-def summarise_section(section: Section, keys: Sequence[str] | None = None) -> Table:
+def summarise_section(
+    section: Section, keys: Sequence[str] | None = None, winners: Mapping[str, str] = NO_WINNERS
+) -> Table:
     """The metrics that matter: a row for each system, a column for each metric.
 
     Args:
         keys: which; by default the section's headlines.
+        winners: see `Effectiveness.winners`: their best values get a star.
     """
     keys = section.headlines if keys is None else keys
     best = {key: section.best(key) for key in keys}
     rows = []
     for group in section.groups:
         found = [(key, group.statistics.get(key)) for key in keys]
-        rows.append((group.label, [_format_cell(key, value, best[key]) for key, value in found]))
-    return Table(section.setting, [metric_names.full_label(key) for key in keys], rows)
+        cells = [_format_cell(key, value, best[key], group, winners) for key, value in found]
+        rows.append((group.label, cells))
+    columns = [metric_names.full_label(key) for key in keys]
+    note = MARKS if any(cell.best for _, cells in rows for cell in cells) else ""
+    return Table(section.setting, columns, rows, note=note)
 
 
-def _format_cell(key: str, value: Statistic | None, best: float | None) -> Cell:
-    return Cell(metric_names.text(key, value), value is not None and value.mean == best)
+def _format_cell(
+    key: str,
+    value: Statistic | None,
+    best: float | None,
+    group: Group,
+    winners: Mapping[str, str],
+) -> Cell:
+    """A value, bold if it is the best, with a star if its system is better than every other."""
+    is_best = value is not None and value.mean == best
+    star = " *" if is_best and winners.get(key) == group.label else ""
+    return Cell(metric_names.text(key, value) + star, is_best)
 
 
-def tabulate_section(section: Section) -> list[Table]:
+def tabulate_section(section: Section, winners: Mapping[str, str] = NO_WINNERS) -> list[Table]:
     """Every metric of a comparison: rows are systems, and where they rerank in several forms,
-    one for each form, since all of them order the same candidates."""
+    one for each form, since all of them order the same candidates; `winners`: as of
+    `summarise_section`."""
     keys = defaultdict(lambda: defaultdict(dict))
     for key in section.keys:
         heading, form = metric_names.heading(key, section.splits)
         keys[metric_names.chapter(key), heading][form][metric_names.label(key)] = key
-    return [_tabulate_forms(section, *place, forms) for place, forms in keys.items()]
+    return [_tabulate_forms(section, *place, forms, winners) for place, forms in keys.items()]
 
 
 def _tabulate_forms(
-    section: Section, chapter: str, heading: str, forms: dict[str, dict[str, str]]
+    section: Section,
+    chapter: str,
+    heading: str,
+    forms: dict[str, dict[str, str]],
+    winners: Mapping[str, str],
 ) -> Table:
     """One table; forms: name of a form of reranking, or "" → column → metric."""
     columns = list(dict.fromkeys(label for labels in forms.values() for label in labels))
@@ -249,15 +276,15 @@ def _tabulate_forms(
             keys = [labels.get(column, "") for column in columns]
             row = [(key, group.statistics.get(key)) for key in keys]
             if any(value for _, value in row):
-                rows[f"{group.label}, {form}" if form else group.label] = row
+                rows[f"{group.label}, {form}" if form else group.label] = (group, row)
     best = []
-    for column in zip(*rows.values(), strict=True):
+    for column in zip(*(row for _, row in rows.values()), strict=True):
         means = [value.mean for _, value in column if value]
         key = next((key for key, value in column if value), "")
         best.append(metric_names.best(key, means))
     cells = [
-        (name, [_format_cell(*cell, winner) for cell, winner in zip(row, best, strict=True)])
-        for name, row in rows.items()
+        (name, [_format_cell(*cell, b, group, winners) for cell, b in zip(row, best, strict=True)])
+        for name, (group, row) in rows.items()
     ]
     return Table(heading, columns, cells, chapter=chapter)
 

@@ -1,7 +1,7 @@
 """A comparison as files: `comparison.csv`, `.md` and `.tex`, and the page `comparison.html`."""
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from analysis import metric_names
 from analysis.chapters import reading
 from analysis.comparison.comparison import (
+    MARKS,
     Comparison,
     Section,
     summarise_section,
@@ -152,7 +153,7 @@ def _write_form(
     head, table, text, item = FORMS[form]
     lines = [head, ""]
     for findings in found:
-        lines += table(summarise_section(findings.section))
+        lines += table(summarise_section(findings.section, winners=findings.effectiveness.winners))
         lines += ["", text("Mean ± sample standard deviation over seeds."), ""]
         lines += _format_tests(findings.effectiveness, FORMS[form])
     lines += [item.format(text(note)) for note in comparison.notes]
@@ -172,14 +173,15 @@ def _format_tests(tested: Effectiveness, form: Form) -> list[str]:
 def _show(found: SectionFindings) -> dict[str, Any]:
     """What the page shows of one section."""
     tested, chapters = found.effectiveness, defaultdict(list)
-    for table in tabulate_section(found.section):
+    for table in tabulate_section(found.section, tested.winners):
         chapters[table.chapter].append(table)
     pictures = map(embed_picture, found.gallery.paths)
     return {
         "section": found.section,
+        "marks": MARKS if len(found.section.groups) > 1 else "",
         # One table for searching, reranking, the analysis and the costs: no wider than a page.
         "summaries": [
-            _summarise(found.section, group, list(keys))
+            _summarise(found.section, group, list(keys), tested.winners)
             for group, keys in groupby(found.section.headlines, key=metric_names.group)
         ],
         "intervals": tabulate_intervals(tested) if tested.statistics else None,
@@ -194,8 +196,10 @@ def _show(found: SectionFindings) -> dict[str, Any]:
     }
 
 
-def _summarise(section: Section, group: str, keys: list[str]) -> dict[str, Any]:
+def _summarise(
+    section: Section, group: str, keys: list[str], winners: Mapping[str, str]
+) -> dict[str, Any]:
     """One table, its rows with their systems; those that a reader sees `first` come unfolded."""
-    table = summarise_section(section, keys)
+    table = summarise_section(section, keys, winners)
     rows = [(system, cells) for system, (_, cells) in zip(section.groups, table.rows, strict=True)]
     return {"columns": table.columns, "rows": rows, "first": group in ("retrieve", "cost")}

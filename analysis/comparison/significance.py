@@ -5,6 +5,7 @@ alignments from their stores.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from analysis import metric_names
-from analysis.comparison.comparison import Section
+from analysis.comparison.comparison import LEVEL, MARKS, Section
 from analysis.directed_alignment import directed_alignment
 from analysis.exact_match import DIRECTIONS
 from analysis.metric_names import LABELS, MISSING, Statistic, text
@@ -34,7 +35,6 @@ from gr_mvdr.relevance import PairAlignment
 # Of all test queries, and of those that were reranked.
 JUDGEMENTS, RERANKED = "retrieve.qrels", "rerank.qrels"
 METRICS = ("mrr@10", "recall@10")
-LEVEL = 0.05  # a corrected p-value below it is marked
 PAIRS_AT_MOST = 15  # of systems in a short table; of more, those with the best system
 
 
@@ -133,6 +133,18 @@ class Effectiveness:
         """The label of the system with the highest mean of the first metric."""
         return max(self.statistics, key=lambda label: self.statistics[label][METRICS[0]].mean)
 
+    @property
+    def winners(self) -> dict[str, str]:
+        """Metric ("retrieve/mrr@10") → the system that is better in it than every other one, each
+        difference being significant; a metric without such a system is missing."""
+        beaten = Counter(
+            (d.metric, d.first if d.difference > 0 else d.second)
+            for d in self.differences
+            if d.corrected < LEVEL
+        )
+        others = len(self.statistics) + len(self.notes) - 1  # a note: a system without tests
+        return {f"retrieve/{m}": label for (m, label), n in beaten.items() if n == others}
+
 
 def compare_effectiveness(section: Section) -> Effectiveness:
     """Bootstraps and tests the searches of a section (Smucker et al., 2007).
@@ -181,17 +193,21 @@ def _test_pairs(metric: str, values: dict[str, np.ndarray]) -> list[Difference]:
 def tabulate_intervals(found: Effectiveness) -> Table:
     """Rows are systems, columns metrics: "0.600 [0.571, 0.628]", the best in bold."""
     best = {m: max(values[m].mean for values in found.statistics.values()) for m in METRICS}
-    rows = []
+    winners, rows = found.winners, []
     for label, values in found.statistics.items():
-        texts = [metric_names.text("retrieve", values[metric]) for metric in METRICS]
-        winners = [values[metric].mean == best[metric] for metric in METRICS]
-        rows.append((label, list(map(Cell, texts, winners))))
+        cells = []
+        for metric in METRICS:
+            star = " *" if winners.get(f"retrieve/{metric}") == label else ""
+            text = metric_names.text("retrieve", values[metric]) + star
+            cells.append(Cell(text, values[metric].mean == best[metric]))
+        rows.append((label, cells))
     heading = "Search, with 95 % intervals over queries"
-    return Table(heading, [metric_names.label(metric) for metric in METRICS], rows)
+    columns = [metric_names.label(metric) for metric in METRICS]
+    return Table(heading, columns, rows, note=MARKS)
 
 
 def tabulate_differences(found: Effectiveness) -> list[Table]:
-    """For each metric a matrix: row minus column, with p; bold where it is below `LEVEL`."""
+    """For each metric a matrix: row minus column, with p; a star where it is below `LEVEL`."""
     labels, tables = list(found.statistics), []
     for metric in METRICS:
         cells = {(label, label): Cell("") for label in labels}
@@ -214,8 +230,7 @@ def tabulate_pairs(found: Effectiveness, at_most: float = math.inf) -> Table:
     for d in found.differences:
         if not every and found.best not in (d.first, d.second):
             continue
-        text, significant = _format_difference(d.difference, d.corrected)
-        cell = Cell(f"{text}{' *' if significant else ''}", significant)
+        cell = _format_difference(d.difference, d.corrected)
         cells.setdefault((d.first, d.second), []).append(cell)
     rows = [(f"{first} − {second}", row) for (first, second), row in cells.items()]
     columns = [f"retrieve {metric_names.label(metric)}" for metric in METRICS]
@@ -229,14 +244,15 @@ def explain_tests(found: Effectiveness) -> str:
     corrected = f", corrected for {pairs} pairs of systems (Holm)" if pairs > 1 else ""
     return (
         f"p: two-sided paired randomisation test over queries ({PERMUTATIONS:,} permutations)"
-        f"{corrected}; * and bold: p < {LEVEL}."
+        f"{corrected}; *: p < {LEVEL}."
     )
 
 
 def _format_difference(difference: float, p: float) -> Cell:
     shown = f"{difference:+.3f}" if abs(difference) >= 0.0005 else "0.000"
     said = "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
-    return Cell(f"{shown.replace('-', '−')} ({said})", p < LEVEL)
+    star = " *" if p < LEVEL else ""
+    return Cell(f"{shown.replace('-', '−')} ({said}){star}")
 
 
 MEASURES = {"equal_partner": "same strongest partner", "overlap": "overlap of weights"}

@@ -44,7 +44,7 @@ def test_means_and_intervals_over_queries(tmp_path):
     sure = found.statistics["sure"]["mrr@10"]
     assert sure.low == sure.high == 1
     rows = dict(tabulate_intervals(found).rows)
-    assert rows["sure"][0] == ("1.000 [1.000, 1.000]", True) and not rows["good"][0].best
+    assert rows["sure"][0] == ("1.000 [1.000, 1.000] *", True) and not rows["good"][0].best
 
 
 def test_seeds_are_averaged_query_by_query(tmp_path):
@@ -65,9 +65,10 @@ def test_every_pair_of_systems_is_tested_and_corrected(tmp_path):
     assert [cell.text for cell in rows["best"]] == [
         "",
         "+0.020 (p = 1.000)",
-        "+0.800 (p < 0.001)",
+        "+0.800 (p < 0.001) *",
     ]
-    assert rows["bad"][0] == ("−0.800 (p < 0.001)", True) and not rows["near"][0].best
+    assert rows["bad"][0] == ("−0.800 (p < 0.001) *", False)
+    assert found.winners == {}  # the best is no better than the next one but by chance
 
 
 def test_a_system_without_or_with_other_judgements_is_named(tmp_path):
@@ -98,14 +99,18 @@ def test_the_page_the_terminal_and_files_hold_the_tests(tmp_path, capsys):
     assert {row["metric"] for row in rows} == {"mrr@10", "recall@10"}
     assert float(rows[0]["difference"]) == pytest.approx(2 / 3)
     page = (tmp_path / "out/comparison.html").read_text()
-    assert '<td class="best">+0.667 (p &lt; 0.001)</td>' in page
-    assert '<td class="best">1.000 [1.000, 1.000]</td>' in page
+    latex = (tmp_path / "out/comparison.tex").read_text()
+    assert "<td>+0.667 (p &lt; 0.001) *</td>" in page
+    assert '<td class="best">1.000 [1.000, 1.000] *</td>' in page
+    assert r"\textbf{1.000 [1.000, 1.000] *}" in latex and "+0.667 (p $<$ 0.001) * &" in latex
     said, markdown = capsys.readouterr().out, (tmp_path / "out/comparison.md").read_text()
     assert "│ good − bad │ +0.667 (p < 0.001) * │" in said
-    assert "| good − bad | **+0.667 (p < 0.001) \\*** |" in markdown
-    assert "| good | **1.000 [1.000, 1.000]** |" in markdown
+    assert "| good − bad | +0.667 (p < 0.001) \\* |" in markdown
+    assert "| good | **1.000 [1.000, 1.000] \\*** |" in markdown
     test = "p: two-sided paired randomisation test over queries (10,000 permutations); "
-    assert f"{test}* and bold: p < 0.05." in said and test in markdown
+    assert f"{test}*: p < 0.05." in said and test in markdown
+    for form in (said, markdown, page, latex):  # what is bold and what has a star, in each form
+        assert "Bold: the best value of a metric." in " ".join(form.split())
 
 
 def test_of_many_systems_the_terminal_shows_the_pairs_with_the_best(tmp_path, capsys):
