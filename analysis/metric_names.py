@@ -219,7 +219,7 @@ def _is_headline(key: str, splits: set[str]) -> bool:
         case "retrieve":
             return is_metric(name.removeprefix(MACRO))
         case "rerank":
-            return name == "mrr@10" and key.split("/")[1] not in splits
+            return name == "mrr@10" and not splits.intersection(key.split("/")[1:-1])
         case "analysis":
             return any(
                 fnmatch(key, known) and key.count("/") == known.count("/") for known in HEADLINES

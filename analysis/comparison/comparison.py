@@ -19,7 +19,7 @@ PARADIGMS = ("lexical", "multi_vector", "generative")  # in the order of tables
 LEVEL = 0.05  # a difference is significant whose corrected p-value is below it
 MARKS = (
     f"Bold: the best value of a metric. With a star it is better than every other system's, "
-    f"p < {LEVEL}; without one it may be so by chance."
+    f"p < {LEVEL} (MRR@10 and R@10 of the search are tested); without one it may be so by chance."
 )
 NO_WINNERS: Mapping[str, str] = MappingProxyType({})
 IDENTITY = ("setting", "system", "paradigm", "seeds")

@@ -151,14 +151,12 @@ def _summarise(metrics: Mapping[str, float]) -> dict[str, Any]:
     found = metric_names.join_intervals(metrics)
     ordered = sorted(found, key=metric_names.order)
     keys = metric_names.headlines(ordered, metric_names.find_splits(metrics))
-    sections = {metric_names.section(k) for k in keys if metric_names.group(k) in RANKED}
-    columns = {metric_names.label(k) for k in keys if metric_names.group(k) == "retrieve"}
-    # A row shows every value that the run has in these columns, also what is no headline.
+    columns = {metric_names.label(k) for k in keys if metric_names.group(k) in RANKED}
+    # A row shows every value that the run has in these columns, headline or not.
     quality = [
         key
         for key in ordered
-        if metric_names.section(key) in sections
-        and (key in keys or metric_names.label(key) in columns)
+        if metric_names.group(key) in RANKED and metric_names.label(key) in columns
     ]
     cards = {
         name: [_card(key, found[key]) for key in keys if metric_names.group(key) == name]

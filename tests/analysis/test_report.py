@@ -91,6 +91,7 @@ def test_the_report_holds_everything_in_one_file(run, make_pairs):
 def test_the_first_table_shows_every_value_that_its_columns_have(run):
     metrics = {"retrieve/recall@1": 0.25, "retrieve/mrr@10": 0.5, "retrieve/dev2/mrr@10": 0.125}
     metrics |= {"rerank/recall@1": 0.75, "rerank/mrr@10": 0.875, "rerank/ndcg@5": 0.625}
+    metrics |= {"rerank/dev2/mrr@10": 0.375}
     (run / "metrics.json").write_text(json.dumps(metrics))
     first = re.search("<table>.*?</table>", write_report(run).read_text(), re.S)[0]
     rows = [re.findall(r"<td[^>]*>(?:<span[^>]*>)?([^<]*)", row) for row in first.split("<tr>")[2:]]
@@ -98,6 +99,7 @@ def test_the_first_table_shows_every_value_that_its_columns_have(run):
         ["retrieve", "0.250", "0.500"],
         ["retrieve", "–", "0.125"],
         ["rerank", "0.750", "0.875"],
+        ["rerank", "–", "0.375"],
     ]
 
 
