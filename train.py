@@ -1,14 +1,18 @@
 """Train, search, rerank, analyse and log one system on one collection: `python train.py --help`."""
 
 if __name__ == "__main__":  # before the other imports: errors of the command line need none
-    from conf.command import run_command
+    import os
+    import signal
 
-    run_command("train", "train:main")
+    from conf.command import RESUME, run_command
+
+    if "LOCAL_RANK" not in os.environ:  # SIGTERM ends a run as Ctrl-C does; a launcher has its own
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    run_command("train", "train:main", RESUME)
     raise SystemExit
 
 import logging
 import signal
-import sys
 import time
 import warnings
 from collections.abc import Iterator, Sequence
@@ -18,6 +22,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 from hydra.utils import instantiate
+from lightning_fabric.utilities.exceptions import MisconfigurationException
 from omegaconf import DictConfig, OmegaConf
 
 from analysis.analyse import analyse_run
@@ -34,8 +39,8 @@ from analysis.report.summary import summarise_run
 from analysis.run_folder import Run, open_run, read_run, start_run
 from analysis.studies.study import check_study, run_study
 from conf.checks import check_hub
-from conf.command import compose_command, explain_errors
-from conf.composition import register_resolvers, take_settings
+from conf.command import RESUME, compose_command, explain_errors
+from conf.composition import find_typed, register_resolvers, take_settings
 from conf.launch import choose_precision, is_in_sweep, launch, processes_to_start
 from data_modules.module import RetrievalDataModule
 from data_modules.tables import TokenColumn
@@ -49,13 +54,16 @@ from gr_mvdr.memory import StagePeaks
 from gr_mvdr.parts import admitting, build
 from gr_mvdr.products import chosen_products, fast_products, use_products
 from models.base import System, find_backbone
+from models.training import RunCheckpoint
 from models.weights import InitialWeights, Weights, find_weights, save_weights
 
 register_resolvers()  # for who composes a configuration without the command line
 logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
-NOISE = ("LeafSpec", "Total length of `list`", "The number of training batches", "FSDP2-wrapped")
+NOISE = (
+    *("LeafSpec", "Total length of `list`", "The number of training batches", "FSDP2-wrapped"),
+    "Checkpoint directory .* exists and is not empty",  # of a resumed run
+)
 LATENT_TOKENS = 2**22  # of an even sample of documents: some seconds, below 1 GB
-RESUME = "interrupted: the same command with resume=true goes on from the last epoch"
 for message in (f".*{words}.*" for words in NOISE):
     warnings.filterwarnings("ignore", message)
 
@@ -98,6 +106,7 @@ def make_run(config: DictConfig, typed: Sequence[str] | None = None) -> Run | No
     Args:
         typed: the command line that it is of; None = Hydra's.
     """
+    typed = find_typed(typed)
     join()
     with rank_zero_first():  # what rank 0 has fetched or measured, the others find
         weights = find_weights(config.weights)
@@ -113,7 +122,7 @@ def make_run(config: DictConfig, typed: Sequence[str] | None = None) -> Run | No
         if missing in ([], ["report.html"]):
             return keep_finished(folder, missing)
         memory = StagePeaks()
-        model, data, logger = train_model(config, folder, weights, initial, memory)
+        model, data, logger = train_model(config, folder, weights, initial, memory, typed)
         if rank() > 0:
             model.help_index(data.documents)
             leave()
@@ -146,6 +155,7 @@ def train_model(
     weights: Weights | None,
     initial: InitialWeights | None,
     memory: StagePeaks,
+    typed: Sequence[str] = (),
 ) -> tuple[System, RetrievalDataModule, Any]:
     """The run's trained model, its data, and the logger of rank 0, None elsewhere."""
     pl.seed_everything(config.seed, workers=True, verbose=False)
@@ -155,6 +165,7 @@ def train_model(
         if weights is not None:
             weights.give(model.eval(), data.tokenizer)
         record = record_provenance(config.system, model, data, config.seed)
+        record["overrides"] = list(typed)
         if initial is not None:
             taken = initial.give(model, data.tokenizer)
             if rank() == 0:
@@ -162,9 +173,11 @@ def train_model(
             record["training_sources"] |= initial.sources
     logger = announce_run(config, run, model, record) if rank() == 0 else None
     memory.end("load")
-    if weights is None:
+    if trains(model, config):
         model = fit(model, data, config, logger)
         memory.end("train")
+        return model, data, logger
+    if weights is None:
         return model, data, logger
     if rank() == 0 and not weights.trained_here:  # the run opens again without them
         save_tokenizer(data, run)
@@ -179,7 +192,7 @@ def measure_run(
 
     The other ranks help with the index (`help_index`); from there on rank 0 is alone.
     """
-    metrics = {"cost/train_seconds": model.train_seconds}
+    metrics = {"cost/train_seconds": model.train_seconds} if trains(model, config) else {}
     start = time.perf_counter()
     model.index(data.documents, run / "index")
     leave()
@@ -241,12 +254,22 @@ def start_token_vectors(model: System, data: RetrievalDataModule) -> None:
 
 def announce_run(config: DictConfig, run: Path, model: System, record: dict[str, Any]) -> Any:
     """Makes the run's folder and says so; returns its logger, or None."""
+    begun = (run / "config.yaml").is_file()
     start_run(config, record)
     print(f"{config.system} on {record['collection']}: {record['documents']:,} documents → {run}")
+    if begun and not trains(model, config):
+        print("resume: nothing is to be trained, goes on with the index")
+    elif begun and not (run / CHECKPOINT).is_file():  # with one, `fit` knows more
+        print("resume: there is no checkpoint yet, training begins again")
     print_losses(record, config)
     for warning in model.warnings():
         print(warning)
     return instantiate(describe_run(config.logger, "train", [record])) or None
+
+
+def trains(model: System, config: DictConfig) -> bool:
+    """Whether this run trains its system: not BM25, and nothing with `weights=`."""
+    return model.trainable and config.weights is None
 
 
 def print_losses(record: dict[str, Any], config: DictConfig) -> None:
@@ -263,9 +286,11 @@ def print_losses(record: dict[str, Any], config: DictConfig) -> None:
 
 
 def fit(model: System, data: RetrievalDataModule, config: DictConfig, logger: Any) -> System:
-    """The trained model; it goes on from its last checkpoint. BM25 has nothing to train."""
-    if not model.trainable:
-        return model
+    """The trained model; training goes on from the run's last checkpoint, if there is one.
+
+    Raises:
+        ValueError: the trainer's settings contradict each other, or nothing was trained.
+    """
     with rank_zero_first():  # negatives and spans are cached, too
         data.epoch(0)
         data.val_dataloader()
@@ -274,8 +299,17 @@ def fit(model: System, data: RetrievalDataModule, config: DictConfig, logger: An
     trainer = instantiate(config.trainer, logger=logger or False)
     checkpoint = Path(config.run) / CHECKPOINT
     resumed = str(checkpoint) if checkpoint.is_file() else None
+    trainer.callbacks.append(kept := RunCheckpoint(checkpoint))
     with _interruptible(), fast_products(trainer.strategy.root_device):
-        trainer.fit(model, data, ckpt_path=resumed, weights_only=True)
+        try:
+            trainer.fit(model, data, ckpt_path=resumed, weights_only=True)
+        except MisconfigurationException as error:
+            raise ValueError(f"trainer: {error}") from None
+    if not trainer.global_step:  # such as under trainer.max_time
+        raise ValueError("trainer: training ended before its first step, nothing was trained")
+    if rank() == 0 and resumed and not kept.trains:
+        step = f"checkpoint of step {trainer.global_step:,}"
+        print(f"resume: training is finished ({step}), goes on with the index")
     # The model keeps its trainer: Adam and gradients are three more copies of its weights.
     trainer.strategy.optimizers = trainer.strategy.lr_scheduler_configs = []
     model.zero_grad()
@@ -307,10 +341,7 @@ def _interruptible() -> Iterator[None]:
 
 def main(config: DictConfig) -> None:
     """Trains in as many processes as the configuration asks for."""
-    try:
-        if (processes := processes_to_start(config)) > 1:
-            launch(processes)
-        else:
-            train(config)
-    except KeyboardInterrupt:
-        sys.exit(RESUME if rank() == 0 else 1)
+    if (processes := processes_to_start(config)) > 1:
+        launch(processes)
+    else:
+        train(config)

@@ -43,18 +43,29 @@ _UNKNOWN_KEY = re.compile(r"Could not override '(?P<key>[^']+)'")
 _NOISE = ("See https://hydra.cc", "Config search path:", "provider=", "full_key:", "object_type=")
 
 _SWEEP = "is a sweep, which needs the command line"
+RESUME = "interrupted: the same command with resume=true goes on"
 
 
-def run_command(name: str, target: str) -> None:
+def run_command(name: str, target: str, interrupted: str = "interrupted") -> None:
     """Composes `conf/NAME.yaml` from the command line, checks its values, and calls a function.
 
     What the user got wrong ends the command with status 1 and one line, Hydra's errors included.
+    Ctrl-C ends it with one line, too, whatever is being done: also imports, and the comparison
+    after a sweep.
 
     Args:
         name: of a configuration that is a file of `conf/`.
         target: "module:function", which takes the configuration. The module is imported when all
             values are good: `--help` and errors of the command line wait for no import.
+        interrupted: the line after Ctrl-C. Of several processes the first one prints it.
     """
+    try:
+        _run_command(name, target)
+    except KeyboardInterrupt:
+        sys.exit(interrupted if os.environ.get("RANK", "0") == "0" else 1)
+
+
+def _run_command(name: str, target: str) -> None:
     module, _, function = target.partition(":")
     added: dict[str, str] = {}
 

@@ -26,6 +26,8 @@ from conf.wandb_logger import wandb_group, wandb_offline
 from gr_mvdr.files.reading import show
 from gr_mvdr.files.run_files import CIRCUMSTANCES
 
+SHOWN_CHANGE, SHOWN_CHANGES = 24, 48  # letters of a run's name for one change, and for all
+
 
 def register_resolvers() -> None:
     """Makes the resolvers known to OmegaConf."""
@@ -37,23 +39,46 @@ def register_resolvers() -> None:
 
 
 def run_name(model: str, data: str, overrides: list[str]) -> str:
-    """model-collection-seed1, and a short hash of all other overrides of the command line.
+    """model-collection-seed1, then what else was asked for in short, and a hash of all of it.
 
-    The same command means the same folder: that is how `resume=true` finds it again.
+    The same command means the same folder: that is how `resume=true` finds it again. The hash tells
+    apart what the short form cannot.
 
     Args:
         model, data: the groups' chosen options.
         overrides: of the command line, such as "seed=2".
     """
-    asked = dict(override.lstrip("+").split("=", 1) for override in overrides if "=" in override)
+    pairs = (override.lstrip("+").partition("=") for override in overrides)
+    asked = {key: value for key, _, value in pairs}
     folders = asked.get("data.path", data).strip("[]").split(",")
     collection = "+".join(Path(folder.strip(" '\"")).name for folder in folders)
     name = [model, collection, f"seed{asked.pop('seed', 1)}"]
     for key in ("model", "data", *CIRCUMSTANCES):
         asked.pop(key, None)
     if asked:
+        name += describe_changes(asked)
         name.append(hashlib.sha256(str(sorted(asked.items())).encode()).hexdigest()[:6])
     return "-".join(name)
+
+
+def describe_changes(asked: Mapping[str, str]) -> list[str]:
+    """Changes as words of a folder's name: an experiment, then settings, last the analysis.
+
+    Each is cut to `SHOWN_CHANGE` letters, and those that go beyond `SHOWN_CHANGES` are left out.
+
+    Args:
+        asked: key → value, as they were typed.
+    """
+    words: list[str] = []
+    for key in sorted(asked, key=lambda key: (key != "experiment", key[:8] == "analysis", key)):
+        value, (*above, last) = asked[key].strip("'\""), key.split(".")
+        value = value if value[:1] in ("[", "{") else Path(value).name  # of a path its last part
+        last = above[-1] if above and last in ("name", "path") else last
+        text = value if key == "experiment" else f"{last}_{value}"
+        word = re.sub(r"[^A-Za-z0-9.-]+", "_", text)[:SHOWN_CHANGE].strip("_.-")
+        if key != "data.path" and len("-".join([*words, word])) <= SHOWN_CHANGES:
+            words.append(word)
+    return words
 
 
 def one_of(value: str, *options: str) -> bool:
@@ -126,6 +151,13 @@ def list_options(group: str) -> list[str]:
     return [name.removesuffix(".yaml") for name in known if name.endswith(".yaml")]
 
 
+def find_typed(typed: Sequence[str] | None = None) -> list[str]:
+    """What the user typed: as it was given, or None = Hydra's, where there is a command line."""
+    if typed is None:
+        typed = HydraConfig.get().overrides.task if HydraConfig.initialized() else ()
+    return list(typed)
+
+
 def take_settings(
     config: DictConfig, settings: Mapping[str, Any], typed: Sequence[str] | None = None
 ) -> None:
@@ -133,14 +165,12 @@ def take_settings(
 
     Args:
         config: as composed; changed. settings: values by key.
-        typed: the command line; None = Hydra's, where there is one.
+        typed: see `find_typed`.
 
     Raises:
         ValueError: the chosen model does not have a key.
     """
-    if typed is None:
-        typed = HydraConfig.get().overrides.task if HydraConfig.initialized() else ()
-    keys = {argument.partition("=")[0].lstrip("+") for argument in typed}
+    keys = {argument.partition("=")[0].lstrip("+") for argument in find_typed(typed)}
     for key, value in settings.items():
         if key not in keys:
             group, _, name = key.rpartition(".")

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytorch_lightning as pl
 import torch
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 from torch import Tensor
@@ -147,6 +148,33 @@ class CheckpointFile(TorchCheckpointIO):
             state |= {key: "" for key in state if key.endswith("_model_path")}
             state |= {"best_k_models": {}} if "best_k_models" in state else {}
         return found
+
+
+class RunCheckpoint(pl.Callback):
+    """Leaves the run's checkpoint with the weights of the last step, whatever callbacks do.
+
+    ModelCheckpoint may be left out (`trainer.callbacks=[]`), write elsewhere, or be switched off
+    (`fast_dev_run`): a run without a checkpoint could not be opened again. A resumed training says
+    where it goes on.
+
+    Attributes:
+        trains: whether training has begun; a checkpoint of the last step leaves nothing to train.
+    """
+
+    def __init__(self, path: Path):
+        """path: of the run's checkpoint."""
+        self.path, self.trains = path, False
+
+    def on_train_start(self, trainer: pl.Trainer, model: "System") -> None:
+        self.trains = True
+        if trainer.global_step and trainer.is_global_zero:
+            where = f"step {trainer.global_step:,}, the end of epoch {trainer.current_epoch}"
+            print(f"resume: training goes on from the checkpoint of {where}")
+
+    def on_train_end(self, trainer: pl.Trainer, model: "System") -> None:
+        kept = self.path.is_file() and model.saved_step == trainer.global_step
+        if not trainer.strategy.broadcast(kept):  # all ranks decide alike
+            trainer.save_checkpoint(self.path)
 
 
 class _Written:

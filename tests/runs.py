@@ -2,6 +2,7 @@
 
 import json
 import runpy
+import signal
 import sys
 import warnings
 from collections.abc import Iterator
@@ -47,10 +48,14 @@ def command(*words: str) -> int | str:
         warnings.filterwarnings("ignore", ".*found in sys.modules", RuntimeWarning)
         patch.chdir(ROOT)
         patch.setattr(sys, "argv", [module, *arguments])
+        handlers = {kind: signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM)}
         try:
             runpy.run_module(module.removesuffix(".py"), run_name="__main__")
         except SystemExit as ended:
             return ended.code or 0
+        finally:
+            for kind, handler in handlers.items():
+                signal.signal(kind, handler)
     return 0
 
 

@@ -355,7 +355,7 @@ def small(tmp_path, name, *overrides):
 def test_weights_of_a_finished_run_search_without_training(tmp_path):
     train(small(tmp_path, "trained"))
     metrics = train(small(tmp_path, "taken", f"weights={tmp_path}/trained", "seed=5")).metrics
-    assert metrics["cost/train_seconds"] == 0
+    assert "cost/train_seconds" not in metrics
     first, second = ((tmp_path / name / "retrieve.trec") for name in ("trained", "taken"))
     assert first.read_text() == second.read_text()
     assert not (tmp_path / "taken/checkpoints").exists()

@@ -136,7 +136,10 @@ def test_a_killed_run_of_two_processes_resumes_to_the_same_metrics(folder, alone
     complained = first.communicate(timeout=60)[1]
     assert first.returncode != 0 and complained.count("interrupted: the same command") == 1
     assert checkpoint.is_file() and not (folder / "part/metrics.json").exists()
-    finished(started(folder, *keys))
+    again = started(folder, *keys)
+    said, complained = again.communicate(timeout=300)
+    assert again.returncode == 0 and said.count("resume: ") == 1
+    assert "not empty" not in complained, "what is Lightning's warning of a run that goes on"
     assert_same(metrics(folder / "part"), metrics(alone("t5_colbert")))
 
 

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,8 +17,10 @@ from torch.optim import Optimizer
 import train as train_module
 from analysis.run_folder import read_run
 from analysis.tables import read_rows
+from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.memory import StagePeaks
-from tests.runs import NO_ANALYSIS, ROOT, SMALL, TINY, beir, compose_config, small
+from models.retriever import Retriever
+from tests.runs import NO_ANALYSIS, ROOT, SMALL, TINY, beir, command, compose_config, small
 from train import train
 
 # Those of the papers' that differ from a model's defaults in what they run (tests/test_papers.py).
@@ -113,7 +116,9 @@ def interrupted(monkeypatch, config, epoch: int):
         ("genre_np_contrastive", 2, ["model.head.contrastive_epochs=1"]),
     ],
 )
-def test_an_interrupted_run_resumes_to_the_same_metrics(model, last, keys, tmp_path, monkeypatch):
+def test_an_interrupted_run_resumes_to_the_same_metrics(
+    model, last, keys, tmp_path, monkeypatch, capsys
+):
     keys = [
         "trainer.max_steps=-1",
         f"trainer.max_epochs={last + 1}",
@@ -132,6 +137,12 @@ def test_an_interrupted_run_resumes_to_the_same_metrics(model, last, keys, tmp_p
     part = tmp_path / "part"
     assert (part / "checkpoints/last.ckpt").is_file() and not (part / "metrics.json").exists()
     resumed = train(small(tmp_path, *keys, "resume=true", name="part")).metrics
+    steps = read_rows(part / "loss.csv")
+    before = sum(row["epoch"] <= last for row in steps)
+    where = (
+        f"resume: training goes on from the checkpoint of step {before}, the end of epoch {last}"
+    )
+    assert capsys.readouterr().out.count(where) == 1
     for key, value in whole.items():
         if not key.startswith("cost"):
             assert resumed[key] == pytest.approx(value, abs=1e-6), key
@@ -142,7 +153,7 @@ def test_an_interrupted_run_resumes_to_the_same_metrics(model, last, keys, tmp_p
 
 
 def test_a_run_that_was_interrupted_while_searching_indexes_once_more(
-    tmp_path, monkeypatch, finished_run
+    tmp_path, monkeypatch, finished_run, capsys
 ):
     keys = [*NO_ANALYSIS, *TINY, "model=genre_np_base"]
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
@@ -150,6 +161,8 @@ def test_a_run_that_was_interrupted_while_searching_indexes_once_more(
         train(small(tmp_path, *keys, name="part"))
     assert (tmp_path / "part/index/trie").is_dir()
     resumed = train(small(tmp_path, *keys, "resume=true", name="part")).metrics
+    where = "resume: training is finished (checkpoint of step 2), goes on with the index\n"
+    assert capsys.readouterr().out.count(where) == 1
     whole = json.loads((finished_run("genre_np_base", *TINY) / "metrics.json").read_text())
     scores = [key for key in whole if not key.startswith("cost")]
     assert {key: resumed[key] for key in scores} == {key: whole[key] for key in scores}
@@ -157,6 +170,49 @@ def test_a_run_that_was_interrupted_while_searching_indexes_once_more(
 
 def interrupting(*_):
     raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [
+        *("conf.command.import_module", "data_modules.module.add_tokens"),
+        *("models.bm25.BM25.index", "train.evaluate_retrieval", "train.analyse_run"),
+        *("train.write_report", "analysis.compare.compare"),
+    ],
+)
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_command_says_at_every_stage_that_it_can_be_resumed(
+    stage, kind, tmp_path, monkeypatch
+):
+    keys = ["train.py", "model=bm25", "data=beir", f"data.path={beir(tmp_path / 'fruit')}"]
+    keys += ["hydra.mode=MULTIRUN", "seed=1,2", "logger=none", f"output={tmp_path}/runs"]
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    with monkeypatch.context() as patch:
+        patch.setattr(stage, lambda *_, **__: signal.raise_signal(kind))
+        line = "interrupted: the same command with resume=true goes on"
+        assert command(*keys, *NO_ANALYSIS) == line
+    assert command(*keys, *NO_ANALYSIS, "resume=true") == 0
+
+
+@pytest.mark.parametrize("key", ["trainer.callbacks=[]", "+trainer.fast_dev_run=true"])
+def test_a_trained_run_opens_again_whatever_the_callbacks_keep(key, tmp_path, capsys):
+    keys = ["model=t5_colbert", *NO_ANALYSIS, *TINY, key]
+    run = train(small(tmp_path, *keys))
+    ranking = Ranking.read(run.path / "retrieve.trec")
+    opened = Retriever.load(run)
+    query = next(iter(opened.data.test_queries("test")))
+    found = {hit.id: hit.score for hit in opened.search(query["text"])}
+    assert found == {name: pytest.approx(ranking.scores(query["id"])[name]) for name in found}
+    (run.path / "retrieve.trec").unlink()
+    capsys.readouterr()
+    train(small(tmp_path, *keys, "resume=true"))
+    assert "resume: training is finished" in capsys.readouterr().out
+
+
+def test_a_training_that_ends_before_its_first_step_is_no_run(tmp_path):
+    keys = ["model=t5_colbert", *NO_ANALYSIS, *TINY, "+trainer.max_time=00:00:00:00"]
+    with pytest.raises(ValueError, match="trainer: training ended before its first step"):
+        train(small(tmp_path, *keys))
 
 
 def test_the_same_seed_gives_the_same_numbers_and_another_does_not(tmp_path, finished_run):

@@ -1,6 +1,7 @@
 """`from train import train`: a run from a script or a notebook, as the command line makes it."""
 
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -35,7 +36,8 @@ def test_a_list_of_overrides_gives_the_finished_run(fruit, tmp_path, monkeypatch
     run = train([*fruit[:-1], "output=here"])
     said = capsys.readouterr().out
     assert isinstance(run, Run) and run.metrics["retrieve/recall@100"] == 1.0
-    assert run.path == Path("here/bm25-fruit-seed1-" + run.path.name[-6:])
+    name = "bm25-fruit-seed1-analysis_none-curve_pairs_0-pairs_0-"
+    assert run.path == Path("here", name + run.path.name[-6:])
     assert Path(run) == run.path and os.path.isfile(os.path.join(run, "report.html"))
     assert read_run(run.path).metrics == run.metrics
     # The same text in the terminal and in a notebook: a line a ranking, then costs and memory.
@@ -45,8 +47,8 @@ def test_a_list_of_overrides_gives_the_finished_run(fruit, tmp_path, monkeypatch
     assert [line.split()[0] for line in shown[2:4]] == ["retrieve", "rerank"]
     assert len({len(line) for line in shown[1:4]}) == 1, "columns of one width"
     assert f"{run.metrics['retrieve/mrr@10']:.3f}" in shown[2]
-    assert shown[4].startswith("training ") and "query, median" in shown[4]
-    stages = ["load", "train", "index", "retrieve", "rerank", "analyse", "report"]
+    assert shown[4].startswith("index ") and "query, median" in shown[4], "nothing was trained"
+    stages = ["load", "index", "retrieve", "rerank", "analyse", "report"]
     assert shown[5].split() == stages and shown[-1] == str(run.path)
     assert "\n".join(shown[:5]) in said
     assert said.splitlines()[-1] == f"{run.path}: finished, {run.path / 'report.html'}"
@@ -57,6 +59,24 @@ def test_a_run_of_several_folders_is_named_after_all():
         name = run_name("t5_colbert", "beir", [f"data.path={typed}"])
         assert name.startswith("t5_colbert-one+two-seed1-")
     assert run_name("bm25", "almanac", ["seed=2"]) == "bm25-almanac-seed2"
+
+
+def test_a_runs_name_says_what_was_changed():
+    def name(*overrides):
+        return run_name("t5_colbert", "almanac", list(overrides))
+
+    changed = ["model.dimension=64", "experiment=demo", "backbone.name=google/t5-v1_1-base"]
+    changed += ["analysis=none", "logger=none", "resume=true"]
+    found = name(*changed)
+    begins = "t5_colbert-almanac-seed1-demo-backbone_t5-v1_1-base-dimension_64-"
+    assert re.fullmatch(begins + "[0-9a-f]{6}", found), "the analysis has no room"
+    assert name(*reversed(changed)) == found, "the same choices"
+    assert name(*changed, "seed=2") == found.replace("seed1", "seed2")
+    # What a folder or the command line cannot hold is left out; the hash still tells values apart.
+    odd = ["a.b='x y=../{z}'", "c=[p/q,r]", "+d=é" + 300 * "x", "~e", "f="]
+    found = {name(*(f"{one}{more}" for one in odd)) for more in ("", "1")}
+    assert len(found) == 2
+    assert all(re.fullmatch(r"[\w.-]{1,90}", each, re.ASCII) for each in found), found
 
 
 def test_the_command_line_finds_the_run_that_python_made(fruit, capsys):
@@ -132,7 +152,7 @@ def test_an_interruption_leaves_python_as_it_was(fruit, tmp_path, monkeypatch):
 
     monkeypatch.setattr(train_module.pl.Trainer, "fit", interrupt)
     handler = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt, match="resume=true goes on from the last epoch"):
+    with pytest.raises(KeyboardInterrupt, match="resume=true goes on"):
         train([*fruit[1:], "model=t5_colbert"])
     assert signal.getsignal(signal.SIGINT) is handler
     assert not list(tmp_path.rglob(".lock"))

@@ -44,7 +44,7 @@ def rows(data):
 def test_a_published_model_is_run_without_training(run, data, pylate, tmp_path):
     small = ["analysis=none", "analysis.pairs=4", "analysis.curve_pairs=0", "document_length=10"]
     found = run(pylate, "model=t5_colbert", "name=run", *small)
-    assert found.metrics["cost/train_seconds"] == 0 and found.system == "tiny-colbert"
+    assert "cost/train_seconds" not in found.metrics and found.system == "tiny-colbert"
     assert (found.path / "alignments").is_dir()
     assert (found.path / "report.html").is_file() and "rerank/mrr@10" in found.metrics
     config = found.config
@@ -98,7 +98,7 @@ def encoder_decoder(tmp_path_factory, data):
 @pytest.mark.parametrize("model", ["genre", "t5_seal"])
 def test_an_encoder_decoder_generates_without_training(run, encoder_decoder, model):
     found = run(encoder_decoder, f"model={model}", "name=run", *NO_ANALYSIS)
-    assert found.metrics["cost/train_seconds"] == 0 and "retrieve/mrr@10" in found.metrics
+    assert "cost/train_seconds" not in found.metrics and "retrieve/mrr@10" in found.metrics
     again, ranking = Retriever.load(found), Ranking.read(found.path / "retrieve.trec")
     for query in again.data.test_queries("test"):
         hits = {hit.id: pytest.approx(hit.score, abs=1e-4) for hit in again.search(query["text"])}

@@ -38,6 +38,7 @@ _PROVENANCE = {
     "documents": int,
     "sources": dict[str, Any],
     "text_fields": list[str],
+    "overrides": list[str],
 }
 _NEEDED = ("system", "collection")
 
