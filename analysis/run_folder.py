@@ -12,7 +12,6 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from analysis.folder_lock import check_links, claim_folder
-from gr_mvdr.distributed.ranks import rank, rank_zero_first
 from gr_mvdr.files.reading import read_json, read_json_list, read_yaml
 from gr_mvdr.files.run_files import (
     CHECKPOINT,
@@ -126,6 +125,8 @@ def open_run(config: DictConfig) -> Iterator[tuple[Path, list[str]]]:
 
     Raises: as `find_run`, and ValueError where another command works in the folder.
     """
+    from gr_mvdr.distributed.ranks import rank, rank_zero_first  # with torch; a list needs none
+
     with ExitStack() as held:
         with rank_zero_first():
             run, missing = find_run(config)

@@ -1,0 +1,66 @@
+"""The list of runs: what it shows of finished, unfinished and broken ones, and how it is asked."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from analysis.run_folder import find_runs
+from analysis.runs import list_runs, tabulate_runs
+from gr_mvdr.files.writing import write_json
+from tests.runs import ROOT, command
+
+
+@pytest.fixture
+def outputs(tmp_path):
+    """Four runs, named in another order than they were made in."""
+
+    def made(name, at, overrides, metrics=None):
+        run = tmp_path / "outputs" / name
+        run.mkdir(parents=True)
+        record = {"system": name.upper(), "collection": "towns", "overrides": overrides}
+        write_json(run / "provenance.json", record)
+        (run / "config.yaml").write_text(yaml.dump({"seed": 1}))
+        if metrics:
+            write_json(run / "metrics.json", metrics)
+        for file in run.iterdir():
+            os.utime(file, (at, at))
+
+    found = {"retrieve/ndcg@5": 0.25, "retrieve/mrr@10": 0.5, "retrieve/dev/mrr@10": 0.75}
+    typed = ["model=a", "data.path=x", "seed=2", "+trainer.max_time=1", "output=y", "resume=true"]
+    made("b", 1000, typed, found)
+    made("a", 2000, [], found | {"rerank/mrr@10": 0.9})
+    made("cut", 3000, [])
+    made("sweep/broken", 4000, [], found)
+    (tmp_path / "outputs/sweep/broken/provenance.json").write_text("{")
+    os.utime(tmp_path / "outputs/sweep/broken/provenance.json", (1, 1))
+    return tmp_path / "outputs"
+
+
+def test_runs_are_listed_newest_last_with_what_is_known_of_them(outputs, capsys):
+    assert command("-m", "analysis.runs", str(outputs)) == 0
+    said = capsys.readouterr().out
+    head, *rows = (line.split("  ") for line in said.splitlines())
+    head, *rows = ([cell.strip() for cell in row if cell.strip()] for row in (head, *rows))
+    assert head[1:-1] == ["system", "data", "MRR@10", "nDCG@5", "date"]
+    assert [row[0] for row in rows] == ["b", "a", "cut", "sweep/broken"]
+    assert rows[0][1:5] == ["B", "towns", "0.500", "0.250"]
+    assert rows[0][6] == "seed=2 +trainer.max_time=1" and len(rows[1]) == 6
+    assert rows[2][1:5] == ["CUT", "towns", "–", "–"] and rows[2][-1] == "unfinished"
+    assert "provenance.json" in rows[3][-1] and "cannot be read" in rows[3][-1]
+    assert tabulate_runs(list_runs([outputs])).row_count == len(find_runs(outputs)) == 4
+
+
+def test_a_folder_without_runs_and_none_are_one_line(tmp_path):
+    assert command("-m", "analysis.runs", "nowhere") == "error: runs=nowhere: no such folder"
+    said = command("-m", "analysis.runs", f"runs={tmp_path}")
+    assert said == f"error: runs=[{tmp_path}]: there is no run"
+
+
+def test_the_list_needs_no_torch(outputs):
+    asked = "import sys, analysis.runs as r; r.main(r.DictConfig({'runs': [sys.argv[1]]}));"
+    code = f"{asked} print('torch' in sys.modules)"
+    job = subprocess.run([sys.executable, "-c", code, outputs], cwd=ROOT, capture_output=True)
+    assert job.stdout.decode().splitlines()[-1] == "False", job.stderr.decode()
