@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
-from hydra.utils import instantiate
+from hydra.utils import get_class, instantiate
 from lightning_fabric.utilities.exceptions import MisconfigurationException
 from omegaconf import DictConfig, OmegaConf
 
@@ -36,7 +36,7 @@ from analysis.provenance import record_provenance
 from analysis.publish import describe_run, publish_run
 from analysis.report.report import write_report
 from analysis.report.summary import summarise_run
-from analysis.run_folder import Run, open_run, read_run, start_run
+from analysis.run_folder import Run, find_other_seed, open_run, read_run, start_run
 from analysis.studies.study import check_study, run_study
 from conf.checks import check_hub
 from conf.command import RESUME, compose_command, explain_errors
@@ -118,6 +118,10 @@ def make_run(config: DictConfig, typed: Sequence[str] | None = None) -> Run | No
         take_settings(config, initial.settings(config), typed)
     if config.trainer.precision == "auto":
         config.trainer.precision = choose_precision()
+    untrained = not get_class(config.model._target_).trainable
+    if untrained and is_in_sweep() and (same := find_other_seed(config)):
+        print(f"{config.system} is not trained, no seed changes it: {same} stands for {config.run}")
+        return read_run(same)
     with open_run(config) as (folder, missing):
         if missing in ([], ["report.html"]):
             return keep_finished(folder, missing)

@@ -20,6 +20,7 @@ from analysis.run_folder import read_run, require_run
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.files.reading import reading
 from gr_mvdr.files.writing import new_folder, temporary_folder, write_text
+from gr_mvdr.progress import quiet_libraries
 from gr_mvdr.tokenizers import load_tokenizer
 from models.base import System
 from models.docid import Docid
@@ -113,6 +114,7 @@ def _new(folder: Path | str) -> Path:
 
 
 @torch.inference_mode()
+@quiet_libraries()
 def check_library(folder: Path, system: System, data: RetrievalDataModule) -> float:
     """Scores pairs of test query and relevant document, from their texts.
 

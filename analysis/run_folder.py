@@ -172,6 +172,31 @@ def find_run(config: DictConfig) -> tuple[Path, list[str]]:
     return run, find_missing_parts(run)
 
 
+def find_other_seed(config: DictConfig) -> Path | None:
+    """A finished run next to the one that is asked for, whose configuration has another seed only.
+
+    None where the run's own folder is there, or there is no such run.
+    """
+    run = Path(config.run)
+    if run.exists() or not run.parent.is_dir():
+        return None
+    wanted = _without_seed(run, _read_identity(config))
+    for file in sorted(run.parent.glob("*/metrics.json")):
+        found = _read_identity(file.with_name("config.yaml"))
+        if found is not None and _without_seed(file.parent, found) == wanted:
+            return file.parent
+    return None
+
+
+def _without_seed(run: Path, identity: dict[str, Any]) -> dict[str, str]:
+    """The flat values of a configuration, less those that are its seed or its folder."""
+    return {
+        key: str(value).replace(str(run), "")
+        for key, value in flatten(identity).items()
+        if not (key.split(".")[-1] == "seed" and value == identity["seed"])
+    }
+
+
 def start_run(config: DictConfig, record: dict[str, Any]) -> None:
     """Makes a run's folder with the resolved configuration and the provenance.
 

@@ -71,7 +71,9 @@ class CompareRuns(Callback):
 
         sweep = Path(config.hydra.sweep.dir)
         # Jobs of a launcher with processes of its own are not seen here: then the folder says.
-        runs, folder = list(self.choices) or [sweep], Path(self.out or sweep)
+        # A job made no folder where a run of another seed stands for it.
+        runs = [run for run in self.choices if run.exists()] or [sweep]
+        folder = Path(self.out or sweep)
         # Hydra turns a callback's exception into a warning, so that a sweep without its
         # comparison would exit with 0; SystemExit passes.
         try:

@@ -120,6 +120,7 @@ RULES: dict[str, Any] = {
     "table4.row": Text,
     "table4.rows*": Any,
     "multipass": Group,
+    "multipass.lexical": Text,
     "multipass.depth": Size,
     "multipass.reranker": Text,
     # The other commands.

@@ -29,6 +29,21 @@ def quiet() -> Iterator[None]:
         _quiet.reset(token)
 
 
+@contextmanager
+def quiet_libraries() -> Iterator[None]:
+    """Within it, transformers shows no progress bars of its own; also a decorator."""
+    from huggingface_hub.utils import are_progress_bars_disabled
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled() and not are_progress_bars_disabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
 def track(iterable: Iterable[Item], description: str, total: int | None = None) -> Iterator[Item]:
     """Yield the items of ``iterable`` and show how far it has come.
 

@@ -159,7 +159,7 @@ def test_joblib_runs_a_sweep_that_ends_with_its_comparison(folder):
         "hydra.mode=MULTIRUN",
         "hydra/launcher=joblib",
         "model=bm25",
-        "seed=1,2",
+        "model.k1=1,2",
         "hydra.launcher.n_jobs=2",
     ]
     finished(started(folder, *keys, f"output={folder / 'joblib'}"))

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from torch.optim import Optimizer
 
 import train as train_module
-from analysis.run_folder import read_run
+from analysis.run_folder import find_runs, read_run
 from analysis.tables import read_rows
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.memory import StagePeaks
@@ -192,6 +192,21 @@ def test_an_interrupted_command_says_at_every_stage_that_it_can_be_resumed(
         line = "interrupted: the same command with resume=true goes on"
         assert command(*keys, *NO_ANALYSIS) == line
     assert command(*keys, *NO_ANALYSIS, "resume=true") == 0
+
+
+def test_a_sweep_over_seeds_runs_bm25_once(tmp_path, capsys):
+    metrics = []
+    for seed in (1, 2):  # the reason: no seed changes what is measured
+        run = train(small(tmp_path, "model=bm25", f"seed={seed}", *NO_ANALYSIS, name=f"own{seed}"))
+        metrics.append({k: v for k, v in run.metrics.items() if not k.startswith("cost/")})
+    assert metrics[0] == metrics[1]
+    keys = ["train.py", "model=bm25", "hydra.mode=MULTIRUN", "seed=3,1", f"output={tmp_path}/sweep"]
+    capsys.readouterr()
+    assert command(*keys, *SMALL, *NO_ANALYSIS) == 0
+    (run,) = find_runs(tmp_path / "sweep")
+    assert f"no seed changes it: {run} stands for" in capsys.readouterr().out
+    (row,) = read_rows(tmp_path / "sweep/comparison.csv")
+    assert row["seeds"] == 3 and "retrieve/mrr@10/std" not in row
 
 
 @pytest.mark.parametrize("key", ["trainer.callbacks=[]", "+trainer.fast_dev_run=true"])

@@ -20,6 +20,7 @@ from gr_mvdr.heads.pawa import PawaHead
 from gr_mvdr.heads.plain import Head, Vocabulary
 from gr_mvdr.identifiers.scheme import hash_collection
 from gr_mvdr.parts import TARGET, admitting, build, check_parts, find_part
+from gr_mvdr.progress import quiet_libraries
 from models.base import System, find_backbone
 from models.docid import Docid
 from models.export.sentence_transformers import (
@@ -48,6 +49,7 @@ def check_exportable(kind: type[System]) -> None:
         raise ValueError(f"{kind.__name__}: has no weights to export, it learns nothing")
 
 
+@quiet_libraries()
 def write_system(
     system: System,
     tokenizer: PreTrainedTokenizerBase,
