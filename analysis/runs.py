@@ -106,9 +106,12 @@ def describe_changes(overrides: Sequence[str] | None) -> str:
     """
     if overrides is None:
         return "not recorded"
-    keys = [(word.lstrip("+").partition("=")[0], word) for word in overrides]
+    words = [word.lstrip("+") for word in overrides]
+    keys = [word.partition("=")[0] for word in words]
     return " ".join(
-        word for key, word in keys if key not in _SHOWN and key.split(".")[0] not in _SHOWN[3:]
+        word
+        for key, word in zip(keys, words, strict=True)
+        if key not in _SHOWN and key.split(".")[0] not in _SHOWN[3:]
     )
 
 

@@ -47,7 +47,7 @@ def test_runs_are_listed_newest_last_with_what_is_known_of_them(outputs, capsys)
     assert head[1:-1] == ["system", "data", "MRR@10", "nDCG@5", "date"]
     assert [row[0] for row in rows] == ["b", "a", "cut", "sweep/broken"]
     assert rows[0][1:5] == ["B", "towns", "0.500", "0.250"]
-    assert rows[0][6] == "seed=2 +trainer.max_time=1" and len(rows[1]) == 6
+    assert rows[0][6] == "seed=2 trainer.max_time=1" and len(rows[1]) == 6
     assert rows[2][1:5] == ["CUT", "towns", "–", "–"] and rows[2][-1] == "unfinished"
     assert "provenance.json" in rows[3][-1] and "cannot be read" in rows[3][-1]
     assert tabulate_runs(list_runs([outputs])).row_count == len(find_runs(outputs)) == 4
