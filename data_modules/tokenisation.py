@@ -111,7 +111,7 @@ def _make_tokenizer(
     if unit == "word":
         key = short_hash("word/1", *made_from)
     else:
-        key = short_hash("unigram/6", _LEARNED_FROM, *made_from, vocab_size, lowercase, *special)
+        key = short_hash("unigram/7", _LEARNED_FROM, *made_from, vocab_size, lowercase, *special)
     path = cache_folder("tokenizers") / f"{key}.json"
     with write_once(path) as partial:
         if partial is not None:

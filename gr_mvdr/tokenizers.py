@@ -23,6 +23,10 @@ PAD_ID, EOS_ID, UNK_ID = 0, 1, 2
 # A private character that no text contains; pieces with it are dropped after training.
 _MARK = "\ue000"
 _WORD = re.compile(r"\w+")
+# A tokeniser is trained on this many letters of a word. A single sequence of 300,000 letters (DNA,
+# base64) has so many different substrings that training takes minutes or does not end.
+_LONGEST_WORD = 256
+_MAYBE_LONG = re.compile(rf"\S{{{_LONGEST_WORD + 1}}}")
 SPECIAL_TOKENS = ["<pad>", "</s>", "<unk>", "<extra_id_0>"]
 # Python's \w, written out: that of `tokenizers` takes combining marks in as well.
 _LETTERS = tokenizers.Regex(r"[\p{L}\p{N}_]+")
@@ -138,6 +142,9 @@ def train_tokenizer(
 ) -> PreTrainedTokenizerFast:
     """Trains a SentencePiece-like Unigram tokeniser with T5's special ids on a collection.
 
+    Of a word longer than 256 letters, training sees the first 256. The trained tokeniser reads
+    such a word whole.
+
     Args:
         texts: the documents and training queries.
         vocab_size: at most this many pieces, the special ones included.
@@ -167,9 +174,10 @@ def train_tokenizer(
         unk_token="<unk>",
         show_progress=False,
     )
+    cut = _cut_long_words(texts, model.normalizer, model.pre_tokenizer)
     with _one_thread():
         try:
-            model.train_from_iterator(_with_marked_copies(texts), trainer)
+            model.train_from_iterator(_with_marked_copies(cut), trainer)
         except Exception as error:  # `tokenizers` raises nothing more special
             if "vocabulary is not large enough" not in str(error):
                 raise
@@ -177,6 +185,37 @@ def train_tokenizer(
             raise ValueError(f"tokenizer.vocab_size={vocab_size}: {rule}") from None
     model.model = tokenizers.models.Unigram(_settled_vocabulary(model), UNK_ID, False)
     return _wrap(model)
+
+
+def _cut_long_words(texts: Iterable[str], normalizer: Any, splitter: Any) -> Iterator[str]:
+    """The texts with long words cut to `_LONGEST_WORD` letters; prints how many were cut.
+
+    The letters of what is cut off follow as words of one letter, so that the alphabet is complete.
+
+    Args:
+        normalizer, splitter: of the tokeniser, which decide what a word is. The tokeniser itself is
+            locked while it is trained.
+    """
+    count = 0
+    for text in texts:
+        if not _MAYBE_LONG.search(text):
+            yield text
+            continue
+        normal = normalizer.normalize_str(text)
+        kept, end, letters = [], 0, set()
+        for _, (first, last) in splitter.pre_tokenize_str(normal):
+            first = last - len(normal[first:last].lstrip())  # a word has the space before it
+            if last - first > _LONGEST_WORD:
+                kept.append(normal[end : first + _LONGEST_WORD])
+                letters.update(normal[first + _LONGEST_WORD : last])
+                end = last
+        count += len(kept)
+        yield " ".join(["".join([*kept, normal[end:]]), *sorted(letters)]) if kept else text
+    if count:
+        print(
+            f"tokenizer: training sees only the first {_LONGEST_WORD} letters of longer words "
+            f"({count:,} in these texts)"
+        )
 
 
 def _with_marked_copies(texts: Iterable[str]) -> Iterator[str]:

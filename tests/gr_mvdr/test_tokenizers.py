@@ -57,6 +57,22 @@ def test_text_comes_back_from_its_tokens():
         assert tokenizer.decode(ids(tokenizer, text)).replace(" ", "") == text.replace(" ", "")
 
 
+def test_a_word_counts_with_its_first_letters_and_every_letter_is_known(capsys):
+    rng = random.Random(0)
+    word = "".join(rng.choices("acgt", k=300_000)) + "z漢"
+    trained = train_tokenizer([*texts(), f"Kalo, {word}. mi"], 200)  # whole: minutes
+    said = "training sees only the first 256 letters of longer words (1 in these texts)\n"
+    assert capsys.readouterr().out == f"tokenizer: {said}"
+    found = ids(trained, word)
+    assert UNK_ID not in found and trained.decode(found).replace(" ", "") == word
+    cut = train_tokenizer([*texts(), f"Kalo, {word[:256]}. mi a c g t z 漢"], 200)
+    assert cut.backend_tokenizer.to_str() == trained.backend_tokenizer.to_str()
+    # Punctuation ends a word, whatever its script.
+    capsys.readouterr()
+    train_tokenizer([*texts(), "漢字、" * 200], 200)
+    assert not capsys.readouterr().out
+
+
 def test_lower_case_is_the_callers_choice():
     lower, cased = train_tokenizer(texts(), 60), train_tokenizer(texts(), 60, lowercase=False)
     assert ids(lower, "Kalo mi") == ids(lower, "kalo mi")
