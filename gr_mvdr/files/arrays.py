@@ -64,7 +64,7 @@ def read_arrays(path: Path, names: tuple[str, ...]) -> tuple[dict[str, np.ndarra
     """Opens the named arrays of a folder by memory map (read-only), and its settings.
 
     Raises:
-        FileNotFoundError: there is no such folder.
+        OSError: there is no such folder, or a file may not be read.
         ValueError: a file is missing, cut short or changed; the message names it.
     """
     if not path.is_dir():
@@ -72,7 +72,7 @@ def read_arrays(path: Path, names: tuple[str, ...]) -> tuple[dict[str, np.ndarra
     try:
         contents = read_sealed(path / CONTENTS)
         files, settings = dict(contents["files"]), dict(contents["settings"])
-    except (OSError, KeyError, TypeError) as error:
+    except (FileNotFoundError, KeyError, TypeError) as error:
         raise ValueError(f"{path / CONTENTS}: must list the folder's files ({error})") from error
     arrays = {}
     for name in names:

@@ -121,7 +121,8 @@ def read_checkpoint(file: Path) -> dict[str, Any]:
     """A checkpoint of Lightning: tensors under "state_dict", plain values as "hyper_parameters".
 
     Raises:
-        FileNotFoundError, ValueError: there is none; it is damaged, or holds anything else.
+        OSError: the file is missing or may not be read.
+        ValueError: it is damaged, or holds anything else.
     """
     check_file(file)
     if not zipfile.is_zipfile(file):
@@ -175,7 +176,8 @@ def read_tensors(file: Path) -> dict[str, "Tensor"]:
     """The tensors of a safetensors file.
 
     Raises:
-        FileNotFoundError, ValueError: there is none; it is damaged.
+        OSError: the file is missing or may not be read.
+        ValueError: it is damaged.
     """
     check_file(file)
     from safetensors import SafetensorError
@@ -269,7 +271,7 @@ def describe_error(error: BaseException) -> str:
 
 
 def check_file(file: str | Path, folder: Path | None = None, most: int | None = None) -> Path:
-    """The path itself, if it names a regular file.
+    """The path itself, if it names a regular file that may be read.
 
     A device such as /dev/zero has no end, and a pipe makes its reader wait for a writer.
 
@@ -279,7 +281,7 @@ def check_file(file: str | Path, folder: Path | None = None, most: int | None = 
         most: the file's largest size in bytes.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError, PermissionError: there is no such file; it may not be read.
         ValueError: it is a folder, a pipe or a device, lies in another folder, or is larger.
     """
     file = Path(file)
@@ -291,6 +293,7 @@ def check_file(file: str | Path, folder: Path | None = None, most: int | None = 
         raise ValueError(f"{file}: must lie in {folder}, it is a link to {file.resolve()}")
     if most is not None and file.stat().st_size > most:
         raise ValueError(f"{file}: must be ≤ {most:,} bytes")
+    file.open("rb").close()  # a library may call a file damaged or missing that it may not read
     return file
 
 

@@ -6,6 +6,7 @@ replaced is called `.….old` for a moment, and gets its name back if the proces
 """
 
 import atexit
+import errno
 import json
 import os
 import re
@@ -27,6 +28,7 @@ _NAME = re.compile(
 )
 # Another machine's processes cannot be seen from here: what is so old is taken for left behind.
 _ABANDONED_SECONDS = 7 * 24 * 3600
+NO_MORE_FILES = "The disk has no room for another file, all its inodes are in use"
 # How libraries written in Rust (safetensors, tokenizers) name an error of the system.
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 
@@ -92,9 +94,9 @@ def resumable_folder(path: Path, marker: str | None) -> Iterator[Path]:
         ):
             with suppress(OSError):  # another process took it, or this one has one already
                 left.rename(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     try:
         with name_errors(path, folder):
+            folder.mkdir(parents=True, exist_ok=True)
             yield folder
             for place in [*folder.rglob("*"), folder]:
                 _flush(place)
@@ -290,6 +292,9 @@ def _named(error: Exception, path: Path, written: str) -> OSError | None:
             return None
         number = int(found[1])
     inner = str(name)[len(written) :] if name is not None else ""
+    disk = os.statvfs(_existing(path))
+    if number == errno.ENOSPC and disk.f_files and not disk.f_favail:  # bytes may be free
+        return OSError(number, NO_MORE_FILES, f"{path}{inner}")
     return OSError(number, os.strerror(number), f"{path}{inner}")
 
 

@@ -25,7 +25,7 @@ from gr_mvdr.files.arrays import (
     with_samples,
     write_sealed,
 )
-from gr_mvdr.files.writing import resumable_folder
+from gr_mvdr.files.writing import NO_MORE_FILES, resumable_folder
 from gr_mvdr.progress import track
 from gr_mvdr.token_index.quantiser import (
     ProductQuantiser,
@@ -164,7 +164,7 @@ def _disk_full(directory: Path, documents: int) -> Iterator[_Progress]:
     try:
         yield written
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or error.strerror == NO_MORE_FILES:
             raise
         needed = written.bytes * documents // max(written.documents, 1)
         free = shutil.disk_usage(directory.parent).free

@@ -1,14 +1,18 @@
 """Indexes that were damaged, or made by hand, are refused with the name of the file at fault."""
 
+import os
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from gr_mvdr.decoding.ngram_index import NgramIndex
 from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.files.arrays import read_arrays, write_arrays
+from gr_mvdr.files.reading import read_checkpoint, read_tensors
 from gr_mvdr.identifiers.cluster_tree import ClusterTree
 from gr_mvdr.identifiers.scheme import Identifiers, hash_collection
 from gr_mvdr.token_index.index import SearchOptions, TokenIndex
@@ -48,6 +52,31 @@ def test_a_flipped_bit_anywhere_in_a_token_index_is_found(dtype, tmp_path):
                 TokenIndex(tmp_path / "i").prepare(LISTS)
         file.write_bytes(whole)
     TokenIndex(tmp_path / "i").prepare(LISTS)
+
+
+def test_a_file_without_read_permission_is_not_called_damaged(tmp_path, monkeypatch):
+    torch.save({"state_dict": {}}, tmp_path / "last.ckpt")
+    save_file({"x": torch.zeros(2)}, tmp_path / "model.safetensors")
+    write_arrays(tmp_path / "arrays", {"a": np.zeros(2)}, {})
+    readers = {
+        "last.ckpt": read_checkpoint,
+        "model.safetensors": read_tensors,
+        "arrays/arrays.json": lambda file: read_arrays(file.parent, ("a",)),
+    }
+    for file in readers:
+        (tmp_path / file).chmod(0)
+    (tmp_path / "arrays").chmod(0o755)
+    tmp_path.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    user = os.geteuid()
+    if not user:  # root may read every file
+        os.seteuid(65534)
+    try:
+        for file, read in readers.items():
+            with pytest.raises(PermissionError, match=file):
+                read(Path(file))
+    finally:
+        os.seteuid(user)
 
 
 def test_vectors_that_are_not_finite_are_not_indexed_and_not_searched(tmp_path):
