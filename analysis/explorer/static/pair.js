@@ -102,8 +102,14 @@ export class PairView {
     };
   }
 
+  /** What /api/align is asked about the pair before its edits; null: it was not edited. */
+  unedited(state) {
+    const query = state.from ?? state.q;
+    if (!state.doc || (query === state.q && !state.edited)) return null;
+    return { ...this.asked(state), query, document: { id: state.doc } };
+  }
+
   show(state) {
-    this.origin = null;
     const pair = JSON.stringify([state.system, state.doc]);
     if (pair !== this.shown) this.aligned.body.replaceChildren(); // of another pair
     this.shown = pair;
@@ -162,21 +168,21 @@ export class PairView {
       throw error;
     };
     this.pair = new Promise((resolve) => {
-      const question = (signal) => ask("align", asked, signal).catch((error) => {
-        resolve(null);
-        fail(signal, error);
-      });
-      this.aligned.fill("Aligning …", question, (pair) => {
+      const before = this.unedited(state);
+      const question = (signal) => Promise.all([asked, before].map((one) => one && ask("align", one, signal)))
+        .catch((error) => {
+          resolve(null);
+          fail(signal, error);
+        });
+      this.aligned.fill("Aligning …", question, ([pair, original]) => {
         resolve(pair);
-        this.draw(pair, system, read());
+        this.draw(pair, original ?? pair, system, read());
       });
     });
   }
 
-  draw(pair, system, state) {
-    const origin = JSON.stringify([system.number, state.doc, pair.layer, pair.head]);
-    if (state.doc && !state.edited && this.origin?.key !== origin) this.origin = { key: origin, pair };
-    const before = this.origin?.key === origin ? this.origin.pair : pair;
+  /** `before`: the pair without the edits, itself where there are none. */
+  draw(pair, before, system, state) {
     const gain = pair.score - before.score;
     this.score.replaceChildren(term("Score of the pair"), " ", make("b", {}, shown(pair.score)),
       gain ? ` (${signed(gain)} by your edits)` : "", pair.score_name ? `: ${pair.score_name}. ` : ". ",

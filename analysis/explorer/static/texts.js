@@ -2,7 +2,7 @@
 
 import { ask } from "./api.js";
 import { button, delayed, labelled, make } from "./elements.js";
-import { change } from "./state.js";
+import { change, read } from "./state.js";
 
 const PAUSE = 350; // milliseconds without a key before an edit is sent
 
@@ -28,10 +28,17 @@ export class Texts {
   }
 
   send() {
+    if (this.doc && "q" in this.pending) this.keepOriginal();
     const marked = Object.entries(this.pending).map(([key, value]) => [key + this.mark, value]);
     this.pending = {};
     change(Object.fromEntries(marked));
     this.edited();
+  }
+
+  /** The query as it was opened stays in the address, to tell what an edit changed. */
+  keepOriginal() {
+    const state = read(), original = state[`from${this.mark}`] ?? state[`q${this.mark}`];
+    this.pending.from = original === this.pending.q ? null : original;
   }
 
   /** Fills the fields from the state; a document's own text is fetched. */

@@ -294,6 +294,11 @@ def test_an_edit_names_the_tokens_that_it_changed(page):
     expect(visible(page, ".changes")).to_have_text("Tokens of the query: new pear, pear. ")
     field(page, "Query").fill("what is a pear?")
     expect(visible(page, ".changes")).to_contain_text("gone an, apple.")
+    page.reload()
+    expect(visible(page, ".changes")).to_contain_text("gone an, apple.")
+    page.get_by_role("button", name="BM25", exact=True).click()  # another system names them, too
+    expect(visible(page, "h2")).to_contain_text("BM25")
+    expect(visible(page, ".changes")).to_contain_text("gone an, apple.")
     field(page, "Query").fill("what is an apple?")
     expect(page.locator(".changes")).to_be_empty()
 
