@@ -92,8 +92,8 @@ class Retriever:
     each process that is started otherwise loads its own. A cross-encoder has no alignment: a verb
     that a system lacks raises NotImplementedError.
 
-    `close`, also as the end of a `with` block, removes the temporary files of `load`; so does the
-    end of the last reference to the retriever.
+    `close`, also as the end of a `with` block, removes the temporary files of `load`; so does
+    Python's garbage collector when it takes the retriever.
 
     Attributes:
         system: the model. label: its name in tables. documents: a table, None = none are indexed.
