@@ -197,7 +197,7 @@ def test_arrays_of_token_vectors_score_as_the_run(runs, tmp_path, model, monkeyp
     for name in table["id"][:]:
         for document, score in ranking.scores(name).items():
             found = scoring(documents[document][None], queries[name][None])
-            assert float(found) == pytest.approx(score, abs=1e-5)
+            assert float(found) == pytest.approx(score, rel=1e-5, abs=1e-4)
     warned = "other engines by MaxSim" in capsys.readouterr().out
     assert manifest["maxsim"] == (not warned) == (model == "t5_colbert")
     if model == "t5_colbert":
