@@ -181,16 +181,17 @@ def read_arrays(folder: Path, side: str) -> dict[str, TokenVectors]:
 
 @pytest.mark.parametrize("model", ["t5_colbert", "aligner"])
 def test_arrays_of_token_vectors_score_as_the_run(runs, tmp_path, model, monkeypatch, capsys):
+    run = runs(model)  # made before encoding is forbidden
     monkeypatch.setattr("models.export.token_arrays._FILE", 20)
     monkeypatch.setattr("models.export.token_arrays._BLOCK", 7)
     monkeypatch.setattr("models.multi_vector.MultiVector._packed", None)  # nothing is encoded
-    folder = export_vectors(runs(model), tmp_path / "vectors")
+    folder = export_vectors(run, tmp_path / "vectors")
     documents, queries = read_arrays(folder, "documents"), read_arrays(folder, "queries")
     manifest = json.loads((folder / "manifest.json").read_text())
     assert manifest["documents"]["count"] == len(documents) == 50
     assert manifest["queries"]["tokens"] == sum(map(len, queries.values()))
     assert len(list((folder / "documents").iterdir())) == 6  # 20, 20 and 10 documents
-    retriever = Retriever.load(runs(model))
+    retriever = Retriever.load(run)
     scoring = retriever.system.scoring
     table = retriever.data.test_queries("test").select(range(3))
     ranking = retriever.system.retrieve(table, 50)
