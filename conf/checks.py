@@ -23,6 +23,12 @@ _TAKERS = {
     "models.multi_vector.MultiVector.search": "gr_mvdr.token_index.plan.SearchOptions",
     "models.t5_seal.T5SEAL.evidence": "gr_mvdr.decoding.evidence.Parameters",
 }
+# Options of `model.search`: the modes that they are of.
+_MODES = {
+    "neighbours": ("gather", "impute", "rerank"),
+    "probes": ("gather", "impute"),
+    "refine": ("gather", "fde"),
+}
 _HYDRA = ("_target_", "_args_", "_partial_", "_recursive_", "_convert_")
 _STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
@@ -200,6 +206,7 @@ def _check_together(config: dict[str, Any]) -> None:
     codes = search.get("pq_bytes")
     if search.get("dtype") in ("pq", "residual") and codes and size and size % codes:
         raise ValueError(f"model.search.pq_bytes={codes}: must divide model.dimension={size}")
+    _check_effects(config, search)
     key, longest = model.get("key_length"), model.get("document_length")
     if key and longest and key > longest:
         raise ValueError(f"model.key_length={key}: must be ≤ document_length={longest}")
@@ -216,6 +223,34 @@ def _check_together(config: dict[str, Any]) -> None:
     if shard and not weights:
         rule = "must be null without weights=RUN, nothing is trained on a part of the documents"
         raise ValueError(f"data.shard={shard}: {rule}")
+
+
+def _check_effects(config: dict[str, Any], search: dict[str, Any]) -> None:
+    """Refuses options that have no effect together with others.
+
+    Args:
+        search: `model.search`. A study searches in further ways, and weights that are taken over
+            bring settings of their own.
+    """
+    if not config.get("study"):
+        dtype, mode = search.get("dtype"), search.get("mode")
+        if search.get("pq_bytes") and dtype not in ("pq", "residual"):
+            rule = f"must be null under model.search.dtype={dtype}, which stores no codes"
+            raise ValueError(f"model.search.pq_bytes={search['pq_bytes']}: {rule}")
+        for key, modes in _MODES.items():
+            if isinstance(value := search.get(key), int) and mode not in modes:
+                rule = f"must be auto under model.search.mode={mode}, it is of {', '.join(modes)}"
+                raise ValueError(f"model.search.{key}={value}: {rule}")
+    tokenizer, model = config.get("tokenizer") or {}, config.get("model") or {}
+    query, document = map((tokenizer.get("markers") or {}).get, ("query", "document"))
+    if query is not None and query == document:
+        rule = "must differ from tokenizer.markers.query, it tells the sides apart"
+        raise ValueError(f"tokenizer.markers.document={document}: {rule}")
+    if tokenizer.get("expansion") is None and not (config.get("weights") or config.get("initial")):
+        for key, default in (("expansion_length", None), ("attend_expansion", True)):
+            if (value := model.get(key, default)) != default:
+                rule = f"must be {show(default)} without tokenizer.expansion, nothing is filled up"
+                raise ValueError(f"model.{key}={show(value)}: {rule}")
 
 
 def _check_files(config: dict[str, Any]) -> None:

@@ -31,6 +31,10 @@ def _counts_devices(text: str) -> bool:
     return all(part.strip().isdecimal() for part in text.strip(",").split(",")) and "," in text
 
 
+def _are_different(texts: list[str]) -> bool:
+    return len({*texts}) == len(texts)
+
+
 def _is_pattern(text: str) -> bool:
     try:
         return bool(re.compile(text).pattern)
@@ -53,6 +57,7 @@ Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Text = Annotated[str, Field(min_length=1)]
 Texts = Annotated[list[Text], Field(min_length=1)]
 Splits = Text | list[Text]
+Different = _described(list[Text], _are_different, "a list of different texts")
 Group = dict
 Metric = _described(str, find_metric, KNOWN)
 Shard = _described(str, _is_shard, "a shard and the number of all, such as 0/4 or 3/4")
@@ -230,11 +235,11 @@ RULES: dict[str, Any] = {
     "data.metrics": Annotated[list[Metric], Field(min_length=1)],
     "data.groups": Pattern | None,
     "data.max_*_queries": Size | None,
-    "data.test_split": Splits | None,
+    "data.test_split": Text | Different | None,
     "data.train_split": Text | None,
     "data.validation_split": Text | None,
-    "data.new_documents": Splits,
-    "data.text_fields": Texts,
+    "data.new_documents": Text | Different,
+    "data.text_fields": Annotated[Different, Field(min_length=1)],
     "data.cleaning": list[Literal["html", "unicode", "punctuation"]],
     "data.empty_documents": Literal["refuse", "keep"],
     "data.store": Text | None,
@@ -301,7 +306,7 @@ RULES: dict[str, Any] = {
     "model.keep.*": Size,
     "model.regulariser": Group,
     "model.regulariser.*": Weight,
-    "model.initial_bias": float,
+    "model.initial_bias": Annotated[float, Field(ge=-100, le=100)],
     "model.attend_expansion": bool,
     "model.expansion_length": Length | None,
     "model.loss": Group,

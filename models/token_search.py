@@ -57,8 +57,14 @@ class TokenSearch(System):
         """Lets a salience count the collection's tokens (IDF); see `System.prepare`.
 
         Raises:
-            ValueError: a query token is to retrieve more tokens than the index will hold.
+            ValueError: a query token is to retrieve more tokens than the index will hold, or
+                there are to be more lists than vectors.
         """
+        if (lists := self.search.lists) is not None:
+            held = self._count_vectors(documents)
+            if lists > held:
+                rule = f"must be ≤ the {held} vectors of the documents"
+                raise ValueError(f"model.search.lists={lists}: {rule}")
         if self.search.mode in ("gather", "impute") and self.search.neighbours != AUTO:
             self._check_neighbours(documents)
         if self.encoder.salience:
@@ -66,12 +72,17 @@ class TokenSearch(System):
             self.encoder.fit([self.cut_document(tokens[row]) for row in known])
 
     def _check_neighbours(self, documents: Table) -> None:
-        search, skipped = self.search, {*self.template.skip}
-        read = (sum(t not in skipped for t in self.cut_document(d)) for d in documents["tokens"])
-        held = sum(math.ceil(search.keep_document * self._document_vectors(n)) for n in read)
+        search = self.search
+        held = self._count_vectors(documents, search.keep_document)
         if held < search.neighbours:
             rule = f"must be ≤ the {held} tokens that can be retrieved"
             raise ValueError(f"model.search.neighbours={search.neighbours}: {rule}")
+
+    def _count_vectors(self, documents: Table, share: float = 1.0) -> int:
+        """The vectors of all documents, of each so large a share."""
+        skipped = {*self.template.skip}
+        read = (sum(t not in skipped for t in self.cut_document(d)) for d in documents["tokens"])
+        return sum(math.ceil(share * self._document_vectors(tokens)) for tokens in read)
 
     def _document_vectors(self, tokens: int) -> int:
         read = min(tokens, self.hparams.document_length)

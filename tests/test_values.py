@@ -274,6 +274,17 @@ model=bm25 model.b=1.5
 model=splade model.keep.document=0
 model=splade model.regulariser.query=-1
 model=splade model.initial_bias=low
+model=splade model.initial_bias=1e30
+model=splade model.initial_bias=-1e30
+model.search.pq_bytes=8
+model.search.neighbours=100
+model.search.mode=fde model.search.probes=4
+model.expansion_length=16
+model.attend_expansion=false
+tokenizer.markers.query=Q tokenizer.markers.document=Q
+data.test_split=[test,test]
+data.new_documents=[test,test]
+data.text_fields=[text,text]
 model=cross_encoder model.pooling=max
 model=cross_encoder model.negatives_per_query=0
 model=cross_encoder model.depth=0
