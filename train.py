@@ -165,6 +165,7 @@ def train_model(
     pl.seed_everything(config.seed, workers=True, verbose=False)
     with rank_zero_first():  # what rank 0 has cached, the others find
         data = instantiate(config.data)
+        check_queries(config, data)
         model = prepare_model(config, data, run, initial)
         if weights is not None:
             weights.give(model.eval(), data.tokenizer)
@@ -183,7 +184,8 @@ def train_model(
         return model, data, logger
     if weights is None:
         return model, data, logger
-    if rank() == 0 and not weights.trained_here:  # the run opens again without them
+    # The run opens again without them; one that measures nothing is made to be opened.
+    if rank() == 0 and not (weights.trained_here and data.test_splits):
         save_tokenizer(data, run)
         save_weights(model, run)
     return model.to(instantiate(config.trainer, logger=False).strategy.root_device), data, logger
@@ -246,6 +248,20 @@ def prepare_model(
     return model
 
 
+def check_queries(config: DictConfig, data: RetrievalDataModule) -> None:
+    """Refuses what a collection without training queries, or without judgements, cannot give.
+
+    Raises:
+        ValueError: the system must be trained, or a study asks about test queries.
+    """
+    name, trainable = data.collection.name, get_class(config.model._target_).trainable
+    if trainable and config.weights is None and data.train_split is None:
+        ways = "weights=RUN takes a trained model over, model=bm25 needs no training"
+        raise ValueError(f"data.train_split=null: {name} has no training queries: {ways}")
+    if config.study and not data.test_splits:
+        raise ValueError(f"study: must be null, {name} has no queries with judgements")
+
+
 def start_token_vectors(model: System, data: RetrievalDataModule) -> None:
     """Those of a new backbone start as what tokens mean in the known documents, or a sample."""
     backbone = find_backbone(model)[1] if model.trainable else None
@@ -285,6 +301,8 @@ def print_losses(record: dict[str, Any], config: DictConfig) -> None:
         print(f"data.shard={config.data.shard}: other documents are not there, nor found")
     if (deepest := max(map(rank_of, config.data.metrics))) > config.retrieval_depth:
         print(f"retrieval_depth={config.retrieval_depth}: a metric looks at rank {deepest:,}")
+    if not record["splits"]:
+        print("no queries with judgements: the documents can be searched, nothing is measured")
     for where, count in record["unjudged_queries"].items():
         print(f"{count:,} queries without a relevant document: {where}")
 

@@ -51,11 +51,13 @@ def analyse_run(
         settings: a file of `conf/analysis`, resolved.
 
     Returns:
-        Flat metrics, "analysis/…".
+        Flat metrics, "analysis/…"; {} without test queries.
 
     Raises:
         ValueError: an analysis that does not exist.
     """
+    if not data.test_splits:
+        return {}
     subject = Subject(model, data, Path(run))
     if settings["pairs"] and model.alignable:
         pairs, precision = settings["pairs"], settings["precision"]

@@ -156,7 +156,13 @@ def _join(sign: str, *parts: str) -> str:
 
 
 def measure_latency(model: System, data: RetrievalDataModule, depth: int) -> dict[str, float]:
-    """Latency of single queries, encoding included: median and 95th percentile in ms."""
+    """Latency of single queries, encoding included: median and 95th percentile in ms.
+
+    Returns:
+        Flat metrics, "cost/…"; {} without test queries.
+    """
+    if not data.test_splits:
+        return {}
     queries = data.test_queries(data.test_splits[0])
     depth += data.drop_identical  # what the search is planned for
     times = []

@@ -246,7 +246,7 @@ RULES: dict[str, Any] = {
     "data.path": Texts | Text | None,
     "data.name": Text,
     "data.format": Text | None,
-    "data.fields": Texts | None,
+    "data.fields": Annotated[list[Text | Size], Field(min_length=1)] | None,
     "data.text": Text | Texts,
     "data.first_tokens": Size | None,
     "data.title_vocabulary": Text | None,

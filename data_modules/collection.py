@@ -128,9 +128,10 @@ class Collection:
             relevant document, or none that the collection has. Zeros are left out.
         """
         judged = [arrow_column(table, "query_id").combine_chunks() for table in self.qrels.values()]
+        judged = judged or [pa.array([], pa.string())]
         known = pc.is_in(arrow_column(self.queries, "id"), pa.concat_arrays(judged))
         documents = arrow_column(self.documents, "id")
-        found = {"in no split": len(known) - pc.sum(known).as_py()}
+        found = {"in no split": len(known) - (pc.sum(known).as_py() or 0)}
         for split in splits:
             query, document, relevance = (arrow_column(self.qrels[split], n) for n in JUDGEMENTS)
             relevance = pc.if_else(pc.is_in(document, documents), relevance, 0)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytorch_lightning as pl
-from datasets import Dataset, concatenate_datasets
+from datasets import Dataset
 from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
 
@@ -149,10 +149,12 @@ class RetrievalDataModule(pl.LightningDataModule):
     def collection(self) -> Collection:
         """The collection as it was read; every split that will be needed is looked up at once."""
         collection = self.read()
+        if not collection.qrels:  # plain passages: nothing to train on, nothing to measure
+            self.train_split = None
         for key in ("test_split", "new_documents", "train_split", "validation_split"):
             for split in _split_names(getattr(self, key)):
                 if split not in collection.qrels:
-                    present = ", ".join(sorted(collection.qrels))
+                    present = ", ".join(sorted(collection.qrels)) or "null, nothing is judged"
                     raise ValueError(f"data.{key}={split}: must be one of {present}")
         return collection
 
@@ -163,8 +165,9 @@ class RetrievalDataModule(pl.LightningDataModule):
         It is trained on the documents that are known in training, those of all shards. Whole words
         (BM25) are only numbered, nothing is learned from them: those of all documents.
         """
+        collection = self.collection
         split = self.train_split
-        training = self._split_queries(split) if split else self.collection.queries.select([])
+        training = self._split_queries(split) if split else collection.queries.select([])
         options = {k: v for k, v in self.tokenizer_options.items() if k not in ("skip", "template")}
         texts, words = self._all_texts, options["unit"] == "word"
         return choose_tokenizer(texts if words else self._known(texts), training, **options)
@@ -247,10 +250,10 @@ class RetrievalDataModule(pl.LightningDataModule):
     def count_cut_texts(self) -> dict[str, int]:
         """How many texts are longer than the limits and are cut: reported, never fatal."""
         splits = [split for split in (self.train_split, *self.test_splits) if split]
-        queries = concatenate_datasets([self.queries(split) for split in splits])
         around = self.template.read_query((), 0), self.template.read_document((), 0)
+        longest = self.query_length - len(around[0])
         return {
-            "queries": count_longer(queries, self.query_length - len(around[0])),
+            "queries": sum(count_longer(self.queries(split), longest) for split in splits),
             "documents": count_longer(self.documents, self.document_length - len(around[1])),
         }
 
@@ -339,7 +342,9 @@ class RetrievalDataModule(pl.LightningDataModule):
 
     @cached_property
     def test_splits(self) -> list[str]:
-        """The splits that are retrieved and reranked, the main one first."""
+        """The splits that are retrieved and reranked, the main one first; [] of plain passages."""
+        if not self.collection.qrels:
+            return []
         return self.test_split or [self.collection.default_test_split(self.train_split)]
 
     def planning_queries(self) -> Dataset:

@@ -50,13 +50,16 @@ class FilesDataModule(RetrievalDataModule):
     Args:
         path: a folder, or a file of a format that is one file; of a list the collections are one.
         format: its name; None = found out.
+        fields: of a file of passages the columns of id, title and text; None = found out.
     """
 
     path: str | Sequence[str]
     format: str | None = None
+    fields: Sequence[str | int] | None = None
 
     def read(self) -> Collection:
-        return self.collect(read_layouts(self.path, self.format))
+        fields = None if self.fields is None else list(self.fields)
+        return self.collect(read_layouts(self.path, self.format, fields))
 
 
 @part("data")

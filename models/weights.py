@@ -104,14 +104,14 @@ def save_weights(model: System, run: Path) -> None:
 
 @dataclass(frozen=True)
 class RunWeights:
-    """Those of a finished run; search and alignment stay the model's own."""
+    """Those of a finished run, and its tokeniser; search and alignment stay the model's own."""
 
     run: FinishedRun
     trained_here = True
 
     @property
     def settings(self) -> dict[str, Any]:
-        return {}
+        return _tokenizer_settings(self.run)
 
     def give(self, model: System, tokenizer: Any) -> None:
         """See `Weights`."""
@@ -128,6 +128,16 @@ class RunWeights:
             _check_size(run, name, ours.get(name), theirs.get(name))
         with reading(run.key):
             model.load_state_dict(found)
+
+
+def _tokenizer_settings(run: FinishedRun) -> dict[str, Any]:
+    """The keys that name a run's tokeniser; {} where its pretrained backbone brings it."""
+    if (run.config.get("backbone") or {}).get("name"):
+        return {}
+    return {
+        "tokenizer.path": str(run.path / "tokenizer" / "tokenizer.json"),
+        "tokenizer.vocab_size": run.config["tokenizer"]["vocab_size"],
+    }
 
 
 def _read_fitting(run: FinishedRun, model: System, tokenizer: Any) -> dict[str, Any]:
@@ -237,10 +247,7 @@ class InitialWeights:
         """Values of a configuration, by key: the run's tokeniser, and its scheme of docids."""
         theirs, found = self._scheme(config), {}
         if not (config.get("backbone") or {}).get("name"):  # a pretrained one brings its own
-            found = {
-                "tokenizer.path": str(self.run.path / "tokenizer" / "tokenizer.json"),
-                "tokenizer.vocab_size": self.run.config["tokenizer"]["vocab_size"],
-            }
+            found = _tokenizer_settings(self.run)
         names = {f"model.identifiers.{key}": v for key, v in theirs.items() if key != TARGET}
         return found | names
 

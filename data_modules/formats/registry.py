@@ -13,6 +13,7 @@ from data_modules.formats import (
     glen,
     kilt,
     nci,
+    passages,
     trec,
     ultron,
     wu,
@@ -49,18 +50,23 @@ FORMATS: dict[str, Format] = {
     "dpr": dpr,
     "trec": trec,
     "nq": nq320k,
+    "passages": passages,
 }
 
 
-def read_layouts(paths: str | Sequence[str], format: str | None = None) -> Layout:
+def read_layouts(
+    paths: str | Sequence[str],
+    format: str | None = None,
+    fields: Sequence[str | int] | None = None,
+) -> Layout:
     """`read_layout` of a path, or of several, whose collections become one (`join_layouts`).
 
     Raises:
         ValueError: two of them have the same name.
     """
     if isinstance(paths, str):
-        return read_layout(paths, format)
-    found = [read_layout(path, format) for path in paths]
+        return read_layout(paths, format, fields)
+    found = [read_layout(path, format, fields) for path in paths]
     layouts = {layout.name: layout for layout in found}
     if len(layouts) < len(found):
         names = ", ".join(layout.name for layout in found)
@@ -68,21 +74,32 @@ def read_layouts(paths: str | Sequence[str], format: str | None = None) -> Layou
     return join_layouts("+".join(layouts), layouts)
 
 
-def read_layout(path: str | Path, format: str | None = None) -> Layout:
+def read_layout(
+    path: str | Path, format: str | None = None, fields: Sequence[str | int] | None = None
+) -> Layout:
     """Finds the collection in a folder or file.
 
     Args:
         path: as the user typed it.
-        format: one of `FORMATS`; None = the one that recognises the files.
+        format: one of `FORMATS`; None = the one that recognises the files, which are plain
+            passages only if no other does.
+        fields: of plain passages, see `passages.read`.
 
     Raises:
         FileNotFoundError: there is no such path, or one of the format's files is missing.
-        ValueError: an unknown format, or none or several that recognise the path.
+        ValueError: an unknown format, or none or several that recognise the path; `fields` of
+            another format.
     """
     if format is not None and format not in FORMATS:
         raise ValueError(f"data.format={format}: must be one of {', '.join(FORMATS)}")
     place = given_path("path", str(path), "folder or file")
     found = [format] if format else [n for n, reader in FORMATS.items() if reader.recognises(place)]
+    found = [name for name in found if name != "passages"] or found
+    if found == ["passages"]:
+        return passages.read(place, fields)
+    if fields:
+        names = " or ".join(found) or "unknown"
+        raise ValueError(f"data.fields={list(fields)}: must be null, the format is {names}")
     if len(found) == 1:
         return FORMATS[found[0]].read(place)
     if found:

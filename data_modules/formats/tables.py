@@ -51,7 +51,7 @@ def rows(
         yield where, dict(zip(names, fields, strict=True))
 
 
-def quoted_rows(file: Path) -> Iterator[tuple[str, list[str]]]:
+def quoted_rows(file: Path, delimiter: str = "\t") -> Iterator[tuple[str, list[str]]]:
     """(``file:line`` of its first line, fields) of each record, with texts in quotes as in csv.
 
     Raises:
@@ -64,7 +64,7 @@ def quoted_rows(file: Path) -> Iterator[tuple[str, list[str]]]:
             places.append(where)
             yield line + "\n"
 
-    records = csv.reader(lines(), delimiter="\t", strict=True)
+    records = csv.reader(lines(), delimiter=delimiter, strict=True)
     while True:
         places.clear()
         try:

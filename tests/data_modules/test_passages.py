@@ -1,0 +1,81 @@
+"""Plain passages: which columns are read, and a run over them that measures nothing."""
+
+import json
+
+import pytest
+
+from data_modules.formats.registry import read_layout
+from data_modules.store import collect
+from models.retriever import Retriever
+from tests.runs import NO_ANALYSIS, TINY
+from train import train
+
+PARIS, ROME = "Paris lies on the Seine.", 'Rome, "on the Tiber"'
+LINES = [{"passage": PARIS}, {"passage": ROME}]
+# A file, its content, data.fields, and the (id, title, text) that it holds.
+FILES = [
+    (
+        "a.csv",
+        'docid,title,contents\np,t,Paris lies on the Seine.\nr,,"Rome, ""on the Tiber"""\n',
+        None,
+        [("p", "t", PARIS), ("r", "", ROME)],
+    ),
+    ("a.csv", f"Text,n\n{PARIS},1\n", None, [("2", "", PARIS)]),
+    ("a.csv", f"name,words\np,{PARIS}\n", ["name", "words"], [("p", "", PARIS)]),
+    ("a.tsv", f"p\t{PARIS}\nr\t{ROME}\n", None, [("p", "", PARIS), ("r", "", ROME)]),
+    ("a.tsv", f"p\t{PARIS}\tt\n", [1, 3, 2], [("p", "t", PARIS)]),
+    ("a.tsv", f"{PARIS}\n{ROME}\n", None, [("1", "", PARIS), ("2", "", ROME)]),
+    ("a.tsv", f"title\ttext\tid\nt\t{PARIS}\tp\n", None, [("p", "t", PARIS)]),
+    ("a.jsonl", "\n".join(map(json.dumps, LINES)), None, [("1", "", PARIS), ("2", "", ROME)]),
+    ("a.jsonl", json.dumps({"_id": 7, "title": "t", "text": PARIS}), None, [("7", "t", PARIS)]),
+]
+
+
+@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize(("name", "content", "fields", "expected"), FILES)
+def test_a_file_of_texts_is_a_collection(name, content, fields, expected, alone, tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / name).write_text(content)
+    layout = read_layout(folder if alone else folder / name, fields=fields)
+    documents = collect(layout, tmp_path / "store").documents
+    assert list(zip(*(documents[c][:] for c in ("id", "title", "text")), strict=True)) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "fields", "said"),
+    [
+        ("a.csv", "p,Paris\n", None, "cannot be told among p, Paris: number them, data.fields="),
+        ("a.tsv", "p\tParis\tt\n", None, "cannot be told among p, Paris, t: "),
+        ("a.csv", "id,text\np,Paris\n", ["id", "body"], r"data.fields=\['id', 'body'\]: must name"),
+        ("a.csv", "id,text\np,Paris,t\n", None, r"a.csv:2: expected 2 columns \(id, text\), got 3"),
+        ("a.jsonl", '{"id": "p", "n": 1}', None, "cannot be told among id, n: "),
+        ("a.tsv", "", None, "a.tsv: is empty"),
+    ],
+)
+def test_columns_that_cannot_be_told_are_named(name, content, fields, said, tmp_path):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=said) as raised:
+        collect(read_layout(tmp_path / name, fields=fields), tmp_path / "store")
+    assert "\n" not in str(raised.value)
+
+
+def test_passages_without_judgements_are_searched_and_nothing_is_measured(
+    tmp_path, capsys, finished_run
+):
+    file = tmp_path / "cities.tsv"
+    file.write_text(f"p\t{PARIS}\nr\t{ROME}\n")
+    typed = ["data=files", f"data.path={file}", "logger=none", f"output={tmp_path}/runs"]
+    trained = finished_run("t5_colbert", "experiment=smoke", "logger=none", *NO_ANALYSIS, *TINY)
+    for model in (["model=bm25"], ["model=t5_colbert", *TINY, f"weights={trained}"]):
+        run = train([*model, *typed])
+        assert not [key for key in run.metrics if not key.startswith("cost/")]
+        assert "nothing is measured" in capsys.readouterr().out
+        assert (run.path / "report.html").is_file()
+        with Retriever.load(run.path) as retriever:
+            assert {hit.id for hit in retriever.search("Where is Paris?", k=2)} >= {"p"}
+    with pytest.raises(ValueError, match="has no training queries: weights=RUN takes"):
+        train(["model=t5_colbert", *typed, "name=untrained"])
+    assert not (tmp_path / "runs" / "untrained").exists()
+    with pytest.raises(ValueError, match="data.test_split=dev: must be one of null"):
+        train(["model=bm25", *typed, "data.test_split=dev"])
