@@ -34,7 +34,7 @@ def test_two_formats_in_a_folder_have_to_be_told_apart(tmp_path):
 
 @pytest.mark.parametrize("reader", FORMATS)
 def test_no_format_recognises_an_empty_folder_or_a_stray_file(reader, tmp_path):
-    file = tmp_path / "x.tsv"
+    file = tmp_path / "x.log"
     file.write_text("a\tb\n")
     (tmp_path / "empty").mkdir()
     assert not FORMATS[reader].recognises(tmp_path / "empty")
