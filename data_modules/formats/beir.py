@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+from data_modules.formats import passages
 from data_modules.formats.files import find, find_all, needed, plain_name
 from data_modules.formats.layout import Document, Judgement, Layout, Query
 from data_modules.formats.lines import integer, json_lines, string, word
@@ -13,7 +14,8 @@ HEADER = ("query-id", "corpus-id", "score")
 
 
 def recognises(path: Path) -> bool:
-    return find(path, "corpus.jsonl") is not None
+    # A corpus without anything else is a collection of plain passages.
+    return find(path, "corpus.jsonl") is not None and not passages.recognises(path)
 
 
 def read(path: Path) -> Layout:

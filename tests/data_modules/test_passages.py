@@ -28,6 +28,7 @@ FILES = [
     ("a.tsv", f"title\ttext\tid\nt\t{PARIS}\tp\n", None, [("p", "t", PARIS)]),
     ("a.jsonl", "\n".join(map(json.dumps, LINES)), None, [("1", "", PARIS), ("2", "", ROME)]),
     ("a.jsonl", json.dumps({"_id": 7, "title": "t", "text": PARIS}), None, [("7", "t", PARIS)]),
+    ("corpus.jsonl", json.dumps({"_id": "p", "text": PARIS}), None, [("p", "", PARIS)]),
 ]
 
 

@@ -25,7 +25,8 @@ def on_amd(monkeypatch, tmp_path):
 
 def test_products_in_bf16_are_refused_however_fast(monkeypatch):
     monkeypatch.setattr(products, "_gain", lambda *pair: 100.0)
-    assert products.measure_products()["error"] < 4  # whichever kernels this CPU has, but AMX
+    monkeypatch.setattr(products, "_permitting", torch.mm)  # oneDNN on a CPU without AMX
+    assert products.measure_products()["products"] == "onednn"
 
     def rounded(left, right):
         return (left.bfloat16().float() @ right.bfloat16().float()).float()
@@ -96,8 +97,11 @@ def test_other_processors_are_left_alone(on_amd, monkeypatch):
     assert products.chosen_products() == "mkl"
 
 
-def test_a_product_is_the_same_in_both(on_amd, monkeypatch):
+def test_large_products_alone_take_the_chosen_library(on_amd, monkeypatch):
     monkeypatch.setattr(products, "_measure_apart", lambda: {"products": "onednn"})
     left, right = torch.randn(3000, 128), torch.randn(128, 80)
-    assert left.shape[0] * right.numel() > products._MANY  # or nothing is compared
-    torch.testing.assert_close(products.product(left, right), left @ right, rtol=0, atol=1e-4)
+    assert left.shape[0] * right.numel() > products._MANY
+    with products.fast_products():
+        expected = left @ right
+    assert torch.equal(products.product(left, right), expected)
+    assert torch.equal(products.product(left[:10], right), left[:10] @ right)
