@@ -77,13 +77,17 @@ def load_tokenizer(source: str | Path, prefix_space: bool | None = None) -> PreT
 
 
 def _set_prefix_space(tokenizer: PreTrainedTokenizerBase, value: bool) -> None:
-    """On the steps themselves: only some classes of transformers hand the option on to them."""
+    """Sets the option on the steps themselves: only some classes of transformers pass it on.
+
+    The tokeniser's own attribute is what it saves: RoBERTa's and BART's class makes the steps from
+    it when it is loaded.
+    """
     model = getattr(tokenizer, "backend_tokenizer", None)  # ByT5's bytes have none
     step = None if model is None else model.pre_tokenizer
     steps: Any = step if isinstance(step, tokenizers.pre_tokenizers.Sequence) else [step]
     for part in steps:
         if hasattr(part, "add_prefix_space"):
-            part.add_prefix_space = value
+            part.add_prefix_space = tokenizer.add_prefix_space = value
 
 
 def add_special_tokens(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> None:

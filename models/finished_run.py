@@ -285,7 +285,8 @@ def restore_run(run: Path, version: str | None = None, trust: bool = False) -> t
         with finished.trusting(finished.config):
             data = build("data", _data_at_home(finished.config["data"], trust))
         if (own := finished.path / "tokenizer").is_dir():
-            data.tokenizer = load_tokenizer(own)  # one that is made anew may differ
+            # One that is trained anew may differ. Earlier versions did not save `prefix_space`.
+            data.tokenizer = load_tokenizer(own, data.tokenizer_options.get("prefix_space"))
         return finished.load_model(data.documents, data.known_documents), data
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer, BartForConditionalGeneration
 
+from gr_mvdr.tokenizers import load_tokenizer
 from models.retriever import Retriever
 from tests.families import save_family
 from tests.runs import NO_ANALYSIS, beir, compose_config
@@ -56,6 +57,8 @@ def test_seal_reads_a_space_before_queries_and_keys(published, tmp_path):
     opened = searched(published, tmp_path, "model=t5_seal", "tokenizer.prefix_space=true")
     index, tokens = opened.system.searcher, opened.documents["tokens"][0]
     assert opened.tokenizer.convert_ids_to_tokens(tokens)[0].startswith("Ġ")
+    saved = load_tokenizer(tmp_path / "run/tokenizer")
+    assert saved(QUERY)["input_ids"] == opened.tokenizer(QUERY)["input_ids"]
     assert index.sequence(0).tolist() == [*tokens, opened.system.template.stop]
     pair = opened.align(QUERY, "plum")
     assert pair.query_tokens[0] == "<s>" and pair.query_tokens[1].startswith("Ġ")
