@@ -184,7 +184,8 @@ def train_model(
         return model, data, logger
     if weights is None:
         return model, data, logger
-    # The run opens again without them; one that measures nothing is made to be opened.
+    # A run of another run's weights is measured and does not copy them. One that measures nothing
+    # is only there to be opened again.
     if rank() == 0 and not (weights.trained_here and data.test_splits):
         save_tokenizer(data, run)
         save_weights(model, run)
@@ -235,8 +236,8 @@ def prepare_model(
             need = f"{config.system}'s scores need {model.scores_need}"
             raise ValueError(f"data.shard={data.shard}: must be null, {need}")
         if model.trainable and data.new_documents and config.tokenizer.unit == "word":
-            rule = f"must be piece where data.new_documents={data.new_documents} arrive later"
-            raise ValueError(f"tokenizer.unit=word: {rule}, whose words would each have a token")
+            rule = f"must be piece with data.new_documents={data.new_documents}, whose words"
+            raise ValueError(f"tokenizer.unit=word: {rule} training would know already")
         if model.needs_negatives and config.weights is None:
             data.check_negatives()
         check_study(config.study, model)
@@ -249,15 +250,18 @@ def prepare_model(
 
 
 def check_queries(config: DictConfig, data: RetrievalDataModule) -> None:
-    """Refuses what a collection without training queries, or without judgements, cannot give.
+    """Checks that there are queries to train on, and judged ones for a study.
 
     Raises:
-        ValueError: the system must be trained, or a study asks about test queries.
+        ValueError: the system must be trained and there are no training queries, or a study is
+            asked for and no query has judgements.
     """
     name, trainable = data.collection.name, get_class(config.model._target_).trainable
     if trainable and config.weights is None and data.train_split is None:
-        ways = "weights=RUN takes a trained model over, model=bm25 needs no training"
-        raise ValueError(f"data.train_split=null: {name} has no training queries: {ways}")
+        splits = ", ".join(sorted(data.collection.qrels))
+        rule = f"must be one of {splits}" if splits else f"{name} has no training queries"
+        ways = "weights=RUN takes over a trained model, model=bm25 needs no training"
+        raise ValueError(f"data.train_split=null: {rule}: {ways}")
     if config.study and not data.test_splits:
         raise ValueError(f"study: must be null, {name} has no queries with judgements")
 

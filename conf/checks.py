@@ -17,13 +17,14 @@ from conf.signatures import read_signature
 from gr_mvdr.files.reading import hub_options, is_on_hub, show
 from gr_mvdr.parts import ROOMS, Signature, check_options, inspect_signature
 
-# Groups of keys without a `_target_` that a class takes whole, by their owner's class or key.
+# Classes that take a whole group of keys without a `_target_`. A group is named by the class, or
+# else the key, of the group that it is in.
 _TAKERS = {
     "backbone.shape": "transformers.models.t5.configuration_t5.T5Config",
     "models.multi_vector.MultiVector.search": "gr_mvdr.token_index.plan.SearchOptions",
     "models.t5_seal.T5SEAL.evidence": "gr_mvdr.decoding.evidence.Parameters",
 }
-# Options of `model.search`: the modes that they are of.
+# Options of `model.search` → the modes that read them.
 _MODES = {
     "neighbours": ("gather", "impute", "rerank"),
     "probes": ("gather", "impute"),
@@ -73,11 +74,7 @@ def check_values(config: DictConfig) -> None:
 
 
 def check_hub(config: DictConfig) -> None:
-    """Refuses a model of the hub that is not in the cache while the hub cannot be reached.
-
-    Raises:
-        FileNotFoundError: names the key.
-    """
+    """Raises FileNotFoundError if the model is not in the cache and the hub cannot be reached."""
     backbone, weights = OmegaConf.select(config, "backbone.name"), config.get("weights")
     if weights and is_on_hub(weights):
         hub_options(weights, "weights")
@@ -86,7 +83,7 @@ def check_hub(config: DictConfig) -> None:
 
 
 def read_taker(nodes: dict[str, Any], group: str) -> Signature | None:
-    """What the class of a group of keys takes; None: the group has no class.
+    """The parameters of the class that is made of a group of keys; None = there is no class.
 
     Args:
         nodes: of `walk`, by key.
@@ -96,11 +93,13 @@ def read_taker(nodes: dict[str, Any], group: str) -> Signature | None:
 
 
 def _find_taker(nodes: dict[str, Any], group: str) -> str | None:
-    """The class of a group of keys: its `_target_`, or the one of `_TAKERS`."""
+    """The dotted path of a group's class: its `_target_`, or the one of `_TAKERS`."""
     parent, _, name = group.rpartition(".")
-    owner = nodes.get(parent)
-    target = owner.get("_target_") if isinstance(owner, dict) else None
-    return nodes[group].get("_target_") or _TAKERS.get(f"{target or parent}.{name}")
+    own, target = (
+        node.get("_target_") if isinstance(node := nodes.get(key), dict) else None
+        for key in (group, parent)
+    )
+    return own or _TAKERS.get(f"{target or parent}.{name}")
 
 
 def find_rule(key: str) -> Any:
@@ -226,11 +225,13 @@ def _check_together(config: dict[str, Any]) -> None:
 
 
 def _check_effects(config: dict[str, Any], search: dict[str, Any]) -> None:
-    """Refuses options that have no effect together with others.
+    """Raises ValueError for an option that has no effect beside the others.
+
+    A study searches in further modes, and weights that are taken over bring their own settings:
+    there the options may have an effect.
 
     Args:
-        search: `model.search`. A study searches in further ways, and weights that are taken over
-            bring settings of their own.
+        search: `model.search`.
     """
     if not config.get("study"):
         dtype, mode = search.get("dtype"), search.get("mode")
@@ -239,17 +240,19 @@ def _check_effects(config: dict[str, Any], search: dict[str, Any]) -> None:
             raise ValueError(f"model.search.pq_bytes={search['pq_bytes']}: {rule}")
         for key, modes in _MODES.items():
             if isinstance(value := search.get(key), int) and mode not in modes:
-                rule = f"must be auto under model.search.mode={mode}, it is of {', '.join(modes)}"
+                rule = f"must be auto, mode={mode} does not read it (only {', '.join(modes)})"
                 raise ValueError(f"model.search.{key}={value}: {rule}")
     tokenizer, model = config.get("tokenizer") or {}, config.get("model") or {}
     query, document = map((tokenizer.get("markers") or {}).get, ("query", "document"))
     if query is not None and query == document:
-        rule = "must differ from tokenizer.markers.query, it tells the sides apart"
+        rule = "must differ from tokenizer.markers.query, to tell documents from queries"
         raise ValueError(f"tokenizer.markers.document={document}: {rule}")
     if tokenizer.get("expansion") is None and not (config.get("weights") or config.get("initial")):
         for key, default in (("expansion_length", None), ("attend_expansion", True)):
             if (value := model.get(key, default)) != default:
-                rule = f"must be {show(default)} without tokenizer.expansion, nothing is filled up"
+                rule = (
+                    f"must be {show(default)} without tokenizer.expansion, which fills queries up"
+                )
                 raise ValueError(f"model.{key}={show(value)}: {rule}")
 
 
@@ -327,6 +330,6 @@ def _check_gpus(kind: str, devices: int | str | list[int]) -> None:
 
 
 def _check_processes(devices: int | str | list[int]) -> None:
-    """On a CPU devices are processes: they have no numbers to choose."""
+    """Raises ValueError for a list of devices: on a CPU only their number can be chosen."""
     if isinstance(devices, list) or "," in str(devices):
         raise ValueError(f"trainer.devices={show(devices)}: must be one number without a GPU")

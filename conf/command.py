@@ -141,10 +141,12 @@ def _add_key(
     """Writes `++` before a key that the YAML files leave out: Hydra then adds it.
 
     Args:
-        added: key → argument; the key is entered. `_check_added` refuses it if nothing takes it.
+        added: the keys that were added so far, with their arguments; this one is entered.
+            `_check_added` looks at them later.
+        error: of Hydra.
 
     Raises:
-        ConfigCompositionException: the error, if it is of another kind.
+        ConfigCompositionException: `error` itself, if it has another cause.
     """
     unknown = _UNKNOWN_KEY.match(str(error))
     typed = [a for a in arguments if unknown and a.startswith(f"{unknown['key']}=")]
@@ -155,11 +157,7 @@ def _add_key(
 
 
 def _check_added(config: DictConfig, added: dict[str, str]) -> None:
-    """Refuses a key that was added to the configuration and that nothing takes.
-
-    Raises:
-        ValueError: names a key that may have been meant.
-    """
+    """Raises ValueError for an added key that nothing takes; names a key that may be meant."""
     nodes = dict(walk(OmegaConf.to_container(config))) if added else {}
     for key, argument in added.items():
         if not _is_taken(key, nodes):
@@ -170,7 +168,7 @@ def _check_added(config: DictConfig, added: dict[str, str]) -> None:
 
 
 def _is_taken(key: str, nodes: dict[str, Any]) -> bool:
-    """Whether a class takes the key, or, where its group has no class, the rules know it."""
+    """Whether the class of the key's group takes the key; without a class, the rules know it."""
     group, _, name = key.rpartition(".")
     if not group:
         return False
@@ -207,7 +205,10 @@ def _own_hydra() -> Iterator[None]:
 
 
 def _check_flags(arguments: Sequence[str]) -> None:
-    """Refuses what Hydra answers with its usage: `--model=bm25` in the place of `model=bm25`."""
+    """Raises ValueError for an option that Hydra does not know, such as `--model=bm25`.
+
+    Hydra would print its usage.
+    """
 
     def refuse(message: str) -> None:
         dashed = [argument for argument in arguments if argument.startswith("-")]
@@ -215,7 +216,8 @@ def _check_flags(arguments: Sequence[str]) -> None:
         unknown = [a for a, flag in flags.items() if not any(o.startswith(flag) for o in options)]
         if not unknown:
             raise ValueError(f"{dashed[-1]}: {message}")
-        key, _, value = unknown[0].lstrip("-").replace("-", "_").partition("=")
+        key, _, value = unknown[0].lstrip("-").partition("=")
+        key = key.replace("-", "_")
         known = key in RULES or (CONFIGURATIONS / key).is_dir()
         meant = [f"{name}={value or '…'}" for name in ([key] if known else find_similar_keys(key))]
         raise ValueError(f"{unknown[0]}: must be key=value without dashes{_did_you_mean(meant)}")
@@ -318,7 +320,8 @@ def _explain_key(key: str, argument: str, taken: Sequence[str] = ()) -> str:
     """Which option has a key that this configuration lacks, or which key is like it.
 
     Args:
-        argument: as typed, "data.path=FOLDER". taken: keys that the class of its group takes.
+        argument: as the user typed it, such as "data.path=FOLDER".
+        taken: keys that the class of the key's group takes.
     """
     group, _, rest = key.partition(".")
     line = re.compile(rf"\b{re.escape(rest.rpartition('.')[2])}:")

@@ -162,8 +162,8 @@ class RetrievalDataModule(pl.LightningDataModule):
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """The run's tokeniser: the backbone's, a given vocabulary, or one trained here.
 
-        It is trained on the documents that are known in training, those of all shards. Whole words
-        (BM25) are only numbered, nothing is learned from them: those of all documents.
+        It is trained on the documents of all shards that are known in training. A tokeniser of
+        whole words (BM25) only numbers them and learns nothing: it reads all documents.
         """
         collection = self.collection
         split = self.train_split
@@ -348,7 +348,7 @@ class RetrievalDataModule(pl.LightningDataModule):
         return self.test_split or [self.collection.default_test_split(self.train_split)]
 
     def planning_queries(self) -> Dataset:
-        """What a search is planned on: the training queries; without any, documents as queries."""
+        """The queries that a search is planned on: of training, or else documents as queries."""
         return self.queries(self.train_split) if self.train_split else self.documents
 
     def test_queries(self, split: str) -> Dataset:

@@ -96,9 +96,9 @@ class Negatives:
 @part("negatives")
 @dataclass
 class Bm25Negatives(Negatives):
-    """Random documents of the `depth` best that BM25 finds, relevant ones left out.
+    """Random documents among the `depth` best that BM25 finds, without the relevant ones.
 
-    BM25 counts the words of the documents that are known in training alone.
+    BM25 searches the documents that are known in training, and counts words in these alone.
     """
 
     n: int

@@ -1,6 +1,4 @@
-"""Training that stops when it diverges or learns nothing, writes whole checkpoints, and runs in
-shards.
-"""
+"""Training stops when it diverges or learns nothing, writes whole checkpoints, runs in shards."""
 
 import math
 from pathlib import Path
@@ -24,16 +22,16 @@ _LEAST_SCALE = 1.0
 
 
 class Watch:
-    """Stops a training, on every rank, that diverges or learns nothing.
+    """Stops training on every rank when it diverges or learns nothing.
 
-    It diverges when its loss or a gradient is not finite, and learns nothing when every gradient of
-    an epoch is exactly zero. A number of an accelerator is read a step later: by then it is known,
-    and nothing has to wait for it. A number of the CPU is read at once.
+    Training diverges when the loss or a gradient is not finite. It learns nothing when every
+    gradient of an epoch is exactly zero. A number on an accelerator is read one step later: by then
+    it is known, and nothing has to wait for it. A number on the CPU is read at once.
     """
 
     def __init__(self) -> None:
         self.pending: list[tuple[int, str, Tensor, torch.Event | None, Any]] = []
-        # Whether all gradients of this epoch are zero; None = it has had no step yet.
+        # Whether all gradients of this epoch are zero; None = the epoch has had no step yet.
         self.all_zero: bool | None = None
 
     def add(self, model: "System", what: str, value: Tensor, scaler: Any = None) -> None:
@@ -70,7 +68,7 @@ class Watch:
                 _stop_diverged(model, f"the {what} is {float(value)}", step)
 
     def end_epoch(self, model: "System") -> None:
-        """Looks at all numbers of an epoch. Raises: as `add`, and if its gradients are all zero."""
+        """Looks at all numbers of an epoch. Raises: as `add`, and if all gradients were zero."""
         self.look(model)
         all_zero, self.all_zero = self.all_zero, None
         if all_zero:
@@ -151,18 +149,21 @@ class CheckpointFile(TorchCheckpointIO):
 
 
 class RunCheckpoint(pl.Callback):
-    """Leaves the run's checkpoint with the weights of the last step, whatever callbacks do.
+    """Writes the run's checkpoint of the last step, unless ModelCheckpoint has written it.
 
     ModelCheckpoint may be left out (`trainer.callbacks=[]`), write elsewhere, or be switched off
-    (`fast_dev_run`): a run without a checkpoint could not be opened again. A resumed training says
-    where it goes on.
+    (`fast_dev_run`), and a run without a checkpoint could not be opened again. Resumed training
+    says where it goes on.
 
     Attributes:
-        trains: whether training has begun; a checkpoint of the last step leaves nothing to train.
+        trains: whether training has begun; with a checkpoint of the last step it does not.
     """
 
     def __init__(self, path: Path):
-        """path: of the run's checkpoint."""
+        """
+        Args:
+            path: of the run's checkpoint.
+        """
         self.path, self.trains = path, False
 
     def on_train_start(self, trainer: pl.Trainer, model: "System") -> None:

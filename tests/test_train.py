@@ -354,10 +354,11 @@ def test_damaged_collections_are_refused_with_file_and_line(what, message, tmp_p
         (["data.new_documents=nowhere"], "data.new_documents=nowhere: must be one of"),
         (["data.new_documents=[nowhere]"], "data.new_documents=nowhere: must be one of"),
         (["data=beir", "data.path=/nowhere"], "/nowhere"),
+        (["data.train_split=null"], "data.train_split=null: must be one of dev, test, test_unseen"),
         (["model=splade", "data.batch_size=1"], "data.batch_size=1: must be ≥ 2: the loss"),
         (
             ["tokenizer.unit=word", "data.n_documents=50"],
-            "tokenizer.unit=word: must be piece where data.new_documents=['test_unseen']",
+            "tokenizer.unit=word: must be piece with data.new_documents=['test_unseen']",
         ),
     ],
 )

@@ -628,6 +628,12 @@ TYPED = [
     ("a=b=c", "a=b=c: "),
     ("--model=bm25", "--model=bm25: must be key=value without dashes, did you mean model=bm25?"),
     ("--batch-size=8", "--batch-size=8: must be key=value without dashes, did you mean data.batch"),
+    (
+        "--backbone.name=t5-small",
+        "--backbone.name=t5-small: must be key=value without dashes, did "
+        "you mean backbone.name=t5-small?",
+    ),
+    ("data.metrics.1.x=2", "data.metrics.1.x=2: no such key"),
     ("-model=bm25", "-model=bm25: must be key=value without dashes, did you mean model=bm25?"),
     ("--cfg=jobs", "--cfg=jobs: argument --cfg/-c: invalid choice: 'jobs'"),
     ("seed", "seed: Error parsing override 'seed' missing EQUAL"),

@@ -140,7 +140,7 @@ def temporary_folder(name: str) -> Path:
 
 
 def remove_with(owner: object, folder: Path) -> None:
-    """Removes a temporary folder as soon as the object is collected that reads its files."""
+    """Removes a temporary folder when the object that reads its files is garbage collected."""
     weakref.finalize(owner, _remove_own, folder, os.getpid())
 
 
@@ -292,10 +292,12 @@ def _named(error: Exception, path: Path, written: str) -> OSError | None:
             return None
         number = int(found[1])
     inner = str(name)[len(written) :] if name is not None else ""
-    disk = os.statvfs(_existing(path))
-    if number == errno.ENOSPC and disk.f_files and not disk.f_favail:  # bytes may be free
-        return OSError(number, NO_MORE_FILES, f"{path}{inner}")
-    return OSError(number, os.strerror(number), f"{path}{inner}")
+    reason = os.strerror(number)
+    if number == errno.ENOSPC:
+        disk = os.statvfs(_existing(path))
+        if disk.f_files and not disk.f_favail:  # bytes may be free
+            reason = NO_MORE_FILES
+    return OSError(number, reason, f"{path}{inner}")
 
 
 def _existing(path: Path) -> Path:
