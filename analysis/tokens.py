@@ -26,11 +26,11 @@ def find_special(data: "RetrievalDataModule") -> list[int]:
 
 
 def readable(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[int] | str) -> str:
-    """Tokens as people read them; what is no piece of text by the tokeniser's own name."""
+    """One token as the tokeniser writes it, with its word mark; several as a text."""
     if isinstance(tokens, str):
         return tokens
     names = " ".join(token_strings(tokenizer, tokens))
-    if max(tokens, default=0) >= len(tokenizer):
+    if len(tokens) == 1 or max(tokens, default=0) >= len(tokenizer):
         return names
     return tokenizer.decode(list(tokens)).strip() or names
 
