@@ -18,8 +18,8 @@ from gr_mvdr.files.run_files import UnfinishedRun
 PARADIGMS = ("lexical", "multi_vector", "generative")  # in the order of tables
 LEVEL = 0.05  # a difference is significant whose corrected p-value is below it
 MARKS = (
-    f"Bold: the best value of a metric. With a star it is better than every other system's, "
-    f"p < {LEVEL} (MRR@10 and R@10 of the search are tested); without one it may be so by chance."
+    f"Bold: the best value of a metric. *: it is better than every other system's, p < {LEVEL}; "
+    "only MRR@10 and R@10 of the search are tested. Without a star the lead may be chance."
 )
 NO_WINNERS: Mapping[str, str] = MappingProxyType({})
 IDENTITY = ("setting", "system", "paradigm", "seeds")
