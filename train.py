@@ -54,6 +54,7 @@ from gr_mvdr.memory import StagePeaks
 from gr_mvdr.parts import admitting, build
 from gr_mvdr.products import chosen_products, fast_products, use_products
 from models.base import System, find_backbone
+from models.results import count_of
 from models.training import RunCheckpoint
 from models.weights import InitialWeights, Weights, find_weights, save_weights
 
@@ -280,7 +281,8 @@ def announce_run(config: DictConfig, run: Path, model: System, record: dict[str,
     """Makes the run's folder and says so; returns its logger, or None."""
     begun = (run / "config.yaml").is_file()
     start_run(config, record)
-    print(f"{config.system} on {record['collection']}: {record['documents']:,} documents → {run}")
+    documents = count_of(record["documents"], "document")
+    print(f"{config.system} on {record['collection']}: {documents} → {run}")
     if begun and not trains(model, config):
         print("resume: nothing is to be trained, goes on with the index")
     elif begun and not (run / CHECKPOINT).is_file():  # with one, `fit` knows more
@@ -298,9 +300,10 @@ def trains(model: System, config: DictConfig) -> bool:
 
 def print_losses(record: dict[str, Any], config: DictConfig) -> None:
     """Says what of the data is not read or not judged: never fatal, never silent."""
-    for name, limit in (("queries", "query_length"), ("documents", "document_length")):
-        if count := record["cut_texts"][name]:
-            print(f"{count:,} {name} are cut at {limit}={config[limit]} tokens")
+    for noun, key in (("query", "queries"), ("document", "documents")):
+        if count := record["cut_texts"][key]:
+            limit = f"{noun}_length"
+            print(f"{count_of(count, noun)} cut at {limit}={config[limit]} tokens")
     if config.data.shard:
         print(f"data.shard={config.data.shard}: other documents are not there, nor found")
     if (deepest := max(map(rank_of, config.data.metrics))) > config.retrieval_depth:
@@ -308,7 +311,7 @@ def print_losses(record: dict[str, Any], config: DictConfig) -> None:
     if not record["splits"]:
         print("no queries with judgements: the documents can be searched, nothing is measured")
     for where, count in record["unjudged_queries"].items():
-        print(f"{count:,} queries without a relevant document: {where}")
+        print(f"{count_of(count, 'query')} without a relevant document: {where}")
 
 
 def fit(model: System, data: RetrievalDataModule, config: DictConfig, logger: Any) -> System:
