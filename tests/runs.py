@@ -1,6 +1,7 @@
 """Short training runs for tests: their configurations, and a tiny collection."""
 
 import json
+import os
 import runpy
 import signal
 import sys
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
@@ -44,7 +46,8 @@ def command(*words: str) -> int | str:
     command; the others save the imports.
     """
     module, *arguments = words[1:] if words[0] == "-m" else words
-    with MonkeyPatch.context() as patch, warnings.catch_warnings():
+    kept = mock.patch.dict(os.environ)  # a sweep that is interrupted leaves its group there
+    with MonkeyPatch.context() as patch, warnings.catch_warnings(), kept:
         warnings.filterwarnings("ignore", ".*found in sys.modules", RuntimeWarning)
         patch.chdir(ROOT)
         patch.setattr(sys, "argv", [module, *arguments])

@@ -352,7 +352,8 @@ def test_other_systems_have_no_such_search(tmp_path, paradigm):
     assert diagnosed(SimpleNamespace(paradigm="generative"), None, tmp_path, 0) == {}
     search = {"_target_": "analysis.search_diagnostics.SearchDiagnostics", "queries": 50}
     settings = {"pairs": 0, "questions": {"search": search, "other": None}}
-    assert analyse_run(system, None, tmp_path, "x", settings) == {}
+    data = SimpleNamespace(test_splits=["test"])
+    assert analyse_run(system, data, tmp_path, "x", settings) == {}
     assert not list(tmp_path.iterdir())
 
 
