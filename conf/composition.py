@@ -39,10 +39,10 @@ def register_resolvers() -> None:
 
 
 def run_name(model: str, data: str, overrides: list[str]) -> str:
-    """model-collection-seed1, then what else was asked for in short, and a hash of all of it.
+    """model-collection-seed1, then all further overrides in short form, and a hash of them.
 
-    The same command means the same folder: that is how `resume=true` finds it again. The hash tells
-    apart what the short form cannot.
+    The same command gives the same folder, so that `resume=true` finds it again. The hash differs
+    where the short forms are equal.
 
     Args:
         model, data: the groups' chosen options.
@@ -62,18 +62,21 @@ def run_name(model: str, data: str, overrides: list[str]) -> str:
 
 
 def describe_changes(asked: Mapping[str, str]) -> list[str]:
-    """Changes as words of a folder's name: an experiment, then settings, last the analysis.
+    """Overrides as words of a folder's name: the experiment first, settings of the analysis last.
 
-    Each is cut to `SHOWN_CHANGE` letters, and those that go beyond `SHOWN_CHANGES` are left out.
+    Each word is cut to `SHOWN_CHANGE` letters; words beyond `SHOWN_CHANGES` letters are left out.
 
     Args:
         asked: key → value, as they were typed.
     """
     words: list[str] = []
-    for key in sorted(asked, key=lambda key: (key != "experiment", key[:8] == "analysis", key)):
-        value, (*above, last) = asked[key].strip("'\""), key.split(".")
-        value = value if value[:1] in ("[", "{") else Path(value).name  # of a path its last part
-        last = above[-1] if above and last in ("name", "path") else last
+    for key in sorted(asked, key=lambda k: (k != "experiment", k.startswith("analysis"), k)):
+        value = asked[key].strip("'\"")
+        if value[:1] not in ("[", "{"):
+            value = Path(value).name  # the last part of a path
+        *above, last = key.split(".")
+        if above and last in ("name", "path"):
+            last = above[-1]
         text = value if key == "experiment" else f"{last}_{value}"
         word = re.sub(r"[^A-Za-z0-9.-]+", "_", text)[:SHOWN_CHANGE].strip("_.-")
         if key != "data.path" and len("-".join([*words, word])) <= SHOWN_CHANGES:
@@ -152,7 +155,11 @@ def list_options(group: str) -> list[str]:
 
 
 def find_typed(typed: Sequence[str] | None = None) -> list[str]:
-    """What the user typed: as it was given, or None = Hydra's, where there is a command line."""
+    """The overrides that the user typed.
+
+    Args:
+        typed: as a caller in Python gave them; None = those of the command line, if there is one.
+    """
     if typed is None:
         typed = HydraConfig.get().overrides.task if HydraConfig.initialized() else ()
     return list(typed)

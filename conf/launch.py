@@ -59,7 +59,7 @@ def device_count(devices: int | str | ListConfig, accelerator: str) -> int:
 
 
 def announce_processes(trainer: DictConfig) -> None:
-    """Says how many processes training will start: to import all that they need takes a while."""
+    """Prints how many processes training will start: importing what they need takes a while."""
     count = device_count(trainer.devices, trainer.accelerator)
     if count == 1 or "LOCAL_RANK" in os.environ:
         return

@@ -113,8 +113,8 @@ def read_template(
     start = _find(framed, text)
     if start is None:
         raise ValueError(
-            f"tokenizer={tokenizer.name_or_path}: must read a text alike with its special tokens "
-            "and without them"
+            f"tokenizer={tokenizer.name_or_path}: must give a text the same tokens with "
+            "special tokens around it and without them"
         )
     before, after = tuple(framed[:start]), tuple(framed[start + len(text) :])
     suffix = after or (stop,)  # a tokeniser that was made here adds nothing by itself

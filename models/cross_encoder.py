@@ -94,8 +94,8 @@ class CrossEncoder(System):
     def _check_pairs(self, both: int) -> None:
         if self.template.pair is None:
             raise ValueError(
-                "tokenizer: has no template for two texts in one sequence, such as "
-                "[CLS] query [SEP] document [SEP], which a cross-encoder must have"
+                "tokenizer: must have a template for two texts in one sequence for a "
+                "cross-encoder, such as [CLS] query [SEP] document [SEP]"
             )
         between = len(self.template.pair) - len(self.template.document)
         longest = max_length(self.encoder)

@@ -150,7 +150,7 @@ def _name_largest(shares: Sequence[TextShare]) -> str:
 
 
 def count_of(number: int, noun: str) -> str:
-    """A number of things, with the noun's plural where it is not one: "1 head", "2 heads"."""
+    """A number and its noun, in the plural unless the number is one: "1 head", "2 heads"."""
     plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
     return f"{number:,} {noun if number == 1 else plural}"
 

@@ -180,7 +180,8 @@ class T5SEAL(ConstrainedSearch):
         return batch
 
     def shared_prefixes(self, tokens: Tensor, batch: PairBatch) -> Tensor:
-        """See `ConstrainedSearch`; the n-grams of each relevant text, cut as in a batch, count."""
+        """See `ConstrainedSearch`. Candidates are compared with the relevant texts as a batch cuts
+        them."""
         columns = batch.relevant_index.T.tolist()
         texts = {row: self._texts[row][: self._kept] for row in set().union(*columns)}
         shared = [

@@ -79,7 +79,7 @@ class TokenSearch(System):
             raise ValueError(f"model.search.neighbours={search.neighbours}: {rule}")
 
     def _count_vectors(self, documents: Table, share: float = 1.0) -> int:
-        """The vectors of all documents, of each so large a share."""
+        """The number of vectors of all documents, of which each keeps a share."""
         skipped = {*self.template.skip}
         read = (sum(t not in skipped for t in self.cut_document(d)) for d in documents["tokens"])
         return sum(math.ceil(share * self._document_vectors(tokens)) for tokens in read)

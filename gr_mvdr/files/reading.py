@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # Far above any configuration of this library; a file beyond them is made to exhaust a reader.
 _BYTES, _DEPTH, _VALUES = 2**23, 40, 200_000
-_HUB_SECONDS = 4  # within which the hub must be connected to
+_HUB_SECONDS = 4  # to connect to one address of the hub
 _LINE_BYTES = 2**20  # of a ranking or a table
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")  # "owner/model"
 _NUMBER_TAGS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
@@ -215,9 +215,9 @@ def is_on_hub(name: str | Path) -> bool:
 
 
 def hub_options(name: str | Path, key: str = "backbone.name") -> dict[str, bool]:
-    """Options of `from_pretrained`: where the hub cannot be reached, only cached files are read.
+    """Options of `from_pretrained`: if the hub cannot be reached, only cached files are read.
 
-    huggingface_hub would try again for half a minute at each file.
+    Without them huggingface_hub would retry for half a minute for each file.
 
     Args:
         name: of a model on the hub, or a folder; key: of the option that names it, or "".

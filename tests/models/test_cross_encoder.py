@@ -299,7 +299,7 @@ def test_its_joint_compute_is_a_pass_over_both_texts(make, tools):
         ({"negatives_per_query": 0}, "model.negatives_per_query=0: must be ≥ 1"),
         ({"depth": 0}, "model.depth=0: must be ≥ 1"),
         ({"pooling": "last"}, "model.pooling=last: must be mean or first"),
-        ({"backbone": NO_PAIRS}, "tokenizer: has no template for two texts in one sequence"),
+        ({"backbone": NO_PAIRS}, "tokenizer: must have a template for two texts in one sequence"),
         ({"loss": {"_target_": "gr_mvdr.losses.Nothing"}}, "_target_=gr_mvdr.losses.Nothing"),
     ],
 )
