@@ -53,6 +53,7 @@ from gr_mvdr.initialisation import take_latent_meanings
 from gr_mvdr.memory import StagePeaks
 from gr_mvdr.parts import admitting, build
 from gr_mvdr.products import chosen_products, fast_products, use_products
+from gr_mvdr.tokenizers import load_tokenizer
 from models.base import System, find_backbone
 from models.results import count_of
 from models.training import RunCheckpoint
@@ -318,16 +319,19 @@ def fit(model: System, data: RetrievalDataModule, config: DictConfig, logger: An
     """The trained model; training goes on from the run's last checkpoint, if there is one.
 
     Raises:
-        ValueError: the trainer's settings contradict each other, or nothing was trained.
+        ValueError: the trainer's settings contradict each other, nothing was trained, or the
+            checkpoint is of another tokeniser.
     """
     with rank_zero_first():  # negatives and spans are cached, too
         data.epoch(0)
         data.val_dataloader()
-    if rank() == 0:
-        save_tokenizer(data, Path(config.run))
-    trainer = instantiate(config.trainer, logger=logger or False)
     checkpoint = Path(config.run) / CHECKPOINT
     resumed = str(checkpoint) if checkpoint.is_file() else None
+    if rank() == 0:
+        if resumed:
+            check_tokenizer(data, Path(config.run))
+        save_tokenizer(data, Path(config.run))
+    trainer = instantiate(config.trainer, logger=logger or False)
     trainer.callbacks.append(kept := RunCheckpoint(checkpoint))
     with _interruptible(), fast_products(trainer.strategy.root_device):
         try:
@@ -349,6 +353,19 @@ def fit(model: System, data: RetrievalDataModule, config: DictConfig, logger: An
         model.on_load_checkpoint(found)
     # Lightning has put it onto the CPU. Search and analysis are in fp32, as of a restored run.
     return model.eval().float().to(trainer.strategy.root_device)
+
+
+def check_tokenizer(data: RetrievalDataModule, run: Path) -> None:
+    """Raises ValueError if an interrupted run was begun with another tokeniser.
+
+    The collection's files may have changed, or the version of this library.
+    """
+    own = run / "tokenizer"
+    if own.is_dir() and load_tokenizer(own).get_vocab() != data.tokenizer.get_vocab():
+        raise ValueError(
+            f"run={run}: cannot resume, its tokeniser is not the one that is trained now, of "
+            "other texts or by another version; name=… makes another run"
+        )
 
 
 def save_tokenizer(data: RetrievalDataModule, run: Path) -> None:

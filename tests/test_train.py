@@ -19,6 +19,7 @@ from analysis.run_folder import find_runs, read_run
 from analysis.tables import read_rows
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.memory import StagePeaks
+from gr_mvdr.tokenizers import build_word_tokenizer
 from models.retriever import Retriever
 from tests.runs import NO_ANALYSIS, ROOT, SMALL, TINY, beir, command, compose_config, small
 from train import train
@@ -222,6 +223,10 @@ def test_a_trained_run_opens_again_whatever_the_callbacks_keep(key, tmp_path, ca
     capsys.readouterr()
     train(small(tmp_path, *keys, "resume=true"))
     assert "resume: training is finished" in capsys.readouterr().out
+    (run.path / "retrieve.trec").unlink()
+    build_word_tokenizer(["other words"]).save_pretrained(run.path / "tokenizer")
+    with pytest.raises(ValueError, match="run=.*: cannot resume, its tokeniser is not the one"):
+        train(small(tmp_path, *keys, "resume=true"))
 
 
 def test_a_training_that_ends_before_its_first_step_is_no_run(tmp_path):
