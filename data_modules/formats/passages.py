@@ -1,4 +1,4 @@
-"""Plain passages: one CSV, TSV or JSON lines file of texts, named itself or alone in its folder.
+"""Plain passages: one CSV, TSV or JSON lines file of texts, given itself or alone in its folder.
 
 The columns of id, title and text are named by ``data.fields``, or have one of the usual names
 (`_USUAL`). A TSV file may lack a header (MS MARCO's ``id<TAB>text``, or a text a line); a file
