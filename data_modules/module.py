@@ -154,8 +154,9 @@ class RetrievalDataModule(pl.LightningDataModule):
         for key in ("test_split", "new_documents", "train_split", "validation_split"):
             for split in _split_names(getattr(self, key)):
                 if split not in collection.qrels:
-                    present = ", ".join(sorted(collection.qrels)) or "null, nothing is judged"
-                    raise ValueError(f"data.{key}={split}: must be one of {present}")
+                    present = ", ".join(sorted(collection.qrels))
+                    rule = f"one of {present}" if present else "null, there are no judgements"
+                    raise ValueError(f"data.{key}={split}: must be {rule}")
         return collection
 
     @cached_property
