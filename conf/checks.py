@@ -24,12 +24,6 @@ _TAKERS = {
     "models.multi_vector.MultiVector.search": "gr_mvdr.token_index.plan.SearchOptions",
     "models.t5_seal.T5SEAL.evidence": "gr_mvdr.decoding.evidence.Parameters",
 }
-# Options of `model.search` → the modes that read them.
-_MODES = {
-    "neighbours": ("gather", "impute", "rerank"),
-    "probes": ("gather", "impute"),
-    "refine": ("gather", "fde"),
-}
 _HYDRA = ("_target_", "_args_", "_partial_", "_recursive_", "_convert_")
 _STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
@@ -227,21 +221,17 @@ def _check_together(config: dict[str, Any]) -> None:
 def _check_effects(config: dict[str, Any], search: dict[str, Any]) -> None:
     """Raises ValueError for an option that has no effect beside the others.
 
-    A study searches in further modes, and weights that are taken over bring their own settings:
+    A study searches with further options, and weights that are taken over bring their own settings:
     there the options may have an effect.
 
     Args:
         search: `model.search`.
     """
     if not config.get("study"):
-        dtype, mode = search.get("dtype"), search.get("mode")
+        dtype = search.get("dtype")
         if search.get("pq_bytes") and dtype not in ("pq", "residual"):
             rule = f"must be null under model.search.dtype={dtype}, which stores no codes"
             raise ValueError(f"model.search.pq_bytes={search['pq_bytes']}: {rule}")
-        for key, modes in _MODES.items():
-            if isinstance(value := search.get(key), int) and mode not in modes:
-                rule = f"must be auto, mode={mode} does not read it (only {', '.join(modes)})"
-                raise ValueError(f"model.search.{key}={value}: {rule}")
     tokenizer, model = config.get("tokenizer") or {}, config.get("model") or {}
     query, document = map((tokenizer.get("markers") or {}).get, ("query", "document"))
     if query is not None and query == document:

@@ -277,8 +277,6 @@ model=splade model.initial_bias=low
 model=splade model.initial_bias=1e30
 model=splade model.initial_bias=-1e30
 model.search.pq_bytes=8
-model.search.neighbours=100
-model.search.mode=fde model.search.probes=4
 model.expansion_length=16
 model.attend_expansion=false
 tokenizer.markers.query=Q tokenizer.markers.document=Q
@@ -522,6 +520,7 @@ trainer.gradient_clip_val=null
 +trainer.limit_val_batches=0
 +trainer.accumulate_grad_batches=2
 +trainer.strategy=ddp
+model=xtr model.search.mode=exact
 model.search.probes=null
 model.search.imputation=0.2
 model.search.dtype=pq model.search.pq_bytes=8
