@@ -78,5 +78,5 @@ def test_passages_without_judgements_are_searched_and_nothing_is_measured(
     with pytest.raises(ValueError, match="has no training queries: weights=RUN takes"):
         train(["model=t5_colbert", *typed, "name=untrained"])
     assert not (tmp_path / "runs" / "untrained").exists()
-    with pytest.raises(ValueError, match="data.test_split=dev: must be one of null"):
+    with pytest.raises(ValueError, match="data.test_split=dev: must be null, there are no"):
         train(["model=bm25", *typed, "data.test_split=dev"])
