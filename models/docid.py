@@ -23,7 +23,7 @@ from gr_mvdr.decoding.beam_search import BeamSearchResult
 from gr_mvdr.decoding.decoding_step import DecodingStep, score_tokens
 from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.files.writing import new_folder, write_json
+from gr_mvdr.files.writing import new_folder, remove_with, write_json
 from gr_mvdr.heads.plain import Vocabulary
 from gr_mvdr.heads.reachable import ReachableHead
 from gr_mvdr.identifiers.scheme import (
@@ -252,12 +252,15 @@ class Docid(ConstrainedSearch):
 
     def index(self, documents: Table, directory: str | Path | None = None) -> Trie:
         """The trie of all identifiers; documents that arrived after training get theirs now."""
-        directory = clear_index_folder(directory, "trie", "identifiers")
+        given, directory = directory, clear_index_folder(directory, "trie", "identifiers")
         self.assign_new(documents)
         collection = hash_collection(self.identifiers.document_ids)
         Trie.build(self.identifiers.sequences).save(directory / "trie", collection)
         self.save_identifiers(directory / "identifiers")
-        return self._search_in(Trie.load(directory / "trie", collection), documents, directory)
+        trie = Trie.load(directory / "trie", collection)
+        if given is None:
+            remove_with(trie, directory)
+        return self._search_in(trie, documents, directory)
 
     def open_index(self, documents: Table, directory: str | Path) -> Trie:
         """Opens the trie and the identifiers that `index` wrote; see `System.open_index`."""

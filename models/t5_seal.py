@@ -18,6 +18,7 @@ from gr_mvdr.decoding.key_weights import strip
 from gr_mvdr.decoding.ngram_index import NgramIndex
 from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.evaluation.ranking import Ranking
+from gr_mvdr.files.writing import remove_with
 from gr_mvdr.heads.plain import Vocabulary
 from gr_mvdr.identifiers.scheme import check_at_least, check_choice, hash_collection
 from gr_mvdr.identifiers.views import BODY, Views, check_bonus
@@ -197,11 +198,14 @@ class T5SEAL(ConstrainedSearch):
 
     def index(self, documents: Table, directory: str | Path | None = None) -> NgramIndex:
         """An n-gram index over the full, untruncated texts, and of each other view a trie."""
-        directory = clear_index_folder(directory, "views", "ngrams")
+        given, directory = directory, clear_index_folder(directory, "views", "ngrams")
         views = self._read(documents)
         views.save(directory / "views", hash_collection(documents["id"][:]))
         NgramIndex.build(views.indexed(documents), views.depth).save(directory / "ngrams")
-        return self._take(documents, views, NgramIndex.load(directory / "ngrams"), directory)
+        ngrams = NgramIndex.load(directory / "ngrams")
+        if given is None:
+            remove_with(ngrams, directory)
+        return self._take(documents, views, ngrams, directory)
 
     def open_index(self, documents: Table, directory: str | Path) -> NgramIndex:
         """Opens the n-grams and tries that `index` wrote; see `System.open_index`."""

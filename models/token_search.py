@@ -16,7 +16,7 @@ from gr_mvdr.backbones import hash_weights
 from gr_mvdr.batch import batch_by_size, pad
 from gr_mvdr.distributed.ranks import broadcast, map_over_ranks
 from gr_mvdr.evaluation.ranking import Ranking, best_documents, recall_of_exact
-from gr_mvdr.files.writing import temporary_folder
+from gr_mvdr.files.writing import remove_with, temporary_folder
 from gr_mvdr.pooling import group_tokens, merge_tokens, n_groups
 from gr_mvdr.products import fast_products
 from gr_mvdr.progress import track
@@ -103,8 +103,9 @@ class TokenSearch(System):
             self.searcher = CandidateEncoder(self, documents, directory)
             return self.searcher
         ids = documents["id"]
+        place = directory or temporary_folder("token-index")
         self.searcher = TokenIndex.build(
-            directory or temporary_folder("token-index"),
+            place,
             [ids[number] for number in order],
             partial(self._packed, tokens),
             dtype=self.search.dtype,
@@ -114,6 +115,8 @@ class TokenSearch(System):
             lists=self.search.lists,
             vocabulary=self.vocabulary_size,
         )
+        if directory is None:
+            remove_with(self.searcher, place)
         self.searcher.prepare(self.search)
         return self.searcher
 

@@ -239,12 +239,15 @@ def test_the_temporary_files_of_a_retriever_go_with_it(finished_run, tmp_path, m
     assert not list(tmp_path.iterdir())
     with pytest.raises(ValueError, match="is closed"):
         retriever.search(QUERY)
-    retriever = Retriever.load(run)
-    retriever.add("another text")
-    assert list(tmp_path.iterdir())
-    del retriever
-    gc.collect()
-    assert not list(tmp_path.iterdir())
+    for system in ("t5_colbert", "t5_seal", "dsi_naive"):
+        retriever = Retriever.load(finished_run(system, *TINY))
+        for text in ("another text", "a second text"):
+            retriever.add(text)
+            gc.collect()
+        assert len(list(tmp_path.iterdir())) <= 2, "the run's index and that of the last documents"
+        del retriever
+        gc.collect()
+        assert not list(tmp_path.iterdir())
 
 
 def test_eight_threads_find_what_one_finds(colbert, seal):

@@ -131,8 +131,9 @@ class TokenIndex:
             raise ValueError(f"model.search.pool={own.pool}: {rule}")
         if options.storage not in self._others:
             live = self.store.live.nonzero()[:, 0]
+            place = temporary_folder("token-index")
             index = TokenIndex.build(
-                temporary_folder("token-index"),
+                place,
                 [self.document_ids[number] for number in live.tolist()],
                 self._pooled(live, options),
                 dtype=options.dtype,
@@ -141,6 +142,7 @@ class TokenIndex:
                 lists=options.lists,
                 vocabulary=1 if self.store.header.get("ids") == "uint16" else None,
             )
+            remove_with(index, place)
             index.costs, self._others[options.storage] = self.costs, index
             if sample := Sample(self.directory).read():
                 index.keep_sample(sample)
