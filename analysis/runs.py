@@ -116,7 +116,7 @@ def describe_changes(overrides: Sequence[str] | None) -> str:
 
 
 def choose_metrics(lines: Sequence[Line]) -> list[str]:
-    """The metrics of the main ranking that most of the runs have, MRR@10 and recall@10 first."""
+    """The metrics of the main ranking that most of the runs have, recall@10 and MRR@10 first."""
     counts = Counter(
         key
         for line in lines
