@@ -166,7 +166,7 @@ class RetrievalDataModule(pl.LightningDataModule):
         It is trained on the documents of all shards that are known in training. A tokeniser of
         whole words (BM25) only numbers them and learns nothing: it reads all documents.
         """
-        collection = self.collection
+        collection = self.collection  # read first: without judgements it has no train split
         split = self.train_split
         training = self._split_queries(split) if split else collection.queries.select([])
         options = {k: v for k, v in self.tokenizer_options.items() if k not in ("skip", "template")}
