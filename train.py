@@ -44,15 +44,14 @@ from conf.composition import find_typed, register_resolvers, take_settings
 from conf.launch import choose_precision, is_in_sweep, launch, processes_to_start
 from data_modules.module import RetrievalDataModule
 from data_modules.tables import TokenColumn
-from gr_mvdr.distributed.ranks import join, leave, rank, rank_zero_first
 from gr_mvdr.evaluation.metrics import rank_of
-from gr_mvdr.files.reading import read_checkpoint
-from gr_mvdr.files.run_files import CHECKPOINT, check_finite
-from gr_mvdr.files.writing import new_folder, write_json
+from gr_mvdr.files import new_folder, read_checkpoint, write_json
 from gr_mvdr.initialisation import take_latent_meanings
 from gr_mvdr.memory import StagePeaks
-from gr_mvdr.parts import admitting, build
+from gr_mvdr.options import admitting, build
 from gr_mvdr.products import chosen_products, fast_products, use_products
+from gr_mvdr.ranks import join, leave, rank, rank_zero_first
+from gr_mvdr.run_files import CHECKPOINT, check_finite
 from gr_mvdr.tokenizers import load_tokenizer
 from models.base import System, find_backbone
 from models.results import count_of

@@ -15,8 +15,8 @@ from analysis.figures import COLOURS, MARKERS, GalleryEntry, page_panels, styled
 from analysis.low_rank import low_rank
 from analysis.tables import Row, read_rows, write_rows
 from gr_mvdr.batch import PairBatch
-from gr_mvdr.files.reading import reading
-from gr_mvdr.parts import part
+from gr_mvdr.files import reading
+from gr_mvdr.options import part
 from gr_mvdr.relevance import Explanation
 from models.base import System
 

@@ -24,9 +24,9 @@ from analysis.tokens import (
 from data_modules.gold import find_gold_tokens
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.backbones import hash_weights
-from gr_mvdr.files.writing import write_json
+from gr_mvdr.files import write_json
 from gr_mvdr.memory import release_memory
-from gr_mvdr.parts import TARGET, admitting, build, find_part
+from gr_mvdr.options import TARGET, admitting, build, find_part
 from gr_mvdr.progress import track
 from gr_mvdr.tokenizers import token_strings
 from models.base import System

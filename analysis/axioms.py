@@ -33,7 +33,7 @@ from analysis.tables import Cell, Row, Table, format_markdown, read_rows, write_
 from data_modules.module import RetrievalDataModule
 from data_modules.perturbations import PERTURBATIONS, Pair, make_pairs, perturb
 from data_modules.tables import sample_rows, short_hash
-from gr_mvdr.files.writing import write_text
+from gr_mvdr.files import write_text
 from gr_mvdr.progress import track
 from gr_mvdr.texts import TextTable
 from models.retriever import Retriever

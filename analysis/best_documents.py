@@ -14,8 +14,8 @@ from analysis.analysis import Analysis, Findings, Subject
 from analysis.evaluation import drop_own_hits
 from analysis.statistics import spread_numbers
 from analysis.tokens import readable
-from gr_mvdr.files.reading import check_file, read_json, reading
-from gr_mvdr.parts import part
+from gr_mvdr.files import check_file, read_json, reading
+from gr_mvdr.options import part
 from gr_mvdr.texts import text_without_title
 from models.base import Share
 from models.given_texts import find_snippet

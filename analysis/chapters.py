@@ -9,7 +9,7 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from gr_mvdr.parts import TARGET, admitting, find_part
+from gr_mvdr.options import TARGET, admitting, find_part
 
 LISTED = Path(__file__).parents[1] / "conf/analysis/full.yaml"
 # Chapters that are no analysis', and figures whose name does not begin with their chapter's.

@@ -37,7 +37,7 @@ from analysis.metric_names import MISSING
 from analysis.run_folder import named_folders
 from analysis.tables import Cell, Row, Table, escape_markdown, format_markdown, write_rows
 from gr_mvdr.evaluation.metrics import holm
-from gr_mvdr.files.writing import write_text
+from gr_mvdr.files import write_text
 
 MVDR, GR = "T5-ColBERT", "T5-SEAL"
 FORWARD, BACKWARD = Side(MVDR, "rerank"), Side(MVDR, "rerank/document_to_query")

@@ -38,7 +38,7 @@ from analysis.metric_names import group
 from analysis.publish import describe_run, find_group, publish_comparison
 from analysis.run_folder import named_folders
 from analysis.tables import Cell, Table
-from gr_mvdr.files.reading import make_printable
+from gr_mvdr.options import make_printable
 
 COLUMNS_AT_MOST = 6  # systems side by side; more are rows
 PLAIN_WIDTH = 200  # where no terminal says how wide it is

@@ -8,7 +8,7 @@ from torch import Tensor
 from analysis.analysis import Analysis, Findings, Subject, named
 from analysis.tables import Row
 from analysis.tokens import BIN_NAMES, idf_bin
-from gr_mvdr.parts import part
+from gr_mvdr.options import part
 from gr_mvdr.relevance import Explanation, PairAlignment, divide
 
 SIDES = ("document", "query")

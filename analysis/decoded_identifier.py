@@ -15,7 +15,7 @@ from analysis.analysis import Analysis, Findings, Subject, named
 from analysis.statistics import spread
 from analysis.tables import Row
 from data_modules.gold import find_gold_tokens
-from gr_mvdr.parts import part
+from gr_mvdr.options import part
 from gr_mvdr.progress import track
 
 _SEARCHED = 16  # queries at once

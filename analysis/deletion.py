@@ -29,7 +29,7 @@ from analysis.statistics import NORMAL
 from analysis.tables import Row
 from analysis.tokens import find_special
 from gr_mvdr.batch import PairBatch, length_mask
-from gr_mvdr.parts import part
+from gr_mvdr.options import part
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import PairAlignment
 

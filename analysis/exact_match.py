@@ -37,7 +37,7 @@ from analysis.statistics import HeadSample, select, spread
 from analysis.store.alignment_store import StoreDescription
 from analysis.tables import Row
 from analysis.tokens import BIN_NAMES
-from gr_mvdr.parts import part
+from gr_mvdr.options import part
 from gr_mvdr.relevance import Explanation, PairAlignment
 
 # Of a sparse alignment the paper takes the softmax of A, which weighs all tokens but the chosen one

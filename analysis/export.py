@@ -18,8 +18,7 @@ from omegaconf import DictConfig
 from analysis.model_card import build_model_card
 from analysis.run_folder import read_run, require_run
 from data_modules.module import RetrievalDataModule
-from gr_mvdr.files.reading import reading
-from gr_mvdr.files.writing import new_folder, temporary_folder, write_text
+from gr_mvdr.files import new_folder, reading, temporary_folder, write_text
 from gr_mvdr.progress import quiet_libraries
 from gr_mvdr.tokenizers import load_tokenizer
 from models.base import System

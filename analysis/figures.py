@@ -20,8 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from torch import Tensor
 
-from gr_mvdr.files.reading import check_file, read_json_list, reading
-from gr_mvdr.files.writing import new_file, write_json
+from gr_mvdr.files import check_file, new_file, read_json_list, reading, write_json
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")

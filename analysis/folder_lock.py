@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from gr_mvdr.files.writing import is_running, machine_id, name_errors, process_start
+from gr_mvdr.files import is_running, machine_id, name_errors, process_start
 
 LOCK = ".lock"
 _PATIENCE = 5.0  # seconds

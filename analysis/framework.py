@@ -22,7 +22,7 @@ from analysis.analysis import Analysis, Findings, Subject, named
 from analysis.figures import COLOURS, HATCHES, GalleryEntry, page_figure, styled
 from analysis.tables import Row
 from gr_mvdr.cross_attention import CONSTANTS
-from gr_mvdr.parts import part
+from gr_mvdr.options import part
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import DecoderPaths, Explanation, PairAlignment
 

@@ -21,7 +21,7 @@ from analysis.tables import Row
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.parts import part
+from gr_mvdr.options import part
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import Explanation
 from models.base import System, Table

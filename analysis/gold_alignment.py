@@ -32,7 +32,7 @@ from analysis.figures import (
 )
 from analysis.statistics import select, spread_numbers
 from analysis.tables import Row
-from gr_mvdr.parts import part
+from gr_mvdr.options import part
 from gr_mvdr.relevance import Explanation, PairAlignment
 
 MEASURES = ("precision", "recall", "possible_precision", "possible_recall", "aer", "aligned")

@@ -9,7 +9,7 @@ from analysis.analysis import Analysis, Findings, Subject
 from analysis.directed_alignment import directed_alignment, own_direction
 from analysis.figures import COLOURS, COLUMN_WIDTH, PAGE_WIDTH, GalleryEntry, styled
 from analysis.statistics import spread_numbers
-from gr_mvdr.parts import part
+from gr_mvdr.options import part
 from models.results import draw_alignment
 
 NORMALISED = {

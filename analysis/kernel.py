@@ -34,7 +34,7 @@ from analysis.kernel_retrieval import EXACT, LogFeatures, retrieval_quality, row
 from analysis.statistics import spearman
 from analysis.tables import Row
 from gr_mvdr.alignment import Softmax
-from gr_mvdr.parts import part
+from gr_mvdr.options import part
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import Factors, relevance, similarity
 

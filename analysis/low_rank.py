@@ -32,7 +32,7 @@ from analysis.low_rank_bound import composite_norm, lemma_terms
 from analysis.statistics import HeadSample, select
 from analysis.tables import Row
 from gr_mvdr.alignment import pair_mask
-from gr_mvdr.parts import part
+from gr_mvdr.options import part
 from gr_mvdr.relevance import Explanation, PairAlignment
 
 OWN, PAIRWISE = "own", "without_salience"

@@ -30,7 +30,7 @@ from analysis.statistics import interval, spread
 from analysis.tables import Row
 from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.decoder_layers import SUBLAYERS, Site, find_sites
-from gr_mvdr.parts import part
+from gr_mvdr.options import part
 from gr_mvdr.progress import track
 from gr_mvdr.texts import TextReader
 from gr_mvdr.token_vectors import TokenVectors

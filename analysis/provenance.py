@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from data_modules.module import RetrievalDataModule
-from gr_mvdr.distributed.ranks import world_size
-from gr_mvdr.files.run_files import VERSION
 from gr_mvdr.products import chosen_products
+from gr_mvdr.ranks import world_size
+from gr_mvdr.run_files import VERSION
 from models.base import System
 
 PACKAGES = (

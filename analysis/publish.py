@@ -17,7 +17,7 @@ from analysis.comparison.comparison import Comparison
 from analysis.comparison.place import name_comparison
 from analysis.figures import Gallery
 from analysis.run_folder import Run, flatten
-from gr_mvdr.files.reading import read_lines
+from gr_mvdr.files import read_lines
 
 # What a run leaves behind, by the kind of artefact: patterns in its folder.
 ARTEFACTS = {

@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from analysis.tables import replace_block
 from conf.command import report_errors
 from conf.composition import read_papers, register_experiments, register_resolvers
-from gr_mvdr.files.writing import write_json, write_text
+from gr_mvdr.files import write_json, write_text
 
 ROOT = Path(__file__).parents[1]
 DOCUMENT = ROOT / "docs" / "reproduce.md"

@@ -34,7 +34,7 @@ from analysis.comparison.significance import (
 )
 from analysis.run_folder import Run, named_folders
 from analysis.tables import Table, escape_markdown, format_markdown, replace_block
-from gr_mvdr.files.writing import write_text
+from gr_mvdr.files import write_text
 
 TRAINING = "cost/train_seconds"
 

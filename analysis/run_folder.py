@@ -12,8 +12,15 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from analysis.folder_lock import check_links, claim_folder
-from gr_mvdr.files.reading import read_json, read_json_list, read_yaml
-from gr_mvdr.files.run_files import (
+from gr_mvdr.files import (
+    read_json,
+    read_json_list,
+    read_yaml,
+    remove_abandoned,
+    write_json,
+    write_text,
+)
+from gr_mvdr.run_files import (
     CHECKPOINT,
     CIRCUMSTANCES,
     PARTS,
@@ -22,11 +29,6 @@ from gr_mvdr.files.run_files import (
     read_config,
     read_metrics,
     read_provenance,
-)
-from gr_mvdr.files.writing import (
-    remove_abandoned,
-    write_json,
-    write_text,
 )
 
 FIGURES = "figures/figures.json"
@@ -125,7 +127,7 @@ def open_run(config: DictConfig) -> Iterator[tuple[Path, list[str]]]:
 
     Raises: as `find_run`, and ValueError where another command works in the folder.
     """
-    from gr_mvdr.distributed.ranks import rank, rank_zero_first  # with torch; a list needs none
+    from gr_mvdr.ranks import rank, rank_zero_first  # with torch; a list needs none
 
     with ExitStack() as held:
         with rank_zero_first():

@@ -28,8 +28,8 @@ from rich.text import Text
 from analysis import metric_names
 from analysis.run_folder import find_runs, named_folders
 from gr_mvdr.evaluation.metrics import is_metric
-from gr_mvdr.files.reading import make_printable
-from gr_mvdr.files.run_files import (
+from gr_mvdr.options import make_printable
+from gr_mvdr.run_files import (
     CIRCUMSTANCES,
     METRICS,
     PARTS,

@@ -23,7 +23,7 @@ from analysis.statistics import spread_numbers
 from analysis.tables import Row
 from gr_mvdr.decoding.search_trace import SearchTrace
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.parts import part
+from gr_mvdr.options import part
 from gr_mvdr.progress import track
 
 DEPTHS = (1, 10)

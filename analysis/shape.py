@@ -32,7 +32,7 @@ from analysis.figures import (
 from analysis.statistics import HeadSample, select
 from analysis.tables import Row
 from gr_mvdr.alignment import other_side, pair_mask
-from gr_mvdr.parts import part
+from gr_mvdr.options import part
 from gr_mvdr.relevance import Explanation, PairAlignment
 
 SUPPORT = 1e-6  # weights above this count as support

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gr_mvdr.files.reading import make_printable, read_lines, reading
-from gr_mvdr.files.writing import new_file
+from gr_mvdr.files import new_file, read_lines, reading
+from gr_mvdr.options import make_printable
 
 Row = dict[str, Any]
 

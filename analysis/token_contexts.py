@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from analysis.tokens import readable
-from gr_mvdr.files.reading import check_file, read_json, reading
+from gr_mvdr.files import check_file, read_json, reading
 from gr_mvdr.token_index.store import TokenStore
 
 FILE = "token_contexts"

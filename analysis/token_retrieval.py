@@ -15,7 +15,7 @@ from analysis.statistics import spread
 from analysis.tables import Row
 from analysis.token_contexts import FILE, ContextReader
 from analysis.tokens import find_special
-from gr_mvdr.parts import part
+from gr_mvdr.options import part
 from gr_mvdr.progress import track
 from gr_mvdr.token_index.index import TokenIndex
 from gr_mvdr.token_index.neighbours import TokenNeighbours

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from analysis.analysis import Analysis, Findings, Subject
 from analysis.figures import COLOURS, GalleryEntry, legend_below, page_figure, styled
 from analysis.tables import read_rows
-from gr_mvdr.files.reading import reading
-from gr_mvdr.parts import part
+from gr_mvdr.files import reading
+from gr_mvdr.options import part
 from models.training_log import LOSSES
 
 BINS = 100  # a page's width shows no more steps one by one

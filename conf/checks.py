@@ -14,8 +14,8 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from conf.rules import RULES
 from conf.signatures import read_signature
-from gr_mvdr.files.reading import hub_options, is_on_hub, show
-from gr_mvdr.parts import ROOMS, Signature, check_options, inspect_signature
+from gr_mvdr.files import hub_options, is_on_hub
+from gr_mvdr.options import ROOMS, Signature, check_options, inspect_signature, show
 
 # Classes that take a whole group of keys without a `_target_`. A group is named by the class, or
 # else the key, of the group that it is in.

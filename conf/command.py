@@ -34,7 +34,7 @@ from omegaconf.errors import OmegaConfBaseException
 from conf.checks import check_hub, check_values, read_taker, walk
 from conf.composition import list_options, prepare_arguments, register_resolvers
 from conf.rules import RULES
-from gr_mvdr.files.reading import make_printable
+from gr_mvdr.options import make_printable
 
 CONFIGURATIONS = Path(__file__).parent
 _NO_NAME = re.compile(r"null|true|false|[-+]?[\d.]+", re.IGNORECASE)

@@ -12,9 +12,9 @@ from importlib.util import find_spec, resolve_name
 from pathlib import Path
 from typing import Any, Literal, Optional, Union
 
-from gr_mvdr.parts import Signature
+from gr_mvdr.options import Signature
 
-# The types that `gr_mvdr.parts.fits_type` can compare a value with.
+# The types that `gr_mvdr.options.fits_type` can compare a value with.
 _TYPES = {kind.__name__: kind for kind in (int, float, bool, str, list, tuple, dict, Sequence)}
 _TYPES |= {"Any": Any, "Literal": Literal, "Optional": Optional, "Union": Union}
 # Base classes without an `__init__`.

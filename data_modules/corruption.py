@@ -12,7 +12,7 @@ from data_modules.collection import TrainingTables
 from data_modules.epoch import Example
 from data_modules.examples import Examples
 from data_modules.indexing import Inputs
-from gr_mvdr.parts import part
+from gr_mvdr.options import part
 
 
 @part("inputs")

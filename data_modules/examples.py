@@ -11,8 +11,8 @@ from data_modules.collection import TrainingTables
 from data_modules.epoch import Example, HardNegatives
 from data_modules.negatives import NegativeDraws, Negatives
 from data_modules.tables import integers
-from gr_mvdr.distributed.ranks import rank
-from gr_mvdr.parts import part
+from gr_mvdr.options import part
+from gr_mvdr.ranks import rank
 
 
 @dataclass

@@ -17,8 +17,8 @@ from data_modules.formats.files import sha256
 from data_modules.spans import cut_spans
 from data_modules.tables import TokenColumn, cache_table
 from data_modules.tokenisation import hash_vocabulary, read_view_texts
-from gr_mvdr.distributed.ranks import rank
-from gr_mvdr.parts import part
+from gr_mvdr.options import part
+from gr_mvdr.ranks import rank
 
 _QUERIES = Features({"document_row": Value("int64"), "tokens": List(List(Value("int32")))})
 

@@ -32,11 +32,11 @@ from data_modules.tokenisation import (
     replace_titles,
 )
 from gr_mvdr.batch import PairBatch
-from gr_mvdr.distributed.ranks import rank, world_size
 from gr_mvdr.evaluation.bm25 import split_words
 from gr_mvdr.evaluation.metrics import METRICS, check_metrics
-from gr_mvdr.parts import part
+from gr_mvdr.options import part
 from gr_mvdr.progress import track
+from gr_mvdr.ranks import rank, world_size
 from gr_mvdr.template import TextTemplate
 
 

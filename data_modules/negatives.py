@@ -18,8 +18,7 @@ from data_modules.store import write_run
 from data_modules.tables import cache_folder, integers, write_once
 from gr_mvdr.evaluation.bm25 import BM25Index, split_words
 from gr_mvdr.evaluation.ranking import tie_order
-from gr_mvdr.files.reading import show
-from gr_mvdr.parts import part
+from gr_mvdr.options import part, show
 from gr_mvdr.progress import track
 
 _KEY = "data.examples.negatives"

@@ -16,7 +16,7 @@ from data_modules.spans import cut_spans, sample_starts, span_weights
 from data_modules.tables import TokenColumn, cache_table
 from gr_mvdr.batch import cut
 from gr_mvdr.identifiers.views import BODY, find_views, read_texts
-from gr_mvdr.parts import part
+from gr_mvdr.options import part
 from gr_mvdr.progress import track
 
 _WEIGHTS = Features({"weights": List(Value("float32"))})

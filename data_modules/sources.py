@@ -12,7 +12,7 @@ from data_modules.collection import Collection
 from data_modules.formats.registry import read_layouts
 from data_modules.limit import limit
 from data_modules.module import RetrievalDataModule
-from gr_mvdr.parts import part
+from gr_mvdr.options import part
 
 
 @part("data")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gr_mvdr.parts import part
+from gr_mvdr.options import part
 
 # Words at which no span begins (single letters are what is left of contractions).
 STOPWORDS = frozenset(

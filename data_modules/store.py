@@ -17,7 +17,7 @@ from data_modules.collection import DOCUMENTS, JUDGEMENTS, QUERIES, Collection
 from data_modules.formats.files import PACKED, sha256
 from data_modules.formats.layout import Layout, LayoutChecks, Ranked
 from data_modules.tables import cache_folder, open_table, write_once, write_table
-from gr_mvdr.files.arrays import checksum, read_sealed, verify, write_sealed
+from gr_mvdr.files import checksum, read_sealed, verify, write_sealed
 from gr_mvdr.progress import track
 
 VERSION = 1  # of what is written: raise it when the same layout should give other tables

@@ -15,8 +15,15 @@ from datasets import Dataset, DatasetInfo, Features
 from datasets.table import MemoryMappedTable
 from filelock import FileLock
 
-from gr_mvdr.files.arrays import checksum, read_sealed, verify, write_sealed
-from gr_mvdr.files.writing import name_errors, new_file, remove_abandoned
+from gr_mvdr.files import (
+    checksum,
+    name_errors,
+    new_file,
+    read_sealed,
+    remove_abandoned,
+    verify,
+    write_sealed,
+)
 from gr_mvdr.progress import Progress
 
 TABLE, _CONTENTS = "table.arrow", "table.json"

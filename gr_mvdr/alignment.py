@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from gr_mvdr.parts import part
+from gr_mvdr.options import part
 from gr_mvdr.salience import Solver, check_solver, relaxed_top_k
 
 Direction = Literal["query_to_document", "document_to_query"]

@@ -30,8 +30,9 @@ from transformers.models.auto.modeling_auto import (
 )
 from transformers.utils import logging
 
-from gr_mvdr.files.reading import check_files, describe_error, hub_options, show
+from gr_mvdr.files import check_files, describe_error, hub_options
 from gr_mvdr.initialisation import start
+from gr_mvdr.options import show
 from gr_mvdr.template import TextTemplate
 
 ATTENTIONS = ("sdpa", "eager")

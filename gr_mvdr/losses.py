@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gr_mvdr.batch import PairBatch
-from gr_mvdr.parts import build, part
+from gr_mvdr.options import build, part
 from gr_mvdr.relevance import at_least_float32
 
 

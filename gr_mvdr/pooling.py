@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gr_mvdr.parts import part
+from gr_mvdr.options import part
 from gr_mvdr.token_index.clusters import k_means
 from gr_mvdr.token_vectors import TokenVectors
 

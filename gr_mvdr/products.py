@@ -29,8 +29,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gr_mvdr.distributed.ranks import sum_over_ranks, world_size
-from gr_mvdr.files.writing import write_json
+from gr_mvdr.files import write_json
+from gr_mvdr.ranks import sum_over_ranks, world_size
 
 VARIABLE, CHOICES = "GR_MVDR_PRODUCTS", ("auto", "mkl")
 

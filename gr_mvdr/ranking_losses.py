@@ -24,9 +24,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gr_mvdr.batch import PairBatch, pad
-from gr_mvdr.distributed.ranks import gather_batch, mean_over_ranks, slice_for_rank
 from gr_mvdr.losses import rotate_documents
-from gr_mvdr.parts import build, part
+from gr_mvdr.options import build, part
+from gr_mvdr.ranks import gather_batch, mean_over_ranks, slice_for_rank
 
 _NONE = -1  # the token of no place: padding
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gr_mvdr.parts import build, part
+from gr_mvdr.options import build, part
 from gr_mvdr.token_vectors import TokenVectors
 
 Gate = Literal["lp", "relu", "hard", "l1"]

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from gr_mvdr.batch import length_mask
-from gr_mvdr.distributed.ranks import gather_rows
+from gr_mvdr.ranks import gather_rows
 
 
 @dataclass

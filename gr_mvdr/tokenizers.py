@@ -16,7 +16,7 @@ import tokenizers
 from transformers import AddedToken, AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from gr_mvdr.evaluation.bm25 import split_words
-from gr_mvdr.files.reading import check_file, check_files, describe_error, hub_options
+from gr_mvdr.files import check_file, check_files, describe_error, hub_options
 
 # T5's own order of special ids, which a tokeniser that is made here has too.
 PAD_ID, EOS_ID, UNK_ID = 0, 1, 2

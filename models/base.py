@@ -15,8 +15,8 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from transformers import PreTrainedModel
 
 from gr_mvdr.batch import PairBatch
-from gr_mvdr.distributed.ranks import rank, sum_over_ranks, world_size
 from gr_mvdr.evaluation.ranking import Ranking
+from gr_mvdr.ranks import rank, sum_over_ranks, world_size
 from gr_mvdr.relevance import Explanation, Factors, PairAlignment, divide
 from gr_mvdr.template import TextTemplate
 from models.training import GRADIENT, Watch, check_weights
@@ -300,7 +300,7 @@ class System(pl.LightningModule):
         """() the system's own training loss on this rank's part of a batch.
 
         Its mean over ranks, gradients included, is the loss of the whole batch
-        (`gr_mvdr.distributed.ranks`).
+        (`gr_mvdr.ranks`).
         """
         raise NotImplementedError
 

@@ -13,7 +13,7 @@ from gr_mvdr.batch import PairBatch
 from gr_mvdr.evaluation.bm25 import BM25Index
 from gr_mvdr.evaluation.inverted_lists import InvertedLists, Query
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.parts import part
+from gr_mvdr.options import part
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import PairAlignment, relevance
 from gr_mvdr.token_index.costs import SearchCosts

@@ -26,7 +26,7 @@ from gr_mvdr.decoding.continuations import Continuation, continue_prefix
 from gr_mvdr.decoding.decoding_step import DecodingStep
 from gr_mvdr.decoding.search_trace import SearchPath, SearchTrace
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.files.writing import temporary_folder
+from gr_mvdr.files import temporary_folder
 from gr_mvdr.progress import track
 from gr_mvdr.ranking_losses import common_prefixes, mark_padding
 from gr_mvdr.texts import TextTable

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from gr_mvdr.backbones import check_length, encoder_mask, load_encoder, max_length
 from gr_mvdr.batch import PairBatch, pad
-from gr_mvdr.distributed.ranks import check_gradient_cache, encode_share, gather_batch, gather_rows
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.losses import rotate_documents
-from gr_mvdr.parts import build, part
+from gr_mvdr.options import build, part
 from gr_mvdr.progress import track
+from gr_mvdr.ranks import check_gradient_cache, encode_share, gather_batch, gather_rows
 from gr_mvdr.relevance import PairAlignment, at_least_float32
 from gr_mvdr.token_index.costs import transformer_flops
 from models.base import Share, Shares, System, Table

@@ -23,7 +23,7 @@ from gr_mvdr.decoding.beam_search import BeamSearchResult
 from gr_mvdr.decoding.decoding_step import DecodingStep, score_tokens
 from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.files.writing import new_folder, remove_with, write_json
+from gr_mvdr.files import new_folder, remove_with, write_json
 from gr_mvdr.heads.plain import Vocabulary
 from gr_mvdr.heads.reachable import ReachableHead
 from gr_mvdr.identifiers.scheme import (
@@ -33,7 +33,7 @@ from gr_mvdr.identifiers.scheme import (
     check_choice,
     hash_collection,
 )
-from gr_mvdr.parts import build, part
+from gr_mvdr.options import build, part
 from gr_mvdr.progress import track
 from models.base import Share, Table
 from models.constrained_search import ConstrainedSearch, Scope, clear_index_folder

@@ -12,19 +12,18 @@ import torch
 
 from gr_mvdr.backbones import hash_weights
 from gr_mvdr.batch import batch_by_size
-from gr_mvdr.files.arrays import read_arrays, write_arrays
-from gr_mvdr.files.reading import make_printable, read_checkpoint, reading
-from gr_mvdr.files.run_files import (
+from gr_mvdr.files import read_arrays, read_checkpoint, reading, write_arrays
+from gr_mvdr.identifiers.document_embeddings import DocumentEmbeddings, normalise_rows
+from gr_mvdr.identifiers.scheme import Encode
+from gr_mvdr.options import TARGET, admitting, build, check_parts, find_part, make_printable, part
+from gr_mvdr.progress import track
+from gr_mvdr.run_files import (
     CHECKPOINT,
     VERSION,
     check_finished,
     read_config,
     read_provenance,
 )
-from gr_mvdr.identifiers.document_embeddings import DocumentEmbeddings, normalise_rows
-from gr_mvdr.identifiers.scheme import Encode
-from gr_mvdr.parts import TARGET, admitting, build, check_parts, find_part, part
-from gr_mvdr.progress import track
 from gr_mvdr.template import TextTemplate
 from gr_mvdr.token_index.neighbours import FOLDER as INVERTED_FILE
 from gr_mvdr.tokenizers import load_tokenizer
@@ -98,7 +97,7 @@ class FinishedRun:
         """The run's model as its last checkpoint left it, prepared on the documents.
 
         Nothing is written into the folder, and nothing runs that it names besides this library's
-        parts (`gr_mvdr.parts`), unless it is trusted.
+        parts (`gr_mvdr.options`), unless it is trusted.
 
         Args:
             documents, known: see `System.prepare`; None = not prepared, a dense model can encode.

@@ -20,21 +20,21 @@ from gr_mvdr.decoder_layers import read_decoder
 from gr_mvdr.decoding.beam_search import Constraint
 from gr_mvdr.decoding.continuations import Continuation
 from gr_mvdr.decoding.search_trace import SearchPath
-from gr_mvdr.distributed.ranks import (
+from gr_mvdr.heads.non_parametric import read_in_context
+from gr_mvdr.heads.plain import Head, Vocabulary, real_places
+from gr_mvdr.heads.table_softmax import States, table_cross_entropy, table_log_probs
+from gr_mvdr.identifiers.scheme import hash_collection
+from gr_mvdr.losses import symmetric_divergence, target_cross_entropy
+from gr_mvdr.options import build
+from gr_mvdr.progress import track
+from gr_mvdr.ranking_losses import Ranker, own_targets
+from gr_mvdr.ranks import (
     broadcast,
     gather_rows,
     mean_over_ranks,
     slice_for_rank,
     world_size,
 )
-from gr_mvdr.heads.non_parametric import read_in_context
-from gr_mvdr.heads.plain import Head, Vocabulary, real_places
-from gr_mvdr.heads.table_softmax import States, table_cross_entropy, table_log_probs
-from gr_mvdr.identifiers.scheme import hash_collection
-from gr_mvdr.losses import symmetric_divergence, target_cross_entropy
-from gr_mvdr.parts import build
-from gr_mvdr.progress import track
-from gr_mvdr.ranking_losses import Ranker, own_targets
 from gr_mvdr.relevance import Explanation, Factors, PairAlignment, at_least_float32
 from models.base import Share, System, Table
 

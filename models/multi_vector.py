@@ -13,9 +13,9 @@ from torch import Tensor
 from gr_mvdr.alignment import InBatchTopK
 from gr_mvdr.backbones import check_length
 from gr_mvdr.batch import PairBatch
-from gr_mvdr.distributed.ranks import check_gradient_cache, encode_share, gather_batch
-from gr_mvdr.parts import build, part
+from gr_mvdr.options import build, part
 from gr_mvdr.pooling import Grouped, merge_tokens
+from gr_mvdr.ranks import check_gradient_cache, encode_share, gather_batch
 from gr_mvdr.relevance import Explanation, Factors, PairAlignment
 from gr_mvdr.scoring import Scoring, all_pairs_relevance
 from gr_mvdr.token_index.plan import SearchOptions

@@ -15,11 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gr_mvdr.decoding.trie import Trie
-from gr_mvdr.files.run_files import PROVENANCE, read_provenance
-from gr_mvdr.files.writing import temporary_folder
+from gr_mvdr.files import temporary_folder
 from gr_mvdr.heads.plain import Head
 from gr_mvdr.identifiers.scheme import check_at_least, check_choice
 from gr_mvdr.progress import quiet
+from gr_mvdr.run_files import PROVENANCE, read_provenance
 from gr_mvdr.texts import TextTable
 from models.base import Table
 from models.finished_run import FinishedRun

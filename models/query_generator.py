@@ -18,9 +18,9 @@ from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.cross_attention import align_layer
 from gr_mvdr.evaluation.bm25 import BM25Index, split_words
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.files.writing import new_file, temporary_folder
+from gr_mvdr.files import new_file, temporary_folder
 from gr_mvdr.identifiers.scheme import check_at_least
-from gr_mvdr.parts import part
+from gr_mvdr.options import part
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import Explanation, Factors, PairAlignment
 from gr_mvdr.tokenizers import load_tokenizer

@@ -14,11 +14,10 @@ from torch import Tensor, nn
 
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.files.reading import reading
-from gr_mvdr.files.run_files import PROVENANCE, read_provenance
-from gr_mvdr.files.writing import temporary_folder
-from gr_mvdr.parts import TARGET, build, part
+from gr_mvdr.files import reading, temporary_folder
+from gr_mvdr.options import TARGET, build, part
 from gr_mvdr.relevance import PairAlignment
+from gr_mvdr.run_files import PROVENANCE, read_provenance
 from gr_mvdr.tokenizers import build_word_tokenizer
 from models.base import Share, Shares, System, Table
 from models.finished_run import FinishedRun

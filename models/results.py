@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
-from gr_mvdr.files.reading import make_printable
+from gr_mvdr.options import make_printable
 from gr_mvdr.relevance import PairAlignment, divide
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from weakref import WeakSet
 import torch
 
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.files.run_files import CONFIG
-from gr_mvdr.files.writing import remove_with, temporary_folder
+from gr_mvdr.files import remove_with, temporary_folder
 from gr_mvdr.progress import quiet
+from gr_mvdr.run_files import CONFIG
 from gr_mvdr.texts import TextReader
 from gr_mvdr.token_index.index import TokenIndex
 from gr_mvdr.token_vectors import TokenVectors

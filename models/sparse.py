@@ -18,19 +18,19 @@ from torch import Tensor, nn
 from gr_mvdr.alignment import LexicalMaxSim
 from gr_mvdr.backbones import check_length, encoder_mask, hash_weights, load_encoder
 from gr_mvdr.batch import PairBatch, batch_by_size, pad
-from gr_mvdr.distributed.ranks import (
+from gr_mvdr.evaluation.inverted_lists import InvertedLists, Query
+from gr_mvdr.evaluation.ranking import Ranking
+from gr_mvdr.losses import expected_operations
+from gr_mvdr.options import build, part
+from gr_mvdr.products import fast_products
+from gr_mvdr.progress import track
+from gr_mvdr.ranks import (
     check_gradient_cache,
     encode_share,
     gather_batch,
     gather_rows,
     map_over_ranks,
 )
-from gr_mvdr.evaluation.inverted_lists import InvertedLists, Query
-from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.losses import expected_operations
-from gr_mvdr.parts import build, part
-from gr_mvdr.products import fast_products
-from gr_mvdr.progress import track
 from gr_mvdr.relevance import PairAlignment, at_least_float32
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_vectors import TokenVectors

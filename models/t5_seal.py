@@ -18,11 +18,11 @@ from gr_mvdr.decoding.key_weights import strip
 from gr_mvdr.decoding.ngram_index import NgramIndex
 from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.files.writing import remove_with
+from gr_mvdr.files import remove_with
 from gr_mvdr.heads.plain import Vocabulary
 from gr_mvdr.identifiers.scheme import check_at_least, check_choice, hash_collection
 from gr_mvdr.identifiers.views import BODY, Views, check_bonus
-from gr_mvdr.parts import part
+from gr_mvdr.options import part
 from gr_mvdr.progress import track
 from gr_mvdr.ranking_losses import shared_ngrams
 from models.base import Share, Table

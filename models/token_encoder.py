@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gr_mvdr.backbones import encoder_mask, load_encoder
-from gr_mvdr.parts import build
+from gr_mvdr.options import build
 from gr_mvdr.pooling import AllTokens, ClusteredTokens, Grouped, merge_tokens
 from gr_mvdr.relevance import at_least_float32
 from gr_mvdr.salience import FrequencySalience, IdfSalience

@@ -14,12 +14,12 @@ from torch import Tensor
 from gr_mvdr.alignment import Alignment
 from gr_mvdr.backbones import hash_weights
 from gr_mvdr.batch import batch_by_size, pad
-from gr_mvdr.distributed.ranks import broadcast, map_over_ranks
 from gr_mvdr.evaluation.ranking import Ranking, best_documents, recall_of_exact
-from gr_mvdr.files.writing import remove_with, temporary_folder
+from gr_mvdr.files import remove_with, temporary_folder
 from gr_mvdr.pooling import group_tokens, merge_tokens, n_groups
 from gr_mvdr.products import fast_products
 from gr_mvdr.progress import track
+from gr_mvdr.ranks import broadcast, map_over_ranks
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_index.index import TokenIndex
 from gr_mvdr.token_index.plan import AUTO, SearchOptions

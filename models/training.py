@@ -9,9 +9,8 @@ import torch
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 from torch import Tensor
 
-from gr_mvdr.distributed.ranks import rank
-from gr_mvdr.files.reading import describe_error
-from gr_mvdr.files.writing import new_file
+from gr_mvdr.files import describe_error, new_file
+from gr_mvdr.ranks import rank
 
 if TYPE_CHECKING:
     from models.base import System

@@ -8,8 +8,7 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
-from gr_mvdr.files.reading import check_file
-from gr_mvdr.files.writing import name_errors, write_text
+from gr_mvdr.files import check_file, name_errors, write_text
 from gr_mvdr.progress import Progress
 
 LOSSES = "loss.csv"

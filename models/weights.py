@@ -15,12 +15,10 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, PreTrainedModel
 
-from gr_mvdr.files.arrays import read_arrays
-from gr_mvdr.files.reading import read_checkpoint, reading
-from gr_mvdr.files.run_files import CHECKPOINT
-from gr_mvdr.files.writing import new_file
+from gr_mvdr.files import new_file, read_arrays, read_checkpoint, reading
 from gr_mvdr.identifiers.scheme import hash_collection
-from gr_mvdr.parts import TARGET
+from gr_mvdr.options import TARGET
+from gr_mvdr.run_files import CHECKPOINT
 from gr_mvdr.template import TextTemplate
 from gr_mvdr.tokenizers import load_tokenizer
 from models.base import System, Table, find_backbone

@@ -11,8 +11,8 @@ import torch
 from hydra.utils import instantiate
 
 import train as train_module
-from gr_mvdr.files.reading import read_checkpoint
-from gr_mvdr.files.run_files import CHECKPOINT
+from gr_mvdr.files import read_checkpoint
+from gr_mvdr.run_files import CHECKPOINT
 from models.weights import InitialWeights
 from tests.runs import NO_ANALYSIS, TINY, compose_config, small
 from train import prepare_model, train

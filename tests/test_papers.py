@@ -17,7 +17,7 @@ from analysis.studies.study import Curves, average_collections, check_study, dra
 from analysis.sweep import CompareRuns, find_swept_values
 from conf.checks import check_values
 from conf.composition import list_options, prepare_arguments, read_papers
-from gr_mvdr.parts import build
+from gr_mvdr.options import build
 from models.finished_run import restore_run
 from tests.runs import compose_config
 from train import train

@@ -46,7 +46,7 @@ def in_two_processes(function: Callable[[], Any], folder: Path) -> list[Any]:
 def _run(
     number: int, function: Callable[[], Any], folder: Path, port: int, dtype: torch.dtype
 ) -> None:
-    from gr_mvdr.distributed.ranks import join
+    from gr_mvdr.ranks import join
     from tests.float64 import compute_in
 
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from analysis.figures import COLOURS, PAGE_WIDTH, styled
-from gr_mvdr.files.writing import new_file
+from gr_mvdr.files import new_file
 from tests.offline_run import OfflineRun, read_offline_runs
 
 CURVES = ("train/loss", "train/learning_rate", "train/gradient_norm", "alignment/hard")

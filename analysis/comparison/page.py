@@ -41,7 +41,7 @@ from analysis.tables import (
     format_markdown,
     write_rows,
 )
-from gr_mvdr.files.writing import write_text
+from gr_mvdr.files import write_text
 
 FIGURES = "comparison_figures"
 

@@ -33,8 +33,7 @@ from analysis.tables import (
     write_rows,
 )
 from gr_mvdr.evaluation.metrics import PERMUTATIONS, name_metric, randomisation_test
-from gr_mvdr.files.reading import read_text
-from gr_mvdr.files.writing import write_text
+from gr_mvdr.files import read_text, write_text
 
 # Where a row's numbers come from: the search, a form of reranking ("rerank/FORM"), or what was
 # measured of the alignments ("analysis/…", whose metrics have names of their own).

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from analysis.comparison.comparison import Comparison
 from analysis.folder_lock import check_links
-from gr_mvdr.files.reading import make_printable, read_json
-from gr_mvdr.files.writing import write_json
+from gr_mvdr.files import read_json, write_json
+from gr_mvdr.options import make_printable
 
 RECORD = "comparison.json"
 WRITTEN = ("comparison.*", "comparison_*", "paper_table*", "study.*")  # files of its folder

@@ -8,7 +8,8 @@ from pathlib import Path
 from analysis.comparison.comparison import Group, compare_runs
 from analysis.explorer.known_queries import KnownQueries, read_known_queries
 from analysis.run_folder import Run
-from gr_mvdr.files.reading import describe_error, make_printable
+from gr_mvdr.files import describe_error
+from gr_mvdr.options import make_printable
 from models.retriever import Retriever
 
 

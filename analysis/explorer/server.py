@@ -21,8 +21,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from analysis.explorer.session import NotThere, Picture, Session
-from gr_mvdr.files.reading import describe_error, make_printable
-from gr_mvdr.parts import check_options, inspect_signature
+from gr_mvdr.files import describe_error
+from gr_mvdr.options import check_options, inspect_signature, make_printable
 
 ADDRESS, PORT, MORE_PORTS = "127.0.0.1", 8765, 50
 BODY = 2**20  # bytes of a request: two long documents

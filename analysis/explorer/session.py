@@ -24,7 +24,8 @@ from analysis.explorer.views import (
 )
 from analysis.explorer.words import page_words
 from analysis.patching import Exchange, patchable
-from gr_mvdr.files.reading import describe_error, show
+from gr_mvdr.files import describe_error
+from gr_mvdr.options import show
 from models.given_texts import find_snippet
 
 HITS, TEXTS, LISTED = 1_000, 4, 10_000  # at most, in one request

@@ -26,7 +26,7 @@ from analysis.exact_match import DIRECTIONS
 from analysis.run_folder import Run
 from analysis.store.alignment_store import AlignmentStore, TokenStrings, read_vocabulary
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.parts import TARGET
+from gr_mvdr.options import TARGET
 from gr_mvdr.relevance import PairAlignment, divide
 
 Pair = tuple[str, str]

@@ -21,8 +21,7 @@ from analysis.report.cases import embed_cases, open_runs
 from analysis.run_folder import Run, flatten, read_run
 from analysis.tables import Cell, Table
 from analysis.token_contexts import read_token_contexts
-from gr_mvdr.files.reading import check_file
-from gr_mvdr.files.writing import write_text
+from gr_mvdr.files import check_file, write_text
 
 Picture = tuple[GalleryEntry, str]
 

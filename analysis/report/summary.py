@@ -5,7 +5,7 @@ from analysis.report.report import tabulate_sections
 from analysis.run_folder import Run
 from analysis.tables import format_text
 from gr_mvdr.evaluation.metrics import is_metric
-from gr_mvdr.files.reading import make_printable
+from gr_mvdr.options import make_printable
 
 
 def summarise_run(run: Run) -> str:

@@ -26,9 +26,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from analysis.directed_alignment import own_direction
-from gr_mvdr.files.arrays import read_sealed, verify
-from gr_mvdr.files.reading import check_file, read_text, reading
-from gr_mvdr.files.writing import write_json
+from gr_mvdr.files import check_file, read_sealed, read_text, reading, verify, write_json
 from gr_mvdr.relevance import DecoderPaths, Explanation, PairAlignment
 
 # What is kept of a pair. Axes: l layers, h heads, p paths of the decoder, m document tokens,

@@ -26,7 +26,7 @@ from analysis.tables import Cell, Row, Table
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.alignment import Alignment, SoftTopK, TopK, TopP
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.parts import part
+from gr_mvdr.options import part
 from gr_mvdr.progress import track
 from models.base import System
 from models.multi_vector import MultiVector

@@ -34,8 +34,8 @@ from analysis.figures import (
 from analysis.metric_names import Statistic
 from analysis.tables import Cell, Row, Table, format_markdown, write_rows
 from data_modules.module import RetrievalDataModule
-from gr_mvdr.files.writing import write_text
-from gr_mvdr.parts import admitting, build
+from gr_mvdr.files import write_text
+from gr_mvdr.options import admitting, build
 from models.base import System
 
 # A column that tells repetitions of one setting apart; the others of its kind are choices.

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import IO, BinaryIO
 
-from gr_mvdr.files.reading import check_file
+from gr_mvdr.files import check_file
 
 PACKED = (".gz", ".zip")  # endings that any file may have after its own
 PAGE = ": it is an HTML page, not the download"

@@ -17,7 +17,7 @@ from torch import Tensor
 from gr_mvdr.batch import ragged_range
 from gr_mvdr.decoding.beam_search import Successors
 from gr_mvdr.decoding.suffix_array import MOST, count_common_prefixes, join, sort_suffixes
-from gr_mvdr.files.arrays import check, check_offsets, read_arrays, write_arrays
+from gr_mvdr.files import check, check_offsets, read_arrays, write_arrays
 
 _ARRAYS = ("text", "starts", "suffixes", "shared")
 # Branches of so many depths are held in memory; deeper intervals are short enough to scan.

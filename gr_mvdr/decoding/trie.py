@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from gr_mvdr.decoding.beam_search import Hypotheses, Successors
-from gr_mvdr.files.arrays import check, check_offsets, read_arrays, write_arrays
+from gr_mvdr.files import check, check_offsets, read_arrays, write_arrays
 
 _ARRAYS = ("first_child", "token", "documents", "first_document")
 # A node number times a token must fit into int64.

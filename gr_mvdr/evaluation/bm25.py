@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from gr_mvdr.evaluation.inverted_lists import InvertedLists
-from gr_mvdr.files.arrays import check
+from gr_mvdr.files import check
 
 _OWN = ("mean_length", "k1", "b")  # what else the index holds
 _WORD = re.compile(r"\w+")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gr_mvdr.evaluation.ranking import best_documents
-from gr_mvdr.files.arrays import check, check_offsets, read_arrays, write_arrays
+from gr_mvdr.files import check, check_offsets, read_arrays, write_arrays
 
 _ARRAYS = ("data", "indices", "indptr")
 

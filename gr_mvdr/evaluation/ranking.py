@@ -8,8 +8,7 @@ from typing import TextIO, TypeVar
 import numpy as np
 
 from gr_mvdr.evaluation.metrics import METRICS, evaluate, evaluate_queries
-from gr_mvdr.files.reading import read_lines
-from gr_mvdr.files.writing import new_file
+from gr_mvdr.files import new_file, read_lines
 
 __all__ = ["METRICS", "Ranking", "evaluate", "evaluate_queries", "read_qrels", "write_qrels"]
 

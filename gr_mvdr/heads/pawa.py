@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from gr_mvdr.heads.plain import TableHead, Vocabulary
 from gr_mvdr.identifiers.scheme import check_at_least, check_choice
-from gr_mvdr.parts import part
+from gr_mvdr.options import part
 
 FORMS = ("paper", "nci")
 

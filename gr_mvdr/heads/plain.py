@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from gr_mvdr.parts import part
+from gr_mvdr.options import part
 from gr_mvdr.template import TextTemplate
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gr_mvdr.files.arrays import check, check_offsets, read_arrays, write_arrays
+from gr_mvdr.files import check, check_offsets, read_arrays, write_arrays
 from gr_mvdr.progress import track
 
 _ARRAYS = ("first_child", "centroids", "members", "first_member", "points")

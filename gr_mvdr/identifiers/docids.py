@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gr_mvdr.files.writing import new_folder
+from gr_mvdr.files import new_folder
 from gr_mvdr.identifiers.cluster_tree import ClusterTree
 from gr_mvdr.identifiers.scheme import Encode, Scheme, Table, check_at_least, check_choice
-from gr_mvdr.parts import build, part
+from gr_mvdr.options import build, part
 
 TFIDF = {"_target_": "gr_mvdr.identifiers.document_embeddings.TfidfSvd"}
 

@@ -10,9 +10,9 @@ from torch import Tensor
 from gr_mvdr.backbones import load_encoder
 from gr_mvdr.batch import pad
 from gr_mvdr.evaluation.bm25 import split_words
-from gr_mvdr.files.arrays import read_arrays, write_arrays
+from gr_mvdr.files import read_arrays, write_arrays
 from gr_mvdr.identifiers.scheme import Encode, Table, check_at_least
-from gr_mvdr.parts import part
+from gr_mvdr.options import part
 from gr_mvdr.progress import track
 from gr_mvdr.tokenizers import load_text_tokenizer
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from gr_mvdr.files.arrays import check, read_arrays, write_arrays
+from gr_mvdr.files import check, read_arrays, write_arrays
 from gr_mvdr.identifiers.docids import EmbeddedDocids
 from gr_mvdr.identifiers.scheme import Encode, Table, check_at_least, check_choice
-from gr_mvdr.parts import part
+from gr_mvdr.options import part
 
 
 @part("identifiers")

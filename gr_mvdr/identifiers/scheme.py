@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from gr_mvdr.files.arrays import check, check_offsets, read_arrays, write_arrays
-from gr_mvdr.files.reading import show
+from gr_mvdr.files import check, check_offsets, read_arrays, write_arrays
+from gr_mvdr.options import show
 from gr_mvdr.template import TextTemplate
 
 # table["id"], len(table), table.select(rows) -> a table; a `datasets.Dataset` is one.

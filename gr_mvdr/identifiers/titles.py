@@ -1,7 +1,7 @@
 """Titles as identifiers (GENRE, De Cao et al. 2021; gr_as_mvdr §5.1, §7.3)."""
 
 from gr_mvdr.identifiers.scheme import Encode, Scheme, Table, check_at_least, check_choice
-from gr_mvdr.parts import part
+from gr_mvdr.options import part
 
 
 @part("identifiers")

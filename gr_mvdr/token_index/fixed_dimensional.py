@@ -17,17 +17,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gr_mvdr.files.arrays import (
+from gr_mvdr.files import (
     Checksum,
     check,
     continued,
     read_sealed,
+    reading,
+    resumable_folder,
     verify,
     with_samples,
     write_sealed,
 )
-from gr_mvdr.files.reading import reading
-from gr_mvdr.files.writing import resumable_folder
 from gr_mvdr.products import product
 from gr_mvdr.progress import track
 from gr_mvdr.token_index.store import DTYPES, Column, TokenStore, open_column

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gr_mvdr.evaluation.ranking import best_places
-from gr_mvdr.files.writing import remove_with, temporary_folder
+from gr_mvdr.files import remove_with, temporary_folder
 from gr_mvdr.pooling import group_tokens, merge_tokens
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import divide

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from gr_mvdr.batch import length_mask
 from gr_mvdr.evaluation.ranking import tie_order
-from gr_mvdr.files.arrays import checksum, read_sealed, verify, write_sealed
-from gr_mvdr.files.writing import new_folder
+from gr_mvdr.files import checksum, new_folder, read_sealed, verify, write_sealed
 from gr_mvdr.salience import top_share
 from gr_mvdr.token_index.clusters import PER_CLUSTER, TOKENS_PER_CLUSTER, k_means
 from gr_mvdr.token_index.imputation import Retrieved

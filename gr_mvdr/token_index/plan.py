@@ -14,8 +14,7 @@ import numpy as np
 import torch
 
 from gr_mvdr.alignment import MaxSim
-from gr_mvdr.files.arrays import read_sealed, write_sealed
-from gr_mvdr.files.reading import reading
+from gr_mvdr.files import read_sealed, reading, write_sealed
 from gr_mvdr.pooling import GROUPINGS
 from gr_mvdr.relevance import divide
 from gr_mvdr.salience import keep_salient

@@ -7,8 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gr_mvdr.files.arrays import check, write_array
-from gr_mvdr.files.reading import check_file
+from gr_mvdr.files import check, check_file, write_array
 from gr_mvdr.token_index.clusters import Clusters, n_clusters
 
 _ROWS = 256  # what one byte of a code tells apart

@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 from gr_mvdr.batch import ragged_range
-from gr_mvdr.files.arrays import (
+from gr_mvdr.files import (
     check,
     checksum,
     read_arrays,
     read_sealed,
+    reading,
     verify,
     write_arrays,
 )
-from gr_mvdr.files.reading import reading
 from gr_mvdr.token_index.quantiser import Quantiser, ResidualQuantiser, load
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors, stack
 

@@ -16,16 +16,17 @@ from typing import BinaryIO
 import numpy as np
 import torch
 
-from gr_mvdr.files.arrays import (
+from gr_mvdr.files import (
+    NO_MORE_FILES,
     Checksum,
     checksum,
     continued,
     read_sealed,
+    resumable_folder,
     verify,
     with_samples,
     write_sealed,
 )
-from gr_mvdr.files.writing import NO_MORE_FILES, resumable_folder
 from gr_mvdr.progress import track
 from gr_mvdr.token_index.quantiser import (
     ProductQuantiser,

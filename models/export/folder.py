@@ -14,12 +14,12 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from gr_mvdr.backbones import hash_weights
-from gr_mvdr.files.reading import read_json, read_tensors, reading, show
+from gr_mvdr.files import read_json, read_tensors, reading
 from gr_mvdr.heads.non_parametric import NonParametricHead
 from gr_mvdr.heads.pawa import PawaHead
 from gr_mvdr.heads.plain import Head, Vocabulary
 from gr_mvdr.identifiers.scheme import hash_collection
-from gr_mvdr.parts import TARGET, admitting, build, check_parts, find_part
+from gr_mvdr.options import TARGET, admitting, build, check_parts, find_part, show
 from gr_mvdr.progress import quiet_libraries
 from models.base import System, find_backbone
 from models.docid import Docid

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gr_mvdr.files.reading import describe_error, hub_options, is_on_hub, read_json, read_weights
+from gr_mvdr.files import describe_error, hub_options, is_on_hub, read_json, read_weights
 from gr_mvdr.template import TextTemplate
 from models.base import System
 from models.export.published_parts import (

@@ -11,14 +11,8 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig, PreTrainedTokenizerBase
 
-from gr_mvdr.files.reading import (
-    check_files,
-    read_json,
-    read_json_list,
-    read_weights,
-    reading,
-    show,
-)
+from gr_mvdr.files import check_files, read_json, read_json_list, read_weights, reading
+from gr_mvdr.options import show
 from gr_mvdr.template import Ids, TextTemplate, read_template
 
 SIDES = ("query", "document")

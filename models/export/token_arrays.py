@@ -8,8 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from gr_mvdr.alignment import MaxSim
-from gr_mvdr.files.arrays import write_array
-from gr_mvdr.files.writing import name_errors, temporary_folder, write_json
+from gr_mvdr.files import name_errors, temporary_folder, write_array, write_json
 from gr_mvdr.token_index.index import TokenIndex
 from gr_mvdr.token_index.store import TokenStore
 from gr_mvdr.token_vectors import stack

@@ -7,7 +7,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from analysis.run_folder import find_run, open_run, read_run, require_run, start_run
-from gr_mvdr.files.writing import write_json
+from gr_mvdr.files import write_json
 
 
 def configuration(folder, **changed):

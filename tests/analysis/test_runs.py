@@ -9,7 +9,7 @@ import yaml
 
 from analysis.run_folder import find_runs
 from analysis.runs import list_runs, tabulate_runs
-from gr_mvdr.files.writing import write_json
+from gr_mvdr.files import write_json
 from tests.runs import ROOT, command
 
 

@@ -18,7 +18,7 @@ from gr_mvdr.decoding.search_trace import SearchTrace
 from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.evaluation.metrics import evaluate
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.parts import admitting
+from gr_mvdr.options import admitting
 from gr_mvdr.template import TextTemplate
 from models.docid import Docid
 from models.t5_seal import T5SEAL

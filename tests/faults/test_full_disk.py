@@ -6,10 +6,10 @@ import subprocess
 import pytest
 
 import train  # noqa: F401  (imported once, before children are forked)
-from gr_mvdr.files.writing import NO_MORE_FILES
+from gr_mvdr.files import NO_MORE_FILES
 from gr_mvdr.token_index.index import TokenIndex
 from tests.faults.forked import Child, imported, metrics, run
-from tests.gr_mvdr.files.test_damage import names, packed
+from tests.gr_mvdr.test_damage import names, packed
 from tests.runs import beir
 
 MODEL = "model=t5_colbert"

@@ -12,13 +12,13 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
+from gr_mvdr import files
 from gr_mvdr.backbones import (
     check_embedding_ties,
     hash_weights,
     load_encoder,
     load_encoder_decoder,
 )
-from gr_mvdr.files import reading
 
 SHAPE = dict(vocab_size=40, d_model=16, d_kv=8, d_ff=24, num_layers=1, num_heads=2)
 FAMILIES = ["t5", "t5_v1_1", "mt5"]
@@ -140,9 +140,9 @@ def no_hub(tmp_path, monkeypatch):
     """A hub that refuses connections, and an empty cache, which is the value."""
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
-    reading._hub_failure.cache_clear()
+    files._hub_failure.cache_clear()
     yield tmp_path / "cache"
-    reading._hub_failure.cache_clear()
+    files._hub_failure.cache_clear()
 
 
 @pytest.mark.parametrize("load", [load_encoder, load_encoder_decoder])
@@ -161,8 +161,8 @@ def test_a_hub_that_answers_late_is_waited_for(no_hub, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as late:
         address = f"http://127.0.0.1:{late.getsockname()[1]}"
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
-        monkeypatch.setattr(reading, "_HUB_SECONDS", 0.1)
-        assert reading.hub_options("owner/tiny") == {}
+        monkeypatch.setattr(files, "_HUB_SECONDS", 0.1)
+        assert files.hub_options("owner/tiny") == {}
 
 
 @pytest.mark.parametrize(

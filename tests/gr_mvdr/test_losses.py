@@ -15,7 +15,7 @@ from gr_mvdr.losses import (
     symmetric_divergence,
     target_cross_entropy,
 )
-from gr_mvdr.parts import build
+from gr_mvdr.options import build
 
 NAN = math.nan
 LOSSES = [

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gr_mvdr.batch import PairBatch
-from gr_mvdr.parts import build
+from gr_mvdr.options import build
 from gr_mvdr.ranking_losses import (
     Candidates,
     ListwiseRanking,

@@ -134,11 +134,11 @@ def test_only_the_l1_gate_asks_for_a_penalty():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"gate": "soft"}, "model.salience.gate=soft: must be one of lp, relu, hard, l1"),
+        ({"gate": "soft"}, "gate=soft: must be one of lp, relu, hard, l1"),
         ({"sparsity": 0}, "model.salience.sparsity=0: must be > 0 and ≤ 1"),
         ({"sparsity": 1.5}, "model.salience.sparsity=1.5: must be"),
         ({"epsilon": 0}, "model.salience.epsilon=0: must be > 0"),
-        ({"solver": "x"}, "model.salience.solver=x: must be one of exact, iterative"),
+        ({"solver": "x"}, "solver=x: must be exact or iterative"),
         ({"iterations": 0}, "model.salience.iterations=0: must be ≥ 1"),
         ({"gate": "l1", "l1": 0}, "model.salience.l1=0: must be > 0"),
     ],

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from data_modules.epoch import collate
-from gr_mvdr.distributed import ranks
+from gr_mvdr import ranks
 from tests.models.test_two_ranks import DISTINCT, examples, make_cross_encoder
 from tests.pairwise import pairwise
 

@@ -7,7 +7,7 @@ import pytorch_lightning as pl
 import torch
 
 from data_modules.epoch import collate
-from gr_mvdr.distributed.ranks import rank, world_size
+from gr_mvdr.ranks import rank, world_size
 from models.training import shard
 from tests.models.test_two_ranks import examples, part_of
 from tests.two_processes import in_two_processes

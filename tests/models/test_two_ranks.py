@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from data_modules.epoch import Example, HardNegatives, collate
 from gr_mvdr.batch import cut
-from gr_mvdr.distributed.ranks import assemble_batch, gather_batch, rank, world_size
+from gr_mvdr.ranks import assemble_batch, gather_batch, rank, world_size
 from gr_mvdr.tokenizers import EOS_ID
 from models.cross_encoder import CrossEncoder
 from tests.two_processes import in_two_processes

@@ -37,10 +37,9 @@ from analysis.token_contexts import read_token_contexts
 from conf.command import report_errors
 from data_modules.builders.public import public
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.files.arrays import read_sealed
-from gr_mvdr.files.reading import read_checkpoint, read_tensors, read_yaml
-from gr_mvdr.files.run_files import read_provenance
-from gr_mvdr.parts import admitting, build, find_part
+from gr_mvdr.files import read_checkpoint, read_sealed, read_tensors, read_yaml
+from gr_mvdr.options import admitting, build, find_part
+from gr_mvdr.run_files import read_provenance
 from gr_mvdr.tokenizers import build_word_tokenizer, load_tokenizer
 from models.export.folder import load_exported
 from models.finished_run import restore_run

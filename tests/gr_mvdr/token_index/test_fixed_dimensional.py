@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gr_mvdr.alignment import TopK
-from gr_mvdr.files.arrays import read_sealed, write_sealed
+from gr_mvdr.files import read_sealed, write_sealed
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_index import fixed_dimensional
 from gr_mvdr.token_index.fixed_dimensional import FOLDER, ROWS, SETTINGS, Encoding

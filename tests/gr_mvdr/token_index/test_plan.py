@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import normalize
 
 from gr_mvdr.alignment import MaxSim
-from gr_mvdr.files.arrays import read_sealed, write_sealed
+from gr_mvdr.files import read_sealed, write_sealed
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_index import plan
 from gr_mvdr.token_index.index import SearchOptions, TokenIndex

@@ -12,13 +12,14 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from gr_mvdr.files import writing as files
-from gr_mvdr.files.arrays import read_arrays, write_arrays
-from gr_mvdr.files.writing import (
+from gr_mvdr import files
+from gr_mvdr.files import (
     new_file,
     new_folder,
+    read_arrays,
     remove_abandoned,
     temporary_folder,
+    write_arrays,
     write_json,
     write_text,
 )

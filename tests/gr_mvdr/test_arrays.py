@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from gr_mvdr.files import arrays
-from gr_mvdr.files.arrays import checksum, read_sealed, verify, write_sealed
+from gr_mvdr import files
+from gr_mvdr.files import checksum, read_sealed, verify, write_sealed
 
 
 @pytest.fixture
 def large(tmp_path, monkeypatch):
     """A file that counts as a large one: 8 blocks of 16 bytes are read of 1,000."""
     for name, value in (("SMALL", 100), ("_SAMPLES", 8), ("_SAMPLE_BYTES", 16)):
-        monkeypatch.setattr(arrays, name, value)
+        monkeypatch.setattr(files, name, value)
     file = tmp_path / "file"
     file.write_bytes(np.random.default_rng(0).bytes(1000))
     return file

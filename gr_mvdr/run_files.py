@@ -6,8 +6,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from gr_mvdr.files.reading import check_file, make_printable, read_json, read_yaml, show
-from gr_mvdr.parts import describe_type, fits_type
+from gr_mvdr.files import check_file, read_json, read_yaml
+from gr_mvdr.options import describe_type, fits_type, make_printable, show
 
 CHECKPOINT = "checkpoints/last.ckpt"  # of a trained system, and of weights that were taken over
 PARTS = CONFIG, PROVENANCE, METRICS = "config.yaml", "provenance.json", "metrics.json"

@@ -13,15 +13,26 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import wraps
 from importlib import import_module
 from inspect import isclass, isfunction
+from math import isfinite
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
-
-from gr_mvdr.files.reading import show
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 TARGET = "_target_"
+_SHOWN = 80  # characters of a value in an error
 _HOUSE = Path(__file__).parents[1]
 ROOMS = ("gr_mvdr", "data_modules", "models", "analysis")
 
@@ -50,10 +61,38 @@ def part(kind: str, **nested: str) -> Callable[[Target], Target]:
     """
 
     def register(target: Target) -> Target:
+        if isfunction(target):
+            target = checked(target)
+        elif "__init__" in vars(target):
+            target.__init__ = checked(target.__init__)
         _parts[target] = _Part(kind, nested)
         return target
 
     return register
+
+
+def checked(function: Target) -> Target:
+    """Makes a function check its arguments against the rules that their types declare.
+
+    Raises:
+        ValueError, at a call: "k=0: must be a whole number ≥ 1".
+    """
+    signature = inspect.signature(function)
+    rules = {name: hint for name, hint in _hints(function).items() if _has_rule(hint)}
+
+    @wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        for name, value in signature.bind(*arguments, **named).arguments.items():
+            if name in rules and not fits_type(value, rules[name]):
+                raise ValueError(f"{name}={show(value)}: must be {describe_type(rules[name])}")
+        return function(*arguments, **named)
+
+    return call
+
+
+def _has_rule(hint: Any) -> bool:
+    """Whether a type restricts its values: `Annotated`, `Literal`, or a union with one of these."""
+    return get_origin(hint) in (Annotated, Literal) or any(map(_has_rule, get_args(hint)))
 
 
 def build(kind: str, settings: Mapping[str, Any], *arguments: Any, **named: Any) -> Any:
@@ -167,13 +206,36 @@ def find_targets(configuration: Any) -> Iterator[str]:
         yield from find_targets(item)
 
 
-_SIMPLE = (int, float, bool, str, type(None))
-_CONTAINERS: dict[Any, Any] = {
-    dict: dict,
-    list: (list, tuple),
-    tuple: (list, tuple),
-    Sequence: (list, tuple),
-}
+class Rule(NamedTuple):
+    """What a type alone does not say of an option: ``Annotated[int, AtLeast(1)]``.
+
+    Attributes:
+        words: how an error names the rule, after the type: "≥ 1"; in place of the type if it begins
+            with a letter.
+        accepts: whether a value of the type obeys the rule.
+    """
+
+    words: str
+    accepts: Callable[[Any], bool]
+
+
+def AtLeast(least: float) -> Rule:
+    return Rule(f"≥ {least}", lambda value: value >= least)
+
+
+Count = Annotated[int, AtLeast(0)]
+Size = Annotated[int, AtLeast(1)]
+NonNegative = Annotated[float, AtLeast(0)]
+Positive = Annotated[float, Rule("> 0", lambda value: value > 0)]
+Fraction = Annotated[float, Rule("≥ 0 and ≤ 1", lambda value: 0 <= value <= 1)]
+Proportion = Annotated[float, Rule("> 0 and ≤ 1", lambda value: 0 < value <= 1)]
+Rate = Annotated[float, Rule("≥ 0 and < 1", lambda value: 0 <= value < 1)]
+Seed = Annotated[int, Rule("≥ 0 and < 4294967296", lambda value: 0 <= value < 2**32)]
+Text = Annotated[str, Rule("text that is not empty", bool)]
+
+_WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+_WORDS |= {type(None): "null"}
+_LISTS = (list, tuple, Sequence)
 
 
 @dataclass(frozen=True)
@@ -250,34 +312,72 @@ def inspect_signature(target: Any) -> Signature:
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     try:
-        return get_type_hints(function)
+        return get_type_hints(function, include_extras=True)
     except (NameError, TypeError):
         return {}
 
 
 def fits_type(value: Any, hint: Any) -> bool:
-    """Whether a value of a configuration is of a declared type; True where nobody can say."""
+    """Whether an option's value is of a declared type; True where the type cannot be checked."""
     origin = get_origin(hint)
+    if origin is Annotated:
+        rules = [rule for rule in hint.__metadata__ if isinstance(rule, Rule)]
+        return fits_type(value, hint.__origin__) and all(rule.accepts(value) for rule in rules)
     if origin in (Union, UnionType):
         return any(fits_type(value, kind) for kind in get_args(hint))
     if origin is Literal:
-        return value in get_args(hint)
-    if (container := _CONTAINERS.get(origin or hint)) is not None:
-        return isinstance(value, container)
-    if hint not in _SIMPLE:
-        return True
-    if isinstance(value, bool):
-        return hint is bool
-    return isinstance(value, hint) or (hint is float and isinstance(value, int))
+        return any(value == one and type(value) is type(one) for one in get_args(hint))
+    kind = origin or hint
+    if kind in _LISTS:
+        items = get_args(hint)[:1] if kind is not tuple else ()
+        fits = isinstance(value, list | tuple)
+        return fits and all(fits_type(item, items[0]) for item in value if items)
+    if kind in (dict, Mapping):
+        return isinstance(value, Mapping)
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+    if kind is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, kind) if kind in _WORDS else True
 
 
 def describe_type(hint: Any) -> str:
-    """A type for people: "int or null"."""
-    if get_origin(hint) in (Union, UnionType):
-        return " or ".join(map(describe_type, get_args(hint)))
-    if get_origin(hint) is Literal:
-        return " or ".join(map(str, get_args(hint)))
-    if hint is type(None):
-        return "null"
-    container = _CONTAINERS.get(get_origin(hint) or hint)
-    return {None: "", dict: "a group of keys"}.get(container, "a list") or hint.__name__
+    """A type as errors say it: "a whole number ≥ 1, or null"."""
+    origin = get_origin(hint)
+    if origin is Annotated:
+        rules = [rule.words for rule in hint.__metadata__ if isinstance(rule, Rule)]
+        if rules and rules[0][0].isalpha():
+            return rules[0]
+        return " ".join([describe_type(hint.__origin__), *rules])
+    if origin in (Union, UnionType):
+        *first, last = map(describe_type, get_args(hint))
+        comma = "," if len(first) > 1 or "≥" in first[0] else ""
+        return f"{', '.join(first)}{comma} or {last}"
+    if origin is Literal:
+        names = list(map(str, get_args(hint)))
+        return f"one of {', '.join(names)}" if len(names) > 2 else " or ".join(names)
+    if (origin or hint) in _LISTS:
+        items = get_args(hint)[:1]
+        return "a list" + (f", each {describe_type(items[0])}" if items != () else "")
+    if (origin or hint) in (dict, Mapping):
+        return "a group of keys"
+    return _WORDS.get(hint) or getattr(hint, "__name__", str(hint))
+
+
+def make_printable(text: object) -> str:
+    """A text without what steers a terminal: escape codes and reversed writing are spelt out."""
+    return "".join(
+        letter if letter.isprintable() or letter == "\n" else ascii(letter)[1:-1]
+        for letter in str(text)
+    )
+
+
+def show(value: object) -> str:
+    """A value in an error as the command line has it: null, true, [a, b]; cut to a line."""
+    if value is None or isinstance(value, bool):
+        text = {None: "null", True: "true", False: "false"}[value]
+    elif isinstance(value, list):
+        text = f"[{', '.join(map(show, value))}]"
+    else:
+        text = str(value) if value != "" else "''"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

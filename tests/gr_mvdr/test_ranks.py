@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as distributed
 
-from gr_mvdr.distributed.ranks import (
+from gr_mvdr.ranks import (
     broadcast,
     gather,
     gather_rows,

@@ -11,8 +11,7 @@ from safetensors.torch import save_file
 
 from gr_mvdr.decoding.ngram_index import NgramIndex
 from gr_mvdr.decoding.trie import Trie
-from gr_mvdr.files.arrays import read_arrays, write_arrays
-from gr_mvdr.files.reading import read_checkpoint, read_tensors
+from gr_mvdr.files import read_arrays, read_checkpoint, read_tensors, write_arrays
 from gr_mvdr.identifiers.cluster_tree import ClusterTree
 from gr_mvdr.identifiers.scheme import Identifiers, hash_collection
 from gr_mvdr.token_index.index import SearchOptions, TokenIndex

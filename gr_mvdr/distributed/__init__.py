@@ -1,1 +1,0 @@
-"""Ranks, the batch of all ranks, the gradient cache."""

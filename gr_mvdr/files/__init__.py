@@ -1,1 +1,0 @@
-"""Files that are whole or not there, and files that may come from anyone."""
