@@ -63,7 +63,7 @@ def part(kind: str, **nested: str) -> Callable[[Target], Target]:
     def register(target: Target) -> Target:
         if isfunction(target):
             target = checked(target)
-        elif "__init__" in vars(target):
+        elif isfunction(target.__init__):
             target.__init__ = checked(target.__init__)
         _parts[target] = _Part(kind, nested)
         return target
@@ -79,6 +79,8 @@ def checked(function: Target) -> Target:
     """
     signature = inspect.signature(function)
     rules = {name: hint for name, hint in _hints(function).items() if _has_rule(hint)}
+    if not rules:
+        return function
 
     @wraps(function)
     def call(*arguments: Any, **named: Any) -> Any:
