@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import wraps
+from functools import cache, wraps
 from importlib import import_module
 from inspect import isclass, isfunction
 from math import isfinite
@@ -78,15 +78,16 @@ def checked(function: Target) -> Target:
         ValueError, at a call: "k=0: must be a whole number ≥ 1".
     """
     signature = inspect.signature(function)
-    rules = {name: hint for name, hint in _hints(function).items() if _has_rule(hint)}
-    if not rules:
-        return function
+
+    @cache  # at the first call, when every name in the annotations is defined
+    def rules() -> dict[str, Any]:
+        return {name: hint for name, hint in _hints(function).items() if _has_rule(hint)}
 
     @wraps(function)
     def call(*arguments: Any, **named: Any) -> Any:
         for name, value in signature.bind(*arguments, **named).arguments.items():
-            if name in rules and not fits_type(value, rules[name]):
-                raise ValueError(f"{name}={show(value)}: must be {describe_type(rules[name])}")
+            if name in rules() and not fits_type(value, rules()[name]):
+                raise ValueError(f"{name}={show(value)}: must be {describe_type(rules()[name])}")
         return function(*arguments, **named)
 
     return call
