@@ -32,7 +32,6 @@ from gr_mvdr.ranking_losses import common_prefixes, mark_padding
 from gr_mvdr.texts import TextTable
 from models.base import Share, Shares, Table
 from models.generative import GenerativeSystem
-from models.planned_search import SearchPlan
 
 _QUERY_BATCH = 16  # queries decoded at once
 _EXAMPLES = 10  # documents that are listed of those that a generated sequence names
@@ -59,7 +58,7 @@ class ConstrainedSearch(GenerativeSystem):
     `named_documents` and `gold_prefixes`.
     """
 
-    plan: SearchPlan | None = None  # what says which prefixes are worth keeping
+    plan: Any = None  # scores prefixes before a search (planned search); None = no plan
 
     def retrieve(self, queries: Table, k: int = 100, **options: Any) -> Ranking:
         """Constrained beam search, then from what was generated to documents.

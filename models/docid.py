@@ -37,7 +37,6 @@ from gr_mvdr.options import build, part
 from gr_mvdr.progress import track
 from models.base import Share, Table
 from models.constrained_search import ConstrainedSearch, Scope, clear_index_folder
-from models.planned_search import make_plan
 
 _DECODE_BATCH = 512  # identifiers scored at once
 
@@ -85,8 +84,8 @@ class Docid(ConstrainedSearch):
             decoder_layers: a new decoder of this depth; None = the backbone's.
             consistency: weight of the divergence between two dropout passes (an extra of NCI).
             search: `normalise`: what the search's softmax runs over, the whole "vocabulary", as in
-                training, or what is "reachable", the tokens of all identifiers; `plan`: see
-                `models.planned_search.make_plan`.
+                training, or what is "reachable", the tokens of all identifiers; `plan`: a part that
+                guides the search (PAG), built where its `scores` are set.
 
         Raises:
             FileNotFoundError: the plan's run is not there.
@@ -97,7 +96,8 @@ class Docid(ConstrainedSearch):
         for key in search:
             check_choice("model.search", key, ("normalise", "plan"))
         self.normalise = search.get("normalise", "vocabulary")
-        self.plan = make_plan(search.get("plan"))
+        plan = search.get("plan") or {}
+        self.plan = build("plan", plan) if plan.get("scores") else None
         check_choice("model.search.normalise", self.normalise, ("vocabulary", "reachable"))
         check_at_least("model.beam_size", beam_size, 1)
         check_at_least("model.consistency", consistency, 0)

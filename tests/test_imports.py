@@ -116,6 +116,12 @@ def test_no_import_comes_back_to_where_it_began():
     assert not waiting, "these import each other, or what does"
 
 
+def test_configs_alone_name_what_lies_beyond_the_papers():
+    for file in code_files():
+        used = {module for module in modules_imported(file) if ".beyond" in module}
+        assert not used or "beyond" in file.parts, (named(file), used)
+
+
 def test_imports_are_absolute_and_lightning_has_one_name():
     for file in code_files():
         assert not imported(ast.walk(tree_of(file))) & {".", "lightning"}, named(file)

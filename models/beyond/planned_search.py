@@ -5,7 +5,7 @@ beam keeps and no log-probability, so that search, reranking and `score` still g
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch import Tensor
 from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.files import temporary_folder
 from gr_mvdr.heads.plain import Head
-from gr_mvdr.identifiers.scheme import check_at_least, check_choice
+from gr_mvdr.options import NonNegative, Size, Text, part
 from gr_mvdr.progress import quiet
 from gr_mvdr.run_files import PROVENANCE, read_provenance
 from gr_mvdr.texts import TextTable
@@ -27,15 +27,14 @@ from models.rerank_pipeline import Stage
 
 FIRST_STEP = "first_step"
 _KEY = "model.search.plan"
-_KEYS = ("scores", "weight", "candidates", "terms")
 
 
 class SearchPlan:
     """The bonus of every prefix, once a query, from scores of all documents.
 
     Attributes:
-        weight: of the bonus; 0 = today's search. candidates: only so many best documents, and those
-            that tie with the last, can be found; None = all.
+        weight: of the bonus; 0 = the search without a plan. candidates: only this many best
+            documents, and ties with the last, can be retrieved; None = all.
     """
 
     def __init__(self, weight: float, candidates: int | None):
@@ -43,19 +42,19 @@ class SearchPlan:
         self.restart()
 
     def restart(self) -> None:
-        """Counts costs from here on."""
+        """Sets the costs to zero."""
         self.queries, self.documents, self.seconds = 0, 0, 0.0
 
     def prepare(self, system: Any, documents: Table, known: Sequence[int]) -> None:
-        """What must be known before training; see `System.prepare`. `system`: whose search it is.
+        """Prepares the scorer before training; see `System.prepare`.
 
         Raises:
-            ValueError: it is impossible for this system, or for these documents.
+            ValueError: this system or these documents cannot be planned.
         """
         raise NotImplementedError
 
     def index(self, documents: Table, directory: Path) -> None:
-        """What scores documents; `directory`: of the system's own index."""
+        """Indexes the scorer; `directory`: of the system's own index."""
         raise NotImplementedError
 
     def scores(self, queries: TextTable, first: Tensor, rows: np.ndarray) -> Tensor:
@@ -71,7 +70,7 @@ class SearchPlan:
 
     @property
     def n_bytes(self) -> int:
-        """Of what scores documents."""
+        """Bytes of the scorer's index."""
         raise NotImplementedError
 
     def guide(
@@ -81,7 +80,7 @@ class SearchPlan:
 
         Args:
             queries: a table with `id`, `tokens` and, where it is known, `text`.
-            weight: in place of the plan's own.
+            weight: replaces the plan's own.
         """
         weight = self.weight if weight is None else weight
         return (lambda first: self._bonus(queries, trie, weight, first)) if weight else None
@@ -99,7 +98,7 @@ class SearchPlan:
         return bonus
 
     def statistics(self) -> dict[str, float]:
-        """What a plan costs a query; nothing before the first."""
+        """The plan's mean costs of a query; empty before the first query."""
         if not self.queries:
             return {}
         return {
@@ -110,7 +109,7 @@ class SearchPlan:
 
 
 class FirstStepPlan(SearchPlan):
-    """The mean log-probability, at the first step, of a document's most telling terms.
+    """Scores a document by the mean log-probability of its rarest terms at the first step.
 
     PAG sums weights ≥ 0 of a head of its own; a sum of log-probabilities would put short documents
     first.
@@ -119,7 +118,7 @@ class FirstStepPlan(SearchPlan):
     def __init__(self, weight: float, candidates: int | None, terms: int):
         """
         Args:
-            terms: kept of a document's set of tokens, those of the highest IDF.
+            terms: tokens kept of a document, those of the highest IDF.
         """
         super().__init__(weight, candidates)
         self.terms = terms
@@ -128,7 +127,7 @@ class FirstStepPlan(SearchPlan):
         if type(system.head) is not Head or system.normalise != "vocabulary":
             raise ValueError(
                 f"{_KEY}.scores={FIRST_STEP}: must be a run's folder under head=pawa, "
-                "head=non_parametric and model.search.normalise=reachable, whose rows are of the "
+                "head=non_parametric and model.search.normalise=reachable, whose tables hold the "
                 "identifiers' tokens alone"
             )
 
@@ -139,7 +138,7 @@ class FirstStepPlan(SearchPlan):
         self.bags, self.sizes = (x.to(first.device) for x in (self.bags, self.sizes))
         begins = self.sizes.cumsum(0) - self.sizes
         found = F.embedding_bag(self.bags, first.T.contiguous(), begins, mode="mean")
-        # One without any text has the lowest of the query's own, whoever is in the batch.
+        # A document without text gets the query's lowest score.
         found = found.where(self.sizes.bool()[:, None], found.amin(0))
         return found[torch.tensor(rows).to(first.device)]
 
@@ -149,7 +148,7 @@ class FirstStepPlan(SearchPlan):
 
 
 class RunPlan(SearchPlan):
-    """The scores of a finished run: BM25, DPR, a learned sparse system, any that retrieves."""
+    """Scores documents by a finished run of any system that retrieves."""
 
     def __init__(self, weight: float, candidates: int | None, run: str):
         """
@@ -157,7 +156,7 @@ class RunPlan(SearchPlan):
             run: the run's folder, of the same collection.
 
         Raises:
-            FileNotFoundError: no such folder; ValueError: the run in it is unfinished.
+            FileNotFoundError: no such folder; ValueError: the run is unfinished.
         """
         super().__init__(weight, candidates)
         self.run = FinishedRun.read(f"{_KEY}.scores", run)
@@ -166,7 +165,7 @@ class RunPlan(SearchPlan):
         self.stage = Stage(self.run, "plan", documents, known)
 
     def index(self, documents: Table, directory: Path) -> None:
-        """Opens the run's index, or makes one; refuses a run of another collection (ValueError)."""
+        """Opens or makes the run's index; ValueError if the run is of another collection."""
         own = directory.with_name(PROVENANCE)
         if own.is_file():
             self.run.check_collection(read_provenance(own.parent), "this run")
@@ -185,7 +184,7 @@ class RunPlan(SearchPlan):
         scores = torch.full((len(queries), len(self.names)), -torch.inf)
         for number, name in enumerate(queries["id"]):
             found = ranking.scores(name)
-            # What a lexical search does not find has no word of the query: 0, at most the last.
+            # What a lexical search leaves out shares no word: 0, or the last score below 0.
             if len(found) < asked:
                 scores[number] = min([0.0, *found.values()])
             where = torch.tensor([self.row[document] for document in found], dtype=torch.int64)
@@ -198,32 +197,32 @@ class RunPlan(SearchPlan):
         return sum(path.stat().st_size for path in files if path.is_file())
 
 
-def make_plan(settings: Mapping[str, Any] | None) -> SearchPlan | None:
-    """The plan of `model.search.plan`; None = the search is not planned.
+@part("plan")
+def make_plan(
+    scores: Text,
+    weight: NonNegative = 1.0,
+    candidates: Size | None = None,
+    terms: Size = 64,
+) -> SearchPlan:
+    """The plan of `model.search.plan`, whose options it takes.
+
+    Args:
+        scores: what scores documents: "first_step", or a finished run's folder.
+        weight, candidates: see `SearchPlan`; terms: see `FirstStepPlan`.
 
     Raises:
-        FileNotFoundError, ValueError: a value is impossible, or no finished run is there.
+        FileNotFoundError, ValueError: the folder holds no finished run.
     """
-    settings = settings or {}
-    for key in settings:
-        check_choice(_KEY, key, _KEYS)
-    weight, candidates = settings.get("weight", 1.0), settings.get("candidates")
-    terms, scores = settings.get("terms", 64), settings.get("scores")
-    check_at_least(f"{_KEY}.weight", weight, 0)
-    check_at_least(f"{_KEY}.candidates", 1 if candidates is None else candidates, 1)
-    check_at_least(f"{_KEY}.terms", terms, 1)
-    if scores is None:
-        return None
     if scores == FIRST_STEP:
         return FirstStepPlan(weight, candidates, terms)
     return RunPlan(weight, candidates, scores)
 
 
 def choose_terms(texts: Sequence[Sequence[int]], most: int) -> tuple[Tensor, Tensor]:
-    """Each text's distinct tokens of the highest IDF, of equal ones the smallest.
+    """Each text's distinct tokens of the highest IDF; ties go to the smallest token.
 
     Returns:
-        (terms,) int64, text after text; (texts,) int64 how many of each, `most` at most.
+        (terms,) int64, text after text; (texts,) int64 the number of terms of each text, ≤ `most`.
     """
     lengths = np.array([len(text) for text in texts], dtype=np.int64)
     tokens = np.array([token for text in texts for token in text], dtype=np.int64)
