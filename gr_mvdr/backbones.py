@@ -6,6 +6,7 @@ A loaded backbone knows how it reads texts: `template` (`gr_mvdr.template.TextTe
 import copy
 import hashlib
 import re
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -30,11 +31,14 @@ from transformers.models.auto.modeling_auto import (
 )
 from transformers.utils import logging
 
+from gr_mvdr.batch import pad
 from gr_mvdr.files import check_files, describe_error, hub_options
 from gr_mvdr.initialisation import start
 from gr_mvdr.options import show
+from gr_mvdr.progress import track
 from gr_mvdr.template import TextTemplate
 
+_ENCODE_BATCH = 64  # texts encoded at once
 ATTENTIONS = ("sdpa", "eager")
 _T5 = ("t5", "mt5", "umt5")
 # Pretrained weights are tensors alone. A folder's configuration could name an attention, a kernel
@@ -238,6 +242,35 @@ def encoder_mask(encoder: PreTrainedModel, mask: Tensor) -> Tensor:
         return every
     least = torch.finfo(encoder.dtype).min
     return torch.zeros_like(every, dtype=encoder.dtype).masked_fill(~every, least)
+
+
+def encode(backbone: PreTrainedModel, ids: Tensor, mask: Tensor) -> Tensor:
+    """Token ids (B, N) and mask → the vectors (B, N, d) of an encoder-decoder's encoder."""
+    encoder = backbone.get_encoder()
+    return encoder(input_ids=ids, attention_mask=encoder_mask(encoder, mask)).last_hidden_state
+
+
+@torch.inference_mode()
+def encode_texts(
+    backbone: PreTrainedModel,
+    texts: Sequence[Sequence[int]],
+    length: int,
+    description: str = "encoding",
+) -> Iterator[Tensor]:
+    """The vectors of each text without dropout, (tokens, d) fp32 on the CPU; see `encode`.
+
+    Args:
+        texts: token ids; length: tokens kept of a text, special tokens included.
+    """
+    was_training = backbone.training
+    backbone.eval()
+    for first in track(range(0, len(texts), _ENCODE_BATCH), description):
+        chosen = texts[first : first + _ENCODE_BATCH]
+        rows = [backbone.template.read_document(tokens, length) for tokens in chosen]
+        ids, mask = (x.to(backbone.device) for x in pad(rows))
+        vectors = encode(backbone, ids, mask).float().cpu()
+        yield from (row[real] for row, real in zip(vectors, mask.cpu(), strict=True))
+    backbone.train(was_training)
 
 
 def add_tokens(model: PreTrainedModel, n_tokens: int) -> None:

@@ -8,6 +8,7 @@ kept in the run's folder, and extended when documents arrive afterwards.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from transformers import PreTrainedModel
 
-from gr_mvdr.backbones import add_tokens, check_length
+from gr_mvdr.backbones import add_tokens, check_length, encode_texts
 from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.decoding.beam_search import BeamSearchResult
 from gr_mvdr.decoding.decoding_step import DecodingStep, score_tokens
@@ -126,7 +128,7 @@ class Docid(ConstrainedSearch):
             self.load_identifiers(Path(directory), hash_collection(ids), first_token)
         else:
             chosen = documents.select(known)
-            self.scheme.fit(chosen, first_token, self.mean_vectors)
+            self.scheme.fit(chosen, first_token, partial(_mean_vectors, self.backbone))
             sequences: list[list[int]] = [[] for _ in ids]
             for row, sequence in zip(known, self.scheme.assign(chosen), strict=True):
                 sequences[row] = sequence
@@ -165,7 +167,7 @@ class Docid(ConstrainedSearch):
             ValueError: they are of other documents, or of another vocabulary.
         """
         self.identifiers = Identifiers.load(directory / "identifiers", collection)
-        self.scheme.load(directory / "scheme", self.mean_vectors)
+        self.scheme.load(directory / "scheme", partial(_mean_vectors, self.backbone))
         if self.scheme.first_token != first_token:
             raise ValueError(
                 f"{directory}: its identifiers' new tokens begin at {self.scheme.first_token}, the "
@@ -399,3 +401,10 @@ class Docid(ConstrainedSearch):
                 for number in own.tolist():
                     scores[places[chunk[number]]] = score
         return scores
+
+
+def _mean_vectors(
+    backbone: PreTrainedModel, texts: Sequence[Sequence[int]], length: int
+) -> np.ndarray:
+    """Token lists → (n, d) fp32, the mean of the encoder's vectors; see `encode_texts`."""
+    return np.stack([text.mean(0).numpy() for text in encode_texts(backbone, texts, length)])

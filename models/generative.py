@@ -5,35 +5,26 @@ in a constrained search (`models.constrained_search`), or the query from the doc
 `models.query_generator`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from gr_mvdr import cross_attention
-from gr_mvdr.backbones import encoder_mask, load_encoder_decoder
-from gr_mvdr.batch import PairBatch, pad
+from gr_mvdr.backbones import encode, load_encoder_decoder
+from gr_mvdr.batch import PairBatch
 from gr_mvdr.decoder_layers import read_decoder
 from gr_mvdr.decoding.beam_search import Constraint
 from gr_mvdr.decoding.continuations import Continuation
 from gr_mvdr.decoding.search_trace import SearchPath
-from gr_mvdr.heads.non_parametric import read_in_context
 from gr_mvdr.heads.plain import Head, Vocabulary, real_places
 from gr_mvdr.heads.table_softmax import States, table_cross_entropy, table_log_probs
-from gr_mvdr.identifiers.scheme import hash_collection
 from gr_mvdr.losses import symmetric_divergence, target_cross_entropy
 from gr_mvdr.options import build
-from gr_mvdr.progress import track
 from gr_mvdr.ranking_losses import Ranker, own_targets
 from gr_mvdr.ranks import (
-    broadcast,
-    gather_rows,
     mean_over_ranks,
-    slice_for_rank,
-    world_size,
 )
 from gr_mvdr.relevance import Explanation, Factors, PairAlignment, at_least_float32
 from models.base import Share, System, Table
@@ -98,32 +89,7 @@ class GenerativeSystem(System):
 
     def encode(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Query token ids (B, N) and mask → query vectors Q (B, N, d)."""
-        encoder = self.backbone.get_encoder()
-        found = encoder(input_ids=ids, attention_mask=encoder_mask(encoder, mask))
-        return found.last_hidden_state
-
-    @torch.inference_mode()
-    def encode_texts(
-        self, texts: Sequence[Sequence[int]], length: int, description: str = "encoding"
-    ) -> Iterator[Tensor]:
-        """The vectors of each text without dropout, (tokens, d) fp32 on the CPU.
-
-        Args:
-            texts: token ids; length: tokens kept of a text, those around it included.
-        """
-        was_training = self.training
-        self.eval()
-        for start in track(range(0, len(texts), _ENCODE_BATCH), description):
-            chosen = texts[start : start + _ENCODE_BATCH]
-            rows = [self.template.read_document(tokens, length) for tokens in chosen]
-            ids, mask = (x.to(self.device) for x in pad(rows))
-            vectors = self.encode(ids, mask).float().cpu()
-            yield from (row[real] for row, real in zip(vectors, mask.cpu(), strict=True))
-        self.train(was_training)
-
-    def mean_vectors(self, texts: Sequence[Sequence[int]], length: int) -> np.ndarray:
-        """Token lists → (n, d) fp32, the mean of the encoder's vectors; see `encode_texts`."""
-        return np.stack([text.mean(0).numpy() for text in self.encode_texts(texts, length)])
+        return encode(self.backbone, ids, mask)
 
     # The loss -------------------------------------------------------------------------------------
 
@@ -134,8 +100,7 @@ class GenerativeSystem(System):
         is encoded once. Its hard negatives are for `model.ranking` alone.
         """
         batch = self.targets(batch if self.ranker else own_targets(batch))
-        contrastive = self.head.is_contrastive(self.current_epoch)
-        with self._live_table(batch) if contrastive else nullcontext():
+        with self.head.batch_table(batch, self.current_epoch):
             loss = self._cross_entropy(own_targets(batch))
             return loss + self.ranker(self, batch) if self.ranker else loss
 
@@ -315,54 +280,10 @@ class GenerativeSystem(System):
         tied = output is self.backbone.get_input_embeddings().weight
         if not self.head.reads_output_table and not tied:
             output.requires_grad_(False)  # DDP waits for its gradient
-        self._sequences, self._documents = sequences, documents
-        self._make_table(0)
-
-    def _make_table(self, epoch: int) -> None:
-        """NP decoding: the encoder's vectors of the sequences in their documents (Eq. 20)."""
-        if not self.head.builds_before(epoch):
-            return
-        length = self.hparams.document_length
-        chosen = self._sequences, self._documents["tokens"]
-        named, texts, first = read_in_context(*chosen, length, self.template)
-        encoded = zip(self.encode_texts(texts, length, "contextual table"), named, strict=True)
-        vectors = [found[first : first + len(own)] for found, own in encoded]
-        collection = hash_collection(self._documents["id"][:])
-        self.head.build(named, torch.cat(vectors), collection)
-
-    @contextmanager
-    def _live_table(self, batch: PairBatch) -> Iterator[None]:
-        """The batch's own table, with gradients into the encoder (NP decoding, contrastive form).
-
-        The documents are those of all ranks' batches: each encodes its share of them.
-        """
-        index = gather_rows(batch.document_index).unique()
-        length, rows = self.hparams.document_length, index.tolist()
-        chosen = [self._sequences[row] for row in rows], self._documents[rows]["tokens"]
-        named, texts, first = read_in_context(*chosen, length, self.template)
-        own = slice_for_rank(len(texts))
-        # Without a share it encodes one text for nothing: every rank has to come back from it.
-        mine, read = named[own] or [[]], texts[own] or texts[:1]
-        ids, mask = pad([self.template.read_document(text, length) for text in read])
-        vectors = self.encode(ids.to(self.device), mask.to(self.device))
-        lengths = torch.tensor([len(tokens) for tokens in mine])
-        place = torch.arange(ids.shape[1]) - first
-        is_named = (place >= 0) & (place < lengths[:, None])
-        with self.head.live(named, gather_rows(vectors[is_named.to(self.device)].float()), index):
-            # Targets from beyond `document_length` have no contextual row.
-            targets = gather_rows(batch.document_ids[batch.document_mask])
-            self.head.extend(targets.unique().tolist())
-            yield
+        self.head.make_table(sequences, documents, self.hparams.document_length)
 
     def on_train_epoch_start(self) -> None:
-        # A resumed run has the table of its checkpoint and makes the next one when it is due.
-        if self.current_epoch:
-            self._make_table(self.current_epoch)
-        # Each rank has made it; rounding may differ between devices, the rows must not.
-        if world_size() > 1 and (state := self.head.table_state()) is not None:
-            collection = state.pop("collection")
-            state = {name: broadcast(state[name]) for name in sorted(state)}
-            self.head.load_table_state(state | {"collection": collection})
+        self.head.begin_epoch(self.current_epoch)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
@@ -371,14 +292,7 @@ class GenerativeSystem(System):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_load_checkpoint(checkpoint)
         if checkpoint["table"] is not None:
-            self.renew_table(checkpoint["table"])
-
-    def renew_table(self, state: dict[str, Any] | None = None) -> None:
-        """NP decoding: the table of a checkpoint; None = one that today's weights make."""
-        if state is None:
-            self._make_table(0)
-        elif self.head.table_state() is not None:
-            self.head.load_table_state(state, hash_collection(self._documents["id"][:]))
+            self.head.renew_table(checkpoint["table"])
 
     def statistics(self) -> dict[str, float]:
         """What the head and its logits for a batch of targets take of memory."""

@@ -294,7 +294,7 @@ class InitialWeights:
         with reading(self.run.key):
             model.load_state_dict(chosen, strict=whole)
             if isinstance(model, GenerativeSystem):
-                model.renew_table(checkpoint.get("table") if whole else None)
+                model.head.renew_table(checkpoint.get("table") if whole else None)
         new = {name.partition(".")[0] for name in _sizes(ours).keys() - chosen.keys()}
         if not whole and identifiers is not None:
             new.add("docid tokens")

@@ -93,7 +93,7 @@ def test_another_system_begins_with_the_backbone_and_the_words(model, begin, sta
     assert tables and layers > 10 and said.startswith("initial=")
     if model == "genre_np_base":  # its rows are what the trained encoder reads
         before = system.head.table.clone()
-        system.renew_table()
+        system.head.renew_table()
         assert torch.allclose(system.head.table, before)
     new = {"t5_colbert": "encoder", "cross_encoder": "head, query_type", "t5_seal": None}
     new |= {"dsi_naive": "docid tokens", "genre_np_base": "docid tokens"}

@@ -15,9 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from gr_mvdr.backbones import encode, encode_texts
+from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.heads.plain import TableHead, Vocabulary
-from gr_mvdr.identifiers.scheme import check_at_least, check_choice
+from gr_mvdr.identifiers.scheme import check_at_least, check_choice, hash_collection
 from gr_mvdr.options import part
+from gr_mvdr.ranks import broadcast, gather_rows, slice_for_rank, world_size
 from gr_mvdr.template import TextTemplate
 
 FORMS = ("base", "async", "contrastive")
@@ -91,8 +94,8 @@ def flatten_sequences(sequences: Sequence[Sequence[int]], like: Tensor) -> Tenso
 class NonParametricHead(TableHead):
     """A table of contextual token vectors, at most `clusters` a surface token (Eq. 20).
 
-    Its rows are no parameters: they get a gradient from `live` alone. The table has to be built
-    (`build`) or loaded (`load_table_state`) before use.
+    Its rows are not parameters: they get a gradient in `batch_table` alone. The table has to be
+    made (`make_table`) or loaded (`load_table_state`) before use.
     """
 
     def __init__(
@@ -124,8 +127,8 @@ class NonParametricHead(TableHead):
         check_at_least("model.head.contrastive_epochs", contrastive_epochs, 1)
         self.clusters, self.seed, self.form = clusters, seed, form
         self.rebuild_every, self.contrastive_epochs = rebuild_every, contrastive_epochs
-        template = getattr(backbone, "template", TextTemplate())
-        self.stop, self.before = template.stop, template.target
+        self.template = getattr(backbone, "template", TextTemplate())
+        self.stop = self.template.stop
         self.needed = [self.stop] + ([] if vocabulary is None else vocabulary.tokens.tolist())
         self.occurrences: Occurrences | None = None
         # (n,) int64, in `live`: the document of each of the first n rows.
@@ -140,12 +143,30 @@ class NonParametricHead(TableHead):
     def table_parameters(self) -> list[Tensor]:
         return [self.table]
 
+    def make_table(self, sequences: Sequence[Sequence[int]], documents: Any, length: int) -> None:
+        """The encoder's vectors of the sequences, read in their documents (Eq. 20)."""
+        self._source = sequences, documents, length
+        self.renew_table()
+
+    def begin_epoch(self, epoch: int) -> None:
+        # A resumed run has the table of its checkpoint and makes the next one when it is due.
+        if epoch and self.builds_before(epoch):
+            self.renew_table()
+        # Each rank has made it; rounding may differ between devices, the rows must not.
+        if world_size() > 1:
+            state = self.table_state()
+            collection = state.pop("collection")
+            state = {name: broadcast(state[name]) for name in sorted(state)}
+            self.load_table_state(state | {"collection": collection})
+
     def builds_before(self, epoch: int) -> bool:
+        """Whether the table is made before this epoch, counted from 0."""
         if self.form == "async":
             return epoch % self.rebuild_every == 0
         return epoch == 0 or (self.form == "contrastive" and epoch == self.contrastive_epochs)
 
     def is_contrastive(self, epoch: int) -> bool:
+        """Whether the encoder learns its own vectors in this epoch, with a table a batch."""
         return self.form == "contrastive" and epoch < self.contrastive_epochs
 
     @torch.no_grad()
@@ -185,6 +206,34 @@ class NonParametricHead(TableHead):
             # Only in `live` does the table have a gradient.
             table = table if self.table.requires_grad else table.detach()
             self.set_table(table, torch.cat([self.row_tokens, new]), self.occurrences)
+
+    @contextmanager
+    def batch_table(self, batch: PairBatch, epoch: int) -> Iterator[None]:
+        """The batch's own table, with gradients into the encoder, in contrastive epochs.
+
+        The documents are those of all ranks' batches: each rank encodes its part of them.
+        """
+        if not self.is_contrastive(epoch):
+            yield
+            return
+        index = gather_rows(batch.document_index).unique()
+        sequences, documents, length = self._source
+        rows, device = index.tolist(), index.device
+        chosen = [sequences[row] for row in rows], documents[rows]["tokens"]
+        named, texts, first = read_in_context(*chosen, length, self.template)
+        own = slice_for_rank(len(texts))
+        # A rank without documents encodes one text for nothing: all ranks wait for its gradient.
+        mine, read = named[own] or [[]], texts[own] or texts[:1]
+        ids, mask = pad([self.template.read_document(text, length) for text in read])
+        vectors = encode(self.backbone, ids.to(device), mask.to(device))
+        lengths = torch.tensor([len(tokens) for tokens in mine])
+        place = torch.arange(ids.shape[1]) - first
+        is_named = (place >= 0) & (place < lengths[:, None])
+        with self.live(named, gather_rows(vectors[is_named.to(device)].float()), index):
+            # Targets from beyond `length` have no contextual row.
+            targets = gather_rows(batch.document_ids[batch.document_mask])
+            self.extend(targets.unique().tolist())
+            yield
 
     @contextmanager
     def live(
@@ -230,7 +279,7 @@ class NonParametricHead(TableHead):
         """Takes the table of a checkpoint.
 
         Raises:
-            ValueError: the table was made from other documents.
+            ValueError: the table was made from documents with another hash than `collection`.
         """
         if collection is not None and collection != state["collection"]:
             raise ValueError(
@@ -241,6 +290,18 @@ class NonParametricHead(TableHead):
         self.set_table(state["table"], state["row_tokens"], Occurrences(**parts))
         self.collection = state["collection"]
 
+    def renew_table(self, state: dict[str, Any] | None = None) -> None:
+        sequences, documents, length = self._source
+        collection = hash_collection(documents["id"][:])
+        if state is not None:
+            self.load_table_state(state, collection)
+            return
+        named, texts, first = read_in_context(sequences, documents["tokens"], length, self.template)
+        encoded = encode_texts(self.backbone, texts, length, "contextual table")
+        pairs = zip(encoded, named, strict=True)
+        vectors = [text[first : first + len(own)] for text, own in pairs]
+        self.build(named, torch.cat(vectors), collection)
+
     def labels(self, tokens: Tensor, document_index: Tensor) -> Tensor:
         """The rows of given targets: those of the same tokens in the document itself.
 
@@ -248,8 +309,9 @@ class NonParametricHead(TableHead):
         of its beginning. Tokens past that (the end token, a special token, a target of another
         text) and those before it (BART's <s>) get the first row of their surface token.
         """
-        size = len(self.before)
-        around = tokens[:, :size] == tokens.new_tensor(self.before)
+        before = self.template.target
+        size = len(before)
+        around = tokens[:, :size] == tokens.new_tensor(before)
         start = size if bool(around.all()) else 0  # an n-gram has nothing before it
         rows, agrees = self.occurrences.find(tokens[:, start:], document_index)
         found = self.first_row(tokens)

@@ -6,7 +6,8 @@ parametric decoding has several contextual rows a token (`gr_mvdr.heads.non_para
 alignment and search know rows and tokens only through the methods below.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from gr_mvdr.batch import PairBatch
 from gr_mvdr.options import part
 from gr_mvdr.template import TextTemplate
 
@@ -92,16 +94,28 @@ class Head(nn.Module):
 
     # The table's life: only NP decoding has one to make, to keep and to learn ---------------------
 
-    def builds_before(self, epoch: int) -> bool:
-        """Whether a table is to be built before this epoch, counted from 0."""
-        return False
+    def make_table(self, sequences: Sequence[Sequence[int]], documents: Any, length: int) -> None:
+        """Makes the rows that are read from documents, before training.
 
-    def is_contrastive(self, epoch: int) -> bool:
-        """Whether the encoder learns its own vectors in this epoch, with a table a batch."""
-        return False
+        Args:
+            sequences: of each document, the text that its targets are cut from: its identifier,
+                or for n-grams the document itself.
+            documents: a column table with `id` and `tokens`; length: tokens kept of a document.
+        """
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Makes the table again where the epoch, counted from 0, asks for it."""
+
+    def batch_table(self, batch: PairBatch, epoch: int) -> AbstractContextManager[None]:
+        """For one loss, a table of the batch's own documents where the encoder learns to make it.
+
+        Args:
+            batch: with its targets on the document side, the same number for each query.
+        """
+        return nullcontext()
 
     def relevant_rows(self, relevant: Tensor | None) -> Tensor | None:
-        """(B, rows) bool, those that are no negatives of a query: of documents relevant to it.
+        """(B, rows) bool, the rows of documents that are relevant to each query: not its negatives.
 
         None where rows are not of documents; `relevant` is `PairBatch.relevant`.
         """
@@ -129,8 +143,9 @@ class Head(nn.Module):
         """What a checkpoint must hold besides parameters."""
         return None
 
-    def load_table_state(self, state: Any, collection: str | None = None) -> None:
-        """Takes back what `table_state` gave; `collection`: hash of the documents, None = any."""
+    def renew_table(self, state: dict[str, Any] | None = None) -> None:
+        """Takes the table of a checkpoint of the same documents; None: makes it with the weights
+        of now."""
 
     # Rows and their vectors ----------------------------------------------------------------------
 

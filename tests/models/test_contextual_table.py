@@ -1,7 +1,5 @@
 """NP decoding's table in a system's life: what it is made of, when it is made again."""
 
-from contextlib import nullcontext
-
 import pytest
 import pytorch_lightning as pl
 import torch
@@ -15,7 +13,7 @@ def test_a_title_longer_than_what_is_encoded_learns_its_own_tokens(tools, form):
     documents["title_tokens"][1] = [*range(20, 40)]
     system = tools.make_docid("titles", documents=documents, head=tools.NP | {"form": form})
     batch = system.targets(tools.make_batch())
-    with system._live_table(batch) if form == "contrastive" else nullcontext():
+    with system.head.batch_table(batch, 0):
         rows = system.head.labels(batch.document_ids, batch.document_index)
         tokens = system.head.row_tokens[rows]
         assert torch.equal(tokens[batch.document_mask], batch.document_ids[batch.document_mask])
@@ -96,7 +94,7 @@ def test_in_contrastive_epochs_the_table_is_the_batchs_own_and_learns(tools):
     batch.document_index = torch.tensor([4, 1, 4])
     batch = system.targets(batch)
     before = system.head.table
-    with system._live_table(batch):
+    with system.head.batch_table(batch, 0):
         table = system.head.table
         assert system.head.row_tokens.tolist() == [9, 8, 7, 7, 7, 7, 8, EOS_ID]
         table[:-1].square().sum().backward()
@@ -104,7 +102,7 @@ def test_in_contrastive_epochs_the_table_is_the_batchs_own_and_learns(tools):
     assert weight.grad.abs().max() > 1e-3
     assert system.head.table is before and not before.requires_grad
     named = system.identifiers.of(4)[:-1]
-    text = torch.tensor([[*named, *system._documents["tokens"][4], EOS_ID]])
+    text = torch.tensor([[*named, *tools.named_documents()["tokens"][4], EOS_ID]])
     with torch.no_grad():
         vectors = system.backbone.encoder(input_ids=text).last_hidden_state[0, :4]
     assert torch.allclose(table[3:7], vectors, atol=1e-5)
@@ -121,7 +119,7 @@ def test_rows_of_other_relevant_documents_are_no_negatives_in_contrastive_epochs
     batch.relevant = torch.tensor([[2], [0]])
     found = system.loss(batch)
     batch = system.targets(batch)
-    with system._live_table(batch):
+    with system.head.batch_table(batch, 0):
         queries = system.encode(batch.query_ids, batch.query_mask)
         rows = system.head.labels(batch.document_ids, batch.document_index)
         logits = system.logits(queries, batch.query_mask, rows, batch.document_mask)
@@ -145,8 +143,8 @@ def test_rows_of_other_relevant_documents_are_no_negatives_in_contrastive_epochs
 def test_the_table_is_made_without_dropout_and_training_goes_on(tools):
     backbone = dict(name=None, dropout_rate=0.5, attention="eager", shape=tools.SHAPE)
     system = tools.make_docid("titles-np", backbone=backbone).train()
-    system._make_table(0)
+    system.head.renew_table()
     table = system.head.table
-    system._make_table(0)
+    system.head.renew_table()
     assert torch.equal(system.head.table, table) and system.head.table is not table
     assert system.training and system.backbone.encoder.training

@@ -342,7 +342,7 @@ def test_contrastive_np_decoding_of_spans_knows_every_target(tools, texts):
     tail = texts["tokens"][3][-3:]
     ids, mask = pad([[*tail, EOS_ID], [*texts["tokens"][1][:2], 47, EOS_ID], [47, EOS_ID]])
     batch = replace(spans_of(tools, texts), document_ids=ids, document_mask=mask)
-    with seal._live_table(batch):
+    with seal.head.batch_table(batch, 0):
         rows = seal.head.labels(batch.document_ids, batch.document_index)
         assert torch.equal(seal.head.row_tokens[rows][mask], ids[mask])
     assert seal.loss(batch).isfinite()

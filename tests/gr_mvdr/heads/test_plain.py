@@ -51,7 +51,6 @@ def test_the_plain_head_says_nothing_of_tables_rows_and_state(backbone):
     assert torch.equal(read, backbone.shared.weight[tokens])
     assert head.row_tokens is None and head.context(torch.randn(2, 3, 16)) is None
     assert not list(head.parameters()) and not head.state_dict() and head.table_state() is None
-    assert not head.builds_before(0) and not head.is_contrastive(0)
 
 
 ROWS = TokenRows(torch.tensor([4, 2, 4, 2, 3, 2]), n_tokens=6)
