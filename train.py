@@ -49,7 +49,6 @@ from gr_mvdr.files import new_folder, read_checkpoint, write_json
 from gr_mvdr.initialisation import take_latent_meanings
 from gr_mvdr.memory import StagePeaks
 from gr_mvdr.options import admitting, build
-from gr_mvdr.products import chosen_products, fast_products, use_products
 from gr_mvdr.ranks import join, leave, rank, rank_zero_first
 from gr_mvdr.run_files import CHECKPOINT, check_finite
 from gr_mvdr.tokenizers import load_tokenizer
@@ -109,10 +108,8 @@ def make_run(config: DictConfig, typed: Sequence[str] | None = None) -> Run | No
     """
     typed = find_typed(typed)
     join()
-    with rank_zero_first():  # what rank 0 has fetched or measured, the others find
+    with rank_zero_first():  # the others read what rank 0 has downloaded
         weights = find_weights(config.weights)
-        chosen_products()
-    use_products(config.products)
     if weights is not None:
         take_settings(config, weights.settings, typed)
     if (initial := InitialWeights.find(config.initial)) is not None:
@@ -332,7 +329,7 @@ def fit(model: System, data: RetrievalDataModule, config: DictConfig, logger: An
         save_tokenizer(data, Path(config.run))
     trainer = instantiate(config.trainer, logger=logger or False)
     trainer.callbacks.append(kept := RunCheckpoint(checkpoint))
-    with _interruptible(), fast_products(trainer.strategy.root_device):
+    with _interruptible():
         try:
             trainer.fit(model, data, ckpt_path=resumed, weights_only=True)
         except MisconfigurationException as error:

@@ -9,7 +9,7 @@ if __name__ == "__main__":  # before the other imports: errors of the command li
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from math import fsum
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from analysis.run_folder import require_run
 from analysis.tables import Cell, Table, format_text
 from gr_mvdr.backbones import hash_weights
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.progress import quiet
 from models.retriever import Retriever
 
 # What the table shows of a task, in mteb's names and for people.
@@ -87,7 +86,7 @@ class MtebModel:
         ]
         filled = [row for row in rows if (row["title"] + row["text"]).strip()]
         self._empty = {row["id"] for row in rows}.difference(row["id"] for row in filled)
-        with _asked(task_metadata, hf_split, encode_kwargs):
+        with _asked(task_metadata, hf_split):
             if not filled:
                 raise ValueError(f"none of its {len(rows):,} documents has a text")
             self.retriever.index(filled)
@@ -116,7 +115,7 @@ class MtebModel:
             ValueError: there is no query, two have one id, or a candidate is no document.
         """
         asked = read_queries(queries)
-        with _asked(task_metadata, hf_split, encode_kwargs):
+        with _asked(task_metadata, hf_split):
             if not asked:
                 raise ValueError("no query has a relevant document")
             if len(asked) < len(queries):
@@ -175,13 +174,12 @@ def separate(scores: dict[str, float]) -> dict[str, float]:
 
 
 @contextmanager
-def _asked(task: Any, split: str, encode_kwargs: Mapping[str, Any]) -> Iterator[None]:
-    """Errors name the task; bars are shown if mteb is to show its own."""
-    with nullcontext() if encode_kwargs.get("show_progress_bar", True) else quiet():
-        try:
-            yield
-        except ValueError as error:
-            raise ValueError(f"tasks={task.name}, split {split}: {error}") from error
+def _asked(task: Any, split: str) -> Iterator[None]:
+    """Errors name the task."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"tasks={task.name}, split {split}: {error}") from error
 
 
 def evaluate_run(

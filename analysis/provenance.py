@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from data_modules.module import RetrievalDataModule
-from gr_mvdr.products import chosen_products
 from gr_mvdr.ranks import world_size
 from gr_mvdr.run_files import VERSION
 from models.base import System
@@ -76,7 +75,6 @@ def _hardware() -> dict[str, Any]:
         "processor": find_processor(),
         "cores": os.cpu_count(),
         "gpus": gpus,
-        "products": chosen_products(),
         "python": platform.python_version(),
     }
 

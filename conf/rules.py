@@ -101,7 +101,6 @@ RULES: dict[str, Any] = {
     "document_length": Length,
     "retrieval_depth": Size,
     "resume": bool,
-    "products": Literal["auto", "mkl"],
     "output": Text | None,
     "experiments": Text,
     "name": Text | int | None,

@@ -24,7 +24,7 @@ from gr_mvdr.files import (
     verify,
     write_sealed,
 )
-from gr_mvdr.progress import Progress
+from gr_mvdr.progress import track
 
 TABLE, _CONTENTS = "table.arrow", "table.json"
 _ROWS = 1000  # that are held in memory before they are written
@@ -77,13 +77,9 @@ def write_batches(file: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatc
 
 def arrow_batches(table: Dataset, description: str) -> Iterator[pa.Table]:
     """A table's rows, some at a time, as Arrow keeps them; shows how far it has come."""
-    arrow, progress = table.with_format("arrow"), Progress(description, len(table))
-    try:
-        for start in range(0, len(table), _ROWS):
-            yield arrow[start : start + _ROWS]
-            progress.report(min(start + _ROWS, len(table)))
-    finally:
-        progress.close(progress.done == len(table))
+    arrow = table.with_format("arrow")
+    for start in track(range(0, len(table), _ROWS), description):
+        yield arrow[start : start + _ROWS]
 
 
 def open_table(file: Path, features: Features, fingerprint: str) -> Dataset:

@@ -20,7 +20,6 @@ import torch
 
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files import remove_with, temporary_folder
-from gr_mvdr.progress import quiet
 from gr_mvdr.run_files import CONFIG
 from gr_mvdr.texts import TextReader
 from gr_mvdr.token_index.index import TokenIndex
@@ -241,8 +240,7 @@ class Retriever:
             raise ValueError(f"k={k}: must be ≥ 1")
         indexed = self._given.indexed
         among = None if among is None else [indexed.known(name) for name in among]
-        with quiet():
-            found, shares = self.system.retrieve_with_shares(self._given.queries(texts), k, among)
+        found, shares = self.system.retrieve_with_shares(self._given.queries(texts), k, among)
         every = []
         for number, text in enumerate(texts):
             own, scores = shares[str(number)], found.scores(str(number))

@@ -22,7 +22,6 @@ from gr_mvdr.evaluation.inverted_lists import InvertedLists, Query
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.losses import expected_operations
 from gr_mvdr.options import build, part
-from gr_mvdr.products import fast_products
 from gr_mvdr.progress import track
 from gr_mvdr.ranks import (
     check_gradient_cache,
@@ -231,9 +230,8 @@ class SPLADE(LexicalSystem):
 
     @torch.inference_mode()
     def _encode(self, texts: list[list[int]], side: Side) -> TokenVectors:
-        with fast_products(self.device):
-            ids, mask = (part.to(self.device) for part in pad(texts))
-            return self.eval().find_terms(ids, mask, side).to("cpu").float()
+        ids, mask = (part.to(self.device) for part in pad(texts))
+        return self.eval().find_terms(ids, mask, side).to("cpu").float()
 
     def encode_queries(self, queries: Table) -> dict[str, Query]:
         """Query id → the weights of the terms that it keeps, as the search reads them."""

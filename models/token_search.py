@@ -17,7 +17,6 @@ from gr_mvdr.batch import batch_by_size, pad
 from gr_mvdr.evaluation.ranking import Ranking, best_documents, recall_of_exact
 from gr_mvdr.files import remove_with, temporary_folder
 from gr_mvdr.pooling import group_tokens, merge_tokens, n_groups
-from gr_mvdr.products import fast_products
 from gr_mvdr.progress import track
 from gr_mvdr.ranks import broadcast, map_over_ranks
 from gr_mvdr.scoring import Scoring
@@ -184,9 +183,8 @@ class TokenSearch(System):
     @torch.inference_mode()
     def encode_texts(self, documents: list[list[int]]) -> TokenVectors:
         """Documents' tokens as they are read → their vectors (B, M, …) as they are stored, fp32."""
-        with fast_products(self.device):
-            sides = (part.to(self.device) for part in pad(documents))
-            tokens = self.eval().encode_documents(*sides).float()
+        sides = (part.to(self.device) for part in pad(documents))
+        tokens = self.eval().encode_documents(*sides).float()
         return merge_tokens(tokens, group_tokens(tokens, self.search.pool, self.search.pool_by))
 
     @torch.inference_mode()

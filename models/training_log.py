@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gr_mvdr.files import check_file, name_errors, write_text
-from gr_mvdr.progress import Progress
+from gr_mvdr.progress import track
 
 LOSSES = "loss.csv"
 # Of which the numbers are fetched at once: each look at one waits for an accelerator.
@@ -116,30 +116,27 @@ class TrainingProgress(pl.callbacks.ProgressBar):
 
     def __init__(self) -> None:
         super().__init__()
-        self.progress: Progress | None = None
+        self.bar: Any = None
 
     def disable(self) -> None:
-        """Lightning asks for it on all ranks but the first, where `Progress` shows nothing."""
+        """Lightning calls it on all ranks but the first, where `track` shows nothing."""
 
     def on_train_start(self, trainer: pl.Trainer, *_: Any) -> None:
         steps = trainer.estimated_stepping_batches
         total = int(steps) if 0 <= steps < float("inf") else None
-        self.progress = Progress("training", total, trainer.global_step, lines=True)
+        self.bar = track(None, "training", total, trainer.global_step)
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
         epochs = trainer.max_epochs
         of = f" of {epochs}" if epochs and epochs > 0 and trainer.max_steps == -1 else ""
-        note = f"epoch {trainer.current_epoch + 1}{of}"
-        loss = trainer.callback_metrics.get("train/loss")
-
-        def describe() -> str:
-            return note if loss is None else f"{note}, loss {float(loss):.4g}"
-
-        self.progress.report(trainer.global_step, describe)
+        if self.bar.update(trainer.global_step - self.bar.n):  # shown: only then read the loss
+            loss = trainer.callback_metrics.get("train/loss")
+            note = "" if loss is None else f", loss {float(loss):.4g}"
+            self.bar.set_postfix_str(f"epoch {trainer.current_epoch + 1}{of}{note}", refresh=False)
 
     def on_train_end(self, *_: Any) -> None:
-        self.progress.close()
+        self.bar.close()
 
     def on_exception(self, *_: Any) -> None:
-        if self.progress:
-            self.progress.close(whole=False)
+        if self.bar is not None:
+            self.bar.close()

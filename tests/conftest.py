@@ -29,7 +29,6 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[_OWNED] = os.environ[_CACHE] = tempfile.mkdtemp(prefix="gr-mvdr-tests-")
     os.environ["HF_DATASETS_CACHE"] = os.environ[_CACHE]
     os.environ["WANDB_MODE"] = "offline"
-    os.environ["GR_MVDR_PRODUCTS"] = "mkl"  # the same kernels on every CPU
 
 
 _OWNED = pytest.StashKey[str]()

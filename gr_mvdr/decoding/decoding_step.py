@@ -8,7 +8,6 @@ from transformers import DynamicCache, EncoderDecoderCache
 
 from gr_mvdr.decoding.beam_search import Step
 from gr_mvdr.heads.plain import Head
-from gr_mvdr.products import fast_products
 from gr_mvdr.relevance import at_least_float32
 
 
@@ -49,9 +48,7 @@ class DecodingStep:
         context = self.head.context(self.inputs)
         position = torch.full_like(parents, self.inputs.shape[1] - 1)
         context = None if context is None else context[:, -1]
-        with fast_products(hidden.device):
-            logits = self.head.logits(hidden, context, position)
-        logits = at_least_float32(logits)
+        logits = at_least_float32(self.head.logits(hidden, context, position))
         # In place: the largest tensor of the search would otherwise be there twice.
         self.scores = torch.log_softmax(logits, -1, out=logits)
         return self.scores

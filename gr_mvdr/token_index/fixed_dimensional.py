@@ -28,7 +28,6 @@ from gr_mvdr.files import (
     with_samples,
     write_sealed,
 )
-from gr_mvdr.products import product
 from gr_mvdr.progress import track
 from gr_mvdr.token_index.store import DTYPES, Column, TokenStore, open_column
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors, stack
@@ -196,7 +195,7 @@ class DocumentEncodings:
         """(D, Q) fp32 estimates for queries (Q, N, …), −inf for deleted documents; on the CPU."""
         asked = self.encoding.queries(queries.pack())
         blocks = self.rows.split(max(1, _NUMBERS // self.encoding.size))
-        found = [product(rows.to(asked.device).float(), asked.T).cpu() for rows in blocks]
+        found = [(rows.to(asked.device).float() @ asked.T).cpu() for rows in blocks]
         scores = torch.cat(found)
         scores[~self.store.live] = -torch.inf
         return scores

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from gr_mvdr.alignment import Alignment, InBatchTopK, Selection, Tokens
 from gr_mvdr.batch import length_mask
-from gr_mvdr.products import product
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_index.store import TokenStore
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors
@@ -176,8 +175,8 @@ def _product(queries: Tensor, vectors: Tensor) -> Tensor:
     """(Q, N, d) and (t, d) → (Q·N, t): maxima over a document's tokens run over neighbours."""
     rows = queries.reshape(-1, vectors.shape[1])
     if len(rows) <= _FEW:
-        return product(vectors, rows.T).T
-    return product(rows, vectors.T)
+        return (vectors @ rows.T).T
+    return rows @ vectors.T
 
 
 def _allowed(documents: PackedTokens, queries: TokenVectors, alignment: Selection) -> Tensor:

@@ -18,7 +18,6 @@ from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.files import temporary_folder
 from gr_mvdr.heads.plain import Head
 from gr_mvdr.options import NonNegative, Size, Text, part
-from gr_mvdr.progress import quiet
 from gr_mvdr.run_files import PROVENANCE, read_provenance
 from gr_mvdr.texts import TextTable
 from models.base import Table
@@ -179,8 +178,7 @@ class RunPlan(SearchPlan):
         self.stage.model.to(first.device)
         among = None if len(rows) == len(self.names) else [self.names[n] for n in rows.tolist()]
         asked = min(self.candidates or len(rows), len(rows))
-        with quiet():
-            ranking = self.stage.retrieve(queries, asked, among)
+        ranking = self.stage.retrieve(queries, asked, among)
         scores = torch.full((len(queries), len(self.names)), -torch.inf)
         for number, name in enumerate(queries["id"]):
             found = ranking.scores(name)
