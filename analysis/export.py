@@ -24,6 +24,7 @@ from gr_mvdr.tokenizers import load_tokenizer
 from models.base import System
 from models.docid import Docid
 from models.export.folder import check_exportable, write_system
+from models.export.sentence_transformers import import_library
 from models.export.token_arrays import write_token_arrays
 from models.finished_run import FinishedRun, restore_run
 from models.multi_vector import MultiVector
@@ -123,17 +124,10 @@ def check_library(folder: Path, system: System, data: RetrievalDataModule) -> fl
     Returns: the largest difference.
 
     Raises:
-        ValueError: the library cannot read such a system, is not installed, or differs by more
-            than `TOLERANCE`.
+        ValueError: the library cannot read such a system, or differs by more than `TOLERANCE`.
     """
     if not (folder / "modules.json").is_file():
         raise ValueError("check=true: sentence-transformers cannot read this system, use false")
-    try:
-        from sentence_transformers import MultiVectorEncoder
-    except ImportError:
-        raise ValueError(
-            "check=true: needs sentence-transformers ≥ 6: pip install 'gr-mvdr[export]'"
-        ) from None
     split = data.test_splits[0]
     names, batches = data.test_pairs(split, PAIRS)
     table = data.test_queries(split)
@@ -142,7 +136,7 @@ def check_library(folder: Path, system: System, data: RetrievalDataModule) -> fl
     rows = torch.cat([batch.document_index for batch in batches]).tolist()
     documents = data.documents[rows]["text"]
     ours = torch.cat([system.score(batch) for batch in batches])
-    model = MultiVectorEncoder(str(folder), device="cpu")
+    model = import_library().MultiVectorEncoder(str(folder), device="cpu")
     theirs = model.similarity_pairwise(
         model.encode_query(queries, show_progress_bar=False),
         model.encode_document(documents, show_progress_bar=False),

@@ -167,25 +167,6 @@ def _load_weights(file: Path, rule: str) -> Any:
         raise ValueError(f"{file}: is damaged, {rule} ({cause})") from None
 
 
-def read_weights(folder: Path) -> dict[str, "Tensor"]:
-    """The tensors of a folder's model.safetensors, else of its pytorch_model.bin.
-
-    Raises:
-        FileNotFoundError, ValueError: there is neither; it holds anything but tensors by name.
-    """
-    from torch import Tensor
-
-    if (folder / "model.safetensors").exists():
-        return read_tensors(folder / "model.safetensors")
-    file, rule = folder / "pytorch_model.bin", "must hold tensors by name"
-    if not file.exists():
-        raise FileNotFoundError(f"{folder}: must hold model.safetensors or pytorch_model.bin")
-    found = _load_weights(check_file(file), rule)
-    if not isinstance(found, Mapping) or not all(isinstance(v, Tensor) for v in found.values()):
-        raise ValueError(f"{file}: {rule}")
-    return dict(found)
-
-
 def read_tensors(file: Path) -> dict[str, "Tensor"]:
     """The tensors of a safetensors file.
 

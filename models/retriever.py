@@ -29,7 +29,12 @@ from models.base import Share, System, Table
 from models.collection_tokens import find_continuations, find_nearest
 from models.constrained_search import ConstrainedSearch
 from models.export.folder import SETTINGS, load_exported, read_texts
-from models.export.published import build_published, find_folder, find_layout, read_published
+from models.export.sentence_transformers import (
+    build_published,
+    find_folder,
+    is_published,
+    read_published,
+)
 from models.finished_run import FinishedRun, restore_run
 from models.generative import GenerativeSystem
 from models.given_texts import (
@@ -162,10 +167,11 @@ class Retriever:
         if (path / SETTINGS).is_file():
             reader = TextReader(load_tokenizer(path), **read_texts(path))
             return cls(load_exported(path, trust), reader)
-        if not (path / CONFIG).is_file() and find_layout(path):
-            found = read_published(path)
-            reader = TextReader(load_tokenizer(found.folder, found.prefix_space))
-            return cls(build_published(found), reader, label=Path(name).name)
+        if not (path / CONFIG).is_file() and is_published(path):
+            published = read_published(path)
+            prefix_space = published.settings["tokenizer.prefix_space"]
+            reader = TextReader(load_tokenizer(path, prefix_space))
+            return cls(build_published(published), reader, label=Path(name).name)
         return cls._finished(path, trust)
 
     @classmethod

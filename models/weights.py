@@ -23,17 +23,16 @@ from gr_mvdr.template import TextTemplate
 from gr_mvdr.tokenizers import load_tokenizer
 from models.base import System, Table, find_backbone
 from models.docid import Docid
-from models.export.published import (
+from models.export.sentence_transformers import (
     Published,
-    describe_settings,
     find_folder,
-    find_layout,
+    is_published,
     read_published,
     take_projection,
 )
-from models.export.published_parts import SIDES
 from models.finished_run import IDENTIFIERS, FinishedRun, update_settings
 from models.generative import GenerativeSystem
+from models.token_encoder import SIDES
 
 # Where a system's state dict has its backbone: generative, multi-vector, a cross-encoder.
 _BACKBONES = ("backbone.", "encoder.backbone.", "encoder.")
@@ -77,7 +76,7 @@ def find_weights(name: str | None) -> Weights | None:
     folder = find_folder(name)
     if not (folder / "config.yaml").is_file():
         with reading(f"weights={name}"):
-            if find_layout(folder):
+            if is_published(folder):
                 return PublishedWeights(name, read_published(folder))
         if (folder / "config.json").is_file():
             return PretrainedWeights(name, folder)
@@ -180,7 +179,7 @@ class PublishedWeights:
 
     @property
     def settings(self) -> dict[str, Any]:
-        return {"system": Path(self.name).name, **describe_settings(self.published)}
+        return {"system": Path(self.name).name, **self.published.settings}
 
     def give(self, model: System, tokenizer: Any) -> None:
         """See `Weights`: the encoder has read its own, the projection follows."""

@@ -1,61 +1,375 @@
-"""The files with which sentence-transformers ≥ 6 reads a folder as a `MultiVectorEncoder`.
+"""Published multi-vector checkpoints, read and written by sentence-transformers ≥ 6.
 
-It scores by MaxSim (gr_as_mvdr Eq. 21), a sum or a mean over query tokens, of unit vectors of all
-tokens. Its tokeniser cuts a text and keeps what is around it, as `gr_mvdr.template` does.
+Its `MultiVectorEncoder` reads the folders that it saved, PyLate's and those of Stanford's ColBERT.
+They hold one system: an encoder, a linear projection of its states, unit vectors, MaxSim
+(gr_as_mvdr Eq. 21). `read_published` takes the options and the projection of what it read.
+
+The library imports the classes that modules.json names, and passes on options that let
+transformers run code. `check_folder` compares both with a list first (docs/security.md).
 """
 
 import copy
-import json
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
+import torch
+from torch import Tensor, nn
 from transformers import AddedToken, PreTrainedTokenizerBase
 
 from gr_mvdr.alignment import MaxOverDocument, TopK
+from gr_mvdr.backbones import read_config
+from gr_mvdr.files import (
+    check_files,
+    describe_error,
+    hub_options,
+    is_on_hub,
+    read_json,
+    read_json_list,
+)
+from gr_mvdr.options import show
 from gr_mvdr.pooling import AllTokens
-from gr_mvdr.template import read_template
-from models.export.published_parts import PROBES, SIDES
+from gr_mvdr.progress import quiet_libraries
+from gr_mvdr.template import TextTemplate, read_template
+from gr_mvdr.tokenizers import load_tokenizer
+from models.base import System
 from models.multi_vector import MultiVector
+from models.token_encoder import SIDES
 
-# Z of Eq. 1 → the library's name; MaxSim's Σ A is the number of query tokens.
+# Z of Eq. 1 → the library's name of the score; MaxSim's Σ A is the number of query tokens.
 SIMILARITIES = {"none": "maxsim", "query_tokens": "meanmaxsim", "alignment": "meanmaxsim"}
-_BASE = "sentence_transformers.base.modules"
-MODULES = {
-    "": f"{_BASE}.transformer.Transformer",
-    "1_Dense": f"{_BASE}.dense.Dense",
-    "2_MultiVectorMask": (
-        "sentence_transformers.multi_vector_encoder.modules.multi_vector_mask.MultiVectorMask"
-    ),
-    "3_Normalize": f"{_BASE}.normalize.Normalize",
+_NORMALISERS = {"maxsim": "none", "meanmaxsim": "query_tokens"}
+_CLASSES = {  # that modules.json may name: of release 6, of earlier ones, of PyLate
+    "sentence_transformers.base.modules.transformer.Transformer",
+    "sentence_transformers.base.modules.dense.Dense",
+    "sentence_transformers.base.modules.normalize.Normalize",
+    "sentence_transformers.multi_vector_encoder.modules.multi_vector_mask.MultiVectorMask",
+    *(f"sentence_transformers.models.{name}" for name in ("Transformer", "Dense", "Normalize")),
+    "pylate.models.Dense.Dense",
 }
+_ENCODER_OPTIONS = {  # of sentence_bert_config.json
+    *("max_seq_length", "query_length", "document_length", "query_expansion"),
+    *("do_lower_case", "transformer_task", "modality_config", "module_output_name"),
+}
+_IDENTITIES = ("torch.nn.modules.linear.Identity", "torch.nn.Identity")
+_TEXT = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
 _TOKENS = "token_embeddings"
+_DATA = ("*.json", "*.txt", "*.model", "*.metadata")  # tokenisers and settings
+# As `gr_mvdr.backbones` loads weights: no attention kernel that config.json names, no pickles.
+_WEIGHTS = {"attn_implementation": "eager", "weights_only": True}
+# Words of several kinds: a prompt that changes the tokens of none of these changes no text.
+_PROBES = ("which", "a.b", "Zürich", "42")
+_UNLIMITED = 2**15  # tokens kept of a text where neither folder nor encoder sets a limit
+
+
+@dataclass(frozen=True)
+class Published:
+    """A published system's choices, in this library's terms.
+
+    Attributes:
+        settings: by key of the configuration (`conf/multi_vector.yaml`).
+        projection: (dimension, hidden size) fp32, without bias.
+    """
+
+    settings: dict[str, Any]
+    projection: Tensor = field(compare=False, repr=False)
+
+
+def find_folder(name: str | Path) -> Path:
+    """A folder; of a name on the hub ("owner/model") a copy of its data, never of code.
+
+    Raises:
+        FileNotFoundError: the hub has no such model, or cannot be reached.
+    """
+    folder = Path(name).expanduser()
+    if not is_on_hub(name):
+        return folder
+    from huggingface_hub import snapshot_download
+
+    options = hub_options(name, "")
+    try:
+        data = [*_DATA, "*.safetensors"]
+        found = Path(snapshot_download(str(name), allow_patterns=data, **options))
+        if not any(found.rglob("*.safetensors")):
+            snapshot_download(str(name), allow_patterns=["*pytorch_model*.bin"], **options)
+    except (OSError, ValueError) as error:  # also of the hub's own kinds
+        cause = describe_error(error)
+        raise FileNotFoundError(
+            f"{name}: no such folder, and the hub gives no such model ({cause})"
+        ) from None
+    return found
+
+
+def is_published(folder: Path) -> bool:
+    """Whether a folder has the files of sentence-transformers, PyLate or Stanford's ColBERT."""
+    config = folder / "config.json"
+    named = read_json(config).get("architectures") if config.is_file() else None
+    return (folder / "modules.json").is_file() or named == ["HF_ColBERT"]
+
+
+def import_library() -> Any:
+    """sentence-transformers.
+
+    Raises:
+        ValueError: it is not installed.
+    """
+    try:
+        import sentence_transformers
+    except ImportError:
+        raise ValueError(
+            "sentence-transformers ≥ 6 is missing, which reads and writes published multi-vector "
+            "models: pip install 'gr-mvdr[export]'"
+        ) from None
+    return sentence_transformers
+
+
+# Reading --------------------------------------------------------------------------------------
+
+
+@quiet_libraries()
+def read_published(folder: Path) -> Published:
+    """Reads a published checkpoint's folder.
+
+    Raises:
+        FileNotFoundError: a file is missing.
+        ValueError: sentence-transformers is not installed or cannot read the folder, the folder
+            holds another kind of model, or one that this library cannot express.
+    """
+    library = import_library()
+    check_folder(folder)
+    try:
+        model = library.MultiVectorEncoder(
+            str(folder), device="cpu", local_files_only=True, model_kwargs=dict(_WEIGHTS)
+        )
+    except Exception as error:  # of many kinds, a multi-line one of torch's among them
+        cause = describe_error(error)
+        raise ValueError(f"{folder}: sentence-transformers cannot read it: {cause}") from None
+    encoder, *parts = model
+    for problem, holds in _find_problems(encoder, parts).items():
+        if holds:
+            raise ValueError(f"{folder}: has {problem}, which this library cannot express")
+    template, prefix_space = _read_template(folder, model, parts)
+    expansion, longest = encoder.query_expansion, encoder.max_seq_length or _UNLIMITED
+    query_length = encoder.query_length or longest
+    if expansion:  # "min" is a floor, "fixed" the end as well
+        query_length = max(query_length * (expansion["strategy"] == "min"), expansion["length"])
+    projection = _read_projection(parts, encoder.get_embedding_dimension())
+    settings = {
+        "backbone.name": str(folder.resolve()),
+        "backbone.shape": None,
+        "backbone.template": template.settings,
+        "tokenizer.prefix_space": prefix_space,
+        "query_length": query_length,
+        "document_length": encoder.document_length or longest,
+        "model.dimension": len(projection),
+        "model.normaliser": _NORMALISERS[str(model.similarity_fn_name)],
+        "model.attend_expansion": bool(expansion and expansion["attend"]),
+        "model.expansion_length": expansion["length"] if expansion else None,
+    }
+    return Published(settings, projection)
+
+
+def check_folder(folder: Path) -> None:
+    """Raises ValueError unless reading the folder runs nothing but the classes listed above.
+
+    Nor may the library fill up what the folder lacks with random weights.
+    """
+    check_files(folder)
+    read_config(str(folder), None)
+    if (folder / "adapter_config.json").exists():  # names another model, which would be fetched
+        raise ValueError(f"{folder}: must not hold an adapter")
+    for file in folder.glob("sentence_*_config.json"):
+        for key, value in read_json(file).items():
+            _check(file, key, value, key in _ENCODER_OPTIONS or not value, "left out")
+            _check(file, key, value, key != "modality_config" or value == _TEXT, str(_TEXT))
+    file, settings = folder / "modules.json", folder / "config_sentence_transformers.json"
+    if not file.exists():
+        _check(folder, "architectures", None, is_published(folder), "[HF_ColBERT]")
+        return
+    kinds = [_check_part(folder, number, part) for number, part in enumerate(read_json_list(file))]
+    kind = read_json(settings).get("model_type") if settings.is_file() else None
+    known = kind in ("MultiVectorEncoder", "ColBERT") or (kind is None and "Dense" in kinds)
+    _check(settings, "model_type", kind, known, "MultiVectorEncoder, or PyLate's ColBERT")
+
+
+def _check_part(folder: Path, number: int, part: Any) -> str:
+    """Checks what modules.json says of one part; returns its kind."""
+    file = folder / "modules.json"
+    name, path = (part.get(key) if isinstance(part, dict) else None for key in ("type", "path"))
+    _check(file, f"[{number}].type", name, name in _CLASSES, "a class of a multi-vector model")
+    kind = name.rpartition(".")[2]
+    place = "" if kind == "Transformer" else f"{number}_{kind}"
+    _check(file, f"[{number}].path", path, path == place, repr(place))
+    if kind == "Dense":
+        check_files(folder / path)
+        config = folder / path / "config.json"
+        activation = read_json(config).get("activation_function")
+        _check(config, "activation_function", activation, activation in _IDENTITIES, "Identity")
+    return kind
+
+
+def _check(file: Path, key: str, value: Any, holds: bool, rule: str) -> None:
+    if not holds:
+        raise ValueError(f"{file}: {key}={show(value)}: must be {rule}")
+
+
+def _find_problems(encoder: Any, parts: list[Any]) -> dict[str, bool]:
+    """What of a `MultiVectorEncoder` this library cannot express → whether it holds."""
+    kinds = [type(part).__name__ for part in parts]
+    dense = [part for part in parts if type(part).__name__ == "Dense"]
+    masks = [part for part in parts if type(part).__name__ == "MultiVectorMask"]
+    tokens = {(part.module_input_name, part.module_output_name) for part in dense}
+    return {
+        "an encoder that is not the first part": "Transformer" in kinds,
+        "no Normalize at its end": "Dense" in kinds[_index(kinds, "Normalize") :],
+        "a projection with a bias": any(part.linear.bias is not None for part in dense),
+        "a projection of other than token vectors": bool(tokens - {(_TOKENS, _TOKENS)}),
+        "another task than feature-extraction": encoder.transformer_task != "feature-extraction",
+        "a query expansion without MultiVectorMask": bool(encoder.query_expansion and not masks),
+        "an allow-list of tokens": any(mask.keep_only_token_ids is not None for mask in masks),
+        "a skip list of queries": any(
+            mask.skiplist_words and mask.skiplist_tasks != ["document"] for mask in masks
+        ),
+    }
+
+
+def _index(kinds: list[str], name: str) -> int:
+    """The place of a part; 0, so that every part comes after it, if it is missing."""
+    return kinds.index(name) if name in kinds else 0
+
+
+def _read_projection(parts: list[Any], size: int) -> Tensor:
+    """(dimension, hidden size) the product of all Dense parts; without any, the identity."""
+
+    def matrix(part: Any) -> Tensor:
+        weight = part.linear.weight.detach().double()
+        if not part.use_residual:
+            return weight
+        same = part.in_features == part.out_features  # then the vectors themselves are added
+        return weight + (torch.eye(len(weight)) if same else part.residual.weight.detach())
+
+    dense = [matrix(part) for part in parts if type(part).__name__ == "Dense"]
+    # In float64: a product of matrices is rounded once.
+    return reduce(lambda before, now: now @ before, dense, torch.eye(size).double()).float()
+
+
+def _read_template(folder: Path, model: Any, parts: list[Any]) -> tuple[TextTemplate, bool | None]:
+    """What is around texts, what fills queries up, what documents skip; and `prefix_space`."""
+    theirs, encoder = model.tokenizer, model[0]
+    prompts = {side: model.prompts.get(side) or "" for side in SIDES}
+    for prefix_space in (None, True):
+        ours = load_tokenizer(folder, prefix_space)
+        heads = {s: text.rstrip(" ") if prefix_space else text for s, text in prompts.items()}
+        markers = {side: _read(theirs)(head) for side, head in heads.items()}
+        if all(_agree(theirs, ours, prompts[side], markers[side]) for side in SIDES):
+            break
+    else:
+        rule = "texts that change no token of what follows them, with a blank at both ends or none"
+        raise ValueError(f"{folder}: prompts={show(prompts)}: must be {rule}")
+    own = read_template(theirs)
+    # `read_template` ends every text; a published model reads no more than its tokeniser gives.
+    after = theirs("a")["input_ids"][len(own.query) + len(_read(theirs)("a")) :]
+    words = [word for part in parts for word in getattr(part, "skiplist_words", ())]
+    skip = {*theirs.convert_tokens_to_ids(words)} - {theirs.unk_token_id, None}
+    expansion = None
+    if encoder.query_expansion:
+        named = encoder.query_expansion["token"] or theirs.mask_token or theirs.eos_token
+        expansion = theirs.convert_tokens_to_ids(named)
+    template = replace(
+        own,
+        query=own.query + tuple(markers["query"]),
+        document=own.document + tuple(markers["document"]),
+        suffix=tuple(after),
+        skip=tuple(sorted(skip)),
+        expansion=expansion,
+    )
+    if template.special[-1] >= (rows := encoder.config.vocab_size):
+        name = theirs.convert_ids_to_tokens(template.special[-1])
+        raise ValueError(f"{folder}: {name!r} must be one of the encoder's {rows} tokens")
+    return template, prefix_space
+
+
+def _read(tokenizer: PreTrainedTokenizerBase) -> Callable[[str], list[int]]:
+    return lambda text: tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+def _agree(
+    theirs: PreTrainedTokenizerBase, ours: PreTrainedTokenizerBase, prompt: str, ids: list[int]
+) -> bool:
+    """Whether the ids of a prompt, then those of a text alone, are those of both together."""
+    return all(_read(theirs)(prompt + word) == ids + _read(ours)(word) for word in _PROBES)
+
+
+def build_published(published: Published) -> MultiVector:
+    """The system of a folder that was read, with the library's own scores.
+
+    It scores, aligns and, once it has indexed documents, searches.
+
+    Raises:
+        ValueError: the encoder cannot be loaded, see `load_encoder`.
+    """
+    options: dict[str, dict[str, Any]] = {"": {}, "model": {}, "backbone": {}, "tokenizer": {}}
+    for key, value in published.settings.items():
+        group, _, name = key.rpartition(".")
+        options[group][name] = value
+    system = MultiVector(
+        {**options["backbone"], "dropout_rate": None, "attention": "sdpa"},
+        alignment={"_target_": "gr_mvdr.alignment.MaxSim"},
+        loss={"_target_": "gr_mvdr.losses.InBatchCrossEntropy"},
+        search={"mode": "exact"},
+        optimizer={"learning_rate": 1e-5, "weight_decay": 0.01, "schedule": "constant"},
+        **options[""],
+        **options["model"],
+    )
+    take_projection(system, published)
+    return system.eval()
+
+
+@torch.no_grad()
+def take_projection(system: System, published: Published) -> None:
+    """Gives a system on the published encoder the published projection.
+
+    Raises:
+        ValueError: it is of another kind, has another projection, or learns more than one.
+    """
+    width = tuple(published.projection.shape)
+    encoder = system.encoder if isinstance(system, MultiVector) else None
+    own = encoder.named_parameters() if encoder is not None else ()
+    learned = {name for name, _ in own if not name.startswith("backbone.")}
+    if learned != {"values.query.weight"} or tuple(encoder.values["query"].weight.shape) != width:
+        raise ValueError(
+            "must be taken over by a model that learns an encoder and one projection, to "
+            f"{width[0]} numbers, such as t5_colbert"
+        )
+    encoder.values["query"].weight.copy_(published.projection)
+
+
+# Writing --------------------------------------------------------------------------------------
 
 
 def find_obstacles(system: MultiVector, tokenizer: PreTrainedTokenizerBase) -> list[str]:
     """What of a system's equation the library cannot express; [] = it gives the same scores."""
     encoder, scoring, expansion = system.encoder, system.scoring, system.template.expansion
-    prompts = find_prompts(system, tokenizer)[1]
+    prompts = find_prompts(system, tokenizer)[1].values()
+    max_sim = type(scoring.alignment) is MaxOverDocument or scoring.alignment == TopK(1)
     found = {
-        f"the alignment {scoring.alignment!r}": not _is_max_sim(scoring.alignment),
+        f"the alignment {scoring.alignment!r}": not max_sim,
         f"the normaliser {scoring.normaliser}": scoring.normaliser not in SIMILARITIES,
         "keys apart from values": encoder.keys is not None,
         "salience": len(encoder.salience) > 0,
         "pooling": any(type(part) is not AllTokens for part in encoder.pooling.values()),
         "an expansion without a token": (expansion or 0) >= len(tokenizer),
-        "markers that join the text after them": None in prompts.values(),
+        "markers that join the text after them": None in prompts,
     }
     return [name for name, holds in found.items() if holds]
-
-
-def _is_max_sim(alignment: Any) -> bool:
-    return type(alignment) is MaxOverDocument or alignment == TopK(1)
 
 
 def find_prompts(
     system: MultiVector, tokenizer: PreTrainedTokenizerBase
 ) -> tuple[PreTrainedTokenizerBase, dict[str, str | None]]:
-    """The texts that the library puts before those of a side, and the tokeniser that finds them.
+    """The texts that the library puts before those of a side, and the tokeniser that reads them.
 
     A prompt is None where it would change the tokens of the text that follows it.
     """
@@ -63,98 +377,56 @@ def find_prompts(
     markers = {side: list(getattr(system.template, side)[own:]) for side in SIDES}
     if any(markers.values()):
         reader.split_special_tokens = False
-    found = {}
+    prompts = {}
     for side, ids in markers.items():
         text = tokenizer.convert_ids_to_tokens(ids[0]) if len(ids) == 1 else tokenizer.decode(ids)
-        if len(ids) == 1 and _find_prompt(reader, text, ids) is None:
+        choices = (text, f"{text} ")
+        if len(ids) == 1 and not any(_agree(reader, reader, prompt, ids) for prompt in choices):
             # A row such as [unused0], which no text is read as.
             token = AddedToken(text, special=True, normalized=False)
             reader.add_tokens([token], special_tokens=True)
-        found[side] = _find_prompt(reader, text, ids)
-    return reader, found
+        prompts[side] = next((p for p in choices if _agree(reader, reader, p, ids)), None)
+    return reader, prompts
 
 
-def _find_prompt(reader: PreTrainedTokenizerBase, text: str, ids: list[int]) -> str | None:
-    def read(text: str) -> list[int]:
-        return reader(text, add_special_tokens=False)["input_ids"]
-
-    for prompt in (text, f"{text} "):
-        if all(read(prompt + word) == ids + read(word) for word in PROBES):
-            return prompt
-    return None
-
-
+@quiet_libraries()
 def write_modules(system: MultiVector, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Writes the library's files next to those of the encoder and of its tokeniser.
+    """Saves a system without obstacles as a `MultiVectorEncoder`.
 
     Args:
-        system: one without `obstacles`.
+        folder: holds the encoder and the tokeniser of `find_prompts`.
     """
-    modules = [
-        {"idx": number, "name": str(number), "path": path, "type": kind}
-        for number, (path, kind) in enumerate(MODULES.items())
-    ]
-    _write_json(folder / "modules.json", modules)
-    _write_json(
-        folder / "config_sentence_transformers.json",
-        {
-            "model_type": "MultiVectorEncoder",
-            "prompts": find_prompts(system, tokenizer)[1],
-            "default_prompt_name": None,
-            "similarity_fn_name": SIMILARITIES[system.scoring.normaliser],
-        },
-    )
-    _write_json(folder / "sentence_bert_config.json", _transformer(system, tokenizer))
-    for path, settings in _parts(system, tokenizer).items():
-        (folder / path).mkdir()
-        _write_json(folder / path / "config.json", settings)
-    weight = system.encoder.values["query"].weight.detach().float().cpu().clone()
-    save_file({"linear.weight": weight}, folder / "1_Dense" / "model.safetensors")
+    library = import_library()
+    from sentence_transformers.base.modules import Dense, Normalize, Transformer
+    from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 
-
-def _transformer(system: MultiVector, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
     lengths = {name: system.hparams[name] for name in ("query_length", "document_length")}
-    settings = {
-        "transformer_task": "feature-extraction",
-        "modality_config": {
-            "text": {"method": "forward", "method_output_name": "last_hidden_state"}
-        },
-        "module_output_name": _TOKENS,
-        **lengths,
-    }
-    if (token := system.template.expansion) is not None:
-        length = min(
-            system.hparams.expansion_length or lengths["query_length"], lengths["query_length"]
-        )
-        settings["query_expansion"] = {
-            "strategy": "fixed" if length == lengths["query_length"] else "min",
+    expansion, token = None, system.template.expansion
+    if token is not None:
+        longest = lengths["query_length"]
+        length = min(system.hparams.expansion_length or longest, longest)
+        expansion = {
+            "strategy": "fixed" if length == longest else "min",
             "attend": system.hparams.attend_expansion,
             "token": tokenizer.convert_ids_to_tokens(token),
             "length": length,
         }
-    return settings
-
-
-def _parts(system: MultiVector, tokenizer: PreTrainedTokenizerBase) -> dict[str, dict[str, Any]]:
-    """The settings of the modules after the encoder, by folder."""
-    dense = system.encoder.values["query"]
-    names = {"module_input_name": _TOKENS, "module_output_name": _TOKENS}
-    return {
-        "1_Dense": {
-            "in_features": dense.in_features,
-            "out_features": dense.out_features,
-            "bias": False,
-            "activation_function": "torch.nn.modules.linear.Identity",
-            **names,
-        },
-        "2_MultiVectorMask": {
-            "skiplist_words": tokenizer.convert_ids_to_tokens(list(system.template.skip)),
-            "skiplist_tasks": ["document"],
-            "keep_only_token_ids": None,
-        },
-        "3_Normalize": names,
-    }
-
-
-def _write_json(file: Path, content: Any) -> None:
-    file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    weight = system.encoder.values["query"].weight.detach().float().cpu().clone()
+    parts = [
+        Transformer(str(folder), **lengths, query_expansion=expansion, model_kwargs=dict(_WEIGHTS)),
+        Dense(
+            *weight.T.shape,
+            bias=False,
+            activation_function=nn.Identity(),
+            init_weight=weight,
+            module_input_name=_TOKENS,
+        ),
+        MultiVectorMask(tokenizer.convert_ids_to_tokens(list(system.template.skip))),
+        Normalize(module_input_name=_TOKENS),
+    ]
+    library.MultiVectorEncoder(
+        modules=parts,
+        prompts=find_prompts(system, tokenizer)[1],
+        similarity_fn_name=SIMILARITIES[system.scoring.normaliser],
+        device="cpu",
+    ).save(str(folder), create_model_card=False)

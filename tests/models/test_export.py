@@ -13,8 +13,7 @@ from gr_mvdr.tokenizers import EOS_ID, load_tokenizer
 from models.bm25 import BM25
 from models.cross_encoder import CrossEncoder
 from models.export.folder import load_exported, write_system
-from models.export.published import build_published, read_published
-from models.export.sentence_transformers import find_obstacles
+from models.export.sentence_transformers import build_published, find_obstacles, read_published
 from models.query_generator import QueryGenerator
 from models.rerank_pipeline import RerankPipeline
 
@@ -201,41 +200,6 @@ def test_sentence_transformers_gives_the_same_scores(
     assert torch.allclose(model.similarity(queries, documents), expected, atol=1e-4)
     published = build_published(read_published(folder)).double()  # as any folder of that library
     assert torch.allclose(our_scores(published, tokenizer).float(), expected, atol=1e-5)
-
-
-def test_sentence_transformers_would_write_the_same_files(tools, export, tmp_path):
-    library = pytest.importorskip("sentence_transformers")
-    folder = export(tools.make_multi_vector(template={"expansion": 3}))
-    library.MultiVectorEncoder(str(folder), device="cpu").save(str(tmp_path / "theirs"))
-    files = {"modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"}
-    files |= {f"{part}/config.json" for part in ("1_Dense", "2_MultiVectorMask", "3_Normalize")}
-    for file in files:
-        ours, theirs = (json.loads((f / file).read_text()) for f in (folder, tmp_path / "theirs"))
-        theirs.pop("__version__", None) if isinstance(theirs, dict) else None
-        assert ours == theirs, file
-    ours, theirs = (
-        load_file(f / "1_Dense/model.safetensors") for f in (folder, tmp_path / "theirs")
-    )
-    assert torch.equal(ours["linear.weight"], theirs["linear.weight"])
-
-
-POOLED = {"_target_": "gr_mvdr.pooling.FirstTokens", "k": 2}
-RELU = {"_target_": "gr_mvdr.salience.LearnedSalience", "gate": "relu"}
-
-
-@pytest.mark.parametrize(
-    ("options", "obstacle"),
-    [
-        ({"alignment": {"_target_": "gr_mvdr.alignment.TopK", "k": 2}}, "the alignment TopK(k=2)"),
-        ({"normaliser": "non_zero"}, "the normaliser non_zero"),
-        ({"projections": "attention"}, "keys apart from values"),
-        ({"salience": {"document": RELU}}, "salience"),
-        ({"pooling": {"query": POOLED}}, "pooling"),
-        ({"template": {"expansion": 60}}, "an expansion without a token"),
-    ],
-)
-def test_what_the_library_cannot_express_is_named(tools, tokenizer, options, obstacle):
-    assert find_obstacles(tools.make_multi_vector(**options), tokenizer) == [obstacle]
 
 
 @torch.no_grad()
