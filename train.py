@@ -285,8 +285,6 @@ def announce_run(config: DictConfig, run: Path, model: System, record: dict[str,
     elif begun and not (run / CHECKPOINT).is_file():  # with one, `fit` knows more
         print("resume: there is no checkpoint yet, training begins again")
     print_losses(record, config)
-    for warning in model.warnings():
-        print(warning)
     return instantiate(describe_run(config.logger, "train", [record])) or None
 
 
@@ -343,10 +341,11 @@ def fit(model: System, data: RetrievalDataModule, config: DictConfig, logger: An
     trainer.strategy.optimizers = trainer.strategy.lr_scheduler_configs = []
     model.zero_grad()
     if model.device_mesh is not None:  # it is in shards, its checkpoint is whole
-        model = prepare_model(config, data, Path(config.run))
-        found = read_checkpoint(checkpoint)
-        model.load_state_dict(found["state_dict"])
-        model.on_load_checkpoint(found)
+        seconds, model = model.train_seconds, prepare_model(config, data, Path(config.run))
+        whole = read_checkpoint(checkpoint)
+        model.load_state_dict(whole["state_dict"])
+        model.on_load_checkpoint(whole)
+        model.train_seconds = seconds
     # Lightning has put it onto the CPU. Search and analysis are in fp32, as of a restored run.
     return model.eval().float().to(trainer.strategy.root_device)
 

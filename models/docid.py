@@ -136,7 +136,8 @@ class Docid(ConstrainedSearch):
         if self.scheme.n_tokens:
             add_tokens(self.backbone, self.scheme.n_tokens)
         if self.hparams.trained_rows == "new":
-            for table in self._tables():
+            self.without_decay = self._tables()  # it would move their other rows
+            for table in self.without_decay:
                 table.register_hook(lambda g: F.pad(g[first_token:], (0, 0, first_token, 0)))
         new = range(first_token, first_token + self.scheme.n_tokens)
         tokens = torch.tensor(sorted({*self.identifiers.tokens, *new, self.template.stop}))
@@ -148,6 +149,9 @@ class Docid(ConstrainedSearch):
             self.plan.prepare(self, documents, known)
         if not kept:  # last: a head that is impossible leaves nothing behind
             self.save_identifiers(Path(directory))
+            # Documents that share an identifier have one score: their order is arbitrary.
+            if warning := self.identifiers.describe_collisions():
+                print(f"{warning}: {self.scheme.advice}")
 
     def save_identifiers(self, directory: Path) -> None:
         """Identifiers, scheme and statistics as the new folder `directory`."""
@@ -187,14 +191,6 @@ class Docid(ConstrainedSearch):
     def covers(self, document: int) -> bool:
         """Whether the document has an identifier."""
         return bool(self.identifiers.of(document))
-
-    def warnings(self) -> list[str]:
-        """Documents that share their identifier have one score: which of them comes first is luck.
-
-        Few do no harm, such as two people of one name.
-        """
-        said = self.identifiers.describe_collisions()
-        return [f"{said}: {self.scheme.advice}"] if said else []
 
     def statistics(self) -> dict[str, float]:
         """Depth, collisions and codes of the identifiers, and the head's memory."""
@@ -238,17 +234,6 @@ class Docid(ConstrainedSearch):
             self.backbone.get_output_embeddings().weight,
         ]
         return tables[:1] if tables[0] is tables[1] else tables
-
-    def parameter_groups(self, weight_decay: float) -> list[dict[str, Any]]:
-        """With `trained_rows: new` the tables do not decay: no step moves their other rows."""
-        if self.hparams.trained_rows == "all":
-            return super().parameter_groups(weight_decay)
-        tables = self._tables()
-        others = [p for p in self.parameters() if all(p is not table for table in tables)]
-        return [
-            {"params": others, "weight_decay": weight_decay},
-            {"params": tables, "weight_decay": 0.0},
-        ]
 
     # Search ---------------------------------------------------------------------------------------
 

@@ -1,91 +1,146 @@
-"""Training stops when it diverges or learns nothing, writes whole checkpoints, runs in shards."""
+"""Training: the optimiser, a watch that stops a diverging training, whole checkpoints, shards."""
 
-import math
+import os
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 from torch import Tensor
+from torch.nn.utils import get_total_norm
 
 from gr_mvdr.files import describe_error, new_file
+from gr_mvdr.options import NonNegative, Positive
 from gr_mvdr.ranks import rank
 
-if TYPE_CHECKING:
-    from models.base import System
-
-GRADIENT = "gradient's norm"
-# With an fp16 scaler gradients that overflow are normal: it takes a smaller scale and goes on.
+# An fp16 scaler skips steps whose gradients overflow and halves its scale; below this it never
+# recovers.
 _LEAST_SCALE = 1.0
 
 
-class Watch:
-    """Stops training on every rank when it diverges or learns nothing.
+def make_optimizer(
+    system: pl.LightningModule,
+    learning_rate: Positive,
+    weight_decay: NonNegative,
+    schedule: Literal["constant", "one_cycle"],
+) -> Any:
+    """AdamW and its schedule, as `configure_optimizers` returns them.
+
+    Args:
+        system: a `System`; its parameters `without_decay` have none.
+        schedule: "constant" is the paper's; "one_cycle" rises to the learning rate for 30 % of the
+            steps and falls to zero, which a model without pretraining needs.
+    """
+    plain = system.without_decay
+    decayed = [p for p in system.parameters() if all(p is not other for other in plain)]
+    groups = [{"params": decayed, "weight_decay": weight_decay}]
+    groups += [{"params": list(plain), "weight_decay": 0.0}] if plain else []
+    optimizer = torch.optim.AdamW(groups, learning_rate, fused=True)  # one pass over the parameters
+    # Gradients are clipped before the step, so fp16's scaler must unscale them before that.
+    optimizer._step_supports_amp_scaling = False
+    if schedule == "constant":
+        return optimizer
+    steps = int(system.trainer.estimated_stepping_batches)
+    cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, learning_rate, total_steps=steps)
+    return {"optimizer": optimizer, "lr_scheduler": {"scheduler": cycle, "interval": "step"}}
+
+
+class TrainingWatch(pl.Callback):
+    """Seeds every step, logs it, and stops on every rank a training that diverges.
 
     Training diverges when the loss or a gradient is not finite. It learns nothing when every
-    gradient of an epoch is exactly zero. A number on an accelerator is read one step later: by then
-    it is known, and nothing has to wait for it. A number on the CPU is read at once.
+    gradient of an epoch is exactly zero. The first bad step is kept on the device: on an
+    accelerator it is read only at the steps that are logged, and nothing waits for it in between.
+
+    Raises, from its hooks:
+        ValueError: names the key that is most likely at fault (rank 0; SystemExit elsewhere).
     """
 
     def __init__(self) -> None:
-        self.pending: list[tuple[int, str, Tensor, torch.Event | None, Any]] = []
-        # Whether all gradients of this epoch are zero; None = the epoch has had no step yet.
-        self.all_zero: bool | None = None
+        self.started = time.perf_counter()
+        # Loss or gradient → () int64, the first step at which it was not finite; 0 = none.
+        self.first_bad: dict[str, Tensor] = {}
+        self.largest_norm: Tensor | None = None  # of this epoch's gradients; None = no step yet
 
-    def add(self, model: "System", what: str, value: Tensor, scaler: Any = None) -> None:
-        """Has a number of this step looked at, and looks at those of the steps before.
+    def on_train_start(self, trainer: pl.Trainer, model: pl.LightningModule) -> None:
+        self.started = time.perf_counter() - model.train_seconds
 
-        Args:
-            what: its name. value: () the same on all ranks, so that all of them decide alike.
-            scaler: of fp16, which skips a step whose gradients overflow.
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, model: pl.LightningModule, batch: Any, batch_index: int
+    ) -> None:
+        # Dropout depends on these alone: a resumed run draws the same numbers as an unbroken one,
+        # and each accumulated batch and each rank its own.
+        seed = int(os.environ.get("PL_GLOBAL_SEED", 0))
+        torch.manual_seed(hash((seed, trainer.global_step, batch_index, rank())))
 
-        Raises:
-            ValueError: names the key that most likely is at fault (rank 0; SystemExit elsewhere).
-        """
-        step, known = model.global_step + 1, None
-        copy = value.detach()
-        if copy.device.type != "cpu":
-            copy = copy.to("cpu", non_blocking=True)
-            known = torch.Event(value.device.type)
-            known.record()
-        self.pending.append((step, what, copy, known, scaler))
-        self.look(model, step - 1 if known else step)
+    def on_before_optimizer_step(
+        self, trainer: pl.Trainer, model: pl.LightningModule, optimizer: torch.optim.Optimizer
+    ) -> None:
+        # The gradients are summed over ranks, unscaled and not clipped yet.
+        parameters = trainer.precision_plugin.main_params(optimizer)
+        norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
+        norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # of shards
+        # As a tensor on the CPU: Lightning would copy a number to the accelerator, and wait.
+        model.log("train/learning_rate", torch.tensor(optimizer.param_groups[0]["lr"]))
+        model.log("train/gradient_norm", norm)
+        step = trainer.global_step + 1
+        self.note("loss", trainer.callback_metrics["train/loss"], step)
+        self.note("gradient's norm", norm, step)
+        last = norm if self.largest_norm is None else self.largest_norm
+        self.largest_norm = torch.maximum(last, norm)
+        if norm.device.type == "cpu" or step % trainer.log_every_n_steps == 0:
+            self.stop_if_diverged(model)
 
-    def look(self, model: "System", last: float = math.inf) -> None:
-        """Looks at all numbers up to a step. Raises: as `add`."""
-        due = [each for each in self.pending if each[0] <= last]
-        self.pending = self.pending[len(due) :]
-        for step, what, value, known, scaler in due:
-            if known:
-                known.synchronize()
-            if what == GRADIENT:
-                self.all_zero = self.all_zero is not False and float(value) == 0
-            if value.isfinite():
+    def note(self, name: str, value: Tensor, step: int) -> None:
+        """Keeps the step if the value, () and the same on all ranks, is the first bad one."""
+        bad = value.detach().isfinite().logical_not() * step
+        first = self.first_bad.get(name)
+        self.first_bad[name] = bad if first is None else bad.where(first == 0, first)
+
+    def stop_if_diverged(self, model: pl.LightningModule) -> None:
+        """Waits for the steps up to here. Raises as documented above."""
+        scaler = getattr(model.trainer.precision_plugin, "scaler", None)
+        first_bad, self.first_bad = self.first_bad, {}
+        for name, first in first_bad.items():
+            if not (step := int(first)):
                 continue
-            if scaler is None or scaler.get_scale() < _LEAST_SCALE:
-                _stop_diverged(model, f"the {what} is {float(value)}", step)
+            if name == "loss" or scaler is None or scaler.get_scale() < _LEAST_SCALE:
+                _stop_diverged(model, f"the {name} is not finite", step)
 
-    def end_epoch(self, model: "System") -> None:
-        """Looks at all numbers of an epoch. Raises: as `add`, and if all gradients were zero."""
-        self.look(model)
-        all_zero, self.all_zero = self.all_zero, None
-        if all_zero:
+    def on_train_epoch_end(self, trainer: pl.Trainer, model: pl.LightningModule) -> None:
+        self.stop_if_diverged(model)
+        largest, self.largest_norm = self.largest_norm, None
+        if largest is not None and float(largest) == 0:
             _stop(
-                f"system={type(model).__name__}: every gradient of epoch {model.current_epoch + 1} "
-                "is exactly zero, nothing is learned: a loss that compares documents needs batches "
-                "with documents that are not relevant (data.batch_size, data.mask_relevant)"
+                f"system={type(model).__name__}: every gradient of epoch "
+                f"{trainer.current_epoch + 1} is exactly zero, nothing is learned: a loss that "
+                "compares documents needs batches with documents that are not relevant "
+                "(data.batch_size, data.mask_relevant)"
             )
 
+    def on_train_end(self, trainer: pl.Trainer, model: pl.LightningModule) -> None:
+        self.stop_if_diverged(model)
+        model.train_seconds = time.perf_counter() - self.started
 
-def check_weights(model: "System", state: dict[str, Tensor]) -> None:
-    """Stops the training before weights that are not finite take the place of a checkpoint.
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, model: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        self.stop_if_diverged(model)
+        state = checkpoint["state_dict"]
+        for name, _ in model.named_parameters():
+            if name in state and not state[name].isfinite().all():
+                _stop_diverged(model, f"{name} is not finite", trainer.global_step + 1)
+        model.saved_step = trainer.global_step
+        # A resumed run reports the time of all its parts.
+        checkpoint["train_seconds"] = time.perf_counter() - self.started
 
-    Raises: as `Watch.add`.
-    """
-    for name, _ in model.named_parameters():
-        if name in state and not state[name].isfinite().all():
-            _stop_diverged(model, f"{name} is not finite", model.global_step + 1)
+    def on_load_checkpoint(
+        self, trainer: pl.Trainer, model: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        model.train_seconds = checkpoint.get("train_seconds", 0.0)
+        model.saved_step = checkpoint["global_step"]
 
 
 def _stop(message: str) -> None:
@@ -94,20 +149,20 @@ def _stop(message: str) -> None:
     raise ValueError(message)
 
 
-def _stop_diverged(model: "System", what: str, step: int) -> None:
+def _stop_diverged(model: pl.LightningModule, what: str, step: int) -> None:
     rate = model.hparams.optimizer["learning_rate"]
     kept = f"; the checkpoint of step {model.saved_step} is from before" if model.saved_step else ""
     _stop(
-        f"model.optimizer.learning_rate={rate}: {what} at step {step}: take a "
-        f"smaller one, or another trainer.precision (it is {model.trainer.precision}){kept}"
+        f"model.optimizer.learning_rate={rate}: {what} at step {step}: take a smaller one, or "
+        f"another trainer.precision (it is {model.trainer.precision}){kept}"
     )
 
 
 class CheckpointFile(TorchCheckpointIO):
-    """Writes next to the checkpoint's place, flushes, renames: the one before stays until then.
+    """Writes a checkpoint under a temporary name beside its destination, and renames it.
 
-    Lightning's own goes through the system's temporary folder, from where a file is copied if that
-    is another disk: a kill in the copy leaves a cut checkpoint in the place of the whole one.
+    Lightning writes into the system's temporary folder and copies from there if that is another
+    disk: a kill during the copy would leave half a checkpoint in the place of the previous one.
     """
 
     def save_checkpoint(
@@ -116,7 +171,7 @@ class CheckpointFile(TorchCheckpointIO):
         """Writes a checkpoint.
 
         Raises:
-            OSError: it cannot be written; names `path`. The checkpoint before is untouched.
+            OSError: it cannot be written; names `path`. The previous checkpoint is untouched.
         """
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -124,7 +179,7 @@ class CheckpointFile(TorchCheckpointIO):
             file = _Written(stream)
             try:
                 torch.save(checkpoint, file)
-            except RuntimeError:  # of torch's writer, which hides what went wrong
+            except RuntimeError:  # of torch's writer, which hides the cause
                 raise file.error or RuntimeError(f"{path}: could not be written") from None
 
     def load_checkpoint(self, path: str | Path, *arguments: Any, **options: Any) -> dict[str, Any]:
@@ -134,47 +189,17 @@ class CheckpointFile(TorchCheckpointIO):
             ValueError: the file is no whole checkpoint.
         """
         try:
-            found = super().load_checkpoint(path, *arguments, **options)
+            checkpoint = super().load_checkpoint(path, *arguments, **options)
         except (RuntimeError, EOFError) as error:
             raise ValueError(
                 f"{path}: is damaged ({describe_error(error)}): "
                 "remove it, and training begins again"
             ) from error
         # Lightning removes the checkpoint that a checkpoint names, wherever that is.
-        for state in found.get("callbacks", {}).values():
+        for state in checkpoint.get("callbacks", {}).values():
             state |= {key: "" for key in state if key.endswith("_model_path")}
             state |= {"best_k_models": {}} if "best_k_models" in state else {}
-        return found
-
-
-class RunCheckpoint(pl.Callback):
-    """Writes the run's checkpoint of the last step, unless ModelCheckpoint has written it.
-
-    ModelCheckpoint may be left out (`trainer.callbacks=[]`), write elsewhere, or be switched off
-    (`fast_dev_run`), and a run without a checkpoint could not be opened again. Resumed training
-    says where it goes on.
-
-    Attributes:
-        trains: whether training has begun; with a checkpoint of the last step it does not.
-    """
-
-    def __init__(self, path: Path):
-        """
-        Args:
-            path: of the run's checkpoint.
-        """
-        self.path, self.trains = path, False
-
-    def on_train_start(self, trainer: pl.Trainer, model: "System") -> None:
-        self.trains = True
-        if trainer.global_step and trainer.is_global_zero:
-            where = f"step {trainer.global_step:,}, the end of epoch {trainer.current_epoch}"
-            print(f"resume: training goes on from the checkpoint of {where}")
-
-    def on_train_end(self, trainer: pl.Trainer, model: "System") -> None:
-        kept = self.path.is_file() and model.saved_step == trainer.global_step
-        if not trainer.strategy.broadcast(kept):  # all ranks decide alike
-            trainer.save_checkpoint(self.path)
+        return checkpoint
 
 
 class _Written:
@@ -194,37 +219,57 @@ class _Written:
         self.file.flush()
 
 
-# What the trainer and its callbacks call: the parameters outside the layers are whole in them.
+class RunCheckpoint(pl.Callback):
+    """Writes the run's checkpoint of the last step, unless ModelCheckpoint has written it.
+
+    ModelCheckpoint may be left out (`trainer.callbacks=[]`), write elsewhere, or be switched off
+    (`fast_dev_run`), and a run without a checkpoint could not be opened again. Resumed training
+    says where it continues.
+
+    Attributes:
+        trains: whether training has begun; with a checkpoint of the last step it does not.
+    """
+
+    def __init__(self, path: Path):
+        """
+        Args:
+            path: of the run's checkpoint.
+        """
+        self.path, self.trains = path, False
+
+    def on_train_start(self, trainer: pl.Trainer, model: pl.LightningModule) -> None:
+        self.trains = True
+        if trainer.global_step and trainer.is_global_zero:
+            where = f"step {trainer.global_step:,}, the end of epoch {trainer.current_epoch}"
+            print(f"resume: training goes on from the checkpoint of {where}")
+
+    def on_train_end(self, trainer: pl.Trainer, model: pl.LightningModule) -> None:
+        kept = self.path.is_file() and model.saved_step == trainer.global_step
+        if not trainer.strategy.broadcast(kept):  # all ranks decide alike
+            trainer.save_checkpoint(self.path)
+
+
+# Called by the trainer and its callbacks: the parameters outside the layers are whole in them.
 _METHODS = ("training_step", "validation_step", "explain")
 
 
-def shard(system: "System", mesh: Any) -> None:
-    """Leaves each rank its part of every layer of the backbone, and of all that is in no layer.
+def shard(system: pl.LightningModule, mesh: Any) -> None:
+    """Leaves each rank its shard of every backbone layer, and of the parameters outside the layers.
 
-    A layer is whole for as long as it is computed. All ranks must compute the same layers in the
-    same order, once for each chunk of a gradient cache.
+    A layer is whole while it is computed. All ranks must compute the same layers in the same
+    order, once for each chunk of a gradient cache.
 
     Args:
-        system: a `System`, which may be sharded already; mesh: the ranks, one axis.
+        system: a `System`, sharded or not; mesh: the ranks, one axis.
 
     Raises:
-        ValueError: the system does what shards cannot.
+        ValueError: the system has an option that sharding excludes.
     """
     from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
     from transformers.modeling_layers import GradientCheckpointingLayer
 
     if isinstance(system, FSDPModule):
         return
-    _check(system)
-    for module in list(system.modules()):
-        if isinstance(module, GradientCheckpointingLayer):
-            fully_shard(module, mesh=mesh)
-    fully_shard(system, mesh=mesh)
-    for name in _METHODS:
-        register_fsdp_forward_method(system, name)
-
-
-def _check(system: "System") -> None:
     if system.hparams.get("gradient_cache") == 1:
         raise ValueError("model.gradient_cache=1: must be ≥ 2 or null under trainer=fsdp")
     if system.hparams.get("trained_rows") == "new":  # a gradient's hook, which a shard forgets
@@ -232,6 +277,12 @@ def _check(system: "System") -> None:
     head = getattr(system, "head", None)
     if head is not None and head.table_state() is not None:
         raise ValueError(
-            "model.head=NonParametricHead: cannot be trained under trainer=fsdp, its table is made "
-            "between the epochs, by an encoder that is in shards then"
+            "model.head=NonParametricHead: cannot be trained under trainer=fsdp: an encoder in "
+            "shards cannot make its table between the epochs"
         )
+    for module in list(system.modules()):
+        if isinstance(module, GradientCheckpointingLayer):
+            fully_shard(module, mesh=mesh)
+    fully_shard(system, mesh=mesh)
+    for name in _METHODS:
+        register_fsdp_forward_method(system, name)

@@ -260,7 +260,9 @@ def check_pairs(made):
     system, verbs = made.system, ["score"]
     _, (batch, *_) = made.data.test_pairs("test", 2, covers=system.covers)
     if system.alignable:
-        verbs += ["align", "explain", "factors"]
+        verbs += ["align", "explain"]
+    if system.paradigm in ("multi_vector", "generative"):
+        verbs += ["factors"]
     for verb in verbs:
         assert_on_device(getattr(system, verb)(batch.to(DEVICE)), verb)
     if system.alignable or system.paradigm == "cross_encoder":

@@ -1,5 +1,7 @@
 """A training that diverges stops at once, by name; nan is never ranked, indexed or written."""
 
+from types import SimpleNamespace
+
 import datasets
 import pytest
 import torch
@@ -8,10 +10,11 @@ from analysis.tables import read_rows
 from gr_mvdr.decoding.beam_search import beam_search
 from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.evaluation.ranking import Ranking, best_documents
-from models.training import GRADIENT, Watch
+from models.training import TrainingWatch
 from tests.faults.forked import configuration
 from tests.runs import beir
 from tests.stand_in import DEVICE, stand_in
+from tests.synchronisations import synchronisations
 from train import train
 
 
@@ -23,7 +26,7 @@ def caches(tmp_path, monkeypatch):
 @pytest.mark.parametrize("model", ["genre", "t5_colbert"])
 def test_a_learning_rate_that_is_too_high_is_named(model, tmp_path):
     keys = ["model.optimizer.learning_rate=1e30", "trainer.precision=32-true", "name=run"]
-    said = r"model.optimizer.learning_rate=1e\+30: .* is (nan|inf|not finite) at step \d"
+    said = r"model.optimizer.learning_rate=1e\+30: .* is not finite at step \d"
     with pytest.raises(ValueError, match=said):
         train(configuration(tmp_path, f"model={model}", *keys))
     assert not (tmp_path / "run/metrics.json").exists() and not (tmp_path / "run/.lock").exists()
@@ -58,15 +61,15 @@ def test_a_gradient_without_clipping_is_looked_at_and_the_checkpoint_before_it_r
 
     keys = ["model=dsi_naive", "trainer.max_epochs=5", "name=run"]
     unclipped = "trainer.gradient_clip_val=null"
-    monkeypatch.setattr(Docid, "on_before_optimizer_step", broken, raising=False)
+    monkeypatch.setattr(Docid, "on_after_backward", broken, raising=False)
     with pytest.raises(ValueError) as raised:
         train(configuration(tmp_path, *keys, unclipped))
     rows = read_rows(tmp_path / "run/loss.csv")
     steps = [row["step"] for row in rows]
     assert str(raised.value) == (
-        f"model.optimizer.learning_rate=0.001: the gradient's norm is inf at step {len(rows) + 1}: "
-        "take a smaller one, or another trainer.precision (it is 64-true); the checkpoint of step "
-        f"{len(rows)} is from before"
+        "model.optimizer.learning_rate=0.001: the gradient's norm is not finite at step "
+        f"{len(rows) + 1}: take a smaller one, or another trainer.precision (it is 64-true); "
+        f"the checkpoint of step {len(rows)} is from before"
     )
     assert steps == list(range(1, len(rows) + 1)) and {row["epoch"] for row in rows} == {1, 2, 3}
     monkeypatch.undo()
@@ -80,51 +83,31 @@ def test_a_gradient_without_clipping_is_looked_at_and_the_checkpoint_before_it_r
     ]
 
 
-def test_an_overflow_that_the_scaler_of_fp16_skips_is_normal(tmp_path):
-    class Scaler:
-        def __init__(self, scale):
-            self.get_scale = lambda: scale
+def test_an_overflow_that_the_scaler_of_fp16_skips_is_normal():
+    def look(scale=None, **values):
+        plugin = SimpleNamespace(scaler=scale and SimpleNamespace(get_scale=lambda: scale))
+        model = SimpleNamespace(
+            trainer=SimpleNamespace(precision="16-mixed", precision_plugin=plugin),
+            hparams=SimpleNamespace(optimizer={"learning_rate": 0.1}),
+            saved_step=0,
+        )
+        watch = TrainingWatch()
+        for name, (first, second) in values.items():
+            watch.note(name, torch.as_tensor(first), 7)
+            watch.note(name, torch.as_tensor(second), 8)
+        watch.stop_if_diverged(model)
 
-    class Model:
-        global_step, saved_step, trainer = 6, 0, type("Trainer", (), {"precision": "16-mixed"})
-        hparams = type("Settings", (), {"optimizer": {"learning_rate": 0.1}})
-
-    overflow = "norm", torch.tensor(torch.inf)
-    Watch().add(Model, *overflow, Scaler(1024.0))
-    with pytest.raises(ValueError, match=r"norm is inf at step 7: .*\(it is 16-mixed\)"):
-        Watch().add(Model, *overflow, Scaler(0.5))  # it will never go on
-    with pytest.raises(ValueError, match=r"learning_rate=0.1: the loss is nan"):
-        Watch().add(Model, "loss", torch.tensor(torch.nan))
-    with stand_in():  # a number of an accelerator is not waited for, and keeps its step
-        watch, model = Watch(), Model()
-        watch.add(model, "loss", torch.tensor(torch.nan).to(DEVICE))
-        model.global_step = 7
-        with pytest.raises(ValueError, match="the loss is nan at step 7"):
-            watch.add(model, "loss", torch.zeros(()).to(DEVICE))
-
-
-def test_an_epoch_whose_gradients_are_all_exactly_zero_ends_the_training():
-    """One of them that is not, an overflow or an epoch without steps: training goes on."""
-
-    class Model:
-        global_step, saved_step, current_epoch = 0, 0, 0
-
-    def epoch(watch, *norms, scaler=None):
-        for norm in norms:
-            watch.add(Model, GRADIENT, torch.tensor(norm), scaler)
-        watch.end_epoch(Model)
-
-    scaler = type("Scaler", (), {"get_scale": lambda _: 1024.0})()
-    watch = Watch()
-    epoch(watch, 0.0, 1e-30, 0.0)
-    epoch(watch)
-    epoch(watch, 0.0, torch.inf, scaler=scaler)
-    with pytest.raises(ValueError, match="^system=type: every gradient of epoch 1 is exactly zero"):
-        epoch(watch, 0.0, 0.0)
-    with stand_in():  # a step's number is read at the end of its epoch at the latest
-        watch.add(Model, GRADIENT, torch.zeros(()).to(DEVICE))
-        with pytest.raises(ValueError, match="exactly zero"):
-            watch.end_epoch(Model)
+    look(1024.0, norm=(torch.inf, torch.inf))
+    with pytest.raises(ValueError, match=r"norm is not finite at step 7: .*\(it is 16-mixed\)"):
+        look(0.5, norm=(torch.inf, torch.inf))  # it will never go on
+    with pytest.raises(ValueError, match="learning_rate=0.1: the loss is not finite at step 8"):
+        look(1024.0, loss=(1.0, torch.nan))
+    with stand_in():
+        watch, numbers = TrainingWatch(), [torch.tensor(x).to(DEVICE) for x in (torch.nan, 0.0)]
+        with synchronisations() as waits:
+            for step, number in enumerate(numbers, start=7):
+                watch.note("loss", number, step)
+        assert not waits and int(watch.first_bad["loss"]) == 7
 
 
 def test_a_collection_whose_queries_have_no_negative_trains_nothing_and_says_so(tmp_path):

@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import pytest
 import pytorch_lightning as pl
 import torch
@@ -5,6 +7,7 @@ import torch
 from models.bm25 import BM25
 from models.multi_vector import MultiVector
 from models.t5_seal import T5SEAL
+from models.training import TrainingWatch
 
 
 class Steps(torch.utils.data.Dataset):
@@ -91,17 +94,17 @@ def test_an_unknown_schedule_is_refused(tools):
         tools.make_multi_vector(optimizer={**tools.OPTIMIZER, "schedule": "cosine"})
 
 
-def test_dropout_depends_on_seed_and_step_alone(tools, monkeypatch):
-    model = tools.make_multi_vector()
+def test_dropout_depends_on_seed_and_step_alone(monkeypatch):
+    at_step_5 = SimpleNamespace(global_step=5), None, None, 0
     monkeypatch.setenv("PL_GLOBAL_SEED", "3")
     draws = []
     for _ in range(2):
-        model.on_train_batch_start(None, 0)
+        TrainingWatch().on_train_batch_start(*at_step_5)
         draws.append(torch.rand(3))
         torch.rand(7)
     assert torch.equal(*draws)
     monkeypatch.setenv("PL_GLOBAL_SEED", "4")
-    model.on_train_batch_start(None, 0)
+    TrainingWatch().on_train_batch_start(*at_step_5)
     assert not torch.equal(torch.rand(3), draws[0])
 
 

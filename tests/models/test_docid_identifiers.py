@@ -24,20 +24,14 @@ def test_identifiers_of_another_collection_are_refused(tools, tmp_path):
         tools.make_docid("semantic", documents=fewer, directory=tmp_path / "identifiers")
 
 
-def test_collisions_above_five_percent_are_a_warning(tools, tmp_path):
-    model = tools.make_docid("titles-np")
+def test_collisions_above_five_percent_are_a_warning():
     names = [f"d{number}" for number in range(100)]
     own = [[number + 3] for number in range(100)]
-    model.identifiers = Identifiers(names, own[:95] + [[3]] * 4 + own[99:])
-    assert model.warnings() == [], "the first and four more: five of a hundred"
-    model.identifiers = Identifiers(names, own[:94] + [[3]] * 5 + own[99:])
-    assert model.warnings() == [
-        "6% of the documents share their identifier with another, such as d0, d94 and 4 more, and "
-        "cannot be told apart: take another identifier, such as model=dsi_semantic, or give each "
-        "document a title of its own"
-    ]
-    model.identifiers = Identifiers(names[:2], [[3], [3]])
-    (said,) = model.warnings()
+    few = Identifiers(names, own[:95] + [[3]] * 4 + own[99:])
+    assert few.describe_collisions() == "", "the first and four more: five of a hundred"
+    said = Identifiers(names, own[:94] + [[3]] * 5 + own[99:]).describe_collisions()
+    assert said.startswith("6% of the documents share their identifier with another, such as d0, d")
+    said = Identifiers(names[:2], [[3], [3]]).describe_collisions()
     assert said.startswith("100% of the documents") and "such as d0, d1, and cannot" in said
 
 
@@ -206,7 +200,7 @@ def test_the_optimizers_groups_have_one_order(tools, tmp_path):
     backbone = tools.untied_backbone(tmp_path / "t5")
     for _ in range(2):
         system = tools.make_docid("semantic", trained_rows="new", backbone=backbone)
-        tables = system.parameter_groups(0.1)[1]["params"]
+        tables = system.configure_optimizers().param_groups[1]["params"]
         assert [table is system.backbone.shared.weight for table in tables] == [True, False]
 
 
