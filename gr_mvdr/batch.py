@@ -1,7 +1,7 @@
 """The one form in which texts reach a model: padded (query, document) pairs."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -72,6 +72,16 @@ class PairBatch:
         if self.relevant is None:
             return positive
         return torch.cat([positive, (self.relevant - 1).where(self.relevant > 0, positive)], 1)
+
+    def without_negatives(self) -> "PairBatch":
+        """The batch without its hard negatives; each query keeps all its targets."""
+        if self.negatives is None:
+            return self
+        size = len(self)
+        targets = len(self.document_ids) + size - len(self.document_index)
+        sides = {name: getattr(self, name)[:targets] for name in ("document_ids", "document_mask")}
+        own = self.document_index[:size]
+        return replace(self, **sides, document_index=own, negatives=None, teacher=None)
 
     @property
     def sides(self) -> dict[str, Tensor]:

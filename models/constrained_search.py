@@ -6,7 +6,7 @@ generated. Nothing in the system changes while it searches.
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gr_mvdr.batch import PairBatch, pad
+from gr_mvdr.batch import pad
 from gr_mvdr.decoding.beam_search import (
     BeamSearchResult,
     Constraint,
@@ -28,7 +28,6 @@ from gr_mvdr.decoding.search_trace import SearchPath, SearchTrace
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files import temporary_folder
 from gr_mvdr.progress import track
-from gr_mvdr.ranking_losses import common_prefixes, mark_padding
 from gr_mvdr.texts import TextTable
 from models.base import Share, Shares, Table
 from models.generative import GenerativeSystem
@@ -59,6 +58,7 @@ class ConstrainedSearch(GenerativeSystem):
     """
 
     plan: Any = None  # scores prefixes before a search (planned search); None = no plan
+    targets_are_ngrams = False  # any n-gram of `target_source`, or the whole of it
 
     def retrieve(self, queries: Table, k: int = 100, **options: Any) -> Ranking:
         """Constrained beam search, then from what was generated to documents.
@@ -216,17 +216,9 @@ class ConstrainedSearch(GenerativeSystem):
         """(documents, queries) log p(identifier | query); None where it cannot be had."""
         return None
 
-    def shared_prefixes(self, tokens: Tensor, batch: PairBatch) -> Tensor:
-        """(B, C) int64, how many first tokens of candidates lead to a relevant document, too.
-
-        Args:
-            tokens: (B, C, M) int64, each query's candidates, −1 at padding.
-            batch: says which documents are relevant to its queries; all of them have identifiers.
-        """
-        relevant = batch.relevant_index
-        named = mark_padding(self.targets(replace(batch, document_index=relevant.flatten())))
-        named = named.unflatten(0, relevant.shape).unsqueeze(1)
-        return common_prefixes(tokens.unsqueeze(2), named).amax(2)
+    def target_source(self, document: int) -> list[int]:
+        """The tokens that the document's targets are cut from."""
+        raise NotImplementedError
 
     # What a search did ----------------------------------------------------------------------------
 

@@ -227,6 +227,10 @@ class Docid(ConstrainedSearch):
         ids, mask = (x.to(self.device, non_blocking=True) for x in pad(sequences))
         return replace(batch, document_ids=ids, document_mask=mask)
 
+    def target_source(self, document: int) -> list[int]:
+        """The document's identifier."""
+        return self.identifiers.of(document)
+
     def _tables(self) -> list[Tensor]:
         """The embedding table, and the output table where it is another one."""
         tables = [

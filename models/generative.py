@@ -2,7 +2,7 @@
 
 A system generates an identifier of the document from the query, `models.docid` and `models.t5_seal`
 in a constrained search (`models.constrained_search`), or the query from the document,
-`models.query_generator`.
+`models.beyond.query_generator`.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,6 @@ from gr_mvdr.heads.plain import Head, Vocabulary, real_places
 from gr_mvdr.heads.table_softmax import States, table_cross_entropy, table_log_probs
 from gr_mvdr.losses import symmetric_divergence, target_cross_entropy
 from gr_mvdr.options import build
-from gr_mvdr.ranking_losses import Ranker, own_targets
 from gr_mvdr.ranks import (
     mean_over_ranks,
 )
@@ -63,15 +62,16 @@ class GenerativeSystem(System):
             backbone, decoder_layers: arguments of `load_encoder_decoder`.
             optimizer: see `System`.
             head: the output table, `_target_` and options; None = the backbone's own.
-            ranking: a loss of `gr_mvdr.ranking_losses` that is added; None = none.
+            ranking: a loss of `models.beyond.ranking_losses` that is added; None = none.
         """
         super().__init__(optimizer)
         self.backbone = load_encoder_decoder(**backbone, decoder_layers=decoder_layers)
         read_decoder(self.backbone.get_decoder())  # one that no alignment can be read from
         self.template = self.backbone.template
         self.head: Head = build("head", PLAIN, self.backbone)  # until `set_head`
-        self.ranker = Ranker.of(ranking)
-        self.needs_negatives = self.ranker is not None
+        ranking_loss = build("ranking", ranking) if ranking else None
+        self.ranking_loss = ranking_loss if ranking_loss and ranking_loss.weight else None
+        self.needs_negatives = self.ranking_loss is not None
         self.document_ids: list[str] = []
 
     @property
@@ -99,10 +99,10 @@ class GenerativeSystem(System):
         The batch may hold S targets for each query, rows b·S … b·S + S − 1 for query b: the query
         is encoded once. Its hard negatives are for `model.ranking` alone.
         """
-        batch = self.targets(batch if self.ranker else own_targets(batch))
+        batch = self.targets(batch if self.ranking_loss else batch.without_negatives())
         with self.head.batch_table(batch, self.current_epoch):
-            loss = self._cross_entropy(own_targets(batch))
-            return loss + self.ranker(self, batch) if self.ranker else loss
+            loss = self._cross_entropy(batch.without_negatives())
+            return loss + self.ranking_loss(self, batch) if self.ranking_loss else loss
 
     def _cross_entropy(self, batch: PairBatch) -> Tensor:
         per_query = len(batch.document_ids) // len(batch)
@@ -134,14 +134,13 @@ class GenerativeSystem(System):
         return target_cross_entropy(pair[0], labels, smoothing) + weight * divergence
 
     def setup(self, stage: str) -> None:
-        """Before a checkpoint to resume from is read: what a loss compares the model with."""
-        if stage == "fit" and self.ranker:
-            self.ranker.freeze(self)
+        """Begins the ranking loss before a checkpoint to resume from is read."""
+        if stage == "fit" and self.ranking_loss:
+            self.ranking_loss.begin(self)
 
     def teardown(self, stage: str) -> None:
-        """After training: search and analysis need no second model in memory."""
-        if self.ranker:
-            self.ranker.frozen = None
+        if self.ranking_loss:
+            self.ranking_loss.end()
 
     def _masked_rows(self, batch: PairBatch, labels: Tensor) -> Tensor | None:
         """(n, R) bool: rows that the n target positions are not told apart from; None = all are.

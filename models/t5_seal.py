@@ -24,7 +24,6 @@ from gr_mvdr.identifiers.scheme import check_at_least, check_choice, hash_collec
 from gr_mvdr.identifiers.views import BODY, Views, check_bonus
 from gr_mvdr.options import part
 from gr_mvdr.progress import track
-from gr_mvdr.ranking_losses import shared_ngrams
 from models.base import Share, Table
 from models.constrained_search import ConstrainedSearch, Scope, clear_index_folder
 
@@ -63,6 +62,7 @@ class T5SEAL(ConstrainedSearch):
 
     share_of, scores_need = "n-gram", "the n-gram counts of all documents"
     score_is = "mean log-probability of the document's windows, whatever the search generates"
+    targets_are_ngrams = True
 
     def __init__(
         self,
@@ -180,16 +180,9 @@ class T5SEAL(ConstrainedSearch):
             batch = replace(batch, query_ids=ids, query_mask=mask)
         return batch
 
-    def shared_prefixes(self, tokens: Tensor, batch: PairBatch) -> Tensor:
-        """See `ConstrainedSearch`. Candidates are compared with the relevant texts as a batch cuts
-        them."""
-        columns = batch.relevant_index.T.tolist()
-        texts = {row: self._texts[row][: self._kept] for row in set().union(*columns)}
-        shared = [
-            shared_ngrams(tokens, [texts[row] for row in column], self.template.stop)
-            for column in columns
-        ]
-        return torch.stack(shared).amax(0)
+    def target_source(self, document: int) -> list[int]:
+        """The document's text as a batch cuts it."""
+        return self._texts[document][: self._kept]
 
     def _text(self, batch: PairBatch) -> Tensor:
         """(B, M) bool, the forced documents' tokens but for their ends, which are no n-gram's."""

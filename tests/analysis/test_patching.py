@@ -24,9 +24,9 @@ from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.decoder_layers import find_sites
 from gr_mvdr.texts import TextReader
 from gr_mvdr.tokenizers import build_word_tokenizer
+from models.beyond.query_generator import QueryGenerator
 from models.finished_run import restore_run
 from models.multi_vector import MultiVector
-from models.query_generator import QueryGenerator
 from models.t5_seal import T5SEAL
 from tests.analysis.asking import asked
 from tests.analysis.explorer.tiny import BACKBONE, DOCUMENTS, OPTIMIZER, make_docid, make_retriever

@@ -12,7 +12,7 @@ from analysis.kernel import Kernel
 from analysis.low_rank import LowRank
 from analysis.shape import Shape
 from gr_mvdr.batch import PairBatch, cut, pad
-from models.query_generator import QueryGenerator
+from models.beyond.query_generator import QueryGenerator
 from tests.analysis.asking import asked
 
 

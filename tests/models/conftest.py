@@ -24,7 +24,7 @@ ATOMIC = {"_target_": "gr_mvdr.identifiers.docids.AtomicDocids"}
 NAIVE = {"_target_": "gr_mvdr.identifiers.docids.NaiveDocids"}
 SEMANTIC = {"_target_": "gr_mvdr.identifiers.docids.SemanticDocids", "k": 2, "leaf_size": 2}
 QUANTISED = {
-    "_target_": "gr_mvdr.identifiers.quantised.QuantisedDocids",
+    "_target_": "models.beyond.quantised_docids.QuantisedDocids",
     **{"levels": 2, "codes": 2, "collisions": "share"},
 }
 TITLES = {"_target_": "gr_mvdr.identifiers.titles.Titles"}

@@ -10,11 +10,11 @@ from transformers import AutoTokenizer, T5EncoderModel, T5ForConditionalGenerati
 from gr_mvdr.backbones import load_encoder, load_encoder_decoder
 from gr_mvdr.batch import cut, pad
 from gr_mvdr.tokenizers import EOS_ID, load_tokenizer
+from models.beyond.query_generator import QueryGenerator
 from models.bm25 import BM25
 from models.cross_encoder import CrossEncoder
 from models.export.folder import load_exported, write_system
 from models.export.sentence_transformers import build_published, find_obstacles, read_published
-from models.query_generator import QueryGenerator
 from models.rerank_pipeline import RerankPipeline
 
 DOCIDS = "atomic naive semantic titles semantic-pawa shared-pawa titles-nci titles-np".split()

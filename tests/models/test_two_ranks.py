@@ -89,7 +89,7 @@ def cases():
     yield "consistent", make_docid("semantic", consistency=0.3).train(), examples(False)
     kinds = "titles", "titles-np", "semantic-pawa", "titles"
     for kind, name in zip(kinds, RANKED, strict=True):
-        ranking = {"_target_": f"gr_mvdr.ranking_losses.{name}", "negatives": 3}
+        ranking = {"_target_": f"models.beyond.ranking_losses.{name}", "negatives": 3}
         ranked = make_docid(kind, ranking=ranking)
         ranked.setup("fit")
         yield name, ranked, examples(kind != "titles")

@@ -5,9 +5,9 @@ import pytest
 from datasets import Dataset
 
 from gr_mvdr.identifiers.docids import AtomicDocids, NaiveDocids, SemanticDocids
-from gr_mvdr.identifiers.quantised import QuantisedDocids
 from gr_mvdr.identifiers.scheme import Identifiers
 from gr_mvdr.tokenizers import EOS_ID
+from models.beyond.quantised_docids import QuantisedDocids
 
 FIRST = 100
 OWN = {"_target_": "gr_mvdr.identifiers.document_embeddings.OwnEncoder", "length": 9}

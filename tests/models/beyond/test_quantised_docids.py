@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from datasets import Dataset
 
-from gr_mvdr.identifiers.quantised import QuantisedDocids
 from gr_mvdr.identifiers.scheme import Identifiers
+from models.beyond.quantised_docids import QuantisedDocids
 
 faiss = pytest.importorskip("faiss")
 FIRST = 100

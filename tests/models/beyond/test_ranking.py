@@ -2,20 +2,21 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from data_modules.epoch import collate
 from gr_mvdr.batch import pad
-from gr_mvdr.ranking_losses import training_progress
+from models.beyond.ranking_losses import count_shared_prefixes, training_progress
 from tests.models.test_two_ranks import examples
 
 LOSSES = ["PrefixRanking", "MarginRanking", "ListwiseRanking", "PreferenceRanking"]
 
 
 def ranking(name="PrefixRanking", **options):
-    return {"_target_": f"gr_mvdr.ranking_losses.{name}", **options}
+    return {"_target_": f"models.beyond.ranking_losses.{name}", **options}
 
 
 @pytest.fixture(params=["seal", "semantic", "titles-nci", "titles-np"])
@@ -58,7 +59,9 @@ def test_a_loss_is_its_weight_times_what_it_makes_of_the_systems_own_scores(make
     every = []
     for query in range(len(batch)):
         others = batch.negatives[query].tolist() if hard else [(query + n) % 5 for n in (1, 2)]
-        shared = system.shared_prefixes(tokens[others].expand(len(batch), -1, -1), found)[query]
+        shared = count_shared_prefixes(system, tokens[others].expand(len(batch), -1, -1), found)[
+            query
+        ]
         apart = batch.is_negative[others, query] & (shared < found.document_mask[others].sum(1))
         rows = [query, *(row for row, is_one in zip(others, apart, strict=True) if is_one)]
         mask = batch.query_mask[[query] * len(rows)]
@@ -66,7 +69,7 @@ def test_a_loss_is_its_weight_times_what_it_makes_of_the_systems_own_scores(make
         sides = (x[rows] for x in (found.document_ids, found.document_mask, found.document_index))
         scores = system.token_log_probs(queries, mask, *sides).sum(1)
         every += [-scores.log_softmax(0)[0].item()] if len(rows) > 1 else []
-    whole, system.ranker = system.loss(batch).item(), None
+    whole, system.ranking_loss = system.loss(batch).item(), None
     assert len(every) > 2
     assert whole - system.loss(batch).item() == pytest.approx(0.5 * sum(every) / len(every))
 
@@ -74,7 +77,7 @@ def test_a_loss_is_its_weight_times_what_it_makes_of_the_systems_own_scores(make
 def test_the_frozen_copy_is_of_the_beginning_and_learns_nothing(make):
     system, batch = make(ranking("PreferenceRanking", negatives=2)), collate(examples(True))
     system.setup("fit")
-    frozen = system.ranker.frozen
+    frozen = system.ranking_loss.frozen
     assert not any(p.requires_grad for p in frozen.parameters()) and not frozen.training
     own, copied = (dict(one.named_parameters()) for one in (system, frozen))
     assert own.keys() == copied.keys() and not {*map(id, own.values())} & {
@@ -84,13 +87,13 @@ def test_the_frozen_copy_is_of_the_beginning_and_learns_nothing(make):
     alone = make(None).loss(batch).item()
     assert system.loss(batch).item() - alone == pytest.approx(math.log(2), abs=1e-6)
     before = {name: value.clone() for name, value in copied.items()}
-    system.ranker(system, system.targets(batch)).backward()
+    system.ranking_loss(system, system.targets(batch)).backward()
     torch.optim.SGD(system.parameters(), 1e-3).step()
     assert all(torch.equal(value, before[name]) for name, value in copied.items())
     assert all(p.grad is None for p in frozen.parameters())
-    assert system.ranker(system, system.targets(batch)).item() < math.log(2) - 1e-4
+    assert system.ranking_loss(system, system.targets(batch)).item() < math.log(2) - 1e-4
     system.teardown("fit")
-    assert system.ranker.frozen is None  # searches need no second model in memory
+    assert system.ranking_loss.frozen is None  # searches need no second model in memory
 
 
 def test_raw_scores_and_blocks(tools, monkeypatch):
@@ -123,7 +126,7 @@ def test_another_relevant_documents_identifier_shields_its_beginning(tools):
     tokens = ids.masked_fill(~mask, -1).expand(5, -1, -1)
     batch = replace(collate(examples(False)), document_index=torch.tensor([5, 0, 1, 5, 5]))
     batch.relevant = torch.tensor([[0, 0], [0, 0], [3, 4], [2, 0], [4, 3]])
-    found = system.shared_prefixes(tokens, batch)
+    found = count_shared_prefixes(system, tokens, batch)
     wanted = [[0, 0, 0, 0], [3, 2, 1, 0], [2, 4, 2, 4], [2, 4, 1, 0], [1, 1, 2, 4]]
     assert found.tolist() == wanted
 
@@ -135,21 +138,14 @@ def test_ngrams_of_every_relevant_document_are_no_negatives_of_a_query(tools):
     tokens = torch.tensor([[5, 6, -1], [6, 7, stop], [8, 5, -1]]).expand(5, -1, -1)
     batch = replace(collate(examples(False)), document_index=torch.tensor([0, 1, 3, 3, 3]))
     batch.relevant = torch.tensor([[0, 0], [3, 0], [1, 2], [2, 0], [0, 0]])  # 1 + the row
-    found = system.shared_prefixes(tokens, batch)
+    found = count_shared_prefixes(system, tokens, batch)
     assert found.tolist() == [[2, 3, 0], [1, 3, 2], [2, 3, 2], [1, 0, 2], [0, 0, 0]]
     batch.relevant = None
-    assert system.shared_prefixes(tokens, batch)[:2].tolist() == [[2, 3, 0], [1, 0, 2]]
+    assert count_shared_prefixes(system, tokens, batch)[:2].tolist() == [[2, 3, 0], [1, 0, 2]]
 
 
-def test_the_progress_of_training_counts_batches_epochs_and_steps(tools, monkeypatch):
-    from types import SimpleNamespace
-
+def test_progress_is_the_share_of_the_training_steps(tools):
     system = tools.make_docid("titles")
     assert training_progress(system) == 1.0
-    trainer = SimpleNamespace(fit_loop=SimpleNamespace(batch_idx=3), num_training_batches=6)
-    system._trainer = trainer
-    monkeypatch.setattr(type(system), "current_epoch", 1)
-    monkeypatch.setattr(type(system), "global_step", 9)
-    for epochs, steps, wanted in ((2, -1, 0.75), (-1, 12, 0.75), (6, 12, 0.75), (2, 90, 0.75)):
-        trainer.max_epochs, trainer.max_steps = epochs, steps
-        assert training_progress(system) == wanted
+    system._trainer = SimpleNamespace(global_step=9, estimated_stepping_batches=12)
+    assert training_progress(system) == 0.75

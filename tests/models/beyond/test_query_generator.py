@@ -8,7 +8,7 @@ import torch
 from gr_mvdr.batch import cut, pad
 from gr_mvdr.relevance import similarity
 from gr_mvdr.tokenizers import EOS_ID, load_tokenizer
-from models.query_generator import PSEUDO_QUERIES, QueryGenerator
+from models.beyond.query_generator import PSEUDO_QUERIES, QueryGenerator
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def test_with_top_1_the_queries_are_greedy(make, written):
 def test_documents_in_other_batches_are_written_about_in_their_order(make, written, monkeypatch):
     generator = make(top_k=1)
     together = list(generator.generate(written))
-    monkeypatch.setattr("models.query_generator._BATCH", 3)
+    monkeypatch.setattr("models.beyond.query_generator._BATCH", 3)
     assert list(generator.generate(written)) == together
 
 

@@ -1,0 +1,353 @@
+"""Losses that rank for generation: a query's positive against other documents, by log p.
+
+Teacher forcing raises the probability of each target and ignores the identifiers of all other
+documents: one that is slightly more probable at one step takes the gold's place in the beam. These
+losses compare them. They are added to the cross-entropy, `weight` times:
+
+- `PrefixRanking`: a margin at every prefix length, of growing lengths (RIPOR, Zeng et al. 2024);
+- `MarginRanking`: a margin to the best and to a random candidate (LTRGR, Li et al. 2023);
+- `ListwiseRanking`: a softmax over the candidates (GLEN, Lee et al. 2023);
+- `PreferenceRanking`: the positive's gain over a frozen copy exceeds each candidate's (DDRO,
+  Mekonnen et al. 2025, after direct preference optimisation).
+"""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gr_mvdr.batch import PairBatch, pad
+from gr_mvdr.losses import rotate_documents
+from gr_mvdr.options import NonNegative, Positive, Size, part
+from gr_mvdr.ranks import gather_batch, mean_over_ranks, slice_for_rank
+
+_PADDING = -1  # marks padding among tokens
+
+
+@dataclass(frozen=True)
+class ScoredTargets:
+    """The targets that B queries are ranked among: each query's positive, then C candidates.
+
+    Attributes:
+        tokens: (B, 1 + C, L) int64 the targets, −1 at padding.
+        scores: (B, 1 + C, L) fp32 of their first l tokens; beyond the end, of the whole target.
+        shared: (B, C) int64, the length of a candidate's longest prefix that also leads to a
+            document relevant to the query: prefixes up to there are not negatives.
+        is_negative: (B, C) bool, False for candidates that are relevant to the query.
+        teacher: (B, 1 + C) a teacher's scores, NaN where it gave none; None = no teacher.
+        reference: (B, 1 + C) the frozen copy's scores of the whole targets; None = no copy.
+        length_penalty: documents are ranked by log p / length^penalty.
+    """
+
+    tokens: Tensor
+    scores: Tensor
+    shared: Tensor
+    is_negative: Tensor
+    teacher: Tensor | None = None
+    reference: Tensor | None = None
+    length_penalty: float = 0.0
+
+    @property
+    def lengths(self) -> Tensor:
+        """(B, 1 + C) int64, tokens of each target."""
+        return (self.tokens != _PADDING).sum(2)
+
+    @property
+    def search_scores(self) -> Tensor:
+        """(B, 1 + C) the scores by which the search ranks the documents."""
+        return self.scores[..., -1] / self.lengths.clamp(min=1) ** self.length_penalty
+
+    @property
+    def contrasted(self) -> Tensor:
+        """(B, C) bool: the candidates whose whole targets are negatives of the query."""
+        return self.is_negative & (self.shared < self.lengths[:, 1:])
+
+
+@dataclass(eq=False)
+class RankingLoss:
+    """Chooses and scores the candidates of each query; a subclass compares them in `values`.
+
+    Args:
+        weight: factor of the loss; 0 = the cross-entropy alone, nothing is computed.
+        negatives: the batch's other documents that a query is compared with where the data give it
+            no hard negatives of its own (group `negatives`).
+    """
+
+    weight: NonNegative = 1.0
+    negatives: Size = 4
+    logits = False  # whether scores are sums of logits instead of log-probabilities
+
+    def begin(self, system: Any) -> None:
+        """Called before training."""
+
+    def end(self) -> None:
+        """Called after training."""
+
+    def values(self, targets: ScoredTargets, progress: float = 1.0) -> tuple[Tensor, Tensor]:
+        """Losses of any shape, and a mask of that shape: which of them count.
+
+        Args:
+            progress: the share of the training that is done.
+        """
+        raise NotImplementedError
+
+    def __call__(self, system: Any, batch: PairBatch) -> Tensor:
+        """() weight · the mean of `values` over the queries of all ranks, from this rank's share.
+
+        Args:
+            system: a `ConstrainedSearch`. batch: its targets, S of each query, hard negatives.
+        """
+        batch = gather_batch(first_targets(batch))
+        own = slice_for_rank(len(batch))
+        rows, negatives = choose_candidates(batch, self.negatives)
+        tokens = batch.document_ids.masked_fill(~batch.document_mask, _PADDING)[rows]
+        targets = ScoredTargets(
+            tokens[own],
+            self.score(system, batch, own, rows),
+            count_shared_prefixes(system, tokens[:, 1:], batch)[own],
+            negatives[own],
+            None if batch.teacher is None else batch.teacher[own],
+            self.reference(system, batch, own, rows),
+            system.hparams.get("length_penalty", 0.0),
+        )
+        values, usable = self.values(targets, training_progress(system))
+        total = values.where(usable, 0.0).sum()
+        return self.weight * mean_over_ranks(total, usable.sum())
+
+    def score(self, system: Any, batch: PairBatch, own: slice, rows: Tensor) -> Tensor:
+        """(B, 1 + C, M) sums up to each token; rows (B, 1 + C) of the batch's documents."""
+        rows, mask = rows[own], batch.query_mask[own]
+        queries, each = system.encode(batch.query_ids[own], mask), rows.shape[1]
+        texts = batch.document_ids, batch.document_mask, batch.document_index
+        scores = system.token_log_probs(
+            queries.repeat_interleave(each, 0),
+            mask.repeat_interleave(each, 0),
+            *(x[rows.flatten()] for x in texts),
+            normalised=not self.logits,
+        )
+        return scores.view(*rows.shape, -1).cumsum(2)
+
+    def reference(self, system: Any, batch: PairBatch, own: slice, rows: Tensor) -> Tensor | None:
+        """(B, 1 + C) a frozen copy's scores of the whole targets; None = no copy."""
+        return None
+
+
+@part("ranking")
+@dataclass(eq=False)
+class PrefixRanking(RankingLoss):
+    """The positive's prefix of each length leads negatives' by a margin (RIPOR, Zeng et al. 2024).
+
+    A beam keeps prefixes: a gold that ranks first in the end is lost if one of its prefixes falls
+    behind. At length l the margin is a_l = 1 − 1/(2l) of the whole targets', RIPOR's ½, ¾, ⅞, … at
+    doubled lengths, and 1 where both have ended. Without a teacher it is fixed, and a hinge; with
+    one it is the teacher's, and a squared difference (MarginMSE), where a prefix has the highest of
+    the teacher's scores of the candidates that begin with it. A prefix that also leads to a
+    relevant document is no negative.
+
+    The lengths grow with training, as RIPOR's 4, 8, 16, 32: up to 1 in the first of `stages` equal
+    parts, then 2, 4, …, and all in the last.
+
+    Args:
+        margin: between whole targets, in nats, where no teacher scored the pair.
+        stages: of the curriculum; 1 = all lengths from the beginning.
+        logits: score by sums of logits, RIPOR's form; False = by log-probabilities, as the beam
+            search here ranks. They differ by log Z of every prefix.
+    """
+
+    margin: Positive = 1.0
+    stages: Size = 3
+    logits: bool = False
+
+    def values(self, targets: ScoredTargets, progress: float = 1.0) -> tuple[Tensor, Tensor]:
+        lead = targets.scores[:, :1] - targets.scores[:, 1:]  # (B, C, L)
+        length = torch.arange(1, lead.shape[2] + 1, device=lead.device)
+        ends = targets.lengths.unsqueeze(2)
+        longest = torch.maximum(ends[:, :1], ends[:, 1:])  # (B, C, 1)
+        share = (1 - 0.5 / length).where(length < longest, 1.0)
+        values = (share * self.margin - lead).relu()
+        usable = targets.contrasted.unsqueeze(2) & (length > targets.shared.unsqueeze(2))
+        if targets.teacher is not None:
+            wanted = _teacher_margins(targets, targets.teacher)
+            known = wanted.isfinite()
+            taught = (lead - share * wanted.where(known, 0.0)).square()
+            values, usable = taught.where(known, values), known | usable
+        stage = min(int(progress * self.stages), self.stages - 1)
+        last = stage == self.stages - 1
+        return values, usable & (length <= (longest if last else longest.clamp(max=2**stage)))
+
+
+def _teacher_margins(targets: ScoredTargets, teacher: Tensor) -> Tensor:
+    """(B, C, L) a teacher's margins of prefixes; NaN if a score is missing or the prefixes agree.
+
+    A prefix has the highest score of the candidates that begin with it.
+    """
+    tokens, ends = targets.tokens, targets.lengths[:, :, None, None]
+    length = torch.arange(1, tokens.shape[2] + 1, device=tokens.device)
+    common = count_common_tokens(tokens.unsqueeze(2), tokens.unsqueeze(1)).unsqueeze(3)
+    beginning = common >= torch.minimum(length, ends)  # (B, 1 + C, 1 + C, L)
+    known = teacher.isfinite()
+    best = teacher.where(known, -torch.inf)[:, None, :, None].where(beginning, -torch.inf).amax(2)
+    usable = (known[:, :1] & known[:, 1:]).unsqueeze(2) & (common[:, 0, 1:] < length)
+    return (best[:, :1] - best[:, 1:]).where(usable, torch.nan)
+
+
+@part("ranking")
+@dataclass(eq=False)
+class MarginRanking(RankingLoss):
+    """The positive leads the best and a random negative by a margin (LTRGR, Li et al. 2023).
+
+    The mean of both hinges. Hard negatives are drawn at random, so the first of them is a random
+    one. LTRGR compares SEAL's sums of evidence; this loss compares the search's own scores.
+
+    Args:
+        margin: in nats.
+    """
+
+    margin: Positive = 1.0
+
+    def values(self, targets: ScoredTargets, progress: float = 1.0) -> tuple[Tensor, Tensor]:
+        scores, usable = targets.search_scores, targets.contrasted
+        least = torch.finfo(scores.dtype).min
+        others = F.pad(scores[:, 1:].masked_fill(~usable, least), (0, 1), value=least)
+        first = F.pad(usable, (0, 1)).int().argmax(1, keepdim=True)
+        chosen = torch.cat([others.amax(1, keepdim=True), others.gather(1, first)], 1)
+        values = (self.margin - (scores[:, :1] - chosen)).relu()
+        return values, usable.any(1, keepdim=True).expand_as(values)
+
+
+@part("ranking")
+@dataclass(eq=False)
+class ListwiseRanking(RankingLoss):
+    """Softmax over the positive and its negatives (GLEN's second phase, Lee et al. 2023).
+
+    Args:
+        temperature: divides the scores.
+    """
+
+    temperature: Positive = 1.0
+
+    def values(self, targets: ScoredTargets, progress: float = 1.0) -> tuple[Tensor, Tensor]:
+        usable = targets.contrasted
+        logits = targets.search_scores / self.temperature
+        logits = logits.masked_fill(F.pad(~usable, (1, 0)), -torch.inf)
+        return -logits.log_softmax(1)[:, 0], usable.any(1)
+
+
+@part("ranking")
+@dataclass(eq=False)
+class PreferenceRanking(RankingLoss):
+    """−log σ(β(positive's gain − negative's)) over a frozen copy (DDRO, Mekonnen et al. 2025).
+
+    A gain is log p less that of the model when training began. The loss starts at log 2 if dropout
+    is 0.
+
+    Args:
+        beta: β; DDRO's 0.4.
+    """
+
+    beta: Positive = 0.4
+
+    def __post_init__(self) -> None:
+        self.frozen: Any = None
+
+    def begin(self, system: Any) -> None:
+        """Copies the system as it is now.
+
+        The copy is no module of the system: it is not trained, and no checkpoint holds it. A
+        resumed training begins with the same weights and copies them again.
+        """
+        self.frozen = copy.copy(system)
+        self.frozen._modules = copy.deepcopy(system._modules)
+        self.frozen.eval().requires_grad_(False)
+
+    def end(self) -> None:
+        """Frees the copy: search and analysis need no second model in memory."""
+        self.frozen = None
+
+    @torch.no_grad()
+    def reference(self, system: Any, batch: PairBatch, own: slice, rows: Tensor) -> Tensor:
+        frozen = self.frozen.to(device=system.device, dtype=system.dtype)
+        return self.score(frozen, batch, own, rows)[..., -1]
+
+    def values(self, targets: ScoredTargets, progress: float = 1.0) -> tuple[Tensor, Tensor]:
+        gains = targets.scores[..., -1] - targets.reference
+        return -F.logsigmoid(self.beta * (gains[:, :1] - gains[:, 1:])), targets.contrasted
+
+
+def first_targets(batch: PairBatch) -> PairBatch:
+    """The batch with the first target of each query; hard negatives follow as before."""
+    size, rows = len(batch), torch.arange(len(batch.document_ids))
+    targets = len(rows) + size - len(batch.document_index)
+    rows = torch.cat([rows[: targets : targets // size], rows[targets:]])
+    sides = {name: getattr(batch, name)[rows] for name in ("document_ids", "document_mask")}
+    return replace(batch, **sides)
+
+
+def choose_candidates(batch: PairBatch, number: int) -> tuple[Tensor, Tensor]:
+    """The documents that each query's positive is compared with.
+
+    Args:
+        number: the batch's next documents that a query without hard negatives takes instead.
+
+    Returns:
+        (B, 1 + C) int64 rows of the batch's documents, the positive's first; (B, C) bool, which of
+        the others are negatives (`PairBatch.is_negative`).
+    """
+    circle = rotate_documents(batch).T
+    others = circle[:, 1 : 1 + number] if batch.negatives is None else batch.negatives
+    queries = circle[:, :1]
+    return torch.cat([queries, others], 1), batch.is_negative[others, queries]
+
+
+def count_shared_prefixes(system: Any, tokens: Tensor, batch: PairBatch) -> Tensor:
+    """(B, C) int64, how many first tokens of candidates also lead to a relevant document.
+
+    Args:
+        tokens: (B, C, M) int64, each query's candidates, −1 at padding.
+        batch: says which documents are relevant to its queries.
+    """
+    columns = batch.relevant_index.T.tolist()
+    sources = {row: system.target_source(row) for row in set().union(*columns)}
+    counts = []
+    for column in columns:
+        texts = [sources[row] for row in column]
+        if system.targets_are_ngrams:
+            counts.append(count_ngram_tokens(tokens, texts, system.template.stop))
+        else:
+            counts.append(count_common_tokens(tokens, _pad(texts, tokens)))
+    return torch.stack(counts).amax(0)
+
+
+def count_ngram_tokens(tokens: Tensor, texts: Sequence[Sequence[int]], stop: int) -> Tensor:
+    """(B, C) int64, how many first tokens of n-grams (B, C, M) occur in a row in one of B texts.
+
+    The end token after an n-gram that occurs counts as well.
+    """
+    length = tokens.shape[2]
+    windows = F.pad(_pad(texts, tokens), (0, length), value=_PADDING).unfold(2, length, 1)
+    shared = count_common_tokens(tokens.unsqueeze(2), windows).amax(2)
+    following = tokens.gather(2, shared.clamp(max=length - 1).unsqueeze(2)).squeeze(2)
+    return shared + (following == stop)
+
+
+def count_common_tokens(one: Tensor, other: Tensor) -> Tensor:
+    """(…) int64, how many first tokens the sequences (…, L) and (…, M) share; padding ends both."""
+    length = min(one.shape[-1], other.shape[-1])
+    one, other = one[..., :length], other[..., :length]
+    return ((one == other) & (one != _PADDING)).long().cumprod(-1).sum(-1)
+
+
+def _pad(texts: Sequence[Sequence[int]], like: Tensor) -> Tensor:
+    """(B, 1, L) int64 on a tensor's device, −1 at padding."""
+    ids, mask = pad(texts)
+    return ids.masked_fill(~mask, _PADDING).unsqueeze(1).to(like.device)
+
+
+def training_progress(system: Any) -> float:
+    """The share of the training's steps that is done; 1 without a trainer."""
+    trainer = system._trainer
+    return 1.0 if trainer is None else trainer.global_step / trainer.estimated_stepping_batches
