@@ -1,41 +1,31 @@
 """Checks the user's values before anything is built: by `conf/rules.py`, then by their classes."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from functools import cache
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
 
 from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
-from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from conf.rules import RULES
-from conf.signatures import read_signature
+from conf.signatures import Definition, read_signature
 from gr_mvdr.files import hub_options, is_on_hub
-from gr_mvdr.options import ROOMS, Signature, check_options, inspect_signature, show
+from gr_mvdr.options import (
+    ROOMS,
+    Signature,
+    check_options,
+    describe_type,
+    fits_type,
+    inspect_signature,
+    show,
+)
 
-# Classes that take a whole group of keys without a `_target_`. A group is named by the class, or
-# else the key, of the group that it is in.
-_TAKERS = {
-    "backbone.shape": "transformers.models.t5.configuration_t5.T5Config",
-    "models.multi_vector.MultiVector.search": "gr_mvdr.token_index.plan.SearchOptions",
-    "models.t5_seal.T5SEAL.evidence": "gr_mvdr.decoding.evidence.Parameters",
-}
 _HYDRA = ("_target_", "_args_", "_partial_", "_recursive_", "_convert_")
-_STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
-_BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
-_KINDS = {
-    "integer": "a whole number",
-    "number": "a number",
-    "string": "text",
-    "boolean": "true or false",
-    "object": "a group of keys",
-    "null": "null",
-}
 
 
 def check_values(config: DictConfig) -> None:
@@ -53,18 +43,16 @@ def check_values(config: DictConfig) -> None:
     for key, value in written.items():
         if value == "???":
             raise ValueError(f"{key}=…: must be given on the command line")
-    for key, value in written.items():
-        if not any(map(_is_made, _parts(value))):
-            _check_rule(key, value)
+    own = (key for key, value in written.items() if not any(map(_is_made, _parts(value))))
+    _check_types(written, own)
     resolved = OmegaConf.to_container(config, resolve=True)
-    found = list(walk(resolved))
-    for key, value in found:
-        _check_rule(key, value, _origin(key, written))
+    nodes = dict(walk(resolved))
+    _check_types(nodes, nodes, {key: _origin(key, written) for key in nodes})
     _check_together(resolved)
-    nodes = dict(found)
-    for key, value in found:
-        if isinstance(value, dict) and (name := _find_taker(nodes, key)):
-            _check_target(key, value, name)
+    for key, value in nodes.items():
+        if isinstance(value, dict) and (taker := read_taker(nodes, key)) is not None:
+            options = {name: item for name, item in value.items() if name not in _HYDRA}
+            check_options(key, replace(taker, types=dict.fromkeys(taker.types, Any)), options)
 
 
 def check_hub(config: DictConfig) -> None:
@@ -76,31 +64,71 @@ def check_hub(config: DictConfig) -> None:
         hub_options(backbone)
 
 
-def read_taker(nodes: dict[str, Any], group: str) -> Signature | None:
-    """The parameters of the class that is made of a group of keys; None = there is no class.
+def _check_types(
+    nodes: dict[str, Any], keys: Iterable[str], typed: Mapping[str, str] | None = None
+) -> None:
+    """Raises ValueError for a value that is not of its key's declared type.
+
+    Args:
+        nodes: of `walk`, by key.
+        keys: of the nodes that are checked.
+        typed: key → the key that an error names; None: the key itself.
+    """
+    # A group after its keys: an error names the innermost one.
+    for key in sorted(keys, key=lambda key: isinstance(nodes[key], dict)):
+        for kind in find_types(nodes, key):
+            if not fits_type(nodes[key], kind):
+                name = typed[key] if typed else key
+                raise ValueError(f"{name}={show(nodes[key])}: must be {describe_type(kind)}")
+
+
+def find_types(nodes: dict[str, Any], key: str) -> list[Any]:
+    """The types that declare a key's values, all of which hold.
+
+    The first line of `conf/rules.py` that matches the key declares it; so does the signature of
+    what takes the key's group, or the type of the group (`dict[str, Size]`).
 
     Args:
         nodes: of `walk`, by key.
     """
-    name = _find_taker(nodes, group)
-    return _read_class(f"{group}._target_", name) if name else None
+    group, _, name = key.rpartition(".")
+    if name.startswith("_"):  # Hydra's own, such as _target_
+        return []
+    types = [next((kind for line, kind in RULES.items() if fnmatchcase(key, line)), None)]
+    if group and (taker := read_taker(nodes, group)) is not None:
+        # The table replaces the signatures of libraries, which take more than they declare.
+        if types == [None] or _is_of_project(nodes[group]):
+            types.append(taker.types.get(name))
+    elif group and types == [None]:
+        holds = [kind for kind in _kinds(nodes, group) if get_origin(kind) is type(nodes[group])]
+        types += [get_args(kind)[-1] for kind in holds]
+    return [kind for kind in types if kind is not None]
 
 
-def _find_taker(nodes: dict[str, Any], group: str) -> str | None:
-    """The dotted path of a group's class: its `_target_`, or the one of `_TAKERS`."""
-    parent, _, name = group.rpartition(".")
-    own, target = (
-        node.get("_target_") if isinstance(node := nodes.get(key), dict) else None
-        for key in (group, parent)
-    )
-    return own or _TAKERS.get(f"{target or parent}.{name}")
+def _is_of_project(group: Any) -> bool:
+    return str(group.get("_target_")).partition(".")[0] in ROOMS
 
 
-def find_rule(key: str) -> Any:
-    """The type of a key's values in `conf/rules.py`; None: the table does not know the key."""
-    if key.rpartition(".")[2].startswith("_"):  # Hydra's own, such as _target_
-        return None
-    return next((RULES[pattern] for pattern in RULES if fnmatchcase(key, pattern)), None)
+def read_taker(nodes: dict[str, Any], group: str) -> Signature | None:
+    """The signature of what is called with a group of keys; None: nothing is.
+
+    Args:
+        nodes: of `walk`, by key.
+    """
+    own = nodes.get(group)
+    if isinstance(own, dict) and (target := own.get("_target_")):
+        return None if _is_made(target) else _read_class(f"{group}._target_", target)
+    for kind in _kinds(nodes, group):
+        for definition in getattr(kind, "__metadata__", ()):
+            if isinstance(definition, Definition):
+                return _read_class(group, definition.path)
+    return None
+
+
+def _kinds(nodes: dict[str, Any], group: str) -> Iterator[Any]:
+    """The types of a group or list, each alternative of a union by itself."""
+    for kind in find_types(nodes, group):
+        yield from get_args(kind) if get_origin(kind) in (Union, UnionType) else [kind]
 
 
 def walk(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
@@ -132,40 +160,6 @@ def _origin(key: str, written: dict[str, Any]) -> str:
     return key
 
 
-def _check_rule(key: str, value: Any, typed: str | None = None) -> None:
-    if find_rule(key) is None:
-        return
-    try:
-        _adapter(key).validate_python(value)
-    except ValidationError:
-        said = describe_rule(_adapter(key).json_schema())
-        raise ValueError(f"{typed or key}={show(value)}: must be {said}") from None
-
-
-@cache
-def _adapter(key: str) -> TypeAdapter:
-    return TypeAdapter(find_rule(key), config=_STRICT)
-
-
-def describe_rule(schema: dict[str, Any]) -> str:
-    """A rule as errors say it, from the JSON schema of its type: "a whole number ≥ 1, or null"."""
-    if "description" in schema:
-        return schema["description"]
-    if "anyOf" in schema:
-        *first, last = map(describe_rule, schema["anyOf"])
-        return f"{', '.join(first)}{',' if len(first) > 1 or '≥' in first[0] else ''} or {last}"
-    if "const" in schema or "enum" in schema:
-        options = schema.get("enum") or [schema["const"]]
-        names = f"{', '.join(map(str, options))}"
-        return f"one of {names}" if len(options) > 2 else " or ".join(map(str, options))
-    if schema.get("type") == "array":
-        some = " with at least one value" if schema.get("minItems") else ""
-        return f"a list{some}, each {describe_rule(schema['items'])}"
-    bounds = [f"{sign} {schema[name]}" for name, sign in _BOUNDS.items() if name in schema]
-    filled = " that is not empty" if schema.get("minLength") else ""
-    return f"{_KINDS[schema['type']]}{filled} {' and '.join(bounds)}".strip()
-
-
 def _read_class(key: str, name: str) -> Signature:
     """The signature of a class or function by its dotted path.
 
@@ -178,16 +172,6 @@ def _read_class(key: str, name: str) -> Signature:
         return inspect_signature(get_object(name))
     except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise ValueError(f"{key}={name}: no such class") from error
-
-
-def _check_target(key: str, node: dict[str, Any], name: str) -> None:
-    """A class must be there, and take what it is given."""
-    signature = _read_class(f"{key}._target_", name)
-    # A library takes more than it declares (name=5), and so does a group of `_TAKERS` ("auto").
-    if name.partition(".")[0] not in ROOMS or "_target_" not in node:
-        kinds = {k: Any if find_rule(f"{key}.{k}") else kind for k, kind in signature.types.items()}
-        signature = replace(signature, types=kinds)
-    check_options(key, signature, {k: value for k, value in node.items() if k not in _HYDRA})
 
 
 def _check_together(config: dict[str, Any]) -> None:

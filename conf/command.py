@@ -31,7 +31,7 @@ from hydra.version import VersionBase
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from conf.checks import check_hub, check_values, read_taker, walk
+from conf.checks import check_hub, check_values, find_types, read_taker, walk
 from conf.composition import list_options, prepare_arguments, register_resolvers
 from conf.rules import RULES
 from gr_mvdr.options import make_printable
@@ -168,17 +168,14 @@ def _check_added(config: DictConfig, added: dict[str, str]) -> None:
 
 
 def _is_taken(key: str, nodes: dict[str, Any]) -> bool:
-    """Whether the class of the key's group takes the key; without a class, the rules know it."""
+    """Whether a class takes the key in its group; without a class, whether the rules list it."""
     group, _, name = key.rpartition(".")
     if not group:
         return False
     if (taker := read_taker(nodes, group)) is not None:
         return name in taker.types
-    while "." in group:  # the group itself may have been added with the key
-        group, _, name = group.rpartition(".")
-        if (taker := read_taker(nodes, group)) is not None:
-            return name in taker.types and key in RULES
-    return key in RULES
+    # The group itself may have been added with the key.
+    return bool(find_types(nodes, group) and find_types(nodes, key))
 
 
 def _refuse_sweep(arguments: Sequence[str]) -> None:

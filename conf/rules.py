@@ -1,38 +1,40 @@
-"""What the value of each key may be: the one table that `conf/checks.py` reads.
+"""The values of the keys that no signature declares: a table that `conf/checks.py` reads.
 
 A key is written as the user types it; `*` is any part of it, dots included. The first line that
-fits a key counts. A new key needs a line here, or a test says which one is missing.
+matches a key counts. A key that a class takes needs no line here if the type in the signature says
+its values (`Size`, `Literal[...]`, `bool`); any other new key needs one, and a test names it.
 """
 
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
-
+from conf.signatures import Definition
 from gr_mvdr.evaluation.metrics import KNOWN, find_metric
+from gr_mvdr.options import (
+    AtLeast,
+    Count,
+    Fraction,
+    NonNegative,
+    Positive,
+    Proportion,
+    Rate,
+    Rule,
+    Seed,
+    Size,
+    Text,
+    describe_type,
+)
 
 
-def _at_least(number: int) -> Any:
-    return Annotated[int, Field(ge=number)]
-
-
-def _described(kind: Any, accepts: Any, words: str) -> Any:
-    """A type with a test of its own, and what errors call it."""
-
-    def check(value: Any) -> Any:
-        if not accepts(value):
-            raise ValueError(words)
-        return value
-
-    return Annotated[kind, AfterValidator(check), Field(description=words)]
+def _some(item: Any) -> Any:
+    """A list that is not empty."""
+    return Annotated[
+        list[item], Rule(f"a list with at least one value, each {describe_type(item)}", bool)
+    ]
 
 
 def _counts_devices(text: str) -> bool:
     return all(part.strip().isdecimal() for part in text.strip(",").split(",")) and "," in text
-
-
-def _are_different(texts: list[str]) -> bool:
-    return len({*texts}) == len(texts)
 
 
 def _is_pattern(text: str) -> bool:
@@ -47,23 +49,22 @@ def _is_shard(text: str) -> bool:
     return first.isdecimal() and number.isdecimal() and int(first) < int(number)
 
 
-Count, Size, Length = _at_least(0), _at_least(1), _at_least(2)
-Positive = Annotated[float, Field(gt=0)]
-Weight = Annotated[float, Field(ge=0)]
-Share = Annotated[float, Field(gt=0, le=1)]
-Part = Annotated[float, Field(ge=0, le=1)]
-Rate = Annotated[float, Field(ge=0, lt=1)]
-Seed = Annotated[int, Field(ge=0, lt=2**32)]
-Text = Annotated[str, Field(min_length=1)]
-Texts = Annotated[list[Text], Field(min_length=1)]
-Splits = Text | list[Text]
-Different = _described(list[Text], _are_different, "a list of different texts")
+Length = Annotated[int, AtLeast(2)]
 Group = dict
-Metric = _described(str, find_metric, KNOWN)
-Shard = _described(str, _is_shard, "a shard and the number of all, such as 0/4 or 3/4")
-Pattern = _described(str, _is_pattern, "a regular expression")
-Devices = _described(str, _counts_devices, "numbers of devices such as 0,1")
-Direction = Literal["query_to_document", "document_to_query"]
+Splits = Text | list[Text]
+Different = Annotated[
+    list[Text], Rule("a list of different texts", lambda texts: len(texts) == len({*texts}))
+]
+Metric = Annotated[str, Rule(KNOWN, find_metric)]
+Shard = Annotated[str, Rule("a shard and the number of all, such as 0/4 or 3/4", _is_shard)]
+Pattern = Annotated[str, Rule("a regular expression", _is_pattern)]
+Devices = Annotated[str, Rule("numbers of devices such as 0,1", _counts_devices)]
+Shape = Annotated[Group, Definition("transformers.models.t5.configuration_t5.T5Config")]
+Checkpointing = Annotated[bool, Rule("true, or no run could be opened again", bool)]
+PartWeights = Annotated[
+    list[NonNegative],
+    Rule("a list with at least two values, each a number ≥ 0", lambda weights: len(weights) > 1),
+]
 Precision = Literal[
     *("auto", "32-true", "16-mixed", "bf16-mixed", "16-true", "bf16-true", "64-true"),
     *("32", "16", "bf16", "64", 32, 16, 64),
@@ -77,14 +78,14 @@ _SEARCH: dict[str, Any] = {
     "mode": Mode,
     "dtype": Literal["float32", "float16", "pq", "residual"],
     "pq_bytes": Size | None,
-    "recall": Share,
+    "recall": Proportion,
     "neighbours": Size | Auto,
     "probes": Size | Auto | None,
     "refine": Count | Auto | None,
     "lists": Size | None,
     "imputation": Imputation,
-    "keep_query": Share,
-    "keep_document": Share,
+    "keep_query": Proportion,
+    "keep_document": Proportion,
     "pool": Size,
     "pool_by": Literal["ward", "k_means", "salience"],
     "fde_repetitions": Size,
@@ -137,7 +138,7 @@ RULES: dict[str, Any] = {
     "check": bool,
     "vectors": bool,
     "trust": bool,
-    "port": Annotated[int, Field(ge=1024, le=65535)] | None,
+    "port": Annotated[int, Rule("≥ 1024 and ≤ 65535", lambda port: 1024 <= port <= 65535)] | None,
     "open": bool,
     "paper": Text | None,
     "claims": bool,
@@ -146,26 +147,24 @@ RULES: dict[str, Any] = {
     "method": Literal["rrf", "isr", "combsum", "combmnz", "combmax", "weighted", "merge"],
     "norm": Literal["min-max", "max", "sum", "zmuv", "rank", "borda"] | None,
     "k": Size,
-    "part_weights": Annotated[list[Weight], Field(min_length=2)] | None,
+    "part_weights": PartWeights | None,
     "tune": Text | None,
     "metric": Metric,
     "queries": Size,
-    "others": _at_least(2),
-    "metrics": Annotated[list[Metric], Field(min_length=1)] | None,
+    "others": Annotated[int, AtLeast(2)],
+    "metrics": _some(Metric) | None,
     "qrels": Text | None,
     #
     "tokenizer": Group,
-    "tokenizer.vocab_size": _at_least(7),  # six are special tokens
+    "tokenizer.vocab_size": Annotated[int, AtLeast(7)],  # six are special tokens
     "tokenizer.unit": Literal["piece", "word"],
     "tokenizer.path": Text | None,
     "tokenizer.lowercase": bool,
     "tokenizer.prefix_space": bool | None,
-    "tokenizer.markers": Group,
-    "tokenizer.markers.*": Text | None,
+    "tokenizer.markers": dict[str, Text | None],
     "tokenizer.expansion": Text | None,
     "tokenizer.skip": Literal["punctuation"] | list[Text] | None,
-    "tokenizer.special_tokens": Group,
-    "tokenizer.special_tokens.*": Text,
+    "tokenizer.special_tokens": dict[str, Text],
     #
     "backbone": Group,
     "backbone.name": Text | None,
@@ -175,32 +174,34 @@ RULES: dict[str, Any] = {
     "backbone.gradient_checkpointing": bool,
     "backbone.initialisation": Literal["random", "mimetic"],
     "backbone.latent": Rate,
-    "backbone.shape": Group | None,
+    "backbone.shape": Annotated[
+        Group, Definition("transformers.models.t5.configuration_t5.T5Config")
+    ]
+    | None,
     "backbone.shape.feed_forward_proj": Text,
     "backbone.shape.num_*": Size,
     "backbone.shape.d_*": Size,
-    "backbone.shape.vocab_size": _at_least(7),
+    "backbone.shape.vocab_size": Annotated[int, AtLeast(7)],
     "spans": Group,
     #
     "trainer": Group,
     "trainer.max_epochs": Size | Literal[-1] | None,
     "trainer.max_steps": Size | Literal[-1],
     "trainer.accelerator": Literal["auto", "cpu", "gpu", "cuda", "mps"],
-    "trainer.devices": Size
-    | Literal["auto", -1]
-    | Annotated[list[Count], Field(min_length=1)]
-    | Devices,
+    "trainer.devices": Size | Literal["auto", -1] | _some(Count) | Devices,
     "trainer.num_nodes": Size,
     "trainer.precision": Precision,
-    "trainer.gradient_clip_val": Weight | None,
+    "trainer.gradient_clip_val": NonNegative | None,
     "trainer.accumulate_grad_batches": Size,
     "trainer.reload_dataloaders_every_n_epochs": Count,
     "trainer.log_every_n_steps": Count,
     "trainer.check_val_every_n_epoch": Size | None,
-    "trainer.limit_train_batches": Size | Share | None,
-    "trainer.limit_*_batches": Count | Part | None,
+    "trainer.limit_train_batches": Size | Proportion | None,
+    "trainer.limit_*_batches": Count | Fraction | None,
     "trainer.use_distributed_sampler": bool,
-    "trainer.enable_checkpointing": _described(bool, bool, "true, or no run could be opened again"),
+    "trainer.enable_checkpointing": Annotated[
+        bool, Rule("true, or no run could be opened again", bool)
+    ],
     "trainer.enable_*": bool,
     "trainer.default_root_dir": Text,
     "trainer.callbacks": list[Group],
@@ -226,27 +227,26 @@ RULES: dict[str, Any] = {
     "data.candidates": Size,
     "data.candidates_run": Text | None,
     "data.identifiers": Text | None,
-    "data.views": Group,
-    "data.views.*": Text,
+    "data.views": dict[str, Text],
     "data.add_relevant": bool,
     "data.drop_identical": bool,
     "data.shard": Shard | None,
-    "data.metrics": Annotated[list[Metric], Field(min_length=1)],
+    "data.metrics": _some(Metric),
     "data.groups": Pattern | None,
     "data.max_*_queries": Size | None,
     "data.test_split": Text | Different | None,
     "data.train_split": Text | None,
     "data.validation_split": Text | None,
     "data.new_documents": Text | Different,
-    "data.text_fields": Annotated[Different, Field(min_length=1)],
+    "data.text_fields": Annotated[Different, Rule("a list of different texts, not empty", bool)],
     "data.cleaning": list[Literal["html", "unicode", "punctuation"]],
     "data.empty_documents": Literal["refuse", "keep"],
     "data.store": Text | None,
-    "data.path": Texts | Text | None,
+    "data.path": _some(Text) | Text | None,
     "data.name": Text,
     "data.format": Text | None,
-    "data.fields": Annotated[list[Text | Size], Field(min_length=1)] | None,
-    "data.text": Text | Texts,
+    "data.fields": _some(Text | Size) | None,
+    "data.text": Text | _some(Text),
     "data.first_tokens": Size | None,
     "data.title_vocabulary": Text | None,
     "data.document_ids": Text | None,
@@ -257,7 +257,7 @@ RULES: dict[str, Any] = {
     "data.attributes": Size | None,
     "data.collection_seed": Count,
     "data.tokenizer_options.backbone": Text | None,
-    "data.tokenizer_options.vocab_size": _at_least(7),
+    "data.tokenizer_options.vocab_size": Annotated[int, AtLeast(7)],
     "data.tokenizer_options.unit": Literal["piece", "word"],
     "data.tokenizer_options.path": Text | None,
     "data.tokenizer_options.lowercase": bool,
@@ -276,12 +276,12 @@ RULES: dict[str, Any] = {
     "*.negatives.name": Text | None,
     "*.negatives.teacher": Text | None,
     "data.indexing": Group | None,
-    "data.indexing.ratio": Weight,
+    "data.indexing.ratio": NonNegative,
     "data.indexing.inputs": Group,
     "data.indexing.inputs.inputs": list[Group],
     "data.indexing*.path": Text,
-    "*.inputs.density": Annotated[float, Field(gt=0, lt=1)],
-    "*.inputs.mean_span": Annotated[float, Field(ge=1)],
+    "*.inputs.density": Annotated[float, Rule("> 0 and < 1", lambda value: 0 < value < 1)],
+    "*.inputs.mean_span": Annotated[float, AtLeast(1)],
     "data.indexing*.unit": Literal["words", "tokens"],
     #
     "model": Group,
@@ -292,43 +292,41 @@ RULES: dict[str, Any] = {
     "model.seed": Seed,
     "model.optimizer": Group,
     "model.optimizer.learning_rate": Positive,
-    "model.optimizer.weight_decay": Weight,
+    "model.optimizer.weight_decay": NonNegative,
     "model.optimizer.schedule": Literal["constant", "one_cycle"],
-    "model.k1": Weight,
-    "model.b": Part,
+    "model.k1": NonNegative,
+    "model.b": Fraction,
     "model.dimension": Size,
     "model.heads": Size,
     "model.projections": Literal["shared", "attention"],
     "model.normaliser": Literal["none", "alignment", "query_tokens", "non_zero"],
     "model.gradient_cache": Size | None,
-    "model.keep": Group,
-    "model.keep.*": Size,
-    "model.regulariser": Group,
-    "model.regulariser.*": Weight,
-    "model.initial_bias": Annotated[float, Field(ge=-100, le=100)],
+    "model.keep": dict[str, Size],
+    "model.regulariser": dict[str, NonNegative],
+    "model.initial_bias": Annotated[
+        float, Rule("≥ -100 and ≤ 100", lambda value: -100 <= value <= 100)
+    ],
     "model.attend_expansion": bool,
     "model.expansion_length": Length | None,
     "model.loss": Group,
     "model.loss.temperature": Positive,
-    "model.search": Group,
     **{f"model.search.{key}": rule for key, rule in _SEARCH.items()},
     "model.search.normalise": Literal["vocabulary", "reachable"],
     "model.search.plan": Group | None,
     "model.search.plan.scores": Text | None,
-    "model.search.plan.weight": Weight,
+    "model.search.plan.weight": NonNegative,
     "model.search.plan.candidates": Size | None,
     "model.search.plan.terms": Size,
     "model.beam_size": Size,
-    "model.length_penalty": Weight,
+    "model.length_penalty": NonNegative,
     "model.label_smoothing": Rate,
-    "model.consistency": Weight,
+    "model.consistency": NonNegative,
     "model.decoder_layers": Size | None,
     "model.trained_rows": Literal["all", "new"],
     "model.key_length": Size,
     "model.query_ngrams": Count,
     "model.special_tokens": Group,
-    "model.bonus": Group,
-    "model.bonus.*": Weight,
+    "model.bonus": dict[str, NonNegative] | None,
     "model.n_queries": Count,
     "model.top_k": Size,
     "model.negatives_per_query": Size,
@@ -336,37 +334,21 @@ RULES: dict[str, Any] = {
     "model.stages": list[Group],
     "model.stages.*.run": Text,
     "model.stages.*.depth": Size | None,
-    "model.evidence": Group,
     "model.evidence.alpha": Positive,
-    "model.evidence.beta": Part,
-    "model.evidence.smoothing": Weight,
+    "model.evidence.beta": Fraction,
+    "model.evidence.smoothing": NonNegative,
     "model.evidence.add_best_unigrams_to_ngrams": bool,
     "model.evidence.special_ids": list[Count],
     "model.evidence.*": Count,
-    "model.pooling": Group | Literal["mean", "first"],
+    "model.pooling": dict[str, Group] | Literal["mean", "first"],
     "model.alignment": Group,
     "model.training_alignment": Group | None,
-    "*alignment*.direction": Direction,
-    "*alignment*.k": Size,
-    "*alignment*.p": Share,
-    "*alignment*.epsilon": Positive,
-    "alignments": Group,
-    "alignments.*": Group,
+    "alignments": dict[str, Group],
     "*pooling.*.k": Size,
     "*pooling.*.factor": Size,
     "*pooling.*.protected": Count,
     "*pooling.*.by": Literal["ward", "k_means", "salience"],
-    "*pooling.*": Group,
-    "model.salience": Group | None,
-    "model.salience.*.gate": Literal["lp", "relu", "hard", "l1"],
-    "model.salience.*.sparsity": Share,
-    "model.salience.*.epsilon": Positive,
-    "model.salience.*.solver": Literal["exact", "iterative"],
-    "model.salience.*.l1": Positive,
-    "model.salience.*.k1": Weight,
-    "model.salience.*.b": Part,
-    "model.salience.*.iterations": Size,
-    "model.salience.*": Group | None,
+    "model.salience": dict[str, Group | None] | None,
     "model.head": Group | None,
     "model.head.form": Literal["paper", "nci", "base", "async", "contrastive"],
     "model.head.clusters": Size,
@@ -377,7 +359,7 @@ RULES: dict[str, Any] = {
     "model.head.dropout": Rate,
     "model.head.seed": Seed,
     "model.ranking": Group | None,
-    "model.ranking.weight": Weight,
+    "model.ranking.weight": NonNegative,
     "model.ranking.negatives": Size,
     "model.ranking.margin": Positive,
     "model.ranking.stages": Size,
@@ -411,12 +393,13 @@ RULES: dict[str, Any] = {
     "rerank.*.length": Size,
     "rerank.*.n_spans": Size,
     "rerank.*.temperature": Positive,
-    "rerank.*.*": Group,
+    "rerank.*.segments": Group,
+    "rerank.*.alignment": Group,
     #
     "analysis": Group,
     "analysis.precision": Literal["float32", "float16"],
     "analysis.questions": Group | None,
-    "analysis.questions.*features": Annotated[list[Size], Field(min_length=1)],
+    "analysis.questions.*features": _some(Size),
     "analysis.questions.*.neighbours": Size,
     "analysis.questions.*.draws": Size,
     "analysis.questions.*.removed": list[Size],
@@ -432,15 +415,15 @@ RULES: dict[str, Any] = {
     #
     "study": Group | None,
     "study.k": list[Size],
-    "study.p": list[Share],
+    "study.p": list[Proportion],
     "study.alignments": list[Group],
-    "study.folds_of": Annotated[list[Size], Field(min_length=1)],
+    "study.folds_of": _some(Size),
     "study.depth": Size,
     "study.max_queries": Size | None,
-    "study.settings": Group | Annotated[list[Group], Field(min_length=1)],
+    "study.settings": Group | _some(Group),
     **{
-        f"study.settings.{place}{key}": Annotated[list[rule], Field(min_length=1)]
-        for key, rule in (_SEARCH | {"beam_size": Size, "plan_weight": Weight}).items()
+        f"study.settings.{place}{key}": _some(rule)
+        for key, rule in (_SEARCH | {"beam_size": Size, "plan_weight": NonNegative}).items()
         for place in ("", "*.")
     },
     "study.curves": Group | list[Group],

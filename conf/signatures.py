@@ -1,24 +1,39 @@
-"""What a class takes, read from its source: to import it would take seconds of torch and Lightning.
+"""The signature of a class, read from its source: importing it would take seconds of torch.
 
-The source is followed through imports, base classes and dataclasses. Where it cannot tell (compiled
-code, classes made by code), `read_signature` says so and the caller imports the class.
+The reader follows imports, base classes, dataclasses and type aliases. Where the source is not
+enough (compiled code, classes made by code), `read_signature` returns None and the caller imports
+the class.
 """
 
 import ast
-from collections.abc import Iterator, Sequence
+import builtins
+import typing
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.machinery import PathFinder
 from importlib.util import find_spec, resolve_name
 from pathlib import Path
-from typing import Any, Literal, Optional, Union
+from typing import Any, NamedTuple
 
-from gr_mvdr.options import Signature
+from gr_mvdr import options
+from gr_mvdr.options import ROOMS, Signature
 
-# The types that `gr_mvdr.options.fits_type` can compare a value with.
-_TYPES = {kind.__name__: kind for kind in (int, float, bool, str, list, tuple, dict, Sequence)}
-_TYPES |= {"Any": Any, "Literal": Literal, "Optional": Optional, "Union": Union}
+# What annotations are made of, besides the types of `gr_mvdr.options`.
+_TYPES = {name: getattr(typing, name) for name in ("Annotated", "Literal", "Optional", "Union")}
+_TYPES |= {"Mapping": Mapping, "Sequence": Sequence, "Any": Any}
 # Base classes without an `__init__`.
 _PLAIN_BASES = {"object", "ABC", "Generic", "Protocol"}
+
+
+class Definition(NamedTuple):
+    """A class or function of this project in an annotation; stands for what is not imported.
+
+    ``Annotated[dict[str, Any], SearchOptions]`` is a group of keys that `SearchOptions` takes.
+    """
+
+    path: str
+
+
 Place = tuple[str, ast.ClassDef | ast.FunctionDef]  # a module, and a definition in it
 Parameters = tuple[dict[str, Any], bool]  # their types, and whether any other name is taken, too
 
@@ -32,7 +47,7 @@ def read_signature(path: str) -> Signature | None:
         return None
     name = place[1].name
     if isinstance(place[1], ast.FunctionDef):
-        types, open_ended = _read_parameters(place[1])
+        types, open_ended = _read_parameters(*place)
         return Signature(name, types, open_ended=open_ended)
     types, open_ended = {}, False
     for parent in _lineage(*place):
@@ -49,7 +64,7 @@ def _read_class(module: str, definition: ast.ClassDef) -> Parameters | None:
     """The parameters of a class's own `__init__`; None: it has none."""
     methods = {node.name: node for node in definition.body if isinstance(node, ast.FunctionDef)}
     if "__init__" in methods:
-        types, open_ended = _read_parameters(methods["__init__"])
+        types, open_ended = _read_parameters(module, methods["__init__"])
         del types[next(iter(types))]  # self
         return types, open_ended
     if "__new__" in methods:
@@ -66,7 +81,7 @@ def _is_dataclass(definition: ast.ClassDef) -> bool:
 def _fields(module: str, definition: ast.ClassDef) -> dict[str, Any]:
     """A dataclass's fields, its parents' among them."""
     return {
-        node.target.id: _type(node.annotation)
+        node.target.id: _evaluate(parent[0], node.annotation)
         for parent in _lineage(module, definition)
         if parent is not None and _is_dataclass(parent[1])
         for node in parent[1].body
@@ -75,20 +90,46 @@ def _fields(module: str, definition: ast.ClassDef) -> dict[str, Any]:
     }
 
 
-def _read_parameters(function: ast.FunctionDef) -> Parameters:
-    found = function.args
-    named = [*found.posonlyargs, *found.args, *found.kwonlyargs]
-    return {argument.arg: _type(argument.annotation) for argument in named}, bool(found.kwarg)
+def _read_parameters(module: str, function: ast.FunctionDef) -> Parameters:
+    arguments = function.args
+    named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    types = {argument.arg: _evaluate(module, argument.annotation) for argument in named}
+    return types, bool(arguments.kwarg)
 
 
-def _type(annotation: ast.expr | None) -> Any:
+def _evaluate(module: str, annotation: ast.expr | None) -> Any:
+    """The type that an annotation of a module means; `Any` stands for every unknown name."""
     if annotation is None:
         return Any
+    used = {node.id for node in ast.walk(annotation) if isinstance(node, ast.Name)}
+    names = {name: _resolve(module, name) for name in used}
     code = compile(ast.Expression(annotation), "<annotation>", "eval")
     try:
-        return eval(code, {"__builtins__": {}}, _TYPES)
-    except Exception:  # it names what is not imported here
+        return eval(code, {"__builtins__": {}} | names)
+    except Exception:  # such as an attribute of an unknown name
         return Any
+
+
+@cache
+def _resolve(module: str, name: str) -> Any:
+    """What a name in an annotation means; follows the aliases of this project's modules."""
+    if name in _TYPES:
+        return _TYPES[name]
+    in_project = module.partition(".")[0] in ROOMS
+    for node in _statements(module) if in_project else ():
+        match node:
+            case ast.ClassDef() | ast.FunctionDef() if node.name == name:
+                return Definition(f"{module}.{name}")
+            case ast.Assign(targets=[ast.Name(id=target)]) if target == name:
+                return _evaluate(module, node.value)
+            case ast.ImportFrom(module=options.__name__):
+                if name in (alias.name for alias in node.names):
+                    return getattr(options, name, Any)
+            case ast.ImportFrom():
+                for alias in node.names:
+                    if (alias.asname or alias.name) == name:
+                        return _resolve(_source(module, node), alias.name)
+    return getattr(builtins, name, Any)
 
 
 def _lineage(module: str, definition: ast.ClassDef) -> Iterator[tuple[str, ast.ClassDef] | None]:

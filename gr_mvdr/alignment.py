@@ -11,8 +11,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from gr_mvdr.options import part
-from gr_mvdr.salience import Solver, check_solver, relaxed_top_k
+from gr_mvdr.options import Positive, Proportion, Size, part
+from gr_mvdr.salience import Solver, relaxed_top_k
 
 Direction = Literal["query_to_document", "document_to_query"]
 
@@ -217,10 +217,7 @@ class FirstToken(Selection):
 class FirstK(Selection):
     """The first query token chooses among the first k document tokens: ME-BERT (aligner §2)."""
 
-    k: int
-
-    def __post_init__(self):
-        _check_k(self.k)
+    k: Size
 
     def candidates(self, tokens: Tokens) -> Tokens:
         return _first_of(tokens, self.k, 1)
@@ -245,10 +242,7 @@ class LexicalMaxSim(Selection):
 class TopK(Selection):
     """Every query token takes its k most similar document tokens (aligner §3.1)."""
 
-    k: int
-
-    def __post_init__(self):
-        _check_k(self.k)
+    k: Size
 
     def count(self, length: int) -> int:
         return self.k
@@ -259,11 +253,7 @@ class TopK(Selection):
 class TopP(Selection):
     """`TopK` with k = max(⌊p·m⌋, 1), m the document's real tokens (aligner §3.1)."""
 
-    p: float
-
-    def __post_init__(self):
-        if not 0 < self.p <= 1:
-            raise ValueError(f"alignment.p={self.p}: must be > 0 and ≤ 1")
+    p: Proportion
 
     def count(self, length: int) -> int:
         return max(int(self.p * length), 1)
@@ -294,10 +284,7 @@ class InBatchTopK(Selection):
     no other, depends on batch mates.
     """
 
-    k: int
-
-    def __post_init__(self):
-        _check_k(self.k)
+    k: Size
 
     def choose(self, masked: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
         chosen, best = super().choose(masked, tokens)
@@ -316,9 +303,6 @@ class Softmax(Alignment):
 
     direction: Direction = "document_to_query"
 
-    def __post_init__(self):
-        other_side(self.direction)
-
     def align(self, similarity: Tensor, tokens: Tokens) -> Tensor:
         # A finite fill: a fully padded row of −inf would turn into NaN, also in the gradient.
         filled = similarity.masked_fill(~tokens.real, torch.finfo(similarity.dtype).min)
@@ -336,14 +320,10 @@ class SoftTopK(Alignment):
         solver, iterations: see `gr_mvdr.salience.relaxed_top_k`.
     """
 
-    k: int
-    epsilon: float
+    k: Size
+    epsilon: Positive
     solver: Solver = "exact"
-    iterations: int = 1000
-
-    def __post_init__(self):
-        _check_k(self.k)
-        check_solver(self.epsilon, self.solver, self.iterations, "alignment.")
+    iterations: Size = 1000
 
     def align(self, similarity: Tensor, tokens: Tokens) -> Tensor:
         real = tokens.real.expand(similarity.shape)
@@ -357,8 +337,3 @@ def _first_of(tokens: Tokens, documents: int, queries: int) -> Tokens:
     document_mask, query_mask, *ids = tokens
     document_mask = document_mask & (document_mask.cumsum(-1) <= documents)
     return Tokens(document_mask, query_mask & (query_mask.cumsum(-1) <= queries), *ids)
-
-
-def _check_k(k: int) -> None:
-    if not isinstance(k, int) or k < 1:
-        raise ValueError(f"alignment.k={k}: must be ≥ 1 and whole")

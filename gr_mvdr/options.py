@@ -336,7 +336,9 @@ def fits_type(value: Any, hint: Any) -> bool:
         fits = isinstance(value, list | tuple)
         return fits and all(fits_type(item, items[0]) for item in value if items)
     if kind in (dict, Mapping):
-        return isinstance(value, Mapping)
+        items = get_args(hint)[1:]
+        fits = isinstance(value, Mapping)
+        return fits and all(fits_type(item, items[0]) for item in value.values() if items)
     if kind is float:
         return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
     if kind is int:
@@ -363,7 +365,8 @@ def describe_type(hint: Any) -> str:
         items = get_args(hint)[:1]
         return "a list" + (f", each {describe_type(items[0])}" if items != () else "")
     if (origin or hint) in (dict, Mapping):
-        return "a group of keys"
+        items = [item for item in get_args(hint)[1:] if item is not Any]
+        return "a group of keys" + (f", each {describe_type(items[0])}" if items else "")
     return _WORDS.get(hint) or getattr(hint, "__name__", str(hint))
 
 

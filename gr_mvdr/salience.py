@@ -7,13 +7,22 @@ one is the relaxed top-k at the end of this file (aligner Eq. 4, Appendix A.1).
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gr_mvdr.options import build, part
+from gr_mvdr.options import (
+    Fraction,
+    NonNegative,
+    Positive,
+    Proportion,
+    Size,
+    build,
+    checked,
+    part,
+)
 from gr_mvdr.token_vectors import TokenVectors
 
 Gate = Literal["lp", "relu", "hard", "l1"]
@@ -25,19 +34,18 @@ _BLOCK = 1 << 15
 _LARGEST = 600.0
 
 
-def top_share(salience: Tensor, mask: Tensor, share: float) -> Tensor:
+@checked
+def top_share(salience: Tensor, mask: Tensor, share: Proportion) -> Tensor:
     """The ⌈β·m⌉ most salient of the m real tokens of every text: what pruning keeps (aligner §3.2).
 
     Args:
-        salience: (…, L) float; of equal ones the first are kept.
+        salience: (…, L) float; ties go to the lowest position.
         mask: (…, L) bool.
-        share: 0 < β ≤ 1, so that a text with a token keeps one.
+        share: β; a text with a token keeps at least one.
 
     Returns:
         (…, L) bool.
     """
-    if not 0 < share <= 1:
-        raise ValueError(f"share={share}: must be > 0 and ≤ 1")
     ordered = salience.masked_fill(~mask, -torch.inf).sort(dim=-1, descending=True, stable=True)
     rank = ordered.indices.argsort(-1)
     return mask & (rank < _share_of(mask, share).unsqueeze(-1))
@@ -87,11 +95,11 @@ class LearnedSalience(Salience):
         self,
         size: int,
         gate: Gate = "lp",
-        sparsity: float = 0.4,
-        epsilon: float = 0.002,
+        sparsity: Proportion = 0.4,
+        epsilon: Positive = 0.002,
         solver: Solver = "exact",
-        iterations: int = 100,
-        l1: float = 0.01,
+        iterations: Size = 100,
+        l1: Positive = 0.01,
         prior: dict[str, Any] | None = None,
     ):
         """
@@ -102,18 +110,8 @@ class LearnedSalience(Salience):
             sparsity: α, of "lp" and "hard"; l1: the penalty's coefficient, of "l1".
             epsilon, solver, iterations: of "lp", see `relaxed_top_k`.
             prior: another salience of this file, as a dict with `_target_`; None = 1 everywhere.
-
-        Raises ValueError for a value out of range.
         """
         super().__init__()
-        if gate not in get_args(Gate):
-            known = ", ".join(get_args(Gate))
-            raise ValueError(f"model.salience.gate={gate}: must be one of {known}")
-        if not 0 < sparsity <= 1:
-            raise ValueError(f"model.salience.sparsity={sparsity}: must be > 0 and ≤ 1")
-        if gate == "l1" and not l1 > 0:
-            raise ValueError(f"model.salience.l1={l1}: must be > 0")
-        check_solver(epsilon, solver, iterations, "model.salience.")
         self.gate, self.sparsity, self.l1 = gate, sparsity, l1
         self.solver: dict[str, Any] = {
             "epsilon": epsilon,
@@ -202,17 +200,13 @@ class FrequencySalience(Salience):
 
     mean_length: Tensor
 
-    def __init__(self, size: int, k1: float = 1.5, b: float = 0.75):
+    def __init__(self, size: int, k1: NonNegative = 1.5, b: Fraction = 0.75):
         """
         Args:
             size: d; every salience is built with it, this one asks only for the tokens.
             k1: saturation of the term frequency; b: strength of the length normalisation.
         """
         super().__init__()
-        if k1 < 0:
-            raise ValueError(f"model.salience.k1={k1}: must be ≥ 0")
-        if not 0 <= b <= 1:
-            raise ValueError(f"model.salience.b={b}: must be ≥ 0 and ≤ 1")
         self.k1, self.b = k1, b
         self.register_buffer("mean_length", torch.tensor(torch.nan))
 
@@ -229,13 +223,14 @@ class FrequencySalience(Salience):
         self.mean_length.fill_(sum(map(len, documents)) / max(1, len(documents)))
 
 
+@checked
 def relaxed_top_k(
     scores: Tensor,
     k: int | Tensor,
-    epsilon: float,
+    epsilon: Positive,
     mask: Tensor | None = None,
     solver: Solver = "exact",
-    iterations: int = 1000,
+    iterations: Size = 1000,
 ) -> Tensor:
     """λ of max sᵀλ + ε H(λ) with Σ λ = k and 0 ≤ λ ≤ 1 (aligner Eq. 4, Appendix A.1).
 
@@ -251,11 +246,7 @@ def relaxed_top_k(
 
     Returns:
         (…, m) of the scores' dtype, 0 at padding. Both solvers pass gradients to the scores.
-
-    Raises:
-        ValueError: k, epsilon, solver or iterations are out of range.
     """
-    check_solver(epsilon, solver, iterations)
     if isinstance(k, int) and k < 1:
         raise ValueError(f"k={k}: must be ≥ 1")
     if not scores.numel():
@@ -291,16 +282,6 @@ def residual(weights: Tensor, k: int | Tensor, mask: Tensor | None = None) -> Te
     mask = torch.ones_like(weights, dtype=torch.bool) if mask is None else mask
     target = torch.as_tensor(k, device=weights.device).minimum(mask.sum(-1))
     return (weights.sum(-1, dtype=torch.float64) - target).abs()
-
-
-def check_solver(epsilon: float, solver: Solver, iterations: int = 1, prefix: str = "") -> None:
-    """Refuses what no solver can do; `prefix` leads to the keys as the user typed them."""
-    if not epsilon > 0:
-        raise ValueError(f"{prefix}epsilon={epsilon}: must be > 0")
-    if solver not in get_args(Solver):
-        raise ValueError(f"{prefix}solver={solver}: must be one of {', '.join(get_args(Solver))}")
-    if iterations < 1:
-        raise ValueError(f"{prefix}iterations={iterations}: must be ≥ 1")
 
 
 def _exact(scores: Tensor, k: Tensor, mask: Tensor) -> Tensor:

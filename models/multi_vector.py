@@ -6,7 +6,7 @@ of a batch), gr_mvdr/alignment.py (A), relevance.py (S, Z), losses.py; `TokenSea
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 from torch import Tensor
 
@@ -40,7 +40,7 @@ class MultiVector(TokenSearch):
         document_length: int,
         alignment: dict[str, Any],
         loss: dict[str, Any],
-        search: dict[str, Any],
+        search: Annotated[dict[str, Any], SearchOptions],
         optimizer: dict[str, Any],
         training_alignment: dict[str, Any] | None = None,
         normaliser: str = "none",

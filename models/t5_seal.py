@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from gr_mvdr.batch import PairBatch, pad, unpad
 from gr_mvdr.decoding.beam_search import BeamSearchResult
 from gr_mvdr.decoding.decoding_step import score_tokens
 from gr_mvdr.decoding.evidence import score_documents, share_scores
-from gr_mvdr.decoding.key_weights import strip
+from gr_mvdr.decoding.key_weights import Parameters, strip
 from gr_mvdr.decoding.ngram_index import NgramIndex
 from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.evaluation.ranking import Ranking
@@ -71,11 +71,11 @@ class T5SEAL(ConstrainedSearch):
         document_length: int,
         key_length: int,
         beam_size: int,
-        evidence: dict[str, Any],
+        evidence: Annotated[dict[str, Any], Parameters],
         optimizer: dict[str, Any],
         label_smoothing: float = 0.0,
         head: dict[str, Any] | None = None,
-        special_tokens: dict[str, list[int]] | None = None,
+        special_tokens: dict[str, str | list[int]] | None = None,
         query_ngrams: int = 0,
         ranking: dict[str, Any] | None = None,
         bonus: dict[str, float] | None = None,

@@ -3,8 +3,10 @@
 import os
 import subprocess
 import sys
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import pytest
 from hydra import compose, initialize_config_dir
@@ -12,8 +14,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
 import train
-from conf.checks import check_values, find_rule, walk
+from conf.checks import check_values, find_types, walk
 from conf.command import compose_command, report_errors, run_command
+from conf.rules import RULES
+from gr_mvdr.options import Size
 
 ROOT = Path(__file__).parents[1]
 CONF = ROOT / "conf"
@@ -572,39 +576,67 @@ def combinations() -> list[list[str]]:
 
 
 @pytest.mark.parametrize("overrides", combinations(), ids="-".join)
-def test_every_key_has_a_rule_and_every_default_keeps_it(overrides, monkeypatch):
+def test_every_key_is_declared_and_every_default_is_valid(overrides, monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 8)  # as trainer=fsdp asks for
     config = OmegaConf.create(base("train", *overrides))
     for key, value in walk(OmegaConf.to_container(config)):
         if value == "???":
             OmegaConf.update(config, key, ".")  # a folder that is there
     check_values(config)
-    assert not keys_without_rule(config)
+    assert not undeclared_keys(config)
 
 
 @pytest.mark.parametrize(
     "name",
     ["analyse", "compare", "export", "build", "mteb", "fuse", "axioms", "claims", "results"],
 )
-def test_the_other_commands_keys_have_rules(name):
+def test_the_keys_of_other_commands_are_declared(name):
     config = OmegaConf.create(base(name))
     check_values(config)
-    assert not keys_without_rule(config)
+    assert not undeclared_keys(config)
 
 
-def keys_without_rule(config) -> list[str]:
+def undeclared_keys(config) -> list[str]:
+    """The keys whose values neither the table nor a signature declares."""
+    nodes = dict(walk(OmegaConf.to_container(config)))
     return [
         key
-        for key, value in walk(OmegaConf.to_container(config))
+        for key, value in nodes.items()
         if not isinstance(value, dict)
         and not key.rpartition(".")[2].startswith("_")
-        and find_rule(key) is None
+        and not any(fnmatchcase(key, pattern) for pattern in RULES)
+        and not any(map(says_its_values, find_types(nodes, key)))
     ]
 
 
-def test_a_new_key_must_get_a_rule():
+def says_its_values(kind: Any) -> bool:
+    """Whether a type restricts its values: int, float and text alone do not."""
+    if get_origin(kind) in (Annotated, Literal):
+        return True
+    parts = [part for part in get_args(kind) if part is not type(None)]
+    return all(map(says_its_values, parts)) if parts else kind in (bool, dict)
+
+
+def test_a_new_key_must_be_declared():
     config = OmegaConf.create({**base("train"), "colour": "red", "rooms": [{"size": 3}]})
-    assert keys_without_rule(config) == ["colour", "rooms", "rooms.0.size"]
+    assert undeclared_keys(config) == ["colour", "rooms", "rooms.0.size"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (Size, True),
+        (bool | None, True),
+        (Literal["a", "b"] | Size | None, True),
+        (list[Size] | None, True),
+        (int, False),
+        (list[str], False),
+        (Size | float, False),
+        (Any, False),
+    ],
+)
+def test_a_type_without_a_range_declares_nothing(kind, expected):
+    assert says_its_values(kind) == expected
 
 
 # What Hydra itself refuses.

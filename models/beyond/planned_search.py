@@ -197,7 +197,7 @@ class RunPlan(SearchPlan):
 
 @part("plan")
 def make_plan(
-    scores: Text,
+    scores: Text | None,
     weight: NonNegative = 1.0,
     candidates: Size | None = None,
     terms: Size = 64,
@@ -205,7 +205,7 @@ def make_plan(
     """The plan of `model.search.plan`, whose options it takes.
 
     Args:
-        scores: what scores documents: "first_step", or a finished run's folder.
+        scores: "first_step", or a finished run's folder; with None the configuration has no plan.
         weight, candidates: see `SearchPlan`; terms: see `FirstStepPlan`.
 
     Raises:

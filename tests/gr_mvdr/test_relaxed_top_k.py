@@ -213,10 +213,8 @@ def test_half_precision_stays_half_but_is_solved_exactly():
     ("arguments", "message"),
     [
         ((0, 0.1), "k=0: must be ≥ 1"),
-        ((1, 0.0), "epsilon=0.0: must be > 0"),
-        ((1, math.nan), "epsilon=nan: must be > 0"),
-        ((1, 0.1, None, "newton"), "solver=newton: must be one of exact, iterative"),
-        ((1, 0.1, None, "iterative", 0), "iterations=0: must be ≥ 1"),
+        ((1, math.nan), "epsilon=nan: must be a number > 0"),
+        ((1, 0.1, None, "newton"), "solver=newton: must be exact or iterative"),
     ],
 )
 def test_bad_values_are_refused(arguments, message):

@@ -131,23 +131,6 @@ def test_only_the_l1_gate_asks_for_a_penalty():
     assert IdfSalience(3).penalty(found, mask) == 0
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"gate": "soft"}, "gate=soft: must be one of lp, relu, hard, l1"),
-        ({"sparsity": 0}, "model.salience.sparsity=0: must be > 0 and ≤ 1"),
-        ({"sparsity": 1.5}, "model.salience.sparsity=1.5: must be"),
-        ({"epsilon": 0}, "model.salience.epsilon=0: must be > 0"),
-        ({"solver": "x"}, "solver=x: must be exact or iterative"),
-        ({"iterations": 0}, "model.salience.iterations=0: must be ≥ 1"),
-        ({"gate": "l1", "l1": 0}, "model.salience.l1=0: must be > 0"),
-    ],
-)
-def test_bad_values_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        LearnedSalience(3, **options)
-
-
 # IDF -------------------------------------------------------------------------------------------
 
 
@@ -222,12 +205,6 @@ def test_of_equal_tokens_the_first_are_kept():
     assert kept.tolist() == [True, True, False, False, False]
 
 
-@pytest.mark.parametrize("share", [0, -0.1, 1.1])
-def test_an_impossible_share_is_refused(share):
-    with pytest.raises(ValueError, match=f"share={share}: must be > 0 and ≤ 1"):
-        top_share(torch.zeros(1, 2), torch.ones(1, 2, dtype=torch.bool), share)
-
-
 # Term frequency --------------------------------------------------------------------------------
 
 
@@ -262,11 +239,7 @@ def test_max_sim_over_one_hot_vectors_is_bm25():
     assert (expected > 0).all() and torch.allclose(ratio, ratio[0].expand(4), rtol=1e-4)
 
 
-def test_term_frequency_refuses_bad_values():
-    with pytest.raises(ValueError, match="model.salience.k1=-1: must be ≥ 0"):
-        FrequencySalience(3, k1=-1)
-    with pytest.raises(ValueError, match="model.salience.b=2: must be ≥ 0 and ≤ 1"):
-        FrequencySalience(3, b=2)
+def test_term_frequency_needs_the_collection():
     with pytest.raises(ValueError, match="FrequencySalience: call fit with the collection's doc"):
         FrequencySalience(3)(torch.zeros(1, 2, 3), torch.ones(1, 2).long(), torch.ones(1, 2) > 0)
 
