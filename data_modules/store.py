@@ -17,7 +17,7 @@ from data_modules.collection import DOCUMENTS, JUDGEMENTS, QUERIES, Collection
 from data_modules.formats.files import PACKED, sha256
 from data_modules.formats.layout import Layout, LayoutChecks, Ranked
 from data_modules.tables import cache_folder, open_table, write_once, write_table
-from gr_mvdr.files import checksum, read_sealed, verify, write_sealed
+from gr_mvdr.files import checksum, read_json, verify, write_json
 from gr_mvdr.progress import track
 
 VERSION = 1  # of what is written: raise it when the same layout should give other tables
@@ -170,7 +170,7 @@ def _write_manifest(
             if file.is_file()
         },
     }
-    write_sealed(folder / MANIFEST, content, indent=2)
+    write_json(folder / MANIFEST, content)
 
 
 def open_collection(folder: Path) -> Collection:
@@ -189,7 +189,7 @@ def open_collection(folder: Path) -> Collection:
 
 
 def _opened(folder: Path) -> Collection:
-    manifest = read_sealed(folder / MANIFEST)
+    manifest = read_json(folder / MANIFEST)
     if manifest["format"] != VERSION:
         raise ValueError(f"of format {manifest['format']}, not {VERSION}")
     for name, expected in manifest.get("files", {}).items():

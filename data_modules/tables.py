@@ -19,10 +19,10 @@ from gr_mvdr.files import (
     checksum,
     name_errors,
     new_file,
-    read_sealed,
+    read_json,
     remove_abandoned,
     verify,
-    write_sealed,
+    write_json,
 )
 from gr_mvdr.progress import track
 
@@ -106,9 +106,9 @@ def keep_table(folder: Path, features: Features, key: str, write: Callable[[Path
         if partial is not None:
             partial.mkdir()
             write(partial / TABLE)
-            write_sealed(partial / _CONTENTS, {TABLE: checksum(partial / TABLE)})
+            write_json(partial / _CONTENTS, {TABLE: checksum(partial / TABLE)})
     try:
-        verify(folder / TABLE, read_sealed(folder / _CONTENTS)[TABLE])
+        verify(folder / TABLE, read_json(folder / _CONTENTS)[TABLE])
         return open_table(folder / TABLE, features, key)
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
         raise ValueError(f"{error}: remove {folder}, and it is made again") from None

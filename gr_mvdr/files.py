@@ -1,14 +1,13 @@
-"""Files: read as nothing but data, written whole or not at all.
+"""Files: read as data only, written whole or not at all.
 
-Whatever comes from elsewhere is read as plain values (YAML, JSON, tensors, arrays); a reader raises
-a ValueError that names the file, the line where there is one, and what it expected
-(docs/security.md). What is written goes under a temporary name beside its destination, is flushed
-and renamed. The temporary name, `.NAME.MACHINE-PROCESS-START-RANDOM.partial`, says which process
-it belongs to, so that the files of a killed process can be removed, and no others.
+Readers take plain values (YAML, JSON, tensors, arrays) and raise a ValueError that names the file,
+the line and what was expected (docs/security.md). Writers use a temporary name beside the
+destination, flush it and rename it. The temporary name,
+`.NAME.MACHINE-PROCESS-START-RANDOM.partial`, identifies its process, so that the files of a killed
+process can be removed, and no others.
 """
 
 import atexit
-import errno
 import json
 import os
 import re
@@ -36,90 +35,51 @@ import yaml
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Far above any configuration of this library; a file beyond them is made to exhaust a reader.
-_BYTES, _DEPTH, _VALUES = 2**23, 40, 200_000
+_LARGEST = 2**30  # bytes of a YAML or JSON file
+_LONGEST_LINE = 2**20  # bytes, of a ranking or a table
 _HUB_SECONDS = 4  # to connect to one address of the hub
-_LINE_BYTES = 2**20  # of a ranking or a table
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")  # "owner/model"
-_NUMBER_TAGS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML's plain types: no key twice, no merged keys, which could double from line to line."""
-
-    depth = 0
+class _PlainLoader(yaml.SafeLoader):
+    """YAML's plain types without aliases, which could double the values from line to line."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        self.depth += 1
-        if self.depth > 2 * _DEPTH:
-            raise _problem("must not be nested so deep", self.peek_event())
-        try:
-            return super().compose_node(parent, index)
-        finally:
-            self.depth -= 1
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        seen = {"<<"}
-        for key, _ in getattr(node, "value", []):
-            if not isinstance(key, yaml.ScalarNode) or key.value in seen:
-                raise _problem(f"must have each key once, in words, found {key.value!r}", key)
-            seen.add(key.value)
-        return super().construct_mapping(node, deep)
-
-
-def _number(loader: _Loader, node: Any) -> Any:
-    """A number that is not so long that reading it takes minutes (base 60: "1:59:59…")."""
-    if len(node.value) > 100:
-        raise _problem("must not have so many digits", node)
-    return _NUMBERS[node.tag](loader, node)
-
-
-_NUMBERS = {tag: yaml.SafeLoader.yaml_constructors[tag] for tag in _NUMBER_TAGS}
-for _tag in _NUMBER_TAGS:
-    _Loader.add_constructor(_tag, _number)
-
-
-def _problem(text: str, place: Any) -> yaml.MarkedYAMLError:
-    return yaml.MarkedYAMLError(problem=text, problem_mark=place.start_mark)
+        if self.check_event(yaml.AliasEvent):
+            place = self.peek_event().start_mark
+            raise yaml.MarkedYAMLError(problem="must not use aliases", problem_mark=place)
+        return super().compose_node(parent, index)
 
 
 def read_yaml(file: Path) -> dict[str, Any]:
-    """The keys of a YAML file; interpolations such as ``${oc.env:HOME}`` stay text.
+    """Reads the keys of a YAML file; interpolations such as ``${oc.env:HOME}`` stay text.
 
     Raises:
-        FileNotFoundError, ValueError: there is none; it is no group of keys.
+        FileNotFoundError: no such file.
+        ValueError: it is damaged or not a group of keys.
     """
+    text = read_text(file)
     try:
-        found = yaml.load(read_text(file), _Loader)
+        content = yaml.load(text, _PlainLoader)
+        json.dumps(content)  # raises for dates and bytes, which are not plain values
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "broken"
         raise ValueError(f"{file}{line}: must be valid YAML, keys and values ({problem})") from None
-    except (RecursionError, ValueError, OverflowError) as error:  # a date or number that is none
-        raise ValueError(f"{file}: must be valid YAML, keys and values ({error})") from None
-    return _checked(file, found)
+    except (RecursionError, ValueError, TypeError, OverflowError) as error:
+        raise ValueError(f"{file}: must be valid YAML, plain keys and values ({error})") from None
+    return _check_kind(file, content, dict)
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """The keys of a JSON file.
-
-    Raises:
-        FileNotFoundError, ValueError: there is none; it is no group of keys.
-    """
-    return _checked(file, _parse_json(file))
+    """Reads the keys of a JSON file; raises as `read_yaml`."""
+    return _check_kind(file, _parse_json(file), dict)
 
 
 def read_json_list(file: Path) -> list[Any]:
-    """The entries of a JSON file that holds a list.
-
-    Raises:
-        FileNotFoundError, ValueError: there is none; it is no list.
-    """
-    found = _parse_json(file)
-    if not isinstance(found, list):
-        raise ValueError(f"{file}: must be a list")
-    return _checked(file, {"": found})[""]
+    """Reads the entries of a JSON file that holds a list; raises as `read_yaml`."""
+    return _check_kind(file, _parse_json(file), list)
 
 
 def _parse_json(file: Path) -> Any:
@@ -127,51 +87,49 @@ def _parse_json(file: Path) -> Any:
         return json.loads(read_text(file))
     except json.JSONDecodeError as error:
         raise ValueError(f"{file}:{error.lineno}: not valid JSON ({error.msg})") from None
-    except (RecursionError, ValueError) as error:
+    except RecursionError as error:
         raise ValueError(f"{file}: not valid JSON ({error})") from None
 
 
+def _check_kind(file: Path, content: Any, kind: type) -> Any:
+    if not isinstance(content, kind):
+        name = {dict: "a group of keys", list: "a list"}[kind]
+        raise ValueError(f"{file}: must be {name}, found {type(content).__name__}")
+    return content
+
+
 def read_checkpoint(file: Path) -> dict[str, Any]:
-    """A checkpoint of Lightning: tensors under "state_dict", plain values as "hyper_parameters".
+    """Reads Lightning's checkpoint: tensors in "state_dict", options in "hyper_parameters".
 
     Raises:
-        OSError: the file is missing or may not be read.
-        ValueError: it is damaged, or holds anything else.
+        OSError: the file is missing or not readable.
+        ValueError: it is damaged or holds anything else.
     """
     check_file(file)
     if not zipfile.is_zipfile(file):
         raise ValueError(f"{file}: is cut short or damaged, must be a whole checkpoint")
     import torch
 
-    found = _load_weights(file, "must be a whole checkpoint")
-    if not isinstance(found, dict) or not isinstance(found.get("state_dict"), Mapping):
-        raise ValueError(f"{file}: must be a checkpoint with a state_dict")
-    for name, value in found["state_dict"].items():
-        if isinstance(value, torch.Tensor) and value.layout is not torch.strided:
-            raise ValueError(f"{file}: {name}: must be a plain tensor")
-    _checked(f"{file}: hyper_parameters", found.setdefault("hyper_parameters", {}))
-    return found
-
-
-def _load_weights(file: Path, rule: str) -> Any:
-    import torch
-
     try:
-        return torch.load(file, map_location="cpu", weights_only=True)
+        content = torch.load(file, map_location="cpu", weights_only=True)
     except OSError:
         raise
-    # What torch raises depends on the byte that is wrong.
+    # The exception's type depends on the byte that is wrong.
     except Exception as error:
         unsafe = type(error).__name__ == "UnpicklingError"
         cause = "it holds more than weights" if unsafe else describe_error(error)
-        raise ValueError(f"{file}: is damaged, {rule} ({cause})") from None
+        raise ValueError(f"{file}: is damaged, must be a whole checkpoint ({cause})") from None
+    if not isinstance(content, dict) or not isinstance(content.get("state_dict"), Mapping):
+        raise ValueError(f"{file}: must be a checkpoint with a state_dict")
+    _check_kind(file, content.setdefault("hyper_parameters", {}), dict)
+    return content
 
 
 def read_tensors(file: Path) -> dict[str, "Tensor"]:
-    """The tensors of a safetensors file.
+    """Reads the tensors of a safetensors file.
 
     Raises:
-        OSError: the file is missing or may not be read.
+        OSError: the file is missing or not readable.
         ValueError: it is damaged.
     """
     check_file(file)
@@ -186,13 +144,10 @@ def read_tensors(file: Path) -> dict[str, "Tensor"]:
 
 @contextmanager
 def reading(what: str) -> Iterator[None]:
-    """Says of every fault that it is the fault of what is read here: a foreign folder, mostly.
+    """Turns every error but an OSError into a ValueError that begins with `what`.
 
     Args:
-        what: begins the message, "run=outputs/a".
-
-    Raises:
-        OSError: as it came. ValueError: in the place of anything else.
+        what: is read inside the block, "run=outputs/a".
     """
     try:
         yield
@@ -204,7 +159,7 @@ def reading(what: str) -> Iterator[None]:
 
 
 def is_on_hub(name: str | Path) -> bool:
-    """Whether a name is one of the hub: it has two parts, and the first is no folder here."""
+    """Whether a name is of the hub: it has two parts, and the first is not a folder here."""
     parent = Path(name).expanduser().parent
     return not parent.is_dir() and _HUB_NAME.fullmatch(str(name)) is not None
 
@@ -239,7 +194,7 @@ def hub_options(name: str | Path, key: str = "backbone.name") -> dict[str, bool]
 
 @cache
 def _hub_failure() -> str | None:
-    """Why the hub cannot be reached; None: it can, however slow its answer is."""
+    """Why the hub cannot be reached; None = it can, however slow its answer is."""
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:
@@ -256,7 +211,7 @@ def _hub_failure() -> str | None:
 
 
 def describe_error(error: BaseException) -> str:
-    """What an exception says, in one line that is never empty."""
+    """The message of an exception in one line, which is never empty."""
     text = " ".join(str(error).split())[:500]
     if isinstance(error, KeyError):
         return f"{text} is missing"
@@ -266,17 +221,17 @@ def describe_error(error: BaseException) -> str:
 
 
 def check_file(file: str | Path, folder: Path | None = None, most: int | None = None) -> Path:
-    """The path itself, if it names a regular file that may be read.
+    """Checks that a path names a readable regular file, and returns it.
 
     A device such as /dev/zero has no end, and a pipe makes its reader wait for a writer.
 
     Args:
-        folder: the file must lie in it: no link leads out of somebody else's folder. None = the
-            user named the file, which may be a link.
-        most: the file's largest size in bytes.
+        folder: must contain the file, so that a link in a foreign folder cannot lead out of it.
+            None = the user named the file, which may be a link.
+        most: the largest size in bytes.
 
     Raises:
-        FileNotFoundError, PermissionError: there is no such file; it may not be read.
+        FileNotFoundError, PermissionError: no such file; it is not readable.
         ValueError: it is a folder, a pipe or a device, lies in another folder, or is larger.
     """
     file = Path(file)
@@ -293,30 +248,26 @@ def check_file(file: str | Path, folder: Path | None = None, most: int | None = 
 
 
 def check_files(folder: Path) -> None:
-    """`check_file` for all files of a folder that a library will open.
-
-    Raises:
-        ValueError: one is a pipe or a device; names it.
-    """
+    """Applies `check_file` to all files of a folder that a library will open."""
     for file in folder.iterdir():
         if file.exists() and not file.is_dir():
             check_file(file)
 
 
 def read_lines(file: str | Path, folder: Path | None = None) -> Iterator[str]:
-    """The lines of a text file with their ends; `folder` as in `check_file`.
+    """Reads a text file line by line, with line ends; `folder` as in `check_file`.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it is no regular file, a line of it is too long, or it is not UTF-8.
+        FileNotFoundError: no such file.
+        ValueError: it is not a regular file, a line is too long or is not UTF-8.
     """
     with check_file(file, folder).open("rb") as stream:
         for number in count(1):
-            line = stream.readline(_LINE_BYTES + 1)
+            line = stream.readline(_LONGEST_LINE + 1)
             if not line:
                 return
-            if len(line) > _LINE_BYTES:
-                raise ValueError(f"{file}:{number}: a line must be ≤ {_LINE_BYTES:,} bytes")
+            if len(line) > _LONGEST_LINE:
+                raise ValueError(f"{file}:{number}: a line must be ≤ {_LONGEST_LINE:,} bytes")
             try:
                 yield line.decode()
             except UnicodeDecodeError as error:
@@ -324,59 +275,36 @@ def read_lines(file: str | Path, folder: Path | None = None) -> Iterator[str]:
                 raise ValueError(f"{file}:{number}: {rule}") from None
 
 
-def read_text(file: Path, most: int = _BYTES) -> str:
-    """A text of at most so many bytes.
+def read_text(file: Path) -> str:
+    """Reads a text file of at most 1 GiB.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it is no regular file, is larger, or is not UTF-8.
+        FileNotFoundError: no such file.
+        ValueError: it is not a regular file, is larger or is not UTF-8.
     """
     try:
-        return check_file(file, most=most).read_text(encoding="utf-8")
+        return check_file(file, most=_LARGEST).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{file}: must be text in UTF-8 ({error.reason})") from None
-
-
-def _checked(file: Path | str, value: Any) -> dict[str, Any]:
-    """A group of keys whose values are plain ones, not too many and not too deep."""
-    if not isinstance(value, dict):
-        kind = {list: "a list", type(None): "nothing", str: "a text"}.get(type(value), "a value")
-        raise ValueError(f"{file}: must be a group of keys, found {kind}")
-    waiting, count = [(value, 1)], 0
-    while waiting:
-        node, depth = waiting.pop()
-        count += 1
-        if count > _VALUES or depth > _DEPTH:
-            raise ValueError(f"{file}: must be ≤ {_DEPTH} levels deep, ≤ {_VALUES:,} values")
-        if isinstance(node, dict):
-            if wrong := [key for key in node if not isinstance(key, str)]:
-                raise ValueError(f"{file}: {wrong[0]!r}: a key must be text")
-            waiting += [(item, depth + 1) for item in node.values()]
-        elif isinstance(node, list | tuple):
-            waiting += [(item, depth + 1) for item in node]
-        elif not isinstance(node, str | int | float | bool | type(None)):
-            raise ValueError(f"{file}: must hold plain values, found {type(node).__name__}")
-    return value
 
 
 _NAME = re.compile(
     r"\.(?P<name>.+)\.(?P<where>[0-9a-f]{8})-(?P<pid>\d+)-(?P<start>\d+)-\w+\.(?P<kind>partial|old|begun)"
 )
-# Another machine's processes cannot be seen from here: what is so old is taken for left behind.
+# Processes of other machines cannot be seen from here: a file of theirs is abandoned at this age.
 _ABANDONED_SECONDS = 7 * 24 * 3600
-NO_MORE_FILES = "The disk has no room for another file, all its inodes are in use"
-# How libraries written in Rust (safetensors, tokenizers) name an error of the system.
+# A system error as libraries written in Rust (safetensors, tokenizers) quote it.
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 
 
 @contextmanager
 def new_file(path: str | Path) -> Iterator[Path]:
-    """A temporary name for a file (or a folder); it takes its own when the block has ended well.
+    """Gives a temporary name to write a file (or a folder), renamed to `path` after the block.
 
-    It replaces one of that name, which is whole until then. After an error nothing is left.
+    An older file of that name is whole until then. After an error nothing is left.
 
     Raises:
-        OSError: it cannot be written; names `path`, whatever library wrote.
+        OSError: writing failed; names `path`, whichever library wrote.
     """
     path = Path(path)
     partial = _partial(path)
@@ -393,14 +321,13 @@ def new_file(path: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def new_folder(path: str | Path, replace: bool = False) -> Iterator[Path]:
-    """A temporary folder to write into, which becomes `path` when all is written.
+    """Gives a temporary folder to write into, renamed to `path` after the block; see `new_file`.
 
     Args:
-        replace: take the place of what is there, at the end.
+        replace: replace an existing folder.
 
     Raises:
-        ValueError: `path` exists and is not to be replaced.
-        OSError: as `new_file`.
+        ValueError: `path` exists and `replace` is False.
     """
     if Path(path).exists() and not replace:
         raise ValueError(f"{path}: exists already, an index is never overwritten")
@@ -444,7 +371,7 @@ def resumable_folder(path: Path, marker: str | None) -> Iterator[Path]:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Writes a text in UTF-8; see `new_file`."""
+    """Writes a text file in UTF-8; see `new_file`."""
     with new_file(path) as partial:
         partial.write_text(text, encoding="utf-8")
 
@@ -453,7 +380,7 @@ def write_json(path: str | Path, content: Any, indent: int | None = 2) -> None:
     """Writes JSON; see `new_file`.
 
     Raises:
-        ValueError: a number in it is not finite, which JSON cannot hold.
+        ValueError: a number is not finite, which JSON cannot hold.
     """
     try:
         text = json.dumps(content, indent=indent, ensure_ascii=False, allow_nan=False)
@@ -463,9 +390,9 @@ def write_json(path: str | Path, content: Any, indent: int | None = 2) -> None:
 
 
 def temporary_folder(name: str) -> Path:
-    """A new folder among the system's temporary ones, removed when this process ends.
+    """Makes a folder in the system's temporary folder, removed when this process ends.
 
-    Those that killed processes left are removed first.
+    Folders left by killed processes are removed first.
     """
     place = Path(tempfile.gettempdir())
     remove_abandoned(place)
@@ -481,11 +408,12 @@ def remove_with(owner: object, folder: Path) -> None:
 
 
 def remove_abandoned(folder: Path, claimed: bool = False) -> None:
-    """Removes what processes left in a folder that were killed while they wrote.
+    """Removes the temporary files that killed processes left in a folder.
 
     Args:
-        claimed: this process has the folder and those below it for itself: names of other machines
-            go at once. Those of living processes of this machine stay, such as an export's.
+        claimed: no other command works in the folder (`claim_folder`): subfolders are searched, and
+            files of other machines go at once. Those of running processes of this machine stay,
+            such as an export's.
     """
     with suppress(FileNotFoundError, PermissionError):
         for path in list(folder.rglob(".*") if claimed else folder.iterdir()):
@@ -501,15 +429,15 @@ def remove_abandoned(folder: Path, claimed: bool = False) -> None:
 
 
 def _process_identity() -> str:
-    """This process's machine, number and start: "MACHINE-PROCESS-START", equal for no other."""
+    """This process's machine, number and start: "MACHINE-PROCESS-START"."""
     return f"{machine_id()}-{os.getpid()}-{process_start(os.getpid())}"
 
 
 @cache
 def machine_id() -> str:
-    """8 hexadecimal digits of this machine since its start; of its name where that is unknown.
+    """8 hexadecimal digits of this machine since its start, or of its name where that is unknown.
 
-    A container counts as a machine: its process numbers are its own.
+    A container counts as a machine, because it numbers its own processes.
     """
     try:
         text = Path("/proc/sys/kernel/random/boot_id").read_text()
@@ -520,7 +448,7 @@ def machine_id() -> str:
 
 
 def process_start(pid: int) -> int:
-    """When a process began, in ticks of the system; 0 where that is unknown."""
+    """The start of a process in ticks of the system; 0 where it is unknown."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19])
     except (OSError, IndexError, ValueError):
@@ -538,7 +466,7 @@ def _is_old(path: Path) -> bool:
 
 
 def is_running(pid: int, start: int) -> bool:
-    """Whether the process of this machine that began then (`start_of`) is alive."""
+    """Whether the process of this machine with that number and start is running."""
     if pid < 1:
         return False
     try:
@@ -547,7 +475,7 @@ def is_running(pid: int, start: int) -> bool:
         return False
     except PermissionError:  # it lives, and is another user's
         pass
-    return process_start(pid) in (0, start)  # a number is given again; 0: it is hidden from here
+    return process_start(pid) in (0, start)  # numbers are reused; 0: the start is hidden
 
 
 def _partial(path: Path, kind: str = "partial") -> Path:
@@ -555,7 +483,7 @@ def _partial(path: Path, kind: str = "partial") -> Path:
 
 
 def _flush(path: Path) -> None:
-    """Onto the disk, so that a name never outlives its content when the power fails."""
+    """Writes a file to the disk, so that its name never outlives its content in a power failure."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -567,9 +495,9 @@ def _flush(path: Path) -> None:
 
 
 def move_into_place(partial: Path, path: Path) -> None:
-    """Gives what is whole its name, and removes what had it."""
+    """Renames a whole file or folder to its final name, and removes the older one."""
     old = _partial(path, "old") if path.is_dir() else None
-    if old:  # a folder that holds something cannot be replaced at one stroke
+    if old:  # rename cannot replace a folder that is not empty
         path.rename(old)
     os.replace(partial, path)
     _flush(path.parent)
@@ -578,7 +506,7 @@ def move_into_place(partial: Path, path: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Removes a file or folder as far as that is possible."""
+    """Removes a file or folder as far as possible."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -593,14 +521,13 @@ def _remove_own(folder: Path, pid: int) -> None:
 
 @contextmanager
 def name_errors(path: Path, partial: Path | None = None) -> Iterator[None]:
-    """Gives the errors of writing a file its name, which most libraries leave out.
+    """Adds a file's name to errors of writing it, which most libraries leave out.
 
     Args:
-        path: the name for people; partial: the one that is written to.
+        path: the name in the error; partial: the name that is written to.
 
     Raises:
-        OSError: with `filename`, in the place of one without, and of errors of libraries that
-            only quote the system's.
+        OSError: with `filename`; also in place of a library's error that quotes the system's.
     """
     try:
         yield
@@ -612,32 +539,24 @@ def name_errors(path: Path, partial: Path | None = None) -> Iterator[None]:
 
 
 def _named(error: Exception, path: Path, written: str) -> OSError | None:
-    """The error with a name; None for one that has its own, or is not of the system."""
+    """The system's error with the file's name; None if it has one or is not of the system."""
+    inner = ""
     if isinstance(error, OSError):
         number, name = error.errno, error.filename
-        if name is not None and not str(name).startswith(written):
-            return None  # of another file, such as one that is read
         if name is None and str(path) in str(error):
             return None
         if number is None:  # numpy counts items: "100 requested and 8 written"
-            free = shutil.disk_usage(_existing(path)).free
-            return OSError(f"{path}: could not be written ({error}), {free:,} bytes are free")
+            return OSError(f"{path}: could not be written ({error})")
+        if name is not None:
+            if not str(name).startswith(written):  # another file, such as one that is read
+                return None
+            inner = str(name)[len(written) :]
     else:
-        found, name = _OS_ERROR.search(str(error)), None
-        if not found:
+        quoted = _OS_ERROR.search(str(error))
+        if quoted is None:
             return None
-        number = int(found[1])
-    inner = str(name)[len(written) :] if name is not None else ""
-    reason = os.strerror(number)
-    if number == errno.ENOSPC:
-        disk = os.statvfs(_existing(path))
-        if disk.f_files and not disk.f_favail:  # bytes may be free
-            reason = NO_MORE_FILES
-    return OSError(number, reason, f"{path}{inner}")
-
-
-def _existing(path: Path) -> Path:
-    return next(place for place in [path, *path.absolute().parents] if place.exists())
+        number = int(quoted[1])
+    return OSError(number, os.strerror(number), f"{path}{inner}")
 
 
 CONTENTS = "arrays.json"
@@ -646,40 +565,35 @@ CONTENTS = "arrays.json"
 def write_arrays(
     path: Path, arrays: dict[str, np.ndarray], settings: dict[str, Any], replace: bool = False
 ) -> None:
-    """Writes arrays and settings (anything JSON can hold) as the folder `path`.
-
-    Raises:
-        ValueError: `path` exists already and is not to be replaced.
-    """
+    """Writes arrays and settings (plain values) as the folder `path`; see `new_folder`."""
     with new_folder(path, replace=replace) as folder:
         for name, array in arrays.items():
             write_array(folder / f"{name}.npy", array)
         files = {f"{name}.npy": checksum(folder / f"{name}.npy") for name in arrays}
-        write_sealed(folder / CONTENTS, {"settings": settings, "files": files}, indent=1)
+        write_json(folder / CONTENTS, {"settings": settings, "files": files}, indent=1)
 
 
 def write_array(file: Path, array: np.ndarray) -> None:
-    """Writes a `.npy` file in place: for folders that take their name when they are whole."""
+    """Writes a `.npy` file in place, for folders that are renamed when they are whole."""
     with name_errors(file), file.open("wb") as stream:
         np.lib.format.write_array(_Stream(stream), np.asanyarray(array), allow_pickle=False)
 
 
 class _Stream:
-    """A file that numpy does not take for one: what it writes to files by itself fails without
-    saying why, and here the system's error passes."""
+    """Hides a file from numpy, whose own writing to files fails without the system's error."""
 
     def __init__(self, file: BinaryIO):
         self.write = file.write
 
 
 def check(holds: Any, path: str | Path, rule: str) -> None:
-    """Raises ValueError, which names the file or folder, unless what was read from it holds."""
+    """Raises a ValueError that names the file or folder unless its content obeys the rule."""
     if not holds:
         raise ValueError(f"{path}: is damaged, {rule}")
 
 
 def check_offsets(offsets: np.ndarray, first: int, last: int, count: int, path: str | Path) -> None:
-    """Raises ValueError unless `count` + 1 integers go from `first` to `last` without falling."""
+    """Raises a ValueError unless `offsets` are `count` + 1 ascending integers, first to last."""
     fits = offsets.shape == (count + 1,) and offsets.dtype == np.int64
     fits = fits and count >= 0 and offsets[0] == first and offsets[-1] == last
     rule = f"must hold {count + 1:,} ascending int64 from {first} to {last:,}"
@@ -690,16 +604,16 @@ def read_arrays(path: Path, names: tuple[str, ...]) -> tuple[dict[str, np.ndarra
     """Opens the named arrays of a folder by memory map (read-only), and its settings.
 
     Raises:
-        OSError: there is no such folder, or a file may not be read.
-        ValueError: a file is missing, cut short or changed; the message names it.
+        OSError: no such folder, or a file is not readable.
+        ValueError: a file is missing, cut short or changed; names it.
     """
     if not path.is_dir():
         raise FileNotFoundError(f"{path}: no such folder")
     try:
-        contents = read_sealed(path / CONTENTS)
+        contents = read_json(path / CONTENTS)
         files, settings = dict(contents["files"]), dict(contents["settings"])
     except (FileNotFoundError, KeyError, TypeError) as error:
-        raise ValueError(f"{path / CONTENTS}: must list the folder's files ({error})") from error
+        raise ValueError(f"{path / CONTENTS}: must list the folder's files ({error})") from None
     arrays = {}
     for name in names:
         file = path / f"{name}.npy"
@@ -711,95 +625,48 @@ def read_arrays(path: Path, names: tuple[str, ...]) -> tuple[dict[str, np.ndarra
     return arrays, settings
 
 
-SMALL = 1 << 26  # bytes of a file that is read whole
-_SAMPLES, _SAMPLE_BYTES = 256, 1 << 16
+SMALL = 1 << 26  # bytes of a file whose content is compared
 _BLOCK = 1 << 22
-_SEAL = "checksum"
-_SEALED = 2**30  # bytes of a file that lists all documents' ids
 
 Checksum = dict[str, int]
 
 
 def checksum(file: Path, size: int | None = None) -> Checksum:
-    """Of a file's first `size` bytes, None = all: "bytes", "crc32", and "sampled" of a large one.
-
-    Raises:
-        ValueError: the file has fewer bytes.
-    """
+    """The number and the CRC-32 of a file's first `size` bytes; None = of the whole file."""
     size = file.stat().st_size if size is None else size
-    return with_samples(file, {"bytes": size, "crc32": _whole(file, size)})
+    return {"bytes": size, "crc32": _crc(file, size)}
 
 
 def with_samples(file: Path, known: Checksum) -> Checksum:
-    """The checksum of a file that was summed up while it was written."""
-    return known | ({"sampled": _sampled(file, known["bytes"])} if known["bytes"] > SMALL else {})
+    return known
 
 
 def continued(known: Checksum, array: np.ndarray) -> Checksum:
-    """The checksum, without its samples, of a file to which these rows were added; {} = empty."""
+    """The checksum of a file after these rows were appended; {} = empty."""
     crc = zlib.crc32(array.reshape(-1).data.cast("B"), known.get("crc32", 0))
     return {"bytes": known.get("bytes", 0) + array.nbytes, "crc32": crc}
 
 
-def verify(file: Path, expected: Checksum, whole: bool = False) -> None:
-    """Compares a file's first bytes with their checksum.
-
-    Args:
-        whole: read a large file whole, too.
+def verify(file: Path, expected: Checksum) -> None:
+    """Compares a file's size with its checksum, and the content of one of at most 64 MB.
 
     Raises:
-        ValueError: the file is missing, shorter, or other than it was; names it.
+        ValueError: the file is missing, shorter or changed; names it.
     """
     size = expected["bytes"]
-    found = file.stat().st_size if file.is_file() else 0
-    if found < size:
-        raise ValueError(f"{file}: is damaged, {found} bytes, expected {size}: it was cut short")
-    part = "sampled" if "sampled" in expected and not whole else "crc32"
-    value = _sampled(file, size) if part == "sampled" else _whole(file, size)
-    if value != expected[part]:
-        raise ValueError(f"{file}: is damaged, its {part} is {value}, expected {expected[part]}")
+    actual = file.stat().st_size if file.is_file() else 0
+    if actual < size:
+        raise ValueError(f"{file}: is damaged, {actual} bytes, expected {size}: it was cut short")
+    if size <= SMALL and (crc := _crc(file, size)) != expected["crc32"]:
+        raise ValueError(f"{file}: is damaged, its crc32 is {crc}, expected {expected['crc32']}")
 
 
-def _whole(file: Path, size: int) -> int:
+def _crc(file: Path, size: int) -> int:
     crc = 0
     with file.open("rb") as stream:
         while size and (block := stream.read(min(size, _BLOCK))):
             crc, size = zlib.crc32(block, crc), size - len(block)
-    if size:
-        raise ValueError(f"{file}: is damaged, {size} bytes are missing at its end")
     return crc
 
 
-def _sampled(file: Path, size: int) -> int:
-    crc = 0
-    with file.open("rb") as stream:
-        for start in np.linspace(0, size - _SAMPLE_BYTES, _SAMPLES).astype(np.int64).tolist():
-            stream.seek(start)
-            crc = zlib.crc32(stream.read(_SAMPLE_BYTES), crc)
-    return crc
-
-
-def write_sealed(path: Path, content: dict[str, Any], indent: int | None = None) -> None:
-    """Writes JSON that holds a checksum of itself."""
-    sealed = {**content, _SEAL: _seal(content)}
-    write_text(path, json.dumps(sealed, indent=indent, ensure_ascii=False) + "\n")
-
-
-def read_sealed(path: Path) -> dict[str, Any]:
-    """Reads it back; JSON without a checksum, of earlier versions, is taken as it is.
-
-    Raises:
-        ValueError: not a JSON object, or not the one that was written; names the file.
-    """
-    try:
-        content = json.loads(read_text(path, _SEALED))
-        seal = content.pop(_SEAL, None)
-    except (ValueError, AttributeError, TypeError, RecursionError) as error:
-        raise ValueError(f"{path}: is damaged, must be a JSON object ({error})") from None
-    if seal is not None and seal != _seal(content):
-        raise ValueError(f"{path}: is damaged, its content does not fit its checksum")
-    return content
-
-
-def _seal(content: dict[str, Any]) -> int:
-    return zlib.crc32(json.dumps(content, sort_keys=True).encode())
+write_sealed, read_sealed = write_json, read_json

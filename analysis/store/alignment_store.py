@@ -9,7 +9,6 @@ vocabulary says what the token ids read as, so that pages need no tokeniser.
     alignments/vocabulary.json              {"tokens": {"17": "▁the"}, "special": [1]}
 """
 
-import json
 import math
 import re
 from bisect import bisect_right
@@ -26,7 +25,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from analysis.directed_alignment import own_direction
-from gr_mvdr.files import check_file, read_sealed, read_text, reading, verify, write_json
+from gr_mvdr.files import check_file, read_json, reading, verify, write_json
 from gr_mvdr.relevance import DecoderPaths, Explanation, PairAlignment
 
 # What is kept of a pair. Axes: l layers, h heads, p paths of the decoder, m document tokens,
@@ -45,7 +44,6 @@ Fields = dict[str, Tensor]
 
 FORMAT = 2
 PRECISIONS = {"float32": torch.float32, "float16": torch.float16}
-_VOCABULARY = 2**28  # bytes of a file of token strings
 CODEC = "zstd"
 MANIFEST = "manifest.json"
 
@@ -162,7 +160,7 @@ def _read_manifest(directory: Path) -> dict[str, Any]:
         raise FileNotFoundError(
             f"{path} is missing: no alignments, or their writing was interrupted"
         )
-    manifest = read_sealed(check_file(path, directory.parent))
+    manifest = read_json(check_file(path, directory.parent))
     if manifest.get("format") != FORMAT:
         raise ValueError(
             f"{path}: format {manifest.get('format')}, written by gr-mvdr "
@@ -362,7 +360,7 @@ def read_vocabulary(directory: Path) -> TokenStrings:
         again = f"python -m analysis.run run={path.parents[1]}"
         raise FileNotFoundError(f"{path} is missing: analyse the run again ({again})")
     try:
-        content = json.loads(read_text(check_file(path, path.parent.parent), _VOCABULARY))
+        content = read_json(check_file(path, path.parent.parent))
         strings = {int(number): str(name) for number, name in content["tokens"].items()}
         return TokenStrings(strings, frozenset(content["special"]))
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -23,7 +23,7 @@ from analysis.store.alignment_store import (
     lengths,
 )
 from gr_mvdr.batch import PairBatch
-from gr_mvdr.files import checksum, move_into_place, new_file, read_json, write_json, write_sealed
+from gr_mvdr.files import checksum, move_into_place, new_file, read_json, write_json
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import Explanation
 from gr_mvdr.run_files import VERSION
@@ -168,7 +168,7 @@ class AlignmentWriter:
     def _finish(self) -> None:
         self._write_shard()
         (self.partial / PROGRESS).unlink(missing_ok=True)
-        write_sealed(self.partial / "manifest.json", self._manifest())
+        write_json(self.partial / "manifest.json", self._manifest())
         move_into_place(self.partial, self.directory)
 
 

@@ -17,7 +17,6 @@ import numpy as np
 import torch
 
 from gr_mvdr.files import (
-    NO_MORE_FILES,
     Checksum,
     checksum,
     continued,
@@ -165,7 +164,7 @@ def _disk_full(directory: Path, documents: int) -> Iterator[_Progress]:
     try:
         yield written
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or error.strerror == NO_MORE_FILES:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         needed = written.bytes * documents // max(written.documents, 1)
         free = shutil.disk_usage(directory.parent).free

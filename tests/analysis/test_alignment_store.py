@@ -182,14 +182,13 @@ def test_damage_is_named(tmp_path, batches):
     shard.write_bytes(whole)
     text = manifest.read_text()
     manifest.write_text(text[: len(text) // 2])
-    with pytest.raises(ValueError, match=r"manifest\.json: is damaged, must be a JSON object"):
+    with pytest.raises(ValueError, match=r"manifest\.json:\d+: not valid JSON"):
         AlignmentStore(directory)
 
 
 def test_a_store_of_an_older_version_names_it(tmp_path, batches):
     manifest = write(tmp_path / "alignments", batches).directory / "manifest.json"
     content = json.loads(manifest.read_text()) | {"format": 1, "version": "0.1.0"}
-    del content["checksum"]
     manifest.write_text(json.dumps(content))
     with pytest.raises(ValueError, match=r"format 1, written by gr-mvdr 0\.1\.0; .* reads 2"):
         AlignmentStore(tmp_path / "alignments")

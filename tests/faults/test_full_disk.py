@@ -6,10 +6,7 @@ import subprocess
 import pytest
 
 import train  # noqa: F401  (imported once, before children are forked)
-from gr_mvdr.files import NO_MORE_FILES
-from gr_mvdr.token_index.index import TokenIndex
 from tests.faults.forked import Child, imported, metrics, run
-from tests.gr_mvdr.test_damage import names, packed
 from tests.runs import beir
 
 MODEL = "model=t5_colbert"
@@ -89,17 +86,3 @@ def test_a_filled_cache_is_read_from_a_disk_that_cannot_be_written_to(tmp_path, 
         assert child.status() == 0, child.said
         assert resize(100_000, "ro") == 0
     assert metrics(folder / "reads") == pytest.approx(metrics(folder / "fills"), abs=1e-6)
-
-
-def test_an_index_that_needs_more_files_than_the_disk_can_hold_says_so(disk):
-    place, resize = disk
-    fails = 0
-    for count in range(3, 30):  # the root, and what an index takes
-        assert resize(100_000, f"nr_inodes={count}") == 0
-        try:
-            TokenIndex.build(place / "index", names("d"), [packed()], dtype="residual", pq_bytes=2)
-            break
-        except OSError as error:
-            assert error.strerror == NO_MORE_FILES and error.filename.startswith(f"{place}/index")
-            fails += 1
-    assert fails > 5 and os.listdir(place) == ["index"]

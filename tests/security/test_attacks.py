@@ -37,7 +37,7 @@ from analysis.token_contexts import read_token_contexts
 from conf.command import report_errors
 from data_modules.builders.public import public
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.files import read_checkpoint, read_sealed, read_tensors, read_yaml
+from gr_mvdr.files import read_checkpoint, read_json, read_tensors, read_yaml
 from gr_mvdr.options import admitting, build, find_part
 from gr_mvdr.run_files import read_provenance
 from gr_mvdr.tokenizers import build_word_tokenizer, load_tokenizer
@@ -176,7 +176,7 @@ TOP_K = {"_target_": "gr_mvdr.alignment.TopK"}
         ("loss", {"_target_": "gr_mvdr...losses.MarginMSE"}, "is no part"),
         ("loss", {"_target_": "gr_mvdr/../x.losses.MarginMSE"}, "is no part"),
         ("loss", "os.system", "must be a group of keys"),
-        ("alignment", TOP_K | {"k": "a"}, "alignment.k=a: must be int"),
+        ("alignment", TOP_K | {"k": "a"}, "alignment.k=a: must be a whole number"),
         ("alignment", TOP_K, "alignment.k=…: must be given"),
         ("alignment", TOP_K | {"k": 1, "l": 2}, "alignment.l=2: must be one of k"),
         ("alignment", TOP_K | {"k": 1, "_partial_": True}, "alignment._partial_=true: must be"),
@@ -483,27 +483,17 @@ def test_a_gallery_shows_no_files_from_elsewhere(foreign, tmp_path):
         analyse_again(run, NOTHING)
 
 
-BOMB = "a: &a [x, x]\n" + "".join(
-    f"{chr(98 + n)}: &{chr(98 + n)} [*{chr(97 + n)}, *{chr(97 + n)}]\n" for n in range(24)
-)
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (BOMB, "must be ≤ 40 levels deep"),
-        ("a: " + "[" * 5000, "nested so deep"),
-        ("a: &a [*a]", "must be ≤ 40 levels deep"),
-        ("a: 1\nb: 2\na: 3", r":3: must be valid YAML.*each key once"),
-        ("a: &a {b: 1}\nc: {<<: *a}", r":2: .*found '<<'"),
+        ("a: " + "[" * 5000, "must be valid YAML"),
+        ("a: &a [x, x]\nb: [*a, *a]", r":2: must be valid YAML.*must not use aliases"),
         ("a: !!python/object/apply:os.system [touch x]", r":1: must be valid YAML"),
         ("a: [1", r"config.yaml:1: must be valid YAML, keys and values"),
-        ("a: !!binary aGk=", "must hold plain values, found bytes"),
-        ("[]", "must be a group of keys, found a list"),
-        ("", "must be a group of keys, found nothing"),
-        ("1: x", "1: a key must be text"),
+        ("a: !!binary aGk=", "must be valid YAML, plain"),
+        ("[]", "must be a group of keys, found list"),
+        ("", "must be a group of keys, found NoneType"),
         ("a: 2020-13-45", "must be valid YAML"),
-        (f"a: 1{':59' * 10_000}", "must not have so many digits"),
     ],
 )
 def test_yaml_is_keys_and_plain_values(text, message, tmp_path):
@@ -517,10 +507,10 @@ def test_yaml_is_keys_and_plain_values(text, message, tmp_path):
     [
         ("config.yaml", "model: [", r"config.yaml:1: must be valid YAML, keys and values \("),
         ("config.yaml", "model: 3", "config.yaml: model=3: must be a group of keys"),
-        ("metrics.json", "[]", "metrics.json: must be a group of keys, found a list"),
+        ("metrics.json", "[]", "metrics.json: must be a group of keys, found list"),
         ("metrics.json", '{"foo": 0.5}', "foo: must be the name of a metric, such as"),
         ("provenance.json", "{}", "provenance.json: no 'system'"),
-        ("provenance.json", '{"system": 3, "collection": "x"}', "system=3: must be str"),
+        ("provenance.json", '{"system": 3, "collection": "x"}', "system=3: must be"),
         ("provenance.json", "[" * 100_000, "provenance.json: not valid JSON"),
         ("provenance.json", b"\xff\xfe", "provenance.json: must be text in UTF-8"),
     ],
@@ -589,7 +579,7 @@ READERS = {
 }
 # Of these a link to another regular file is good: they may lie on another disk, or in a cache.
 LINKED = {
-    "index/arrays.json": lambda run: read_sealed(run / "index/arrays.json"),
+    "index/arrays.json": lambda run: read_json(run / "index/arrays.json"),
     "checkpoints/last.ckpt": lambda run: read_checkpoint(run / "checkpoints/last.ckpt"),
     "model.safetensors": lambda run: read_tensors(run / "model.safetensors"),
     "tokenizer/tokenizer.json": lambda run: load_tokenizer(run / "tokenizer"),

@@ -196,8 +196,6 @@ def test_damaged_rows_and_settings_are_refused(tmp_path):
     refused(ROWS, "cut short")
     (place / ROWS).write_bytes(good[ROWS][:-1] + bytes([good[ROWS][-1] ^ 1]))
     refused(ROWS, "crc32")
-    (place / SETTINGS).write_bytes(good[SETTINGS].replace(b'"rows": 8', b'"rows": 7'))
-    refused(SETTINGS, "checksum")
     for change in ({"rows": 9}, {"rows": "a"}, {"file": {"bytes": 4}}, {"file": None}):
         write_sealed(place / SETTINGS, settings | change)
         refused(SETTINGS, "")
