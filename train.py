@@ -54,14 +54,14 @@ from gr_mvdr.run_files import CHECKPOINT, check_finite
 from gr_mvdr.tokenizers import load_tokenizer
 from models.base import System, find_backbone
 from models.results import count_of
-from models.training import RunCheckpoint
+from models.training import CurveLogger, RunCheckpoint
 from models.weights import InitialWeights, Weights, find_weights, save_weights
 
 register_resolvers()  # for who composes a configuration without the command line
 logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
 NOISE = (
     *("LeafSpec", "Total length of `list`", "The number of training batches", "FSDP2-wrapped"),
-    "Checkpoint directory .* exists and is not empty",  # of a resumed run
+    "(Checkpoint|Experiment logs) directory .* exists and is not empty",  # of a resumed run
 )
 LATENT_TOKENS = 2**22  # of an even sample of documents: some seconds, below 1 GB
 for message in (f".*{words}.*" for words in NOISE):
@@ -325,7 +325,8 @@ def fit(model: System, data: RetrievalDataModule, config: DictConfig, logger: An
         if resumed:
             check_tokenizer(data, Path(config.run))
         save_tokenizer(data, Path(config.run))
-    trainer = instantiate(config.trainer, logger=logger or False)
+    loggers = [CurveLogger(config.run), *([logger] if logger else [])]
+    trainer = instantiate(config.trainer, logger=loggers)
     trainer.callbacks.append(kept := RunCheckpoint(checkpoint))
     with _interruptible():
         try:

@@ -1,7 +1,8 @@
-"""What training did: loss, gradient norm and learning rate of every step, from `loss.csv`."""
+"""Loss, gradient norm and learning rate over training, from `training/metrics.csv`."""
 
 from collections.abc import Sequence
 from math import isfinite, nan
+from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,42 +13,57 @@ from analysis.figures import COLOURS, GalleryEntry, legend_below, page_figure, s
 from analysis.tables import read_rows
 from gr_mvdr.files import reading
 from gr_mvdr.options import part
-from models.training_log import LOSSES
+from models.training import CURVES
 
 BINS = 100  # a page's width shows no more steps one by one
 LOGARITHMIC = 10  # losses and norms that span more than this factor need a logarithmic axis
 PANELS = {"loss": "loss", "gradient_norm": "gradient norm", "learning_rate": "learning rate"}
 CAPTION = (
-    "Every step of training: the line is the mean of neighbouring steps, the band reaches from the "
-    "smallest to the largest of them. A loss that still falls asks for more epochs; a gradient "
-    "norm that grows, or a loss that jumps, for a smaller learning rate."
+    "The logged steps of training: the line is the mean of neighbouring steps, the band reaches "
+    "from the smallest to the largest of them. A loss that still falls asks for more epochs; a "
+    "gradient norm that grows, or a loss that jumps, for a smaller learning rate."
 )
 Curve = dict[str, np.ndarray]
 
 
 @part("analysis")
 class Training(Analysis):
-    """The run's `loss.csv` as a figure."""
+    """The run's `training/metrics.csv` as a figure."""
 
     name, title = "training", "Training"
-    reading = "Loss, gradient norm before clipping, and learning rate of every step."
+    reading = "Loss, gradient norm before clipping, and learning rate over the steps."
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:
-        return subject.run is not None and (subject.run / LOSSES).is_file()
+        return subject.run is not None and (subject.run / CURVES).is_file()
 
     def __init__(self, subject: Subject):
-        self.path = subject.run / LOSSES
+        self.run = subject.run
 
     def finish(self) -> Findings:
-        with reading(f"{self.path}: must be a table of numbers"):
-            rows = read_rows(self.path, self.path.parent)
-            names = ("step", *PANELS, "validation_loss")
-            curve = {n: np.array([row.get(n, nan) for row in rows], dtype=float) for n in names}
-        if not rows:
+        curve = read_curve(self.run)
+        if not len(curve["step"]):
             return Findings()
         entry = GalleryEntry("training", "Training, step by step", CAPTION)
         return Findings(figures=[(training_figure(curve), entry)])
+
+
+def read_curve(run: Path) -> Curve:
+    """The logged steps of a run's training, see `training_figure`.
+
+    Raises:
+        ValueError: a line of the file is no row of numbers.
+    """
+    with reading(f"{run / CURVES}: must be a table of numbers"):
+        steps: dict[int, dict[str, float]] = {}
+        for row in read_rows(run / CURVES, run):  # several of one step: a resumed run's, validation
+            steps.setdefault(int(row["step"]) + 1, {}).update(row)
+        found = {"step": np.array(sorted(steps), dtype=float)}
+        logged = {name: f"train/{name}" for name in PANELS} | {"validation_loss": "validation/loss"}
+        for name, column in logged.items():
+            values = [steps[step].get(column, nan) for step in sorted(steps)]
+            found[name] = np.array(values, dtype=float)
+    return found
 
 
 @styled
@@ -55,8 +71,8 @@ def training_figure(curve: Curve) -> Figure:
     """Loss, gradient norm and learning rate, a panel each.
 
     Args:
-        curve: (n,) each of "step", "validation_loss" and the names of `PANELS`; NaN where a step
-            has no such value.
+        curve: (n,) each of "step", from 1, "validation_loss" and the names of `PANELS`; NaN where a
+            step has no such value.
     """
     panels = [name for name in PANELS if np.isfinite(curve[name]).any()]
     figure = page_figure()
@@ -70,9 +86,9 @@ def training_figure(curve: Curve) -> Figure:
             axes.set_ylim(0, None)
         axes.set(title=PANELS[name], xlabel="training step")
         axes.grid(axis="y")
-        if name == "loss" and np.isfinite(curve["validation_loss"]).any():
+        seen = np.isfinite(curve["validation_loss"])
+        if name == "loss" and seen.any():
             style = {"color": COLOURS[5], "marker": "o", "label": "validation loss"}
-            seen = np.isfinite(curve["validation_loss"])
             axes.plot(curve["step"][seen], curve["validation_loss"][seen], **style)
             legend_below(figure, 1)
     return figure

@@ -1,5 +1,6 @@
-"""Training: the optimiser, a watch that stops a diverging training, whole checkpoints, shards."""
+"""Training: the optimiser, a watch over divergence, progress, curves, whole checkpoints, shards."""
 
+import csv
 import os
 import time
 from pathlib import Path
@@ -7,13 +8,17 @@ from typing import Any, Literal
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.loggers import CSVLogger
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 from torch import Tensor
 from torch.nn.utils import get_total_norm
 
-from gr_mvdr.files import describe_error, new_file
+from gr_mvdr.files import describe_error, name_errors, new_file
 from gr_mvdr.options import NonNegative, Positive
+from gr_mvdr.progress import track
 from gr_mvdr.ranks import rank
+
+CURVES = "training/metrics.csv"  # in a run's folder
 
 # An fp16 scaler skips steps whose gradients overflow and halves its scale; below this it never
 # recovers.
@@ -156,6 +161,64 @@ def _stop_diverged(model: pl.LightningModule, what: str, step: int) -> None:
         f"model.optimizer.learning_rate={rate}: {what} at step {step}: take a smaller one, or "
         f"another trainer.precision (it is {model.trainer.precision}){kept}"
     )
+
+
+class TrainingProgress(pl.callbacks.ProgressBar):
+    """Progress of the whole training, all epochs together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bar: Any = None
+
+    def disable(self) -> None:
+        """Lightning calls it on all ranks but the first, where `track` shows nothing."""
+
+    def on_train_start(self, trainer: pl.Trainer, *_: Any) -> None:
+        steps = trainer.estimated_stepping_batches
+        total = int(steps) if 0 <= steps < float("inf") else None
+        self.bar = track(None, "training", total, trainer.global_step)
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        epochs = trainer.max_epochs
+        of = f" of {epochs}" if epochs and epochs > 0 and trainer.max_steps == -1 else ""
+        if self.bar.update(trainer.global_step - self.bar.n):  # shown: only then read the loss
+            loss = trainer.callback_metrics.get("train/loss")
+            note = "" if loss is None else f", loss {float(loss):.4g}"
+            self.bar.set_postfix_str(f"epoch {trainer.current_epoch + 1}{of}{note}", refresh=False)
+
+    def on_train_end(self, *_: Any) -> None:
+        self.bar.close()
+
+    def on_exception(self, *_: Any) -> None:
+        if self.bar is not None:
+            self.bar.close()
+
+
+class CurveLogger(CSVLogger):
+    """Writes what training logs into `training/metrics.csv` of a run's folder.
+
+    A resumed training continues the file; steps after its checkpoint are there twice, the last row
+    counts.
+
+    Args:
+        run: the run's folder.
+    """
+
+    def __init__(self, run: str | Path):
+        super().__init__(run, name="", version=Path(CURVES).parent.name)
+        self.file, rows = Path(run) / CURVES, []
+        if self.file.is_file():
+            with self.file.open(encoding="utf-8") as file:
+                rows = list(csv.DictReader(file))
+        self.experiment.metrics = rows  # its writer has removed the file
+        self.save()
+
+    def save(self) -> None:
+        with name_errors(self.file):
+            super().save()
+
+    def after_save_checkpoint(self, checkpoint_callback: Any) -> None:
+        self.save()
 
 
 class CheckpointFile(TorchCheckpointIO):

@@ -95,10 +95,14 @@ def check_contract(model, finished, queries):
         "rerank.trec",
         "retrieve-test_unseen.trec",
         *([] if model in NOT_ALIGNED else ["exact_match.csv"]),
-        *([] if model == "bm25" else ["loss.csv", "figures/training.png", "figures/training.pdf"]),
+        *(
+            []
+            if model == "bm25"
+            else ["training/metrics.csv", "figures/training.png", "figures/training.pdf"]
+        ),
     ):
         assert (run / name).stat().st_size, name
-    assert (model == "bm25") != (run / "loss.csv").exists()
+    assert (model == "bm25") != (run / "training").exists()
     for folder in ("index", *([] if model in NOT_ALIGNED else ["alignments", "figures"])):
         assert any((run / folder).iterdir()), folder
     assert ('alt="Training, step by step"' in (run / "report.html").read_text()) == (

@@ -13,6 +13,7 @@ from hydra.utils import instantiate
 import train as train_module
 from gr_mvdr.files import read_checkpoint
 from gr_mvdr.run_files import CHECKPOINT
+from models.training import CURVES
 from models.weights import InitialWeights
 from tests.runs import NO_ANALYSIS, TINY, compose_config, small
 from train import prepare_model, train
@@ -155,7 +156,7 @@ def test_a_first_stage_of_texts_alone_begins_any_system_on_other_texts(tmp_path)
         "data.n_documents=50", *KEYS,
     )  # fmt: skip
     first = train(texts)
-    assert (first.path / "loss.csv").is_file() and "retrieve/mrr@10" in first.metrics
+    assert (first.path / CURVES).is_file() and "retrieve/mrr@10" in first.metrics
     found = read_checkpoint(first.path / "checkpoints/last.ckpt")["state_dict"]
     end = "encoder.block.0.layer.0.SelfAttention.q.weight"
     for model in ("t5_colbert", "t5_seal"):

@@ -19,7 +19,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from analysis.tables import read_rows
+from analysis.training_curve import read_curve
 from conf.launch import device_count, is_in_sweep, job_arguments, processes_to_start
 from tests.runs import TINY
 
@@ -103,8 +103,8 @@ def test_two_processes_of_a_sweep_leave_what_one_process_leaves(model, alone, sw
     run, one = swept[0][model], alone(model)
     steps, expected = weights(one)
     assert_same(metrics(run), metrics(one))
-    rows, wanted = (read_rows(f / "loss.csv") for f in (run, one))
-    assert rows == [pytest.approx(row, rel=1e-5) for row in wanted] and len(rows) == 8
+    losses, wanted = (read_curve(f)["loss"] for f in (run, one))
+    assert losses == pytest.approx(wanted, rel=1e-5) and len(losses) == 8
     found_steps, found = weights(run)
     assert found_steps == steps == 8, "twice 90 pairs: three of 25, 13 and 12 of them, and 15"
     assert found.keys() == expected.keys()

@@ -6,6 +6,7 @@ import pytest
 from analysis import chapters
 from analysis.analysis import Subject
 from analysis.training_curve import BINS, Training, is_wide, training_figure
+from models.training import CURVES
 
 
 def curve(steps, **changed):
@@ -60,15 +61,20 @@ def test_only_positive_values_far_apart_are_wide():
 
 def test_a_run_that_was_not_trained_has_no_figure(tmp_path):
     assert not Training.applies(Subject(run=tmp_path))
-    path = tmp_path / "loss.csv"
-    header = "step,epoch,loss,learning_rate,gradient_norm,validation_loss\n"
+    path = tmp_path / CURVES
+    path.parent.mkdir()
+    header = "epoch,step,train/gradient_norm,train/learning_rate,train/loss,validation/loss\n"
     path.write_text(header)
     assert Training.applies(Subject(run=tmp_path))
     assert Training(Subject(run=tmp_path)).finish().figures == []
-    path.write_text(header + "1,1,0.5,0.1,inf,\n2,1,0.4,0.1,2,0.6\n")
+    # A validation has a row of its own; the resumed training has made step 2 once more.
+    rows = "0,0,inf,0.1,0.5,\n0,1,2,0.1,0.9,\n0,1,2,0.1,0.4,\n0,1,,,,0.6\n"
+    path.write_text(header + rows)
     ((figure, entry),) = Training(Subject(run=tmp_path)).finish().figures
     assert entry.name == "training" and chapters.title(chapters.of_figure(entry.name)) == "Training"
-    assert figure.axes[0].lines[0].get_ydata().tolist() == [0.5, 0.4]
-    path.write_text(header + "1,1,half,0.1,1,\n")
-    with pytest.raises(ValueError, match=r"loss.csv: must be a table of numbers"):
+    loss, validation = figure.axes[0].lines
+    assert loss.get_xydata().tolist() == [[1, 0.5], [2, 0.4]]
+    assert validation.get_xydata().tolist() == [[2, 0.6]]
+    path.write_text(header + "0,1,half,0.1,1,\n")
+    with pytest.raises(ValueError, match=r"metrics.csv: must be a table of numbers"):
         Training(Subject(run=tmp_path)).finish()

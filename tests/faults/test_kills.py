@@ -11,7 +11,8 @@ import pytest
 import train  # noqa: F401  (imported once, before children are forked)
 from analysis.folder_lock import LOCK
 from analysis.run_folder import find_missing_parts
-from analysis.tables import read_rows
+from analysis.training_curve import read_curve
+from models.training import CURVES
 from tests.faults.forked import Child, imported, metrics, run
 
 MODELS = ["bm25", "t5_colbert", "t5_seal", "dsi_naive"]
@@ -52,8 +53,8 @@ def files(run):
 
 
 def losses(run):
-    """The lines of its `loss.csv`; none of a run without training."""
-    return read_rows(run / "loss.csv") if (run / "loss.csv").is_file() else []
+    """The loss of every step; none of a run without training."""
+    return read_curve(run)["loss"].tolist() if (run / CURVES).is_file() else []
 
 
 def check_resumed(folder, model, expected, keys=(), cache="cache"):
@@ -62,7 +63,7 @@ def check_resumed(folder, model, expected, keys=(), cache="cache"):
     child = Child(job, folder / cache)
     assert child.status() == 0, child.said
     assert metrics(folder / "killed") == pytest.approx(expected.metrics, abs=1e-6)
-    assert losses(folder / "killed") == [pytest.approx(row) for row in expected.losses]
+    assert losses(folder / "killed") == pytest.approx(expected.losses)
     assert files(folder / "killed") == expected.files and not find_missing_parts(folder / "killed")
 
 

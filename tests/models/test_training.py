@@ -1,0 +1,154 @@
+"""How systems train: optimiser, clipping, curves, checkpoints, draws."""
+
+from types import SimpleNamespace
+
+import pytest
+import pytorch_lightning as pl
+import torch
+from torch.nn.utils import get_total_norm
+
+from analysis.training_curve import read_curve
+from models.multi_vector import MultiVector
+from models.t5_seal import T5SEAL
+from models.training import CURVES, CurveLogger, TrainingProgress, TrainingWatch
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def loader(*batches):
+    return torch.utils.data.DataLoader(list(batches), batch_size=None)
+
+
+def trainer(tmp_path, **options):
+    quiet = dict(logger=False, enable_progress_bar=False, enable_model_summary=False)
+    return pl.Trainer(
+        default_root_dir=tmp_path,
+        accelerator="cpu",
+        **{**quiet, "enable_checkpointing": False, "max_epochs": 1, **options},
+    )
+
+
+@pytest.mark.parametrize("name", ["multi_vector", "seal"])
+def test_a_checkpoint_is_plain_and_gives_the_model_back(tools, tmp_path, name):
+    model = {"multi_vector": tools.make_multi_vector, "seal": tools.make_seal}[name]()
+    batch = tools.make_batch()
+    fitted = trainer(tmp_path)
+    fitted.fit(model, loader(batch, batch))
+    path = tmp_path / "model.ckpt"
+    fitted.save_checkpoint(path)
+
+    hyper_parameters = torch.load(path, weights_only=True)["hyper_parameters"]
+    assert plain(dict(hyper_parameters)) and "optimizer" in hyper_parameters
+    kind = {"multi_vector": MultiVector, "seal": T5SEAL}[name]
+    loaded = kind.load_from_checkpoint(path, weights_only=True)
+    assert loaded.hparams == model.hparams
+    with torch.no_grad():
+        assert torch.equal(loaded.eval().score(batch), model.eval().score(batch))
+
+
+def plain(value):
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and plain(item) for key, item in value.items())
+    if isinstance(value, list):
+        return all(map(plain, value))
+    return value is None or type(value) in (str, int, float, bool)
+
+
+def fitted(tools, run, batches, checkpoint=None, callbacks=(), **options):
+    """The curves of a training over the batches, and the model."""
+    model = tools.make_multi_vector(**options.pop("model", {}))
+    logging = {"logger": CurveLogger(run), "log_every_n_steps": 1, "callbacks": list(callbacks)}
+    with_trainer = trainer(run, **{**logging, "max_epochs": 2, **options})
+    with_trainer.fit(model, loader(*batches), ckpt_path=checkpoint, weights_only=True)
+    return read_curve(run), model
+
+
+@pytest.fixture
+def batches(tools):
+    return [tools.make_batch(seed=seed) for seed in range(4)]
+
+
+@pytest.mark.parametrize("algorithm", ["norm", "value"])
+def test_the_curve_has_every_step_and_the_norm_before_clipping(tools, tmp_path, batches, algorithm):
+    norms = []
+
+    class Norms(pl.Callback):
+        def on_train_batch_end(self, trainer, model, *_):
+            # Lightning sets the gradients to zero before the next step, not after this one.
+            norms.append(float(get_total_norm([p.grad for p in model.parameters()])))
+
+    clipping = {"gradient_clip_val": 0.01, "gradient_clip_algorithm": algorithm}
+    curve, _ = fitted(tools, tmp_path, batches, callbacks=[Norms()], **clipping)
+    assert curve["step"].tolist() == list(range(1, 9))
+    assert set(curve["learning_rate"]) == {tools.OPTIMIZER["learning_rate"]}
+    model = tools.make_multi_vector().train()
+    torch.manual_seed(hash((0, 0, 0, 0)))
+    loss = model.loss(batches[0])
+    loss.backward()
+    norm = float(get_total_norm([p.grad for p in model.parameters()]))
+    assert curve["loss"][0] == pytest.approx(float(loss), rel=1e-5)
+    assert curve["gradient_norm"][0] == pytest.approx(norm, rel=1e-5) and norm > 0.02
+    if algorithm == "norm":
+        assert norms == pytest.approx([0.01] * 8, rel=1e-3)
+
+
+class Stop(pl.Callback):
+    """Ends the process's training in its sixth step, as a kill would: nothing is written after."""
+
+    def on_train_batch_start(self, trainer, *_):
+        if trainer.global_step == 6:
+            raise RuntimeError("killed")
+
+
+def test_a_resumed_training_continues_the_curve(tools, tmp_path, batches):
+    whole, _ = fitted(tools, tmp_path / "whole", batches)
+    save = pl.callbacks.ModelCheckpoint(dirpath=tmp_path, filename="last")
+    with pytest.raises(RuntimeError, match="killed"):
+        fitted(tools, tmp_path, batches, callbacks=[Stop(), save], enable_checkpointing=True)
+    with (tmp_path / CURVES).open("a") as file:
+        file.write("1,6,0.")  # a line that the kill cut
+    resumed, _ = fitted(tools, tmp_path, batches, checkpoint=tmp_path / "last.ckpt")
+    for name, values in whole.items():
+        assert resumed[name] == pytest.approx(values, rel=1e-3, nan_ok=True), name
+
+
+def test_the_bar_is_of_all_epochs(tools, tmp_path, batches):
+    progress = TrainingProgress()
+    fitted(tools, tmp_path, batches, callbacks=[progress], enable_progress_bar=True)
+    assert (progress.bar.n, progress.bar.total) == (8, 8)
+
+
+def test_the_one_cycle_schedule_rises_and_ends_near_zero(tools, tmp_path, batches):
+    settings = {"learning_rate": 0.01, "weight_decay": 0.0, "schedule": "one_cycle"}
+    model = {"optimizer": settings}
+    rates = fitted(tools, tmp_path, batches, model=model, max_epochs=3)[0]["learning_rate"].tolist()
+    assert len(rates) == 12
+    assert max(rates) == pytest.approx(0.01, rel=0.05) and rates[-1] < 1e-3
+    assert rates.index(max(rates)) in (2, 3, 4)
+
+
+def test_the_constant_schedule_is_plain_adamw(tools):
+    optimizer = tools.make_seal().configure_optimizers()
+    assert isinstance(optimizer, torch.optim.AdamW)
+    assert (optimizer.defaults["lr"], optimizer.defaults["weight_decay"]) == (1e-3, 0.01)
+
+
+def test_an_unknown_schedule_is_refused(tools):
+    with pytest.raises(
+        ValueError, match="model.optimizer.schedule=cosine: must be constant or one"
+    ):
+        tools.make_multi_vector(optimizer={**tools.OPTIMIZER, "schedule": "cosine"})
+
+
+def test_dropout_depends_on_seed_and_step_alone(monkeypatch):
+    at_step_5 = SimpleNamespace(global_step=5), None, None, 0
+    monkeypatch.setenv("PL_GLOBAL_SEED", "3")
+    draws = []
+    for _ in range(2):
+        TrainingWatch().on_train_batch_start(*at_step_5)
+        draws.append(torch.rand(3))
+        torch.rand(7)
+    assert torch.equal(*draws)
+    monkeypatch.setenv("PL_GLOBAL_SEED", "4")
+    TrainingWatch().on_train_batch_start(*at_step_5)
+    assert not torch.equal(torch.rand(3), draws[0])
