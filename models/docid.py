@@ -26,8 +26,7 @@ from gr_mvdr.decoding.decoding_step import DecodingStep, score_tokens
 from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files import new_folder, remove_with, write_json
-from gr_mvdr.heads.plain import Vocabulary
-from gr_mvdr.heads.reachable import ReachableHead
+from gr_mvdr.heads.plain import SubsetHead, Vocabulary
 from gr_mvdr.identifiers.scheme import (
     Identifiers,
     Scheme,
@@ -143,8 +142,11 @@ class Docid(ConstrainedSearch):
         tokens = torch.tensor(sorted({*self.identifiers.tokens, *new, self.template.stop}))
         vocabulary = Vocabulary(tokens, first_token, self.scheme.width)
         self.set_head(vocabulary, self.identifiers.sequences, documents)
-        if self.normalise == "reachable":
-            ReachableHead.check(self.head)
+        if self.normalise == "reachable" and self.head.row_tokens is not None:
+            raise ValueError(
+                "model.search.normalise=reachable: must be vocabulary under head=pawa and "
+                "head=non_parametric, whose rows are those of the identifiers' tokens"
+            )
         if self.plan is not None:
             self.plan.prepare(self, documents, known)
         if not kept:  # last: a head that is impossible leaves nothing behind
@@ -289,7 +291,7 @@ class Docid(ConstrainedSearch):
         """See `ConstrainedSearch`; its softmax runs over what `model.search.normalise` says."""
         step = super().decoding_step(query_ids, query_mask)
         if self.normalise == "reachable":
-            step.head = ReachableHead(self.head, self.identifiers.tokens)
+            step.head = SubsetHead(self.head, self.identifiers.tokens)
         return step
 
     def documents_of(

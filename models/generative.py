@@ -19,7 +19,7 @@ from gr_mvdr.decoding.beam_search import Constraint
 from gr_mvdr.decoding.continuations import Continuation
 from gr_mvdr.decoding.search_trace import SearchPath
 from gr_mvdr.heads.plain import Head, Vocabulary, real_places
-from gr_mvdr.heads.table_softmax import States, table_cross_entropy, table_log_probs
+from gr_mvdr.heads.softmax import States, table_cross_entropy, table_log_probs
 from gr_mvdr.losses import symmetric_divergence, target_cross_entropy
 from gr_mvdr.options import build
 from gr_mvdr.ranks import (
@@ -263,23 +263,17 @@ class GenerativeSystem(System):
             documents: with `tokens`, what the contextual vectors of NP decoding are read from.
 
         Raises:
-            ValueError: an option of the head is impossible, or label smoothing under it.
+            ValueError: an option of the head is impossible.
         """
         head = self.hparams.head or PLAIN
         self.head = build("head", head, self.backbone, vocabulary=vocabulary).to(self.device)
         # The rows of any other head are those of indexed documents.
         self.scores_texts = self.scores_texts and type(self.head) is Head
-        smoothing = self.hparams.label_smoothing
-        if smoothing and self.head.masks_rows:
-            raise ValueError(
-                f"model.label_smoothing={smoothing}: must be 0 under a head that masks the rows of "
-                "other positions"
-            )
+        self.head.make_table(sequences, documents, self.hparams.document_length)
         output = self.backbone.get_output_embeddings().weight
         tied = output is self.backbone.get_input_embeddings().weight
-        if not self.head.reads_output_table and not tied:
+        if not tied and all(tensor is not output for tensor in self.head.table_parameters):
             output.requires_grad_(False)  # DDP waits for its gradient
-        self.head.make_table(sequences, documents, self.hparams.document_length)
 
     def on_train_epoch_start(self) -> None:
         self.head.begin_epoch(self.current_epoch)

@@ -343,10 +343,6 @@ def test_damaged_collections_are_refused_with_file_and_line(what, message, tmp_p
             "model.head.form=round: must be one of paper, nci",
         ),
         (
-            ["model=dsi_pawa", "model.label_smoothing=0.1", "data.n_documents=50"],
-            "model.label_smoothing=0.1: must be 0",
-        ),
-        (
             ["model=genre", "model.identifiers.max_length=2", "data.n_documents=50"],
             "model.identifiers.max_length=2: ",
         ),

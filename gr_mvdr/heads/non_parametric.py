@@ -7,7 +7,7 @@ a surface token. They are the decoder's inputs and its output table alike.
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -18,12 +18,10 @@ from transformers import PreTrainedModel
 from gr_mvdr.backbones import encode, encode_texts
 from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.heads.plain import TableHead, Vocabulary
-from gr_mvdr.identifiers.scheme import check_at_least, check_choice, hash_collection
-from gr_mvdr.options import part
+from gr_mvdr.identifiers.scheme import hash_collection
+from gr_mvdr.options import Seed, Size, part
 from gr_mvdr.ranks import broadcast, gather_rows, slice_for_rank, world_size
 from gr_mvdr.template import TextTemplate
-
-FORMS = ("base", "async", "contrastive")
 
 
 class Occurrences(nn.Module):
@@ -102,11 +100,11 @@ class NonParametricHead(TableHead):
         self,
         backbone: PreTrainedModel,
         vocabulary: Vocabulary | None = None,
-        clusters: int = 5,
-        seed: int = 0,
-        form: str = "base",
-        rebuild_every: int = 1,
-        contrastive_epochs: int = 1,
+        clusters: Size = 5,
+        seed: Seed = 0,
+        form: Literal["base", "async", "contrastive"] = "base",
+        rebuild_every: Size = 1,
+        contrastive_epochs: Size = 1,
     ):
         """
         Args:
@@ -116,15 +114,8 @@ class NonParametricHead(TableHead):
             form: "base": the table is built once, before training; "async": again after every
                 `rebuild_every` epochs; "contrastive": again after `contrastive_epochs` epochs in
                 which the encoder that makes it learns (`live`).
-
-        Raises:
-            ValueError: an option is impossible.
         """
         super().__init__(backbone)
-        check_choice("model.head.form", form, FORMS)
-        check_at_least("model.head.clusters", clusters, 1)
-        check_at_least("model.head.rebuild_every", rebuild_every, 1)
-        check_at_least("model.head.contrastive_epochs", contrastive_epochs, 1)
         self.clusters, self.seed, self.form = clusters, seed, form
         self.rebuild_every, self.contrastive_epochs = rebuild_every, contrastive_epochs
         self.template = getattr(backbone, "template", TextTemplate())
@@ -134,10 +125,6 @@ class NonParametricHead(TableHead):
         # (n,) int64, in `live`: the document of each of the first n rows.
         self.row_documents: Tensor | None = None
         self.collection: str | None = None
-
-    @property
-    def reads_output_table(self) -> bool:
-        return False
 
     @property
     def table_parameters(self) -> list[Tensor]:
@@ -202,7 +189,8 @@ class NonParametricHead(TableHead):
         missing = [token for token in dict.fromkeys(tokens) if token not in known]
         if missing:
             new = torch.tensor(missing, device=self.table.device)
-            table = torch.cat([self.table, super().embed(new).to(self.table)])
+            vectors = self.backbone.get_input_embeddings()(new)
+            table = torch.cat([self.table, vectors.to(self.table)])
             # Only in `live` does the table have a gradient.
             table = table if self.table.requires_grad else table.detach()
             self.set_table(table, torch.cat([self.row_tokens, new]), self.occurrences)

@@ -1,6 +1,7 @@
 """Prefix-aware weight-adaptive decoding (gr_as_mvdr §5.1, Eq. 17–19; NCI's PAWA decoder)."""
 
 from collections.abc import Iterable
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -8,10 +9,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from gr_mvdr.heads.plain import TableHead, Vocabulary
-from gr_mvdr.identifiers.scheme import check_at_least, check_choice
-from gr_mvdr.options import part
-
-FORMS = ("paper", "nci")
+from gr_mvdr.options import Rate, Size, part
 
 
 @part("head")
@@ -39,26 +37,23 @@ class PawaHead(TableHead):
         self,
         backbone: PreTrainedModel,
         vocabulary: Vocabulary,
-        form: str = "paper",
-        layers: int = 4,
-        heads: int = 8,
-        dropout: float = 0.0,
+        form: Literal["paper", "nci"] = "paper",
+        layers: Size = 4,
+        heads: Size = 8,
+        dropout: Rate = 0.0,
     ):
         """
         Args:
             vocabulary: the tokens that can be generated, one row each. With a width, the docid
                 tokens of other positions get −inf; the end token may be anywhere.
-            form: "paper" or "nci".
             layers, heads, dropout: of the decoder that reads the prefix.
 
         Raises:
-            ValueError: form, layers or heads are impossible.
+            ValueError: `heads` does not divide the hidden size.
         """
         super().__init__(backbone)
         size = self.backbone.config.hidden_size
-        check_choice("model.head.form", form, FORMS)
-        check_at_least("model.head.layers", layers, 1)
-        if heads < 1 or size % heads:
+        if size % heads:
             raise ValueError(f"model.head.heads={heads}: must divide the hidden size, {size}")
         self.form, self.width, self.first_token = form, vocabulary.width, vocabulary.first_token
         self.set_rows(vocabulary.tokens)
@@ -76,22 +71,14 @@ class PawaHead(TableHead):
         self.bias = nn.Parameter(torch.zeros(rows, size)) if form == "nci" else None
 
     @property
-    def reads_output_table(self) -> bool:
-        return self.form == "nci"
-
-    @property
     def table_parameters(self) -> list[Tensor]:
         own = [self.projection] if self.bias is None else [self.projection, self.bias]
-        return own + ([self.output_table] if self.reads_output_table else [])
+        return own + ([self.output_table] if self.form == "nci" else [])
 
     @property
     def numbers_a_position(self) -> int:
         rows, size = self.projection.shape[:2]
         return max(size * min(rows, size), self.n_rows)
-
-    @property
-    def masks_rows(self) -> bool:
-        return self.width is not None
 
     @property
     def scale(self) -> float:
@@ -107,9 +94,6 @@ class PawaHead(TableHead):
     def labels(self, tokens: Tensor, document_index: Tensor) -> Tensor:
         """The rows of target tokens; row 0 for tokens outside the vocabulary (padding)."""
         return self.first_row(tokens)
-
-    def embed(self, rows: Tensor) -> Tensor:
-        return super().embed(self.row_tokens[rows])
 
     def context(self, inputs: Tensor) -> Tensor:
         """d′: (B, M, d) → (B, M, d), of unit variance; position i reads positions ≤ i only."""

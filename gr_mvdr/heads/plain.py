@@ -78,19 +78,9 @@ class Head(nn.Module):
         return None if bias is None else bias[0]
 
     @property
-    def masks_rows(self) -> bool:
-        """Whether some logits are −∞: label smoothing, which spreads over all rows, cannot be."""
-        return self.output_bias is not None and bool(self.output_bias.isinf().any())
-
-    @property
     def n_rows(self) -> int:
         """R, the number of rows."""
         return len(self.output_table)
-
-    @property
-    def reads_output_table(self) -> bool:
-        """Whether a loss gives the backbone's own output table a gradient."""
-        return True
 
     # The table's life: only NP decoding has one to make, to keep and to learn ---------------------
 
@@ -311,6 +301,9 @@ class TableHead(Head):
             self._search_rows = TokenRows(self.row_tokens, len(self.output_table))
         return self._search_rows
 
+    def embed(self, rows: Tensor) -> Tensor:
+        return super().embed(self.row_tokens[rows])
+
     def by_token(self, logits: Tensor) -> Tensor:
         return self.token_rows.by_token(logits)
 
@@ -321,6 +314,30 @@ class TableHead(Head):
     def expected_inputs(self, logits: Tensor, parents: Tensor, tokens: Tensor) -> Tensor:
         rows, weights = self.token_rows.weights(logits, parents, tokens)
         return (weights.unsqueeze(2) * self.embed(rows)).sum(1)
+
+
+class SubsetHead(TableHead):
+    """The plain head's rows of some tokens: its softmax runs over these alone.
+
+    It is made for one search and does not follow later changes of the table. A search of seven
+    docid tokens multiplies with eight rows instead of all. log p of an identifier grows by the
+    probability of all other tokens, which differs from prefix to prefix, so that rankings may
+    differ (docs/generative.md has the numbers).
+    """
+
+    def __init__(self, head: Head, tokens: Sequence[int]):
+        """
+        Args:
+            head: plain; tokens: distinct.
+        """
+        super().__init__(head.backbone)
+        table, bias = head.output_table.detach(), head.output_bias
+        self.set_rows(torch.tensor(tokens, device=table.device))
+        self.table = table[self.row_tokens]
+        self.output_bias = None if bias is None else bias[self.row_tokens]
+
+    def logits(self, hidden: Tensor, context: Tensor | None, position: Tensor) -> Tensor:
+        return F.linear(hidden * self.scale, self.table, self.output_bias)
 
 
 class TokenRows:
@@ -341,7 +358,8 @@ class TokenRows:
         self.rows = torch.full(shape, -1, device=row_tokens.device)
         self.rows[row_tokens[order], place] = order
         # Tokens that have rows, those with the most first; and their first rows, second rows, ….
-        self.tokens = counts.argsort(descending=True, stable=True)[: int((counts > 0).sum())]
+        tokens = counts.nonzero().squeeze(1)
+        self.tokens = tokens[counts[tokens].argsort(descending=True, stable=True)]
         nth = self.rows[self.tokens].unbind(1)
         self.nth_rows = [rows[rows >= 0] for rows in nth]
 

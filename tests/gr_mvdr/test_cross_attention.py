@@ -137,7 +137,6 @@ def test_a_layers_path_is_its_similarity_times_its_alignment(family):
 def test_windows_begin_at_position_0_and_an_infinite_bias_is_no_nan():
     model = make(*FAMILIES["bart"])
     model.final_logits_bias[0, :2] = -torch.inf  # SEAL's: not <s>, not <pad>
-    assert Head(model).masks_rows
     batch, whole, _ = trace(model)
     paths, windows = sum_paths(whole), sum_paths(trace(model, window=3)[1])
     assert paths.contributions.isfinite().all() and paths.log_probs.isfinite().all()

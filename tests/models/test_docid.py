@@ -170,7 +170,7 @@ def test_impossible_schemes_leave_nothing(tools, kind, options, message, tmp_pat
 
 def test_an_impossible_head_leaves_nothing(tools, tmp_path):
     head = tools.DOCIDS["titles-np"][1] | {"form": "round"}
-    with pytest.raises(ValueError, match="model.head.form=round: must be one of"):
+    with pytest.raises(ValueError, match="head.form=round: must be one of"):
         tools.make_docid("titles-np", head=head, directory=tmp_path / "identifiers")
     assert not list(tmp_path.iterdir())
 

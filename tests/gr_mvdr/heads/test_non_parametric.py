@@ -296,17 +296,3 @@ def test_a_table_of_another_collection_is_refused(backbone):
     with pytest.raises(ValueError, match="from the collection abc, .* are the collection xyz"):
         other.load_table_state(state, "xyz")
     assert other.occurrences is None
-
-
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        (dict(clusters=0), r"model\.head\.clusters=0: must be ≥ 1"),
-        (dict(rebuild_every=0), r"model\.head\.rebuild_every=0: must be ≥ 1"),
-        (dict(contrastive_epochs=-1), r"model\.head\.contrastive_epochs=-1: must be ≥ 1"),
-        (dict(form="sync"), r"model\.head\.form=sync: must be one of base, async, contrastive"),
-    ],
-)
-def test_impossible_options_are_named(backbone, options, message):
-    with pytest.raises(ValueError, match=message):
-        NonParametricHead(backbone, **options)

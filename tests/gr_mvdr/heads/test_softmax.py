@@ -4,11 +4,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from gr_mvdr.backbones import load_encoder_decoder
-from gr_mvdr.heads import table_softmax
+from gr_mvdr.heads import softmax
 from gr_mvdr.heads.non_parametric import NonParametricHead, Occurrences
 from gr_mvdr.heads.pawa import PawaHead
 from gr_mvdr.heads.plain import Head, Vocabulary
-from gr_mvdr.heads.table_softmax import table_cross_entropy, table_log_probs
+from gr_mvdr.heads.softmax import table_cross_entropy, table_log_probs
 from gr_mvdr.losses import target_cross_entropy
 
 SHAPE = dict(vocab_size=50, d_model=16, d_kv=8, d_ff=24, num_layers=1, num_heads=2)
@@ -53,7 +53,7 @@ def task(request, float64, monkeypatch):
     """A head, states of eleven positions and their labels; a block has room for four of them."""
     torch.manual_seed(0)
     head = HEADS[request.param](load_encoder_decoder(None, shape=SHAPE))
-    monkeypatch.setattr(table_softmax, "_CPU_BLOCK", 4 * 4 * head.numbers_a_position)
+    monkeypatch.setattr(softmax, "_CPU_BLOCK", 4 * 4 * head.numbers_a_position)
     position, labels = torch.arange(N) % 3, torch.randint(4, 30, (N,))
     if request.param == "pawa-positions":
         labels = 1 + 4 * position + labels % 4
@@ -122,7 +122,7 @@ def test_products_in_bf16_are_as_accurate_as_before(monkeypatch):
     """Against fp32, the loss and its gradients are as near as those of the whole logits."""
     torch.manual_seed(0)
     head = Head(load_encoder_decoder(None, shape=SHAPE | dict(d_model=64, vocab_size=500)))
-    monkeypatch.setattr(table_softmax, "_CPU_BLOCK", 4 * 500 * 20)
+    monkeypatch.setattr(softmax, "_CPU_BLOCK", 4 * 500 * 20)
     hidden, labels = draw(100, 64).requires_grad_(), torch.randint(0, 500, (100,))
     sources, states = [hidden, head.output_table], (hidden, None, torch.zeros(100).long())
 
