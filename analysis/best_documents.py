@@ -18,7 +18,7 @@ from gr_mvdr.files import check_file, read_json, reading
 from gr_mvdr.options import part
 from gr_mvdr.texts import text_without_title
 from models.base import Share
-from models.given_texts import find_snippet
+from models.results import find_snippet
 
 FILE = "best_documents"
 DEPTH = 100  # of the search; relevant documents are looked for so far

@@ -21,7 +21,7 @@ from analysis.analysis import Analysis, Findings, Subject, named
 from analysis.figures import COLOURS, GalleryEntry, page_figure, styled
 from analysis.statistics import spread_numbers
 from analysis.tables import Row
-from gr_mvdr.decoding.search_trace import SearchTrace
+from gr_mvdr.decoding.search_trace import SearchPath, SearchTrace
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.options import part
 from gr_mvdr.progress import track
@@ -118,7 +118,7 @@ class Diagnosis(NamedTuple):
 
     row: Row
     errors: SearchErrors
-    trace: SearchTrace
+    path: SearchPath
 
 
 @part("analysis")
@@ -204,7 +204,7 @@ class SearchDiagnostics(Analysis):
         trace = SearchTrace(gold, model.template.stop)
         watched = dict(observer=trace.observe, wrap=trace.timed)
         result = model.search([query["tokens"]], texts=[query["text"]], **watched)
-        trace.end(result)
+        path = trace.path(result)
         found = model.documents_of(result, 0)
         if own is not None:
             found.pop(own, None)
@@ -216,9 +216,9 @@ class SearchDiagnostics(Analysis):
         row = {
             "query": query["id"],
             "relevant": len(relevant),
-            "steps": len(trace.alive),
-            "lost_at_step": trace.lost,
-            "lost_rank": trace.lost_rank,
+            "steps": len(path.steps),
+            "lost_at_step": path.lost,
+            "lost_rank": path.lost_step and path.lost_step.rank,
             # the best relevant document's
             "rank_beam": min(filter(None, errors.beam), default=None),
             "rank_exhaustive": min(filter(None, errors.exhaustive or []), default=None),
@@ -226,10 +226,10 @@ class SearchDiagnostics(Analysis):
             "outputs": len(outputs),
             "invalid": sum(not model.is_identifier(tokens) for tokens in outputs) / total,
             "duplicates": (len(outputs) - len(set(outputs))) / total,
-            "model_ms_per_step": trace.model_ms,
-            "constraint_ms_per_step": trace.constraint_ms,
+            "model_ms_per_step": path.model_ms,
+            "constraint_ms_per_step": path.constraint_ms,
         }
-        return Diagnosis(row, errors, trace)
+        return Diagnosis(row, errors, path)
 
 
 def search_metrics(diagnoses: Sequence[Diagnosis]) -> dict[str, float]:
@@ -244,18 +244,18 @@ def search_metrics(diagnoses: Sequence[Diagnosis]) -> dict[str, float]:
         metrics[name] = fmean(one.row[name] for one in diagnoses)
     for name in ("model_ms_per_step", "constraint_ms_per_step"):
         metrics[name] = median(one.row[name] for one in diagnoses)
-    return metrics | _by_step([one.trace for one in diagnoses])
+    return metrics | _by_step([one.path for one in diagnoses])
 
 
-def _by_step(traces: Sequence[SearchTrace]) -> dict[str, float]:
+def _by_step(paths: Sequence[SearchPath]) -> dict[str, float]:
     """Share of queries whose gold is alive after each step; where it fell, its median rank."""
     metrics = {}
-    steps = range(1, max(len(trace.alive) for trace in traces) + 1)
+    steps = range(1, max(len(path.steps) for path in paths) + 1)
     for step in steps:
         # A search that ended earlier keeps what it had.
-        alive = [trace.alive[min(step, len(trace.alive)) - 1] for trace in traces]
+        alive = [path.steps[min(step, len(path.steps)) - 1].alive for path in paths]
         metrics[f"gold_alive/step_{step}"] = fmean(alive)
-    lost = [(trace.lost, trace.lost_rank) for trace in traces if trace.lost_rank is not None]
+    lost = [(p.lost, p.lost_step.rank) for p in paths if p.lost and p.lost_step.rank is not None]
     for step in steps:
         if ranks := [rank for at, rank in lost if at == step]:
             metrics[f"lost_rank/step_{step}"] = median(ranks)

@@ -2,13 +2,18 @@
 
 import re
 import string
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html.parser import HTMLParser
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+LONGEST_QUERY = 4096  # words
 SEPARATOR = " | "  # between the fields of a document
+# Texts as a person has them: one, a list, id → text, or rows with id (or _id), title and text.
+Document = str | Mapping[str, str]
+Documents = Document | Sequence[Document] | Mapping[str, str]
 ID_RULE = "a word without white space, as TREC runs need"
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _SIMPLE = re.compile(r"[\n\t -%'-~]*")  # of ASCII: no control characters, no entities
@@ -176,8 +181,13 @@ class TextReader:
         """`id` (their numbers), `text` and `tokens` of queries.
 
         Raises:
-            ValueError: a text holds half a surrogate pair.
+            ValueError: a text is empty, too long, or holds half a surrogate pair.
         """
+        for text in texts:
+            if not isinstance(text, str) or not text.strip():
+                raise ValueError(f"query={text!r}: must be a text with at least one word")
+            if (words := len(text.split())) > LONGEST_QUERY:
+                raise ValueError(f"query of {words:,} words: must have at most {LONGEST_QUERY:,}")
         check_characters("query", "the text", *texts)
         texts = [clean_text(text, self.cleaning) if self.cleaning else text for text in texts]
         ids = [str(number) for number in range(len(texts))]
@@ -210,3 +220,44 @@ class TextReader:
         if not texts:
             return []
         return self.tokenizer(list(texts), add_special_tokens=False)["input_ids"]
+
+
+def list_documents(documents: Documents) -> list[Document]:
+    """A list of texts and rows."""
+    if isinstance(documents, str):
+        return [documents]
+    if not isinstance(documents, Mapping):
+        return list(documents)
+    if "text" in documents:
+        return [documents]
+    return [{"id": name, "text": text} for name, text in documents.items()]
+
+
+def read_rows(documents: Documents, first: int = 0) -> list[dict[str, str]]:
+    """Rows with `id`, `title` and `text`; texts without an id get numbers from `first`.
+
+    Raises:
+        ValueError: no document, one without text, two of one id, or an id with white space.
+    """
+    rows = [_read_row(item, first + n) for n, item in enumerate(list_documents(documents))]
+    if not rows:
+        raise ValueError("documents=[]: must hold at least one document")
+    (name, count), *_ = Counter(row["id"] for row in rows).most_common(1)
+    if count > 1:
+        raise ValueError(f"document={name}: two documents have this id")
+    return rows
+
+
+def _read_row(document: Document, number: int) -> dict[str, str]:
+    given = {"text": document} if isinstance(document, str) else dict(document)
+    row = {
+        "id": given.get("id", given.get("_id", str(number))),
+        "title": given.get("title") or "",
+        "text": given.get("text") or "",
+    }
+    check_id("documents", "document", row["id"])
+    if not all(isinstance(value, str) for value in row.values()):
+        raise ValueError(f"document={row['id']}: title and text must be texts")
+    if not (row["title"] + row["text"]).strip():
+        raise ValueError(f"document={row['id']}: must have a text")
+    return row

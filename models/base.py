@@ -34,11 +34,13 @@ class Share(NamedTuple):
             docid, a generated n-gram.
         value: its part of the score.
         view: the view of the document whose search found the part, if documents have several.
+        text: the tokens as they are written, from a `Retriever`.
     """
 
     tokens: tuple[int, ...] | str
     value: float
     view: str = ""
+    text: str = ""
 
 
 # Query id → document id → the parts of the document's score.

@@ -1,13 +1,12 @@
-"""Tokens of a whole collection: those nearest to a query token, and what may be generated next."""
+"""The tokens of a collection that are nearest to a query token."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from gr_mvdr.token_index.index import TokenIndex
 from gr_mvdr.token_vectors import TokenVectors
 from gr_mvdr.tokenizers import token_strings
-from models.generative import GenerativeSystem
-from models.results import NearToken, NextToken
+from models.results import NearToken
 
 _CONTEXT = 8  # tokens on either side
 
@@ -43,25 +42,3 @@ def find_nearest(
         (token,) = token_strings(tokenizer, own)
         found.append(NearToken(name, title_of(name), before, token, after, value))
     return found
-
-
-def find_continuations(
-    system: GenerativeSystem,
-    query: Sequence[int],
-    prefix: Sequence[int],
-    k: int,
-    text_of: Callable[[tuple[int, ...]], str],
-) -> list[NextToken]:
-    """What a system would write after a prefix; see `GenerativeSystem.continuations`."""
-    names = system.document_ids
-    return [
-        NextToken(
-            token=found.token,
-            text=text_of((found.token,)),
-            probability=found.probability,
-            allowed=found.allowed,
-            n_documents=found.n_documents,
-            documents=tuple(names[number] for number in found.documents),
-        )
-        for found in system.continuations(query, prefix, k)
-    ]

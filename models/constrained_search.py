@@ -22,9 +22,13 @@ from gr_mvdr.decoding.beam_search import (
     Step,
     beam_search,
 )
-from gr_mvdr.decoding.continuations import Continuation, continue_prefix
 from gr_mvdr.decoding.decoding_step import DecodingStep
-from gr_mvdr.decoding.search_trace import SearchPath, SearchTrace
+from gr_mvdr.decoding.search_trace import (
+    Continuation,
+    SearchPath,
+    SearchTrace,
+    continue_prefix,
+)
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files import temporary_folder
 from gr_mvdr.progress import track
@@ -245,10 +249,9 @@ class ConstrainedSearch(GenerativeSystem):
             raise ValueError(f"document {name!r} has no identifier: no search can find it")
         trace = SearchTrace(gold, self.template.stop)
         texts = None if text is None else [text]
-        trace.end(
-            self.eval().search([query], texts=texts, observer=trace.observe, wrap=trace.timed)
-        )
-        return trace.path(self.named_documents, _EXAMPLES)
+        watched = dict(observer=trace.observe, wrap=trace.timed)
+        result = self.eval().search([query], texts=texts, **watched)
+        return trace.path(result, self.named_documents, _EXAMPLES)
 
     @torch.inference_mode()
     def continuations(
@@ -257,7 +260,7 @@ class ConstrainedSearch(GenerativeSystem):
         """What the model would write after a prefix, and what of it the constraint allows.
 
         Args:
-            query, prefix: token ids; k: see `gr_mvdr.decoding.continuations`.
+            query, prefix: token ids; k: see `continue_prefix`.
 
         Returns:
             The most probable tokens; none after the end of an identifier.

@@ -16,8 +16,7 @@ from gr_mvdr.backbones import encode, load_encoder_decoder
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.decoder_layers import read_decoder
 from gr_mvdr.decoding.beam_search import Constraint
-from gr_mvdr.decoding.continuations import Continuation
-from gr_mvdr.decoding.search_trace import SearchPath
+from gr_mvdr.decoding.search_trace import Continuation, SearchPath
 from gr_mvdr.heads.plain import Head, Vocabulary, real_places
 from gr_mvdr.heads.softmax import States, table_cross_entropy, table_log_probs
 from gr_mvdr.losses import symmetric_divergence, target_cross_entropy

@@ -4,15 +4,21 @@ pandas and matplotlib are imported by the methods that use them.
 """
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from html import escape
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
+from gr_mvdr.decoding.search_trace import Hypothesis, SearchPath
+from gr_mvdr.evaluation.bm25 import split_words
 from gr_mvdr.options import make_printable
 from gr_mvdr.relevance import PairAlignment, divide
+from gr_mvdr.token_vectors import TokenVectors
+from gr_mvdr.tokenizers import token_strings
+from models.base import Share
 
 if TYPE_CHECKING:
     import pandas
@@ -21,15 +27,8 @@ if TYPE_CHECKING:
 _MATRICES = ("alignment", "similarity", "product")
 _CELL = 0.16  # inches that a token's row or column takes
 _LETTERS = {"title": 30, "snippet": 60}  # at most, in a printed table of hits
-_LARGEST = 3  # shares of a hit that a notebook's table names
-
-
-class TextShare(NamedTuple):
-    """What one part adds to a score: a query token, a word, an n-gram; `view`: see `Share`."""
-
-    text: str
-    value: float
-    view: str = ""
+_LARGEST = 3  # shares that a notebook's table and a reason name
+_SNIPPET = 30  # words
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class Hit:
     title: str
     snippet: str
     score: float
-    shares: tuple[TextShare, ...] = field(repr=False)
+    shares: tuple[Share, ...] = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -67,25 +66,7 @@ class NearToken:
     similarity: float
 
 
-@dataclass(frozen=True)
-class NextToken:
-    """A token that a generative system may write after a prefix.
-
-    Attributes:
-        token: its id; text: as it is written; probability: given the query and the prefix.
-        allowed: whether a search could generate it.
-        n_documents: how many documents can still be reached after it; documents: ids of some.
-    """
-
-    token: int
-    text: str
-    probability: float
-    allowed: bool
-    n_documents: int
-    documents: tuple[str, ...]
-
-
-class Table:
+class Tabular:
     """A result that notebooks show as a table."""
 
     def to_pandas(self) -> "pandas.DataFrame":
@@ -97,7 +78,7 @@ class Table:
 
 
 @dataclass(frozen=True, repr=False)
-class Hits(Table, Sequence[Hit]):
+class Hits(Tabular, Sequence[Hit]):
     """The documents that a search found for a query, best first; prints as a table."""
 
     query: str
@@ -108,8 +89,8 @@ class Hits(Table, Sequence[Hit]):
 
     def __getitem__(self, place: Any) -> Any:
         """A hit; of a slice, hits again."""
-        found = self.hits[place]
-        return Hits(self.query, found) if isinstance(place, slice) else found
+        hits = self.hits[place]
+        return Hits(self.query, hits) if isinstance(place, slice) else hits
 
     def __repr__(self) -> str:
         columns = ["rank", "score", "id", "title", "snippet"]
@@ -144,9 +125,21 @@ def _shorten(column: str, text: str) -> str:
     return text if limit is None or len(text) <= limit else text[: limit - 1] + "…"
 
 
-def _name_largest(shares: Sequence[TextShare]) -> str:
+def _name_largest(shares: Sequence[Share]) -> str:
     largest = sorted(shares, key=lambda share: -abs(share.value))[:_LARGEST]
     return ", ".join(f"{share.text} {share.value:.3f}" for share in largest)
+
+
+def find_snippet(query: str, text: str, words: int = _SNIPPET) -> str:
+    """The first passage of `words` words with the most different words of the query."""
+    wanted, parts = set(split_words(query)), text.split()
+    if len(parts) <= words:
+        return " ".join(parts)
+    matched = [wanted.intersection(split_words(part)) for part in parts]
+    starts = range(0, len(parts) - words + 1, max(1, words // 3))
+    best = max(starts, key=lambda start: len(set().union(*matched[start : start + words])))
+    passage = " ".join(parts[best : best + words])
+    return ("… " if best else "") + passage + ("" if best + words >= len(parts) else " …")
 
 
 def count_of(number: int, noun: str) -> str:
@@ -156,7 +149,7 @@ def count_of(number: int, noun: str) -> str:
 
 
 @dataclass(frozen=True, repr=False)
-class Scores(Table):
+class Scores(Tabular):
     """Scores of all pairs.
 
     Attributes:
@@ -180,7 +173,7 @@ class Scores(Table):
 
 
 @dataclass(frozen=True, repr=False)
-class EncodedText(Table):
+class EncodedText(Tabular):
     """The token vectors of a text.
 
     Attributes:
@@ -191,6 +184,16 @@ class EncodedText(Table):
     tokens: list[str]
     vectors: Tensor
     salience: Tensor | None = None
+
+    @classmethod
+    def every(cls, texts: TokenVectors, tokenizer: Any) -> "list[EncodedText]":
+        """One for each text of a batch."""
+        texts = texts.to("cpu").float()
+        unpadded = (texts.unpad(number) for number in range(len(texts)))
+        return [
+            cls(token_strings(tokenizer, own.ids.tolist()), own.vectors, own.salience)
+            for own in unpadded
+        ]
 
     def to_pandas(self) -> "pandas.DataFrame":
         """A row for each token: its salience, if it has one, and its vector."""
@@ -204,7 +207,7 @@ class EncodedText(Table):
 
 
 @dataclass(repr=False)
-class AlignedPair(PairAlignment, Table):
+class AlignedPair(PairAlignment, Tabular):
     """S and A of one pair (Eq. 1), and its tokens as they are written; draws itself.
 
     Attributes:
@@ -215,6 +218,21 @@ class AlignedPair(PairAlignment, Table):
     query_tokens: list[str] = field(default_factory=list)
     document_tokens: list[str] = field(default_factory=list)
     title: str = ""
+
+    @classmethod
+    def of(cls, pair: PairAlignment, tokenizer: Any, title: str) -> "AlignedPair":
+        """The alignment of one pair, fp32 on the CPU, without padding."""
+        names = ("similarity", "alignment", "normaliser", "relevance", "score")
+        tensors = {name: getattr(pair, name).float().cpu() for name in names}
+        rows, columns = pair.document_mask[0].cpu(), pair.query_mask[0].cpu()
+        for name in ("similarity", "alignment"):
+            tensors[name] = tensors[name][:, :, rows][..., columns]
+        ids = pair.document_ids.cpu()[:, rows], pair.query_ids.cpu()[:, columns]
+        texts = {}
+        for side, own in zip(("document", "query"), ids, strict=True):
+            tensors |= {f"{side}_ids": own, f"{side}_mask": torch.ones_like(own, dtype=torch.bool)}
+            texts[f"{side}_tokens"] = token_strings(tokenizer, own[0].tolist())
+        return cls(**tensors, **texts, title=title)
 
     def matrix(self, what: str = "alignment", head: int | None = None) -> Tensor:
         """(M, N) one layer of the picture, on the CPU.
@@ -235,18 +253,23 @@ class AlignedPair(PairAlignment, Table):
         if what == "product":
             each = divide(self.similarity * self.alignment, self.normaliser[:, None, None, None])[0]
             return (each.sum(0) if head is None else each[head]).cpu()
-        found = getattr(self, what)[0]
-        return (found.mean(0) if head is None else found[head]).cpu()
+        values = getattr(self, what)[0]
+        return (values.mean(0) if head is None else values[head]).cpu()
 
     @property
-    def query_shares(self) -> list[TextShare]:
+    def query_shares(self) -> list[Share]:
         """What each query token adds to the relevance; they sum to it."""
-        return _texts(self.query_tokens, self.matrix("product").sum(0))
+        return self._shares("query", 0)
 
     @property
-    def document_shares(self) -> list[TextShare]:
+    def document_shares(self) -> list[Share]:
         """What each document token adds to the relevance; they sum to it."""
-        return _texts(self.document_tokens, self.matrix("product").sum(1))
+        return self._shares("document", 1)
+
+    def _shares(self, side: str, axis: int) -> list[Share]:
+        ids, texts = getattr(self, f"{side}_ids")[0].tolist(), getattr(self, f"{side}_tokens")
+        values = self.matrix("product").sum(axis).tolist()
+        return [Share((t,), v, text=text) for t, v, text in zip(ids, values, texts, strict=True)]
 
     def plot(
         self, what: str = "alignment", head: int | None = None, axes: "Axes | None" = None
@@ -296,10 +319,6 @@ class AlignedPair(PairAlignment, Table):
         return f"AlignedPair of {m} × {n} tokens, {heads}, score {self.score.item():.4f}"
 
 
-def _texts(tokens: Sequence[str], values: Tensor) -> list[TextShare]:
-    return [TextShare(text, value) for text, value in zip(tokens, values.tolist(), strict=True)]
-
-
 def draw_alignment(
     axes: "Axes",
     weights: Tensor,
@@ -341,70 +360,81 @@ def draw_alignment(
     axes.set(xlabel="query tokens", ylabel="document tokens")
 
 
-class TextStep(NamedTuple):
-    """One step of a beam search in texts, seen from a document.
-
-    Attributes:
-        step: from 1. alive: whether the document can still be found after it.
-        best: the best beginning of the document at this step, "" where there is none; probability:
-            its p(text | query); rank: its place among all that could be kept; None without one.
-        kept: the best that the search went on with. kept_probability: of that one.
-        limit_probability: of the last one that it went on with; None where all ended.
-    """
-
-    step: int
-    alive: bool
-    best: str
-    probability: float | None
-    rank: int | None
-    kept: str
-    kept_probability: float | None
-    limit_probability: float | None
-
-
-class GeneratedText(NamedTuple):
-    """What a search generated in the end: a text, log p(text | query), the documents it names.
-
-    `documents` are the ids of some of these, `n_documents` counts them all.
-    """
-
-    text: str
-    log_probability: float
-    documents: tuple[str, ...]
-    n_documents: int
-
-
 @dataclass(frozen=True, repr=False)
-class Explained(Table):
-    """Why a search ranks a document where it does.
+class Explained(Tabular):
+    """Why a search ranks a document where it does; prints as a sentence or two.
 
     Attributes:
-        query, id: what was asked.
+        query, id: the query's text, the document's id.
         rank: the document's among the first `depth`; None = it is not among them.
-        score: what the search gives it; None = the search cannot find it.
-        hit: the document as a search among it alone finds it; best: the first hit of all.
+        hit: the document as a search restricted to it finds it; None = the search cannot find it.
+        best: the first hit of all documents.
         alignment: of the pair; None where the system has none.
-        path: of a generative system, how its beam search went, in token ids (`SearchPath`).
-        steps, generated: the same in texts; empty of other systems.
-        reason: the above in a sentence or two.
+        path: the beam search of a generative system, in token ids (`SearchPath`).
+        text_of: token ids → their text.
     """
 
     query: str
     id: str
     rank: int | None
-    score: float | None
+    depth: int
     hit: Hit | None
     best: Hit | None
     alignment: AlignedPair | None
-    path: Any = None
-    steps: tuple[TextStep, ...] = ()
-    generated: tuple[GeneratedText, ...] = ()
-    reason: str = ""
+    path: SearchPath | None
+    text_of: Callable[[tuple[int, ...]], str]
+
+    @property
+    def score(self) -> float | None:
+        """What the search gives the document; None = the search cannot find it."""
+        return self.hit.score if self.hit else None
 
     @property
     def lost(self) -> int | None:
         """The step, from 1, at which the beam lost the document; None if it did not."""
         return self.path.lost if self.path else None
+
+    @property
+    def reason(self) -> str:
+        """The rank, the step that lost the document, and the shares that make the difference."""
+        return " ".join(filter(None, [self._rank(), self._lost(), self._shares()]))
+
+    def _rank(self) -> str:
+        if self.rank == 1:
+            return f"{self.id} is the first document, with {self.score:.4g}."
+        rank = f"not among the first {self.depth}" if self.rank is None else f"number {self.rank}"
+        score = f", with {self.score:.4g}" if self.hit else ""
+        best = f"; the first, {self.best.id}, has {self.best.score:.4g}" if self.best else ""
+        return f"{self.id} is {rank}{score}{best}."
+
+    def _lost(self) -> str:
+        """Where a beam search lost the document, and to which hypotheses."""
+        if self.lost is None:
+            return ""
+        step = self.path.lost_step
+        if step.best is None:
+            return f"At step {self.lost} the beam held no beginning of the document."
+        lost = self._describe(step.best, f", rank {step.rank}")
+        said = f"Its best beginning left the beam at step {self.lost}: {lost}"
+        if not step.kept:
+            return f"{said}."
+        last = self._describe(step.limit or step.kept[-1])
+        return f"{said}; the beam went on with {self._describe(step.kept[0])} down to {last}."
+
+    def _describe(self, hypothesis: Hypothesis, rank: str = "") -> str:
+        return f"{self.text_of(hypothesis.tokens)!r} (p = {hypothesis.probability:.3g}{rank})"
+
+    def _shares(self) -> str:
+        """The shares that make the largest difference to the first document."""
+        if self.rank == 1 or not (self.hit and self.best):
+            return ""
+        table = self.to_pandas()
+        lost = (table.best - table.document).sort_values(ascending=False, kind="stable")
+        parts = [
+            f"{text!r} ({table.document[text]:.3g} against {table.best[text]:.3g})"
+            for text in lost[lost > 0].index[:_LARGEST]
+        ]
+        return f"It loses most by {', '.join(parts)}." if parts else ""
 
     def to_pandas(self) -> "pandas.DataFrame":
         """What each part adds to the score of the document, and to that of the best one."""
@@ -412,23 +442,37 @@ class Explained(Table):
 
         columns = {}
         for name, hit in (("document", self.hit), ("best", self.best)):
-            parts: dict[str, float] = {}
-            for share in hit.shares if hit else ():
-                parts[share.text] = parts.get(share.text, 0.0) + share.value
-            columns[name] = pandas.Series(parts, dtype=float)
+            shares = hit.shares if hit else ()
+            values = pandas.Series([s.value for s in shares], [s.text for s in shares], dtype=float)
+            columns[name] = values.groupby(level=0, sort=False).sum()
         return pandas.DataFrame(columns).fillna(0.0)
 
     def steps_to_pandas(self) -> "pandas.DataFrame":
-        """A row for each step of a beam search."""
+        """A row for each step of a beam search: the document's best beginning, and the beam."""
         import pandas
 
-        return pandas.DataFrame(self.steps, columns=TextStep._fields)
+        def tell(hypothesis: Hypothesis | None) -> tuple[str, float | None]:
+            if hypothesis is None:
+                return "", None
+            return self.text_of(hypothesis.tokens), hypothesis.probability
+
+        rows = []
+        for number, step in enumerate(self.path.steps if self.path else (), start=1):
+            best, kept = tell(step.best), tell(step.kept[0] if step.kept else None)
+            rows.append([number, step.alive, *best, step.rank, *kept, tell(step.limit)[1]])
+        columns = ["step", "alive", "best", "probability", "rank", "kept", "kept_probability"]
+        return pandas.DataFrame(rows, columns=[*columns, "limit_probability"])
 
     def generated_to_pandas(self) -> "pandas.DataFrame":
         """A row for each text that a beam search generated."""
         import pandas
 
-        return pandas.DataFrame(self.generated, columns=GeneratedText._fields)
+        rows = [
+            [self.text_of(one.tokens), one.log_prob, one.documents, one.n_documents]
+            for one in (self.path.generated if self.path else ())
+        ]
+        columns = ["text", "log_probability", "documents", "n_documents"]
+        return pandas.DataFrame(rows, columns=columns)
 
     def __repr__(self) -> str:
         return self.reason

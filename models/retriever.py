@@ -1,7 +1,7 @@
 """One class for a person: a finished run or an exported folder that is asked in plain texts.
 
 r = Retriever.load("outputs/RUN")
-r.search("who wrote …", k=10)        # documents, and what made their scores
+r.search("who wrote …", k=10)        # documents, and the shares of their scores
 r.align("a query", "a document")     # S and A of the pair (Eq. 1); .plot() draws it
 r.explain("a query", "d17")          # why d17 has its rank
 """
@@ -14,19 +14,31 @@ from functools import wraps
 from pathlib import Path
 from threading import RLock
 from typing import Any, TypeVar
-from weakref import WeakSet
 
 import torch
+from tokenizers.models import WordLevel
+from torch import Tensor
 
+from gr_mvdr.batch import PairBatch, pad
+from gr_mvdr.decoding.search_trace import Continuation, SearchPath
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files import remove_with, temporary_folder
 from gr_mvdr.run_files import CONFIG
-from gr_mvdr.texts import TextReader
+from gr_mvdr.texts import (
+    LONGEST_QUERY,
+    Document,
+    Documents,
+    TextReader,
+    TextTable,
+    list_documents,
+    read_rows,
+    text_without_title,
+)
 from gr_mvdr.token_index.index import TokenIndex
 from gr_mvdr.token_vectors import TokenVectors
-from gr_mvdr.tokenizers import load_tokenizer, token_strings
+from gr_mvdr.tokenizers import build_word_tokenizer, load_tokenizer, token_strings
 from models.base import Share, System, Table
-from models.collection_tokens import find_continuations, find_nearest
+from models.collection_tokens import find_nearest
 from models.constrained_search import ConstrainedSearch
 from models.export.folder import SETTINGS, load_exported, read_texts
 from models.export.sentence_transformers import (
@@ -37,17 +49,7 @@ from models.export.sentence_transformers import (
 )
 from models.finished_run import FinishedRun, restore_run
 from models.generative import GenerativeSystem
-from models.given_texts import (
-    Document,
-    Documents,
-    GivenTexts,
-    IndexedDocuments,
-    find_snippet,
-    list_documents,
-    read_rows,
-)
 from models.multi_vector import MultiVector
-from models.reasons import add_path, describe_reason
 from models.results import (
     AlignedPair,
     EncodedText,
@@ -55,29 +57,19 @@ from models.results import (
     Hit,
     Hits,
     NearToken,
-    NextToken,
     Scores,
-    TextShare,
     count_of,
+    find_snippet,
 )
 
 DEPTH = 100  # documents among which `explain` looks for a rank
+_SCORED = 64  # pairs scored at once
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
-_alive: "WeakSet[Retriever]" = WeakSet()
-
-
-def _renew_locks() -> None:
-    """In a forked child: a thread of the parent may hold a lock, and is not there to release it."""
-    for retriever in _alive:
-        retriever._lock = RLock()
-
-
-os.register_at_fork(after_in_child=_renew_locks)
 
 
 def _locked(verb: Verb) -> Verb:
-    """One call at a time: a model's parts are not made to be used by several threads."""
+    """Runs one call at a time: the modules of a model cannot be used by several threads."""
 
     @wraps(verb)
     def call(self: "Retriever", *arguments: Any, **named: Any) -> Any:
@@ -93,14 +85,15 @@ class Retriever:
     """A trained system, its tokeniser and its documents, behind plain texts.
 
     Every verb can be called from several threads, and after a fork. A retriever cannot be pickled:
-    each process that is started otherwise loads its own. A cross-encoder has no alignment: a verb
-    that a system lacks raises NotImplementedError.
+    every other process loads its own. A cross-encoder has no alignment: a verb that a system lacks
+    raises NotImplementedError.
 
     `close`, also as the end of a `with` block, removes the temporary files of `load`; so does
     Python's garbage collector when it takes the retriever.
 
     Attributes:
-        system: the model. label: its name in tables. documents: a table, None = none are indexed.
+        system: the model. label: its name in tables.
+        documents: the indexed documents: `id`, `title`, `text`, `tokens`; None without any.
         data: the run's data module; None of an exported folder.
     """
 
@@ -116,15 +109,20 @@ class Retriever:
         """
         Args:
             system: it has indexed the documents.
-            reader: makes tables of texts as those were made that the system was trained on.
-            seed: of what is drawn where documents are indexed.
+            reader: makes tables of texts like those that the system was trained on.
+            seed: of the random draws of indexing.
         """
         self.system, self.reader, self.data = system.eval(), reader, data
-        self.label, self.seed, self._lock = label or type(system).__name__, seed, RLock()
-        self._given = GivenTexts(system, reader, documents, self.label)
-        self._folder: Path | None = None  # of links to the index, and of what search needs besides
+        self.label, self.seed = label or type(system).__name__, seed
+        self._folder: Path | None = None  # of links to the run's index, and what it lacks
+        self._locks: dict[int, RLock] = {}
         self._closed = False
-        _alive.add(self)
+        self._hold(documents)
+
+    def _hold(self, documents: Table | None) -> None:
+        self.documents = documents
+        names = () if documents is None else documents["id"][:]
+        self._rows = {name: row for row, name in enumerate(names)}
 
     @classmethod
     def load(
@@ -141,11 +139,12 @@ class Retriever:
         Args:
             folder: `outputs/RUN`, what `train` returned; or a folder of `analysis.export`, or a
                 published multi-vector model (its folder, or its name on the hub:
-                `models.export.published`), which have no documents: give them some with `index`.
+                `models.export.sentence_transformers`), which have no documents: give them some
+                with `index`.
             device: "cpu", "cuda"; None = a GPU where there is one.
             dtype: of the weights, such as `torch.bfloat16`; None = as they were saved.
             tokenizer: a tokeniser, or the path of one, in place of the folder's own.
-            seed: of what is drawn where documents are indexed.
+            seed: of the random draws of indexing.
             trust: whether the folder may name classes that are not this library's: they run.
 
         Raises:
@@ -172,10 +171,6 @@ class Retriever:
             prefix_space = published.settings["tokenizer.prefix_space"]
             reader = TextReader(load_tokenizer(path, prefix_space))
             return cls(build_published(published), reader, label=Path(name).name)
-        return cls._finished(path, trust)
-
-    @classmethod
-    def _finished(cls, path: Path, trust: bool) -> "Retriever":
         run = FinishedRun.read("run", path, trust)
         system, data = restore_run(path, trust=trust)
         folder = temporary_folder("index")
@@ -185,6 +180,11 @@ class Retriever:
         retriever = cls(system, reader, data.documents, run.provenance["system"], data)
         retriever._folder = folder
         return retriever
+
+    @property
+    def _lock(self) -> RLock:
+        """This process's: in a fork nobody releases a lock that a thread of the parent holds."""
+        return self._locks.setdefault(os.getpid(), RLock())
 
     def close(self) -> None:
         """Removes the temporary files; no verb can be called afterwards."""
@@ -211,20 +211,13 @@ class Retriever:
     def tokenizer(self) -> Any:
         return self.reader.tokenizer
 
-    @property
-    def documents(self) -> Table | None:
-        """The indexed documents: `id`, `title`, `text`, `tokens`; None without any."""
-        found = self._given.documents
-        return None if found is None else found.table
-
     def read(self, name: str) -> tuple[str, str]:
         """Title and text of an indexed document, by its id."""
-        return self._given.indexed.read(name)
+        row = self.documents[self._row(name)]
+        return row.get("title") or "", text_without_title(row)
 
     def __repr__(self) -> str:
-        return (
-            f"Retriever of {self.label}, {count_of(len(self._given.documents or ()), 'document')}"
-        )
+        return f"Retriever of {self.label}, {count_of(len(self._rows), 'document')}"
 
     # Search -----------------------------------------------------------------------------------
 
@@ -232,7 +225,7 @@ class Retriever:
     def search(
         self, query: str | Sequence[str], k: int = 10, among: Iterable[str] | None = None
     ) -> Hits | list[Hits]:
-        """The k best documents of a query, and what each of its parts gave to their scores.
+        """The k best documents of a query, and the shares of their scores.
 
         Args:
             query: a text, or several (then a list is returned).
@@ -244,31 +237,29 @@ class Retriever:
         texts = [query] if isinstance(query, str) else list(query)
         if k < 1:
             raise ValueError(f"k={k}: must be ≥ 1")
-        indexed = self._given.indexed
-        among = None if among is None else [indexed.known(name) for name in among]
-        found, shares = self.system.retrieve_with_shares(self._given.queries(texts), k, among)
+        self._require_documents()
+        if among is not None:
+            among = list(among)
+            for name in among:
+                self._row(name)
+        table = self.reader.queries(texts)
+        ranking, shares = self.system.retrieve_with_shares(table, k, among)
         every = []
         for number, text in enumerate(texts):
-            own, scores = shares[str(number)], found.scores(str(number))
-            rows = enumerate(scores.items(), start=1)
-            hits = tuple(self._hit(text, rank, *row, own[row[0]]) for rank, row in rows)
-            every.append(Hits(text, hits))
+            own, scores = shares[str(number)], ranking.scores(str(number))
+            hits = [
+                self._hit(text, rank, name, score, own[name])
+                for rank, (name, score) in enumerate(scores.items(), start=1)
+            ]
+            every.append(Hits(text, tuple(hits)))
         return every[0] if isinstance(query, str) else every
 
-    @_locked
-    def retrieve(self, queries: dict[str, str], k: int = 100) -> Ranking:
-        """`search` for many queries, id → text, without shares; one without words finds nothing."""
-        return self._given.rank(queries, lambda table: self.system.retrieve(table, k))
-
-    @_locked
-    def rerank(self, queries: dict[str, str], candidates: dict[str, list[str]]) -> Ranking:
-        """Indexed documents, query id → ids, ordered by `score`; one that has none is left out."""
-        return self._given.rerank(queries, candidates)
-
     def _hit(self, query: str, rank: int, name: str, score: float, shares: list[Share]) -> Hit:
-        title, text = self._given.indexed.read(name)
-        parts = tuple(TextShare(self.text_of(s.tokens), s.value, s.view) for s in shares)
-        return Hit(rank, name, title, find_snippet(query, text), score, parts)
+        title, text = self.read(name)
+        return Hit(rank, name, title, find_snippet(query, text), score, self._written(shares))
+
+    def _written(self, shares: Sequence[Share]) -> tuple[Share, ...]:
+        return tuple(share._replace(text=self.text_of(share.tokens)) for share in shares)
 
     def text_of(self, tokens: tuple[int, ...] | str) -> str:
         """A share's tokens as they are written: one as the tokeniser has it, several as a text."""
@@ -277,6 +268,41 @@ class Retriever:
         if len(tokens) == 1 or max(tokens) >= len(self.tokenizer):
             return " ".join(token_strings(self.tokenizer, tokens))
         return self.tokenizer.decode(list(tokens)).strip()
+
+    @_locked
+    def retrieve(self, queries: dict[str, str], k: int = 100) -> Ranking:
+        """`search` for many queries, id → text, without shares; one without words finds nothing."""
+        return self._rank(queries, lambda table: self.system.retrieve(table, k))
+
+    @_locked
+    def rerank(self, queries: dict[str, str], candidates: dict[str, list[str]]) -> Ranking:
+        """Indexed documents, query id → ids, ordered by `score`.
+
+        Raises:
+            ValueError: there is no such document.
+        """
+        given = {name: list(dict.fromkeys(candidates.get(name, ()))) for name in queries}
+        for name in set().union(*given.values()):
+            self._row(name)
+        asked = {name: text if given[name] else "" for name, text in queries.items()}
+        return self._rank(asked, lambda table: self.system.rerank(table, self.documents, given))
+
+    def _rank(self, queries: dict[str, str], search: Callable[[Table], Ranking]) -> Ranking:
+        """A search's ranking of queries, id → text; of an endless text the first words count."""
+        self._require_documents()
+        asked = {name: text for name, text in queries.items() if text.strip()}
+        scores: dict[str, dict[str, float]] = {name: {} for name in queries}
+        if asked:
+            words = (text.split() for text in asked.values())
+            table = self.reader.queries(
+                [
+                    text if len(own) <= LONGEST_QUERY else " ".join(own[:LONGEST_QUERY])
+                    for text, own in zip(asked.values(), words, strict=True)
+                ]
+            )
+            ranking = search(TextTable({**table.columns, "id": list(asked)}))
+            scores |= {name: ranking.scores(name) for name in asked}
+        return Ranking(scores)
 
     # Given pairs ------------------------------------------------------------------------------
 
@@ -292,49 +318,39 @@ class Retriever:
             ValueError: an empty query, a document that has no identifier, or no such layer.
             NotImplementedError: the system's relevance is no sum over token pairs.
         """
-        batch = self._given.pairs([query], [document])
+        batch = self._pairs([query], [document])
         generative = isinstance(self.system, GenerativeSystem)
         if not isinstance(layer, int) or not (generative or layer in (-1, 0)):
             rule = "a whole number" if generative else "-1 or 0: there are no decoder layers"
             raise ValueError(f"layer={layer}: must be {rule}")
         pair = self.system.align(batch, layer) if generative else self.system.align(batch)
-        names = ("similarity", "alignment", "normaliser", "relevance", "score")
-        tensors = {name: getattr(pair, name).float().cpu() for name in names}
-        rows, columns = pair.document_mask[0].cpu(), pair.query_mask[0].cpu()
-        for name in ("similarity", "alignment"):
-            tensors[name] = tensors[name][:, :, rows][..., columns]
-        ids = pair.document_ids.cpu()[:, rows], pair.query_ids.cpu()[:, columns]
-        for side, own in zip(("document", "query"), ids, strict=True):
-            tensors |= {f"{side}_ids": own, f"{side}_mask": torch.ones_like(own, dtype=torch.bool)}
-        return AlignedPair(
-            **tensors,
-            query_tokens=token_strings(self.tokenizer, ids[1][0].tolist()),
-            document_tokens=token_strings(self.tokenizer, ids[0][0].tolist()),
-            title=f"{self.label}: {query}"[:100],
-        )
+        return AlignedPair.of(pair, self.tokenizer, f"{self.label}: {query}"[:100])
 
     @_locked
-    def shares(self, query: str, document: Document) -> list[TextShare]:
-        """What the pair's score is made of; see `align` for the arguments, `System.shares`."""
-        found = self.system.shares(self._given.pairs([query], [document]))[0]
-        return [TextShare(self.text_of(share.tokens), share.value) for share in found]
+    def shares(self, query: str, document: Document) -> tuple[Share, ...]:
+        """The parts of the pair's score; see `align` for the arguments, `System.shares`."""
+        return self._written(self.system.shares(self._pairs([query], [document]))[0])
 
     @_locked
     def score(self, queries: str | Sequence[str], documents: Documents) -> Scores:
-        """What the system reranks by, of every query with every document.
+        """The scores by which the system reranks, of every query with every document.
 
         Args:
             documents: ids of indexed documents, or texts, or rows with title and text.
         """
         queries = [queries] if isinstance(queries, str) else list(queries)
         rows = list_documents(documents)
+        pairs, scores = [(q, d) for d in rows for q in queries], [torch.empty(0)]
+        for start in range(0, len(pairs), _SCORED):
+            batch = self._pairs(*zip(*pairs[start : start + _SCORED], strict=True))
+            scores.append(self.system.score(batch).double().cpu())
         names = [row if isinstance(row, str) else row.get("text", "") for row in rows]
-        return Scores(self._given.scores(rows, queries), names, queries)
+        return Scores(torch.cat(scores).view(len(rows), len(queries)), names, queries)
 
     @_locked
     def examine(self, look: Callable, queries: Sequence[str], documents: Sequence[Document]) -> Any:
         """`look(system, pairs)`; meanwhile no other verb runs: it may hook into the modules."""
-        return look(self.system, self._given.pairs(queries, documents))
+        return look(self.system, self._pairs(queries, documents))
 
     # Vectors ----------------------------------------------------------------------------------
 
@@ -342,11 +358,12 @@ class Retriever:
     def encode_queries(self, texts: str | Sequence[str]) -> list[EncodedText]:
         """The token vectors Q of queries; of a generative system its encoder's states."""
         texts = [texts] if isinstance(texts, str) else list(texts)
-        sides = self._given.padded(self._given.queries(texts)["tokens"], "query")
+        sides = self._padded(self.reader.queries(texts)["tokens"], "query")
         if isinstance(self.system, MultiVector):
-            return self._encoded(self.system.encode_queries(*sides))
+            return EncodedText.every(self.system.encode_queries(*sides), self.tokenizer)
         if isinstance(self.system, GenerativeSystem):
-            return self._encoded(TokenVectors(self.system.encode(*sides), sides[1], sides[0]))
+            states = TokenVectors(self.system.encode(*sides), sides[1], sides[0])
+            return EncodedText.every(states, self.tokenizer)
         raise NotImplementedError(f"{self.label}: has no token vectors of queries")
 
     @_locked
@@ -354,14 +371,9 @@ class Retriever:
         """The token vectors D of documents, of a multi-vector system."""
         if not isinstance(self.system, MultiVector):
             raise NotImplementedError(f"{self.label}: has no token vectors of documents")
-        tokens = [self._given.tokens(document) for document in list_documents(documents)]
-        return self._encoded(self.system.encode_documents(*self._given.padded(tokens, "document")))
-
-    def _encoded(self, texts: TokenVectors) -> list[EncodedText]:
-        texts, tokenizer = texts.to("cpu").float(), self.tokenizer
-        every = (texts.unpad(number) for number in range(len(texts)))
-        named = ((token_strings(tokenizer, own.ids.tolist()), own) for own in every)
-        return [EncodedText(names, own.vectors, own.salience) for names, own in named]
+        tokens = [self._tokens(document) for document in list_documents(documents)]
+        vectors = self.system.encode_documents(*self._padded(tokens, "document"))
+        return EncodedText.every(vectors, self.tokenizer)
 
     @_locked
     def nearest_tokens(self, query: str, token: int, k: int = 20) -> list[NearToken]:
@@ -369,16 +381,26 @@ class Retriever:
         index = getattr(self.system, "searcher", None)
         if not isinstance(index, TokenIndex):
             raise NotImplementedError(f"{self.label}: keeps no vectors of document tokens")
-        ((_, found),) = self.system.encoded_queries(self._given.queries([query]))
-        return find_nearest(index, found, token, k, self.tokenizer, lambda n: self.read(n)[0])
+        ((_, encoded),) = self.system.encoded_queries(self.reader.queries([query]))
+        return find_nearest(index, encoded, token, k, self.tokenizer, lambda n: self.read(n)[0])
 
     @_locked
-    def continuations(self, query: str, prefix: Sequence[int] = (), k: int = 20) -> list[NextToken]:
-        """What a generative system would write after a prefix (token ids), and where it leads."""
+    def continuations(
+        self, query: str, prefix: Sequence[int] = (), k: int = 20
+    ) -> list[Continuation]:
+        """The tokens that a generative system would write after a prefix (token ids), and where
+        they lead.
+        """
         if not isinstance(self.system, GenerativeSystem):
             raise NotImplementedError(f"{self.label}: generates nothing")
-        tokens = self._given.queries([query])["tokens"][0]
-        return find_continuations(self.system, tokens, list(prefix), k, self.text_of)
+        tokens = self.reader.queries([query])["tokens"][0]
+        return [
+            replace(one, text=self.text_of((one.token,)), documents=self._names(one.documents))
+            for one in self.system.continuations(tokens, list(prefix), k)
+        ]
+
+    def _names(self, numbers: Sequence[int]) -> tuple[str, ...]:
+        return tuple(self.system.document_ids[number] for number in numbers)
 
     # Why --------------------------------------------------------------------------------------
 
@@ -392,28 +414,29 @@ class Retriever:
         Raises:
             ValueError: an empty query, or an unknown id.
         """
-        self._given.indexed.known(document)
-        every = self.search(query, DEPTH)
-        rank = next((hit.rank for hit in every if hit.id == document), None)
-        alone = every[rank - 1 : rank] if rank else self.search(query, 1, [document])
-        hit = alone[0] if alone else None
-        found = Explained(
+        row = self._row(document)
+        hits = self.search(query, DEPTH)
+        rank = next((hit.rank for hit in hits if hit.id == document), None)
+        alone = hits[rank - 1 : rank] if rank else self.search(query, 1, [document])
+        aligns = self.system.alignable and self.system.covers(row)
+        return Explained(
             query=query,
             id=document,
             rank=rank,
-            score=hit.score if hit else None,
-            hit=hit,
-            best=every[0] if every else None,
-            alignment=self.align(query, document) if self._aligns(document) else None,
+            depth=DEPTH,
+            hit=alone[0] if alone else None,
+            best=hits[0] if hits else None,
+            alignment=self.align(query, document) if aligns else None,
+            path=self._path(query, row) if aligns else None,
+            text_of=self.text_of,
         )
-        if isinstance(self.system, ConstrainedSearch) and self._aligns(document):
-            tokens = self._given.queries([query])["tokens"][0]
-            path = self.system.explain_search(tokens, self._given.indexed.rows[document], query)
-            found = add_path(found, path, self.text_of, self.documents["id"])
-        return replace(found, reason=describe_reason(found, DEPTH, self.text_of))
 
-    def _aligns(self, document: str) -> bool:
-        return self.system.alignable and self.system.covers(self._given.indexed.rows[document])
+    def _path(self, query: str, row: int) -> SearchPath | None:
+        if not isinstance(self.system, ConstrainedSearch):
+            return None
+        path = self.system.explain_search(self.reader.queries([query])["tokens"][0], row, query)
+        generated = (replace(g, documents=self._names(g.documents)) for g in path.generated)
+        return replace(path, generated=tuple(generated))
 
     # The collection ---------------------------------------------------------------------------
 
@@ -432,14 +455,18 @@ class Retriever:
         Raises:
             ValueError: an id is indexed already, or holds white space; a document has no text.
         """
-        held = self._given.documents
-        rows = read_rows(documents, taken=len(held or ()))
+        rows = read_rows(documents, first=len(self._rows))
+        names = [row["id"] for row in rows]
+        for name in names:
+            if name in self._rows:
+                raise ValueError(f"document={name}: is indexed already, remove it first")
         table = self.reader.documents(rows)
-        if held is None:
+        if self.documents is None:
             self._update(table, self.system.index)
         else:
-            self._update(held.with_rows(table), self.system.update_index)
-        return [row["id"] for row in rows]
+            columns = {n: [*self.documents[n][:], *new] for n, new in table.columns.items()}
+            self._update(TextTable(columns), self.system.update_index)
+        return names
 
     @_locked
     def remove(self, ids: str | Iterable[str]) -> None:
@@ -448,12 +475,61 @@ class Retriever:
         Raises:
             ValueError: an unknown id, or no document would be left.
         """
-        table = self._given.indexed.without([ids] if isinstance(ids, str) else ids)
-        self._update(table, self.system.update_index)
+        gone = {self._row(name) for name in ([ids] if isinstance(ids, str) else ids)}
+        if len(gone) == len(self._rows):
+            raise ValueError(f"ids: must leave one of the {len(gone):,} documents")
+        kept = [row for row in range(len(self._rows)) if row not in gone]
+        self._update(self.documents.select(kept), self.system.update_index)
 
     def _update(self, table: Table, index: Callable[[Table], Any]) -> None:
-        table = self._given.with_own_words(table)
+        model = getattr(self.tokenizer, "backend_tokenizer", None)
+        if model is not None and isinstance(model.model, WordLevel):  # whole words: those of these
+            self.reader.tokenizer = build_word_tokenizer(table["text"][:])
+            table = TextTable({**table[:], "tokens": self.reader.tokenise(table["text"][:])})
         with torch.random.fork_rng():
             torch.manual_seed(self.seed)
             index(table)
-        self._given.documents = IndexedDocuments(table)
+        self._hold(table)
+
+    # Texts and ids as the system reads them ---------------------------------------------------
+
+    def _require_documents(self) -> None:
+        if self.documents is None:
+            raise ValueError(f"{self.label}: no documents are indexed, index(documents) does it")
+
+    def _row(self, name: str) -> int:
+        """The row of an indexed document; ValueError if there is no such id."""
+        self._require_documents()
+        if not isinstance(name, str) or name not in self._rows:
+            raise ValueError(f"document={name}: no such id among the {len(self._rows):,} documents")
+        return self._rows[name]
+
+    def _pairs(self, queries: Sequence[str], documents: Sequence[Document]) -> PairBatch:
+        """The pairs as the system reads them; a document's number is −1 where it is a text."""
+        asked = self._padded(self.reader.queries(queries)["tokens"], "query")
+        given = self._padded([self._tokens(d) for d in documents], "document")
+        rows = [self._rows.get(d, -1) if isinstance(d, str) else -1 for d in documents]
+        return PairBatch(*asked, *given, torch.tensor(rows, device=self.system.device))
+
+    def _tokens(self, document: Document) -> list[int]:
+        """The tokens of an indexed document by its id, else of a text.
+
+        Raises:
+            ValueError: the text has no identifier, and the system scores nothing else.
+        """
+        if isinstance(document, str) and document in self._rows:
+            return self.documents[self._rows[document]]["tokens"]
+        if not self.system.scores_texts:
+            raise ValueError(
+                f"document={document!r:.80}: {self.label} scores what it has indexed: must be the "
+                "id of a document, add(documents) adds one"
+            )
+        return self.reader.documents(read_rows(document))["tokens"][0]
+
+    def _padded(self, texts: list[list[int]], side: str) -> tuple[Tensor, Tensor]:
+        """Ids and mask of texts as the system reads them, cut at its own limit, on its device."""
+        template = self.system.template
+        read = template.read_query if side == "query" else template.read_document
+        limit = self.system.hparams.get(f"{side}_length") or template.least + max(map(len, texts))
+        ids, mask = pad([read(text, limit) for text in texts])
+        return ids.to(self.system.device), mask.to(self.system.device)

@@ -26,7 +26,7 @@ from analysis.explorer.words import page_words
 from analysis.patching import Exchange, patchable
 from gr_mvdr.files import describe_error
 from gr_mvdr.options import show
-from models.given_texts import find_snippet
+from models.results import find_snippet
 
 HITS, TEXTS, LISTED = 1_000, 4, 10_000  # at most, in one request
 TOKENS = 2**31  # more than any vocabulary

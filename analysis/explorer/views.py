@@ -1,16 +1,17 @@
 """What the page is told of systems, hits, alignments and explanations, as JSON can hold it."""
 
 from collections.abc import Collection, Iterable, Sequence
-from math import exp, fsum
+from math import fsum
 from typing import Any
 
 from analysis.directed_alignment import OWN_DIRECTION
 from analysis.explorer.loading import LoadedSystem
 from analysis.patching import PatchedPair, patch_texts, patchable
-from gr_mvdr.decoding.search_trace import Generated, Hypothesis, SearchPath
+from gr_mvdr.decoding.search_trace import Continuation, Generated, Hypothesis, SearchPath
 from gr_mvdr.tokenizers import token_strings
+from models.base import Share
 from models.multi_vector import MultiVector
-from models.results import AlignedPair, Explained, Hit, NextToken, TextShare
+from models.results import AlignedPair, Explained, Hit
 from models.retriever import Retriever
 
 
@@ -56,7 +57,7 @@ def describe_hit(hit: Hit, gold: Collection[str]) -> dict[str, Any]:
 def describe_alignment(
     system: LoadedSystem,
     aligned: AlignedPair,
-    shares: Sequence[TextShare],
+    shares: Sequence[Share],
     layer: int,
     head: int | None,
 ) -> dict[str, Any]:
@@ -152,7 +153,7 @@ def _describe_stack(retriever: Retriever, pair: PatchedPair, stack: str) -> dict
     }
 
 
-def _shares(shares: Iterable[TextShare]) -> list[dict[str, Any]]:
+def _shares(shares: Iterable[Share]) -> list[dict[str, Any]]:
     return [{"text": share.text, "value": share.value} for share in shares]
 
 
@@ -183,7 +184,7 @@ def _describe_path(retriever: Retriever, path: SearchPath) -> dict[str, Any]:
 
     def tell(hypothesis: Hypothesis) -> dict[str, Any]:
         text = retriever.text_of(hypothesis.tokens)
-        return {"text": text, "probability": exp(hypothesis.log_prob)}
+        return {"text": text, "probability": hypothesis.probability}
 
     steps = []
     for depth, step in enumerate(path.steps, start=1):
@@ -209,16 +210,15 @@ def _describe_path(retriever: Retriever, path: SearchPath) -> dict[str, Any]:
 
 
 def _describe_generated(retriever: Retriever, one: Generated) -> dict[str, Any]:
-    names = [retriever.system.document_ids[number] for number in one.documents]
     return {
         "text": retriever.text_of(one.tokens),
         "log_probability": one.log_prob,
-        "documents": _titles(retriever, names),
+        "documents": _titles(retriever, one.documents),
         "count": one.n_documents,
     }
 
 
-def describe_continuation(retriever: Retriever, found: NextToken) -> dict[str, Any]:
+def describe_continuation(retriever: Retriever, found: Continuation) -> dict[str, Any]:
     """A token that may come next, and some of the documents that it leads to."""
     return {
         "token": found.token,

@@ -235,21 +235,28 @@ def test_recall_is_what_model_search_and_luck_make_it(tmp_path, beam_size):
 SHARES = ("model_error", "search_error", "luck")
 
 
-def trace_of(system, document, query=0):
+def path_of(system, document, query=0):
     trace = SearchTrace(system.gold_prefixes(document), system.template.stop)
-    trace.end(system.search([[query]], observer=trace.observe, wrap=trace.timed))
-    return trace
+    return trace.path(system.search([[query]], observer=trace.observe, wrap=trace.timed))
+
+
+def alive(path):
+    return [step.alive for step in path.steps]
+
+
+def ranks(path):
+    return [step.rank for step in path.steps]
 
 
 def test_a_gold_that_has_ended_is_not_lost():
     # [2, end] is complete after two steps while [2, 3, 4, end] goes on, and its beam is 1.
     docids = [[2, END], [2, 3, 4, END], [5, END]]
     chain = table_of(p={2: 0.8, 5: 0.2}, p2={END: 0.6, 3: 0.4}, p23={4: 1.0}, p234={END: 1.0})
-    short, long, other = (trace_of(Chain(docids, chain, 1), n) for n in range(3))
-    assert short.alive == long.alive == [True] * 4
-    assert short.lost is None and short.lost_rank is None
-    assert short.ranks == [1, 1, None, None] and long.ranks == [1, 2, 1, 1]
-    assert other.alive == [False] * 4 and (other.lost, other.lost_rank) == (1, 2)
+    short, long, other = (path_of(Chain(docids, chain, 1), n) for n in range(3))
+    assert [alive(path) for path in (short, long, other)] == [[True] * 4, [True] * 4, [False] * 4]
+    assert (short.lost, long.lost) == (None, None)
+    assert ranks(short) == [1, 1, None, None] and ranks(long) == [1, 2, 1, 1]
+    assert (other.lost, other.lost_step.rank) == (1, 2)
 
 
 def test_a_search_that_ended_early_keeps_what_it_had(tmp_path):
@@ -259,14 +266,14 @@ def test_a_search_that_ended_early_keeps_what_it_had(tmp_path):
     ]
     system = Chain([[2, END], [3, 4, END]], lambda query, prefix: likely[query](query, prefix), 1)
     metrics = diagnosed(system, dataset(2, [["d0"], ["d1"]]), tmp_path, 50)
-    assert [len(trace_of(system, n, query=n).alive) for n in (0, 1)] == [2, 3]
+    assert [len(path_of(system, n, query=n).steps) for n in (0, 1)] == [2, 3]
     assert [metrics[f"analysis/search/gold_alive/step_{step}"] for step in (1, 2, 3)] == [1, 1, 1]
 
 
 def test_equal_successors_keep_the_order_of_the_search():
     chain = Chain([[2], [3], [4]], table_of(p={2: 0.2, 3: 0.2, 4: 0.2}), 2)
-    assert [trace_of(chain, n).ranks for n in range(3)] == [[1], [2], [3]]
-    assert [trace_of(chain, n).lost for n in range(3)] == [None, None, 1]
+    assert [ranks(path_of(chain, n)) for n in range(3)] == [[1], [2], [3]]
+    assert [path_of(chain, n).lost for n in range(3)] == [None, None, 1]
 
 
 def test_a_document_without_an_identifier_cannot_be_found(tmp_path):
@@ -298,8 +305,8 @@ def test_times_are_the_models_and_the_constraints_own(monkeypatch):
     monkeypatch.setattr(search_trace, "_rank_of_best", taking(7, search_trace._rank_of_best))
     system = Chain(DOCIDS, taking(3, GARDEN), 1)
     monkeypatch.setattr(system.searcher, "expand", taking(5, system.searcher.expand))
-    trace = trace_of(system, 0)
-    assert trace.model_ms == pytest.approx(3000) and trace.constraint_ms == pytest.approx(5000)
+    path = path_of(system, 0)
+    assert path.model_ms == pytest.approx(3000) and path.constraint_ms == pytest.approx(5000)
 
 
 def test_scores_that_differ_are_said_aloud(tmp_path):
@@ -424,7 +431,7 @@ def test_names_of_the_metrics():
 class FixedDocids:
     """A scheme of given docids (`gr_mvdr.identifiers.scheme.Scheme`); two documents share one."""
 
-    n_tokens, width = 0, None
+    n_tokens, width, advice = 0, None, ""
 
     def fit(self, documents, first_token, encode=None):
         pass

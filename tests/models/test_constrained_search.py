@@ -111,7 +111,7 @@ def test_seals_shares_are_keys_that_occur_in_the_document(make, documents, queri
     for parts in shares.values():
         for document, found in parts.items():
             text = system.searcher.sequence(documents["id"].index(document)).tolist()
-            for tokens, value, view in found:
+            for tokens, value, view, _ in found:
                 places = range(len(text) - len(tokens) + 1)
                 assert value > 0 and any(text[p : p + len(tokens)] == [*tokens] for p in places)
                 assert view == "body" or [*tokens[:-1]] in whole[view]

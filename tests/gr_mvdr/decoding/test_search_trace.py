@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from gr_mvdr.decoding.beam_search import beam_search
-from gr_mvdr.decoding.continuations import continue_prefix
 from gr_mvdr.decoding.ngram_index import NgramIndex
-from gr_mvdr.decoding.search_trace import Generated, Hypothesis, SearchTrace
+from gr_mvdr.decoding.search_trace import Generated, Hypothesis, SearchTrace, continue_prefix
 from gr_mvdr.decoding.trie import Trie
 
 END, VOCABULARY = 1, 8
@@ -39,8 +38,8 @@ def path_to(document, docids, probabilities, beam_size, examples=9):
     trace = SearchTrace({docid[:length] for length in range(1, len(docid) + 1)}, END)
     step = trace.timed(step_of(probabilities))
     result = beam_search(step, trie, 1, beam_size, trie.depth, END, observer=trace.observe)
-    trace.end(result)
-    return trace.path(lambda t: [n for n, d in enumerate(docids) if (*d,) == t], examples), result
+    named = lambda tokens: [n for n, d in enumerate(docids) if (*d,) == tokens]  # noqa: E731
+    return trace.path(result, named, examples), result
 
 
 def hypothesis(tokens, probability, last):
