@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 from gr_mvdr.alignment import Alignment, Selection, Tokens
 from gr_mvdr.relevance import (
     Normaliser,
+    PairAlignment,
     check_normaliser,
     divide,
     normaliser,
@@ -77,6 +78,24 @@ class Scoring:
         matrix, basis = (part.transpose(-1, -2) for part in _similarities(queries, documents))
         chosen, kept = self.alignment.select(basis, _tokens(documents, queries))
         return matrix.gather(-2, chosen), _chosen_weights(chosen, kept, documents, queries)
+
+    def align(self, documents: TokenVectors, queries: TokenVectors) -> PairAlignment:
+        """S, A and the relevance of B pairs, salience included."""
+        matrices = self.matrices(documents, queries)
+        scores = self.divide(*matrices, queries)
+        matrix, aligned = (part.view(len(part), self.heads, *part.shape[-2:]) for part in matrices)
+        together = matrix.flatten(1, 2), aligned.flatten(1, 2)
+        return PairAlignment(
+            similarity=matrix,
+            alignment=aligned,
+            normaliser=normaliser(self.normaliser, *together, queries.mask),
+            relevance=scores,
+            score=scores,
+            document_ids=documents.ids,
+            document_mask=documents.mask,
+            query_ids=queries.ids,
+            query_mask=queries.mask,
+        )
 
     def divide(self, matrix: Tensor, aligned: Tensor, queries: TokenVectors) -> Tensor:
         """(…) relevance from S and A, or from their entries."""

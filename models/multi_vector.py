@@ -6,6 +6,7 @@ of a batch), gr_mvdr/alignment.py (A), relevance.py (S, Z), losses.py; `TokenSea
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Annotated, Any
 
 from torch import Tensor
@@ -16,13 +17,12 @@ from gr_mvdr.batch import PairBatch
 from gr_mvdr.options import build, part
 from gr_mvdr.pooling import Grouped, merge_tokens
 from gr_mvdr.ranks import check_gradient_cache, encode_share, gather_batch
-from gr_mvdr.relevance import Explanation, Factors, PairAlignment
+from gr_mvdr.relevance import Explanation, Factors, PairAlignment, similarity
 from gr_mvdr.scoring import Scoring, all_pairs_relevance
-from gr_mvdr.token_index.plan import SearchOptions
+from gr_mvdr.token_index.search import SearchOptions
 from gr_mvdr.token_vectors import TokenVectors, concatenate
 from models.token_encoder import Side, TokenEncoder
 from models.token_search import TokenSearch
-from models.token_shares import explain_vectors
 
 
 @part("model")
@@ -146,9 +146,9 @@ class MultiVector(TokenSearch):
     def explain(self, batch: PairBatch) -> Explanation:
         """The alignment, and Ã before salience where the system has one.
 
-        Where token vectors are merged, of the tokens: see `explain_vectors`.
+        Where token vectors are merged, of the tokens: see `_explain`.
         """
-        return explain_vectors(*self._tokens(batch), self.scoring)
+        return _explain(*self._tokens(batch), self.scoring)
 
     def factors(self, batch: PairBatch) -> Factors:
         """The token vectors behind S, and those behind A where they are others (mva §2.1)."""
@@ -164,3 +164,34 @@ class MultiVector(TokenSearch):
         read = max(min(query_tokens, self.hparams.query_length), self.filled_to)
         n = self.encoder.vectors_of(read, "query")
         return self.encoder.pair_flops(n, self._document_vectors(document_tokens))
+
+
+def _explain(documents: Grouped, queries: Grouped, scoring: Scoring) -> Explanation:
+    """The alignment of B pairs, and Ã before salience where a side has one.
+
+    Where tokens are merged, A of a group is spread evenly over its tokens. The relevance stays the
+    same, since a group's similarity is the mean of its tokens' (`merge_tokens`).
+    """
+    sides, groups = zip(documents, queries, strict=True)
+    merged, pairwise = [merge_tokens(*side) for side in (documents, queries)], None
+    pairs = scoring.align(*merged)
+    if any(side.salience is not None for side in sides):
+        pairwise = _spread(scoring.pairwise(*merged)[1].unsqueeze(1), *groups)
+    if any(group is not None for group in groups):
+        pairs = replace(
+            pairs,
+            similarity=similarity(*(side.by_head(scoring.heads).vectors for side in sides)),
+            alignment=_spread(pairs.alignment, *groups),
+            document_ids=sides[0].ids,
+            document_mask=sides[0].mask,
+            query_ids=sides[1].ids,
+            query_mask=sides[1].mask,
+        )
+    return Explanation([pairs], pairwise=pairwise)
+
+
+def _spread(alignment: Tensor, documents: Tensor | None, queries: Tensor | None) -> Tensor:
+    """(B, H, K, L) of groups → (B, H, M, N) of their tokens."""
+    if documents is not None:
+        alignment = documents.mT.unsqueeze(1).to(alignment) @ alignment
+    return alignment if queries is None else alignment @ queries.unsqueeze(1).to(alignment)

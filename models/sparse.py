@@ -36,7 +36,6 @@ from gr_mvdr.token_vectors import TokenVectors
 from models.base import Table, hash_documents
 from models.bm25 import LexicalSystem
 from models.token_encoder import Side
-from models.token_shares import align_vectors
 
 _EXACT_MATCH = Scoring(LexicalMaxSim())  # a text has a term but once
 _QUERY_BATCH = 32  # queries encoded at once
@@ -168,7 +167,7 @@ class SPLADE(LexicalSystem):
         """
         texts = batch.document_ids[: len(batch)], batch.document_mask[: len(batch)]
         queries = self.find_terms(batch.query_ids, batch.query_mask, "query")
-        return align_vectors(self.find_terms(*texts, "document"), queries, _EXACT_MATCH)
+        return _EXACT_MATCH.align(self.find_terms(*texts, "document"), queries)
 
     # Search -----------------------------------------------------------------------------------
 

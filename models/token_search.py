@@ -1,9 +1,9 @@
-"""How a multi-vector system searches: an index of token vectors, made, opened and asked."""
+"""How a multi-vector system searches: an index of token vectors, or BM25 and the encoder itself."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -19,20 +19,79 @@ from gr_mvdr.files import remove_with, temporary_folder
 from gr_mvdr.pooling import group_tokens, merge_tokens, n_groups
 from gr_mvdr.progress import track
 from gr_mvdr.ranks import broadcast, map_over_ranks
+from gr_mvdr.relevance import divide
+from gr_mvdr.salience import keep_salient
 from gr_mvdr.scoring import Scoring
+from gr_mvdr.token_index.costs import SearchCosts
 from gr_mvdr.token_index.index import TokenIndex
-from gr_mvdr.token_index.plan import AUTO, SearchOptions
 from gr_mvdr.token_index.quantiser import sample_first
+from gr_mvdr.token_index.search import SearchOptions
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors
-from models.base import Shares, System, Table, hash_documents
-from models.candidates import CandidateEncoder, LexicalCandidates
+from models.base import Share, Shares, System, Table, hash_documents, query_shares
+from models.candidates import LexicalCandidates
 from models.token_encoder import TokenEncoder
-from models.token_shares import find_shares
 
 _QUERY_BATCH = 32  # queries encoded at once
 _FIDELITY_QUERIES = 100  # whose approximate search is compared with the exact one
 
 EncodedQueries = list[tuple[str, TokenVectors]]  # ids, and token vectors without padding
+
+
+class EncodedDocuments:
+    """Documents that are encoded when they are scored (mva §5), in place of a `TokenIndex`.
+
+    Stores no vector. To encode 1,000 candidates of each of 7,000 queries takes as long as to encode
+    7,000,000 documents, once for `retrieve` and once for `rerank`.
+    """
+
+    bytes_per_token = 0.0
+
+    def __init__(
+        self, system: "TokenSearch", documents: Table, candidates: LexicalCandidates | None = None
+    ):
+        """
+        Args:
+            documents: with `id`, `text` and `tokens`.
+            candidates: BM25, which proposes; None = made when `retrieve` needs it.
+        """
+        self.system, self.documents = system, documents
+        if candidates is not None:
+            self.candidates = candidates
+        self.rows = {name: row for row, name in enumerate(documents["id"][:])}
+        self.costs = SearchCosts()
+
+    @cached_property
+    def candidates(self) -> LexicalCandidates:
+        """The proposer."""
+        return LexicalCandidates(self.documents)
+
+    def numbers(self, ids: Sequence[str]) -> Tensor:
+        """(C,) int64 numbers of documents by id; KeyError for an unknown one."""
+        return torch.tensor([self.rows[name] for name in ids], dtype=torch.int64)
+
+    def vectors(self, documents: Tensor) -> TokenVectors:
+        """The vectors (C, M, …) of documents (C,), encoded now."""
+        return self.system.encode_texts(self._texts(documents)).to("cpu")
+
+    def score(self, query: TokenVectors, documents: Tensor, scoring: Scoring) -> Tensor:
+        """(C,) fp32 relevance of documents (C,) to a query (N, …); see `TokenIndex.score`."""
+        texts, scores = self._texts(documents), torch.empty(len(documents))
+        order = sorted(range(len(texts)), key=lambda number: len(texts[number]))
+        counts, values = [], []
+        with self.costs.timed():
+            for batch in batch_by_size([texts[number] for number in order]):
+                vectors = self.system.encode_texts(batch)
+                values += scoring(vectors, query[None]).tolist()
+                counts += vectors.mask.sum(1).tolist()
+        scores[order] = torch.tensor(values)
+        flops = sum(self.system.encoder.pair_flops(len(query), count) for count in counts)
+        self.costs.add(len(texts), sum(counts), flops)
+        return scores
+
+    def _texts(self, documents: Tensor) -> list[list[int]]:
+        rows = documents.tolist()
+        tokens = self.documents[rows]["tokens"] if rows else []
+        return [self.system.cut_document(text) for text in tokens]
 
 
 class TokenSearch(System):
@@ -49,7 +108,7 @@ class TokenSearch(System):
     search: SearchOptions
     encode_documents: Callable[[Tensor, Tensor], TokenVectors]
     encode_queries: Callable[[Tensor, Tensor], TokenVectors]
-    searcher: TokenIndex | CandidateEncoder | None = None
+    searcher: TokenIndex | EncodedDocuments | None = None
     mean_floats: float | None = None
 
     def prepare(self, documents: Table, known: Sequence[int], directory: str | Path) -> None:
@@ -59,23 +118,17 @@ class TokenSearch(System):
             ValueError: a query token is to retrieve more tokens than the index will hold, or
                 there are to be more lists than vectors.
         """
-        if (lists := self.search.lists) is not None:
-            held = self._count_vectors(documents)
-            if lists > held:
+        shares = {"lists": 1.0}
+        if self.search.mode in ("gather", "impute"):
+            shares["neighbours"] = self.search.keep_document
+        for key, share in shares.items():
+            value = getattr(self.search, key)
+            if isinstance(value, int) and value > (held := self._count_vectors(documents, share)):
                 rule = f"must be ≤ the {held} vectors of the documents"
-                raise ValueError(f"model.search.lists={lists}: {rule}")
-        if self.search.mode in ("gather", "impute") and self.search.neighbours != AUTO:
-            self._check_neighbours(documents)
+                raise ValueError(f"model.search.{key}={value}: {rule}")
         if self.encoder.salience:
             tokens = documents["tokens"]
             self.encoder.fit([self.cut_document(tokens[row]) for row in known])
-
-    def _check_neighbours(self, documents: Table) -> None:
-        search = self.search
-        held = self._count_vectors(documents, search.keep_document)
-        if held < search.neighbours:
-            rule = f"must be ≤ the {held} tokens that can be retrieved"
-            raise ValueError(f"model.search.neighbours={search.neighbours}: {rule}")
 
     def _count_vectors(self, documents: Table, share: float = 1.0) -> int:
         """The number of vectors of all documents, of which each keeps a share."""
@@ -90,16 +143,18 @@ class TokenSearch(System):
     @torch.inference_mode()
     def index(
         self, documents: Table, directory: str | Path | None = None
-    ) -> TokenIndex | CandidateEncoder:
+    ) -> TokenIndex | EncodedDocuments:
         """Encodes the corpus into a `TokenIndex`, shortest documents first (nothing to pad).
 
-        A system that only reranks (mode "rerank") keeps no vectors: `CandidateEncoder`.
+        A system that only reranks (mode "rerank") keeps no vectors: `EncodedDocuments`.
         """
         order, tokens = self._shortest_first(documents)
         floats = (self.encoder.floats(self._document_vectors(len(text))) for text in tokens)
         self.mean_floats = fmean(floats)
         if self.search.mode == "rerank":
-            self.searcher = CandidateEncoder(self, documents, directory)
+            self.searcher = EncodedDocuments(
+                self, documents, LexicalCandidates(documents, directory)
+            )
             return self.searcher
         ids = documents["id"]
         place = directory or temporary_folder("token-index")
@@ -116,7 +171,7 @@ class TokenSearch(System):
         )
         if directory is None:
             remove_with(self.searcher, place)
-        self.searcher.prepare(self.search)
+        self.searcher.proposer(self.search)
         return self.searcher
 
     @torch.inference_mode()
@@ -126,24 +181,24 @@ class TokenSearch(System):
             for _ in self._packed(self._shortest_first(documents)[1]):
                 pass
 
-    def open_index(self, documents: Table, directory: str | Path) -> TokenIndex | CandidateEncoder:
+    def open_index(self, documents: Table, directory: str | Path) -> TokenIndex | EncodedDocuments:
         """Opens an index that this very model made of these documents.
 
         Raises:
             ValueError: another model, dimension or collection made it, or it is damaged.
         """
         if self.search.mode == "rerank":
-            self.searcher = CandidateEncoder(self, documents)
-            self.searcher.candidates = LexicalCandidates.open(documents, directory)
+            candidates = LexicalCandidates.open(documents, directory)
+            self.searcher = EncodedDocuments(self, documents, candidates)
             return self.searcher
         self.searcher = TokenIndex(directory, self.fingerprint(documents))
-        self.searcher.prepare(self.search)
+        self.searcher.proposer(self.search)
         return self.searcher
 
     def update_index(self, documents: Table) -> None:
         """Encodes what the index lacks, in a copy of it; see `System.update_index`."""
         if self.search.mode == "rerank":
-            self.searcher = CandidateEncoder(self, documents)
+            self.searcher = EncodedDocuments(self, documents)
             return
         rows = {name: row for row, name in enumerate(documents["id"][:])}
 
@@ -152,7 +207,7 @@ class TokenSearch(System):
             return self._packed([self.cut_document(document) for document in tokens])
 
         self.searcher = self.searcher.updated(list(rows), encode)
-        self.searcher.prepare(self.search)
+        self.searcher.proposer(self.search)
 
     def fingerprint(self, documents: Table) -> dict[str, str]:
         """What an index depends on: the model's weights, its search's pooling, and the documents'
@@ -208,7 +263,7 @@ class TokenSearch(System):
             queries, k: see `System.retrieve`.
             search: options of `SearchOptions` that differ from the system's own.
         """
-        if isinstance(self.searcher, CandidateEncoder) and not search:
+        if isinstance(self.searcher, EncodedDocuments) and not search:
             found = self.searcher.candidates(queries, self.search.lexical_candidates)
             return self.rerank(queries, self.searcher.documents, found).top(k)
         return self.retrieve_encoded(self.encoded_queries(queries), k, **search)
@@ -300,10 +355,29 @@ class TokenSearch(System):
             if self.search.mode == "rerank":
                 found = self.searcher.candidates(queries, self.search.lexical_candidates, among)
             ranking = self.rerank_encoded(encoded, found).top(k)
-        return ranking, {
-            q: find_shares(self.searcher, query, ranking.documents(q), self.scoring, options)
-            for q, query in encoded
-        }
+        return ranking, {q: self._shares(v, ranking.documents(q), options) for q, v in encoded}
+
+    def _shares(
+        self, query: TokenVectors, documents: list[str], options: SearchOptions | None
+    ) -> dict[str, list[Share]]:
+        """What each query token adds to the scores of documents.
+
+        Args:
+            options: of the search that scored them; None = they were scored with all their tokens.
+        """
+        if not documents:
+            return {}
+        numbers = self.searcher.numbers(documents)
+        if options is None or not options.scores_are_estimates:
+            repeated = query[None][torch.zeros_like(numbers)]
+            pairs = self.scoring.align(self.searcher.vectors(numbers), repeated)
+            return dict(zip(documents, query_shares(pairs), strict=True))
+        proposed, terms, z = self.searcher.proposer(options).terms(query, options)
+        places = torch.searchsorted(proposed, numbers)
+        tokens = keep_salient(query, options.keep_query).ids.tolist()
+        rows = divide(terms[places], z[places, None]).tolist()
+        shares = ([Share((t,), v) for t, v in zip(tokens, row, strict=True)] for row in rows)
+        return dict(zip(documents, shares, strict=True))
 
     @property
     def plans_search(self) -> bool:

@@ -1,6 +1,5 @@
-"""From query vectors to documents: token vectors on disk, and four ways to search them.
+"""Search over token vectors on disk: a proposer of documents × a scorer (search.py's table).
 
-`TokenStore` holds the vectors (writer.py makes and changes it), `TokenNeighbours` finds the nearest
-tokens, and `TokenIndex` puts both together and searches as `SearchOptions` say. max_sim.py scores
-documents with all their tokens, imputation.py with the retrieved ones alone; costs.py counts.
+`TokenIndex` holds the store and searches it as `SearchOptions` say. max_sim.py scores documents
+with all their tokens, imputation.py with the retrieved ones alone; costs.py counts.
 """

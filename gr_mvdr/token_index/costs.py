@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from gr_mvdr.token_index.imputation import Candidates, Retrieved
+from gr_mvdr.token_index.imputation import Retrieved, RetrievedDocuments
 from gr_mvdr.token_index.store import TokenStore
 
 
@@ -62,7 +62,7 @@ def all_tokens_cost(store: TokenStore, query_tokens: int, documents: Tensor) -> 
     return tokens, len(documents) * pair_flops(query_tokens, mean, store.sizes["vectors"])
 
 
-def imputing_flops(retrieved: Retrieved, candidates: Candidates) -> float:
+def imputing_flops(retrieved: Retrieved, candidates: RetrievedDocuments) -> float:
     """Operations of scoring candidates from their retrieved tokens (xtr App. B)."""
     documents = len(candidates.documents)
     mean = retrieved.n_tokens / max(1, documents)

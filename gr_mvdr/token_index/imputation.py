@@ -1,6 +1,5 @@
 """Relevance from retrieved tokens alone, missing similarities imputed: XTR's scoring (Eq. 4)."""
 
-from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
@@ -9,8 +8,6 @@ from torch import Tensor
 
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_vectors import TokenVectors
-
-IMPUTATIONS = ("last", "zero", "mean", "none")
 
 
 class Retrieved(NamedTuple):
@@ -32,7 +29,7 @@ class Retrieved(NamedTuple):
         return int((self.owners >= 0).sum())
 
 
-class Candidates(NamedTuple):
+class RetrievedDocuments(NamedTuple):
     """The documents that own a retrieved token, and what was retrieved of them.
 
     Attributes:
@@ -47,7 +44,7 @@ class Candidates(NamedTuple):
     salience: Tensor | None
 
 
-def group_by_document(retrieved: Retrieved) -> Candidates:
+def group_by_document(retrieved: Retrieved) -> RetrievedDocuments:
     """Groups the retrieved tokens by document."""
     n, neighbours = retrieved.owners.shape
     owners, found = retrieved.owners.flatten(), retrieved.similarities.flatten()
@@ -65,7 +62,7 @@ def group_by_document(retrieved: Retrieved) -> Candidates:
         of_best = salience.new_zeros(cells)
         of_best.scatter_reduce_(0, cell[is_best], salience[is_best], "amax")
         salience = of_best.view(-1, n)
-    return Candidates(documents, best.view(-1, n), salience)
+    return RetrievedDocuments(documents, best.view(-1, n), salience)
 
 
 def _distinct(numbers: Tensor) -> tuple[Tensor, Tensor]:
@@ -92,14 +89,10 @@ def missing_similarity(retrieved: Retrieved, imputation: str | float) -> Tensor 
 
     Returns:
         (N,) fp32; None for "none".
-
-    Raises:
-        ValueError: an unknown imputation.
     """
-    check_imputation(imputation)
     if imputation == "none":
         return None
-    if imputation == "zero" or isinstance(imputation, Real):
+    if imputation not in ("last", "mean"):
         value = 0.0 if imputation == "zero" else float(imputation)
         return retrieved.similarities.new_full((len(retrieved.owners),), value)
     real = retrieved.owners >= 0
@@ -109,17 +102,9 @@ def missing_similarity(retrieved: Retrieved, imputation: str | float) -> Tensor 
     return torch.where(real.any(1), lowest, 0.0)
 
 
-def check_imputation(imputation: str | float) -> None:
-    """Refuses what `missing_similarity` does not know."""
-    is_number = isinstance(imputation, Real) and not isinstance(imputation, bool)
-    if imputation not in IMPUTATIONS and not is_number:
-        rule = f"must be one of {', '.join(IMPUTATIONS)} or a number"
-        raise ValueError(f"model.search.imputation={imputation}: {rule}")
-
-
 def imputed_terms(
     retrieved: Retrieved,
-    candidates: Candidates,
+    candidates: RetrievedDocuments,
     missing: Tensor | None,
     lengths: Tensor,
     salience: Tensor | None = None,
@@ -157,7 +142,9 @@ def imputed_terms(
     return values * weights, weights.sum(1)
 
 
-def _retrieved_whole(retrieved: Retrieved, candidates: Candidates, lengths: Tensor) -> Tensor:
+def _retrieved_whole(
+    retrieved: Retrieved, candidates: RetrievedDocuments, lengths: Tensor
+) -> Tensor:
     """(C, N) bool: whether a query token retrieved all of the document's tokens."""
     query_token, place = (retrieved.owners >= 0).nonzero(as_tuple=True)
     row = torch.searchsorted(candidates.documents, retrieved.owners[query_token, place])
@@ -167,7 +154,7 @@ def _retrieved_whole(retrieved: Retrieved, candidates: Candidates, lengths: Tens
 
 
 def expected_relevance(
-    retrieved: Retrieved, candidates: Candidates, query: TokenVectors, scoring: Scoring
+    retrieved: Retrieved, candidates: RetrievedDocuments, query: TokenVectors, scoring: Scoring
 ) -> Tensor:
     """Orders candidates before they are scored in full: Eq. 1 with what was missed as expected.
 

@@ -1,42 +1,46 @@
-"""The index of a multi-vector system: every document token's vector, searched in four ways.
+"""The index of a multi-vector system: every document token's vector on disk, and its searches.
 
 Documents can be added and deleted.
 """
 
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, replace
 from pathlib import Path
+from statistics import fmean, pstdev
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
-from gr_mvdr.evaluation.ranking import best_places
-from gr_mvdr.files import remove_with, temporary_folder
+from gr_mvdr.files import read_sealed, reading, remove_with, temporary_folder, write_sealed
+from gr_mvdr.options import build
 from gr_mvdr.pooling import group_tokens, merge_tokens
 from gr_mvdr.progress import track
-from gr_mvdr.relevance import divide
-from gr_mvdr.salience import keep_salient
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_index import writer
-from gr_mvdr.token_index.costs import SearchCosts, all_tokens_cost, imputing_flops
-from gr_mvdr.token_index.fixed_dimensional import DocumentEncodings, encoding_settings
-from gr_mvdr.token_index.imputation import (
-    expected_relevance,
-    group_by_document,
-    imputed_terms,
-    missing_similarity,
-)
+from gr_mvdr.token_index.costs import SearchCosts, all_tokens_cost
 from gr_mvdr.token_index.max_sim import score_all, score_some
 from gr_mvdr.token_index.neighbours import TokenNeighbours
-from gr_mvdr.token_index.plan import SearchOptions, plan_search
+from gr_mvdr.token_index.search import (
+    OPEN_KEYS,
+    NearestTokens,
+    Proposal,
+    Proposer,
+    SearchOptions,
+)
 from gr_mvdr.token_index.store import Sample, TokenStore
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors, stack
 
+PLANS = "plans.json"
 _DOCUMENTS = 64  # pooled at once
+_QUERIES = 32  # of the sample searched at once
+# A search is more work than the exact one if each query token retrieves more than 1/16 of all
+# tokens, or more than 1/4 of the documents are scored: both are read one by one.
+_TOKEN_COST, _DOCUMENT_COST = 16, 4
 
 
-class FoundDocuments(NamedTuple):
+class ScoredDocuments(NamedTuple):
     """Scored documents of one query, in no order: (C,) int64 numbers of an index, (C,) fp32."""
 
     documents: Tensor
@@ -50,13 +54,13 @@ class TokenIndex:
     one.
 
     Attributes:
-        store: the tokens; neighbours: their retrieval; encodings: of a search by them (MUVERA).
+        store: the tokens; neighbours: their retrieval.
         costs: running totals of all searches; a new `SearchCosts()` begins at zero.
         is_copy: it was made by `updated`, in a folder that is nobody else's.
     """
 
     is_copy = False
-    encodings: DocumentEncodings | None = None
+    _one_vector: tuple[Any, Proposer] | None = None  # of mode fde, and what it was made with
     _others: dict[tuple[Any, ...], "TokenIndex"]  # by how they are stored
 
     def __init__(self, directory: str | Path, fingerprint: dict[str, str] | None = None):
@@ -157,7 +161,7 @@ class TokenIndex:
     def _open_changed(self) -> None:
         self.store = TokenStore(self.directory)
         self.neighbours = TokenNeighbours(self.store, self.neighbours.keep)
-        self.encodings, self._others = None, {}
+        self._one_vector, self._others = None, {}
 
     def __len__(self) -> int:
         """The number of live documents."""
@@ -182,92 +186,186 @@ class TokenIndex:
         """Bytes that search holds of a stored token: columns, codebooks, the inverted file, and the
         documents' encodings."""
         held = self.store.size_in_bytes + self.neighbours.size_in_bytes
-        held += self.encodings.size_in_bytes if self.encodings else 0
+        held += self._one_vector[1].size_in_bytes if self._one_vector else 0
         return held / self.store.n_tokens
 
     def searched_bytes(self, options: SearchOptions) -> int:
-        """Bytes that a search under these options may read: of the vectors, unless only those that
-        pruning keeps or none, and of what proposes documents."""
-        self.prepare(options)
-        held, found = self.store.size_in_bytes, self.neighbours
+        """Bytes that a search under these options may read, of vectors and of the proposer."""
+        proposer, held = self.proposer(options), self.store.size_in_bytes
         if options.mode == "impute":
-            held = held * found.count // self.store.n_tokens
-        if options.mode in ("gather", "impute") and options.probes is not None:
-            held += found.size_in_bytes
-        if options.mode == "fde" and self.encodings:
-            held = (held if options.refine != 0 else 0) + self.encodings.size_in_bytes
-        return held
+            held = held * self.neighbours.count // self.store.n_tokens
+        elif options.scores_are_estimates:
+            held = 0
+        reads = proposer is not None and (options.mode == "fde" or options.probes is not None)
+        return held + (proposer.size_in_bytes if reads else 0)
 
-    def prepare(self, options: SearchOptions) -> None:
-        """Makes what a search needs besides the vectors: which tokens are kept, their clusters, or
-        the documents' encodings.
+    def proposer(self, options: SearchOptions) -> Proposer | None:
+        """The proposer of a mode, ready to search; None where all documents are scored.
 
-        A faiss inverted file that was saved with the same settings is opened, and built again after
-        `add` and `delete`. Every search calls this.
+        An inverted file that was saved with the same settings is opened, and built again after
+        `add` and `delete`.
 
         Raises:
             ValueError: a share of tokens is asked for and the index holds no saliences.
         """
         if options.mode == "exact":
-            return
+            return None
         if options.mode == "fde":
-            known = self.encodings and self.encodings.settings
-            if known != encoding_settings(self.store, options):
-                self.encodings = DocumentEncodings(self.store, options)
-            return
+            wanted = options.proposer, options.encoding
+            if self._one_vector is None or self._one_vector[0] != wanted:
+                made = build("proposer", options.proposer, self.store, options)
+                self._one_vector = wanted, made
+            return self._one_vector[1]
         if options.keep_document != self.neighbours.keep:
             self.neighbours = TokenNeighbours(self.store, options.keep_document)
-        if options.probes is not None:
-            self.neighbours.build_lists(options.lists, options.seed)
+        return NearestTokens(self.neighbours, options)
 
     def keep_sample(self, queries: Sequence[TokenVectors]) -> None:
-        """Keeps queries (N, …) without padding, on which searches are planned."""
+        """Keeps queries (N, …) without padding, on which `planned` chooses values."""
         Sample(self.directory).write(queries)
 
     def planned(self, options: SearchOptions, scoring: Scoring, depth: int) -> SearchOptions:
-        """The options with a value for each that they leave "auto"; see `plan_search`."""
+        """The options with a value for each that is "auto".
+
+        Values are chosen on the sample of queries, so that the search finds `options.recall` of
+        the exact search's best `depth` documents, and kept with the index until it changes.
+        """
         if not options.open_keys:
             return options
-        self.prepare(options)
-        encodings = self.encodings if options.mode == "fde" else None
-        return plan_search(self.store, self.neighbours, options, scoring, depth, encodings)
+        sample, header = Sample(self.directory), self.store.header
+        made_of = {
+            "search": asdict(options),
+            "depth": depth,
+            "scoring": repr(scoring),
+            "index": [header["fingerprint"], header["revision"]],
+            "sample": sample.made_of,
+        }
+        path = self.directory / PLANS
+        with reading(f"{path}"):
+            plans = read_sealed(path)["plans"] if path.is_file() else []
+            plans = [plan for plan in plans if plan["made_of"]["index"] == made_of["index"]]
+            for plan in plans:
+                if plan["made_of"] == made_of:
+                    return replace(options, **plan["chosen"])
+        chosen = self._choose(options, scoring, min(depth, len(self)), sample.read())
+        with suppress(OSError):  # a folder that cannot be written: the next process chooses again
+            plans = [*plans, {"made_of": made_of, "chosen": chosen}]
+            write_sealed(path, {"plans": plans}, indent=1)
+        return replace(options, **chosen)
+
+    def _choose(
+        self, options: SearchOptions, scoring: Scoring, depth: int, sample: list[TokenVectors]
+    ) -> dict[str, Any]:
+        """Doubles the open values until the recall holds, less its standard error over the sample.
+
+        The exact search is chosen where it would be less work, unless it would ignore a value that
+        the user has set; where it may not be chosen, the values with the highest recall are.
+        """
+        is_whole = options.keep_query == options.keep_document == 1 and options.mode != "impute"
+        may_be_exact = is_whole and options.open_keys == OPEN_KEYS[options.mode]
+        self.proposer(options)  # counts the tokens and the lists
+        if not sample:
+            return {"mode": "exact"} if may_be_exact else self._values(options, depth, 8)
+        costs, self.costs = self.costs, SearchCosts()  # those of the user's searches are kept
+        exact = replace(options, mode="exact", keep_query=1.0, keep_document=1.0)
+        wanted = self._best(sample, scoring, exact, depth)
+        best, chosen, effort = -1.0, {"mode": "exact"}, 1
+        while best < options.recall:
+            values = self._values(options, depth, effort)
+            if may_be_exact and self._is_as_much_work(values):
+                chosen, best = {"mode": "exact"}, 1.0
+                break
+            found = self._best(sample, scoring, replace(options, **values), depth)
+            shares = [len(a & b) / depth for a, b in zip(wanted, found, strict=True)]
+            recall = fmean(shares) - pstdev(shares) / len(shares) ** 0.5
+            if recall > best:
+                best, chosen = recall, values
+            if values == self._values(options, depth, 2 * effort):  # all there is
+                break
+            effort *= 2
+        self.costs = costs
+        said = ", ".join(f"{key}={value}" for key, value in chosen.items())
+        print(f"model.search.recall={options.recall}: {said} finds {best:.3f} of the best {depth}")
+        return chosen
+
+    def _values(self, options: SearchOptions, depth: int, effort: int) -> dict[str, int]:
+        """The open options at a multiple of their least values, or all there is."""
+        least = {"neighbours": 250, "probes": 4, "refine": depth}
+        most = {
+            "neighbours": self.neighbours.count,
+            "probes": self.neighbours.n_lists,
+            "refine": len(self),
+        }
+        return {key: min(effort * least[key], most[key]) for key in options.open_keys}
+
+    def _is_as_much_work(self, values: dict[str, int]) -> bool:
+        """Whether a search costs about as much as the exact one: single tokens and documents take
+        longer to read than neighbours on disk."""
+        retrieves = _TOKEN_COST * values.get("neighbours", 0) >= self.neighbours.count
+        return retrieves or _DOCUMENT_COST * values["refine"] >= len(self)
+
+    def _best(
+        self, queries: list[TokenVectors], scoring: Scoring, options: SearchOptions, depth: int
+    ) -> list[set[int]]:
+        """The numbers of the `depth` best documents of each query."""
+        results = []
+        for start in range(0, len(queries), _QUERIES):
+            for found in self.search(queries[start : start + _QUERIES], scoring, options):
+                best = found.scores.topk(min(depth, len(found.scores))).indices
+                results.append({*found.documents[best].tolist()})
+        return results
 
     def search(
         self, queries: Sequence[TokenVectors], scoring: Scoring, options: SearchOptions
-    ) -> list[FoundDocuments]:
-        """The documents of each query, found in one of the four ways.
+    ) -> list[ScoredDocuments]:
+        """The documents that a search scores, for each query.
 
         Args:
             queries: token vectors (N, …) without padding, on the device that compares them with
-                the stored ones; what is found is on the CPU.
+                the stored ones; results are on the CPU.
             scoring: the system's form of Eq. 1; "impute" has its own.
-            options: without an open key, see `planned`.
+            options: without an "auto" value, see `planned`.
 
         Raises:
-            ValueError: an option has no value yet, or does not fit the scoring.
+            ValueError: an option is "auto", or does not suit the scoring.
         """
         if options.open_keys:
             key = options.open_keys[0]
             raise ValueError(f"model.search.{key}=auto: must have a value, `planned` chooses it")
         options.check(scoring)
-        if options.mode == "exact":
+        if (proposer := self.proposer(options)) is None:
             scores = self.exact(stack(queries), scoring).T
-            found = (scores[0] > -torch.inf).nonzero()[:, 0]  # deleted documents have −inf
-            return [FoundDocuments(found, row[found]) for row in scores]
-        if options.mode == "gather":
-            return [self.gather(query, scoring, options) for query in queries]
-        if options.mode == "impute":
-            return [self.impute(query, options) for query in queries]
-        return self.estimate(queries, scoring, options)
+            live = self.store.live.nonzero()[:, 0]
+            return [ScoredDocuments(live, row[live]) for row in scores]
+        with self.costs.timed():
+            proposals = proposer.propose(queries, scoring, options)
+        return [
+            self._scored(query, proposal, scoring, options)
+            for query, proposal in zip(queries, proposals, strict=True)
+        ]
+
+    def _scored(
+        self, query: TokenVectors, proposal: Proposal, scoring: Scoring, options: SearchOptions
+    ) -> ScoredDocuments:
+        """A query's proposed documents, scored by their estimates or with all their tokens."""
+        documents, flops = proposal.documents, proposal.flops
+        if options.scores_are_estimates:
+            self.costs.add(proposal.candidates, 0, flops)
+            return ScoredDocuments(documents, proposal.estimates)
+        with self.costs.timed():
+            scores = score_some(self.store, query, documents, scoring)
+        tokens, scoring_flops = all_tokens_cost(self.store, len(query), documents)
+        self.costs.add(proposal.candidates, tokens, flops + scoring_flops)
+        return ScoredDocuments(documents, scores)
 
     def exact(self, queries: TokenVectors, scoring: Scoring) -> Tensor:
-        """Relevance of every document: exhaustive search.
+        """Relevance of all documents from all their tokens (Eq. 1).
 
         Args:
-            queries: (Q, N, …) padded token vectors.
+            queries: (Q, N, …) padded.
 
         Returns:
-            (D, Q) fp32, documents by number, −inf for deleted ones.
+            (D, Q) fp32, −inf for deleted documents.
         """
         with self.costs.timed():
             scores = score_all(self.store, queries, scoring)
@@ -294,92 +392,3 @@ class TokenIndex:
             scores = score_some(self.store, query, documents, scoring)
         self.costs.add(len(documents), *all_tokens_cost(self.store, len(query), documents))
         return scores
-
-    def gather(
-        self, query: TokenVectors, scoring: Scoring, options: SearchOptions
-    ) -> FoundDocuments:
-        """The documents that own a retrieved token, scored with all their tokens (gr_as_mvdr §6.3).
-
-        Args:
-            query: (N, …) token vectors without padding; its most salient ones are searched with.
-        """
-        self.prepare(options)
-        searched, neighbours = keep_salient(query, options.keep_query), self.neighbours
-        with self.costs.timed():
-            found = neighbours.retrieve(searched, options.neighbours, options.probes, False)
-            candidates = group_by_document(found)
-            documents, flops = candidates.documents, 0.0
-            if options.refine is not None and options.refine < len(documents):
-                expected = expected_relevance(found, candidates, searched.to("cpu"), scoring)
-                documents = self._best(documents, expected, options.refine)
-                flops = imputing_flops(found, candidates)
-            scores = score_some(self.store, query, documents, scoring)
-        tokens, scoring_flops = all_tokens_cost(self.store, len(query), documents)
-        self.costs.add(len(candidates.documents), tokens, flops + scoring_flops)
-        return FoundDocuments(documents, scores)
-
-    def _best(self, documents: Tensor, scores: Tensor, count: int) -> Tensor:
-        """The `count` best of some documents (C,), in their order; ties as in `Ranking`."""
-        ids = self.document_ids
-        best = best_places(scores.numpy(), count, lambda place: ids[int(documents[place])])
-        return documents[torch.from_numpy(best).sort().values]
-
-    def estimate(
-        self, queries: Sequence[TokenVectors], scoring: Scoring, options: SearchOptions
-    ) -> list[FoundDocuments]:
-        """The documents of the best estimates, scored with all their tokens (MUVERA).
-
-        Estimates are of Σ_j u_j max_i S_ij: the Z of a system takes no part in them.
-
-        Args:
-            queries: as of `search`.
-        """
-        self.prepare(options)
-        assert self.encodings is not None
-        with self.costs.timed():
-            estimates = self.encodings.score(stack(queries)).T
-        live, found = self.store.live.nonzero()[:, 0], []
-        for query, row in zip(queries, estimates[:, live], strict=True):
-            if options.refine == 0:
-                self.costs.add(len(live), 0, 2.0 * len(live) * self.encodings.encoding.size)
-                found.append(FoundDocuments(live, row))
-                continue
-            with self.costs.timed():
-                count = len(live) if options.refine is None else options.refine
-                best = self._best(live, row, count)
-            found.append(FoundDocuments(best, self.score(query, best, scoring)))
-        return found
-
-    def estimated_terms(self, query: TokenVectors, options: SearchOptions) -> Tensor:
-        """(D, N) what each token of a query (N, …) adds to the documents' estimates."""
-        self.prepare(options)
-        assert self.encodings is not None
-        return self.encodings.score(query[:, None])
-
-    def impute(self, query: TokenVectors, options: SearchOptions) -> FoundDocuments:
-        """Relevance from the retrieved tokens alone (xtr Eq. 4); no vector of a document is read.
-
-        Made of the similarities that alignments are made from: those of the keys, if there are any.
-
-        Args:
-            query: (N, …) token vectors without padding; its saliences weight the query tokens.
-        """
-        documents, terms, z = self.imputed_terms(query, options)
-        return FoundDocuments(documents, divide(terms.sum(1), z))
-
-    def imputed_terms(
-        self, query: TokenVectors, options: SearchOptions
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """`impute` before its sum: documents (C,), ascending, what each query token that is
-        searched with adds (C, N), and Z (C,)."""
-        self.prepare(options)
-        query, neighbours = keep_salient(query, options.keep_query), self.neighbours
-        with self.costs.timed():
-            found = neighbours.retrieve(query, options.neighbours, options.probes)
-            candidates = group_by_document(found)
-            missing = missing_similarity(found, options.imputation)
-            lengths = self.store.counts[candidates.documents]
-            salience = query.to("cpu").salience
-            terms = imputed_terms(found, candidates, missing, lengths, salience)
-        self.costs.add(len(candidates.documents), 0, imputing_flops(found, candidates))
-        return candidates.documents, *terms

@@ -17,7 +17,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from gr_mvdr.alignment import MaxSim
 from gr_mvdr.scoring import Scoring
-from gr_mvdr.token_index.index import SearchOptions, TokenIndex
+from gr_mvdr.token_index.index import TokenIndex
+from gr_mvdr.token_index.search import SearchOptions
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors
 
 DOCUMENTS, MEAN_LENGTH, LONGEST, DIMENSION = 8_700, 104, 200, 128
@@ -87,7 +88,7 @@ def exact(index: TokenIndex, queries: list[TokenVectors]) -> Tensor:
 
 def gather(index: TokenIndex, queries: list[TokenVectors]) -> Tensor:
     """(Q, 10) document numbers."""
-    results = [index.gather(query, COLBERT, SEARCH) for query in queries]
+    results = index.search(queries, COLBERT, SEARCH)
     return torch.stack([r.documents[r.scores.topk(10).indices] for r in results])
 
 
@@ -107,7 +108,7 @@ def main() -> None:
         names = [str(number) for number in range(DOCUMENTS)]
         index = TokenIndex.build(Path(folder) / "index", names, stream(texts, documents))
         start = time.perf_counter()
-        index.prepare(SEARCH)
+        index.proposer(SEARCH)
         built = time.perf_counter() - start
         exact(index, queries[:BATCH]), gather(index, queries[:BATCH])  # both are warm
         rounds = [

@@ -21,7 +21,8 @@ from torch.nn.functional import avg_pool1d, normalize
 
 from gr_mvdr.alignment import MaxSim
 from gr_mvdr.scoring import Scoring
-from gr_mvdr.token_index.index import SearchOptions, TokenIndex
+from gr_mvdr.token_index.index import TokenIndex
+from gr_mvdr.token_index.search import SearchOptions
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors
 
 SIZES = (2_500,)  # of `make bench`
@@ -89,7 +90,7 @@ def search(index: TokenIndex, queries: Tensor) -> tuple[Tensor, float]:
     mask, ids, found, times = torch.ones(QUERY_LENGTH) > 0, torch.zeros(QUERY_LENGTH), [], []
     for vectors in [queries[0], *queries]:  # the first warms up
         start = time.process_time()
-        result = index.gather(TokenVectors(vectors, mask, ids.long()), COLBERT, SEARCH)
+        result = index.search([TokenVectors(vectors, mask, ids.long())], COLBERT, SEARCH)[0]
         times.append(1000 * (time.process_time() - start))
         found.append(result.documents[result.scores.topk(DEPTH).indices])
     return torch.stack(found[1:]), torch.tensor(times[1:]).median().item()
@@ -106,7 +107,7 @@ def measure(documents: int) -> None:
         built = time.process_time() - start - stream.seconds
         memory = _peak()
         start = time.process_time()
-        index.prepare(SEARCH)
+        index.proposer(SEARCH)
         opened = time.process_time() - start
         found, milliseconds = search(index, stream.queries)
         size = index.size_in_bytes / index.store.n_tokens

@@ -14,7 +14,8 @@ from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.files import read_arrays, read_checkpoint, read_tensors, write_arrays
 from gr_mvdr.identifiers.cluster_tree import ClusterTree
 from gr_mvdr.identifiers.scheme import Identifiers, hash_collection
-from gr_mvdr.token_index.index import SearchOptions, TokenIndex
+from gr_mvdr.token_index.index import TokenIndex
+from gr_mvdr.token_index.search import SearchOptions
 from gr_mvdr.token_vectors import PackedTokens
 
 LISTS = SearchOptions("gather", lists=4)
@@ -40,7 +41,7 @@ def test_a_flipped_bit_anywhere_in_a_token_index_is_found(dtype, tmp_path):
     index = TokenIndex.build(tmp_path / "i", names("d"), [packed()], dtype=dtype, pq_bytes=2)
     index.add(names("e"), [packed()])
     index.delete(["d3"])
-    index.prepare(LISTS)
+    index.proposer(LISTS)
     places = random.Random(0)
     for file in [path for path in (tmp_path / "i").rglob("*") if path.suffix in BINARY]:
         whole = file.read_bytes()
@@ -51,9 +52,9 @@ def test_a_flipped_bit_anywhere_in_a_token_index_is_found(dtype, tmp_path):
                 + whole[place + 1 :]
             )
             with pytest.raises(ValueError, match=f"{file.parent.name}/{file.name}"):
-                TokenIndex(tmp_path / "i").prepare(LISTS)
+                TokenIndex(tmp_path / "i").proposer(LISTS)
         file.write_bytes(whole)
-    TokenIndex(tmp_path / "i").prepare(LISTS)
+    TokenIndex(tmp_path / "i").proposer(LISTS)
 
 
 def test_a_file_without_read_permission_is_not_called_damaged(tmp_path, monkeypatch):

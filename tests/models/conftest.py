@@ -174,6 +174,9 @@ def one(batch, number):
     )
 
 
+MUVERA = {"_target_": "models.beyond.muvera.OneVector"}
+
+
 def make_multi_vector(kind="t5_colbert", backbone=None, template=None, **options):
     """A multi-vector system: a kind of `MULTI_VECTOR`, and options that differ."""
     torch.manual_seed(0)
@@ -181,7 +184,9 @@ def make_multi_vector(kind="t5_colbert", backbone=None, template=None, **options
     backbone = {**backbone, "template": template}
     defaults = dict(dimension=8, query_length=8, document_length=12, loss=IN_BATCH)
     settings = dict(search=SEARCH, optimizer=OPTIMIZER, **MULTI_VECTOR[kind])
-    model = MultiVector(backbone, **{**defaults, **settings, **options})
+    options = {**defaults, **settings, **options}
+    options["search"] = {"proposer": MUVERA, **options["search"]}
+    model = MultiVector(backbone, **options)
     texts = Texts(draw_tokens([3, 9, 5], seed=8), "d")
     model.prepare(texts, range(3), "")
     return sharpen(model).eval()

@@ -2,7 +2,8 @@
 
 import pytest
 
-from models.candidates import CandidateEncoder, LexicalCandidates
+from models.candidates import LexicalCandidates
+from models.token_search import EncodedDocuments
 from tests.models.conftest import make_multi_vector
 
 
@@ -16,7 +17,7 @@ def test_candidates_get_the_scores_that_an_index_gives(kind, documents, queries)
     expected = indexed.rerank(queries, documents, asked)
     model = make_multi_vector(kind, search={"mode": "rerank", "neighbours": 3})
     model.load_state_dict(indexed.state_dict())
-    assert isinstance(model.index(documents), CandidateEncoder)
+    assert isinstance(model.index(documents), EncodedDocuments)
     found = model.rerank(queries, documents, asked)
     for query in asked:
         assert found.documents(query) == expected.documents(query)

@@ -63,7 +63,8 @@ def ours(arrays):
 
     from gr_mvdr.alignment import MaxSim
     from gr_mvdr.scoring import Scoring
-    from gr_mvdr.token_index.index import SearchOptions, TokenIndex
+    from gr_mvdr.token_index.index import TokenIndex
+    from gr_mvdr.token_index.search import SearchOptions
     from gr_mvdr.token_vectors import PackedTokens, TokenVectors
 
     def query(rows):

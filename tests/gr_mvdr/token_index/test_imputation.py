@@ -169,10 +169,3 @@ def test_expected_relevance_by_hand(normaliser):
     totals = torch.tensor([0.9 * 2 + 0.6 * 1, 0.8 * 4 + 0.7 * 0.5])
     z = {"none": 1, "alignment": torch.tensor([3.0, 4.5]), "query_tokens": 2}[normaliser]
     assert torch.allclose(found, totals / z)
-
-
-@pytest.mark.parametrize("imputation", ["first", True, None])
-def test_unknown_imputations_are_refused(imputation):
-    message = f"search.imputation={imputation}: must be one of last, zero, mean, none or a number"
-    with pytest.raises(ValueError, match=message):
-        missing_similarity(HAND, imputation)

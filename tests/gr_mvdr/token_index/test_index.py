@@ -21,7 +21,8 @@ from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_index import max_sim
 from gr_mvdr.token_index import neighbours as token_neighbours
 from gr_mvdr.token_index.costs import SearchCosts
-from gr_mvdr.token_index.index import SearchOptions, TokenIndex
+from gr_mvdr.token_index.index import TokenIndex
+from gr_mvdr.token_index.search import SearchOptions
 from gr_mvdr.token_vectors import TokenVectors
 from tests.gr_mvdr.token_index.test_max_sim import as_text, padded, pair_by_pair
 from tests.gr_mvdr.token_index.test_store import (
@@ -57,11 +58,13 @@ def build(directory, tokens, batch=3, **options):
 
 def gather(index, query, scoring, neighbours, probes=None, **options):
     options = {"refine": None} | options
-    return index.gather(query, scoring, SearchOptions("gather", neighbours, probes, **options))
+    options = SearchOptions("gather", neighbours, probes, **options)
+    return index.search([query], scoring, options)[0]
 
 
 def impute(index, query, neighbours, probes=None, **options):
-    return index.impute(query, SearchOptions("impute", neighbours, probes, **options))
+    options = SearchOptions("impute", neighbours, probes, **options)
+    return index.search([query], COLBERT, options)[0]
 
 
 def some_queries(**parts):
@@ -280,7 +283,7 @@ def test_imputing_equals_equation_4_over_every_token(tmp_path, probes, keep, imp
     options = SearchOptions(
         "impute", 60, probes, lists=4, imputation=imputation, keep_document=keep
     )
-    index.prepare(options)
+    index.proposer(options)
     query, owner = as_text(queries, 0), torch.arange(60).repeat_interleave(torch.tensor(MANY))
     rows = index.neighbours.search(query.vectors, 60, probes)[1]
     similarity = tokens.vectors.double() @ query.vectors.double().T  # (180, 4)
@@ -293,7 +296,7 @@ def test_imputing_equals_equation_4_over_every_token(tmp_path, probes, keep, imp
     u, expected = query.salience.double(), {}
     for document in set(owner[is_retrieved.any(1)].tolist()):
         expected[document] = float((u * filled[owner == document].amax(0)).sum() / u.sum())
-    found = by_document(index.impute(query, options))
+    found = by_document(index.search([query], COLBERT, options)[0])
     assert found == pytest.approx(expected, abs=1e-5)
 
 
@@ -407,7 +410,7 @@ def test_an_index_opens_again_as_it_was_left(tmp_path, monkeypatch):
 
 
 def test_a_new_index_replaces_the_old_one_and_its_lists(tmp_path):
-    build(tmp_path / "index", random_tokens(MANY)).prepare(SearchOptions("gather"))
+    build(tmp_path / "index", random_tokens(MANY)).proposer(SearchOptions("gather"))
     assert (tmp_path / "index" / "neighbours").exists()
     index = build(tmp_path / "index", random_tokens(seed=3))
     assert not (tmp_path / "index" / "neighbours").exists() and len(index) == 8
@@ -428,7 +431,7 @@ def test_bytes_are_counted(tmp_path):
     store = 180 * (8 * 4 + 4) + 60 * 8
     assert index.bytes_per_token == store / 180
     assert index.size_in_bytes == store + (tmp_path / "index" / "index.json").stat().st_size
-    index.prepare(SearchOptions("gather", lists=2))
+    index.proposer(SearchOptions("gather", lists=2))
     lists = sum(path.stat().st_size for path in (tmp_path / "index" / "neighbours").iterdir())
     assert index.bytes_per_token == (store + lists) / 180
     assert index.size_in_bytes == sum(map(len, contents(tmp_path).values()))

@@ -1,0 +1,278 @@
+"""What a search of an index is: a proposer of documents, a scorer, and their options."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from gr_mvdr.alignment import MaxSim
+from gr_mvdr.evaluation.ranking import best_places
+from gr_mvdr.options import Count, Proportion, Seed, Size, check_options, inspect_signature
+from gr_mvdr.relevance import divide
+from gr_mvdr.salience import keep_salient
+from gr_mvdr.scoring import Scoring
+from gr_mvdr.token_index.costs import imputing_flops
+from gr_mvdr.token_index.imputation import (
+    Retrieved,
+    RetrievedDocuments,
+    expected_relevance,
+    group_by_document,
+    imputed_terms,
+    missing_similarity,
+)
+from gr_mvdr.token_index.neighbours import TokenNeighbours
+from gr_mvdr.token_vectors import TokenVectors
+
+AUTO: Any = "auto"  # in the place of a number
+# The options of each mode that may be left to `TokenIndex.planned`.
+OPEN_KEYS: dict[str, tuple[str, ...]] = {
+    "exact": (),
+    "gather": ("neighbours", "probes", "refine"),
+    "impute": ("neighbours", "probes"),
+    "fde": ("refine",),
+    "rerank": (),
+}
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """How documents are searched: the options of `model.search`.
+
+    | mode | proposer | scorer | source |
+    |---|---|---|---|
+    | exact | all documents | full relevance, Eq. 1 | stored vectors |
+    | gather | nearest tokens (gr_as_mvdr §6.3) | full | stored vectors |
+    | impute | nearest tokens | imputed relevance (xtr Eq. 4) | stored vectors |
+    | fde | `proposer`, one vector a document (MUVERA) | full | stored vectors |
+    | rerank | BM25 (mva §5) | full | the encoder |
+
+    Attributes:
+        neighbours: k' tokens that a query token retrieves; "rerank": documents that BM25 proposes.
+            "auto" = chosen by `TokenIndex.planned`, as probes and refine may be.
+        probes: clusters that the token retrieval visits; None = it compares all tokens.
+        lists: clusters of the inverted file; None = √ of the number of tokens.
+        refine: only this many proposed documents, the best by the proposer's estimates, are scored
+            in full; None = all. 0 under "fde": the estimates are the scores.
+        recall: the share of the exact search's best documents that "auto" values must find.
+        imputation: of similarities that were not retrieved, see `missing_similarity`.
+        keep_query, keep_document: β_q and β_d: the share of most salient tokens that the token
+            retrieval reads; full relevance reads all (aligner §3.2, "Pruning").
+        dtype: stored type of vectors; "pq" and "residual" store codes of `pq_bytes` bytes.
+        pool, pool_by: stored vectors are merged; see `gr_mvdr.pooling.group_tokens`.
+        proposer: the part that proposes documents under "fde", with its `fde_…` options.
+        seed: of the k-means, and of the one vector's projections.
+    """
+
+    mode: Literal["exact", "gather", "impute", "fde", "rerank"] = "exact"
+    neighbours: Size | Literal["auto"] = AUTO
+    probes: Size | Literal["auto"] | None = AUTO
+    lists: Size | None = None
+    refine: Count | Literal["auto"] | None = AUTO
+    recall: Proportion = 0.99
+    imputation: Literal["last", "zero", "mean", "none"] | float = "last"
+    keep_query: Proportion = 1.0
+    keep_document: Proportion = 1.0
+    dtype: Literal["float32", "float16", "pq", "residual"] = "float32"
+    pq_bytes: Size | None = None
+    pool: Size = 1
+    pool_by: Literal["ward", "k_means", "salience"] = "ward"
+    fde_repetitions: Size = 20
+    fde_planes: Literal[1, 2, 3, 4, 5, 6, 7, 8, 9, 10] = 5
+    fde_projection: Size | None = 16
+    fde_size: Size | None = None
+    fde_dtype: Literal["float32", "float16"] = "float16"
+    proposer: dict | None = None
+    seed: Seed = 0
+
+    def __post_init__(self):
+        check_options("model.search", inspect_signature(type(self)), vars(self))
+        prunes = self.mode in ("gather", "impute")
+        for key in ("keep_query", "keep_document"):
+            if (share := getattr(self, key)) < 1 and not prunes:
+                rule = f"must be 1 in mode {self.mode}, which reads all tokens"
+                raise ValueError(f"model.search.{key}={share}: {rule}")
+        if self.mode == "gather" and self.refine == 0:
+            raise ValueError("model.search.refine=0: must be ≥ 1 in mode gather")
+        if self.mode == "fde" and self.proposer is None:
+            raise ValueError("model.search.proposer=null: must name a part in mode fde")
+
+    @property
+    def open_keys(self) -> tuple[str, ...]:
+        """The options of this mode that are still "auto"."""
+        return tuple(key for key in OPEN_KEYS[self.mode] if getattr(self, key) == AUTO)
+
+    @property
+    def storage(self) -> tuple[Any, ...]:
+        """The options that the stored vectors depend on."""
+        is_coded = self.dtype in ("pq", "residual")
+        coded = (self.pq_bytes, self.lists, self.seed) if is_coded else None
+        return self.pool, self.pool > 1 and self.pool_by, self.dtype, coded
+
+    @property
+    def encoding(self) -> dict[str, Any]:
+        """The options that the documents' vectors under "fde" depend on, without their prefix."""
+        own = {key: value for key, value in vars(self).items() if key.startswith("fde_")}
+        return {key.removeprefix("fde_"): own[key] for key in own} | {"seed": self.seed}
+
+    @property
+    def is_approximate(self) -> bool:
+        """Whether the exact search may retrieve other documents."""
+        return self.mode in ("gather", "impute", "fde")
+
+    @property
+    def scores_are_estimates(self) -> bool:
+        """Whether the proposer's estimates rank, and no document is scored in full."""
+        return self.mode == "impute" or (self.mode == "fde" and self.refine == 0)
+
+    @property
+    def lexical_candidates(self) -> int:
+        """The documents that BM25 proposes in mode "rerank"."""
+        return 2000 if self.neighbours == AUTO else self.neighbours
+
+    @property
+    def scores_need(self) -> str:
+        """What a score needs of documents other than its own; "" = nothing."""
+        return "similarities imputed from all documents" if self.mode == "impute" else ""
+
+    def changed(self, **options: Any) -> "SearchOptions":
+        """The same search with other options.
+
+        Raises:
+            ValueError: an unknown option, or there is no index to search.
+        """
+        if self.mode == "rerank":
+            rule = "must have an index to be searched in other ways, as exact has"
+            raise ValueError(f"model.search.mode=rerank: {rule}")
+        known = {field.name for field in fields(self)}
+        for key in options.keys() - known:
+            raise ValueError(f"model.search.{key}: must be one of {', '.join(sorted(known))}")
+        return replace(self, **options)
+
+    def check(self, scoring: Scoring, salience: Mapping[str, Any] | None = None) -> None:
+        """Raises ValueError if the search does not suit a system's form of Eq. 1.
+
+        Args:
+            salience: description of each side's salience, "query" and "document"; None = unknown.
+        """
+        chooses = self.pool > 1 and self.pool_by == "salience"
+        if chooses and salience is not None and not salience.get("document"):
+            raise ValueError("model.search.pool_by=salience: must be another without salience")
+        for side in ("query", "document") if salience is not None else ():
+            share = getattr(self, f"keep_{side}")
+            if share < 1 and not salience.get(side):
+                raise ValueError(f"model.search.keep_{side}={share}: must be 1 without salience")
+        if scoring.heads > 1 and self.dtype == "residual":  # its basis mixes the heads' parts
+            raise ValueError(f"model.heads={scoring.heads}: must be 1 with dtype=residual")
+        if self.mode in ("impute", "fde") and scoring.alignment != MaxSim():
+            rule = f"must be exact or gather under {scoring.alignment}"
+            raise ValueError(f"model.search.mode={self.mode}: {rule}; it estimates MaxSim")
+
+
+class Proposal(NamedTuple):
+    """Documents that are proposed for one query, at most `refine` of them.
+
+    Attributes:
+        documents: (C,) int64 ascending numbers of an index.
+        estimates: (C,) fp32 of their relevance; None = not needed, as all are scored in full.
+        candidates, flops: documents and operations that the proposer is charged with.
+    """
+
+    documents: Tensor
+    estimates: Tensor | None
+    candidates: int = 0
+    flops: float = 0.0
+
+    def best(self, count: int, ids: Sequence[str]) -> "Proposal":
+        """The `count` best by their estimates; ties as in `Ranking`, by the index's `ids`."""
+        documents = self.documents
+        places = best_places(self.estimates.numpy(), count, lambda n: ids[int(documents[n])])
+        kept = torch.from_numpy(places).sort().values
+        return self._replace(documents=documents[kept], estimates=self.estimates[kept])
+
+
+class Proposer(Protocol):
+    """Proposes documents of an index for token vectors; a part of the kind "proposer".
+
+    It is made with the `TokenStore` and the `SearchOptions`.
+    """
+
+    size_in_bytes: int
+
+    def propose(
+        self, queries: Sequence[TokenVectors], scoring: Scoring, options: SearchOptions
+    ) -> list[Proposal]:
+        """The proposals for queries (N, …) without padding."""
+
+    def terms(self, query: TokenVectors, options: SearchOptions) -> tuple[Tensor, Tensor, Tensor]:
+        """The estimates of one query (N, …) before their sum over its tokens.
+
+        Returns:
+            (C,) int64 ascending document numbers, (C, N) fp32 terms, and (C,) fp32 Z: an estimate
+            is the sum of a row, divided by Z.
+        """
+
+
+class NearestTokens:
+    """Proposes the documents that own one of the k' tokens nearest to a query token.
+
+    Its estimates are imputed from the retrieved tokens: xtr Eq. 4 in mode "impute", else
+    `expected_relevance`.
+    """
+
+    def __init__(self, neighbours: TokenNeighbours, options: SearchOptions):
+        """Opens or builds the inverted file that the options need."""
+        self.neighbours = neighbours
+        if options.probes is not None:
+            neighbours.build_lists(options.lists, options.seed)
+
+    @property
+    def size_in_bytes(self) -> int:
+        return self.neighbours.size_in_bytes
+
+    def propose(
+        self, queries: Sequence[TokenVectors], scoring: Scoring, options: SearchOptions
+    ) -> list[Proposal]:
+        """See `Proposer.propose`."""
+        return [self._proposal(query, scoring, options) for query in queries]
+
+    def _proposal(self, query: TokenVectors, scoring: Scoring, options: SearchOptions) -> Proposal:
+        query, retrieved, candidates = self._retrieve(query, options)
+        documents, count = candidates.documents, len(candidates.documents)
+        flops = imputing_flops(retrieved, candidates)
+        if options.mode == "impute":
+            terms, z = self._imputed(query, retrieved, candidates, options)
+            return Proposal(documents, divide(terms.sum(1), z), count, flops)
+        if options.refine is None or options.refine >= count:
+            return Proposal(documents, None, count)
+        expected = expected_relevance(retrieved, candidates, query.to("cpu"), scoring)
+        ids = self.neighbours.store.document_ids
+        return Proposal(documents, expected, count, flops).best(options.refine, ids)
+
+    def terms(self, query: TokenVectors, options: SearchOptions) -> tuple[Tensor, Tensor, Tensor]:
+        """See `Proposer.terms`: of the query tokens that pruning keeps."""
+        query, retrieved, candidates = self._retrieve(query, options)
+        terms, z = self._imputed(query, retrieved, candidates, options)
+        return candidates.documents, terms, z
+
+    def _retrieve(
+        self, query: TokenVectors, options: SearchOptions
+    ) -> tuple[TokenVectors, Retrieved, RetrievedDocuments]:
+        """The query's most salient tokens, the tokens they retrieve, and the owners of these."""
+        query = keep_salient(query, options.keep_query)
+        k, rescores = options.neighbours, options.mode == "impute"
+        retrieved = self.neighbours.retrieve(query, k, options.probes, rescores)
+        return query, retrieved, group_by_document(retrieved)
+
+    def _imputed(
+        self,
+        query: TokenVectors,
+        retrieved: Retrieved,
+        candidates: RetrievedDocuments,
+        options: SearchOptions,
+    ) -> tuple[Tensor, Tensor]:
+        missing = missing_similarity(retrieved, options.imputation)
+        lengths = self.neighbours.store.counts[candidates.documents]
+        salience = query.to("cpu").salience
+        return imputed_terms(retrieved, candidates, missing, lengths, salience)

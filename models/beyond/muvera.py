@@ -1,0 +1,220 @@
+"""One vector a text whose inner products estimate MaxSim: fixed-dimensional encodings
+(MUVERA, Dhulipala et al. 2024).
+
+R times, k random planes cut the space into 2ᵏ blocks. In each block a query has one vector of p
+dimensions, the sum of its tokens there, and a document the mean of its tokens there. Two similar
+tokens mostly share a block, so the inner product over all blocks is near Σ_j max_i S_ij.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gr_mvdr.files import checksum, new_folder, read_sealed, reading, verify, write_sealed
+from gr_mvdr.options import part
+from gr_mvdr.progress import track
+from gr_mvdr.scoring import Scoring
+from gr_mvdr.token_index.search import Proposal, SearchOptions
+from gr_mvdr.token_index.store import TokenStore
+from gr_mvdr.token_vectors import PackedTokens, TokenVectors, stack
+
+FOLDER, ROWS, SETTINGS = "fde", "rows.bin", "settings.json"
+_TOKENS = 4096  # encoded at once
+_NUMBERS = 1 << 22  # of stored rows that are compared at once
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """The random map from a text's tokens to one vector, shared by documents and queries.
+
+    Attributes:
+        planes: (R, k, d) normals of the planes; the signs of a token's products number its block.
+        projections: (R, d, p) that keep inner products in expectation; None = p is d.
+        sketch: count-sketch of the R · 2ᵏ · p numbers: the place (E,) int64 of each in a shorter
+            vector, its sign (E,), and the size of that vector; None = all numbers are kept.
+    """
+
+    planes: Tensor
+    projections: Tensor | None = None
+    sketch: tuple[Tensor, Tensor, int] | None = None
+
+    @classmethod
+    def draw(cls, dimension: int, options: SearchOptions) -> "Encoding":
+        """Draws Gaussian planes and projections of ±1/√p; d = `dimension`."""
+        # Numpy's frozen generator, so that every version draws the map of a stored index.
+        random = np.random.RandomState(options.seed)
+        r, p = options.fde_repetitions, options.fde_projection
+        planes = torch.from_numpy(random.standard_normal((r, options.fde_planes, dimension)))
+        projections = sketch = None
+        if p is not None:
+            projections = torch.from_numpy(random.choice([-1.0, 1.0], (r, dimension, p)) / p**0.5)
+        if (size := options.fde_size) is not None:
+            count = r * 2**options.fde_planes * (p or dimension)
+            places, signs = random.randint(size, size=count), random.choice([-1.0, 1.0], count)
+            sketch = torch.from_numpy(places.astype(np.int64)), torch.from_numpy(signs), size
+        return cls(planes, projections, sketch)
+
+    @property
+    def size(self) -> int:
+        """E, the numbers of an encoded text."""
+        if self.sketch is not None:
+            return self.sketch[2]
+        r, k, d = self.planes.shape
+        return r * 2**k * (d if self.projections is None else self.projections.shape[2])
+
+    def queries(self, tokens: PackedTokens) -> Tensor:
+        """Queries (b) → (b, E), divided by R: an inner product estimates MaxSim itself.
+
+        A token's salience scales it and leaves it in its block.
+        """
+        cells, values, shape = self._projected(tokens)
+        sums = values.new_zeros(shape.numel(), values.shape[-1])
+        sums.index_add_(0, cells.flatten(), values.flatten(0, 1))
+        return self._joined(sums, shape) / shape[1]
+
+    def documents(self, tokens: PackedTokens) -> Tensor:
+        """Documents (b) of at least one token → (b, E).
+
+        A block without a token takes the token whose signs differ least; ties go to the first
+        token. A token's salience scales it.
+        """
+        cells, values, shape = self._projected(tokens)
+        flat = cells.flatten()
+        means = values.new_zeros(shape.numel(), values.shape[-1])
+        means.index_add_(0, flat, values.flatten(0, 1))
+        counts = torch.bincount(flat, minlength=len(means))
+        means /= counts.clamp(min=1).unsqueeze(1)
+        empty = (counts == 0).nonzero()[:, 0]
+        repetition = empty // shape[2] % shape[1]
+        means[empty] = values[_nearest_tokens(cells, shape)[empty], repetition]
+        return self._joined(means, shape)
+
+    def _projected(self, tokens: PackedTokens) -> tuple[Tensor, Tensor, torch.Size]:
+        """The cell (t, R) and the projection (t, R, p) of each token in each repetition, and the
+        shape (texts, R, blocks) that numbers the cells."""
+        vectors = tokens.vectors if tokens.keys is None else tokens.keys
+        r, k = self.planes.shape[:2]
+        signs = (vectors @ self.planes.to(vectors).flatten(0, 1).T).view(len(vectors), r, k) > 0
+        blocks = (signs << torch.arange(k, device=vectors.device)).sum(-1)  # (t, R)
+        shape = torch.Size((len(tokens.counts), r, 2**k))
+        texts = torch.arange(shape[0], device=vectors.device).repeat_interleave(tokens.counts)
+        cells = (texts.unsqueeze(1) * r + torch.arange(r, device=vectors.device)) * 2**k + blocks
+        if tokens.salience is not None:
+            vectors = vectors * tokens.salience.unsqueeze(1)
+        if self.projections is None:
+            return cells, vectors.unsqueeze(1).expand(-1, r, -1), shape
+        matrix = self.projections.to(vectors).transpose(0, 1).flatten(1)  # (d, R · p)
+        return cells, (vectors @ matrix).view(len(vectors), r, matrix.shape[1] // r), shape
+
+    def _joined(self, cells: Tensor, shape: torch.Size) -> Tensor:
+        """(b · R · 2ᵏ, p) → (b, E)."""
+        joined = cells.view(shape[0], -1)
+        if self.sketch is None:
+            return joined
+        places, signs, size = self.sketch
+        short = joined.new_zeros(len(joined), size)
+        return short.index_add_(1, places.to(joined.device), joined * signs.to(joined))
+
+
+def _nearest_tokens(cells: Tensor, shape: torch.Size) -> Tensor:
+    """For each cell (b · R · 2ᵏ,) the text's token whose signs differ least from the block's.
+
+    A key is distance · t + token. The best token of a block is its own or that of a neighbour with
+    one other sign, at one more distance; one pass for each sign reaches all blocks.
+    """
+    t, blocks = len(cells), shape[2]
+    steps = blocks.bit_length() - 1
+    rows = torch.arange(t, device=cells.device).unsqueeze(1).expand_as(cells).flatten()
+    keys = cells.new_full((shape.numel(),), t * (steps + 1))
+    keys = keys.scatter_reduce_(0, cells.flatten(), rows, "amin").view(-1, blocks)
+    places = torch.arange(blocks, device=cells.device)
+    for step in range(steps):
+        keys = keys.minimum(keys[:, places ^ (1 << step)] + t)
+    return keys.flatten() % max(1, t)
+
+
+@part("proposer")
+class OneVector:
+    """Proposes the documents whose one vector is nearest to the query's (MUVERA).
+
+    The documents' vectors are kept in a folder of the index, read by memory map, and made again if
+    the options change or documents are added.
+
+    Attributes:
+        rows: (D, E) in `fde_dtype`, by document number, deleted documents included.
+    """
+
+    def __init__(self, store: TokenStore, options: SearchOptions):
+        """
+        Raises:
+            ValueError: a stored file is damaged, or float16 cannot hold an encoding.
+        """
+        self.store, folder = store, store.directory / FOLDER
+        self.encoding = Encoding.draw(store.sizes[store.searched], options)
+        settings = options.encoding | {
+            "fingerprint": store.header["fingerprint"],
+            "documents": len(store),
+        }
+        if _read(folder).get("made_of") != settings:
+            self._write(folder, settings)
+        verify(folder / ROWS, _read(folder)["file"])
+        shape = len(store), self.encoding.size
+        self.rows = torch.from_numpy(np.memmap(folder / ROWS, options.fde_dtype, "c", shape=shape))
+
+    @property
+    def size_in_bytes(self) -> int:
+        return self.rows.nbytes
+
+    def _write(self, folder: Path, settings: dict[str, Any]) -> None:
+        """Encodes all documents."""
+        dtype = settings["dtype"]
+        with new_folder(folder, replace=True) as partial:
+            with (partial / ROWS).open("wb") as file:
+                blocks = list(self.store.blocks(_TOKENS))
+                for documents in track(blocks, "encoding documents as one vector"):
+                    with np.errstate(over="ignore"):
+                        tokens = self.store.read(documents)
+                        rows = self.encoding.documents(tokens).numpy().astype(dtype)
+                    if not np.isfinite(rows).all():
+                        rule = "must be float32, some numbers are too large"
+                        raise ValueError(f"model.search.fde_dtype={dtype}: {rule}")
+                    file.write(rows.data)
+            seal = {"made_of": settings, "file": checksum(partial / ROWS)}
+            write_sealed(partial / SETTINGS, seal)
+
+    def estimates(self, queries: TokenVectors) -> Tensor:
+        """(D, Q) fp32 for queries (Q, N, …), −inf for deleted documents; on the CPU."""
+        encoded = self.encoding.queries(queries.pack())
+        blocks = self.rows.split(max(1, _NUMBERS // self.encoding.size))
+        scores = [(rows.to(encoded.device).float() @ encoded.T).cpu() for rows in blocks]
+        return torch.cat(scores).masked_fill(~self.store.live[:, None], -torch.inf)
+
+    def propose(
+        self, queries: Sequence[TokenVectors], scoring: Scoring, options: SearchOptions
+    ) -> list[Proposal]:
+        """The `refine` documents with the best estimates of Σ_j u_j max_i S_ij, without Z."""
+        live = self.store.live.nonzero()[:, 0]
+        count = len(live) if options.refine is None else min(options.refine, len(live))
+        every = [Proposal(live, row[live]) for row in self.estimates(stack(queries)).T]
+        if options.refine == 0:  # the estimates rank
+            flops = 2.0 * len(live) * self.encoding.size
+            return [proposal._replace(candidates=len(live), flops=flops) for proposal in every]
+        ids = self.store.document_ids
+        return [p.best(count, ids)._replace(candidates=count) for p in every]
+
+    def terms(self, query: TokenVectors, options: SearchOptions) -> tuple[Tensor, Tensor, Tensor]:
+        """See `gr_mvdr.token_index.search.Proposer.terms`; Z is 1."""
+        terms = self.estimates(query[:, None])
+        return torch.arange(len(terms)), terms, torch.ones(len(terms))
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    """The settings of stored rows; empty if there are none."""
+    path = folder / SETTINGS
+    with reading(f"{path}"):
+        return read_sealed(path) if path.is_file() else {}
