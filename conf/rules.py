@@ -73,7 +73,7 @@ Imputation = Literal["last", "zero", "mean", "none"] | float
 Mode = Literal["exact", "gather", "impute", "fde", "rerank"]
 Auto = Literal["auto"]
 
-# A search option, as `model.search` has one value of it and `study.settings` a list.
+# A search option, of which `study.settings` has a list.
 _SEARCH: dict[str, Any] = {
     "mode": Mode,
     "dtype": Literal["float32", "float16", "pq", "residual"],
@@ -310,13 +310,8 @@ RULES: dict[str, Any] = {
     "model.expansion_length": Length | None,
     "model.loss": Group,
     "model.loss.temperature": Positive,
-    **{f"model.search.{key}": rule for key, rule in _SEARCH.items()},
     "model.search.normalise": Literal["vocabulary", "reachable"],
     "model.search.plan": Group | None,
-    "model.search.plan.scores": Text | None,
-    "model.search.plan.weight": NonNegative,
-    "model.search.plan.candidates": Size | None,
-    "model.search.plan.terms": Size,
     "model.beam_size": Size,
     "model.length_penalty": NonNegative,
     "model.label_smoothing": Rate,

@@ -386,7 +386,7 @@ class TokenSearch(System):
 
     @torch.inference_mode()
     def plan_search(self, queries: Table, depth: int) -> None:
-        """Chooses what `model.search` leaves open; see `gr_mvdr.token_index.plan`."""
+        """Chooses what `model.search` leaves open; see `TokenIndex.planned`."""
         self.searcher.keep_sample([query for _, query in self.encoded_queries(queries)])
         self.searcher.planned(self.search, self.scoring, depth)
 
