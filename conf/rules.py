@@ -310,6 +310,7 @@ RULES: dict[str, Any] = {
     "model.expansion_length": Length | None,
     "model.loss": Group,
     "model.loss.temperature": Positive,
+    "model.search.imputation": Imputation,
     "model.search.normalise": Literal["vocabulary", "reachable"],
     "model.search.plan": Group | None,
     "model.beam_size": Size,

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from gr_mvdr.files import read_sealed, reading, remove_with, temporary_folder, write_sealed
+from gr_mvdr.files import read_json, reading, remove_with, temporary_folder, write_json
 from gr_mvdr.options import build
 from gr_mvdr.pooling import group_tokens, merge_tokens
 from gr_mvdr.progress import track
@@ -242,7 +242,7 @@ class TokenIndex:
         }
         path = self.directory / PLANS
         with reading(f"{path}"):
-            plans = read_sealed(path)["plans"] if path.is_file() else []
+            plans = read_json(path)["plans"] if path.is_file() else []
             plans = [plan for plan in plans if plan["made_of"]["index"] == made_of["index"]]
             for plan in plans:
                 if plan["made_of"] == made_of:
@@ -250,7 +250,7 @@ class TokenIndex:
         chosen = self._choose(options, scoring, min(depth, len(self)), sample.read())
         with suppress(OSError):  # a folder that cannot be written: the next process chooses again
             plans = [*plans, {"made_of": made_of, "chosen": chosen}]
-            write_sealed(path, {"plans": plans}, indent=1)
+            write_json(path, {"plans": plans}, indent=1)
         return replace(options, **chosen)
 
     def _choose(

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gr_mvdr.files import checksum, new_folder, read_sealed, reading, verify, write_sealed
+from gr_mvdr.files import checksum, new_folder, read_json, reading, verify, write_json
 from gr_mvdr.options import part
 from gr_mvdr.progress import track
 from gr_mvdr.scoring import Scoring
@@ -185,7 +185,7 @@ class OneVector:
                         raise ValueError(f"model.search.fde_dtype={dtype}: {rule}")
                     file.write(rows.data)
             seal = {"made_of": settings, "file": checksum(partial / ROWS)}
-            write_sealed(partial / SETTINGS, seal)
+            write_json(partial / SETTINGS, seal)
 
     def estimates(self, queries: TokenVectors) -> Tensor:
         """(D, Q) fp32 for queries (Q, N, …), −inf for deleted documents; on the CPU."""
@@ -217,4 +217,4 @@ def _read(folder: Path) -> dict[str, Any]:
     """The settings of stored rows; empty if there are none."""
     path = folder / SETTINGS
     with reading(f"{path}"):
-        return read_sealed(path) if path.is_file() else {}
+        return read_json(path) if path.is_file() else {}

@@ -146,7 +146,7 @@ def test_a_folder_that_cannot_be_written_is_searched_and_auto_is_no_value(
     def refuse(*_, **__):
         raise PermissionError("read-only")
 
-    monkeypatch.setattr(token_index, "write_sealed", refuse)
+    monkeypatch.setattr(token_index, "write_json", refuse)
     gather = SearchOptions(mode="gather", neighbours=250, refine=None)
     chosen = index.planned(gather, COLBERT, DEPTH)
     assert not chosen.open_keys and not (clustered[0] / PLANS).exists()
