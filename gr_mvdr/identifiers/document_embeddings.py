@@ -1,4 +1,7 @@
-"""One vector a document, to cluster by: TF-IDF and SVD, the model's own encoder, or another."""
+"""One vector for each document, and docids made of these vectors.
+
+The vectors come from TF-IDF and SVD, from the model's own encoder or from a pretrained encoder.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -10,21 +13,23 @@ from torch import Tensor
 from gr_mvdr.backbones import load_encoder
 from gr_mvdr.batch import pad
 from gr_mvdr.evaluation.bm25 import split_words
-from gr_mvdr.files import read_arrays, write_arrays
-from gr_mvdr.identifiers.scheme import Encode, Table, check_at_least
-from gr_mvdr.options import part
+from gr_mvdr.files import new_folder, read_arrays, write_arrays
+from gr_mvdr.identifiers.scheme import Encode, Scheme, Table
+from gr_mvdr.options import Seed, Size, build, part
 from gr_mvdr.progress import track
 from gr_mvdr.tokenizers import load_text_tokenizer
 
+TFIDF = {"_target_": "gr_mvdr.identifiers.document_embeddings.TfidfSvd"}
+
 
 class DocumentEmbeddings:
-    """Where a document's vector comes from; by default nothing is learned or kept."""
+    """Makes the vectors of documents; by default it learns and saves nothing."""
 
     def fit(self, documents: Table) -> None:
         """Learns from the known documents."""
 
     def transform(self, documents: Table, encode: Encode | None = None) -> np.ndarray:
-        """(n, d) float32, of length 1 each (0 for a document of which nothing is known).
+        """(n, d) float32 of length 1, or of zeros for a document without a known word.
 
         Args:
             documents: a table with `text` and `tokens`; encode: the model's own encoder.
@@ -35,7 +40,7 @@ class DocumentEmbeddings:
         """Writes what `fit` learned as the new folder `folder`."""
 
     def load(self, folder: str | Path) -> None:
-        """Reads it back; raises as `read_arrays` does."""
+        """Reads what `save` wrote; raises as `read_arrays` does."""
 
 
 @part("embeddings")
@@ -45,22 +50,17 @@ class TfidfSvd(DocumentEmbeddings):
     Needs no pretrained model and no network. Words as in BM25, term frequencies as 1 + ln tf.
     """
 
-    def __init__(self, dimension: int = 64, max_features: int = 100_000, seed: int = 0):
+    def __init__(self, dimension: Size = 64, max_features: Size = 100_000, seed: Seed = 0):
         """
         Args:
-            dimension: of a vector, d; less where there are fewer documents or words.
-            max_features: the most frequent words that count.
-            seed: of the SVD's random projection.
-
-        Raises:
-            ValueError: an option below 1.
+            dimension: d, at most the number of documents and of words.
+            max_features: the size of the vocabulary, the most frequent words.
+            seed: random seed of the SVD's projection.
         """
-        check_at_least("model.identifiers.embeddings.dimension", dimension, 1)
-        check_at_least("model.identifiers.embeddings.max_features", max_features, 1)
         self.dimension, self.max_features, self.seed = dimension, max_features, seed
 
     def fit(self, documents: Table) -> None:
-        """Counts words and finds the d directions of the largest variation.
+        """Counts words and computes the first d right singular vectors.
 
         Raises:
             ValueError: no document has a word.
@@ -72,7 +72,7 @@ class TfidfSvd(DocumentEmbeddings):
         if not any(split_words(text) for text in texts):
             raise ValueError("model.identifiers.embeddings=TfidfSvd: no document has a word")
         weights = self.vectorizer.fit_transform(texts)
-        # What TruncatedSVD runs, less its shares of the variance, which one document has none of.
+        # As TruncatedSVD, without its explained variances, which are undefined for one document.
         dimension = min(self.dimension, *weights.shape)
         _, _, self.components = randomized_svd(weights, dimension, random_state=self.seed)
 
@@ -104,15 +104,14 @@ class TfidfSvd(DocumentEmbeddings):
 
 @part("embeddings")
 class OwnEncoder(DocumentEmbeddings):
-    """The encoder of the model itself, as it is when it is asked.
+    """The encoder of the model itself, with its weights of the moment.
 
-    The tree is made with the encoder from before training. Documents that arrive after training
-    are embedded by the trained one: they fit less well than under embeddings that stay the same.
+    The tree is made with the encoder before training, documents that arrive later are embedded by
+    the trained one: they fit the tree less well than with embeddings that do not change.
     """
 
-    def __init__(self, length: int = 256):
+    def __init__(self, length: Size = 256):
         """length: tokens read of a document, the end token included."""
-        check_at_least("model.identifiers.embeddings.length", length, 1)
         self.length = length
 
     def transform(self, documents: Table, encode: Encode | None = None) -> np.ndarray:
@@ -132,15 +131,13 @@ class HuggingFaceEncoder(DocumentEmbeddings):
     The T5 family (its encoder alone) or an encoder-only model such as BERT.
     """
 
-    def __init__(self, name: str, length: int = 256, batch_size: int = 32):
+    def __init__(self, name: str, length: Size = 256, batch_size: Size = 32):
         """
         Args:
             name: on the Hugging Face hub, or a folder.
             length: tokens read of a document.
             batch_size: documents at once.
         """
-        check_at_least("model.identifiers.embeddings.length", length, 1)
-        check_at_least("model.identifiers.embeddings.batch_size", batch_size, 1)
         self.name, self.length, self.batch_size = name, length, batch_size
 
     @torch.inference_mode()
@@ -161,6 +158,46 @@ class HuggingFaceEncoder(DocumentEmbeddings):
             total = states.masked_fill(~mask.unsqueeze(2), 0).sum(1)
             vectors[rows] = (total / mask.sum(1, keepdim=True).clamp(min=1)).cpu().numpy()
         return normalise_rows(vectors)
+
+
+class EmbeddedDocids(Scheme):
+    """Docids made of the documents' vectors: a subclass clusters or quantises them."""
+
+    def __init__(self, embeddings: dict[str, Any] | None = None):
+        """embeddings: `_target_` and options of a part of this module; None = TF-IDF and SVD."""
+        super().__init__()
+        self.embedding_settings = dict(embeddings or TFIDF)
+        self.embeddings = build("embeddings", self.embedding_settings)
+        self.encode: Encode | None = None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return super().settings | {"embeddings": self.embedding_settings}
+
+    def fit(self, documents: Table, first_token: int, encode: Encode | None = None) -> None:
+        super().fit(documents, first_token, encode)
+        self.encode = encode
+        self.embeddings.fit(documents)
+
+    def save(self, folder: str | Path) -> None:
+        with new_folder(Path(folder)) as unfinished:
+            super().save(unfinished / "scheme")
+            self.embeddings.save(unfinished / "embeddings")
+            self.save_structure(unfinished)
+
+    def load(self, folder: str | Path, encode: Encode | None = None) -> None:
+        super().load(Path(folder) / "scheme")
+        self.encode = encode
+        self.embeddings.load(Path(folder) / "embeddings")
+        self.load_structure(Path(folder))
+
+    def save_structure(self, folder: Path) -> None:
+        """Writes the tree, or the codes, as a new folder within `folder`."""
+        raise NotImplementedError
+
+    def load_structure(self, folder: Path) -> None:
+        """Reads what `save_structure` wrote; raises ValueError if a file is damaged."""
+        raise NotImplementedError
 
 
 def normalise_rows(vectors: np.ndarray) -> np.ndarray:

@@ -12,38 +12,37 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from gr_mvdr.files import check, check_offsets, read_arrays, write_arrays
+from gr_mvdr.files import read_arrays, write_arrays
 from gr_mvdr.options import show
 from gr_mvdr.template import TextTemplate
 
 # table["id"], len(table), table.select(rows) -> a table; a `datasets.Dataset` is one.
 Table = Any
-_COLLISIONS = 0.05  # the share of documents without an identifier of their own that is worth a line
-# Token lists of n texts, and how many tokens are kept of each, those around it included → (n, d)
-# vectors, one a text: a model's own encoder.
+_COLLISIONS = 0.05  # a larger share of documents that share their identifiers is reported
+# A model's own encoder: token lists of n texts, and the number of tokens kept of each (special
+# tokens included) → (n, d), one vector for each text.
 Encode = Callable[[Sequence[Sequence[int]], int], np.ndarray]
 
 
 class Scheme:
-    """How documents get their identifiers: atomic, naive or semantic docids, titles.
+    """Assigns identifiers to documents: atomic, naive or semantic docids, titles.
 
-    `fit` learns from the documents that are known in training, `assign` names any documents: the
-    known ones as `fit` did, whatever else is in the collection, new ones by the same structure and
-    in the order given. So `assign` is asked about a whole collection at once; documents added at
-    its end change no identifier before them.
+    `fit` learns from the documents known in training. `assign` names all documents of a collection:
+    known ones as after `fit`, new ones by the same structure in the given order, so that documents
+    added at its end change no identifier before them.
 
     Attributes:
-        n_tokens: new tokens needed beyond the vocabulary, from `first_token` on; known once fitted.
-        width: tokens a position, where position i owns first_token + i · width and the width − 1
-            tokens after it; None where a token may be at any position.
-        document_ids: of the known documents, in their order; a document's number is its place.
+        n_tokens: number of new tokens, from `first_token` on; known once fitted.
+        width: number of tokens of a position, where position i has the tokens first_token + i·width
+            to first_token + (i + 1)·width − 1; None where a token may be at any position.
+        document_ids: of the known documents, in order; a document's number is its place.
         first_token: the first new token's id.
-        template: what is around an identifier; T5's until a system gives its own.
+        template: the special tokens around an identifier; T5's until a system sets its own.
     """
 
-    # The options that known documents' identifiers depend on.
+    # The options that the identifiers of known documents depend on.
     options: ClassVar[tuple[str, ...]] = ()
-    # What a person may do where many documents share their identifier.
+    # Advice to the user where many documents share their identifiers.
     advice = (
         "take another identifier, such as model=dsi_semantic, or give each document a title of "
         "its own"
@@ -64,8 +63,8 @@ class Scheme:
     def fit(self, documents: Table, first_token: int, encode: Encode | None = None) -> None:
         """
         Args:
-            documents: the known ones; first_token: the first token id that is still free.
-            encode: the model's own encoder, for schemes that are made with it.
+            documents: the known ones; first_token: the first free token id.
+            encode: the model's own encoder, for schemes that need it.
 
         Raises:
             ValueError: there are no documents.
@@ -75,20 +74,20 @@ class Scheme:
         self.document_ids, self.first_token = list(documents["id"][:]), first_token
 
     def assign(self, documents: Table) -> list[list[int]]:
-        """One token sequence a document, end token included where one is needed; [] = none."""
+        """One token sequence for each document, end token included if needed; [] = none."""
         raise NotImplementedError
 
     def statistics(self) -> dict[str, float]:
-        """What can be said of a fitted scheme besides `Identifiers.statistics`."""
+        """Statistics of a fitted scheme besides `Identifiers.statistics`."""
         return {}
 
     def numbers(self, documents: Table) -> list[int | None]:
-        """The number of each document among the known ones, None for new ones."""
+        """The number of each document among the known ones; None for new ones."""
         known = {identifier: number for number, identifier in enumerate(self.document_ids)}
         return [known.get(identifier) for identifier in documents["id"][:]]
 
     def save(self, folder: str | Path) -> None:
-        """Writes all that `assign` needs as the new folder `folder`.
+        """Writes the state of `assign` as the new folder `folder`.
 
         Raises:
             ValueError: `folder` exists.
@@ -97,14 +96,14 @@ class Scheme:
         write_arrays(Path(folder), {}, {"scheme": type(self).__name__, **self.settings, **state})
 
     def load(self, folder: str | Path, encode: Encode | None = None) -> None:
-        """Takes up what was saved.
+        """Restores the state that `save` wrote.
 
         Args:
-            encode: as for `fit`; without it a scheme that is made with it knows no new documents.
+            encode: as for `fit`; a scheme that needs it cannot name new documents without it.
 
         Raises:
             FileNotFoundError: no such folder. ValueError: it is damaged, or was saved by another
-                scheme or with other settings.
+                scheme or with other options.
         """
         _, saved = read_arrays(Path(folder), ())
         if saved.get("scheme") != type(self).__name__:
@@ -115,12 +114,7 @@ class Scheme:
                     f"model.identifiers.{key}={value}: the identifiers saved in {folder} were "
                     f"made with {key}={saved.get(key)}"
                 )
-        names, first = saved.get("document_ids"), saved.get("first_token")
-        if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
-            raise ValueError(f"{folder}: document_ids: must be a list of names")
-        if not isinstance(first, int):
-            raise ValueError(f"{folder}: first_token={first}: must be a number")
-        self.document_ids, self.first_token = names, first
+        self.document_ids, self.first_token = saved["document_ids"], saved["first_token"]
 
 
 @dataclass(frozen=True)
@@ -128,7 +122,7 @@ class Identifiers:
     """The identifiers of a collection, document by document.
 
     Attributes:
-        document_ids: of D documents; sequences: their tokens, [] = not (yet) assigned.
+        document_ids: of D documents; sequences: their tokens, [] = not assigned yet.
     """
 
     document_ids: list[str]
@@ -151,15 +145,15 @@ class Identifiers:
 
     @property
     def hash(self) -> str:
-        """32 hexadecimal digits of these documents with these identifiers."""
+        """Hash of the documents and their identifiers, 32 hexadecimal digits."""
         return _hash([self.document_ids, self.sequences])
 
     def statistics(self) -> dict[str, float]:
-        """Collisions and depth.
+        """Collisions, lengths and branching.
 
         Returns:
             documents; assigned, those with an identifier; collision_rate, the share of the
-            assigned that share theirs with another document; mean_, min_, max_length in tokens;
+            assigned whose identifier another document has, too; mean_, min_, max_length in tokens;
             branching, the mean number of tokens that can follow a prefix.
         """
         assigned = [tuple(sequence) for sequence in self.sequences if sequence]
@@ -177,25 +171,20 @@ class Identifiers:
             "branching": len(prefixes) / max(1, len(followed)),
         }
 
-    def largest_collision(self) -> list[str]:
-        """The documents of the identifier that most documents share; [] where none do."""
+    def describe_collisions(self) -> str:
+        """The share of documents that share their identifier, and an example; "" where few do."""
+        rate = self.statistics()["collision_rate"]
+        if rate <= _COLLISIONS:
+            return ""
         shared: dict[tuple[int, ...], list[str]] = {}
         for document, sequence in zip(self.document_ids, self.sequences, strict=True):
             if sequence:
                 shared.setdefault(tuple(sequence), []).append(document)
-        most = max(shared.values(), key=len, default=[])
-        return most if len(most) > 1 else []
-
-    def describe_collisions(self) -> str:
-        """How many documents cannot be told apart, and which; "" where they are few."""
-        rate = self.statistics()["collision_rate"]
-        if rate <= _COLLISIONS:
-            return ""
-        first, second, *others = self.largest_collision()
+        first, second, *others = max(shared.values(), key=len)
         more = f" and {len(others):,} more" if others else ""
         return (
             f"{rate:.0%} of the documents share their identifier with another, such as "
-            f"{show(first)}, {show(second)}{more}, and cannot be told apart"
+            f"{show(first)}, {show(second)}{more}, and a search cannot distinguish them"
         )
 
     def save(self, folder: str | Path) -> None:
@@ -231,15 +220,12 @@ class Identifiers:
                 f"must be of collection {collection}"
             )
         tokens, starts = arrays["tokens"], arrays["starts"]
-        check_offsets(starts, 0, len(tokens), len(document_ids), Path(folder) / "starts.npy")
-        fits = tokens.dtype == np.int64 and tokens.min(initial=0) >= 0
-        check(fits, Path(folder) / "tokens.npy", "must hold tokens ≥ 0, int64")
         tokens, starts = tokens.tolist(), starts.tolist()
         return cls(document_ids, [tokens[start:end] for start, end in pairwise(starts)])
 
 
 def hash_collection(document_ids: Sequence[str]) -> str:
-    """32 hexadecimal digits of these documents in this order."""
+    """Hash of these documents in this order, 32 hexadecimal digits."""
     return _hash(list(document_ids))
 
 

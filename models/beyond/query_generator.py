@@ -19,8 +19,7 @@ from gr_mvdr.cross_attention import align_layer
 from gr_mvdr.evaluation.bm25 import BM25Index, split_words
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files import new_file, temporary_folder
-from gr_mvdr.identifiers.scheme import check_at_least
-from gr_mvdr.options import part
+from gr_mvdr.options import Count, Rate, Seed, Size, part
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import Explanation, Factors, PairAlignment
 from gr_mvdr.tokenizers import load_tokenizer
@@ -50,11 +49,11 @@ class QueryGenerator(GenerativeSystem):
         tokenizer: str,
         document_length: int,
         query_length: int,
-        n_queries: int,
-        top_k: int,
+        n_queries: Count,
+        top_k: Size,
         optimizer: dict[str, Any],
-        label_smoothing: float = 0.0,
-        seed: int = 0,
+        label_smoothing: Rate = 0.0,
+        seed: Seed = 0,
     ):
         """
         Args:
@@ -69,8 +68,6 @@ class QueryGenerator(GenerativeSystem):
         super().__init__(backbone, optimizer)
         self.save_hyperparameters()
         check_length(self.backbone, query_length=query_length, document_length=document_length)
-        check_at_least("model.n_queries", n_queries, 0)
-        check_at_least("model.top_k", top_k, 1)
 
     @property
     def search_length(self) -> int:

@@ -12,8 +12,6 @@ from safetensors.torch import save_file
 from gr_mvdr.decoding.ngram_index import NgramIndex
 from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.files import read_arrays, read_checkpoint, read_tensors, write_arrays
-from gr_mvdr.identifiers.cluster_tree import ClusterTree
-from gr_mvdr.identifiers.scheme import Identifiers, hash_collection
 from gr_mvdr.token_index.index import TokenIndex
 from gr_mvdr.token_index.search import SearchOptions
 from gr_mvdr.token_vectors import PackedTokens
@@ -107,19 +105,12 @@ def test_counts_that_do_not_add_up_are_refused(tmp_path):
         TokenIndex(tmp_path / "i")
 
 
-DOCUMENTS = ["a", "b", "c"]
-POINTS = np.random.default_rng(0).normal(size=(9, 2)).astype(np.float32)
 KINDS = {
     "trie": (
         lambda path: Trie.build([[5, 1], [5, 7, 1], [6, 1]]).save(path, "collection"),
         lambda path: Trie.load(path, "collection"),
     ),
     "ngrams": (lambda path: NgramIndex.build([[3, 4], [4, 3, 4]]).save(path), NgramIndex.load),
-    "clusters": (lambda path: ClusterTree.build(POINTS, 2, 2).save(path), ClusterTree.load),
-    "identifiers": (
-        lambda path: Identifiers(DOCUMENTS, [[5, 1], [6, 1], []]).save(path),
-        lambda path: Identifiers.load(path, hash_collection(DOCUMENTS)),
-    ),
 }
 # What is written in the place of one array: name → a function of the right one.
 BY_HAND = [
@@ -137,14 +128,6 @@ BY_HAND = [
     ("ngrams", "suffixes", lambda a: a - 5),
     ("ngrams", "shared", lambda a: a + 17),  # longer than the depth
     ("ngrams", "text", lambda a: np.where(a == 3, 65535, a)),  # a document that ends twice
-    ("clusters", "first_child", lambda a: np.minimum(a, 1)),
-    ("clusters", "members", lambda a: a * 0),
-    ("clusters", "members", lambda a: a + 1),
-    ("clusters", "first_member", lambda a: a * 0),
-    ("clusters", "centroids", lambda a: a * np.nan),
-    ("identifiers", "starts", lambda a: a + 1),
-    ("identifiers", "starts", lambda a: a[:-1]),
-    ("identifiers", "tokens", lambda a: a - 9),
 ]
 
 

@@ -22,7 +22,7 @@ EVIDENCE = dict(alpha=2.0, beta=0.8, smoothing=0.1, max_occurrences_1=1500)
 
 ATOMIC = {"_target_": "gr_mvdr.identifiers.docids.AtomicDocids"}
 NAIVE = {"_target_": "gr_mvdr.identifiers.docids.NaiveDocids"}
-SEMANTIC = {"_target_": "gr_mvdr.identifiers.docids.SemanticDocids", "k": 2, "leaf_size": 2}
+SEMANTIC = {"_target_": "gr_mvdr.identifiers.cluster_tree.SemanticDocids", "k": 2, "leaf_size": 2}
 QUANTISED = {
     "_target_": "models.beyond.quantised_docids.QuantisedDocids",
     **{"levels": 2, "codes": 2, "collisions": "share"},

@@ -157,7 +157,7 @@ def test_queries_searched_together_or_alone_find_the_same(tools, queries, kind, 
     ("kind", "options", "message"),
     [
         ("semantic", dict(k=9), "model.identifiers.k=9: must be ≤ the 8 documents"),
-        ("semantic", dict(k=1), "model.identifiers.k=1: must be ≥ 2"),
+        ("semantic", dict(k=1), "identifiers.k=1: must be a whole number ≥ 2"),
         ("titles", dict(max_length=3), r"max_length=3: 3 titles .*\('d4'\) 5, .*long=cut"),
     ],
 )

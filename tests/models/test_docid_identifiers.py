@@ -32,7 +32,7 @@ def test_collisions_above_five_percent_are_a_warning():
     said = Identifiers(names, own[:94] + [[3]] * 5 + own[99:]).describe_collisions()
     assert said.startswith("6% of the documents share their identifier with another, such as d0, d")
     said = Identifiers(names[:2], [[3], [3]]).describe_collisions()
-    assert said.startswith("100% of the documents") and "such as d0, d1, and cannot" in said
+    assert said.startswith("100% of the documents") and "such as d0, d1, and a search" in said
 
 
 def test_identifiers_of_other_settings_are_refused(tools, tmp_path):

@@ -1,10 +1,9 @@
-import json
-
 import numpy as np
 import pytest
 from datasets import Dataset
 
-from gr_mvdr.identifiers.docids import AtomicDocids, NaiveDocids, SemanticDocids
+from gr_mvdr.identifiers.cluster_tree import SemanticDocids
+from gr_mvdr.identifiers.docids import AtomicDocids, NaiveDocids
 from gr_mvdr.identifiers.scheme import Identifiers
 from gr_mvdr.tokenizers import EOS_ID
 from models.beyond.quantised_docids import QuantisedDocids
@@ -75,14 +74,6 @@ def test_naive_docids_are_decimal_digits_and_the_end_token():
     assert (scheme.n_tokens, scheme.width) == (10, None)
 
 
-def test_naive_docids_count_on_for_new_documents_wherever_they_stand():
-    scheme = NaiveDocids()
-    scheme.fit(documents(12), FIRST)
-    mixed = documents(14).select([12, 3, 13])
-    expected = [[101, 102, EOS_ID], [103, EOS_ID], [101, 103, EOS_ID]]
-    assert scheme.assign(mixed) == expected
-
-
 # Semantic ---------------------------------------------------------------------------------------
 
 
@@ -121,11 +112,6 @@ def test_identifiers_are_unique_prefix_free_and_within_their_tokens(options):
         for position, token in enumerate(sequence):
             number = token - FIRST - (position * width if options["positional"] else 0)
             assert 0 <= number < width
-
-
-def test_a_balanced_tree_is_as_shallow_as_can_be():
-    lengths = [len(s) for s in fitted(100, k=5, leaf_size=4, balanced=True).assign(documents(100))]
-    assert set(lengths) == {3}  # 100 → 20 → 4 members, and the number
 
 
 def test_documents_of_a_topic_share_their_prefix():
@@ -204,14 +190,11 @@ def test_a_document_with_a_new_text_keeps_its_identifier():
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"k": 1}, "model.identifiers.k=1: must be ≥ 2"),
-        ({"leaf_size": 0}, "model.identifiers.leaf_size=0: must be ≥ 1"),
-        ({"new_documents": "skip"}, "new_documents=skip: must be one of number, nearest"),
         ({"k": 121}, "model.identifiers.k=121: must be ≤ the 120 documents"),
         ({"embeddings": {"_target_": "no.Class"}}, "no.Class: is no part"),
     ],
 )
-def test_wrong_options_are_named(options, message):
+def test_impossible_options_are_named(options, message):
     with pytest.raises(ValueError, match=message):
         fitted(**options)
 
@@ -279,11 +262,3 @@ def test_the_own_encoder_is_needed_again_only_for_new_documents(tmp_path):
         loaded.assign(documents(200))
     loaded.load(tmp_path / "scheme", points(200))
     assert loaded.assign(documents(200)) == scheme.assign(documents(200))
-
-
-def test_a_failed_saving_leaves_nothing(tmp_path, monkeypatch):
-    scheme = fitted()
-    monkeypatch.setattr(scheme.embeddings, "save", lambda folder: json.loads("{"))
-    with pytest.raises(ValueError):
-        scheme.save(tmp_path / "scheme")
-    assert not list(tmp_path.iterdir())

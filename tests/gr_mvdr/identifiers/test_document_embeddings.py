@@ -30,12 +30,6 @@ def fitted():
     return embeddings
 
 
-def test_vectors_have_length_one_and_type_float32(fitted):
-    found = fitted.transform(table())
-    assert found.shape == (6, 4) and found.dtype == np.float32
-    assert np.allclose(np.linalg.norm(found, axis=1), 1, atol=1e-6)
-
-
 def test_all_dimensions_keep_tf_idfs_cosines():
     """Without reduction the SVD is a rotation. The weights here are worked out by hand."""
     pytest.importorskip("sklearn")
@@ -64,14 +58,6 @@ def test_the_dimension_is_what_the_data_allow():
         assert embeddings.transform(table(texts)).shape == (len(texts), expected)
 
 
-def test_only_the_most_frequent_words_count():
-    pytest.importorskip("sklearn")
-    embeddings = TfidfSvd(max_features=2)
-    embeddings.fit(table(["one two", "one two", "one", "three"]))
-    found = embeddings.transform(table(["three", "two"]))
-    assert not found[0].any() and found[1].any()
-
-
 def test_unknown_words_alone_give_a_zero_vector(fitted):
     assert not fitted.transform(table(["zebra", "!?"])).any()
 
@@ -96,12 +82,6 @@ def test_saved_tf_idf_gives_the_same_vectors(fitted, tmp_path):
     assert np.array_equal(loaded.transform(new), fitted.transform(new))
 
 
-def test_the_same_seed_gives_the_same_vectors(fitted):
-    again = TfidfSvd(dimension=4)
-    again.fit(table())
-    assert np.array_equal(again.transform(table()), fitted.transform(table()))
-
-
 def test_the_own_encoder_is_asked_for_so_many_tokens_and_is_normalised():
     seen = []
 
@@ -113,11 +93,6 @@ def test_the_own_encoder_is_asked_for_so_many_tokens_and_is_normalised():
     found = OwnEncoder(length=3).transform(documents, encode)
     assert seen == [([[5, 6, 7, 8], [9]], 3)]
     assert np.allclose(found, [[0.6, 0.8], [0, 1]]) and found.dtype == np.float32
-
-
-def test_the_own_encoder_cannot_do_without_the_model():
-    with pytest.raises(ValueError, match="embeddings=OwnEncoder: needs the model's encoder"):
-        OwnEncoder().transform(table())
 
 
 SHAPE = dict(vocab_size=60, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2)
@@ -165,17 +140,3 @@ def test_a_hub_encoder_gives_the_mean_over_real_tokens(folder):
     assert found.shape == (6, 16) and found.dtype == np.float32
     for text, vector in zip(TEXTS, found, strict=True):
         assert np.allclose(vector, by_hand(folder, text, 7), atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    "make, key",
-    [
-        (lambda: TfidfSvd(dimension=0), "dimension"),
-        (lambda: TfidfSvd(max_features=0), "max_features"),
-        (lambda: OwnEncoder(length=0), "length"),
-        (lambda: HuggingFaceEncoder("x", batch_size=0), "batch_size"),
-    ],
-)
-def test_wrong_options_are_named(make, key):
-    with pytest.raises(ValueError, match=f"model.identifiers.embeddings.{key}=0: must be ≥ 1"):
-        make()

@@ -1,5 +1,3 @@
-import json
-
 import pytest
 
 from gr_mvdr.identifiers.scheme import Identifiers, hash_collection
@@ -22,21 +20,10 @@ def test_statistics_of_five_documents_counted_by_hand():
     }
 
 
-def test_the_documents_of_the_identifier_that_most_share():
-    assert SHARED.largest_collision() == ["a", "c"]
-    sequences = [[7], [8], [8], [7], [8]]
-    assert Identifiers(IDS, sequences).largest_collision() == ["b", "c", "e"]
-    assert Identifiers(IDS, [[7], [8], [9], [], []]).largest_collision() == []
-
-
 def test_without_identifiers_the_statistics_are_zeros():
     found = Identifiers(["a"], [[]]).statistics()
     assert found.pop("documents") == 1
     assert set(found.values()) == {0}
-
-
-def test_statistics_are_plain_numbers():
-    assert json.loads(json.dumps(SHARED.statistics())) == SHARED.statistics()
 
 
 def test_identifiers_come_back_from_their_folder(tmp_path):
@@ -51,11 +38,6 @@ def test_a_collections_hash_tells_ids_and_their_order():
     different = [IDS, IDS[::-1], IDS[:-1], ["ab", "c", "d", "e"], ["a", "b", "c", "d,e"]]
     assert len({hash_collection(ids) for ids in different}) == len(different)
     assert hash_collection(tuple(IDS)) == hash_collection(IDS)
-
-
-def test_the_hash_of_identifiers_tells_their_tokens():
-    changed = Identifiers(IDS, [[7, 5], [7, 6], [9, 7, 5], [], [8]])
-    assert changed.hash != SHARED.hash
 
 
 def test_identifiers_of_another_collection_are_refused_by_name(tmp_path):

@@ -1,7 +1,6 @@
 import pytest
 from datasets import Dataset
 
-from gr_mvdr.identifiers.scheme import Identifiers
 from gr_mvdr.identifiers.titles import Titles
 from gr_mvdr.tokenizers import EOS_ID
 
@@ -18,12 +17,6 @@ def test_the_identifier_is_the_title_and_the_end_token():
     scheme.fit(table, 100)
     assert scheme.assign(table) == [[7, 8, EOS_ID], [9, EOS_ID], [7, 8, EOS_ID]]
     assert (scheme.n_tokens, scheme.width) == (0, None)
-
-
-def test_repeated_titles_are_kept_and_reported():
-    table = documents([[7, 8], [9], [7, 8], [7]])
-    found = Identifiers(table["id"][:], Titles().assign(table)).statistics()
-    assert (found["assigned"], found["collision_rate"]) == (4, 0.5)
 
 
 def test_new_documents_change_nothing():
@@ -56,32 +49,9 @@ def test_a_long_title_is_refused_with_the_longest():
         Titles(max_length=4).fit(documents(titles), 100)
 
 
-def test_the_end_token_counts():
-    assert Titles(max_length=4).assign(documents([[5] * 3])) == [[5, 5, 5, EOS_ID]]
-
-
 def test_or_a_long_title_is_cut_and_still_ends():
     found = Titles(max_length=4, long="cut").assign(documents([[5, 6, 7, 8, 9], [5, 6]]))
     assert found == [[5, 6, 7, EOS_ID], [5, 6, EOS_ID]]
-
-
-def test_an_empty_collection_is_refused():
-    with pytest.raises(ValueError, match="no document"):
-        Titles().fit(documents([[7]]).select([]), 100)
-
-
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ({"missing": "skip"}, "missing=skip: must be one of refuse, first_tokens"),
-        ({"long": "keep"}, "long=keep: must be one of refuse, cut"),
-        ({"first_tokens": 0}, "first_tokens=0: must be ≥ 1"),
-        ({"max_length": 1}, "max_length=1: must be ≥ 2"),
-    ],
-)
-def test_wrong_options_are_named(options, message):
-    with pytest.raises(ValueError, match=f"model.identifiers.{message}"):
-        Titles(**options)
 
 
 def test_saved_options_must_be_the_same(tmp_path):

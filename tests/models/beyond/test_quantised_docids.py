@@ -135,31 +135,6 @@ def test_documents_that_are_all_alike_use_one_code():
     assert np.isfinite(statistics["reconstruction_error"])
 
 
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ({"codes": 6}, "model.identifiers.codes=6: must be a power of two"),
-        ({"codes": 1}, "model.identifiers.codes=1: must be a power of two, ≥ 2"),
-        ({"levels": 0}, "model.identifiers.levels=0: must be ≥ 1"),
-        ({"quantiser": "vq"}, "quantiser=vq: must be one of residual, product"),
-        ({"collisions": "drop"}, "collisions=drop: must be one of number, share"),
-    ],
-)
-def test_wrong_options_are_named(options, message):
-    with pytest.raises(ValueError, match=message):
-        fitted(CORNERS, **options)
-
-
-@pytest.mark.parametrize("name", ["codebooks", "known_codes"])
-def test_hostile_codes_are_refused_and_named(name, tmp_path):
-    scheme = fitted(CORNERS)
-    wrong = {"codebooks": scheme.codebooks[:, :1], "known_codes": scheme.known_codes + 2}
-    setattr(scheme, name, wrong[name])
-    scheme.save(tmp_path / "scheme")
-    with pytest.raises(ValueError, match=rf"quantiser/{name}.npy: is damaged, must hold"):
-        QuantisedDocids(2, 2, embeddings=OWN).load(tmp_path / "scheme")
-
-
 @pytest.mark.parametrize("quantiser", BOOKS)
 def test_codebooks_of_shorter_vectors_are_refused_where_faiss_would_read_on(quantiser):
     scheme = fitted(np.repeat(CORNERS, 2, axis=1), n=5, quantiser=quantiser)

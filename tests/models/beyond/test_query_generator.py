@@ -211,12 +211,6 @@ def test_reranking_is_by_query_likelihood(make, written, queries):
         assert ranking.scores(query)[f"d{document}"] == pytest.approx(-loss, abs=1e-4)
 
 
-@pytest.mark.parametrize(("key", "least"), [("n_queries", 0), ("top_k", 1)])
-def test_impossible_options_are_refused(make, key, least):
-    with pytest.raises(ValueError, match=f"model.{key}={least - 1}: must be ≥ {least}"):
-        make(**{key: least - 1})
-
-
 def test_no_queries_leave_bm25(make, documents):
     assert list(make(n_queries=0).generate(documents)) == [[]] * len(documents)
 
