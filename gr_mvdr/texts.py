@@ -157,6 +157,11 @@ class TextTable:
         return TextTable(self[[int(row) for row in rows]])
 
 
+def _first_words(text: str) -> str:
+    words = text.split()
+    return text if len(words) <= LONGEST_QUERY else " ".join(words[:LONGEST_QUERY])
+
+
 class TextReader:
     """Makes tables of plain texts as a run makes them of its collection."""
 
@@ -177,8 +182,11 @@ class TextReader:
         self.tokenizer, self.text_fields, self.cleaning = tokenizer, text_fields, cleaning
         self.views = views
 
-    def queries(self, texts: Sequence[str]) -> TextTable:
+    def queries(self, texts: Sequence[str], cut: bool = False) -> TextTable:
         """`id` (their numbers), `text` and `tokens` of queries.
+
+        Args:
+            cut: whether the first words of a text that is too long are taken.
 
         Raises:
             ValueError: a text is empty, too long, or holds half a surrogate pair.
@@ -186,8 +194,10 @@ class TextReader:
         for text in texts:
             if not isinstance(text, str) or not text.strip():
                 raise ValueError(f"query={text!r}: must be a text with at least one word")
-            if (words := len(text.split())) > LONGEST_QUERY:
+            if (words := len(text.split())) > LONGEST_QUERY and not cut:
                 raise ValueError(f"query of {words:,} words: must have at most {LONGEST_QUERY:,}")
+        if cut:
+            texts = [_first_words(text) for text in texts]
         check_characters("query", "the text", *texts)
         texts = [clean_text(text, self.cleaning) if self.cleaning else text for text in texts]
         ids = [str(number) for number in range(len(texts))]

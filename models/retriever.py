@@ -25,7 +25,6 @@ from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files import remove_with, temporary_folder
 from gr_mvdr.run_files import CONFIG
 from gr_mvdr.texts import (
-    LONGEST_QUERY,
     Document,
     Documents,
     TextReader,
@@ -84,12 +83,10 @@ def _locked(verb: Verb) -> Verb:
 class Retriever:
     """A trained system, its tokeniser and its documents, behind plain texts.
 
-    Every verb can be called from several threads, and after a fork. A retriever cannot be pickled:
-    every other process loads its own. A cross-encoder has no alignment: a verb that a system lacks
-    raises NotImplementedError.
-
-    `close`, also as the end of a `with` block, removes the temporary files of `load`; so does
-    Python's garbage collector when it takes the retriever.
+    Every verb can be called from several threads, and after a fork; every other process loads its
+    own. A verb that a system lacks (a cross-encoder has no alignment) raises NotImplementedError.
+    `close`, also as the end of a `with` block, removes the temporary files of `load`, as Python's
+    garbage collector does.
 
     Attributes:
         system: the model. label: its name in tables.
@@ -120,6 +117,7 @@ class Retriever:
         self._hold(documents)
 
     def _hold(self, documents: Table | None) -> None:
+        """Takes these documents as the indexed ones."""
         self.documents = documents
         names = () if documents is None else documents["id"][:]
         self._rows = {name: row for row, name in enumerate(names)}
@@ -138,9 +136,7 @@ class Retriever:
 
         Args:
             folder: `outputs/RUN`, what `train` returned; or a folder of `analysis.export`, or a
-                published multi-vector model (its folder, or its name on the hub:
-                `models.export.sentence_transformers`), which have no documents: give them some
-                with `index`.
+                published multi-vector model (a folder, or a name on the hub), without documents.
             device: "cpu", "cuda"; None = a GPU where there is one.
             dtype: of the weights, such as `torch.bfloat16`; None = as they were saved.
             tokenizer: a tokeniser, or the path of one, in place of the folder's own.
@@ -230,9 +226,6 @@ class Retriever:
         Args:
             query: a text, or several (then a list is returned).
             among: ids of the documents that can be found; None = all.
-
-        Raises:
-            ValueError: an empty query, k below 1, an unknown id, or no documents are indexed.
         """
         texts = [query] if isinstance(query, str) else list(query)
         if k < 1:
@@ -276,11 +269,7 @@ class Retriever:
 
     @_locked
     def rerank(self, queries: dict[str, str], candidates: dict[str, list[str]]) -> Ranking:
-        """Indexed documents, query id → ids, ordered by `score`.
-
-        Raises:
-            ValueError: there is no such document.
-        """
+        """Indexed documents, query id → ids, ordered by `score`."""
         given = {name: list(dict.fromkeys(candidates.get(name, ()))) for name in queries}
         for name in set().union(*given.values()):
             self._row(name)
@@ -293,13 +282,7 @@ class Retriever:
         asked = {name: text for name, text in queries.items() if text.strip()}
         scores: dict[str, dict[str, float]] = {name: {} for name in queries}
         if asked:
-            words = (text.split() for text in asked.values())
-            table = self.reader.queries(
-                [
-                    text if len(own) <= LONGEST_QUERY else " ".join(own[:LONGEST_QUERY])
-                    for text, own in zip(asked.values(), words, strict=True)
-                ]
-            )
+            table = self.reader.queries(list(asked.values()), cut=True)
             ranking = search(TextTable({**table.columns, "id": list(asked)}))
             scores |= {name: ranking.scores(name) for name in asked}
         return Ranking(scores)
@@ -406,14 +389,7 @@ class Retriever:
 
     @_locked
     def explain(self, query: str, document: str) -> Explained:
-        """Why a search ranks an indexed document where it does.
-
-        Args:
-            document: its id.
-
-        Raises:
-            ValueError: an empty query, or an unknown id.
-        """
+        """Why a search ranks an indexed document, given by its id, where it does."""
         row = self._row(document)
         hits = self.search(query, DEPTH)
         rank = next((hit.rank for hit in hits if hit.id == document), None)
@@ -451,9 +427,6 @@ class Retriever:
 
         Returns:
             Their ids in the given order: those that they came with, else new numbers.
-
-        Raises:
-            ValueError: an id is indexed already, or holds white space; a document has no text.
         """
         rows = read_rows(documents, first=len(self._rows))
         names = [row["id"] for row in rows]
@@ -470,11 +443,7 @@ class Retriever:
 
     @_locked
     def remove(self, ids: str | Iterable[str]) -> None:
-        """Removes documents; an output table of NP decoding keeps the rows of their tokens.
-
-        Raises:
-            ValueError: an unknown id, or no document would be left.
-        """
+        """Removes documents; an output table of NP decoding keeps the rows of their tokens."""
         gone = {self._row(name) for name in ([ids] if isinstance(ids, str) else ids)}
         if len(gone) == len(self._rows):
             raise ValueError(f"ids: must leave one of the {len(gone):,} documents")

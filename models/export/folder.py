@@ -1,7 +1,6 @@
-"""A system to and from a Hugging Face folder: its backbone as transformers saves it, the rest."""
+"""A system to and from a Hugging Face folder, its backbone as transformers saves it."""
 
 import copy
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -14,13 +13,14 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from gr_mvdr.backbones import hash_weights
-from gr_mvdr.files import read_json, read_tensors, reading
+from gr_mvdr.files import read_json, read_tensors, reading, write_json
 from gr_mvdr.heads.non_parametric import NonParametricHead
 from gr_mvdr.heads.pawa import PawaHead
 from gr_mvdr.heads.plain import Head, Vocabulary
 from gr_mvdr.identifiers.scheme import hash_collection
 from gr_mvdr.options import TARGET, admitting, build, check_parts, find_part, show
 from gr_mvdr.progress import quiet_libraries
+from gr_mvdr.texts import STEPS
 from models.base import System, find_backbone
 from models.docid import Docid
 from models.export.sentence_transformers import (
@@ -38,15 +38,10 @@ IDENTIFIERS = "identifiers"
 
 
 def check_exportable(kind: type[System]) -> None:
-    """Refuses a class of systems that has no weights of its own.
-
-    Raises:
-        ValueError: it is lexical, or a pipeline.
-    """
-    if kind.paradigm == "pipeline":
-        raise ValueError(f"{kind.__name__}: a pipeline is not exported, export the runs it names")
+    """Raises ValueError for a class of systems that learns nothing: a lexical one, a pipeline."""
     if not kind.trainable:
-        raise ValueError(f"{kind.__name__}: has no weights to export, it learns nothing")
+        named = ", export the runs that it names" if kind.paradigm == "pipeline" else ""
+        raise ValueError(f"{kind.__name__}: has no weights to export{named}")
 
 
 @quiet_libraries()
@@ -56,12 +51,10 @@ def write_system(
     folder: Path,
     texts: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
-    """Fills a folder with all that a trained system is, in fp32; no file in it is a pickle.
+    """Fills an empty folder with a trained system, in fp32; no file in it is a pickle.
 
     Args:
-        system: trained; its identifiers and rows are written as they are.
-        tokenizer: the run's; the folder's one ends a text by itself, as this library does.
-        folder: exists and is empty.
+        tokenizer: the run's; the folder's ends a text by itself, as this library does.
         texts: `text_fields` and `cleaning` of the documents (`gr_mvdr.texts.TextReader`).
     """
     check_exportable(type(system))
@@ -69,7 +62,9 @@ def write_system(
     write_backbone(backbone, folder)
     modules = isinstance(system, MultiVector) and not find_obstacles(system, tokenizer)
     write_tokenizer(find_prompts(system, tokenizer)[0] if modules else tokenizer, folder)
-    _write_tensors(other_parts(system, name), folder / PARTS)
+    state = system.state_dict().items()
+    others = {key: value for key, value in state if not key.startswith(f"{name}.")}
+    _write_tensors({k: v for k, v in others.items() if isinstance(v, Tensor)}, folder / PARTS)
     settings: dict[str, Any] = {
         "format": FORMAT,
         "system": f"{type(system).__module__}.{type(system).__qualname__}",
@@ -86,63 +81,34 @@ def write_system(
         }
     if modules:
         write_modules(system, tokenizer, folder)
-    text = json.dumps(settings, indent=2, ensure_ascii=False)
-    (folder / SETTINGS).write_text(text + "\n", encoding="utf-8")
-
-
-def other_parts(system: System, backbone: str) -> dict[str, Tensor]:
-    """The tensors of a system's state that are not its backbone's, by name."""
-    state = system.state_dict().items()
-    return {
-        name: value
-        for name, value in state
-        if isinstance(value, Tensor) and not name.startswith(f"{backbone}.")
-    }
+    write_json(folder / SETTINGS, settings)
 
 
 def write_backbone(backbone: PreTrainedModel, folder: Path) -> None:
     """config.json, model.safetensors and, of an encoder-decoder, generation_config.json."""
     if any(weight.dtype != torch.float32 for weight in backbone.parameters()):
         backbone = copy.deepcopy(backbone).float()
-    if decodes := backbone.get_output_embeddings() is not None:
+    decodes = backbone.get_output_embeddings() is not None
+    if decodes:
         # What every system here reads first; some configurations leave it open.
         start = Head(backbone).start_token
         for config in (backbone.config, backbone.generation_config):
             config.decoder_start_token_id = start
     backbone.save_pretrained(folder)
-    if decodes:
-        _write_ties(backbone, folder / "config.json")
-    _check_loads(backbone, folder)
-
-
-def _write_ties(backbone: PreTrainedModel, file: Path) -> None:
-    """Says whether the output table is the input's: transformers 5 always writes that it is."""
-    config = json.loads(file.read_text(encoding="utf-8"))
-    config["tie_word_embeddings"] = _tied(backbone)
-    file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-
-
-def _check_loads(backbone: PreTrainedModel, folder: Path) -> None:
-    """Asserts that transformers reads what was written: it ties tables without a word."""
+    if decodes:  # transformers 5 always writes that the output table is the input's
+        config = read_json(folder / "config.json") | {"tie_word_embeddings": _is_tied(backbone)}
+        write_json(folder / "config.json", config)
     loaded = type(backbone).from_pretrained(folder)
     if getattr(backbone, "pooler", loaded) is None:  # BERT's, which is not used
         loaded.pooler = None
+    # transformers ties tables without a word.
     assert hash_weights(loaded) == hash_weights(backbone), f"{folder}: loads with other weights"
-    rows = len(loaded.get_input_embeddings().weight)
-    assert loaded.config.vocab_size == rows, f"{folder}: vocab_size"
-    if (head := loaded.get_output_embeddings()) is not None:
-        assert len(head.weight) == rows, f"{folder}: table sizes"
-        assert _tied(loaded) == _tied(backbone), f"{folder}: loads with other ties"
-        same = _scaled(loaded) == _scaled(backbone)
-        assert same, f"{folder}: loads with another scale of the logits"
+    assert _is_tied(loaded) == _is_tied(backbone), f"{folder}: loads with other ties"
 
 
-def _tied(backbone: PreTrainedModel) -> bool:
-    return backbone.get_output_embeddings().weight is backbone.get_input_embeddings().weight
-
-
-def _scaled(backbone: PreTrainedModel) -> bool:
-    return getattr(backbone.config, "scale_decoder_outputs", False)  # mT5's config has no such key
+def _is_tied(backbone: PreTrainedModel) -> bool:
+    head = backbone.get_output_embeddings()
+    return head is not None and head.weight is backbone.get_input_embeddings().weight
 
 
 def write_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
@@ -235,15 +201,13 @@ def read_texts(folder: Path) -> dict[str, list[str]]:
     """How the exported system's texts are made: options of `TextReader`.
 
     Raises:
-        ValueError: they are none.
+        ValueError: a text field or a step of cleaning is unknown.
     """
-    found = _read(folder / SETTINGS).get("texts", {})
-    for name, values in found.items() if isinstance(found, dict) else [("texts", found)]:
-        words = isinstance(values, list) and all(isinstance(word, str) for word in values)
-        if name not in ("text_fields", "cleaning") or not words:
-            rule = "must be text_fields or cleaning, a list of words"
-            raise ValueError(f"{folder / SETTINGS}: texts.{name}={show(values)}: {rule}")
-    return found
+    texts, known = _read(folder / SETTINGS).get("texts", {}), {"title", "text", *STEPS}
+    with reading(f"{folder / SETTINGS}: texts={show(texts)}"):
+        if not {name for names in texts.values() for name in names} <= known:
+            raise ValueError(f"must be of {', '.join(sorted(known))}")
+    return texts
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -254,12 +218,12 @@ def _read(file: Path) -> dict[str, Any]:
         raise ValueError(f"{file}: format={show(settings.get('format'))}: must be {FORMAT}")
     if not isinstance(settings.get("hyper_parameters"), dict):
         raise ValueError(f"{file}: hyper_parameters: must be a group of keys")
-    found = update_settings(settings["hyper_parameters"])
-    return {**settings, TARGET: settings.get("system"), "hyper_parameters": found}
+    options = update_settings(settings["hyper_parameters"])
+    return {**settings, TARGET: settings.get("system"), "hyper_parameters": options}
 
 
 def _new_system(settings: dict[str, Any], folder: Path) -> System:
-    """The system on the exported T5, its other parts still untrained."""
+    """The system on the exported backbone, its other parts still untrained."""
     check_parts("model", settings)
     check_exportable(find_part("model", settings[TARGET]))
     options = dict(settings["hyper_parameters"])
@@ -276,10 +240,10 @@ def _tensors(file: Path) -> dict[str, Tensor]:
 
 
 def _load_parts(system: System, file: Path) -> None:
-    """Everything learned besides the T5, which has loaded itself."""
+    """Loads everything learned besides the backbone, which has loaded itself."""
     missing, unexpected = system.load_state_dict(_tensors(file), strict=False)
     own = f"{find_backbone(system)[0]}."
     # A head's further state says for which tokens it was trained: `make_head` knows.
     missing = [n for n in missing if not n.startswith(own) and not n.endswith("_extra_state")]
     if missing or unexpected:
-        raise ValueError(f"{file}: lacks {missing}, has {unexpected} that the system has not")
+        raise ValueError(f"{file}: lacks {missing}, holds unknown {unexpected}")
