@@ -6,7 +6,7 @@ Documents can be added and deleted.
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any, NamedTuple
@@ -35,9 +35,9 @@ from gr_mvdr.token_vectors import PackedTokens, TokenVectors, stack
 PLANS = "plans.json"
 _DOCUMENTS = 64  # pooled at once
 _QUERIES = 32  # of the sample searched at once
-# A search is more work than the exact one if each query token retrieves more than 1/16 of all
-# tokens, or more than 1/4 of the documents are scored: both are read one by one.
-_TOKEN_COST, _DOCUMENT_COST = 16, 4
+# The exact search reads a token, and a document, in so much less time than a search that retrieves
+# it, or scores it by itself.
+_TOKEN, _DOCUMENT = 64, 4
 
 
 class ScoredDocuments(NamedTuple):
@@ -233,33 +233,23 @@ class TokenIndex:
         if not options.open_keys:
             return options
         sample, header = Sample(self.directory), self.store.header
-        made_of = {
-            "search": asdict(options),
-            "depth": depth,
-            "scoring": repr(scoring),
-            "index": [header["fingerprint"], header["revision"]],
-            "sample": sample.made_of,
-        }
-        path = self.directory / PLANS
+        age = header["fingerprint"], header["revision"], sample.made_of
+        key, path = repr((options, scoring, depth, age)), self.directory / PLANS
         with reading(f"{path}"):
-            plans = read_json(path)["plans"] if path.is_file() else []
-            plans = [plan for plan in plans if plan["made_of"]["index"] == made_of["index"]]
-            for plan in plans:
-                if plan["made_of"] == made_of:
-                    return replace(options, **plan["chosen"])
-        chosen = self._choose(options, scoring, min(depth, len(self)), sample.read())
-        with suppress(OSError):  # a folder that cannot be written: the next process chooses again
-            plans = [*plans, {"made_of": made_of, "chosen": chosen}]
-            write_json(path, {"plans": plans}, indent=1)
-        return replace(options, **chosen)
+            plans = read_json(path) if path.is_file() else {}
+            if key not in plans:
+                plans[key] = self._choose(options, scoring, min(depth, len(self)), sample.read())
+                with suppress(OSError):  # a folder that cannot be written
+                    write_json(path, plans)
+            return replace(options, **plans[key])
 
     def _choose(
         self, options: SearchOptions, scoring: Scoring, depth: int, sample: list[TokenVectors]
     ) -> dict[str, Any]:
         """Doubles the open values until the recall holds, less its standard error over the sample.
 
-        The exact search is chosen where it would be less work, unless it would ignore a value that
-        the user has set; where it may not be chosen, the values with the highest recall are.
+        It stops where the exact search would be less work. That is chosen then, unless it would
+        ignore a value that the user has set; else the values with the highest recall are.
         """
         is_whole = options.keep_query == options.keep_document == 1 and options.mode != "impute"
         may_be_exact = is_whole and options.open_keys == OPEN_KEYS[options.mode]
@@ -269,19 +259,20 @@ class TokenIndex:
         costs, self.costs = self.costs, SearchCosts()  # those of the user's searches are kept
         exact = replace(options, mode="exact", keep_query=1.0, keep_document=1.0)
         wanted = self._best(sample, scoring, exact, depth)
-        best, chosen, effort = -1.0, {"mode": "exact"}, 1
-        while best < options.recall:
+        chosen, best, effort, values = {"mode": "exact"}, -1.0, 1, {}
+        while best < options.recall and values != self._values(options, depth, effort):
             values = self._values(options, depth, effort)
-            if may_be_exact and self._is_as_much_work(values):
-                chosen, best = {"mode": "exact"}, 1.0
-                break
-            found = self._best(sample, scoring, replace(options, **values), depth)
-            shares = [len(a & b) / depth for a, b in zip(wanted, found, strict=True)]
+            retrieved, scored = values.get("neighbours", 0), values.get("refine", 0)
+            if _TOKEN * retrieved >= self.neighbours.count or _DOCUMENT * scored >= len(self):
+                if may_be_exact:
+                    chosen, best = {"mode": "exact"}, 1.0
+                if best >= 0:
+                    break
+            results = self._best(sample, scoring, replace(options, **values), depth)
+            shares = [len(a & b) / depth for a, b in zip(wanted, results, strict=True)]
             recall = fmean(shares) - pstdev(shares) / len(shares) ** 0.5
             if recall > best:
                 best, chosen = recall, values
-            if values == self._values(options, depth, 2 * effort):  # all there is
-                break
             effort *= 2
         self.costs = costs
         said = ", ".join(f"{key}={value}" for key, value in chosen.items())
@@ -290,19 +281,10 @@ class TokenIndex:
 
     def _values(self, options: SearchOptions, depth: int, effort: int) -> dict[str, int]:
         """The open options at a multiple of their least values, or all there is."""
+        tokens, lists = self.neighbours.count, self.neighbours.n_lists
         least = {"neighbours": 250, "probes": 4, "refine": depth}
-        most = {
-            "neighbours": self.neighbours.count,
-            "probes": self.neighbours.n_lists,
-            "refine": len(self),
-        }
+        most = {"neighbours": tokens, "probes": lists, "refine": len(self)}
         return {key: min(effort * least[key], most[key]) for key in options.open_keys}
-
-    def _is_as_much_work(self, values: dict[str, int]) -> bool:
-        """Whether a search costs about as much as the exact one: single tokens and documents take
-        longer to read than neighbours on disk."""
-        retrieves = _TOKEN_COST * values.get("neighbours", 0) >= self.neighbours.count
-        return retrieves or _DOCUMENT_COST * values["refine"] >= len(self)
 
     def _best(
         self, queries: list[TokenVectors], scoring: Scoring, options: SearchOptions, depth: int

@@ -37,8 +37,8 @@ def clustered(tmp_path_factory):
 @pytest.fixture
 def index(clustered, monkeypatch):
     """As if the collection were large: reading one by one costs no more than reading in order."""
-    monkeypatch.setattr(token_index, "_TOKEN_COST", 1)
-    monkeypatch.setattr(token_index, "_DOCUMENT_COST", 1)
+    monkeypatch.setattr(token_index, "_TOKEN", 1)
+    monkeypatch.setattr(token_index, "_DOCUMENT", 1)
     (clustered[0] / PLANS).unlink(missing_ok=True)
     opened = TokenIndex(clustered[0])
     opened.keep_sample(clustered[1])
