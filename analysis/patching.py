@@ -33,12 +33,11 @@ from gr_mvdr.decoder_layers import SUBLAYERS, Site, find_sites
 from gr_mvdr.options import part
 from gr_mvdr.progress import track
 from gr_mvdr.texts import TextReader
-from gr_mvdr.token_vectors import TokenVectors
+from gr_mvdr.token_vectors import Side, TokenVectors
 from models.base import System, Table
 from models.generative import GenerativeSystem
 from models.multi_vector import MultiVector
 from models.retriever import Retriever
-from models.token_encoder import Side
 
 LEAST = 0.01  # a change of the score below this share of it is not divided by
 FILLER = "a"  # MechIR's: fills up the shorter one of two texts

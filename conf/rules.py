@@ -296,18 +296,11 @@ RULES: dict[str, Any] = {
     "model.optimizer.schedule": Literal["constant", "one_cycle"],
     "model.k1": NonNegative,
     "model.b": Fraction,
-    "model.dimension": Size,
-    "model.heads": Size,
-    "model.projections": Literal["shared", "attention"],
-    "model.normaliser": Literal["none", "alignment", "query_tokens", "non_zero"],
-    "model.gradient_cache": Size | None,
     "model.keep": dict[str, Size],
     "model.regulariser": dict[str, NonNegative],
     "model.initial_bias": Annotated[
         float, Rule("≥ -100 and ≤ 100", lambda value: -100 <= value <= 100)
     ],
-    "model.attend_expansion": bool,
-    "model.expansion_length": Length | None,
     "model.loss": Group,
     "model.loss.temperature": Positive,
     "model.search.imputation": Imputation,

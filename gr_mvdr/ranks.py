@@ -294,9 +294,3 @@ def encode_share(
         if len(texts):
             found.append(encode(texts, real))
     return found
-
-
-def check_gradient_cache(size: int | None) -> None:
-    """Raises ValueError for chunks without a text."""
-    if size is not None and size < 1:
-        raise ValueError(f"model.gradient_cache={size}: must be ≥ 1, or null")

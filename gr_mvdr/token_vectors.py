@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +11,9 @@ from torch.nn.utils.rnn import pad_sequence
 
 from gr_mvdr.batch import length_mask
 from gr_mvdr.ranks import gather_rows
+
+Side = Literal["query", "document"]
+SIDES = get_args(Side)
 
 
 @dataclass

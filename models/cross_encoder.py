@@ -12,9 +12,9 @@ from gr_mvdr.backbones import check_length, encoder_mask, load_encoder, max_leng
 from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.losses import rotate_documents
-from gr_mvdr.options import build, part
+from gr_mvdr.options import Size, build, part
 from gr_mvdr.progress import track
-from gr_mvdr.ranks import check_gradient_cache, encode_share, gather_batch, gather_rows
+from gr_mvdr.ranks import encode_share, gather_batch, gather_rows
 from gr_mvdr.relevance import PairAlignment, at_least_float32
 from gr_mvdr.token_index.costs import transformer_flops
 from models.base import Share, Shares, System, Table
@@ -56,7 +56,7 @@ class CrossEncoder(System):
         negatives_per_query: int = 4,
         pooling: str = "mean",
         depth: int = 100,
-        gradient_cache: int | None = None,
+        gradient_cache: Size | None = None,
     ):
         """
         Args:
@@ -79,7 +79,6 @@ class CrossEncoder(System):
                 raise ValueError(f"model.{name}={value}: must be ≥ 1")
         if pooling not in POOLINGS:
             raise ValueError(f"model.pooling={pooling}: must be {' or '.join(POOLINGS)}")
-        check_gradient_cache(gradient_cache)
         self.loss_function = build("loss", loss)
         self.encoder = load_encoder(**backbone)
         self.template = self.encoder.template

@@ -5,24 +5,220 @@ names the choices of each. From a text to the loss: `TokenEncoder` (D and Q), `S
 of a batch), gr_mvdr/alignment.py (A), relevance.py (S, Z), losses.py; `TokenSearch` searches.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from torch import Tensor
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from gr_mvdr.alignment import InBatchTopK
-from gr_mvdr.backbones import check_length
+from gr_mvdr.backbones import check_length, encoder_mask, load_encoder
 from gr_mvdr.batch import PairBatch
-from gr_mvdr.options import build, part
-from gr_mvdr.pooling import Grouped, merge_tokens
-from gr_mvdr.ranks import check_gradient_cache, encode_share, gather_batch
-from gr_mvdr.relevance import Explanation, Factors, PairAlignment, similarity
+from gr_mvdr.options import AtLeast, Size, build, part
+from gr_mvdr.pooling import AllTokens, ClusteredTokens, Grouped, merge_tokens
+from gr_mvdr.ranks import encode_share, gather_batch
+from gr_mvdr.relevance import (
+    Explanation,
+    Factors,
+    Normaliser,
+    PairAlignment,
+    at_least_float32,
+    similarity,
+)
+from gr_mvdr.salience import FrequencySalience, IdfSalience
 from gr_mvdr.scoring import Scoring, all_pairs_relevance
+from gr_mvdr.token_index.costs import multi_vector_joint_flops, mva_joint_flops
 from gr_mvdr.token_index.search import SearchOptions
-from gr_mvdr.token_vectors import TokenVectors, concatenate
-from models.token_encoder import Side, TokenEncoder
+from gr_mvdr.token_vectors import SIDES, Side, TokenVectors, concatenate
 from models.token_search import TokenSearch
+
+Projections = Literal["shared", "attention"]
+# The description of a part for each side; None = no part.
+Sides = dict[Side, dict[str, Any] | None]
+
+
+class TokenEncoder(nn.Module):
+    """Texts to token vectors: encoder, pooling, projection, salience (gr_as_mvdr §3, aligner §3.2).
+
+    projections "shared": one matrix for both sides, unit vectors (ColBERT). "attention": one matrix
+    for the keys and one for the values of each side, vectors of any length (mva §2.1).
+    """
+
+    def __init__(
+        self,
+        backbone: dict[str, Any],
+        dimension: int,
+        projections: Projections = "shared",
+        pooling: Sides | None = None,
+        salience: Sides | None = None,
+        heads: int = 1,
+    ):
+        """
+        Args:
+            backbone: arguments of `load_encoder`.
+            dimension: d, the size of a token vector (of a key too, where there are keys).
+            heads: H parts of a vector, each with its own alignment (mva Table 4).
+            pooling: each side's part of `gr_mvdr.pooling`; None = every token.
+            salience: each side's part of `gr_mvdr.salience`; None = all tokens weigh the same.
+
+        Raises:
+            ValueError: a pooled shared projection, clustered queries, or heads that do not divide d
+                or have a salience.
+        """
+        super().__init__()
+        if dimension % heads:
+            raise ValueError(f"model.heads={heads}: must divide model.dimension={dimension}")
+        if heads > 1 and any((salience or {}).values()):
+            raise ValueError(f"model.heads={heads}: must be 1 with model.salience")
+        self.heads = heads
+        self.dimension, self.backbone = dimension, load_encoder(**backbone)
+        config, self.template = self.backbone.config, self.backbone.template
+        size, self.vocabulary_size = config.hidden_size, config.vocab_size
+        self._add_pooling(pooling or {})
+        self._add_projections(projections, size, dimension)
+        named = {side: part for side, part in (salience or {}).items() if part}
+        self.salience = nn.ModuleDict(
+            {side: build("salience", named[side], dimension) for side in SIDES if side in named}
+        )
+        self._check_salience()
+
+    def _check_salience(self) -> None:
+        if self.template.expansion is not None and _has(self.salience, IdfSalience):
+            raise ValueError(
+                "tokenizer.expansion: must be null with an IDF salience, which would rate a token "
+                "of no document highest"
+            )
+        by = getattr(self.pooling["document"], "by", "")
+        if by == "salience" and "document" not in self.salience:
+            rule = "must be another without model.salience.document"
+            raise ValueError(f"model.pooling.document.by=salience: {rule}")
+        for side, salience in self.salience.items():
+            counts = type(self.pooling[side]) in (AllTokens, ClusteredTokens)
+            if _has(salience, FrequencySalience) and not counts:
+                raise ValueError(
+                    f"model.salience.{side}=FrequencySalience: needs "
+                    f"model.pooling.{side}=all_tokens: it counts tokens"
+                )
+
+    def _add_pooling(self, pooling: Sides) -> None:
+        size = self.backbone.get_input_embeddings().embedding_dim
+        every = {"_target_": "gr_mvdr.pooling.AllTokens"}
+        self.pooling = nn.ModuleDict(
+            {
+                side: build("pooling", pooling.get(side) or every, size, self.vocabulary_size)
+                for side in SIDES
+            }
+        )
+        if isinstance(self.pooling["query"], ClusteredTokens):
+            raise ValueError("model.pooling.query=ClusteredTokens: must be of documents alone")
+        # The learned tokens of a pooling have ids beyond the vocabulary.
+        learned = max(getattr(part, "k", 0) for part in self.pooling.values())
+        self.n_tokens = self.vocabulary_size + learned
+
+    def _add_projections(self, projections: str, size: int, dimension: int) -> None:
+        widths = {side: size * self.pooling[side].width for side in SIDES}
+
+        def one_each() -> nn.ModuleDict:
+            return nn.ModuleDict({s: nn.Linear(widths[s], dimension, bias=False) for s in SIDES})
+
+        if projections == "attention":
+            self.values, self.keys = one_each(), one_each()
+        elif widths["query"] == widths["document"]:
+            one = nn.Linear(widths["query"], dimension, bias=False)
+            self.values, self.keys = nn.ModuleDict(dict.fromkeys(SIDES, one)), None
+        else:
+            raise ValueError(
+                "model.projections=shared: both sides must be pooled to states of one width; "
+                "temporal pooling of one side needs projections=attention"
+            )
+
+    def forward(
+        self, ids: Tensor, mask: Tensor, side: Side, attended: Tensor | None = None
+    ) -> TokenVectors:
+        """Token ids (B, L) int64 and mask (B, L) bool → the side's token vectors.
+
+        Args:
+            attended: (B, L) bool, the tokens that others attend to; None = all real tokens.
+        """
+        return merge_tokens(*self.grouped(ids, mask, side, attended))
+
+    def grouped(
+        self, ids: Tensor, mask: Tensor, side: Side, attended: Tensor | None = None
+    ) -> Grouped:
+        """`forward` before a pooling merges vectors, and the groups that it merges."""
+        pooling, table = self.pooling[side], self.backbone.get_input_embeddings()
+        embeddings, read = pooling.enter(table(ids), mask)
+        seen = read if attended is None else pooling.enter(embeddings, attended)[1]
+        seen = encoder_mask(self.backbone, seen)
+        states = self.backbone(inputs_embeds=embeddings, attention_mask=seen)
+        states, mask, ids = pooling.leave(states.last_hidden_state, read, ids)
+        if side == "document" and self.template.skip:
+            skipped = torch.tensor(self.template.skip, device=ids.device)
+            mask = mask & ~torch.isin(ids, skipped)
+        real = mask.unsqueeze(-1)
+        vectors = at_least_float32(self.values[side](states))
+        if self.keys is None:
+            vectors, keys = pooling.unit(vectors, mask) * real, None
+        else:
+            vectors, keys = vectors * real, at_least_float32(self.keys[side](states)) * real
+            if side == "query":
+                keys = keys / math.sqrt(keys.shape[-1] / self.heads)
+        salience = None
+        if side in self.salience:
+            salience = at_least_float32(self.salience[side](vectors, ids, mask))
+        tokens = TokenVectors(vectors, mask, ids, salience, keys)
+        return tokens, pooling.group(tokens)
+
+    def expanded(
+        self, ids: Tensor, mask: Tensor, length: int, attend: bool
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Fills queries up to a length with the template's token (ColBERT's augmentation).
+
+        Args:
+            ids: (B, N) int64; mask: (B, N) bool; attend: whether other tokens attend to
+                the new ones.
+
+        Returns:
+            Both (B, max(N, length)), and `forward`'s attended tokens.
+        """
+        missing = max(0, length - ids.shape[1])
+        real, mask = mask, torch.arange(ids.shape[1] + missing, device=ids.device) < length
+        ids, real = F.pad(ids, (0, missing)), F.pad(real, (0, missing))
+        return (
+            ids.masked_fill(~real, self.template.expansion),
+            mask | real,
+            None if attend else real,
+        )
+
+    def vectors_of(self, tokens: int, side: Side) -> int:
+        """The number of vectors of a text with this number of tokens."""
+        return self.pooling[side].count(tokens)
+
+    def pair_flops(self, query_vectors: float, document_vectors: float) -> float:
+        """Operations of Eq. 1 for one pair, from its numbers of vectors."""
+        if self.keys is None:
+            return multi_vector_joint_flops(query_vectors, document_vectors, self.dimension)
+        return mva_joint_flops(query_vectors, document_vectors, self.dimension, self.heads)
+
+    def floats(self, vectors: int) -> int:
+        """The floats of a text with this number of vectors, keys included (mva Table 5)."""
+        return vectors * self.dimension * (1 if self.keys is None else 2)
+
+    def penalty(self, queries: TokenVectors, documents: TokenVectors) -> Tensor:
+        """() the saliences' penalty in the loss (the L1 gate; aligner §4.3)."""
+        total = queries.vectors.new_zeros(())
+        for side, texts in (("query", queries), ("document", documents)):
+            if side in self.salience:
+                total = total + self.salience[side].penalty(texts.salience, texts.mask)
+        return total
+
+    def fit(self, documents: list[list[int]]) -> None:
+        """Gives the saliences the documents' tokens before training (document frequencies)."""
+        for salience in self.salience.values():
+            salience.fit(documents, self.vocabulary_size, self.template.special)
 
 
 @part("model")
@@ -35,22 +231,22 @@ class MultiVector(TokenSearch):
     def __init__(
         self,
         backbone: dict[str, Any],
-        dimension: int,
-        query_length: int,
-        document_length: int,
+        dimension: Size,
+        query_length: Annotated[int, AtLeast(2)],
+        document_length: Annotated[int, AtLeast(2)],
         alignment: dict[str, Any],
         loss: dict[str, Any],
         search: Annotated[dict[str, Any], SearchOptions],
         optimizer: dict[str, Any],
         training_alignment: dict[str, Any] | None = None,
-        normaliser: str = "none",
-        projections: str = "shared",
+        normaliser: Normaliser = "none",
+        projections: Projections = "shared",
         pooling: dict[str, Any] | None = None,
         salience: dict[str, Any] | None = None,
         attend_expansion: bool = True,
-        expansion_length: int | None = None,
-        gradient_cache: int | None = None,
-        heads: int = 1,
+        expansion_length: Annotated[int, AtLeast(2)] | None = None,
+        gradient_cache: Size | None = None,
+        heads: Size = 1,
     ):
         """
         Args:
@@ -60,8 +256,8 @@ class MultiVector(TokenSearch):
             training_alignment: the one that the loss uses; None = the same (xtr has another).
             normaliser: Z of Eq. 1, see `gr_mvdr.relevance.normaliser`.
             search, optimizer: see `SearchOptions` and `System`.
-            attend_expansion: where queries are filled up (`TextTemplate.expansion`, ColBERT's
-                query augmentation), whether other tokens attend to those; they always align.
+            attend_expansion: whether a query's tokens attend to those that fill it up
+                (`TextTemplate.expansion`, ColBERT's query augmentation), which always align.
             expansion_length: tokens that queries are filled up to; None = query_length.
             gradient_cache: texts encoded at once in training (`encode_share`); None = all.
         """
@@ -82,8 +278,7 @@ class MultiVector(TokenSearch):
         self._check(salience or {})
 
     def _check(self, salience: dict[str, Any]) -> None:
-        """Refuses choices that do not go together, before hours of training."""
-        check_gradient_cache(self.hparams.gradient_cache)
+        """Raises ValueError for choices that exclude each other, before hours of training."""
         self.search.check(self.scoring, salience)
         if isinstance(self.scoring.alignment, InBatchTopK):
             rule = "must be model.training_alignment, a score may not depend on other documents"
@@ -195,3 +390,7 @@ def _spread(alignment: Tensor, documents: Tensor | None, queries: Tensor | None)
     if documents is not None:
         alignment = documents.mT.unsqueeze(1).to(alignment) @ alignment
     return alignment if queries is None else alignment @ queries.unsqueeze(1).to(alignment)
+
+
+def _has(salience: nn.Module, kind: type[nn.Module]) -> bool:
+    return any(isinstance(module, kind) for module in salience.modules())

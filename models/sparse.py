@@ -21,10 +21,9 @@ from gr_mvdr.batch import PairBatch, batch_by_size, pad
 from gr_mvdr.evaluation.inverted_lists import InvertedLists, Query
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.losses import expected_operations
-from gr_mvdr.options import build, part
+from gr_mvdr.options import Size, build, part
 from gr_mvdr.progress import track
 from gr_mvdr.ranks import (
-    check_gradient_cache,
     encode_share,
     gather_batch,
     gather_rows,
@@ -32,10 +31,9 @@ from gr_mvdr.ranks import (
 )
 from gr_mvdr.relevance import PairAlignment, at_least_float32
 from gr_mvdr.scoring import Scoring
-from gr_mvdr.token_vectors import TokenVectors
+from gr_mvdr.token_vectors import Side, TokenVectors
 from models.base import Table, hash_documents
 from models.bm25 import LexicalSystem
-from models.token_encoder import Side
 
 _EXACT_MATCH = Scoring(LexicalMaxSim())  # a text has a term but once
 _QUERY_BATCH = 32  # queries encoded at once
@@ -63,7 +61,7 @@ class SPLADE(LexicalSystem):
         keep: dict[Side, int],
         regulariser: dict[Side, float],
         initial_bias: float = 0.0,
-        gradient_cache: int | None = None,
+        gradient_cache: Size | None = None,
     ):
         """
         Args:
@@ -82,7 +80,6 @@ class SPLADE(LexicalSystem):
         """
         super().__init__(optimizer)
         self.save_hyperparameters()
-        check_gradient_cache(gradient_cache)
         self.loss_function, self.encoder = build("loss", loss), load_encoder(**backbone)
         lengths = {"query_length": query_length, "document_length": document_length}
         check_length(self.encoder, **lengths)

@@ -29,7 +29,6 @@ from gr_mvdr.token_index.search import SearchOptions
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors
 from models.base import Share, Shares, System, Table, hash_documents, query_shares
 from models.candidates import LexicalCandidates
-from models.token_encoder import TokenEncoder
 
 _QUERY_BATCH = 32  # queries encoded at once
 _FIDELITY_QUERIES = 100  # whose approximate search is compared with the exact one
@@ -103,7 +102,7 @@ class TokenSearch(System):
         mean_floats: numbers that hold a document, after `index`.
     """
 
-    encoder: TokenEncoder
+    encoder: Any
     scoring: Scoring
     search: SearchOptions
     encode_documents: Callable[[Tensor, Tensor], TokenVectors]

@@ -20,6 +20,7 @@ from gr_mvdr.identifiers.scheme import hash_collection
 from gr_mvdr.options import TARGET
 from gr_mvdr.run_files import CHECKPOINT
 from gr_mvdr.template import TextTemplate
+from gr_mvdr.token_vectors import SIDES
 from gr_mvdr.tokenizers import load_tokenizer
 from models.base import System, Table, find_backbone
 from models.docid import Docid
@@ -32,7 +33,6 @@ from models.export.sentence_transformers import (
 )
 from models.finished_run import IDENTIFIERS, FinishedRun, update_settings
 from models.generative import GenerativeSystem
-from models.token_encoder import SIDES
 
 # Where a system's state dict has its backbone: generative, multi-vector, a cross-encoder.
 _BACKBONES = ("backbone.", "encoder.backbone.", "encoder.")

@@ -33,10 +33,10 @@ from gr_mvdr.options import show
 from gr_mvdr.pooling import AllTokens
 from gr_mvdr.progress import quiet_libraries
 from gr_mvdr.template import TextTemplate, read_template
+from gr_mvdr.token_vectors import SIDES
 from gr_mvdr.tokenizers import load_tokenizer
 from models.base import System
 from models.multi_vector import MultiVector
-from models.token_encoder import SIDES
 
 # Z of Eq. 1 → the library's name of the score; MaxSim's Σ A is the number of query tokens.
 SIMILARITIES = {"none": "maxsim", "query_tokens": "meanmaxsim", "alignment": "meanmaxsim"}

@@ -105,12 +105,6 @@ def test_nothing_is_recomputed_without_gradients(tools, batch, monkeypatch):
         assert system.loss(batch) > 0
 
 
-@pytest.mark.parametrize("name", ["t5_colbert", "cross_encoder"])
-def test_a_chunk_holds_at_least_one_text(tools, name):
-    with pytest.raises(ValueError, match="model.gradient_cache=0: must be ≥ 1, or null"):
-        make(tools, name, gradient_cache=0)
-
-
 @pytest.mark.parametrize("name", ["t5_colbert", "seal"])
 def test_checkpointed_layers_give_the_same_gradients_with_dropout(tools, name):
     batch = collate(examples(False))
