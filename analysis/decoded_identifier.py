@@ -135,7 +135,7 @@ class DecodedIdentifiers(Analysis):
         around = {*model.template.target, model.template.stop}
         for start in track(range(0, len(self.queries), _SEARCHED), "decoding identifiers"):
             rows = self.queries[start : start + _SEARCHED]
-            found = model.search(rows["tokens"], texts=rows["text"]).final
+            found = model.searcher.search(rows["tokens"], texts=rows["text"]).final
             for number, query in enumerate(rows["id"]):
                 outputs = [tokens for tokens, _ in found.of(number)]
                 decoded[query] = [[t for t in tokens if t not in around] for tokens in outputs]

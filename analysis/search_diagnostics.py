@@ -167,8 +167,9 @@ class SearchDiagnostics(Analysis):
     @torch.inference_mode()
     def _diagnoses(self) -> list[Diagnosis]:
         model, sample = self.model.eval(), self._sample()
-        scores = model.score_all([query["tokens"] for query, *_ in sample])
-        columns = [None] * len(sample) if scores is None else scores.double().cpu().numpy().T
+        columns, score_all = [None] * len(sample), getattr(model, "score_all", None)
+        if score_all:  # T5-SEAL has no exact search
+            columns = score_all([query["tokens"] for query, *_ in sample]).double().cpu().numpy().T
         rows = track(zip(sample, columns, strict=True), "diagnosing", total=len(sample))
         ids = self.data.documents["id"][:]
         return [self._diagnose(*row, column, ids) for row, column in rows]
@@ -198,14 +199,14 @@ class SearchDiagnostics(Analysis):
         scores: np.ndarray | None,
         document_ids: Sequence[str],
     ) -> Diagnosis:
-        model = self.model
+        model, names = self.model, self.model.searcher.names
         known = [number for number in relevant if number is not None]
-        gold = set().union(*(model.gold_prefixes(number) for number in known))
+        gold = set().union(*(names.gold_prefixes(number) for number in known))
         trace = SearchTrace(gold, model.template.stop)
         watched = dict(observer=trace.observe, wrap=trace.timed)
-        result = model.search([query["tokens"]], texts=[query["text"]], **watched)
+        result = model.searcher.search([query["tokens"]], texts=[query["text"]], **watched)
         path = trace.path(result)
-        found = model.documents_of(result, 0)
+        found = names.scores(result, 0)
         if own is not None:
             found.pop(own, None)
             if scores is not None:
@@ -224,7 +225,7 @@ class SearchDiagnostics(Analysis):
             "rank_exhaustive": min(filter(None, errors.exhaustive or []), default=None),
             "score_difference": errors.difference,
             "outputs": len(outputs),
-            "invalid": sum(not model.is_identifier(tokens) for tokens in outputs) / total,
+            "invalid": sum(not len(names.documents_of(tokens)) for tokens in outputs) / total,
             "duplicates": (len(outputs) - len(set(outputs))) / total,
             "model_ms_per_step": path.model_ms,
             "constraint_ms_per_step": path.constraint_ms,

@@ -51,7 +51,7 @@ class RetrievalDataModule(pl.LightningDataModule):
         train_split, validation_split: None = none (a run with `weights` trains on nothing).
         store: folder of built collections; None = next to the cache of ``datasets``.
         identifiers: a file of lines `docid<TAB>text` that name documents in place of their titles.
-        views: name → a file of further texts that are identifiers (`gr_mvdr.identifiers.views`).
+        views: name → a file of further texts that are identifiers (`models.beyond.views`).
         empty_documents: "refuse", or "keep" documents without title and text.
         tokenizer_options: arguments of `choose_tokenizer` (backbone, path, unit, …).
         text_fields: what a document's text is made of, joined with " | ".

@@ -15,9 +15,9 @@ from data_modules.indexing import Inputs
 from data_modules.spans import cut_spans, sample_starts, span_weights
 from data_modules.tables import TokenColumn, cache_table
 from gr_mvdr.batch import cut
-from gr_mvdr.identifiers.views import BODY, find_views, read_texts
 from gr_mvdr.options import part
 from gr_mvdr.progress import track
+from gr_mvdr.texts import BODY, find_views, read_view
 
 _WEIGHTS = Features({"weights": List(Value("float32"))})
 
@@ -228,7 +228,7 @@ class _ViewTexts:
         self.longest = tables.document_length
         self.columns = {view: tables.documents[f"{view}_tokens"] for view in views}
         self.has = {
-            view: np.array([len(read_texts(found)) > 0 for found in column])
+            view: np.array([len(read_view(found)) > 0 for found in column])
             for view, column in self.columns.items()
         }
 
@@ -238,7 +238,7 @@ class _ViewTexts:
 
     def read(self, view: str, row: int) -> list[list[int]]:
         """A document's texts in a view."""
-        return read_texts(self.columns[view][row])
+        return read_view(self.columns[view][row])
 
     def target(self, view: str, row: int, rng: np.random.Generator) -> list[int]:
         """One of a document's texts in a view, drawn, as a key."""

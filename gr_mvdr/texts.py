@@ -14,6 +14,7 @@ SEPARATOR = " | "  # between the fields of a document
 # Texts as a person has them: one, a list, id → text, or rows with id (or _id), title and text.
 Document = str | Mapping[str, str]
 Documents = Document | Sequence[Document] | Mapping[str, str]
+BODY = "body"  # the view of a document that is its text
 ID_RULE = "a word without white space, as TREC runs need"
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _SIMPLE = re.compile(r"[\n\t -%'-~]*")  # of ASCII: no control characters, no entities
@@ -271,3 +272,27 @@ def _read_row(document: Document, number: int) -> dict[str, str]:
     if not (row["title"] + row["text"]).strip():
         raise ValueError(f"document={row['id']}: must have a text")
     return row
+
+
+# Views of a document (`models.beyond.views`) ------------------------------------------------------
+
+
+def find_views(special_tokens: Iterable[str]) -> list[str]:
+    """The views besides the body: every NAME of a special token NAME_end.
+
+    Raises:
+        ValueError: a name is not a plain word; files are called by it.
+    """
+    views = [name.removesuffix("_end") for name in special_tokens if name.endswith("_end")]
+    for view in views:
+        if not view.isidentifier() or view == BODY:
+            raise ValueError(
+                f"tokenizer.special_tokens.{view}_end: the view must be named by a word, not {BODY}"
+            )
+    return views
+
+
+def read_view(cell: Sequence) -> list[list[int]]:
+    """A document's texts in one view, from `NAME_tokens`: one token list, or several."""
+    texts = [cell] if cell and isinstance(cell[0], int) else cell
+    return [list(text) for text in texts if text]

@@ -1,16 +1,14 @@
-"""Search by constrained decoding: identifiers are generated, and documents are what they name (§4).
+"""Search by constrained decoding: a beam generates names, and the names score documents (§4).
 
-A search may be narrowed to some of the documents (`among`): then only their identifiers can be
-generated. Nothing in the system changes while it searches.
+A search may be narrowed to some of the documents (`among`): then only their names can be generated.
+Nothing in the system changes while it searches.
 """
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,7 +20,7 @@ from gr_mvdr.decoding.beam_search import (
     Step,
     beam_search,
 )
-from gr_mvdr.decoding.decoding_step import DecodingStep
+from gr_mvdr.decoding.names import Names
 from gr_mvdr.decoding.search_trace import (
     Continuation,
     SearchPath,
@@ -34,44 +32,31 @@ from gr_mvdr.files import temporary_folder
 from gr_mvdr.progress import track
 from gr_mvdr.texts import TextTable
 from models.base import Share, Shares, Table
-from models.generative import GenerativeSystem
 
 _QUERY_BATCH = 16  # queries decoded at once
-_EXAMPLES = 10  # documents that are listed of those that a generated sequence names
+_EXAMPLES = 10  # documents listed of those that a generated sequence names
 
 
-@dataclass(frozen=True)
-class Scope:
-    """What one search can find.
+class ConstrainedSearch:
+    """The search of a generative system whose documents are indexed."""
 
-    Attributes:
-        constraint: what may be generated; length: tokens of it at most.
-        documents: the numbers of the documents that may be found; None = all.
-    """
-
-    constraint: Constraint
-    length: int
-    documents: frozenset[int] | None = None
-
-
-class ConstrainedSearch(GenerativeSystem):
-    """A generative system that searches by constrained beam search: `Docid`, `T5SEAL`.
-
-    A subclass says what its identifiers are: `whole` and `within`, `documents_of` and `shares_of`,
-    `named_documents` and `gold_prefixes`.
-    """
-
-    plan: Any = None  # scores prefixes before a search (planned search); None = no plan
-    targets_are_ngrams = False  # any n-gram of `target_source`, or the whole of it
+    def __init__(self, system: Any, names: Names, plan: Any = None):
+        """
+        Args:
+            system: a `GenerativeSystem`, which makes the decoding steps.
+            names: what may be generated, and which documents it names.
+            plan: scores prefixes before a search (planned search); None = no plan.
+        """
+        self.system, self.names, self.plan = system, names, plan
 
     def retrieve(self, queries: Table, k: int = 100, **options: Any) -> Ranking:
-        """Constrained beam search, then from what was generated to documents.
+        """The k best documents of each query.
 
         Args:
             options: of this search, in place of the system's own: `beam_size`, `plan_weight`.
         """
-        found = self._searches(queries, None, **options)
-        return Ranking({query: self._named(scores) for query, _, _, scores in found}).top(k)
+        found = self._searches(queries, self.names, **options)
+        return Ranking({query: self._by_id(scores) for query, _, _, scores in found}).top(k)
 
     def retrieve_with_shares(
         self, queries: Table, k: int = 100, among: Sequence[str] | None = None
@@ -79,68 +64,57 @@ class ConstrainedSearch(GenerativeSystem):
         """`retrieve`, and what made each score in that very search; see `System`.
 
         Raises:
-            ValueError: an id of `among` is no document's.
+            ValueError: an id of `among` is not an indexed document's.
         """
         results, shares = {}, {}
-        for query, result, number, scores in self._searches(queries, among):
-            best = Ranking({query: self._named(scores)}).top(k).scores(query)
-            row = {self.document_ids[document]: document for document in scores}
-            parts = self.shares_of(result, number, [row[name] for name in best]) if best else {}
-            results[query], shares[query] = best, {name: parts[row[name]] for name in best}
+        names = self.narrow(among)
+        for query, result, number, scores in self._searches(queries, names):
+            best = Ranking({query: self._by_id(scores)}).top(k).scores(query)
+            row = {self.system.document_ids[document]: document for document in scores}
+            parts = names.shares(result, number, [row[name] for name in best]) if best else {}
+            results[query] = best
+            shares[query] = {name: [Share(*part) for part in parts[row[name]]] for name in best}
         return Ranking(results), shares
 
-    def _named(self, scores: dict[int, float]) -> dict[str, float]:
-        return {self.document_ids[document]: score for document, score in scores.items()}
+    def _by_id(self, scores: dict[int, float]) -> dict[str, float]:
+        return {self.system.document_ids[document]: score for document, score in scores.items()}
 
     @torch.inference_mode()
     def _searches(
-        self, queries: Table, among: Sequence[str] | None, **options: Any
+        self, queries: Table, names: Names | None, **options: Any
     ) -> Iterator[tuple[str, BeamSearchResult | None, int, dict[int, float]]]:
         """Of each query its id, the search it was in, its number there, and document → score."""
-        scope = self.scope(among)
-        self.eval()
+        self.system.eval()
         for start in track(range(0, len(queries), _QUERY_BATCH), "searching"):
             rows = queries[start : start + _QUERY_BATCH]
             result = None
-            if scope is not None:
-                result = self.search(rows["tokens"], scope, texts=rows["text"], **options)
+            if names is not None:
+                result = self.search(rows["tokens"], names, texts=rows["text"], **options)
             for number, query in enumerate(rows["id"]):
-                scores = {} if result is None else self.documents_of(result, number, scope)
+                scores = {} if names is None else names.scores(result, number)
                 yield query, result, number, scores
 
-    # What can be found ----------------------------------------------------------------------------
-
-    def scope(self, among: Sequence[str] | None = None) -> Scope | None:
-        """What a search can find: all documents, or those of these ids; None if that is nothing.
+    def narrow(self, among: Sequence[str] | None) -> Names | None:
+        """The names of the documents of these ids, None = of all; None if none of them has a name.
 
         Raises:
-            ValueError: nothing is indexed, or an id of `among` is no document's.
+            ValueError: an id is not an indexed document's.
         """
-        if self.searcher is None:
-            raise ValueError(f"system={type(self).__name__}: index the documents first")
         if among is None:
-            return self.whole()
-        row = {name: number for number, name in enumerate(self.document_ids)}
+            return self.names
+        row = {name: number for number, name in enumerate(self.system.document_ids)}
         for name in among:
             if name not in row:
                 raise ValueError(f"among: {name!r} must be the id of an indexed document")
         numbers = frozenset(row[name] for name in among)
-        return self.within(numbers) if any(map(self.covers, numbers)) else None
-
-    def whole(self) -> Scope:
-        """A search for all documents."""
-        return Scope(self.searcher, self.search_length)
-
-    def within(self, documents: frozenset[int]) -> Scope:
-        """A search for some documents alone, of which one or more can be found."""
-        raise NotImplementedError
+        return self.names.within(numbers) if any(map(self.system.covers, numbers)) else None
 
     # The search -----------------------------------------------------------------------------------
 
     def search(
         self,
         queries: Sequence[Sequence[int]],
-        scope: Scope | None = None,
+        names: Names | None = None,
         texts: Sequence[str] | None = None,
         plan_weight: float | None = None,
         **options: Any,
@@ -148,15 +122,17 @@ class ConstrainedSearch(GenerativeSystem):
         """Beam search for queries, given as tokens.
 
         Args:
+            names: what may be generated; None = all names.
             texts: the queries', which a plan may read; plan_weight: None = the plan's own.
             options: `beam_size`, `observer` and `wrap` of `beam`.
         """
-        sources, scope = [self.prepare_query(query) for query in queries], scope or self.whole()
+        names = names or self.names
+        sources = [self.system.prepare_query(query) for query in queries]
         if self.plan is not None:
             columns = dict(id=list(map(str, range(len(queries)))), tokens=queries, text=texts)
             table = TextTable({name: list(c) for name, c in columns.items() if c is not None})
-            options["plan"] = self.plan.guide(table, scope.constraint, plan_weight)
-        return self.beam(sources, scope.constraint, scope.length, **options)
+            options["plan"] = self.plan.guide(table, names.constraint, plan_weight)
+        return self.beam(sources, names.constraint, names.length, **options)
 
     def beam(
         self,
@@ -171,118 +147,98 @@ class ConstrainedSearch(GenerativeSystem):
         """Beam search within a constraint; see `gr_mvdr.decoding.beam_search`.
 
         Args:
-            sources: token ids as the encoder reads them; length: tokens a hypothesis at most.
+            sources: token ids as the encoder reads them; length: the most tokens of a hypothesis.
             beam_size: None = the system's own.
-            observer: sees every step; wrap: of the step function, to time it; plan: see there.
+            observer: is shown every step; wrap: of the step function, to time it; plan: see there.
         """
-        ids, mask = (x.to(self.device) for x in pad(sources))
+        system = self.system
+        ids, mask = (x.to(system.device) for x in pad(sources))
         return beam_search(
-            wrap(self.decoding_step(ids, mask)),
+            wrap(system.decoding_step(ids, mask)),
             constraint,
             batch_size=len(sources),
-            beam_size=beam_size or self.hparams.beam_size,
+            beam_size=beam_size or system.hparams.beam_size,
             length=length,
-            end_token=self.template.stop,
-            device=self.device,
+            end_token=system.template.stop,
+            device=system.device,
             observer=observer,
             plan=plan,
         )
 
-    def decoding_step(self, query_ids: Tensor, query_mask: Tensor) -> DecodingStep:
-        """The step function of the search for queries (B, N)."""
-        return DecodingStep(self.head, self.encode(query_ids, query_mask), query_mask)
-
-    def documents_of(
-        self, found: BeamSearchResult, number: int, scope: Scope | None = None
-    ) -> dict[int, float]:
-        """Document number → score, for query `number` of a search; scope: that it was made in."""
-        raise NotImplementedError
-
-    def shares_of(
-        self, found: BeamSearchResult, number: int, documents: Sequence[int]
-    ) -> dict[int, list[Share]]:
-        """What made the scores of documents that query `number` of a search found."""
-        raise NotImplementedError
-
-    def named_documents(self, tokens: Sequence[int]) -> np.ndarray:
-        """(n,) int64, the numbers of the documents that a generated sequence names."""
-        raise NotImplementedError
-
-    def is_identifier(self, tokens: Sequence[int]) -> bool:
-        """Whether a generated sequence names a document."""
-        return len(self.named_documents(tokens)) > 0
-
-    def gold_prefixes(self, document: int) -> set[tuple[int, ...]]:
-        """Every token sequence that a search may hold on its way to a document."""
-        raise NotImplementedError
-
-    def score_all(self, queries: Sequence[Sequence[int]]) -> Tensor | None:
-        """(documents, queries) log p(identifier | query); None where it cannot be had."""
-        return None
-
-    def target_source(self, document: int) -> list[int]:
-        """The tokens that the document's targets are cut from."""
-        raise NotImplementedError
-
     # What a search did ----------------------------------------------------------------------------
 
     @torch.inference_mode()
-    def explain_search(
-        self, query: Sequence[int], document: int, text: str | None = None
-    ) -> SearchPath:
-        """The search for a query, step by step, seen from a document: where was it lost, to what?
+    def explain(self, query: Sequence[int], document: int, text: str | None = None) -> SearchPath:
+        """The search for a query, step by step, as seen from a document: where did the beam lose
+        it, and to which hypotheses?
 
-        T5-SEAL counts the keys of all steps: a document that is lost may be found all the same.
+        T5-SEAL counts the n-grams of all steps: it may find a document that its beam lost.
 
         Args:
             query: token ids; document: the document's number; text: the query's, for a plan.
 
         Raises:
-            ValueError: the query is empty, there is no such document, or it has no identifier.
+            ValueError: the query is empty, or the document does not exist or has no identifier.
         """
-        self._check_query(query)
-        if not 0 <= document < len(self.document_ids):
-            raise ValueError(f"document={document}: must be ≥ 0 and < {len(self.document_ids)}")
-        gold = self.gold_prefixes(document) if self.covers(document) else set()
+        system, names = self.system, self.names
+        _check_query(query)
+        if not 0 <= document < len(system.document_ids):
+            raise ValueError(f"document={document}: must be ≥ 0 and < {len(system.document_ids)}")
+        gold = names.gold_prefixes(document) if system.covers(document) else set()
         if not gold:
-            name = self.document_ids[document]
+            name = system.document_ids[document]
             raise ValueError(f"document {name!r} has no identifier: no search can find it")
-        trace = SearchTrace(gold, self.template.stop)
+        trace = SearchTrace(gold, system.template.stop)
         texts = None if text is None else [text]
+        system.eval()
         watched = dict(observer=trace.observe, wrap=trace.timed)
-        result = self.eval().search([query], texts=texts, **watched)
-        return trace.path(result, self.named_documents, _EXAMPLES)
+        result = self.search([query], texts=texts, **watched)
+        return trace.path(result, names.documents_of, _EXAMPLES)
 
     @torch.inference_mode()
     def continuations(
         self, query: Sequence[int], prefix: Sequence[int] = (), k: int = 10
     ) -> list[Continuation]:
-        """What the model would write after a prefix, and what of it the constraint allows.
+        """The most probable tokens after a prefix, and which of them the constraint allows.
 
         Args:
             query, prefix: token ids; k: see `continue_prefix`.
 
         Returns:
-            The most probable tokens; none after the end of an identifier.
+            [] after the end of an identifier.
 
         Raises:
             ValueError: the query is empty, or no search can generate the prefix.
         """
-        self._check_query(query)
-        if len(prefix) >= self.search_length:
+        system = self.system
+        _check_query(query)
+        if len(prefix) >= self.names.length:
             return []
-        ids, mask = (x.to(self.device) for x in pad([self.prepare_query(query)]))
-        step = self.eval().decoding_step(ids, mask)
-        return continue_prefix(step, self.searcher, prefix, k, self.device)
+        ids, mask = (x.to(system.device) for x in pad([system.prepare_query(query)]))
+        step = system.eval().decoding_step(ids, mask)
+        return continue_prefix(step, self.names.constraint, prefix, k, system.device)
 
-    def _check_query(self, query: Sequence[int]) -> None:
-        self.scope()  # refuses a search without an index
-        if not len(query):
-            raise ValueError("query: must have at least one token, it is empty")
+
+def search_of(system: Any) -> ConstrainedSearch:
+    """The search of a generative system.
+
+    Raises:
+        ValueError: it generates no identifiers, or no documents are indexed.
+    """
+    if system.generates != "document":
+        raise ValueError(f"system={type(system).__name__}: its search generates no identifiers")
+    if system.searcher is None:
+        raise ValueError(f"system={type(system).__name__}: index the documents first")
+    return system.searcher
+
+
+def _check_query(query: Sequence[int]) -> None:
+    if not len(query):
+        raise ValueError("query: must have at least one token, it is empty")
 
 
 def clear_index_folder(directory: str | Path | None, *parts: str) -> Path:
-    """Where an index is kept, None = a temporary folder; what lies there of `parts` is removed."""
+    """Where an index is kept, None = a temporary folder; removes an earlier index's `parts`."""
     directory = Path(directory or temporary_folder("index"))
     for part in parts:
         shutil.rmtree(directory / part, ignore_errors=True)

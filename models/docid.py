@@ -1,17 +1,16 @@
 """DSI, DSI-PAWA, GENRE and GENRE-NP: one identifier a document, generated within a trie.
 
-What the identifier is (a new token, digits, the path through a cluster tree, the title) is the
-scheme's choice (`gr_mvdr.identifiers`), what the output table is is the head's (`gr_mvdr.heads`):
-the systems of gr_as_mvdr Table 6 differ by their YAML only. Identifiers are made before training,
-kept in the run's folder, and extended when documents arrive afterwards.
+A scheme (`gr_mvdr.identifiers`) makes the identifiers: new tokens, digits, paths through a cluster
+tree, titles. A head (`gr_mvdr.heads`) is the output table. The systems of gr_as_mvdr Table 6 differ
+by their YAML alone. Identifiers are made before training, kept in the run's folder, and extended
+when documents arrive afterwards.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -21,29 +20,24 @@ from transformers import PreTrainedModel
 
 from gr_mvdr.backbones import add_tokens, check_length, encode_texts
 from gr_mvdr.batch import PairBatch, pad
-from gr_mvdr.decoding.beam_search import BeamSearchResult
 from gr_mvdr.decoding.decoding_step import DecodingStep, score_tokens
+from gr_mvdr.decoding.names import TrieNames
 from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files import new_folder, remove_with, write_json
 from gr_mvdr.heads.plain import SubsetHead, Vocabulary
-from gr_mvdr.identifiers.scheme import (
-    Identifiers,
-    Scheme,
-    check_at_least,
-    check_choice,
-    hash_collection,
-)
-from gr_mvdr.options import build, part
+from gr_mvdr.identifiers.scheme import Identifiers, Scheme, check_choice, hash_collection
+from gr_mvdr.options import NonNegative, Rate, Size, build, part
 from gr_mvdr.progress import track
-from models.base import Share, Table
-from models.constrained_search import ConstrainedSearch, Scope, clear_index_folder
+from models.base import Table
+from models.constrained_search import ConstrainedSearch, clear_index_folder
+from models.generative import GenerativeSystem
 
 _DECODE_BATCH = 512  # identifiers scored at once
 
 
 @part("model")
-class Docid(ConstrainedSearch):
+class Docid(GenerativeSystem):
     """Generates the document's identifier token by token (DSI, GENRE; gr_as_mvdr §5.1, §7.3)."""
 
     share_of = "docid token"
@@ -57,16 +51,16 @@ class Docid(ConstrainedSearch):
         self,
         backbone: dict[str, Any],
         identifiers: dict[str, Any],
-        query_length: int,
-        document_length: int,
-        beam_size: int,
+        query_length: Size,
+        document_length: Size,
+        beam_size: Size,
         optimizer: dict[str, Any],
         head: dict[str, Any] | None = None,
-        trained_rows: str = "all",
-        length_penalty: float = 0.0,
-        label_smoothing: float = 0.0,
-        decoder_layers: int | None = None,
-        consistency: float = 0.0,
+        trained_rows: Literal["all", "new"] = "all",
+        length_penalty: NonNegative = 0.0,
+        label_smoothing: Rate = 0.0,
+        decoder_layers: Size | None = None,
+        consistency: NonNegative = 0.0,
         search: dict[str, Any] | None = None,
         ranking: dict[str, Any] | None = None,
     ):
@@ -74,7 +68,7 @@ class Docid(ConstrainedSearch):
         Args:
             backbone: arguments of `load_encoder_decoder`; its tables grow by the new tokens.
             identifiers: the scheme, `_target_` and options.
-            query_length: tokens kept of a query, those around it included.
+            query_length: tokens kept of a query, special tokens included.
             document_length: tokens kept of a document where it is encoded (the model's own
                 encoder as source of docids, the contextual table of NP decoding).
             beam_size: hypotheses a query.
@@ -89,9 +83,8 @@ class Docid(ConstrainedSearch):
                 guides the search (PAG), built where its `scores` are set.
 
         Raises:
-            FileNotFoundError: the plan's run is not there.
-            ValueError: an unknown `trained_rows` or `normalise`, a number that is too small, an
-                unfinished run.
+            FileNotFoundError: the plan's run does not exist.
+            ValueError: an unknown key or value of `search`, or the plan's run is unfinished.
         """
         search = search or {}
         for key in search:
@@ -100,9 +93,6 @@ class Docid(ConstrainedSearch):
         plan = search.get("plan") or {}
         self.plan = build("plan", plan) if plan.get("scores") else None
         check_choice("model.search.normalise", self.normalise, ("vocabulary", "reachable"))
-        check_at_least("model.beam_size", beam_size, 1)
-        check_at_least("model.consistency", consistency, 0)
-        check_choice("model.trained_rows", trained_rows, ("all", "new"))
         super().__init__(backbone, optimizer, head, decoder_layers, ranking)
         self.save_hyperparameters()
         check_length(self.backbone, query_length=query_length, document_length=document_length)
@@ -115,12 +105,11 @@ class Docid(ConstrainedSearch):
         """Gives every known document its identifier, and the backbone rows for new tokens.
 
         Args:
-            documents: the whole corpus, `PairBatch.document_index` counts in it.
-            known: rows of the documents that are there before training; `index` adds the others.
+            documents, known: see `System.prepare`.
             directory: where identifiers are kept; those of an interrupted run are read back.
 
         Raises:
-            ValueError: the scheme refuses the documents, or `directory` belongs to others.
+            ValueError: the scheme cannot name the documents, or `directory` belongs to others.
         """
         ids, first_token = documents["id"][:], self.backbone.config.vocab_size
         if kept := Path(directory).is_dir():
@@ -149,7 +138,7 @@ class Docid(ConstrainedSearch):
             )
         if self.plan is not None:
             self.plan.prepare(self, documents, known)
-        if not kept:  # last: a head that is impossible leaves nothing behind
+        if not kept:  # last: an impossible head leaves no files
             self.save_identifiers(Path(directory))
             # Documents that share an identifier have one score: their order is arbitrary.
             if warning := self.identifiers.describe_collisions():
@@ -164,13 +153,13 @@ class Docid(ConstrainedSearch):
             write_json(unfinished / "statistics.json", statistics)
 
     def load_identifiers(self, directory: Path, collection: str, first_token: int) -> None:
-        """Takes up what `save_identifiers` wrote.
+        """Reads what `save_identifiers` wrote.
 
         Args:
             collection: the `hash_collection` of the documents; first_token: the first new token.
 
         Raises:
-            ValueError: they are of other documents, or of another vocabulary.
+            ValueError: they belong to other documents, or to another vocabulary.
         """
         self.identifiers = Identifiers.load(directory / "identifiers", collection)
         self.scheme.load(directory / "scheme", partial(_mean_vectors, self.backbone))
@@ -272,63 +261,20 @@ class Docid(ConstrainedSearch):
         return self._search_in(trie, documents, directory)
 
     def _search_in(self, trie: Trie, documents: Table, directory: str | Path) -> Trie:
-        self.searcher, self.document_ids = trie, self.identifiers.document_ids
+        identifiers, penalty = self.identifiers, self.hparams.length_penalty
+        self.document_ids, self.search_length = identifiers.document_ids, trie.depth
+        names = TrieNames(trie, identifiers.sequences, penalty)
+        self.searcher = ConstrainedSearch(self, names, self.plan)
         if self.plan is not None:
             self.plan.index(documents, Path(directory))
         return trie
 
-    @property
-    def search_length(self) -> int:
-        return self.searcher.depth
-
-    def within(self, documents: frozenset[int]) -> Scope:
-        """The trie of these documents' identifiers."""
-        named = enumerate(self.identifiers.sequences)
-        trie = Trie.build([tokens if row in documents else [] for row, tokens in named])
-        return Scope(trie, trie.depth, documents)
-
     def decoding_step(self, query_ids: Tensor, query_mask: Tensor) -> DecodingStep:
-        """See `ConstrainedSearch`; its softmax runs over what `model.search.normalise` says."""
+        """The step function of a search; its softmax runs as `model.search.normalise` says."""
         step = super().decoding_step(query_ids, query_mask)
         if self.normalise == "reachable":
             step.head = SubsetHead(self.head, self.identifiers.tokens)
         return step
-
-    def documents_of(
-        self, found: BeamSearchResult, number: int, scope: Scope | None = None
-    ) -> dict[int, float]:
-        """Every document of a generated identifier; those that share it have one score."""
-        mine = found.final[found.final.query == number]
-        trie = self.searcher if scope is None else scope.constraint
-        pairs = trie.documents_of(mine, self.hparams.length_penalty)
-        return {document: score for documents, score in pairs for document in documents.tolist()}
-
-    def shares_of(
-        self, found: BeamSearchResult, number: int, documents: Sequence[int]
-    ) -> dict[int, list[Share]]:
-        """What each token of an identifier adds: its log-probability / length^penalty."""
-        totals = {tuple(tokens): total for tokens, total in found.candidates.of(number)}
-        return {document: self._token_shares(document, totals) for document in documents}
-
-    def _token_shares(self, document: int, totals: dict[tuple[int, ...], float]) -> list[Share]:
-        """From the log-probabilities of all prefixes, which the search has kept, to the tokens'."""
-        tokens = tuple(self.identifiers.of(document))
-        steps = pairwise([0.0, *(totals[tokens[:end]] for end in range(1, len(tokens) + 1))])
-        scale = len(tokens) ** self.hparams.length_penalty
-        return [
-            Share((token,), (after - before) / scale)
-            for token, (before, after) in zip(tokens, steps, strict=True)
-        ]
-
-    def named_documents(self, tokens: Sequence[int]) -> np.ndarray:
-        """The documents of an identifier."""
-        node = int(self.searcher.find(torch.tensor([list(tokens)])))
-        return self.searcher.documents_at(node) if node >= 0 else np.empty(0, np.int64)
-
-    def gold_prefixes(self, document: int) -> set[tuple[int, ...]]:
-        """The prefixes of the document's identifier."""
-        sequence = tuple(self.identifiers.of(document))
-        return {sequence[:length] for length in range(1, len(sequence) + 1)}
 
     # Scores of given documents --------------------------------------------------------------------
 
@@ -373,24 +319,22 @@ class Docid(ConstrainedSearch):
         return scores
 
     def _identifier_scores(self, query: Sequence[int], rows: list[int]) -> Tensor:
-        """(n,) fp64 on the CPU: what `score` gives for one query and some documents.
+        """(n,) fp64 on the CPU: `score` of one query with each of some documents.
 
-        A search that keeps everything: identifiers of one beginning share its decoding, and
+        A search that keeps everything: identifiers with a common beginning share its decoding, and
         documents that share an identifier tie exactly.
         """
         places: dict[tuple[int, ...], list[int]] = {}
         for place, row in enumerate(rows):
             places.setdefault(tuple(self.identifiers.of(row)), []).append(place)
-        distinct, source = sorted(places), [self.prepare_query(query)]
+        distinct = sorted(places)
         scores = torch.full((len(rows),), -torch.inf, dtype=torch.float64)
         for start in range(0, len(distinct), _DECODE_BATCH):
             chunk = distinct[start : start + _DECODE_BATCH]
-            trie = Trie.build(chunk)
-            found = self.beam(source, trie, trie.depth, beam_size=len(chunk))
-            named = trie.documents_of(found.final, self.hparams.length_penalty)
-            for own, score in named:
-                for number in own.tolist():
-                    scores[places[chunk[number]]] = score
+            names = TrieNames(Trie.build(chunk), chunk, self.hparams.length_penalty)
+            result = ConstrainedSearch(self, names).search([query], beam_size=len(chunk))
+            for number, score in names.scores(result, 0).items():
+                scores[places[chunk[number]]] = score
         return scores
 
 

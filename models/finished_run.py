@@ -247,8 +247,16 @@ def embed_by_run(run: str | None, otherwise: DocumentEmbeddings) -> DocumentEmbe
 
 
 def update_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    """A model's settings by today's names; `sentinel_id` was the expansion of a T5's queries."""
+    """A model's settings by today's names.
+
+    `sentinel_id` was the expansion of a T5's queries; T5SEAL had what `MultiViewSEAL` has.
+    """
     settings, backbone = dict(settings), settings.get("backbone")
+    if settings.get(TARGET) == "models.t5_seal.T5SEAL":
+        names = ("special_tokens", "query_ngrams", "bonus")
+        views = {name: settings.pop(name) for name in names if name in settings}
+        if any(views.values()):
+            settings |= {**views, TARGET: "models.beyond.views.MultiViewSEAL"}
     expansion = settings.pop("sentinel_id", None)
     if expansion is not None and isinstance(backbone, dict):
         settings["backbone"] = backbone | {"template": TextTemplate(expansion=expansion).settings}

@@ -1,11 +1,11 @@
 """What all generative systems do: teacher forcing, loss, scores and alignments (gr_as_mvdr §4).
 
-A system generates an identifier of the document from the query, `models.docid` and `models.t5_seal`
-in a constrained search (`models.constrained_search`), or the query from the document,
-`models.beyond.query_generator`.
+A system generates a name of the document from the query, in a constrained search
+(`models.docid`, `models.t5_seal`), or the query from the document
+(`models.beyond.query_generator`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -15,20 +15,18 @@ from gr_mvdr import cross_attention
 from gr_mvdr.backbones import encode, load_encoder_decoder
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.decoder_layers import read_decoder
-from gr_mvdr.decoding.beam_search import Constraint
-from gr_mvdr.decoding.search_trace import Continuation, SearchPath
+from gr_mvdr.decoding.decoding_step import DecodingStep
+from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.heads.plain import Head, Vocabulary, real_places
 from gr_mvdr.heads.softmax import States, table_cross_entropy, table_log_probs
 from gr_mvdr.losses import symmetric_divergence, target_cross_entropy
 from gr_mvdr.options import build
-from gr_mvdr.ranks import (
-    mean_over_ranks,
-)
+from gr_mvdr.ranks import mean_over_ranks
 from gr_mvdr.relevance import Explanation, Factors, PairAlignment, at_least_float32
-from models.base import Share, System, Table
+from models.base import Share, Shares, System, Table
+from models.constrained_search import ConstrainedSearch, search_of
 
 PLAIN = {"_target_": "gr_mvdr.heads.plain.Head"}
-_ENCODE_BATCH = 64  # texts encoded at once
 _TARGETS = 64  # of a training batch, for the statement of the head's memory
 
 
@@ -41,10 +39,12 @@ class GenerativeSystem(System):
     paradigm = "generative"
     # Whose tokens it generates: the decoder's paths, and the rows of A that sum to one, are theirs.
     generates: ClassVar[Literal["document", "query"]] = "document"
-    # What a search may generate, set by `index`; None of a system that does not search so.
-    searcher: Constraint | None = None
-    # Tokens of a generated sequence at most.
+    # Set by `index`; None of a system that generates queries.
+    searcher: ConstrainedSearch | None = None
+    # The most tokens of a generated sequence.
     search_length: int
+    # Whether a target is any n-gram of `target_source`, or the whole of it.
+    targets_are_ngrams: ClassVar[bool] = False
     # Target tokens that are teacher-forced at once in alignments; None = the whole sequence.
     window: int | None = None
 
@@ -79,11 +79,11 @@ class GenerativeSystem(System):
         return self.backbone.config.vocab_size
 
     def targets(self, batch: PairBatch) -> PairBatch:
-        """The batch with the identifiers that are to be generated on its document side."""
+        """The batch with the token sequences to generate on its document side."""
         return batch
 
     def prepare_query(self, tokens: Sequence[int]) -> list[int]:
-        """The query's first tokens and those around it, as the encoder reads them."""
+        """The query's first tokens with the template's, as the encoder reads them."""
         return self.template.read_query(tokens, self.hparams.query_length)
 
     def encode(self, ids: Tensor, mask: Tensor) -> Tensor:
@@ -110,27 +110,23 @@ class GenerativeSystem(System):
         rows = self.head.labels(batch.document_ids, index)
         places = real_places(batch.document_mask)
         labels = rows.flatten()[places]
-        masked = self._masked_rows(batch, labels)
+        masked = _mask_relevant(self.head, batch, labels)
 
-        def states() -> States:  # with dropout of its own in each pass
+        def states() -> States:  # each call draws its own dropout
             queries = self.encode(batch.query_ids, batch.query_mask).repeat_interleave(per_query, 0)
             return self.states(queries, query_mask, rows, places)
 
-        total = self._target_loss(states, labels, masked)
-        return mean_over_ranks(total, len(labels))
-
-    def _target_loss(
-        self, states: Callable[[], States], labels: Tensor, masked: Tensor | None
-    ) -> Tensor:
         weight, smoothing = self.hparams.get("consistency", 0.0), self.hparams.label_smoothing
         if not (weight and self.training):
-            return table_cross_entropy(self.head, states(), labels, masked, smoothing)
+            total = table_cross_entropy(self.head, states(), labels, masked, smoothing)
+            return mean_over_ranks(total, len(labels))
         # Two whole predictions side by side.
         pair = [at_least_float32(self.head.logits(*states())) for _ in range(2)]
         if masked is not None:
             pair = [logits.masked_fill(masked, -torch.inf) for logits in pair]
         divergence = symmetric_divergence(*pair) * len(labels)
-        return target_cross_entropy(pair[0], labels, smoothing) + weight * divergence
+        total = target_cross_entropy(pair[0], labels, smoothing) + weight * divergence
+        return mean_over_ranks(total, len(labels))
 
     def setup(self, stage: str) -> None:
         """Begins the ranking loss before a checkpoint to resume from is read."""
@@ -141,32 +137,13 @@ class GenerativeSystem(System):
         if self.ranking_loss:
             self.ranking_loss.end()
 
-    def _masked_rows(self, batch: PairBatch, labels: Tensor) -> Tensor | None:
-        """(n, R) bool: rows that the n target positions are not told apart from; None = all are.
-
-        They are of other documents that are relevant to the query; a target itself never is one.
-        """
-        found = self.head.relevant_rows(batch.relevant)
-        if found is None:
-            return None
-        per_query = len(batch.document_ids) // len(batch)
-        lengths = batch.document_mask.sum(1).view(len(batch), per_query).sum(1)
-        return found.repeat_interleave(lengths, 0, output_size=len(labels)).scatter(
-            1, labels.unsqueeze(1), False
-        )
-
-    def logits(self, queries: Tensor, query_mask: Tensor, rows: Tensor, mask: Tensor) -> Tensor:
-        """(n, R) logits, at least fp32, of the n real target positions, row by row of `mask`.
+    def states(self, queries: Tensor, query_mask: Tensor, rows: Tensor, places: Tensor) -> States:
+        """What the head makes the logits of n target positions from (`Head.logits`).
 
         Args:
             queries: (B, N, d) from `encode`; query_mask: (B, N).
-            rows: (B, M) int64 rows of the head; mask: (B, M).
+            rows: (B, M) int64 rows of the head; places: (n,) int64, see `real_places`.
         """
-        states = self.states(queries, query_mask, rows, real_places(mask))
-        return at_least_float32(self.head.logits(*states))
-
-    def states(self, queries: Tensor, query_mask: Tensor, rows: Tensor, places: Tensor) -> States:
-        """What the head makes the logits of n target positions from; see `logits`."""
         output, context = self.head.decode(queries, query_mask, rows)
         position = torch.arange(rows.shape[1], device=rows.device).expand_as(rows)
         return self.head.states_at(places, output.last_hidden_state, context, position)
@@ -195,20 +172,13 @@ class GenerativeSystem(System):
         found = table_log_probs(self.head, states, rows.flatten()[places], normalised)
         return found.new_zeros(mask.numel()).index_put((places,), found).view(mask.shape)
 
-    def sequence_log_probs(
-        self, queries: Tensor, query_mask: Tensor, ids: Tensor, mask: Tensor, index: Tensor
-    ) -> Tensor:
-        """(B,) mean of `token_log_probs` over the real tokens of each sequence."""
-        scores = self.token_log_probs(queries, query_mask, ids, mask, index)
-        return scores.sum(1) / mask.sum(1).clamp(min=1)
-
     def score(self, batch: PairBatch) -> Tensor:
         """(B,) mean log-probability of the target tokens."""
         return self.target_shares(batch)[1].sum(1)
 
     @torch.no_grad()
     def shares(self, batch: PairBatch) -> list[list[Share]]:
-        """What each target token adds to the pairs' `score`; see `System.shares`."""
+        """What each target token adds to the pairs' `score`."""
         found, values = self.target_shares(batch)
         rows = zip(found.document_ids, values, found.document_mask, strict=True)
         return [
@@ -240,7 +210,7 @@ class GenerativeSystem(System):
         return cross_attention.collect_factors(self._trace(batch))
 
     def forced(self, batch: PairBatch) -> PairBatch:
-        """The batch as its pairs are aligned: what is teacher-forced on its document side."""
+        """The batch with the token sequences that are teacher-forced in scores and alignments."""
         return self.targets(batch)
 
     def _trace(self, batch: PairBatch) -> cross_attention.DecoderTrace:
@@ -253,13 +223,11 @@ class GenerativeSystem(System):
     def set_head(
         self, vocabulary: Vocabulary, sequences: list[list[int]], documents: Table
     ) -> None:
-        """Makes the head for targets that are cut from given sequences.
+        """Makes the head for targets that are cut from these sequences.
 
         Args:
             vocabulary: the tokens that occur in them.
-            sequences: of each document, the text that its targets are cut from: its identifier,
-                or for n-grams the document itself.
-            documents: with `tokens`, what the contextual vectors of NP decoding are read from.
+            sequences, documents: see `Head.make_table`.
 
         Raises:
             ValueError: an option of the head is impossible.
@@ -287,19 +255,34 @@ class GenerativeSystem(System):
             self.head.renew_table(checkpoint["table"])
 
     def statistics(self) -> dict[str, float]:
-        """What the head and its logits for a batch of targets take of memory."""
+        """The memory of the head and of its logits for a batch of targets."""
         return {"cost/head_bytes": float(self.head.memory_bytes(_TARGETS, self.search_length))}
 
-    # What a search did, of the systems that search by generating ----------------------------------
+    # Search ---------------------------------------------------------------------------------------
 
-    def explain_search(
-        self, query: Sequence[int], document: int, text: str | None = None
-    ) -> SearchPath:
-        """See `ConstrainedSearch`; raises ValueError: this system's search generates nothing."""
-        raise ValueError(f"system={type(self).__name__}: its search generates no identifiers")
+    def decoding_step(self, query_ids: Tensor, query_mask: Tensor) -> DecodingStep:
+        """The step function of a search for queries (B, N)."""
+        return DecodingStep(self.head, self.encode(query_ids, query_mask), query_mask)
 
-    def continuations(
-        self, query: Sequence[int], prefix: Sequence[int] = (), k: int = 10
-    ) -> list[Continuation]:
-        """See `ConstrainedSearch`; raises ValueError: this system's search generates nothing."""
-        raise ValueError(f"system={type(self).__name__}: its search generates no identifiers")
+    def retrieve(self, queries: Table, k: int = 100, **options: Any) -> Ranking:
+        """Constrained beam search, then from names to documents; see `ConstrainedSearch`."""
+        return search_of(self).retrieve(queries, k, **options)
+
+    def retrieve_with_shares(
+        self, queries: Table, k: int = 100, among: Sequence[str] | None = None
+    ) -> tuple[Ranking, Shares]:
+        """`retrieve`, and what made each score in that very search."""
+        return search_of(self).retrieve_with_shares(queries, k, among)
+
+
+def _mask_relevant(head: Head, batch: PairBatch, labels: Tensor) -> Tensor | None:
+    """(n, R) bool, rows excluded from the negatives of n target positions; None = no rows.
+
+    They belong to other documents that are relevant to the query, and are not the target itself.
+    """
+    rows = head.relevant_rows(batch.relevant)
+    if rows is None:
+        return None
+    lengths = batch.document_mask.sum(1).view(len(batch), -1).sum(1)
+    rows = rows.repeat_interleave(lengths, 0, output_size=len(labels))
+    return rows.scatter(1, labels.unsqueeze(1), False)

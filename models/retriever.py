@@ -38,7 +38,7 @@ from gr_mvdr.token_vectors import TokenVectors
 from gr_mvdr.tokenizers import build_word_tokenizer, load_tokenizer, token_strings
 from models.base import Share, System, Table
 from models.collection_tokens import find_nearest
-from models.constrained_search import ConstrainedSearch
+from models.constrained_search import ConstrainedSearch, search_of
 from models.export.folder import SETTINGS, load_exported, read_texts
 from models.export.sentence_transformers import (
     build_published,
@@ -379,7 +379,7 @@ class Retriever:
         tokens = self.reader.queries([query])["tokens"][0]
         return [
             replace(one, text=self.text_of((one.token,)), documents=self._names(one.documents))
-            for one in self.system.continuations(tokens, list(prefix), k)
+            for one in search_of(self.system).continuations(tokens, list(prefix), k)
         ]
 
     def _names(self, numbers: Sequence[int]) -> tuple[str, ...]:
@@ -408,9 +408,10 @@ class Retriever:
         )
 
     def _path(self, query: str, row: int) -> SearchPath | None:
-        if not isinstance(self.system, ConstrainedSearch):
+        search = getattr(self.system, "searcher", None)
+        if not isinstance(search, ConstrainedSearch):
             return None
-        path = self.system.explain_search(self.reader.queries([query])["tokens"][0], row, query)
+        path = search.explain(self.reader.queries([query])["tokens"][0], row, query)
         generated = (replace(g, documents=self._names(g.documents)) for g in path.generated)
         return replace(path, generated=tuple(generated))
 

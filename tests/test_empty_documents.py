@@ -43,6 +43,7 @@ FURTHER = {
     "query_generator": ["model.n_queries=2"],
     # One that copies at once finds each query's own fruit alone, which is dropped.
     "t5_seal": ["backbone.initialisation=random"],
+    "t5_seal_views": ["backbone.initialisation=random"],
     "xtr": ["model.search.neighbours=100"],
 }
 

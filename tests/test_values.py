@@ -647,7 +647,7 @@ TYPED = [
     ("trainer.max_tme=1", "trainer.max_tme=1: no such key, did you mean trainer.max_time"),
     ("model.foo=1", "model.foo=1: no such key"),
     ("model.query_ngrams=3", "model.query_ngrams=3: not a key of the chosen model"),
-    ("model.evidence.special_ids=[0]", "model.evidence.special_ids=[0]: not a key of the chosen"),
+    ("model.evidence.special_ids=[0]", "model.evidence.special_ids=[0]: no such key"),
     ("trainings=5", "trainings=5: no such key"),
     ("path=x", "path=x: no such key, did you mean data.path or tokenizer.path?"),
     ("modle=bm25", "modle=bm25: no such key, did you mean model?"),

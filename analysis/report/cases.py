@@ -57,11 +57,13 @@ class ScoreNames:
     kinds: tuple[str, ...] = ()
 
 
+_SEAL = ScoreNames(
+    ("n-gram keys, with their weights", "n-gram key"), ("evidence", "leak-free score")
+)
 # Systems whose search ranks by another number than they give a pair.
 SCORE_NAMES = {
-    "T5SEAL": ScoreNames(
-        ("n-gram keys, with their weights", "n-gram key"), ("evidence", "leak-free score")
-    ),
+    "T5SEAL": _SEAL,
+    "MultiViewSEAL": _SEAL,
     "SPLADE": ScoreNames(("terms of the vocabulary", "vocabulary term")),
     "QueryGenerator": ScoreNames(PARTS["lexical"], ("BM25", "query likelihood")),
 }

@@ -106,8 +106,8 @@ class SearchTrace:
     A hypothesis is gold if it is a prefix of a gold document's identifier. The gold is alive after
     a step while such a hypothesis goes on or has ended.
 
-        trace = SearchTrace(system.gold_prefixes(document), system.template.stop)
-        path = trace.path(system.search([tokens], observer=trace.observe, wrap=trace.timed))
+        trace = SearchTrace(names.gold_prefixes(document), system.template.stop)
+        path = trace.path(search.search([tokens], observer=trace.observe, wrap=trace.timed))
 
     Args:
         gold: every prefix of a gold identifier, the whole identifier included.

@@ -6,7 +6,7 @@ are extended by arithmetic and looked up by bisection.
 """
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gr_mvdr.decoding.beam_search import Hypotheses, Successors
+from gr_mvdr.decoding.beam_search import Successors
 from gr_mvdr.files import check, check_offsets, read_arrays, write_arrays
 
 _ARRAYS = ("first_child", "token", "documents", "first_document")
@@ -129,16 +129,6 @@ class Trie:
     def documents_at(self, node: int) -> np.ndarray:
         """The numbers of the documents whose identifier ends at the node, ascending, int64."""
         return self.documents[self.first_document[node] : self.first_document[node + 1]]
-
-    def documents_of(
-        self, hypotheses: Hypotheses, length_penalty: float
-    ) -> Iterator[tuple[np.ndarray, float]]:
-        """Of each hypothesis that is an identifier its documents and log p / length^penalty."""
-        scores = hypotheses.log_probs.double() / hypotheses.lengths**length_penalty
-        nodes = self.find(hypotheses.tokens)
-        for node, score in zip(nodes.tolist(), scores.tolist(), strict=True):
-            if node >= 0:
-                yield self.documents_at(node), score
 
     def find(self, tokens: Tensor) -> Tensor:
         """The nodes to which token sequences lead, all at once.

@@ -67,12 +67,8 @@ class QueryGenerator(GenerativeSystem):
         """
         super().__init__(backbone, optimizer)
         self.save_hyperparameters()
+        self.search_length = query_length
         check_length(self.backbone, query_length=query_length, document_length=document_length)
-
-    @property
-    def search_length(self) -> int:
-        """Tokens of a generated query at most."""
-        return self.hparams.query_length
 
     def score(self, batch: PairBatch) -> Tensor:
         """(B,) mean log p(query token | query so far, document): query likelihood."""

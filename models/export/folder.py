@@ -218,8 +218,8 @@ def _read(file: Path) -> dict[str, Any]:
         raise ValueError(f"{file}: format={show(settings.get('format'))}: must be {FORMAT}")
     if not isinstance(settings.get("hyper_parameters"), dict):
         raise ValueError(f"{file}: hyper_parameters: must be a group of keys")
-    options = update_settings(settings["hyper_parameters"])
-    return {**settings, TARGET: settings.get("system"), "hyper_parameters": options}
+    options = update_settings({TARGET: settings.get("system"), **settings["hyper_parameters"]})
+    return {**settings, TARGET: options.pop(TARGET), "hyper_parameters": options}
 
 
 def _new_system(settings: dict[str, Any], folder: Path) -> System:

@@ -5,6 +5,7 @@ from analysis.framework_ranking import NAMES, FrameworkRanking, relevances
 from gr_mvdr.batch import PairBatch, cut, pad
 from gr_mvdr.evaluation.metrics import evaluate
 from gr_mvdr.evaluation.ranking import Ranking
+from gr_mvdr.heads.plain import real_places
 from gr_mvdr.tokenizers import EOS_ID
 from models.docid import Docid
 from models.multi_vector import MultiVector
@@ -56,7 +57,7 @@ def pair(data, query, document):
 @torch.inference_mode()
 def test_relevances_are_those_of_the_model(tiny_data):
     system = seal().eval()
-    system.hparams.key_length = 99  # one window
+    system.window = 99
     query, document = tiny_data.queries("test")[0], tiny_data.documents[3]
     batch = pair(tiny_data, query, document)
     explanation = system.explain(batch)
@@ -69,7 +70,8 @@ def test_relevances_are_those_of_the_model(tiny_data):
     sides = batch.document_ids, batch.document_mask, batch.document_index
     log_probs = system.token_log_probs(queries, batch.query_mask, *sides)
     assert found["log_prob"].item() == pytest.approx(log_probs.sum().item(), rel=1e-5)
-    logits = system.logits(queries, batch.query_mask, *sides[:2])
+    states = system.states(queries, batch.query_mask, sides[0], real_places(sides[1]))
+    logits = system.head.logits(*states)
     chosen = logits.gather(1, batch.document_ids[0][:, None])
     assert found["logits"].item() == pytest.approx(chosen.sum().item(), rel=1e-4)
 

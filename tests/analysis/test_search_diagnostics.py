@@ -13,13 +13,14 @@ from analysis.figures import Gallery, GalleryEntry, read_gallery
 from analysis.report.report import tabulate_run, write_report
 from analysis.search_diagnostics import SearchDiagnostics, SearchErrors, outcome, search_figure
 from gr_mvdr.decoding import search_trace
-from gr_mvdr.decoding.beam_search import beam_search
+from gr_mvdr.decoding.names import TrieNames
 from gr_mvdr.decoding.search_trace import SearchTrace
 from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.evaluation.metrics import evaluate
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.options import admitting
 from gr_mvdr.template import TextTemplate
+from models.constrained_search import ConstrainedSearch
 from models.docid import Docid
 from models.t5_seal import T5SEAL
 from tests.analysis.asking import asked
@@ -48,13 +49,19 @@ class Chain:
     template = TextTemplate()
 
     def __init__(self, docids, log_probs, beam_size, exhaustive=True):
-        self.docids, self.log_probs, self.beam_size = docids, log_probs, beam_size
-        self.exhaustive, self.searcher = exhaustive, Trie.build(docids)
+        self.docids, self.log_probs = docids, log_probs
+        self.device, self.hparams = "cpu", SimpleNamespace(beam_size=beam_size)
+        self.searcher = ConstrainedSearch(self, TrieNames(Trie.build(docids), docids))
+        if exhaustive:
+            self.score_all = self._score_all
 
     def eval(self):
         return self
 
-    def search(self, queries, texts=None, observer=None, wrap=None):
+    def prepare_query(self, query):
+        return query
+
+    def decoding_step(self, query_ids, query_mask):
         prefixes = []
 
         def step(tokens, parents):
@@ -62,34 +69,12 @@ class Chain:
                 last = zip(parents.tolist(), tokens.tolist(), strict=True)
                 prefixes[:] = [(*prefixes[parent], token) for parent, token in last]
             else:
-                prefixes[:] = [(query,) for (query,) in queries]
+                prefixes[:] = [(query,) for (query,) in query_ids.tolist()]
             return torch.stack([self.log_probs(query, tuple(p)) for query, *p in prefixes])
 
-        return beam_search(
-            wrap(step) if wrap else step,
-            self.searcher,
-            batch_size=len(queries),
-            beam_size=self.beam_size,
-            length=self.searcher.depth,
-            end_token=END,
-            observer=observer,
-        )
+        return step
 
-    def documents_of(self, result, number):
-        scores = dict(map(lambda found: (tuple(found[0]), found[1]), result.final.of(number)))
-        found = {n: scores.get(tuple(docid)) for n, docid in enumerate(self.docids)}
-        return {number: score for number, score in found.items() if score is not None}
-
-    def is_identifier(self, tokens):
-        return list(tokens) in self.docids
-
-    def gold_prefixes(self, document):
-        docid = tuple(self.docids[document])
-        return {docid[:length] for length in range(1, len(docid) + 1)}
-
-    def score_all(self, queries):
-        if not self.exhaustive:
-            return None
+    def _score_all(self, queries):
         return torch.tensor(
             [[self._score(query, docid) for (query,) in queries] for docid in self.docids]
         )
@@ -214,7 +199,8 @@ def test_recall_is_what_model_search_and_luck_make_it(tmp_path, beam_size):
     values = {name.removeprefix("analysis/search/"): v for name, v in metrics.items()}
     beam = {}
     for query in data.test_queries("test"):
-        scores = system.documents_of(system.search([query["tokens"]]), 0)
+        result = system.searcher.search([query["tokens"]])
+        scores = system.searcher.names.scores(result, 0)
         beam[query["id"]] = {f"d{number}": score for number, score in scores.items()}
     recall = evaluate(Ranking(beam), {f"q{n}": dict.fromkeys(ids, 1) for n, ids in enumerate(gold)})
     for k in (1, 10):
@@ -236,8 +222,9 @@ SHARES = ("model_error", "search_error", "luck")
 
 
 def path_of(system, document, query=0):
-    trace = SearchTrace(system.gold_prefixes(document), system.template.stop)
-    return trace.path(system.search([[query]], observer=trace.observe, wrap=trace.timed))
+    search = system.searcher
+    trace = SearchTrace(search.names.gold_prefixes(document), system.template.stop)
+    return trace.path(search.search([[query]], observer=trace.observe, wrap=trace.timed))
 
 
 def alive(path):
@@ -278,7 +265,6 @@ def test_equal_successors_keep_the_order_of_the_search():
 
 def test_a_document_without_an_identifier_cannot_be_found(tmp_path):
     system = Chain([[2, 4], [2, 5], [3, 4], []], GARDEN, 4)
-    system.gold_prefixes = lambda number: set() if number == 3 else {(2,), (2, 4)}
     scores = system.score_all([[0], [0], [0]])
     scores[3] = -torch.inf
     system.score_all = lambda queries: scores
@@ -304,7 +290,8 @@ def test_times_are_the_models_and_the_constraints_own(monkeypatch):
     monkeypatch.setattr(search_trace, "_clock", lambda: now[0])
     monkeypatch.setattr(search_trace, "_rank_of_best", taking(7, search_trace._rank_of_best))
     system = Chain(DOCIDS, taking(3, GARDEN), 1)
-    monkeypatch.setattr(system.searcher, "expand", taking(5, system.searcher.expand))
+    trie = system.searcher.names.constraint
+    monkeypatch.setattr(trie, "expand", taking(5, trie.expand))
     path = path_of(system, 0)
     assert path.model_ms == pytest.approx(3000) and path.constraint_ms == pytest.approx(5000)
 
@@ -327,17 +314,18 @@ def test_shared_identifiers_rank_by_document_id():
     assert errors.at(1)["recall@1"] == pytest.approx(0.2)
 
 
-def test_invalid_and_repeated_outputs_are_counted(tmp_path):
+def test_invalid_and_repeated_outputs_are_counted(tmp_path, monkeypatch):
     system = Chain(DOCIDS, GARDEN, 4)
-    system.is_identifier = lambda tokens: tuple(tokens) != (2, 4)
-    search = system.search
+    names = lambda self, tokens: [] if tuple(tokens) == (2, 4) else [0]  # noqa: E731
+    monkeypatch.setattr(TrieNames, "documents_of", names)
+    search = system.searcher.search
 
     def repeating(*queries, **options):
         result = search(*queries, **options)
         result.final = result.final[torch.tensor([0, 1, 2, 3, 3])]
         return result
 
-    system.search = repeating
+    system.searcher.search = repeating
     metrics = diagnosed(system, dataset(4, [["d0"]]), tmp_path, 50)
     assert metrics["analysis/search/invalid"] == pytest.approx(0.2)
     assert metrics["analysis/search/duplicates"] == pytest.approx(0.2)

@@ -7,7 +7,9 @@ import torch
 from transformers import T5Config, T5ForConditionalGeneration
 
 from gr_mvdr.batch import PairBatch, cut, pad
+from gr_mvdr.heads.plain import real_places
 from gr_mvdr.tokenizers import EOS_ID, build_word_tokenizer
+from models.beyond.views import MultiViewSEAL
 from models.cross_encoder import CrossEncoder
 from models.docid import Docid
 from models.multi_vector import MultiVector
@@ -214,7 +216,13 @@ def make_seal(backbone=None, **options):
     backbone = backbone or dict(name=None, dropout_rate=0.0, attention="eager", shape=SHAPE)
     defaults = dict(query_length=8, document_length=12, key_length=4, beam_size=3)
     settings = dict(evidence=EVIDENCE, optimizer=OPTIMIZER)
-    return T5SEAL(backbone, **{**defaults, **settings, **options}).eval()
+    kind = MultiViewSEAL if options.keys() & {"special_tokens", "query_ngrams"} else T5SEAL
+    return kind(backbone=backbone, **{**defaults, **settings, **options}).eval()
+
+
+def logits_of(system, queries, query_mask, rows, mask):
+    """(n, R) logits of the n real target positions, row by row of `mask`."""
+    return system.head.logits(*system.states(queries, query_mask, rows, real_places(mask)))
 
 
 def save_tokenizer(folder):
@@ -280,7 +288,7 @@ def sharpen(model):
 def in_one_piece(system):
     """A system that aligns whole documents at once, T5-SEAL too."""
     if isinstance(system, T5SEAL):
-        system.hparams.key_length = 99
+        system.window = 99
     return system
 
 
@@ -340,7 +348,15 @@ def _tools():
 
     names = (make_batch, widen, one, make_multi_vector, make_seal, draw_tokens, Texts, sharpen)
     names += (make_cross_encoder, make_splade)
-    names += (in_one_piece, save_tokenizer, make_docid, named_documents, pairs_of, untied_backbone)
+    names += (
+        logits_of,
+        in_one_piece,
+        save_tokenizer,
+        make_docid,
+        named_documents,
+        pairs_of,
+        untied_backbone,
+    )
     constants = dict(SHAPE=SHAPE, SEARCH=SEARCH, OPTIMIZER=OPTIMIZER, EVIDENCE=EVIDENCE)
     constants |= dict(DOCIDS=DOCIDS, TITLES=TITLES, SEMANTIC=SEMANTIC, PLAIN=PLAIN)
     constants |= dict(PAWA=PAWA, NP=NP, MULTI_VECTOR=MULTI_VECTOR)

@@ -183,7 +183,7 @@ def test_seals_keys_and_windows_have_nothing_before_them(backbones, tools):
     seal = tools.make_seal(backbones["bart"], special_tokens=special, document_length=8)
     seal.backbone.final_logits_bias[0, :2] = -torch.inf  # as published: not <s>, not <pad>
     seal.index(documents)
-    assert not any(0 in seal.searcher.sequence(number).tolist() for number in range(3))
+    assert not any(0 in seal.searcher.names.corpus.sequence(number).tolist() for number in range(3))
     assert seal.prepare_query([7, 8]) == [0, 7, 8, 50, 2]
     read = [seal.template.read_document(tokens, 8) for tokens in documents["tokens"]]
     asked = [seal.template.read_query([7, 8], 8)] * 3

@@ -110,7 +110,7 @@ def test_seals_shares_are_keys_that_occur_in_the_document(make, documents, queri
     )
     for parts in shares.values():
         for document, found in parts.items():
-            text = system.searcher.sequence(documents["id"].index(document)).tolist()
+            text = system.searcher.names.corpus.sequence(documents["id"].index(document)).tolist()
             for tokens, value, view, _ in found:
                 places = range(len(text) - len(tokens) + 1)
                 assert value > 0 and any(text[p : p + len(tokens)] == [*tokens] for p in places)
@@ -129,7 +129,8 @@ def test_an_opened_index_searches_as_the_built_one(make, kind, documents, querie
     shutil.copytree(tmp_path / "index", tmp_path / "copy")
     opened = make(kind)
     index = opened.open_index(documents, tmp_path / "index")
-    assert index is opened.searcher and type(index) is type(built.searcher)
+    names = opened.searcher.names
+    assert index is names.constraint and type(names) is type(built.searcher.names)
     assert opened.retrieve_with_shares(queries, 5) == built.retrieve_with_shares(queries, 5)
     assert opened.retrieve_with_shares(queries, 5, ["d1", "d4"]) == built.retrieve_with_shares(
         queries, 5, ["d1", "d4"]
@@ -270,10 +271,10 @@ def test_the_path_of_a_search_is_that_of_its_results(make, kind, documents, quer
     system = indexed(make(kind), documents)
     lost = 0
     for query in queries["tokens"]:
-        result = system.search([query])
+        result = system.searcher.search([query])
         final = result.final.of(0)
         for document in range(8):
-            path = system.explain_search(query, document)
+            path = system.searcher.explain(query, document)
             assert [(list(one.tokens), one.log_prob) for one in path.generated] == final
             named = {number for one in path.generated for number in one.documents}
             assert (document in named) == (path.lost is None)
@@ -290,44 +291,42 @@ def test_the_path_of_a_search_is_that_of_its_results(make, kind, documents, quer
 
 def test_what_the_model_would_write_next(make, kind, documents, queries):
     system, query = indexed(make(kind), documents), queries["tokens"][0]
-    path = system.explain_search(query, 1)
+    path, names = system.searcher.explain(query, 1), system.searcher.names
     best = path.generated[0].tokens
     for length in range(len(best)):
         prefix = list(best[:length])
-        found = system.continuations(query, prefix, k=99)
+        found = system.searcher.continuations(query, prefix, k=99)
         following = next(one for one in found if one.token == best[length])
         assert following.allowed and following.n_documents >= path.generated[0].n_documents
         for one in found:
             tokens = [*prefix, one.token]
             expected = log_prob(system, query, tokens) - log_prob(system, query, prefix)
             assert one.probability == pytest.approx(torch.tensor(expected).exp().item())
-            reached = {n for n in range(8) if tuple(tokens) in system.gold_prefixes(n)}
+            reached = {n for n in range(8) if tuple(tokens) in names.gold_prefixes(n)}
             assert one.allowed == (one.n_documents > 0)
             # The end token alone is every text's, and nobody's n-gram.
             assert set(one.documents) == reached or tokens == [1]
         values = [one.probability for one in found]
         assert values == sorted(values, reverse=True)
         assert sum(values) == pytest.approx(1), "all tokens that have a row in the output table"
-    few = system.continuations(query, k=1)
+    few = system.searcher.continuations(query, k=1)
     assert sum(one.allowed for one in few) == 1 and len(few) <= 2
-    assert system.continuations(query, best) == []
+    assert system.searcher.continuations(query, best) == []
 
 
 def test_what_has_no_path_says_so(make, kind, documents, queries, tools):
     system, query = indexed(make(kind), documents), queries["tokens"][0]
     with pytest.raises(ValueError, match="document=8: must be ≥ 0 and < 8"):
-        system.explain_search(query, 8)
-    for ask in (lambda: system.explain_search([], 0), lambda: system.continuations([])):
+        system.searcher.explain(query, 8)
+    for ask in (lambda: system.searcher.explain([], 0), lambda: system.searcher.continuations([])):
         with pytest.raises(ValueError, match="query: must have at least one token, it is empty"):
             ask()
     with pytest.raises(ValueError, match=r"prefix=\[3\]: must be one that a search can generate"):
-        system.continuations(query, [3])
-    with pytest.raises(ValueError, match="index the documents first"):
-        make(kind).explain_search(query, 0)
+        system.searcher.continuations(query, [3])
     if kind.startswith("seal"):
         documents["tokens"][2] = []
         system.index(documents)
     else:
         system.identifiers.sequences[2] = []
     with pytest.raises(ValueError, match="'d2' has no identifier: no search can find it"):
-        system.explain_search(query, 2)
+        system.searcher.explain(query, 2)

@@ -122,7 +122,7 @@ def test_rows_of_other_relevant_documents_are_no_negatives_in_contrastive_epochs
     with system.head.batch_table(batch, 0):
         queries = system.encode(batch.query_ids, batch.query_mask)
         rows = system.head.labels(batch.document_ids, batch.document_index)
-        logits = system.logits(queries, batch.query_mask, rows, batch.document_mask)
+        logits = tools.logits_of(system, queries, batch.query_mask, rows, batch.document_mask)
     # Rows 0 to 2 are document 1's title 9 8 7, 3 to 6 are 4's 7 7 7 8, the last is the end.
     of_query = [0] * 5 + [1] * 4
     labels = rows[batch.document_mask].tolist()

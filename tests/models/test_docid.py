@@ -103,16 +103,17 @@ def test_np_search_with_a_wide_beam_equals_scoring_all_and_every_title_in_loops(
 def test_a_search_finds_identifiers_only(tools, queries, kind, tmp_path):
     system = tools.make_docid(kind, beam_size=3)
     system.index(tools.named_documents(), tmp_path)
-    found = system.search(queries["tokens"])
+    names = system.searcher.names
+    found = system.searcher.search(queries["tokens"])
     known = set(map(tuple, system.identifiers.sequences))
     prefixes = {key[:length] for key in known for length in range(1, len(key) + 1)}
     for number in range(len(queries)):
         final = [tuple(tokens) for tokens, _ in found.final.of(number)]
         assert len(final) >= 3 and set(final) <= known and len(set(final)) == len(final)
         assert {tuple(tokens) for tokens, _ in found.candidates.of(number)} <= prefixes
-        assert all(map(system.is_identifier, final))
-        assert len(system.documents_of(found, number)) >= len(final)
-    assert not system.is_identifier([]) and not system.is_identifier([3, 3])
+        assert all(map(len, map(names.documents_of, final)))
+        assert len(names.scores(found, number)) >= len(final)
+    assert not len(names.documents_of([])) and not len(names.documents_of([3, 3]))
     batch = system.targets(tools.make_batch())
     rows = system.head.labels(batch.document_ids, batch.document_index)
     row_tokens = system.head.row_tokens
@@ -120,7 +121,7 @@ def test_a_search_finds_identifiers_only(tools, queries, kind, tmp_path):
     assert torch.equal(tokens[batch.document_mask], batch.document_ids[batch.document_mask])
     for row, sequence in enumerate(system.identifiers.sequences):
         expected = {tuple(sequence[:length]) for length in range(1, len(sequence) + 1)}
-        assert system.gold_prefixes(row) == expected
+        assert names.gold_prefixes(row) == expected
 
 
 def test_an_index_may_be_made_once_more(tools, tmp_path):
@@ -131,7 +132,8 @@ def test_an_index_may_be_made_once_more(tools, tmp_path):
     again = tools.make_docid("titles-np", documents=documents, known=range(6))
     again.index(documents, tmp_path)
     assert again.identifiers == system.identifiers
-    assert (again.searcher.documents == system.searcher.documents).all()
+    tries = [one.searcher.names.constraint for one in (again, system)]
+    assert (tries[0].documents == tries[1].documents).all()
 
 
 @pytest.mark.parametrize("kind", ["semantic-pawa", "titles-np"])

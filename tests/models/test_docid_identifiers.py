@@ -218,11 +218,6 @@ def test_an_output_table_of_its_own_stays_so(tools, tmp_path):
         assert 0.5 < grown.lm_head.weight[60:].std() / source.lm_head.weight.std() < 1.5
 
 
-def test_an_unknown_choice_of_rows_is_refused(tools):
-    with pytest.raises(ValueError, match="model.trained_rows=old: must be one of all, new"):
-        tools.make_docid("semantic", trained_rows="old")
-
-
 def test_the_decoder_may_have_its_own_depth(tools, queries, tmp_path):
     system = tools.make_docid("semantic", decoder_layers=3)
     assert len(system.backbone.decoder.block) == 3

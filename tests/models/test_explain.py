@@ -21,7 +21,7 @@ def test_the_paths_sum_to_the_models_own_logits(system, tools):
     real = forced.document_mask
     rows = system.head.labels(forced.document_ids, forced.document_index)
     queries = system.encode(forced.query_ids, forced.query_mask)
-    logits = system.logits(queries, forced.query_mask, rows, real)
+    logits = tools.logits_of(system, queries, forced.query_mask, rows, real)
     expected = logits.gather(1, rows[real].unsqueeze(1)).squeeze(1)
     assert torch.allclose(decoder.contributions.sum(1)[real], expected, atol=1e-4)
     assert torch.allclose(decoder.logits[real], expected, atol=1e-4)

@@ -9,6 +9,7 @@ from transformers import AutoTokenizer, T5EncoderModel, T5ForConditionalGenerati
 
 from gr_mvdr.backbones import load_encoder, load_encoder_decoder
 from gr_mvdr.batch import cut, pad
+from gr_mvdr.heads.plain import real_places
 from gr_mvdr.tokenizers import EOS_ID, load_tokenizer
 from models.beyond.query_generator import QueryGenerator
 from models.cross_encoder import CrossEncoder
@@ -52,7 +53,9 @@ def untied(tools, tmp_path):
 def plain_logits(system, batch):
     """(n, V) of a system's own decoder, row by row of the targets' mask."""
     encoded = system.encode(batch.query_ids, batch.query_mask)
-    return system.logits(encoded, batch.query_mask, batch.document_ids, batch.document_mask)
+    places = real_places(batch.document_mask)
+    states = system.states(encoded, batch.query_mask, batch.document_ids, places)
+    return system.head.logits(*states)
 
 
 def library_logits(folder, batch):

@@ -66,7 +66,7 @@ def test_a_plan_changes_what_is_found_and_no_score(tools, queries, kind):
             assert score == pytest.approx(scores[row, number].item(), abs=1e-4)
             assert sum(s.value for s in shares[query][name]) == pytest.approx(score, abs=1e-5)
     row = int(wanted[:, 0].argmax())
-    assert system.explain_search(queries["tokens"][0], row, "").lost is None
+    assert system.searcher.explain(queries["tokens"][0], row, "").lost is None
     among = system.retrieve_with_shares(queries, 100, documents["id"][:3])[0]
     assert all(set(among.scores(query)) <= set(documents["id"][:3]) for query in queries["id"])
     # Without weight the search is today's, to the bit; a beam of all loses nothing to a plan.

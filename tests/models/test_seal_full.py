@@ -13,7 +13,7 @@ from gr_mvdr.decoding.evidence import score_documents
 from gr_mvdr.decoding.ngram_index import NgramIndex
 from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.tokenizers import EOS_ID
-from models.t5_seal import SealResult
+from models.beyond.views import ViewResult
 
 BODY, TITLE, END = [50], [51, 52], [53]
 SPECIAL_TOKENS = {"body": BODY, "title": TITLE, "title_end": END}
@@ -70,8 +70,8 @@ def test_without_special_tokens_it_is_the_papers_form(
     for name, seal in (("plain", plain), ("paper", paper)):
         seal.index(texts, tmp_path / name)
         assert not (tmp_path / name / "views").exists()
-    assert paper.searcher.count([9, 8, 53]) == 0
-    found = paper.search(queries["tokens"])
+    assert paper.searcher.names.corpus.count([9, 8, 53]) == 0
+    found = paper.searcher.search(queries["tokens"])
     assert found.further == [{}, {}, {}]
     assert paper.retrieve(queries, 9) == plain.retrieve(queries, 9)
     batch = tools.make_batch()
@@ -101,14 +101,14 @@ def test_the_index_begins_every_text_with_its_title(full, texts, tmp_path):
         begins = [*title, *END] if title else []
         assert index.sequence(row).tolist() == [*begins, *tokens, EOS_ID]
     assert index.count([*END]) == 4
-    assert np.count_nonzero(np.diff(full.tries["title"].first_document)) == 3, (
+    assert np.count_nonzero(np.diff(full.searcher.names.tries["title"].first_document)) == 3, (
         "two documents share a title"
     )
 
 
 def test_titles_are_keys_with_the_probability_of_teacher_forcing(full, texts, queries, tmp_path):
     full.index(texts, tmp_path)
-    found = full.search(queries["tokens"])
+    found = full.searcher.search(queries["tokens"])
     titles = {(9, 8, 53), (9, 8, 7, 53), (9, 53)}
     for query, keys in zip(queries["tokens"], found.further, strict=True):
         scores = {key: score for key, (score, view) in keys.items() if view == "title"}
@@ -122,7 +122,7 @@ def test_the_querys_ngrams_are_keys_if_the_corpus_has_them(full, texts, tmp_path
     text = texts["tokens"][1]
     query = [*text[3:7], 58, text[0]]
     full.index(texts, tmp_path)
-    (keys,) = full.search([query]).further
+    (keys,) = full.searcher.search([query]).further
     own = [(key, score) for key, (score, view) in keys.items() if view == "body"]
     expected = Counter(
         tuple(query[start : start + length])
@@ -138,20 +138,24 @@ def test_the_querys_ngrams_are_keys_if_the_corpus_has_them(full, texts, tmp_path
 def test_a_query_without_a_word_of_the_corpus_has_no_ngram_keys(tools, full, texts, tmp_path):
     full.index(texts, tmp_path)
     strange = tools.Texts([[58, 59], [57]], "q")
-    assert all(key[-1] == 53 for keys in full.search(strange["tokens"]).further for key in keys)
+    assert all(
+        key[-1] == 53 for keys in full.searcher.search(strange["tokens"]).further for key in keys
+    )
     assert full.retrieve(strange, 3).documents("q1")
 
 
 def test_two_views_are_full_seal_to_the_bit(tools, full, texts, queries, tmp_path):
     """What full SEAL was before there were views: titles, the query's n-grams, then the body's."""
     full.index(texts, tmp_path)
-    ranking, further = full.retrieve(queries, 9), full.search(queries["tokens"]).further
+    ranking, further = full.retrieve(queries, 9), full.searcher.search(queries["tokens"]).further
     titles = [[*title, *END, EOS_ID] if title else [] for title in texts["title_tokens"]]
     whole = zip(titles, texts["tokens"], strict=True)
     index = NgramIndex.build([[*title[:-1], *text, EOS_ID] for title, text in whole])
     trie = Trie.build(titles)
-    found = full.beam([full.prepare_query(q) for q in queries["tokens"]], index, 4)
-    named = full.beam([full.prepare_query(q, "title") for q in queries["tokens"]], trie, trie.depth)
+    found = full.searcher.beam([full.prepare_query(q) for q in queries["tokens"]], index, 4)
+    named = full.searcher.beam(
+        [full.prepare_query(q, "title") for q in queries["tokens"]], trie, trie.depth
+    )
     options = dict(special_ids=full.template.special, document_ids=texts["id"])
     for number, query in enumerate(queries["id"]):
         keys = {tuple(key[:-1]): p for key, p in named.final.of(number) if key[-1] == EOS_ID}
@@ -179,17 +183,20 @@ def test_the_evidence_of_all_views_is_added_up_by_hand(tools):
     tokens = torch.tensor([[30, 31], [31, -1], [40, 40]])
     sizes, log_probs = torch.tensor([2, 1, 2]), torch.tensor([more, half, half])
     body = Hypotheses(torch.zeros(3, dtype=torch.int64), tokens, sizes, log_probs)
-    found = SealResult(body, body, torch.full((1, 60), -torch.inf), [further])
+    found = ViewResult(body, body, torch.full((1, 60), -torch.inf), [further])
     expected = {
         ((30, 31), "body"): 11.103587,  # (log 4 + log 7)²; [31] finds its place taken
         ((10, 53), "title"): 3.786566,  # (log 7)²
         ((20, 30, 54), "query"): 3.155472,  # the same, times 1/2 + 1/2 · 2/3: 30 is covered
     }
-    (parts,) = seal.shares_of(found, 0, [0]).values()
-    assert {(s.tokens, s.view): s.value for s in parts} == pytest.approx(expected, abs=1e-6)
+    names = seal.searcher.names
+    (parts,) = names.shares(found, 0, [0]).values()
+    assert {(tokens, view): value for tokens, value, view in parts} == pytest.approx(
+        expected, abs=1e-6
+    )
     # [40, 40] occurs 5 times: (logit 1/2 − logit 6/16)² = (log 5/3)².
     scores = {0: sum(expected.values()), 1: 0.260943}
-    assert seal.documents_of(found, 0) == pytest.approx(scores, abs=1e-6)
+    assert names.scores(found, 0) == pytest.approx(scores, abs=1e-6)
 
 
 def test_a_text_longer_than_n_grams_were_is_a_key(tools, texts, queries):
@@ -197,8 +204,9 @@ def test_a_text_longer_than_n_grams_were_is_a_key(tools, texts, queries):
     texts["query_tokens"] = [[long], [long * 9], [], [], []]
     seal = tools.sharpen(tools.make_seal(special_tokens=MINDER))
     index = seal.index(texts)
-    assert seal.views.texts["query"][:2] == [[[*long, 54, EOS_ID]], []], "270 tokens are no key"
-    for keys in seal.search(queries["tokens"]).further:
+    texts = seal.searcher.names.views.texts
+    assert texts["query"][:2] == [[[*long, 54, EOS_ID]], []], "270 tokens are no key"
+    for keys in seal.searcher.search(queries["tokens"]).further:
         assert keys[(*long, 54)][1] == "query" and index.intervals([[*long, 54]])[1].item() > 0
     assert seal.retrieve(queries, 9).documents("q0")
 
@@ -209,7 +217,7 @@ def test_a_bonus_raises_a_views_keys_to_one_limit(tools, texts, queries):
     for bonus in (None, {"query": 20.0}):
         seal = tools.sharpen(tools.make_seal(special_tokens=MINDER, bonus=bonus))
         seal.index(texts)
-        found.append(seal.search(queries["tokens"]).further)
+        found.append(seal.searcher.search(queries["tokens"]).further)
     for keys, more in zip(*found, strict=True):
         expected = {
             key: (min(p + 20, -1.0), view) if view == "query" else (p, view)
@@ -228,7 +236,7 @@ def test_without_texts_a_view_adds_nothing(tools, full, texts, queries):
     for column in ({}, {"query_tokens": [[] for _ in texts]}):
         texts.update(column)
         minder.index(texts)
-        assert minder.tries.keys() == {"title"}
+        assert minder.searcher.names.tries.keys() == {"title"}
         assert minder.retrieve_with_shares(queries, 9) == full.retrieve_with_shares(queries, 9)
 
 
@@ -242,7 +250,7 @@ def test_what_is_no_view_is_refused(tools):
 def test_a_collection_without_titles_has_only_the_other_keys(full, texts, queries, tmp_path):
     texts["title_tokens"][:] = [[] for _ in texts]
     full.index(texts, tmp_path)
-    assert not full.tries and not (tmp_path / "views").exists()
+    assert not full.searcher.names.tries and not (tmp_path / "views").exists()
     assert len(full.retrieve(queries, 9)) == 3
 
 
@@ -302,7 +310,7 @@ def test_another_head_learns_spans(tools, headed, texts):
 
 def test_a_search_under_another_head_finds_ngrams(headed, texts, queries, tmp_path):
     index = headed.index(texts, tmp_path)
-    found = headed.search(queries["tokens"])
+    found = headed.searcher.search(queries["tokens"])
     for number in range(3):
         keys = found.candidates.of(number)
         assert len(keys) > 10 and all(index.count(key) for key, _ in keys)
@@ -329,7 +337,7 @@ def test_titles_and_special_tokens_have_rows_under_another_head(tools, texts, qu
     rows = seal.head.labels(title, torch.tensor([0]))
     assert torch.equal(seal.head.row_tokens[rows], title)
     seal.index(texts)
-    for keys in seal.search(queries["tokens"]).further:
+    for keys in seal.searcher.search(queries["tokens"]).further:
         assert set(keys) >= {(49, 48, 53), (9, 8, 53), (9, 53)}
         assert all(score > -60 for score, _ in keys.values())
 

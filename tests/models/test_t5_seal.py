@@ -20,7 +20,7 @@ def test_constrained_decoding_never_leaves_the_corpus(tools, documents, queries,
     for weight in seal.parameters():
         torch.nn.init.normal_(weight)
     seal.index(documents, tmp_path)
-    found = seal.search(queries["tokens"])
+    found = seal.searcher.search(queries["tokens"])
     allowed = set().union(*map(runs, documents["tokens"]))
     for number in range(len(queries)):
         keys = [tuple(tokens) for tokens, _ in found.candidates.of(number)]
@@ -33,7 +33,7 @@ def test_constrained_decoding_never_leaves_the_corpus(tools, documents, queries,
 def test_a_keys_log_probability_is_that_of_teacher_forcing(tools, documents, queries, tmp_path):
     seal = tools.sharpen(tools.make_seal())
     seal.index(documents, tmp_path)
-    found = seal.search(queries["tokens"])
+    found = seal.searcher.search(queries["tokens"])
     for number, tokens in enumerate(queries["tokens"]):
         query = torch.tensor([seal.prepare_query(tokens)])
         for key, log_prob in found.candidates.of(number):
@@ -95,13 +95,13 @@ def test_the_leak_free_score_is_the_mean_of_its_windows(tools):
         ids = batch.document_ids[number, :length]
         ids = ids[ids != EOS_ID]  # the end of a text that was cut is no key's
         windows = [
-            seal.sequence_log_probs(
+            seal.token_log_probs(
                 queries[[number]],
                 batch.query_mask[[number]],
                 window[None],
                 torch.ones(1, len(window), dtype=torch.bool),
                 batch.document_index[[number]],
-            )
+            ).mean(1)
             for window in ids.split(4)
         ]
         assert torch.isclose(scores[number], torch.cat(windows).mean(), atol=1e-5)

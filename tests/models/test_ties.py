@@ -6,10 +6,9 @@ Every system's weights are zero, so that all documents of equal length tie exact
 import pytest
 import torch
 
-from gr_mvdr.decoding.beam_search import Hypotheses
+from gr_mvdr.decoding.beam_search import BeamSearchResult, Hypotheses
 from models.bm25 import BM25
 from models.cross_encoder import CrossEncoder
-from models.t5_seal import SealResult
 
 pytest.importorskip("bm25s")
 IDS = ["d2", "d10", "e", "b", "d1", "a", "f", "c"]
@@ -87,7 +86,7 @@ def test_seal_scores_the_best_of_documents_that_tie_in_its_first_stage(tools):
         key = Hypotheses(
             torch.zeros(1).long(), torch.tensor([[7, 8]]), torch.tensor([2]), torch.tensor([-0.1])
         )
-        found = SealResult(key, key, torch.full((1, 60), -50.0), further=[{}])
-        system.search = lambda *_, found=found, **__: found
+        found = BeamSearchResult(key, key, torch.full((1, 60), -50.0))
+        system.searcher.search = lambda *_, found=found, **__: found
         assert system.retrieve(queries, 100).documents("q0") == BEST[:3]
         assert system.retrieve(queries, 2).documents("q0") == BEST[:2]

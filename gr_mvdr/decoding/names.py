@@ -1,0 +1,165 @@
+"""What names documents in a search: identifiers in a trie, or any n-gram of a text (gr_as_mvdr §4).
+
+A search generates token sequences within the names' constraint. The names say which documents a
+sequence belongs to, and make scores of what a search has generated.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from gr_mvdr.decoding.beam_search import BeamSearchResult, Constraint
+from gr_mvdr.decoding.evidence import score_documents, share_scores
+from gr_mvdr.decoding.ngram_index import NgramIndex
+from gr_mvdr.decoding.trie import Trie
+
+Tokens = tuple[int, ...]
+
+
+class Names(Protocol):
+    """The names of a collection's documents.
+
+    Attributes:
+        constraint: what a search may generate; length: the most tokens of a generated sequence.
+    """
+
+    constraint: Constraint
+    length: int
+
+    def within(self, documents: frozenset[int]) -> "Names":
+        """The names of some documents, by number; a search with them finds no others."""
+
+    def documents_of(self, tokens: Sequence[int]) -> np.ndarray:
+        """(n,) int64, the numbers of the documents that a generated sequence names, ascending."""
+
+    def gold_prefixes(self, document: int) -> set[Tokens]:
+        """Every token sequence that a search may hold on its way to a document."""
+
+    def scores(self, result: BeamSearchResult, query: int) -> dict[int, float]:
+        """Document number → score, from what a search generated for query `query` of its batch."""
+
+    def shares(
+        self, result: BeamSearchResult, query: int, documents: Sequence[int]
+    ) -> dict[int, list[tuple]]:
+        """Document number → (tokens, value) of each part of its score in `scores`; they sum to it.
+
+        A third item names the part's view where documents have several (`models.beyond.views`).
+        """
+
+
+@dataclass(frozen=True)
+class TrieNames:
+    """One identifier a document (DSI, GENRE); documents that share it have one score.
+
+    Attributes:
+        constraint: the trie of the identifiers.
+        sequences: of each document its identifier's tokens, [] where it has none.
+        length_penalty: a document scores log p(identifier | query) / length^penalty.
+    """
+
+    constraint: Trie
+    sequences: Sequence[Sequence[int]]
+    length_penalty: float = 0.0
+
+    @property
+    def length(self) -> int:
+        return self.constraint.depth
+
+    def within(self, documents: frozenset[int]) -> "TrieNames":
+        chosen = [own if row in documents else [] for row, own in enumerate(self.sequences)]
+        return replace(self, constraint=Trie.build(chosen))
+
+    def documents_of(self, tokens: Sequence[int]) -> np.ndarray:
+        node = int(self.constraint.find(torch.tensor([list(tokens)])))
+        return self.constraint.documents_at(node) if node >= 0 else np.empty(0, np.int64)
+
+    def gold_prefixes(self, document: int) -> set[Tokens]:
+        tokens = tuple(self.sequences[document])
+        return {tokens[:length] for length in range(1, len(tokens) + 1)}
+
+    def scores(self, result: BeamSearchResult, query: int) -> dict[int, float]:
+        final = result.final[result.final.query == query]
+        scores = final.log_probs.double() / final.lengths**self.length_penalty
+        nodes = self.constraint.find(final.tokens).tolist()
+        return {
+            document: score
+            for node, score in zip(nodes, scores.tolist(), strict=True)
+            if node >= 0
+            for document in self.constraint.documents_at(node).tolist()
+        }
+
+    def shares(
+        self, result: BeamSearchResult, query: int, documents: Sequence[int]
+    ) -> dict[int, list[tuple]]:
+        """Each token's log-probability / length^penalty: the search has kept all prefixes' sums."""
+        totals = {tuple(tokens): total for tokens, total in result.candidates.of(query)}
+        found = {}
+        for document in documents:
+            tokens = tuple(self.sequences[document])
+            sums = [0.0, *(totals[tokens[:end]] for end in range(1, len(tokens) + 1))]
+            scale = len(tokens) ** self.length_penalty
+            values = [(after - before) / scale for before, after in pairwise(sums)]
+            found[document] = [((t,), value) for t, value in zip(tokens, values, strict=True)]
+        return found
+
+
+@dataclass(frozen=True)
+class NgramNames:
+    """Any n-gram of a document's text names it; the evidence of all is added up (SEAL).
+
+    Attributes:
+        corpus: the n-grams of all documents, by which evidence is weighed.
+        constraint: those that may be generated.
+        length: the longest generated n-gram, in tokens.
+        document_ids: decide between documents of equal evidence.
+        evidence: parameters of `score_documents`.
+        documents: numbers of those that may get a score; None = all.
+    """
+
+    corpus: NgramIndex
+    constraint: NgramIndex
+    length: int
+    document_ids: Sequence[str]
+    evidence: Mapping[str, Any]
+    documents: Collection[int] | None = None
+
+    def within(self, documents: frozenset[int]) -> "NgramNames":
+        return replace(self, constraint=self.corpus.within(documents), documents=documents)
+
+    def documents_of(self, tokens: Sequence[int]) -> np.ndarray:
+        return self.corpus.documents(list(tokens))
+
+    def gold_prefixes(self, document: int) -> set[Tokens]:
+        """Every n-gram of the document up to `length` tokens."""
+        tokens = self.corpus.sequence(document).tolist()
+        # The end token alone, the last of them, names no document.
+        return {
+            tuple(tokens[start : start + length])
+            for start in range(len(tokens) - 1)
+            for length in range(1, self.length + 1)
+        }
+
+    def keys(self, result: BeamSearchResult, query: int) -> dict[Tokens, float]:
+        """A query's n-grams and their log-probabilities: the candidates of every step."""
+        return {tuple(tokens): score for tokens, score in result.candidates.of(query)}
+
+    def scores(self, result: BeamSearchResult, query: int) -> dict[int, float]:
+        evidence = self._evidence(result, query)
+        options = dict(document_ids=self.document_ids, among=self.documents, **self.evidence)
+        return score_documents(self.corpus, *evidence, **options)
+
+    def shares(
+        self, result: BeamSearchResult, query: int, documents: Sequence[int]
+    ) -> dict[int, list[tuple]]:
+        """The n-grams and unigrams that counted for each document, the greatest value first."""
+        evidence = self._evidence(result, query)
+        return share_scores(self.corpus, *evidence, documents, **self.evidence)
+
+    def _evidence(self, result: BeamSearchResult, query: int) -> tuple[list, np.ndarray]:
+        """A query's keys, and the log-probabilities of unigrams."""
+        first = result.first_log_probs[query].cpu().numpy()
+        return list(self.keys(result, query).items()), first
