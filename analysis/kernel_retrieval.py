@@ -16,7 +16,7 @@ from torch import Tensor
 from analysis.evaluation import average_metrics, judge
 from analysis.statistics import spread
 from gr_mvdr.alignment import Softmax
-from gr_mvdr.batch import pad
+from gr_mvdr.batch import batch_by_length, pad
 from gr_mvdr.evaluation.ranking import Ranking, best_places
 from gr_mvdr.progress import track
 from gr_mvdr.scoring import Scoring, all_pairs_relevance
@@ -170,9 +170,6 @@ def _encoded_documents(
 ) -> Iterator[tuple[list[int], TokenVectors]]:
     """Rows of documents of like length, and their vectors."""
     tokens = [model.cut_document(text) for text in documents["tokens"]]
-    order = sorted(range(len(tokens)), key=lambda row: len(tokens[row]))
-    starts = range(0, len(order), _BATCH)
-    for start in track(starts, "searching by kernels", total=len(starts)):
-        rows = order[start : start + _BATCH]
+    for rows in track(batch_by_length([*map(len, tokens)], _BATCH), "searching by kernels"):
         ids, mask = (part.to(model.device) for part in pad([tokens[row] for row in rows]))
         yield rows, replace(model.encode_documents(ids, mask), salience=None)

@@ -12,21 +12,16 @@ import torch
 from torch import Tensor
 
 from gr_mvdr.options import Positive, Proportion, Size, part
-from gr_mvdr.salience import Solver, relaxed_top_k
+from gr_mvdr.salience import Solver, relaxed_top_k, top_k
 
 Direction = Literal["query_to_document", "document_to_query"]
 
-# The axis over which a token of the aligning side chooses: the *other* side's.
+# The axis over which a token of the aligning side chooses: that of the *other* side.
 _OTHER_SIDE = {"query_to_document": -2, "document_to_query": -1}
-
-# The K best one after the other; of more, sorting is faster.
-_MOST_ROUNDS = 8
-# Of a CPU from which on torch's argmax is faster than numpy's.
-_MANY_THREADS = 4
 
 
 def other_side(direction: Direction) -> int:
-    """The axis of (..., M, N) that a direction normalises over: -2 (M) or -1 (N)."""
+    """The axis of (…, M, N) that a direction normalises over: −2 (M) or −1 (N)."""
     if direction not in _OTHER_SIDE:
         raise ValueError(f"direction={direction!r}: must be one of {', '.join(_OTHER_SIDE)}")
     return _OTHER_SIDE[direction]
@@ -52,7 +47,7 @@ class Tokens(NamedTuple):
 
 
 class Alignment:
-    """A strategy, called as the module says; a subclass gives `align`."""
+    """An alignment strategy; a subclass defines `align`."""
 
     def __call__(
         self,
@@ -72,23 +67,23 @@ class Alignment:
 class Selection(Alignment):
     """A hard query-to-document alignment: each query token takes its K best allowed tokens.
 
-    A subclass says which tokens and which pairs are allowed, and how large K is.
+    A subclass defines which tokens and pairs are allowed, and K.
     """
 
     def candidates(self, tokens: Tokens) -> Tokens:
-        """Tokens with masks of those that may align at all."""
+        """The tokens, with non-candidates masked out."""
         return tokens
 
     def pairs(self, tokens: Tokens) -> Tensor | None:
-        """(…, M, N) bool: which pairs of candidates may align; None = all."""
+        """(…, M, N) bool: the pairs of candidates that may align; None = all."""
         return None
 
     def count(self, length: int) -> int:
-        """K for documents padded to `length` = M tokens; what exceeds M is cut."""
+        """K for documents padded to `length` = M tokens; at most M tokens are taken."""
         return 1
 
     def allowed(self, tokens: Tokens) -> Tensor:
-        """(…, M, N) bool: the pairs that may align at all; never padding."""
+        """(…, M, N) bool: the pairs that may align, padding excluded."""
         pairs, real = self.pairs(tokens), self.candidates(tokens).real
         return real if pairs is None else real & pairs
 
@@ -96,8 +91,8 @@ class Selection(Alignment):
         """The non-zero entries of A, without the rest of it.
 
         Returns:
-            chosen: (…, K, N) int64 rows of S, the best first, of equal ones the first. A valid row
-                also where nothing is kept.
+            chosen: (…, K, N) int64 rows of S, the best first; ties go to the lowest row. Rows are
+                valid also where nothing is kept.
             kept: (…, K, N) bool, whether A is 1 there.
         """
         tokens = self.candidates(tokens)
@@ -107,68 +102,28 @@ class Selection(Alignment):
         return chosen, best > -torch.inf
 
     def choose(self, masked: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
-        """`select`, from similarities without the documents' tokens that are no candidates.
+        """`select`, from similarities with non-candidate document tokens set to −inf.
 
         Args:
-            masked: (…, M, N), −inf at those tokens; fastest if M is the contiguous axis.
+            masked: (…, M, N); fastest if M is the contiguous axis.
             tokens: the candidates.
 
         Returns:
-            chosen as `select` does, and (…, K, N) their similarity, −inf where nothing is kept.
+            `chosen` as of `select`, and (…, K, N) their similarity, −inf where nothing is kept.
         """
         if (pairs := self.pairs(tokens)) is not None:
             masked = masked.masked_fill(~pairs, -torch.inf)
-        chosen, best = _best_rows(masked, min(self.count(masked.shape[-2]), masked.shape[-2]))
+        chosen, best = top_k(masked.mT, min(self.count(masked.shape[-2]), masked.shape[-2]))
+        chosen, best = chosen.mT, best.mT
         return chosen, best.masked_fill(~tokens.query_mask.unsqueeze(-2), -torch.inf)
 
     def align(self, similarity: Tensor, tokens: Tokens) -> Tensor:
         aligned = torch.zeros_like(similarity)
-        if not similarity.numel():  # of no tokens there is no best one
+        if not similarity.numel():  # an empty side has no maximum
             return aligned
         chosen, kept = self.select(similarity, tokens)
         # Added: a row may be chosen again where nothing is kept.
         return aligned.scatter_add_(-2, chosen, kept.to(similarity.dtype))
-
-
-def _best_rows(masked: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """(…, count, N) the rows of the largest values of every column, of equal ones the first.
-
-    And their values.
-    """
-    columns = masked.transpose(-1, -2)
-    if count > _MOST_ROUNDS:
-        places, best = _first_of_sorted(columns, count)
-        return places.transpose(-1, -2), best.transpose(-1, -2)
-    rows: list[Tensor] = []
-    values: list[Tensor] = []
-    for number in range(count):
-        if number:
-            columns = columns.scatter(-1, rows[-1], -torch.inf)
-        rows.append(_first_maximum(columns))
-        values.append(columns.gather(-1, rows[-1]))
-    return torch.cat(rows, -1).transpose(-1, -2), torch.cat(values, -1).transpose(-1, -2)
-
-
-def _first_maximum(columns: Tensor) -> Tensor:
-    """(…, 1) int64 `argmax` over the last axis, of equal ones the first."""
-    if torch.compiler.is_compiling() or columns.device.type != "cpu":
-        return columns.argmax(-1, keepdim=True)
-    if torch.get_num_threads() >= _MANY_THREADS:
-        return columns.argmax(-1, keepdim=True)
-    # numpy has vector instructions for it, torch more threads: a quarter of the time on one.
-    return torch.from_numpy(columns.numpy().argmax(-1)).unsqueeze(-1)
-
-
-def _first_of_sorted(columns: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """(…, count) places and values of the largest over the last axis, of equal ones the first."""
-    if columns.device.type == "cpu" and not torch.compiler.is_compiling():
-        found = columns.topk(min(count + 1, columns.shape[-1]))
-        above, below = found.values[..., :-1], found.values[..., 1:]
-        # topk takes any of several equal ones, padding may change which; sorting costs tenfold.
-        if not ((above == below) & (below > -torch.inf)).any():
-            return found.indices[..., :count], found.values[..., :count]
-    found = columns.sort(dim=-1, descending=True, stable=True)
-    return found.indices[..., :count], found.values[..., :count]
 
 
 @part("alignment")
@@ -194,7 +149,7 @@ class MaxOverQuery(Alignment):
     """`MaxSim("document_to_query")`."""
 
     def align(self, similarity: Tensor, tokens: Tokens) -> Tensor:
-        if not similarity.numel():  # of no tokens there is no best one
+        if not similarity.numel():  # an empty side has no maximum
             return torch.zeros_like(similarity)
         best = similarity.masked_fill(~tokens.real, -torch.inf).argmax(-1, keepdim=True)
         return torch.zeros_like(similarity).scatter_(-1, best, 1.0) * tokens.real
@@ -228,7 +183,7 @@ class FirstK(Selection):
 class LexicalMaxSim(Selection):
     """MaxSim among document tokens of the query token's own id: COIL (aligner §2).
 
-    A query token that the document does not hold adds nothing.
+    A query token that does not occur in the document adds nothing.
     """
 
     def pairs(self, tokens: Tokens) -> Tensor:
@@ -268,9 +223,9 @@ class TopP(Selection):
 @part("alignment")
 @dataclass(frozen=True)
 class InBatchTopK(Selection):
-    """MaxSim of which only entries count that a token search would retrieve (xtr Eq. 2).
+    """MaxSim restricted to the entries that a token search would retrieve (xtr Eq. 2).
 
-    XTR's training loss whole, of a query q and the B documents of its batch (xtr §2.1 and §3.1);
+    XTR's complete training loss for a query q and the B documents of its batch (xtr §2.1 and §3.1);
     `conf/model/xtr.yaml` names its three parts:
 
         Â_ij = 1 if S_ij is among the k_train best of query token j over all tokens of the batch
@@ -278,10 +233,10 @@ class InBatchTopK(Selection):
         Z = |{j : Â_ij = 1 for some i in d}|                    (§3.1) `normaliser("alignment")`
         L = −log (exp(f(q, d⁺)/τ) / Σ_b exp(f(q, d_b)/τ))       (§2.1) `InBatchCrossEntropy(τ)`
 
-    Those equal to the k-th similarity all count (copies of a document are equal up to rounding
-    only). The batch is the first axis of S, if there is one before (M, N): S (D, …, M, N) of all
-    pairs (documents, queries), or (D, M, N) of D documents and one query. So this alignment, and
-    no other, depends on batch mates.
+    All similarities equal to the k-th count (copies of a document are equal up to rounding only).
+    The batch is the first axis of S, if there is one before (M, N): S (D, …, M, N) of all pairs
+    (documents, queries), or (D, M, N) of D documents and one query. This is the only alignment
+    that depends on the other documents of the batch.
     """
 
     k: Size
@@ -333,7 +288,7 @@ class SoftTopK(Alignment):
 
 
 def _first_of(tokens: Tokens, documents: int, queries: int) -> Tokens:
-    """Only so many first real tokens of either side."""
+    """The tokens, with only the first real ones of each side unmasked."""
     document_mask, query_mask, *ids = tokens
     document_mask = document_mask & (document_mask.cumsum(-1) <= documents)
     return Tokens(document_mask, query_mask & (query_mask.cumsum(-1) <= queries), *ids)

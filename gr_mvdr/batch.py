@@ -161,6 +161,23 @@ def batch_by_size(texts: Sequence[Sequence[int]]) -> Iterator[list]:
         start = end
 
 
+def batch_by_length(lengths: Sequence[int], most: int | None = None) -> list[list[int]]:
+    """The places of texts in batches of similar length, shortest first, so that little is padded.
+
+    Args:
+        lengths: tokens of each text.
+        most: texts in a batch; None: as many as `_PADDED_TOKENS` allows.
+    """
+    batches: list[list[int]] = []
+    for place in sorted(range(len(lengths)), key=lengths.__getitem__):
+        size = len(batches[-1]) if batches else 0
+        full = size == most if most else lengths[place] * (size + 1) > _PADDED_TOKENS
+        if not size or full:
+            batches.append([])
+        batches[-1].append(place)
+    return batches
+
+
 def ragged_range(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """All integers of the intervals [low, high), one interval after the other.
 

@@ -1,8 +1,8 @@
-"""Fewer vectors than tokens: which of an encoder's states represent a text (mva §2.2).
+"""Pooling: which of an encoder's states represent a text, fewer vectors than tokens (mva §2.2).
 
-A pooling is called three times: `enter` on what the encoder reads, `leave` on what it returns, and
-`group` on the token vectors that are made of that. `width` is the size of a pooled state in encoder
-states.
+A pooling is called three times: `enter` on the encoder's input embeddings, `leave` on its output
+states, and `group` on the token vectors projected from these. `width` is the size of a pooled state
+in units of one encoder state.
 """
 
 from typing import Literal, get_args
@@ -12,14 +12,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gr_mvdr.options import part
+from gr_mvdr.options import Count, Size, part
+from gr_mvdr.salience import top_k
 from gr_mvdr.token_index.clusters import k_means
 from gr_mvdr.token_vectors import TokenVectors
 
-# How tokens are chosen that become one: neighbours of Ward's tree, of k-means; or how one is kept.
+# How tokens are grouped: by Ward's tree or k-means; or only the most salient are kept.
 Grouping = Literal["ward", "k_means", "salience"]
 GROUPINGS = get_args(Grouping)
-# Token vectors of B texts, and which become one, (B, K, M) as of `group_tokens`; None = each stays.
+# Token vectors of B texts, and their groups (B, K, M) as of `group_tokens`; None = no grouping.
 Grouped = tuple[TokenVectors, Tensor | None]
 
 
@@ -57,21 +58,21 @@ class AllTokens(nn.Module):
         return F.normalize(vectors, dim=-1)
 
     def group(self, tokens: TokenVectors) -> Tensor | None:
-        """Which token vectors become one, as of `group_tokens`; None = each stays."""
+        """The groups of token vectors that are merged, as of `group_tokens`; None = no grouping."""
         return None
 
     def count(self, tokens: int) -> int:
-        """How many vectors represent a text of so many tokens, at most."""
+        """The most vectors that represent a text of this many tokens."""
         return tokens
 
 
 @part("pooling")
 class FirstTokens(AllTokens):
-    """The first k states: the text is read whole, the rest is dropped (First-K)."""
+    """The first k states of a text that is read completely (First-K)."""
 
-    def __init__(self, size: int, vocabulary_size: int, k: int):
+    def __init__(self, size: int, vocabulary_size: int, k: Size):
         super().__init__()
-        self.k = _at_least_one("k", k)
+        self.k = k
 
     def leave(self, states: Tensor, mask: Tensor, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return states[:, : self.k], mask[:, : self.k], ids[:, : self.k]
@@ -82,11 +83,11 @@ class FirstTokens(AllTokens):
 
 @part("pooling")
 class LearnedTokens(AllTokens):
-    """The states of k learned tokens that are read before the text (Multiple [CLS])."""
+    """The states of k learned tokens, read before the text (Multiple [CLS])."""
 
-    def __init__(self, size: int, vocabulary_size: int, k: int):
+    def __init__(self, size: int, vocabulary_size: int, k: Size):
         super().__init__()
-        self.k, self.vocabulary_size = _at_least_one("k", k), vocabulary_size
+        self.k, self.vocabulary_size = k, vocabulary_size
         self.embeddings = nn.Parameter(torch.randn(k, size))  # as T5 draws its table
 
     def enter(self, embeddings: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -94,7 +95,7 @@ class LearnedTokens(AllTokens):
         return torch.cat([own, embeddings], 1), F.pad(mask, (self.k, 0), value=True)
 
     def leave(self, states: Tensor, mask: Tensor, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        # They have no token of the vocabulary: ids beyond it, as docid tokens.
+        # Learned tokens have ids beyond the vocabulary, like docid tokens.
         own = self.vocabulary_size + torch.arange(self.k, device=ids.device)
         return states[:, : self.k], mask[:, : self.k], own.expand(len(ids), -1)
 
@@ -106,18 +107,18 @@ class LearnedTokens(AllTokens):
 class Temporal(AllTokens):
     """ρ neighbouring states concatenated into one: a vector for every ρ tokens."""
 
-    def __init__(self, size: int, vocabulary_size: int, factor: int):
+    def __init__(self, size: int, vocabulary_size: int, factor: Size):
         super().__init__()
-        self.width = _at_least_one("factor", factor)
+        self.width = factor
 
     def leave(self, states: Tensor, mask: Tensor, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         batch, length, size = states.shape
         missing = -length % self.width
-        # Zero where a group is not full, whatever the encoder returned at padding.
+        # Zero where a group is not full: the encoder's states at padding are arbitrary.
         states = F.pad(states * mask.unsqueeze(-1), (0, 0, 0, missing))
         groups = F.pad(mask, (0, missing)).view(batch, -1, self.width)
         states = states.view(batch, -1, self.width * size)
-        # The token of a group is its first, which is real if any is: padding is on the right.
+        # A group has the id of its first token; padding is on the right.
         return states, groups.any(-1), F.pad(ids, (0, missing))[:, :: self.width]
 
     def count(self, tokens: int) -> int:
@@ -133,8 +134,8 @@ class ClusteredTokens(AllTokens):
         self,
         size: int,
         vocabulary_size: int,
-        factor: int,
-        protected: int = 0,
+        factor: Size,
+        protected: Count = 0,
         by: Grouping = "ward",
     ):
         """
@@ -142,7 +143,7 @@ class ClusteredTokens(AllTokens):
             factor, protected, by: see `group_tokens`.
         """
         super().__init__()
-        self.factor, self.protected, self.by = _at_least_one("factor", factor), protected, by
+        self.factor, self.protected, self.by = factor, protected, by
 
     def group(self, tokens: TokenVectors) -> Tensor | None:
         return group_tokens(tokens, self.factor, self.by, self.protected)
@@ -173,7 +174,7 @@ class MeanTokens(AllTokens):
 
 
 def n_groups(tokens: int, factor: int, protected: int = 0) -> int:
-    """Vectors that are left of a text's: the protected, and ⌊n / factor⌋ of n others, but one."""
+    """Vectors after grouping: the protected ones and max(⌊n / factor⌋, 1) for n > 0 others."""
     first = min(tokens, protected)
     return first + (max((tokens - first) // factor, 1) if tokens > first else 0)
 
@@ -183,22 +184,22 @@ def n_groups(tokens: int, factor: int, protected: int = 0) -> int:
 def group_tokens(
     tokens: TokenVectors, factor: int, by: Grouping = "ward", protected: int = 0
 ) -> Tensor | None:
-    """Which tokens of each text become one vector, and with which weights.
+    """The groups of tokens of each text that become one vector, as weights.
 
-    "ward": Ward's hierarchical clustering of 1 − cosine. "k_means": spherical. "salience": nothing
-    is merged, the most salient tokens are kept (aligner's pruning, of the index).
+    "ward": Ward's hierarchical clustering of 1 − cosine. "k_means": spherical k-means. "salience":
+    no tokens are merged, only the most salient are kept (aligner's pruning, applied to the index).
 
     Args:
-        tokens: (B, M, …); clusters are those of the keys where there are any.
-        factor: tokens of a group on average, see `n_groups`; 1 = nothing changes.
-        protected: first tokens that stay as they are, such as [CLS].
+        tokens: (B, M, …); keys are clustered where there are any, else vectors.
+        factor: mean number of tokens in a group, see `n_groups`; 1 = no grouping.
+        protected: first tokens that are not grouped, such as [CLS].
 
     Returns:
-        (B, K, M): 1/|c| for the tokens of the group c, in the order of the groups' first tokens,
-        zero for others, and for groups that a text does not have. None for `factor` 1.
+        (B, K, M): 1/|c| for the tokens of group c, groups in the order of their first tokens; zero
+        elsewhere, and for groups that a text does not have. None for `factor` 1.
 
     Raises:
-        ValueError: "salience" without any.
+        ValueError: "salience" for tokens without salience.
     """
     if factor == 1:
         return None
@@ -225,17 +226,16 @@ def group_tokens(
 
 
 def merge_tokens(tokens: TokenVectors, groups: Tensor | None) -> TokenVectors:
-    """Texts with the means of their groups (B, K, M): of token vectors, keys and saliences.
+    """Merges the tokens of each group (B, K, M): means of vectors, keys and saliences.
 
-    Means are not of length 1: a group's similarity is the mean of its tokens', so that Eq. 1 holds
-    for the tokens themselves, A of the group spread evenly over them. The token of a group is that
-    whose vector is nearest to the mean.
+    The means are not normalised: a group's similarity is the mean of its tokens', so that Eq. 1
+    holds for the tokens themselves, with the group's A spread evenly over them. A group has the id
+    of the token whose vector is nearest to the mean.
     """
     if groups is None:
         return tokens
-
     salience = None if tokens.salience is None else tokens.salience.unsqueeze(-1)
-    # Outside autocast, as all that a relevance is made of.
+    # Outside autocast, as everywhere that relevance is computed.
     with torch.autocast(groups.device.type, enabled=False):
         vectors, salience, keys = (
             None if part is None else groups.to(part) @ part
@@ -266,8 +266,8 @@ def _k_means(vectors: Tensor, count: int) -> np.ndarray:
 
 
 def _most_salient(salience: Tensor, count: int) -> np.ndarray:
-    """The most salient tokens (n, 1) by themselves, −1 for the others; of equal ones the first."""
-    best = salience[:, 0].sort(descending=True, stable=True).indices[:count].numpy()
+    """(n,) a group for each of the most salient tokens (n, 1), −1 for the others."""
+    best = top_k(salience[:, 0], count)[0].numpy()
     numbers = np.full(len(salience), -1)
     numbers[best] = best
     return numbers
@@ -277,13 +277,7 @@ _GROUPED = {"ward": _ward, "k_means": _k_means, "salience": _most_salient}
 
 
 def _by_first(numbers: np.ndarray) -> np.ndarray:
-    """(n,) groups numbered from 0 in the order of their first members; those < 0 have none."""
+    """(n,) groups numbered from 0 in the order of their first members; −1 for negative ones."""
     own = dict.fromkeys(number for number in numbers.tolist() if number >= 0)
     place = {number: place for place, number in enumerate(own)}
     return np.array([place.get(number, -1) for number in numbers.tolist()])
-
-
-def _at_least_one(key: str, value: int) -> int:
-    if value < 1:
-        raise ValueError(f"pooling.{key}={value}: must be ≥ 1")
-    return value

@@ -1,10 +1,11 @@
 """rel(d, q) = 1/Z · Σ S ⊙ A: Eq. 1 of both *Generative Retrieval as MVDR* and ALIGNER.
 
-First the equation, then what a system returns of it for given pairs, which all analysis reads.
+First the equation, then the tensors of it that a system returns for given pairs; every analysis
+reads these.
 """
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -64,11 +65,7 @@ def normaliser(
 
     Returns:
         (...) fp32.
-
-    Raises:
-        ValueError: an unknown name.
     """
-    check_normaliser(name)
     if name == "alignment":
         return alignment.sum((-2, -1), dtype=accumulator(alignment))
     if name == "non_zero":
@@ -77,13 +74,6 @@ def normaliser(
     if name == "query_tokens":
         return query_mask.sum(-1).to(dtype).expand(shape)
     return similarity.new_ones((), dtype=dtype).expand(shape)
-
-
-def check_normaliser(name: str) -> None:
-    """Refuses a name that `normaliser` does not know."""
-    if name not in get_args(Normaliser):
-        known = ", ".join(get_args(Normaliser))
-        raise ValueError(f"model.normaliser={name}: must be one of {known}")
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:
@@ -128,7 +118,7 @@ class DecoderPaths:
     The residual stream is a sum, and with the scales of its layer norms held at their values the
     logit is a sum too: the embedding's path, and for each layer those of self-attention,
     cross-attention and feed-forward. A cross-attention's path is Σ_hj S^h_ij A^h_ij of its layer.
-    What biases add, whatever text there is, has paths of its own (BART; T5 has no biases).
+    Biases, which add the same to every text, have their own paths (BART; T5 has none).
 
     Attributes:
         names: P strings, such as "embedding", "self_attention_1", "cross_attention_1",
@@ -156,7 +146,7 @@ class DecoderPaths:
 
 @dataclass
 class Explanation:
-    """The alignments of B pairs, and whatever else their scores are made of.
+    """The alignments of B pairs, and the other components of their scores.
 
     Attributes:
         layers: the system's alignments: one of a multi-vector or lexical system, one a decoder
@@ -176,10 +166,10 @@ class Explanation:
 
 @dataclass
 class Factors:
-    """The vectors behind S and A of B pairs, so that an alignment can be made from them.
+    """The vectors from which S and A of B pairs are computed.
 
-    A generative system's A is their softmax over query tokens (Eq. 4, 16), a multi-vector system's
-    whatever its alignment makes of them. H = 1 for most of the latter.
+    A generative system's A is the softmax of key similarities over query tokens (Eq. 4, 16); a
+    multi-vector system's is its alignment of them. H = 1 for most of the latter.
 
     Attributes:
         document_values, query_values: (B, H, M, k) and (B, H, N, k), S is their product.

@@ -11,7 +11,6 @@ from gr_mvdr.alignment import Alignment, Selection, Tokens
 from gr_mvdr.relevance import (
     Normaliser,
     PairAlignment,
-    check_normaliser,
     divide,
     normaliser,
     relevance,
@@ -19,8 +18,8 @@ from gr_mvdr.relevance import (
 )
 from gr_mvdr.token_vectors import TokenVectors
 
-# Similarities that exist at once, so that what a CPU multiplies is still in its cache when it looks
-# for the best: 16 MB in fp32; 256 MB on an accelerator.
+# Similarities that exist at once: 16 MB in fp32, which stay in a CPU's cache until their maxima are
+# taken; 256 MB on an accelerator.
 _BLOCK_SIMILARITIES, _ACCELERATED_SIMILARITIES = 1 << 22, 1 << 26
 
 
@@ -31,11 +30,11 @@ class Scoring:
     Attributes:
         alignment: a strategy of `gr_mvdr.alignment`, which makes Ã.
         normaliser: the name of Z, see `gr_mvdr.relevance.normaliser`.
-        heads: H; of more than one each sees its own part of every vector, and the equation sums
-            over them, too (mva Table 4).
+        heads: H; each of several heads sees its own part of every vector, and the equation also
+            sums over heads (mva Table 4).
 
     Raises:
-        ValueError: an unknown Z, or several heads under a hard alignment.
+        ValueError: several heads under a hard alignment.
     """
 
     alignment: Alignment
@@ -43,7 +42,6 @@ class Scoring:
     heads: int = 1
 
     def __post_init__(self):
-        check_normaliser(self.normaliser)
         if self.heads > 1 and isinstance(self.alignment, Selection):
             raise ValueError(f"model.heads={self.heads}: must be 1 under {self.alignment}")
 
@@ -68,7 +66,7 @@ class Scoring:
         return matrix, self.alignment(basis, *_tokens(documents, queries))
 
     def entries(self, documents: TokenVectors, queries: TokenVectors) -> tuple[Tensor, Tensor]:
-        """S and A without the zeros that a hard alignment is sure of: both (…, K, N), K ≤ M.
+        """S and A without the rows where a hard alignment is zero: both (…, K, N), K ≤ M.
 
         Their sums over the last two axes, and over K, are those of `matrices`.
         """
@@ -106,9 +104,9 @@ class Scoring:
 
 
 def _similarities(documents: TokenVectors, queries: TokenVectors) -> tuple[Tensor, Tensor]:
-    """S, and what the alignment is made from: S itself or the keys' similarity.
+    """S, and the similarity that the alignment is computed from: S itself or that of the keys.
 
-    Their transposes, if the sides change places.
+    With the sides exchanged, both are transposed.
     """
     matrix = similarity(documents.vectors, queries.vectors)
     return matrix, matrix if documents.keys is None else similarity(documents.keys, queries.keys)
@@ -139,10 +137,10 @@ def all_pairs_relevance(documents: TokenVectors, queries: TokenVectors, scoring:
     """Relevance of every document to every query under any alignment, which training contrasts
     (gr_as_mvdr Eq. 1 and 2).
 
-    Written down, S and A would take B·C·M·N numbers; here no more than one block of queries exists
-    at a time, forwards and backwards. Blocks are of queries, never of documents, so that an
-    alignment may look at all documents of the batch (xtr Eq. 2). A hard alignment keeps K·B·C·N
-    indices for the gradient; any other is computed again on the way back.
+    S and A would take B·C·M·N numbers; only one block of queries exists at a time, forwards and
+    backwards. Blocks are of queries, never of documents, so that an alignment may depend on all
+    documents of the batch (xtr Eq. 2). A hard alignment keeps K·B·C·N indices for the gradient; any
+    other is recomputed in the backward pass.
 
     Args:
         documents: (B, M, …); queries: (C, N, …).
@@ -155,7 +153,7 @@ def all_pairs_relevance(documents: TokenVectors, queries: TokenVectors, scoring:
     held = _BLOCK_SIMILARITIES if device == "cpu" else _ACCELERATED_SIMILARITIES
     size = max(1, held // max(1, a_query))
     blocks = [slice(start, start + size) for start in range(0, len(queries), size)]
-    # Outside autocast: a product in bf16 would tie many similarities.
+    # Outside autocast: in bf16 many similarities would be equal.
     with torch.autocast(device, enabled=False):
         if isinstance(scoring.alignment, Selection):
             return _selected_relevance(documents, queries, scoring, scoring.alignment, blocks)
@@ -188,7 +186,7 @@ def _selected_relevance(
 def _choose(
     documents: TokenVectors, queries: TokenVectors, alignment: Selection
 ) -> tuple[Tensor, Tensor]:
-    """(B, C, K, N) the chosen document tokens and their similarity, −inf where none is."""
+    """(B, C, K, N) the chosen document tokens and their similarity, −inf where nothing is kept."""
     tokens = alignment.candidates(_tokens(documents[:, None], queries[None]))
     # Added in the product: masks would cost as much as the choice.
     bias = documents.vectors.new_zeros(documents.mask.shape)

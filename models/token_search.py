@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gr_mvdr.alignment import Alignment
 from gr_mvdr.backbones import hash_weights
-from gr_mvdr.batch import batch_by_size, pad
+from gr_mvdr.batch import batch_by_length, batch_by_size, pad
 from gr_mvdr.evaluation.ranking import Ranking, best_documents, recall_of_exact
 from gr_mvdr.files import remove_with, temporary_folder
 from gr_mvdr.pooling import group_tokens, merge_tokens, n_groups
@@ -75,14 +75,12 @@ class EncodedDocuments:
     def score(self, query: TokenVectors, documents: Tensor, scoring: Scoring) -> Tensor:
         """(C,) fp32 relevance of documents (C,) to a query (N, …); see `TokenIndex.score`."""
         texts, scores = self._texts(documents), torch.empty(len(documents))
-        order = sorted(range(len(texts)), key=lambda number: len(texts[number]))
-        counts, values = [], []
+        counts = []
         with self.costs.timed():
-            for batch in batch_by_size([texts[number] for number in order]):
-                vectors = self.system.encode_texts(batch)
-                values += scoring(vectors, query[None]).tolist()
+            for places in batch_by_length([*map(len, texts)]):
+                vectors = self.system.encode_texts([texts[place] for place in places])
+                scores[places] = scoring(vectors, query[None]).to(scores)
                 counts += vectors.mask.sum(1).tolist()
-        scores[order] = torch.tensor(values)
         flops = sum(self.system.encoder.pair_flops(len(query), count) for count in counts)
         self.costs.add(len(texts), sum(counts), flops)
         return scores

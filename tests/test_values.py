@@ -614,7 +614,9 @@ def says_its_values(kind: Any) -> bool:
     if get_origin(kind) in (Annotated, Literal):
         return True
     parts = [part for part in get_args(kind) if part is not type(None)]
-    return all(map(says_its_values, parts)) if parts else kind in (bool, dict)
+    if dict in (kind, get_origin(kind)):  # its keys are declared each by themselves
+        return True
+    return all(map(says_its_values, parts)) if parts else kind is bool
 
 
 def test_a_new_key_must_be_declared():

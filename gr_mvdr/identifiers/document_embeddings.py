@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gr_mvdr.backbones import load_encoder
-from gr_mvdr.batch import pad
+from gr_mvdr.batch import batch_by_length, pad
 from gr_mvdr.evaluation.bm25 import split_words
 from gr_mvdr.files import new_folder, read_arrays, write_arrays
 from gr_mvdr.identifiers.scheme import Encode, Scheme, Table
@@ -147,12 +147,9 @@ class HuggingFaceEncoder(DocumentEmbeddings):
         model.to("cuda" if torch.cuda.is_available() else "cpu")
         options = {"truncation": True, "max_length": self.length}
         tokens = tokenizer(documents["text"][:], **options)["input_ids"]
-        # Texts of like length together: less padding.
-        order = np.argsort([len(row) for row in tokens], kind="stable")
         vectors = np.empty((len(tokens), model.config.hidden_size), dtype=np.float32)
-        starts = range(0, len(order), self.batch_size)
-        for start in track(starts, "embedding batches of documents"):
-            rows = order[start : start + self.batch_size]
+        batches = batch_by_length([*map(len, tokens)], self.batch_size)
+        for rows in track(batches, "embedding batches of documents"):
             ids, mask = (x.to(model.device) for x in pad([tokens[row] for row in rows]))
             states: Tensor = model(input_ids=ids, attention_mask=mask.long()).last_hidden_state
             total = states.masked_fill(~mask.unsqueeze(2), 0).sum(1)
