@@ -256,21 +256,6 @@ class AlignedPair(PairAlignment, Tabular):
         values = getattr(self, what)[0]
         return (values.mean(0) if head is None else values[head]).cpu()
 
-    @property
-    def query_shares(self) -> list[Share]:
-        """What each query token adds to the relevance; they sum to it."""
-        return self._shares("query", 0)
-
-    @property
-    def document_shares(self) -> list[Share]:
-        """What each document token adds to the relevance; they sum to it."""
-        return self._shares("document", 1)
-
-    def _shares(self, side: str, axis: int) -> list[Share]:
-        ids, texts = getattr(self, f"{side}_ids")[0].tolist(), getattr(self, f"{side}_tokens")
-        values = self.matrix("product").sum(axis).tolist()
-        return [Share((t,), v, text=text) for t, v, text in zip(ids, values, texts, strict=True)]
-
     def plot(
         self, what: str = "alignment", head: int | None = None, axes: "Axes | None" = None
     ) -> "Axes":

@@ -218,7 +218,7 @@ def test_what_has_no_arrays_is_named(runs, tmp_path):
         export_vectors(runs("t5_seal"), tmp_path / "vectors")
     system, _ = restore_run(runs("t5_colbert"))
     system.searcher = make_index(tmp_path / "index", keys=True)
-    with pytest.raises(ValueError, match="vectors=true: the system aligns by keys of its own"):
+    with pytest.raises(ValueError, match="vectors=true: the system aligns by separate keys"):
         write_token_arrays(system, {}, tmp_path)
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         config = compose("export", [f"run={runs('t5_colbert')}", "vectors=true", "check=true"])

@@ -117,9 +117,10 @@ def test_scores_are_those_of_the_shares(retriever):
 def test_many_queries_are_searched_and_reranked_at_once(retriever):
     names, texts = retriever.documents["id"][:3], {"a": QUERY, "b": " ", "c": "a river"}
     found = retriever.retrieve(texts, 5)
-    for query in ("a", "c"):
-        hits = {hit.id: hit.score for hit in retriever.search(texts[query], 5)}
-        assert found.scores(query) == pytest.approx(hits, rel=1e-5, abs=1e-4)
+    for query, hits in zip("ac", retriever.search([texts["a"], texts["c"]], 5), strict=True):
+        scores = {hit.id: hit.score for hit in hits}
+        assert hits.query == texts[query]
+        assert found.scores(query) == pytest.approx(scores, rel=1e-5, abs=1e-4)
     assert found.query_ids == ["a", "b", "c"] and not found.documents("b")
     ordered = retriever.rerank(texts, {"a": [*names, names[0]], "b": names})
     expected = retriever.score(QUERY, names).values.flatten().tolist()
@@ -140,7 +141,7 @@ def test_a_pair_is_aligned_with_its_tokens_or_the_system_says_that_it_cannot(ret
     assert (m, n) == (len(pair.document_tokens), len(pair.query_tokens))
     total = float(pair.matrix("product").sum())
     assert total == pytest.approx(float(pair.relevance), abs=1e-4)
-    assert math.fsum(share.value for share in pair.query_shares) == pytest.approx(total, abs=1e-4)
+    assert list(pair.to_pandas()) == pair.query_tokens
     equation = relevance(pair.similarity, pair.alignment).sum(1) / pair.normaliser
     assert equation.tolist() == pytest.approx(pair.relevance.tolist(), abs=1e-4)
     assert pair._repr_png_().startswith(b"\x89PNG") and pair.plot("similarity").get_xlabel()
@@ -289,14 +290,6 @@ def test_a_free_text_reads_as_the_same_text_in_the_index(seal):
     assert torch.allclose(given.score, indexed.score, atol=1e-5)
 
 
-def test_several_queries_are_searched_at_once(colbert):
-    found = colbert.search([QUERY, "a river"], 2)
-    assert [hits.query for hits in found] == [QUERY, "a river"]
-    assert [h.score for h in found[1]] == pytest.approx(
-        [h.score for h in colbert.search("a river", 2)], abs=1e-5
-    )
-
-
 def test_the_path_of_a_search_says_where_a_document_was_lost(seal):
     found = seal.explain(QUERY, seal.documents["id"][-1])
     steps, generated = found.steps_to_pandas(), found.generated_to_pandas()
@@ -339,13 +332,10 @@ def test_heads_and_layers_of_the_picture(seal):
         (lambda r: r.search("word " * 5000), "query of 5,000 words: must have at most 4,096"),
         (lambda r: r.search("a", 0), "k=0: must be ≥ 1"),
         (lambda r: r.search("a", among=["nobody"]), "document=nobody: no such id among the 50"),
-        (lambda r: r.explain("a", "nobody"), "document=nobody: no such id"),
         (lambda r: r.add([]), r"documents=\[\]: must hold at least one document"),
         (lambda r: r.add([" "]), "must have a text"),
         (lambda r: r.add(["a", {"id": "50", "text": "b"}]), "document=50: two documents"),
         (lambda r: r.add({"id": "", "text": "a"}), "the document's id is '': must be a word"),
-        (lambda r: r.add({"x\ny": "a"}), r"the document's id is 'x\\ny': must be a word"),
-        (lambda r: r.add({"id": 5, "text": "a"}), "the document's id is 5: must be a word"),
         (lambda r: r.add("\ud83d"), "document=50: the title or text holds half a surrogate pair"),
         (lambda r: r.search("\ud83d"), "query: the text holds half a surrogate pair"),
         (lambda r: r.align("a", "b", layer=99), "layer=99: must be -1 or 0"),

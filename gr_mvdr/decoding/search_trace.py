@@ -298,6 +298,6 @@ def continue_prefix(
         state, probability = successors.state[successors.token == token], log_probs[token].exp()
         documents = constraint.reachable(state) if len(state) else np.empty(0, dtype=np.int64)
         some = tuple(documents[:_EXAMPLES].tolist())
-        found = Continuation(token, float(probability), len(state) > 0, len(documents), some)
-        continuations.append(found)
+        one = Continuation(token, float(probability), len(state) > 0, len(documents), some)
+        continuations.append(one)
     return continuations

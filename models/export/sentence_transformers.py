@@ -91,15 +91,15 @@ def find_folder(name: str | Path) -> Path:
     options = hub_options(name, "")
     try:
         data = [*_DATA, "*.safetensors"]
-        found = Path(snapshot_download(str(name), allow_patterns=data, **options))
-        if not any(found.rglob("*.safetensors")):
+        folder = Path(snapshot_download(str(name), allow_patterns=data, **options))
+        if not any(folder.rglob("*.safetensors")):
             snapshot_download(str(name), allow_patterns=["*pytorch_model*.bin"], **options)
     except (OSError, ValueError) as error:  # also of the hub's own kinds
         cause = describe_error(error)
         raise FileNotFoundError(
             f"{name}: no such folder, and the hub gives no such model ({cause})"
         ) from None
-    return found
+    return folder
 
 
 def is_published(folder: Path) -> bool:
@@ -256,7 +256,7 @@ def _read_projection(parts: list[Any], size: int) -> Tensor:
 
 
 def _read_template(folder: Path, model: Any, parts: list[Any]) -> tuple[TextTemplate, bool | None]:
-    """What is around texts, what fills queries up, what documents skip; and `prefix_space`."""
+    """The template of both sides' texts, and `prefix_space` of `load_tokenizer`."""
     theirs, encoder = model.tokenizer, model[0]
     prompts = {side: model.prompts.get(side) or "" for side in SIDES}
     for prefix_space in (None, True):
@@ -354,7 +354,7 @@ def find_obstacles(system: MultiVector, tokenizer: PreTrainedTokenizerBase) -> l
     encoder, scoring, expansion = system.encoder, system.scoring, system.template.expansion
     prompts = find_prompts(system, tokenizer)[1].values()
     max_sim = type(scoring.alignment) is MaxOverDocument or scoring.alignment == TopK(1)
-    found = {
+    obstacles = {
         f"the alignment {scoring.alignment!r}": not max_sim,
         f"the normaliser {scoring.normaliser}": scoring.normaliser not in SIMILARITIES,
         "keys apart from values": encoder.keys is not None,
@@ -363,7 +363,7 @@ def find_obstacles(system: MultiVector, tokenizer: PreTrainedTokenizerBase) -> l
         "an expansion without a token": (expansion or 0) >= len(tokenizer),
         "markers that join the text after them": None in prompts,
     }
-    return [name for name, holds in found.items() if holds]
+    return [name for name, holds in obstacles.items() if holds]
 
 
 def find_prompts(

@@ -17,7 +17,7 @@ from models.token_search import EncodedQueries
 
 FORMAT = 1
 MANIFEST = "manifest.json"
-# Texts a file: xtr-warp reads at least so many at once. Texts in memory at once.
+# Texts in a file, the fewest that xtr-warp reads together; texts in memory together.
 _FILE, _BLOCK = 25_000, 500
 
 
@@ -39,7 +39,7 @@ def write_token_arrays(
     store = system.searcher.store
     if "keys" in store.sizes:
         raise ValueError(
-            "vectors=true: the system aligns by keys of its own, must align by its vectors"
+            "vectors=true: the system aligns by separate keys, must align by its vectors"
         )
     manifest = {
         "format": FORMAT,
@@ -86,7 +86,7 @@ def _write_texts(store: TokenStore, folder: Path, dtype: np.dtype) -> dict[str, 
 def _write_blocks(
     file: Path, dtype: np.dtype, shape: tuple[int, ...], blocks: Iterable[Tensor]
 ) -> None:
-    """A `.npy` file of so many rows, which come in blocks."""
+    """A `.npy` file of a known shape, written block by block."""
     header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     with name_errors(file), file.open("wb") as stream:
         np.lib.format.write_array_header_1_0(stream, header)

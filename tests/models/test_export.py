@@ -8,13 +8,12 @@ from safetensors.torch import load_file
 from transformers import AutoTokenizer, T5EncoderModel, T5ForConditionalGeneration
 
 from gr_mvdr.backbones import load_encoder, load_encoder_decoder
-from gr_mvdr.batch import cut, pad
 from gr_mvdr.heads.plain import real_places
 from gr_mvdr.tokenizers import EOS_ID, load_tokenizer
 from models.beyond.query_generator import QueryGenerator
 from models.cross_encoder import CrossEncoder
 from models.export.folder import load_exported, write_system
-from models.export.sentence_transformers import build_published, find_obstacles, read_published
+from models.export.sentence_transformers import find_obstacles
 from models.rerank_pipeline import RerankPipeline
 
 DOCIDS = "atomic naive semantic titles semantic-pawa shared-pawa titles-nci titles-np".split()
@@ -123,14 +122,6 @@ def test_t5_seal_loads_back_with_its_scores(tools, export, untied, documents, he
     assert torch.allclose(loaded.align(batch).alignment, system.align(batch).alignment, atol=1e-6)
 
 
-def test_a_head_of_its_own_travels_beside_the_t5(tools, export):
-    for number, kind in enumerate(("semantic-pawa", "titles-np")):
-        folder = export(tools.make_docid(kind), f"exported{number}")
-        assert "row_tokens" in load_file(folder / "head_rows.safetensors")
-        assert not list(folder.rglob("*.bin")) + list(folder.rglob("*.pt"))
-    assert "head.projection" in load_file(folder.parent / "exported0/gr_mvdr.safetensors")
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("kind", EXPRESSIBLE + INEXPRESSIBLE)
 def test_a_multi_vector_system_loads_back_with_its_scores(tools, export, tokenizer, kind):
@@ -160,48 +151,6 @@ def test_a_folder_of_an_older_release_loads_with_its_sentinel(tools, export):
     )
     loaded = load_exported(folder)
     assert loaded.template.expansion == 5 and loaded.filled_to == loaded.hparams.query_length
-
-
-def our_scores(system, tokenizer):
-    """(queries, documents) the system's own scores of the texts above."""
-    lengths = {"query": system.hparams.query_length, "document": system.hparams.document_length}
-
-    def encoded(texts, side):
-        tokens = tokenizer(texts, add_special_tokens=False)["input_ids"]
-        ids, mask = pad([cut(row, lengths[side], EOS_ID) for row in tokens])
-        encode = system.encode_queries if side == "query" else system.encode_documents
-        vectors = encode(ids, mask)
-        return [vectors.unpad(row) for row in range(len(texts))]
-
-    documents = encoded(DOCUMENTS, "document")
-    rows = [[system.scoring(d, q) for d in documents] for q in encoded(QUERIES, "query")]
-    return torch.tensor([[float(score) for score in row] for row in rows])
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("expansion", [None, 3])
-@pytest.mark.parametrize("normaliser", ["none", "query_tokens", "alignment"])
-def test_sentence_transformers_gives_the_same_scores(
-    tools, export, tokenizer, normaliser, expansion
-):
-    library = pytest.importorskip("sentence_transformers")
-    # TopK(1) is MaxSim.
-    name = {"none": "MaxSim", "query_tokens": "MaxSim", "alignment": "TopK"}[normaliser]
-    alignment = {"_target_": f"gr_mvdr.alignment.{name}"} | ({"k": 1} if name == "TopK" else {})
-    options = dict(alignment=alignment, normaliser=normaliser, template={"expansion": expansion})
-    system = tools.make_multi_vector(**options)
-    folder = export(system)
-    model = library.MultiVectorEncoder(str(folder), device="cpu")
-    queries = model.encode_query(QUERIES)
-    documents = model.encode_document(DOCUMENTS)
-    filled = [8] * 4 if expansion else [2, 5, 8, 1]
-    assert [len(vectors) for vectors in queries] == filled
-    assert [len(vectors) for vectors in documents] == [3, 12, 2, 5]
-    expected = our_scores(system, tokenizer).float()
-    assert expected.std() > 0.05
-    assert torch.allclose(model.similarity(queries, documents), expected, atol=1e-4)
-    published = build_published(read_published(folder)).double()  # as any folder of that library
-    assert torch.allclose(our_scores(published, tokenizer).float(), expected, atol=1e-5)
 
 
 @torch.no_grad()

@@ -256,10 +256,24 @@ OURS = {
 
 
 @torch.no_grad()
+def check_there_and_back(system, tokenizer, folder):
+    """What is exported has its scores in the library, as a published folder, and as our own."""
+    library = pytest.importorskip("sentence_transformers")
+    folder.mkdir()
+    write_system(system.float(), tokenizer, folder)
+    theirs = library.MultiVectorEncoder(str(folder), device="cpu").double()
+    expected, counts = library_scores(theirs)
+    assert expected.std() > 0.01
+    found, ours = our_scores(folder)
+    assert ours == counts and torch.allclose(found, expected.double(), atol=1e-6)
+    again = load_exported(folder).double()
+    assert torch.allclose(system_scores(again, tokenizer)[0], found, atol=1e-6)
+    return counts
+
+
 @pytest.mark.parametrize("name", OURS)
 @pytest.mark.parametrize("attend", [True, False])
 def test_our_export_has_our_scores_there_and_back(tools, tmp_path, name, attend):
-    library = pytest.importorskip("sentence_transformers")
     make, markers, expansion, skip = OURS[name]
     tokenizer = load_tokenizer(make(tmp_path / "encoder"))
     template = read_template(tokenizer, markers, skip, expansion)
@@ -267,13 +281,16 @@ def test_our_export_has_our_scores_there_and_back(tools, tmp_path, name, attend)
     length = None if attend else 6
     options = dict(attend_expansion=attend, expansion_length=length, normaliser="query_tokens")
     system = tools.make_multi_vector(backbone=backbone, template=template.settings, **options)
-    (tmp_path / "out").mkdir()
-    write_system(system.float(), tokenizer, tmp_path / "out")
-    expected, counts = library_scores(
-        library.MultiVectorEncoder(str(tmp_path / "out"), device="cpu").double()
-    )
-    assert expected.std() > 0.01
-    found, ours = our_scores(tmp_path / "out")
-    assert ours == counts and torch.allclose(found, expected.double(), atol=1e-6)
-    again = load_exported(tmp_path / "out").double()
-    assert torch.allclose(system_scores(again, tokenizer)[0], found, atol=1e-6)
+    check_there_and_back(system, tokenizer, tmp_path / "out")
+
+
+@pytest.mark.parametrize("expansion", [None, 3])
+@pytest.mark.parametrize("normaliser", ["none", "query_tokens", "alignment"])
+def test_a_t5_has_its_scores_there_and_back(tools, tmp_path, normaliser, expansion):
+    alignment = {"_target_": "gr_mvdr.alignment.MaxSim"}
+    if normaliser == "alignment":
+        alignment = {"_target_": "gr_mvdr.alignment.TopK", "k": 1}  # is MaxSim
+    options = dict(alignment=alignment, normaliser=normaliser, template={"expansion": expansion})
+    tokenizer = load_tokenizer(tools.save_tokenizer(tmp_path / "tokenizer"))
+    counts = check_there_and_back(tools.make_multi_vector(**options), tokenizer, tmp_path / "out")
+    assert counts[0] == ([8] * 4 if expansion else [2, 5, 8, 2])
