@@ -218,12 +218,13 @@ def _check(file: Path, key: str, value: Any, holds: bool, rule: str) -> None:
 def _find_problems(encoder: Any, parts: list[Any]) -> dict[str, bool]:
     """What of a `MultiVectorEncoder` this library cannot express → whether it holds."""
     kinds = [type(part).__name__ for part in parts]
+    after = kinds[kinds.index("Normalize") :] if "Normalize" in kinds else ["Dense"]
     dense = [part for part in parts if type(part).__name__ == "Dense"]
     masks = [part for part in parts if type(part).__name__ == "MultiVectorMask"]
     tokens = {(part.module_input_name, part.module_output_name) for part in dense}
     return {
         "an encoder that is not the first part": "Transformer" in kinds,
-        "no Normalize at its end": "Dense" in kinds[_index(kinds, "Normalize") :],
+        "no Normalize after its projection": "Dense" in after,
         "a projection with a bias": any(part.linear.bias is not None for part in dense),
         "a projection of other than token vectors": bool(tokens - {(_TOKENS, _TOKENS)}),
         "another task than feature-extraction": encoder.transformer_task != "feature-extraction",
@@ -233,11 +234,6 @@ def _find_problems(encoder: Any, parts: list[Any]) -> dict[str, bool]:
             mask.skiplist_words and mask.skiplist_tasks != ["document"] for mask in masks
         ),
     }
-
-
-def _index(kinds: list[str], name: str) -> int:
-    """The place of a part; 0, so that every part comes after it, if it is missing."""
-    return kinds.index(name) if name in kinds else 0
 
 
 def _read_projection(parts: list[Any], size: int) -> Tensor:
