@@ -126,7 +126,8 @@ def make_run(config: DictConfig, typed: Sequence[str] | None = None) -> Run | No
         memory = StagePeaks()
         model, data, logger = train_model(config, folder, weights, initial, memory, typed)
         if rank() > 0:
-            model.help_index(data.documents)
+            if model.indexes_in_shards:
+                model.index(data.documents, folder / "index")
             leave()
             return None
         found = measure_run(config, folder, model, data, memory)
@@ -195,7 +196,7 @@ def measure_run(
 ) -> dict[str, float]:
     """Indexes, searches, reranks, analyses: the run's metrics, its files in its folder.
 
-    The other ranks help with the index (`help_index`); from there on rank 0 is alone.
+    An index of shards is written by all ranks (`indexes_in_shards`); after it rank 0 is alone.
     """
     metrics = {"cost/train_seconds": model.train_seconds} if trains(model, config) else {}
     start = time.perf_counter()

@@ -289,7 +289,7 @@ def read_text(file: Path) -> str:
 
 
 _NAME = re.compile(
-    r"\.(?P<name>.+)\.(?P<where>[0-9a-f]{8})-(?P<pid>\d+)-(?P<start>\d+)-\w+\.(?P<kind>partial|old|begun)"
+    r"\.(?P<name>.+)\.(?P<where>[0-9a-f]{8})-(?P<pid>\d+)-(?P<start>\d+)-\w+\.(?P<kind>partial|old)"
 )
 # Processes of other machines cannot be seen from here: a file of theirs is abandoned at this age.
 _ABANDONED_SECONDS = 7 * 24 * 3600
@@ -334,40 +334,6 @@ def new_folder(path: str | Path, replace: bool = False) -> Iterator[Path]:
     with new_file(path) as partial:
         partial.mkdir(parents=True)
         yield partial
-
-
-@contextmanager
-def resumable_folder(path: Path, marker: str | None) -> Iterator[Path]:
-    """`new_folder` that replaces, and goes on with what a killed process has begun.
-
-    Args:
-        marker: a file in the folder; one that is interrupted and holds it is kept for the next that
-            asks for the same `path`. None = nothing is kept.
-    """
-    if marker is None:
-        with new_folder(path, replace=True) as folder:
-            yield folder
-        return
-    folder = _partial(path, "begun")
-    for left in path.parent.glob(f".{path.name}.*.begun"):
-        found = _NAME.fullmatch(left.name)
-        own = found and int(found["pid"]) == os.getpid()
-        if found and (
-            own or _is_abandoned(left, False, found["where"], found["pid"], found["start"])
-        ):
-            with suppress(OSError):  # another process took it, or this one has one already
-                left.rename(folder)
-    try:
-        with name_errors(path, folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            yield folder
-            for place in [*folder.rglob("*"), folder]:
-                _flush(place)
-            move_into_place(folder, path)
-    except BaseException as error:
-        if isinstance(error, Exception) or not (folder / marker).is_file():
-            _remove(folder)
-        raise
 
 
 def write_text(path: str | Path, text: str) -> None:
@@ -418,8 +384,6 @@ def remove_abandoned(folder: Path, claimed: bool = False) -> None:
     with suppress(FileNotFoundError, PermissionError):
         for path in list(folder.rglob(".*") if claimed else folder.iterdir()):
             found = _NAME.fullmatch(path.name)
-            if found and found["kind"] == "begun" and not _is_old(path):
-                continue
             if found and _is_abandoned(path, claimed, found["where"], found["pid"], found["start"]):
                 place = path.with_name(found["name"])
                 if found["kind"] == "old" and not place.exists():
@@ -637,16 +601,6 @@ def checksum(file: Path, size: int | None = None) -> Checksum:
     return {"bytes": size, "crc32": _crc(file, size)}
 
 
-def with_samples(file: Path, known: Checksum) -> Checksum:
-    return known
-
-
-def continued(known: Checksum, array: np.ndarray) -> Checksum:
-    """The checksum of a file after these rows were appended; {} = empty."""
-    crc = zlib.crc32(array.reshape(-1).data.cast("B"), known.get("crc32", 0))
-    return {"bytes": known.get("bytes", 0) + array.nbytes, "crc32": crc}
-
-
 def verify(file: Path, expected: Checksum) -> None:
     """Compares a file's size with its checksum, and the content of one of at most 64 MB.
 
@@ -669,4 +623,42 @@ def _crc(file: Path, size: int) -> int:
     return crc
 
 
-write_sealed, read_sealed = write_json, read_json
+def write_tensors(file: Path, tensors: "dict[str, Tensor]", settings: Any) -> None:
+    """Writes tensors and settings (plain values) as a safetensors file; see `new_file`."""
+    from safetensors.torch import save_file
+
+    content = {"settings": settings, "crc32": _tensors_crc(tensors, settings)}
+    metadata = {"content": json.dumps(content, ensure_ascii=False)}  # one: their order is random
+    with new_file(file) as partial:
+        save_file({name: part.contiguous() for name, part in tensors.items()}, partial, metadata)
+
+
+def open_tensors(file: Path) -> "tuple[dict[str, Tensor], Any]":
+    """Opens a file of `write_tensors` by memory map: its tensors and settings.
+
+    Raises:
+        OSError: the file is missing or not readable.
+        ValueError: it is cut short or changed; names it.
+    """
+    check_file(file)
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, "pt") as opened:
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+            content = json.loads(opened.metadata()["content"])
+            settings, crc = content["settings"], content["crc32"]
+    except (SafetensorError, ValueError, KeyError, RuntimeError, TypeError) as error:
+        raise ValueError(f"{file}: is cut short or damaged ({describe_error(error)})") from None
+    check(_tensors_crc(tensors, settings) == crc, file, "its content does not fit its crc32")
+    return tensors, settings
+
+
+def _tensors_crc(tensors: "dict[str, Tensor]", settings: Any) -> int:
+    """Of settings and of tensors with names and shapes; of large tensors without the content."""
+    crc = zlib.crc32(json.dumps(settings).encode())
+    for name, part in sorted(tensors.items()):
+        crc = zlib.crc32(f"{name} {part.dtype} {[*part.shape]}".encode(), crc)
+        if part.nbytes <= SMALL:
+            crc = zlib.crc32(part.contiguous().numpy().reshape(-1).view(np.uint8), crc)
+    return crc

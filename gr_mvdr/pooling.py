@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from gr_mvdr.options import Count, Size, part
 from gr_mvdr.salience import top_k
-from gr_mvdr.token_index.clusters import k_means
+from gr_mvdr.token_index.codec import k_means
 from gr_mvdr.token_vectors import TokenVectors
 
 # How tokens are grouped: by Ward's tree or k-means; or only the most salient are kept.

@@ -67,6 +67,8 @@ class System(pl.LightningModule):
     scores_texts: bool = True
     # Whether its training loss compares a query's document with negatives.
     needs_negatives: bool = False
+    # Whether every rank calls `index` and writes its own shards of it; otherwise rank 0 calls it.
+    indexes_in_shards: bool = False
     # Number of token ids, if larger than the tokeniser's vocabulary.
     vocabulary_size: int = 0
     # Special tokens around the texts that it reads: its backbone's.
@@ -180,9 +182,6 @@ class System(pl.LightningModule):
     def update_index(self, documents: Table) -> None:
         """Replaces the indexed documents; some of the new ones may be indexed already."""
         self.index(documents)
-
-    def help_index(self, documents: Table) -> None:
-        """What the other ranks do while rank 0 calls `index`."""
 
     def retrieve(self, queries: Table, k: int = 100) -> Ranking:
         """The k best documents of each query, end to end.

@@ -27,7 +27,6 @@ from gr_mvdr.ranks import (
     encode_share,
     gather_batch,
     gather_rows,
-    map_over_ranks,
 )
 from gr_mvdr.relevance import PairAlignment, at_least_float32
 from gr_mvdr.scoring import Scoring
@@ -175,11 +174,6 @@ class SPLADE(LexicalSystem):
             self.searcher.write(directory, **self._made_of(documents))
         return self.searcher
 
-    def help_index(self, documents: Table) -> None:
-        """Encodes this rank's share of the corpus, while rank 0 calls `index`."""
-        for _ in self._packed(self._shortest_first(documents)[1]):
-            pass
-
     def open_index(self, documents: Table, directory: str | Path) -> InvertedLists:
         """Opens the lists that `index` wrote; see `System.open_index`."""
         self.searcher, _ = InvertedLists.read(directory, **self._made_of(documents))
@@ -219,10 +213,9 @@ class SPLADE(LexicalSystem):
         return order, [texts[row] for row in order]
 
     def _packed(self, texts: list[list[int]]) -> Iterator[Any]:
-        """The terms of documents, `PackedTokens` in parts, on rank 0; all ranks encode."""
-        batches = list(batch_by_size(texts))
-        found = map_over_ranks(batches, lambda batch: self._encode(batch, "document").pack())
-        return track(found, "encoding documents", total=len(batches))
+        """The terms of documents, a batch at a time."""
+        for batch in track(list(batch_by_size(texts)), "encoding documents"):
+            yield self._encode(batch, "document").pack()
 
     @torch.inference_mode()
     def _encode(self, texts: list[list[int]], side: Side) -> TokenVectors:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -18,13 +18,13 @@ from gr_mvdr.evaluation.ranking import Ranking, best_documents, recall_of_exact
 from gr_mvdr.files import remove_with, temporary_folder
 from gr_mvdr.pooling import group_tokens, merge_tokens, n_groups
 from gr_mvdr.progress import track
-from gr_mvdr.ranks import broadcast, map_over_ranks
+from gr_mvdr.ranks import rank
 from gr_mvdr.relevance import divide
 from gr_mvdr.salience import keep_salient
 from gr_mvdr.scoring import Scoring
+from gr_mvdr.token_index.codec import sample_first
 from gr_mvdr.token_index.costs import SearchCosts
 from gr_mvdr.token_index.index import TokenIndex
-from gr_mvdr.token_index.quantiser import sample_first
 from gr_mvdr.token_index.search import SearchOptions
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors
 from models.base import Share, Shares, System, Table, hash_documents, query_shares
@@ -153,30 +153,28 @@ class TokenSearch(System):
                 self, documents, LexicalCandidates(documents, directory)
             )
             return self.searcher
-        ids = documents["id"]
+        names = documents["id"][:]
+        texts = {names[number]: text for number, text in zip(order, tokens, strict=True)}
         place = directory or temporary_folder("token-index")
         self.searcher = TokenIndex.build(
             place,
-            [ids[number] for number in order],
-            partial(self._packed, tokens),
+            list(texts),
+            lambda names: self._packed([texts[name] for name in names]),
             dtype=self.search.dtype,
             pq_bytes=self.search.pq_bytes,
             fingerprint=self.fingerprint(documents),
             seed=self.search.seed,
             lists=self.search.lists,
-            vocabulary=self.vocabulary_size,
         )
         if directory is None:
             remove_with(self.searcher, place)
-        self.searcher.proposer(self.search)
+        if rank() == 0:
+            self.searcher.proposer(self.search)
         return self.searcher
 
-    @torch.inference_mode()
-    def help_index(self, documents: Table) -> None:
-        """Encodes this rank's share of the corpus, while rank 0 calls `index`."""
-        if self.search.mode != "rerank":
-            for _ in self._packed(self._shortest_first(documents)[1]):
-                pass
+    @property
+    def indexes_in_shards(self) -> bool:
+        return self.search.mode != "rerank"
 
     def open_index(self, documents: Table, directory: str | Path) -> TokenIndex | EncodedDocuments:
         """Opens an index that this very model made of these documents.
@@ -199,7 +197,7 @@ class TokenSearch(System):
             return
         rows = {name: row for row, name in enumerate(documents["id"][:])}
 
-        def encode(names: list[str]) -> Iterator[PackedTokens]:
+        def encode(names: Sequence[str]) -> Iterator[PackedTokens]:
             tokens = documents.select([rows[name] for name in names])["tokens"][:]
             return self._packed([self.cut_document(document) for document in tokens])
 
@@ -223,14 +221,10 @@ class TokenSearch(System):
         """The tokens of a document that are read, those around it included."""
         return self.template.read_document(tokens, self.hparams.document_length)
 
-    def _packed(self, documents: list[list[int]], first: int = 0) -> Iterator[PackedTokens]:
-        """The documents' vectors, in order and from the first on that rank 0 names, on rank 0;
-        all ranks encode."""
-        first = int(broadcast(torch.tensor([first])))
-        batches = list(batch_by_size(documents[first:]))
-        found = map_over_ranks(batches, lambda batch: self.encode_texts(batch).pack().to("cpu"))
-        for parts in track(found, "encoding documents", total=len(batches)):
-            yield PackedTokens(*parts)
+    def _packed(self, documents: list[list[int]]) -> Iterator[PackedTokens]:
+        """The documents' vectors, in order."""
+        for batch in batch_by_size(documents):
+            yield self.encode_texts(batch).pack().to("cpu")
 
     @torch.inference_mode()
     def encode_texts(self, documents: list[list[int]]) -> TokenVectors:

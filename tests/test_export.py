@@ -197,7 +197,7 @@ def make_index(folder: Path, **options) -> TokenIndex:
     vectors = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
     keys = vectors if options.pop("keys", False) else None
     packed = PackedTokens(vectors, counts, torch.arange(6), keys=keys)
-    return TokenIndex.build(folder, ["a", "b", "c"], [packed], **options)
+    return TokenIndex.build(folder, ["a", "b", "c"], lambda ids: [packed], **options)
 
 
 def test_arrays_leave_out_deleted_documents_and_keep_the_type(runs, tmp_path):

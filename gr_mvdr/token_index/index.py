@@ -4,7 +4,7 @@ Documents can be added and deleted.
 """
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +16,8 @@ from torch import Tensor
 from gr_mvdr.files import read_json, reading, remove_with, temporary_folder, write_json
 from gr_mvdr.options import build
 from gr_mvdr.pooling import group_tokens, merge_tokens
-from gr_mvdr.progress import track
 from gr_mvdr.scoring import Scoring
-from gr_mvdr.token_index import writer
+from gr_mvdr.token_index import store as token_store
 from gr_mvdr.token_index.costs import SearchCosts, all_tokens_cost
 from gr_mvdr.token_index.max_sim import score_all, score_some
 from gr_mvdr.token_index.neighbours import TokenNeighbours
@@ -74,16 +73,16 @@ class TokenIndex:
         cls,
         directory: str | Path,
         document_ids: Sequence[str],
-        encoded: writer.Stream,
+        encode: token_store.Encode,
         **options: Any,
     ) -> "TokenIndex":
-        """Writes an index from a stream; arguments and errors as of `writer.create`."""
-        writer.create(Path(directory), document_ids, encoded, **options)
+        """Writes an index; arguments and errors as of `store.create`."""
+        token_store.create(Path(directory), document_ids, encode, **options)
         return cls(directory)
 
-    def add(self, document_ids: Sequence[str], encoded: Iterable[PackedTokens]) -> None:
+    def add(self, document_ids: Sequence[str], encode: token_store.Encode) -> None:
         """Adds documents behind the others. An error leaves the index as it was; see `build`."""
-        writer.append(self.store, document_ids, encoded)
+        token_store.append(self.store, document_ids, encode)
         self._open_changed()
 
     def delete(self, document_ids: Sequence[str]) -> None:
@@ -92,12 +91,10 @@ class TokenIndex:
         Raises:
             ValueError: an id that is not in the index.
         """
-        writer.delete(self.store, document_ids)
+        token_store.delete(self.store, document_ids)
         self._open_changed()
 
-    def updated(
-        self, document_ids: Sequence[str], encode: Callable[[list[str]], Iterable[PackedTokens]]
-    ) -> "TokenIndex":
+    def updated(self, document_ids: Sequence[str], encode: token_store.Encode) -> "TokenIndex":
         """An index of these documents, in a temporary folder; what this one holds is taken over.
 
         Args:
@@ -110,7 +107,7 @@ class TokenIndex:
         if gone := held - wanted:
             index.delete(sorted(gone))
         if new := [name for name in document_ids if name not in held]:
-            index.add(new, encode(new))
+            index.add(new, encode)
         index.is_copy = True
         remove_with(index, place)
         if self.is_copy:
@@ -139,12 +136,11 @@ class TokenIndex:
             index = TokenIndex.build(
                 place,
                 [self.document_ids[number] for number in live.tolist()],
-                self._pooled(live, options),
+                lambda names: self._pooled(self.numbers(names), options),
                 dtype=options.dtype,
                 pq_bytes=options.pq_bytes,
                 seed=options.seed,
                 lists=options.lists,
-                vocabulary=1 if self.store.header.get("ids") == "uint16" else None,
             )
             remove_with(index, place)
             index.costs, self._others[options.storage] = self.costs, index
@@ -153,7 +149,7 @@ class TokenIndex:
         return self._others[options.storage]
 
     def _pooled(self, documents: Tensor, options: SearchOptions) -> Iterator[PackedTokens]:
-        for numbers in track(documents.split(_DOCUMENTS), "storing vectors in another way"):
+        for numbers in documents.split(_DOCUMENTS):
             tokens = self.vectors(numbers)
             groups = group_tokens(tokens, options.pool, options.pool_by)
             yield merge_tokens(tokens, groups).pack()
@@ -232,8 +228,8 @@ class TokenIndex:
         """
         if not options.open_keys:
             return options
-        sample, header = Sample(self.directory), self.store.header
-        age = header["fingerprint"], header["revision"], sample.made_of
+        sample = Sample(self.directory)
+        age = self.store.revision, sample.made_of
         key, path = repr((options, scoring, depth, age)), self.directory / PLANS
         with reading(f"{path}"):
             plans = read_json(path) if path.is_file() else {}

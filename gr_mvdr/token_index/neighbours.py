@@ -1,28 +1,24 @@
 """The nearest document tokens of query tokens: among all, or in the lists of an inverted file."""
 
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from gr_mvdr.batch import length_mask
 from gr_mvdr.evaluation.ranking import tie_order
-from gr_mvdr.files import checksum, new_folder, read_sealed, verify, write_sealed
+from gr_mvdr.files import open_tensors, write_tensors
 from gr_mvdr.salience import top_share
-from gr_mvdr.token_index.clusters import PER_CLUSTER, TOKENS_PER_CLUSTER, k_means
+from gr_mvdr.token_index.codec import ITERATIONS, PER_CENTROID, TOKENS_PER_CENTROID, Codec
 from gr_mvdr.token_index.imputation import Retrieved
-from gr_mvdr.token_index.quantiser import ResidualQuantiser
 from gr_mvdr.token_index.store import TokenStore
 from gr_mvdr.token_vectors import TokenVectors
 
-FOLDER, LISTS, SETTINGS = "neighbours", "lists.faiss", "settings.json"
-# The codes of the inverted file: bits of a sub-vector, and tokens they are learned from.
-_BITS, _QUANTISER_SAMPLE = 4, 65_536
-# Tokens compared at once, or assigned to lists at once.
-_BLOCK = 65_536
+FOLDER, LISTS = "neighbours", "lists.safetensors"
+_BITS = 4  # of a code of a sub-vector in the inverted file
+_SAMPLE = 65_536  # tokens that its codes are learned from
+_BLOCK = 65_536  # tokens that are compared or added to it at once
 
 
 class TokenNeighbours:
@@ -38,11 +34,11 @@ class TokenNeighbours:
         Raises:
             ValueError: a share of tokens is asked of a store without saliences.
         """
-        self.store, self.keep, self.folder = store, keep, store.directory / FOLDER
+        self.store, self.keep = store, keep
         self._kept = _kept_rows(store, keep)
         self.count = store.n_tokens if self._kept is None else int(self._kept.sum())
         self._lists: Any = None  # a faiss index
-        self._settings: dict[str, Any] | None = None
+        self._made_from: list[Any] | None = None
 
     @cached_property
     def rows(self) -> Tensor:
@@ -56,9 +52,9 @@ class TokenNeighbours:
         """Bytes of the inverted file; 0 where none is open."""
         if self._lists is None:
             return 0
-        if self._quantiser is not None:  # the store's own codes, and 8 bytes a row
-            return self.count * (self._lists.code_size + 8)
-        return sum(path.stat().st_size for path in self.folder.iterdir())
+        if self._codec is not None:  # the store's own codes, and 8 bytes a row
+            return self.count * (self._codec.code_size + 8)
+        return (self.store.directory / FOLDER / LISTS).stat().st_size
 
     @property
     def n_lists(self) -> int:
@@ -68,29 +64,23 @@ class TokenNeighbours:
     def build_lists(self, lists: int | None, seed: int) -> None:
         """Builds, saves and opens the inverted file, or opens the one that was saved.
 
-        That of residual codes is what they name, their centroids. For other vectors it is a
-        product-quantised one with 4 bits for every two dimensions (faiss's "fast scan"): it holds
-        a sixteenth of their bytes, and a visit of a list costs a tenth of reading them.
+        Residual codes name their lists, the centroids: their inverted file is made in memory. For
+        other vectors it is a product-quantised one with 4 bits for every two dimensions (faiss's
+        "fast scan"): it holds a sixteenth of their bytes, and a visit of a list costs a tenth of
+        reading them.
 
         Args:
-            lists: number of clusters; None = √K.
-            seed: of the k-means.
+            lists: number of clusters; None = √K; seed: of the k-means.
         """
-        revision = self.store.header["revision"]
-        settings = {"lists": lists, "seed": seed, "keep": self.keep, "revision": revision}
-        if settings == self._settings:
+        made_from = [self.store.revision, lists, seed, self.keep]
+        if made_from == self._made_from:
             return
-        if self._quantiser is not None:
-            self._lists = _lists_of_codes(self.store, self._quantiser, self._kept)
-            self._settings = settings
-            return
-        path = self.folder / SETTINGS
-        saved = read_sealed(path) if path.is_file() else {}
-        if settings != {key: saved.get(key) for key in settings}:
-            count = lists or int(self.count**0.5)
-            count = max(1, min(count, self.count // TOKENS_PER_CLUSTER))
-            _save(self.folder, self._train_lists(count, seed), settings)
-        self._lists, self._settings = _open(self.folder), settings
+        if self._codec is not None:
+            codes = self.store.column(self.store.searched, self.rows)
+            self._lists = self._codec.inverted_file(codes, self.rows)
+        else:
+            self._lists = self._open_lists(made_from) or self._save_lists(made_from, lists, seed)
+        self._made_from = made_from
 
     def search(
         self, queries: Tensor, neighbours: int, probes: int | None, rescore: bool = True
@@ -143,14 +133,14 @@ class TokenNeighbours:
         return Retrieved(similarities, self.store.owners(tokens), salience)
 
     @property
-    def _quantiser(self) -> ResidualQuantiser | None:
-        found = self.store.quantisers.get(self.store.searched)
-        return found if isinstance(found, ResidualQuantiser) else None
+    def _codec(self) -> Codec | None:
+        """Of residual codes."""
+        return self.store.codecs[self.store.searched] if self.store.dtype == "residual" else None
 
     def _visit_lists(self, queries: Tensor, neighbours: int, probes: int) -> tuple[Tensor, Tensor]:
         """`search` by the similarities of the inverted file."""
-        if self._quantiser is not None:
-            queries = queries @ self._quantiser.basis
+        if self._codec is not None:
+            queries = self._codec.turn(queries)
         self._lists.nprobe = probes
         found = self._lists.search(queries.contiguous().numpy(), neighbours)
         return torch.from_numpy(found[0]), torch.from_numpy(found[1])
@@ -158,8 +148,8 @@ class TokenNeighbours:
     def _similarities(self, queries: Tensor, tokens: Tensor) -> Tensor:
         """(T, k') fp32 of each query token (T, d) and its own tokens (T, k')."""
         name, turned = self.store.searched, queries
-        if self._quantiser is not None:
-            turned = queries @ self._quantiser.basis
+        if self._codec is not None:
+            turned = self._codec.turn(queries)
         found = [
             self.store.vectors(name, rows.clamp(min=0), turned=True) @ query
             for query, rows in zip(turned, tokens, strict=True)
@@ -206,29 +196,41 @@ class TokenNeighbours:
         together = last - first + 1 == len(rows)
         return self.store.vectors(self.store.searched, slice(first, last + 1) if together else rows)
 
-    def _train_lists(self, lists: int, seed: int) -> Any:
-        """A faiss inverted file of the rows, trained on samples of them."""
+    def _open_lists(self, made_from: list[Any]) -> Any:
+        """The saved inverted file; None where none was made from the same."""
         import faiss
 
+        file = self.store.directory / FOLDER / LISTS
+        if not file.is_file():
+            return None
+        tensors, saved = open_tensors(file)
+        return faiss.deserialize_index(tensors["lists"].numpy()) if saved == made_from else None
+
+    def _save_lists(self, made_from: list[Any], lists: int | None, seed: int) -> Any:
+        """Trains the inverted file on a sample of the rows, fills and saves it."""
+        import faiss
+
+        count = lists or int(self.count**0.5)
+        count = max(1, min(count, self.count // TOKENS_PER_CENTROID))
         generator = torch.Generator().manual_seed(seed)
         order = torch.randperm(len(self.rows), generator=generator)
-        sample = self._sample(order[: PER_CLUSTER * lists])
-        metric, size = faiss.METRIC_INNER_PRODUCT, sample.shape[1]
-        centroids = faiss.IndexFlatIP(size)
-        centroids.add(k_means(sample, lists, seed, spherical=True))  # a list's product chooses it
+        sample = self.rows[order[: max(_SAMPLE, PER_CENTROID * count)].sort().values]
+        sample = self._vectors(sample.repeat(-(-(2**_BITS) // len(sample))))  # at least a codebook
+        size = sample.shape[1]
         parts = size // 2 if size % 2 == 0 else size  # of two dimensions where that is possible
-        index = faiss.IndexIVFPQFastScan(centroids, size, lists, parts, _BITS, metric)
-        index.pq.cp.seed, index.pq.cp.min_points_per_centroid = seed, 1
-        sample = order[:_QUANTISER_SAMPLE]
-        repeats = -(-(2**_BITS) // len(sample))  # fewer tokens than centroids
-        index.train(self._sample(sample.repeat(repeats)))
+        key = f"IVF{count},PQ{parts}x{_BITS}fs"
+        index = faiss.index_factory(size, key, faiss.METRIC_INNER_PRODUCT)
+        for clustering in (index.cp, index.pq.cp):
+            clustering.seed, clustering.min_points_per_centroid = seed, 1
+        index.cp.niter, index.cp.max_points_per_centroid = ITERATIONS, PER_CENTROID
+        index.train(sample.contiguous().numpy())
         for rows in self.rows.split(_BLOCK):
             index.add_with_ids(self._vectors(rows).contiguous().numpy(), rows.numpy())
+        file = self.store.directory / FOLDER / LISTS
+        file.parent.mkdir(exist_ok=True)
+        tensors = {"lists": torch.from_numpy(faiss.serialize_index(index))}
+        write_tensors(file, tensors, made_from)
         return index
-
-    def _sample(self, places: Tensor) -> np.ndarray:
-        rows = self.rows[places.sort().values]
-        return self.store.vectors(self.store.searched, rows).contiguous().numpy()
 
 
 def _kept_rows(store: TokenStore, keep: float) -> Tensor | None:
@@ -238,7 +240,7 @@ def _kept_rows(store: TokenStore, keep: float) -> Tensor | None:
     live = store.live.repeat_interleave(store.counts)
     if keep == 1.0:
         return live
-    if store.salience(slice(0, 0)) is None:
+    if not store.has_salience:
         rule = "must be 1 without salience"
         raise ValueError(f"model.search.keep_document={keep}: {rule}")
     kept = torch.zeros_like(live)
@@ -249,48 +251,3 @@ def _kept_rows(store: TokenStore, keep: float) -> Tensor | None:
         salience = torch.zeros(mask.shape).masked_scatter(mask, store.salience(rows))
         kept[rows] = top_share(salience, mask, keep)[mask]
     return kept & live
-
-
-def _lists_of_codes(store: TokenStore, quantiser: ResidualQuantiser, kept: Tensor | None) -> Any:
-    """The faiss inverted file that a store's residual codes are, sorted by their centroids.
-
-    It is made in memory whenever it is opened: nothing of it is computed, or lies on disk.
-    """
-    import faiss
-
-    books, (count, size) = quantiser.product.codebooks, quantiser.centroids.shape
-    centroids = faiss.IndexFlatIP(size)
-    centroids.add(quantiser.centroids.numpy())
-    metric = faiss.METRIC_INNER_PRODUCT
-    index = faiss.IndexIVFPQ(centroids, size, count, len(books), 8, metric)
-    faiss.copy_array_to_vector(books.flatten().numpy(), index.pq.centroids)
-    index.is_trained = True
-    numbers = store.centroids(store.searched)
-    order = np.argsort(numbers, kind="stable")  # a radix sort for 2 bytes
-    if kept is not None:
-        order = order[kept.numpy()[order]]
-    ends = np.searchsorted(numbers[order], np.arange(count), "right")
-    for number, rows in enumerate(np.split(order, ends[:-1])):
-        codes = store.codes(store.searched, torch.from_numpy(rows)).numpy()
-        pointers = faiss.swig_ptr(rows), faiss.swig_ptr(codes)
-        index.invlists.add_entries(number, len(rows), *pointers)
-    index.ntotal = len(order)
-    return index
-
-
-def _save(folder: Path, index: Any, settings: dict[str, Any]) -> None:
-    """Writes the inverted file whole, in the place of an old one."""
-    import faiss
-
-    with new_folder(folder, replace=True) as partial:
-        lists = partial / LISTS
-        faiss.write_index(index, str(lists))
-        write_sealed(partial / SETTINGS, {**settings, "file": checksum(lists)})
-
-
-def _open(folder: Path) -> Any:
-    import faiss
-
-    if expected := read_sealed(folder / SETTINGS).get("file"):
-        verify(folder / LISTS, expected)
-    return faiss.read_index(str(folder / LISTS))

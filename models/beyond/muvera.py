@@ -157,7 +157,7 @@ class OneVector:
         self.store, folder = store, store.directory / FOLDER
         self.encoding = Encoding.draw(store.sizes[store.searched], options)
         settings = options.encoding | {
-            "fingerprint": store.header["fingerprint"],
+            "fingerprint": store.fingerprint,
             "documents": len(store),
         }
         if _read(folder).get("made_of") != settings:

@@ -1,6 +1,7 @@
 """Token vectors as plain arrays, which other search engines read: the format of docs/export.md."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from gr_mvdr.alignment import MaxSim
 from gr_mvdr.files import name_errors, temporary_folder, write_array, write_json
 from gr_mvdr.token_index.index import TokenIndex
 from gr_mvdr.token_index.store import TokenStore
-from gr_mvdr.token_vectors import stack
+from gr_mvdr.token_vectors import PackedTokens, TokenVectors, stack
 from models.multi_vector import MultiVector
 from models.token_search import EncodedQueries
 
@@ -47,21 +48,26 @@ def write_token_arrays(
         "dtype": _dtype(store).name,
         "alignment": str(system.scoring.alignment),
         "normaliser": system.scoring.normaliser,
-        "maxsim": system.scoring.alignment == MaxSim() and not store.header["salience"],
-        **store.header["fingerprint"],
+        "maxsim": system.scoring.alignment == MaxSim() and not store.has_salience,
+        **store.fingerprint,
         "documents": _write_texts(store, folder / "documents", _dtype(store)),
     }
     for name, encoded in queries.items():
-        ids, vectors = zip(*encoded, strict=True)
-        held = TokenIndex.build(temporary_folder("queries"), ids, [stack(vectors).pack()])
+        vectors = dict(encoded)
+        encode = partial(_pack, vectors)
+        held = TokenIndex.build(temporary_folder("queries"), list(vectors), encode)
         manifest[name] = _write_texts(held.store, folder / name, _dtype(store))
     write_json(folder / MANIFEST, manifest)
     return manifest
 
 
+def _pack(vectors: dict[str, TokenVectors], names: Sequence[str]) -> Iterator[PackedTokens]:
+    yield stack([vectors[name] for name in names]).pack()
+
+
 def _dtype(store: TokenStore) -> np.dtype:
     """What codes stand for has no more digits than fp16 has."""
-    return np.dtype(np.float32 if store.header["dtype"] == "float32" else np.float16)
+    return np.dtype(np.float32 if store.dtype == "float32" else np.float16)
 
 
 def _write_texts(store: TokenStore, folder: Path, dtype: np.dtype) -> dict[str, int]:
@@ -74,7 +80,7 @@ def _write_texts(store: TokenStore, folder: Path, dtype: np.dtype) -> dict[str, 
         blocks = (store.read(block).vectors for block in texts.split(_BLOCK))
         _write_blocks(folder / f"vectors_{number:05}.npy", dtype, shape, blocks)
         write_array(folder / f"vectors_{number:05}.doclens.npy", store.counts[texts].numpy())
-    if store.header["salience"]:
+    if store.has_salience:
         blocks = (store.read(block).salience for block in live.split(_BLOCK))
         path = folder.with_name(f"{folder.name}_salience.npy")
         _write_blocks(path, np.dtype(np.float32), (int(counts.sum()),), blocks)

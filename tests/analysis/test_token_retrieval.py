@@ -63,7 +63,7 @@ class Model:
             ids=torch.tensor([token for part in ids for token in part]),
             keys=vectors if keys else None,
         )
-        self.searcher = TokenIndex.build(folder / "index", list(DOCUMENTS), [packed])
+        self.searcher = TokenIndex.build(folder / "index", list(DOCUMENTS), lambda ids: [packed])
         self.queries, self.keys = queries, keys
 
     def encoded_queries(self, table):

@@ -68,7 +68,7 @@ class Texts:
         return TokenVectors(self.vectors(ids), torch.ones(length, dtype=torch.bool), ids)
 
 
-def stream(texts: Texts, documents: list[Tensor]) -> Iterator[PackedTokens]:
+def encode(texts: Texts, documents: list[Tensor]) -> Iterator[PackedTokens]:
     for start in range(0, len(documents), 100):
         batch = documents[start : start + 100]
         counts = torch.tensor([len(ids) for ids in batch])
@@ -106,7 +106,11 @@ def main() -> None:
     queries = [texts.query(documents[number]) for number in chosen.tolist()]
     with tempfile.TemporaryDirectory() as folder:
         names = [str(number) for number in range(DOCUMENTS)]
-        index = TokenIndex.build(Path(folder) / "index", names, stream(texts, documents))
+        index = TokenIndex.build(
+            Path(folder) / "index",
+            names,
+            lambda ids: encode(texts, [documents[int(name)] for name in ids]),
+        )
         start = time.perf_counter()
         index.proposer(SEARCH)
         built = time.perf_counter() - start

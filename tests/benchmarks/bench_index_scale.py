@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -66,23 +66,26 @@ class Corpus:
 
 
 class Stream:
-    """The corpus as an index takes it, with exact search's scores on the way."""
+    """Encodes documents for an index, and computes exact search's scores on the way."""
 
     def __init__(self, corpus: Corpus):
         self.corpus, self.queries, self.seconds = corpus, corpus.queries(), 0.0
         # One tensor: small ones kept between large ones that are freed would hold the heap open.
         self.scores = torch.empty(corpus.documents, QUERIES)
 
-    def __call__(self, first: int) -> Iterator[PackedTokens]:
-        for batch in range(first // BATCH, self.corpus.documents // BATCH):
+    def __call__(self, names: Sequence[str]) -> Iterator[PackedTokens]:
+        first, end = int(names[0]), int(names[-1]) + 1
+        for batch in range(first // BATCH, -(-end // BATCH)):
             start = time.process_time()
+            own = slice(max(first - batch * BATCH, 0), end - batch * BATCH)
             ids = self.corpus.ids(batch)
-            vectors = self.corpus.vectors(ids, batch).flatten(0, 1)
-            product = vectors @ self.queries.flatten(0, 1).T
-            best = product.view(BATCH, LENGTH, QUERIES, -1).amax(1)
-            self.scores[batch * BATCH : (batch + 1) * BATCH] = best.sum(2)
+            vectors = self.corpus.vectors(ids, batch)[own]
+            product = vectors.flatten(0, 1) @ self.queries.flatten(0, 1).T
+            best = product.view(len(vectors), LENGTH, QUERIES, -1).amax(1)
+            self.scores[batch * BATCH :][own] = best.sum(2)
             self.seconds += time.process_time() - start
-            yield PackedTokens(vectors, torch.full((BATCH,), LENGTH), ids.flatten())
+            counts = torch.full((len(vectors),), LENGTH)
+            yield PackedTokens(vectors.flatten(0, 1), counts, ids[own].flatten())
 
 
 def search(index: TokenIndex, queries: Tensor) -> tuple[Tensor, float]:
@@ -102,7 +105,7 @@ def measure(documents: int) -> None:
     stream = Stream(Corpus(documents))
     with tempfile.TemporaryDirectory() as folder:
         start, names = time.process_time(), [str(number) for number in range(documents)]
-        options = dict(dtype="residual", vocabulary=WORDS, fingerprint={"corpus": "simulated"})
+        options = dict(dtype="residual", fingerprint={"corpus": "simulated"})
         index = TokenIndex.build(Path(folder) / "index", names, stream, **options)
         built = time.process_time() - start - stream.seconds
         memory = _peak()

@@ -11,7 +11,14 @@ from safetensors.torch import save_file
 
 from gr_mvdr.decoding.ngram_index import NgramIndex
 from gr_mvdr.decoding.trie import Trie
-from gr_mvdr.files import read_arrays, read_checkpoint, read_tensors, write_arrays
+from gr_mvdr.files import (
+    open_tensors,
+    read_arrays,
+    read_checkpoint,
+    read_tensors,
+    write_arrays,
+    write_tensors,
+)
 from gr_mvdr.token_index.index import TokenIndex
 from gr_mvdr.token_index.search import SearchOptions
 from gr_mvdr.token_vectors import PackedTokens
@@ -31,13 +38,15 @@ def names(kind):
     return [f"{kind}{number}" for number in range(30)]
 
 
-BINARY = (".bin", ".npy", ".faiss")
+BINARY = (".safetensors", ".npy")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "residual"])
 def test_a_flipped_bit_anywhere_in_a_token_index_is_found(dtype, tmp_path):
-    index = TokenIndex.build(tmp_path / "i", names("d"), [packed()], dtype=dtype, pq_bytes=2)
-    index.add(names("e"), [packed()])
+    index = TokenIndex.build(
+        tmp_path / "i", names("d"), lambda ids: [packed()], dtype=dtype, pq_bytes=2
+    )
+    index.add(names("e"), lambda ids: [packed()])
     index.delete(["d3"])
     index.proposer(LISTS)
     places = random.Random(0)
@@ -84,24 +93,20 @@ def test_vectors_that_are_not_finite_are_not_indexed_and_not_searched(tmp_path):
     broken = packed()
     broken.vectors[25, 3] = torch.nan
     with pytest.raises(ValueError, match="document 'd2' has a vector that is not finite"):
-        TokenIndex.build(tmp_path / "i", names("d"), [broken])
-    assert not list(tmp_path.iterdir())
-    index = TokenIndex.build(tmp_path / "i", names("d"), [packed()])
+        TokenIndex.build(tmp_path / "i", names("d"), lambda ids: [broken])
+    assert not list((tmp_path / "i").iterdir())
+    index = TokenIndex.build(tmp_path / "i", names("d"), lambda ids: [packed()])
     with pytest.raises(ValueError, match="query's vectors are not finite"):
         index.neighbours.search(torch.full((2, 8), torch.nan), 3, None)
 
 
-def test_counts_that_do_not_add_up_are_refused(tmp_path):
-    """As one would write them who makes an index by hand, with fitting checksums or none."""
-    TokenIndex.build(tmp_path / "i", names("d"), [packed()])
-    header = tmp_path / "i/index.json"
-    text = header.read_text()
-    header.write_text(text.replace('"checksum"', '"x"').replace('"files"', '"y"'))
-    TokenIndex(tmp_path / "i")
-    counts = np.fromfile(tmp_path / "i/counts.bin", np.int64)
-    counts[:2] += [-11, 11]
-    counts.tofile(tmp_path / "i/counts.bin")
-    with pytest.raises(ValueError, match=r"counts.bin: is damaged, must hold counts ≥ 1 of 300"):
+def test_a_shard_made_by_hand_must_have_counts_that_add_up(tmp_path):
+    TokenIndex.build(tmp_path / "i", names("d"), lambda ids: [packed()])
+    (shard,) = (tmp_path / "i").glob("*.safetensors")
+    columns, ids = open_tensors(shard)
+    columns["counts"][:2] += torch.tensor([-11, 11])
+    write_tensors(shard, columns, ids)
+    with pytest.raises(ValueError, match=f"{shard.name}: is damaged, each document must have"):
         TokenIndex(tmp_path / "i")
 
 

@@ -13,7 +13,6 @@ from gr_mvdr.ranks import (
     gather_rows,
     join,
     leave,
-    map_over_ranks,
     mean_over_ranks,
     rank,
     rank_zero_first,
@@ -37,10 +36,6 @@ def whole_loss(vectors: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return ((flat @ flat.T).softmax(1).diagonal().log() * weight.exp()).sum()
 
 
-def answer(item: int) -> list[torch.Tensor | None]:
-    return [torch.full((item, 2), item), None if item % 2 else torch.tensor([item / 2])]
-
-
 def of_each_rank():
     found = {"rank": rank(), "ranks": world_size(), "share": range(5)[slice_for_rank(5)].start}
     number, weight = rank(), torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
@@ -57,11 +52,6 @@ def of_each_rank():
     found["sum"] = sum_over_ranks(torch.tensor(number + 1.0))
     found["mean"] = mean_over_ranks(torch.tensor(10.0 * (number + 1)), 1 + 3 * number)
     found["empty"] = mean_over_ranks(torch.tensor(4.0 * number), 2 * number)
-    asked = []
-    found["spread"] = list(
-        map_over_ranks(range(5), lambda item: asked.append(item) or answer(item))
-    )
-    found["asked"] = asked
     found["first"] = broadcast(torch.arange(3 + number).double())
     with rank_zero_first():
         found["entered"] = time.monotonic()  # one clock for all processes of a machine
@@ -133,16 +123,6 @@ def test_a_mean_over_items_weighs_every_item_alike(found):
 def test_rank_0_goes_first_and_in_the_end_everyone_is_alone(found):
     assert found[1]["entered"] > found[0]["done"]
     assert all(one["after"] == [0, 1] and not one["connected"] for one in found)
-
-
-def test_work_is_spread_and_comes_back_in_order(found):
-    assert [one["asked"] for one in found] == [[0, 2, 4], [1, 3]] and found[1]["spread"] == []
-    assert len(found[0]["spread"]) == 5
-    for item, parts in enumerate(found[0]["spread"]):
-        for part, expected in zip(parts, answer(item), strict=True):
-            assert (part is None) == (expected is None)
-            assert part is None or (torch.equal(part, expected) and part.dtype == expected.dtype)
-    assert [len(parts) for parts in map_over_ranks(range(3), answer)] == [2, 2, 2], "and alone"
 
 
 def test_rank_0_tells_the_others_its_tensor(found):

@@ -77,7 +77,7 @@ def ours(arrays):
         Scoring(MaxSim()),
     )
     ids = [str(number) for number in range(len(counts))]
-    index = TokenIndex.build(tempfile.mkdtemp() + "/index", ids, [packed])
+    index = TokenIndex.build(tempfile.mkdtemp() + "/index", ids, lambda _: [packed])
     index.keep_sample([query(rows) for rows in split(arrays["sample"], arrays["sample_lengths"])])
 
     def search(options, depth):

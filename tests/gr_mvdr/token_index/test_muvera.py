@@ -146,7 +146,7 @@ def test_rows_are_kept_and_made_again_after_a_change(tmp_path, monkeypatch):
     TokenIndex(tmp_path / "part").proposer(ESTIMATE)
     assert sum(encoded) == 5, "what is there is opened"
     monkeypatch.setattr(muvera, "_TOKENS", 1)
-    index.add(names(tokens)[5:], [part_of(tokens, [5, 6, 7])])
+    index.add(names(tokens)[5:], lambda ids: [part_of(tokens, [5, 6, 7])])
     for found, expected in zip(index.search(queries, COLBERT, ESTIMATE), whole, strict=True):
         assert torch.allclose(found.scores, expected.scores, atol=1e-6)
     assert sum(encoded) == 5 + 8
@@ -204,7 +204,7 @@ def test_what_cannot_be_estimated_or_stored_is_refused(tmp_path):
 
 def test_the_bytes_that_a_search_reads_by_hand(tmp_path):
     index = build(tmp_path / "index", random_tokens(salience=True))
-    tokens = 28 * (8 * 4 + 4 + 4) + 8 * 8  # vectors, ids and saliences; counts
+    tokens = 28 * (8 * 4 + 2 + 4) + 8 * 8  # vectors, ids and saliences; counts
     rows = 8 * 20 * 2**3 * 8 * 4
     pruned = SearchOptions("impute", neighbours=3, probes=None, keep_document=0.5)
     for options, read in (
@@ -217,7 +217,7 @@ def test_the_bytes_that_a_search_reads_by_hand(tmp_path):
     ):
         assert index.searched_bytes(options) == read
     halved = index.stored_as(SearchOptions(pool=2, dtype="float16"), SearchOptions())
-    assert halved.searched_bytes(SearchOptions()) == 14 * (8 * 2 + 4 + 4) + 8 * 8
+    assert halved.searched_bytes(SearchOptions()) == 14 * (8 * 2 + 2 + 4) + 8 * 8
     assert halved is index.stored_as(SearchOptions(pool=2, dtype="float16"), SearchOptions())
     own, coded = SearchOptions(), SearchOptions(dtype="residual", lists=2)
     assert index.stored_as(coded, own) is index.stored_as(coded, own)

@@ -28,7 +28,7 @@ def clustered(tmp_path_factory):
     counts = torch.full((DOCUMENTS,), LENGTH)
     packed = PackedTokens(vectors(words.flatten(), 0.1), counts, words.flatten())
     folder = tmp_path_factory.mktemp("chosen") / "index"
-    TokenIndex.build(folder, [str(n) for n in range(DOCUMENTS)], [packed])
+    TokenIndex.build(folder, [str(n) for n in range(DOCUMENTS)], lambda ids: [packed])
     asked = words[torch.randperm(DOCUMENTS, generator=generator)[:24], :6]
     mask = torch.ones(6, dtype=torch.bool)
     return folder, [TokenVectors(vectors(row, 0.15), mask, row) for row in asked]
@@ -106,6 +106,7 @@ def test_the_users_values_win(index, clustered):
 def test_the_exact_search_takes_over(index, mode, monkeypatch, capsys):
     part = {"_target_": "models.beyond.muvera.OneVector"}
     options = SearchOptions(mode, recall=1.0, proposer=part)
+    monkeypatch.setattr(token_index, "_TOKEN", 12)  # 1,000 neighbours cost as much as all tokens
     assert index.planned(options, COLBERT, DEPTH).mode == "exact"
     assert "mode=exact" in capsys.readouterr().out
     monkeypatch.undo()  # a small collection
@@ -130,7 +131,7 @@ def test_a_search_that_prunes_needs_no_sample_and_one_that_finds_nothing_is_plan
     ids, counts = torch.arange(2000), torch.ones(2000, dtype=torch.int64)
     names = [str(n) for n in range(2000)]
     tokens = PackedTokens(vectors, counts, ids, salience=torch.ones(2000))
-    index = TokenIndex.build(tmp_path / "index", names, [tokens], dtype="residual")
+    index = TokenIndex.build(tmp_path / "index", names, lambda ids: [tokens], dtype="residual")
     pruned = index.planned(SearchOptions("gather", keep_document=0.5), COLBERT, DEPTH)
     assert pruned.mode == "gather" and not pruned.open_keys
     mask, one = torch.ones(1, dtype=torch.bool), torch.ones(1)
