@@ -87,6 +87,7 @@ def _fields(module: str, definition: ast.ClassDef) -> dict[str, Any]:
         for node in parent[1].body
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
         if "ClassVar" not in ast.unparse(node.annotation)
+        if node.value is None or "init=False" not in ast.unparse(node.value)
     }
 
 

@@ -19,7 +19,7 @@ from gr_mvdr.cross_attention import align_layer
 from gr_mvdr.evaluation.bm25 import BM25Index, split_words
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files import new_file, temporary_folder
-from gr_mvdr.options import Count, Rate, Seed, Size, part
+from gr_mvdr.options import Count, Rate, Seed, Size, Text, part
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import Explanation, Factors, PairAlignment
 from gr_mvdr.tokenizers import load_tokenizer
@@ -46,7 +46,7 @@ class QueryGenerator(GenerativeSystem):
     def __init__(
         self,
         backbone: dict[str, Any],
-        tokenizer: str,
+        tokenizer: Text,
         document_length: int,
         query_length: int,
         n_queries: Count,
