@@ -2,14 +2,12 @@
 
 A loss of relevance is called as `loss(relevance, batch)`. `relevance` is (D documents, B queries)
 float, all pairs of the batch; document b < B is the positive of query b. The result is () fp32. A
-batch brings hard negatives and a teacher's scores if `data.examples` names where they come from.
+batch has hard negatives and a teacher's scores if `data.examples` names their source.
 
-What is known to be relevant to a query is no negative of it (`PairBatch.is_negative`): a loss that
-contrasts leaves it out. A teacher's scores say themselves how relevant a document is: losses that
-follow them use all that it scored.
+Contrastive losses exclude documents known to be relevant from a query's negatives
+(`PairBatch.is_negative`). Distillation uses all documents that the teacher scored.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gr_mvdr.batch import PairBatch
-from gr_mvdr.options import build, part
+from gr_mvdr.options import NonNegative, Positive, build, part
 from gr_mvdr.relevance import at_least_float32
 
 
@@ -27,14 +25,10 @@ class _Softened:
     """A loss that divides every score by a temperature.
 
     Args:
-        temperature: below 1 for relevance that is a mean of cosines, which hardly differ.
+        temperature: below 1 for relevance that is a mean of cosines, whose range is small.
     """
 
-    temperature: float = 1.0
-
-    def __post_init__(self):
-        if not self.temperature > 0:
-            raise ValueError(f"model.loss.temperature={self.temperature}: must be > 0")
+    temperature: Positive = 1.0
 
 
 @part("loss")
@@ -42,15 +36,15 @@ class _Softened:
 class InBatchCrossEntropy(_Softened):
     """Contrastive loss over all documents of the batch (gr_as_mvdr Eq. 2, Appendix D).
 
-    The positives and the hard negatives of the other queries are negatives too, where
-    `PairBatch.is_negative` does not say otherwise.
+    The positives and the hard negatives of the other queries are negatives, too, subject to
+    `PairBatch.is_negative`.
     """
 
     def __call__(self, relevance: Tensor, batch: PairBatch) -> Tensor:
         own = torch.arange(len(batch), device=relevance.device)
         masked = ~batch.is_negative
         masked[own, own] = False
-        # Queries as rows, because cross_entropy wants one row a decision.
+        # Queries as rows: cross_entropy takes a softmax over each row.
         logits = (at_least_float32(relevance) / self.temperature).masked_fill(masked, -torch.inf).T
         return F.cross_entropy(logits, own)
 
@@ -60,8 +54,8 @@ class InBatchCrossEntropy(_Softened):
 class PairwiseCrossEntropy(_Softened):
     """The official ColBERTv1 loss: positive against one negative (gr_as_mvdr Table 7, "ib neg. ×").
 
-    That is the query's first hard negative; without any, the next document of the batch
-    that is one (`PairBatch.is_negative`). A query without any does not count.
+    The negative is the query's first hard negative; without hard negatives, the next document of
+    the batch that is a negative (`PairBatch.is_negative`). A query without negatives is ignored.
     """
 
     def __call__(self, relevance: Tensor, batch: PairBatch) -> Tensor:
@@ -76,7 +70,7 @@ class PairwiseCrossEntropy(_Softened):
 
 
 def rotate_documents(batch: PairBatch) -> Tensor:
-    """(steps, B) int64: the positive's row so many steps after each query's own, in a circle."""
+    """(B, B) int64: entry (s, b) is the row of query b + s's positive, cyclically."""
     steps = torch.arange(len(batch), device=batch.document_index.device)
     return (steps[:, None] + steps) % len(batch)
 
@@ -86,7 +80,7 @@ def rotate_documents(batch: PairBatch) -> Tensor:
 class HardNegativesCrossEntropy(_Softened):
     """Softmax over the positive and the query's own hard negatives (mva §2.3: triples).
 
-    A query whose hard negatives are all relevant to it does not count.
+    A query whose hard negatives are all relevant to it is ignored.
     """
 
     def __call__(self, relevance: Tensor, batch: PairBatch) -> Tensor:
@@ -106,7 +100,7 @@ class KLDistillation(_Softened):
     """KL(teacher ‖ student) over the positive and the hard negatives of each query.
 
     Both distributions are softmax(scores / temperature) over the documents that the teacher
-    scored; a query with fewer than two of them does not count.
+    scored; a query with fewer than two such documents is ignored.
     """
 
     def __call__(self, relevance: Tensor, batch: PairBatch) -> Tensor:
@@ -115,8 +109,8 @@ class KLDistillation(_Softened):
         usable = scored.sum(1) > 1
         masked = ~(scored | ~usable[:, None])  # a row of −inf alone would have no softmax
         expected = _log_softmax(teacher.nan_to_num() / self.temperature, masked)
-        found = _log_softmax(student / self.temperature, masked)
-        return _mean((expected.exp() * (expected - found)).sum(1), usable)
+        predicted = _log_softmax(student / self.temperature, masked)
+        return _mean((expected.exp() * (expected - predicted)).sum(1), usable)
 
 
 @part("loss")
@@ -124,8 +118,8 @@ class KLDistillation(_Softened):
 class MarginMSE:
     """Mean squared difference of the student's and the teacher's margins.
 
-    A margin is the positive's score less a hard negative's; those with a score that the teacher
-    lacks do not count.
+    A margin is the positive's score minus a hard negative's; margins without both of the teacher's
+    scores are ignored.
     """
 
     def __call__(self, relevance: Tensor, batch: PairBatch) -> Tensor:
@@ -138,19 +132,16 @@ class MarginMSE:
 
 @part("loss")
 class WeightedSum:
-    """Several losses at once, such as a contrastive and a distilled one."""
+    """A weighted sum of losses, such as a contrastive and a distilled one."""
 
-    def __init__(self, losses: Sequence[dict[str, Any]], weights: Sequence[float]):
+    def __init__(self, losses: list[dict[str, Any]], weights: list[NonNegative]):
         """
         Args:
-            losses: of this module, as dicts with `_target_`.
-            weights: one for each.
+            losses: of this module, as dicts with `_target_`; weights: one for each loss.
         """
         if not losses or len(losses) != len(weights):
             rule = f"must be one for each of the {len(losses)} of model.loss.losses, at least one"
             raise ValueError(f"model.loss.weights={list(weights)}: {rule}")
-        if not all(weight >= 0 for weight in weights):
-            raise ValueError(f"model.loss.weights={list(weights)}: must be ≥ 0")
         self.losses, self.weights = [build("loss", loss) for loss in losses], list(weights)
 
     def __call__(self, relevance: Tensor, batch: PairBatch) -> Tensor:
@@ -175,20 +166,20 @@ def _teacher(batch: PairBatch, loss: object) -> Tensor:
 
 
 def _log_softmax(logits: Tensor, masked: Tensor) -> Tensor:
-    """Over the last axis without the masked entries; 0 there, where −inf − −inf is no number."""
+    """Over the unmasked entries of the last axis; 0 at masked entries, as −inf − −inf is NaN."""
     return logits.masked_fill(masked, -torch.inf).log_softmax(-1).masked_fill(masked, 0.0)
 
 
 def _mean(values: Tensor, usable: Tensor) -> Tensor:
-    """() over the usable entries; 0 without any."""
+    """() over the usable entries; 0 if there are none."""
     return values.where(usable, 0.0).sum() / usable.sum().clamp(min=1)
 
 
 def expected_operations(weights: Tensor) -> Tensor:
     """() Σ_v (mean_b w_bv)², the FLOPS regulariser of sparse vectors (Paria et al. 2020).
 
-    It is smooth where the number of terms that two texts share, what an inverted index multiplies,
-    is not; a term that many texts have costs more than as many terms of one text each.
+    A smooth bound on the cost of an inverted index, the number of terms that two texts share: a
+    term of many texts costs more than many terms of one text each.
 
     Args:
         weights: (B, V) ≥ 0.
@@ -197,10 +188,10 @@ def expected_operations(weights: Tensor) -> Tensor:
 
 
 def target_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
-    """() sum of the cross-entropies of n predictions, label smoothing over the rows that are there.
+    """() sum of the cross-entropies of n predictions, with label smoothing over unmasked rows.
 
     Args:
-        logits: (n, R), −inf for rows that are masked out; labels: (n,) int64.
+        logits: (n, R), −inf for masked rows; labels: (n,) int64.
         smoothing: share of the target's probability that is spread evenly.
     """
     if not smoothing:
@@ -213,7 +204,7 @@ def target_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0)
 
 
 def symmetric_divergence(first: Tensor, second: Tensor) -> Tensor:
-    """How far two predictions of the same targets lie apart (NCI's consistency regularisation).
+    """Symmetric KL divergence of two predictions of the same targets (NCI's consistency loss).
 
     Args:
         first, second: (n, R) logits of two dropout passes; −inf at the same places.

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -20,25 +20,22 @@ from gr_mvdr.token_index.costs import transformer_flops
 from models.base import Share, Shares, System, Table
 from models.candidates import LexicalCandidates
 
-POOLINGS = ("mean", "first")
-Parts = tuple[Tensor, Tensor]  # ids and mask
-# What the families call the inner size of their feed-forward layers.
+# Names of the inner size of feed-forward layers in the configurations of transformers.
 _INNER_SIZES = ("d_ff", "encoder_ffn_dim", "intermediate_size", "hidden_dim")
-# Pairs scored at once in reranking.
-_BATCH = 64
+_BATCH = 64  # pairs scored at once in reranking
 
 
 @part("model")
 class CrossEncoder(System):
     """The query's tokens, its end token, then the document's: one sequence, one score.
 
-    What comes around the texts, and which of the two a token is of, is as in the backbone's own
-    pairs (BERT: [CLS] query [SEP] document [SEP] with types 0 and 1). A backbone without such
-    types (T5, RoBERTa) gets one: a learned vector, `query_type`, is added to the query's token
-    vectors. In a new model it is random, so that a token that attends to an equal one sees
-    which text that is in; in a pretrained model it begins with zeros.
+    Special tokens and token types are those of the backbone's own pairs (BERT: [CLS] query [SEP]
+    document [SEP] with types 0 and 1). A backbone without token types (T5, RoBERTa) gets a learned
+    vector, `query_type`, that is added to the query's token vectors. In a new model it is random,
+    so that attention distinguishes the same token in the query and in the document; in a
+    pretrained model it starts at zero.
 
-    It scores pairs and cannot search: `retrieve` reranks what a BM25 index of its own finds.
+    It scores pairs and has no index: `retrieve` reranks the results of a BM25 index.
     """
 
     paradigm = "cross_encoder"
@@ -53,32 +50,26 @@ class CrossEncoder(System):
         document_length: int,
         loss: dict[str, Any],
         optimizer: dict[str, Any],
-        negatives_per_query: int = 4,
-        pooling: str = "mean",
-        depth: int = 100,
+        negatives_per_query: Size = 4,
+        pooling: Literal["mean", "first"] = "mean",
+        depth: Size = 100,
         gradient_cache: Size | None = None,
     ):
         """
         Args:
             backbone: arguments of `load_encoder`.
-            query_length, document_length: tokens kept of a text, those around it included.
-            loss: a loss of `gr_mvdr.losses`, as a dict with `_target_`. It sees the pairs that
-                were scored; all others are −inf.
+            query_length, document_length: tokens kept of a text, special tokens included.
+            loss: a loss of `gr_mvdr.losses`, as a dict with `_target_`. Pairs that were not scored
+                have relevance −inf.
             optimizer: see `System`.
-            negatives_per_query: documents of the batch that a query is scored with besides its
-                positive, unless the data give its negatives; all pairs would be B² passes.
-            pooling: the vector that is scored, the "mean" of the states or the "first".
-            depth: BM25 documents that `retrieve` reranks; it finds no others.
-            gradient_cache: pairs that are encoded at once in training, see `encode_share`;
-                None = the whole batch.
+            negatives_per_query: other documents of the batch that a query is scored with, unless
+                the data give its negatives; all pairs would be B² passes.
+            pooling: the scored vector, the mean of the states or the first state.
+            depth: BM25 documents that `retrieve` reranks; it returns no others.
+            gradient_cache: pairs encoded at once in training, see `encode_share`; None = all.
         """
         super().__init__(optimizer)
         self.save_hyperparameters()
-        for name, value in (("negatives_per_query", negatives_per_query), ("depth", depth)):
-            if value < 1:
-                raise ValueError(f"model.{name}={value}: must be ≥ 1")
-        if pooling not in POOLINGS:
-            raise ValueError(f"model.pooling={pooling}: must be {' or '.join(POOLINGS)}")
         self.loss_function = build("loss", loss)
         self.encoder = load_encoder(**backbone)
         self.template = self.encoder.template
@@ -99,9 +90,7 @@ class CrossEncoder(System):
         between = len(self.template.pair) - len(self.template.document)
         longest = max_length(self.encoder)
         if longest is not None and both + between > longest:
-            rule = (
-                f"must be ≤ {longest - between}, what {self.encoder.name_or_path} reads of a pair"
-            )
+            rule = f"must be ≤ {longest - between}, the longest pair of {self.encoder.name_or_path}"
             raise ValueError(f"query_length + document_length={both}: {rule}")
 
     def joint_scores(self, ids: Tensor, mask: Tensor) -> Tensor:
@@ -113,7 +102,7 @@ class CrossEncoder(System):
     def _states(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """The encoder's states (B, L, d), and their weights in the pooled vector (B, L)."""
         ends = ids == self.template.suffix[-1]
-        of_document = ends.cumsum(1) > ends.long()  # behind the query's end
+        of_document = ends.cumsum(1) > ends.long()  # after the query's end
         if self.template.types:
             pair = {"input_ids": ids, "token_type_ids": of_document.long()}
         else:
@@ -128,7 +117,7 @@ class CrossEncoder(System):
     def loss(self, batch: PairBatch) -> Tensor:
         """() the configured loss over each query's positive and its negatives.
 
-        The batch is that of all ranks: each scores its share of the pairs.
+        The batch is that of all ranks, each of which scores its part of the pairs.
         """
         batch = gather_batch(batch)
         scored = choose_pairs(batch, self.hparams.negatives_per_query)
@@ -137,19 +126,25 @@ class CrossEncoder(System):
         documents = batch.document_ids[document], batch.document_mask[document]
         pairs = self._join(*queries, *documents)
         parts = encode_share(self.joint_scores, *pairs, self.hparams.gradient_cache)
-        found = gather_rows(torch.cat(parts))
-        relevance = found.new_full(scored.shape, -torch.inf)
-        relevance[document, query] = found
+        scores = gather_rows(torch.cat(parts))
+        relevance = scores.new_full(scored.shape, -torch.inf)
+        relevance[document, query] = scores
         return self.loss_function(relevance, batch)
 
     def score(self, batch: PairBatch) -> Tensor:
         """(B,) the score of each pair."""
+        return self.joint_scores(*self._join_batch(batch))
+
+    def _join_batch(self, batch: PairBatch) -> tuple[Tensor, Tensor]:
+        """Ids and mask (B, L) of each query with its positive."""
         own = slice(len(batch))
         documents = batch.document_ids[own], batch.document_mask[own]
-        return self.joint_scores(*self._join(batch.query_ids, batch.query_mask, *documents))
+        return self._join(batch.query_ids, batch.query_mask, *documents)
 
-    def _join(self, query_ids: Tensor, query_mask: Tensor, ids: Tensor, mask: Tensor) -> Parts:
-        """`join_pairs`, the documents with what precedes them in a pair and not alone."""
+    def _join(
+        self, query_ids: Tensor, query_mask: Tensor, ids: Tensor, mask: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """`join_pairs`, with the special tokens that precede a document in a pair."""
         template = self.template
         between = ids.new_tensor(template.pair).expand(len(ids), -1)
         ids = torch.cat([between, ids[:, len(template.document) :]], 1)
@@ -158,13 +153,11 @@ class CrossEncoder(System):
 
     @torch.no_grad()
     def shares(self, batch: PairBatch) -> list[list[Share]]:
-        """Of each pair what each token's last state adds to the score, the query's tokens first.
+        """For each pair, the contribution of each token's last state, the query's tokens first.
 
-        The score is a linear function of the pooled vector, and so a sum over the states.
+        The score is linear in the pooled vector, and so a sum over the states.
         """
-        own = slice(len(batch))
-        documents = batch.document_ids[own], batch.document_mask[own]
-        ids, mask = self._join(batch.query_ids, batch.query_mask, *documents)
+        ids, mask = self._join_batch(batch)
         states, weights = self._states(ids, mask)
         added = at_least_float32(self.head(states).squeeze(-1)) * weights
         rows = zip(ids, added, mask, strict=True)
@@ -191,7 +184,7 @@ class CrossEncoder(System):
         return passed + (tokens * size if self.hparams.pooling == "mean" else 0) + 2 * size
 
     def index(self, documents: Table, directory: str | Path | None = None) -> LexicalCandidates:
-        """BM25 over the documents' words: the candidates of `retrieve`, and no more."""
+        """BM25 over the documents' words, which gives the candidates of `retrieve`."""
         self.documents, self.candidates = documents, LexicalCandidates(documents, directory)
         return self.candidates
 
@@ -203,14 +196,14 @@ class CrossEncoder(System):
 
     def retrieve(self, queries: Table, k: int = 100, among: Sequence[str] | None = None) -> Ranking:
         """Reranks the `depth` best BM25 documents of each query and keeps k of them."""
-        found = self.candidates(queries, self.hparams.depth, among)
-        return self.rerank(queries, self.documents, found).top(k)
+        candidates = self.candidates(queries, self.hparams.depth, among)
+        return self.rerank(queries, self.documents, candidates).top(k)
 
     def retrieve_with_shares(
         self, queries: Table, k: int = 100, among: Sequence[str] | None = None
     ) -> tuple[Ranking, Shares]:
-        """`retrieve`, and what each token of a pair adds; the found pairs are encoded again."""
-        ranking, found = self.retrieve(queries, k, among), {}
+        """`retrieve`, and the contribution of each token; the retrieved pairs are encoded again."""
+        ranking, contributions = self.retrieve(queries, k, among), {}
         asked = self._queries(queries)
         texts = self._documents(self.documents, {q: ranking.documents(q) for q in asked})
         for query in asked:
@@ -218,14 +211,14 @@ class CrossEncoder(System):
             sides = *pad([asked[query]] * len(documents)), *pad([texts[d] for d in documents])
             batch = PairBatch(*sides, torch.zeros(len(documents), dtype=torch.int64))
             shares = self.shares(batch.to(self.device)) if documents else []
-            found[query] = dict(zip(documents, shares, strict=True))
-        return ranking, found
+            contributions[query] = dict(zip(documents, shares, strict=True))
+        return ranking, contributions
 
     @torch.inference_mode()
     def rerank(
         self, queries: Table, documents: Table, candidates: dict[str, Sequence[str]]
     ) -> Ranking:
-        """Scores every candidate together with its query, pairs of like length in a batch."""
+        """Scores every candidate together with its query, pairs of similar length in a batch."""
         self.eval()
         asked, texts = self._queries(queries), self._documents(documents, candidates)
         pairs = [(query, document) for query in asked for document in candidates[query]]
@@ -248,19 +241,19 @@ class CrossEncoder(System):
     def _documents(
         self, documents: Table, candidates: dict[str, Sequence[str]]
     ) -> dict[str, list[int]]:
-        """Document id → tokens, the end token included, of the candidates alone."""
+        """Document id → tokens, the end token included, for the candidates."""
         length, needed = self.hparams.document_length, set().union(*candidates.values())
         rows = [row for row, name in enumerate(documents["id"][:]) if name in needed]
-        found = documents[rows] if rows else {"id": [], "tokens": []}
-        pairs = zip(found["id"], found["tokens"], strict=True)
+        chosen = documents[rows] if rows else {"id": [], "tokens": []}
+        pairs = zip(chosen["id"], chosen["tokens"], strict=True)
         return {document: self.template.read_document(t, length) for document, t in pairs}
 
 
 def choose_pairs(batch: PairBatch, negatives_per_query: int) -> Tensor:
-    """(D documents, B queries) bool: which pairs of a batch a cross-encoder scores.
+    """(D documents, B queries) bool: the pairs of a batch that a cross-encoder scores.
 
-    The positives, and the hard negatives; without any, the next documents of the batch, in
-    a circle, that are negatives of the query.
+    The positives and the hard negatives; without hard negatives, the next documents of the batch,
+    cyclically, that are negatives of the query.
     """
     size, device = len(batch), batch.query_ids.device
     queries = torch.arange(size, device=device)

@@ -16,21 +16,21 @@ from gr_mvdr.options import Rate, Size, part
 class PawaHead(TableHead):
     """The logit of token v at position i is h_iᵀ e_{i,v} with e_{i,v} = E_v d′_i (Eq. 17).
 
-    The latent vectors d′ come from a small causal transformer decoder that reads the prefix alone:
-    its memory is one learned vector, so that it does not see the query.
+    The latent vectors d′ come from a small causal transformer decoder that reads the prefix without
+    the query: its memory is one learned vector.
 
-    The paper's E_{i,v} has the position i as an axis. Here it has none. Where ids carry their
-    position (semantic docids: a token occurs at one position only) E_v is E_{i,v}, and no other
-    E_{j,v} is ever used; for titles and other tokens the position enters through d′_i alone.
+    The paper's E_{i,v} has an axis for the position i, E_v has none. Where a token occurs at one
+    position only (semantic docids) E_v is E_{i,v}; for other tokens the position enters through
+    d′_i alone.
 
     Forms:
         paper: e_{i,v} = E_v d′_i, where E = d^−1 · `projection`.
         nci: e_{i,v} = d^−½ (E_v d′_i + b_v + s_v): a linear map d → d·R with bias, and the static
             rows s of the backbone's output table.
 
-    Memory: R·d² parameters (and as many gradients, and twice as many moments of Adam); n·d·min(d,
-    R) numbers for the logits of n positions. The table of all rows at all positions, (n, R, d), is
-    made only where R < d. See `memory_bytes`.
+    Memory: R·d² parameters, as many gradients and twice as many moments of Adam; n·d·min(d, R)
+    numbers for the logits of n positions. The table of all rows at all positions, (n, R, d), is
+    computed only if R < d.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class PawaHead(TableHead):
         """
         Args:
             vocabulary: the tokens that can be generated, one row each. With a width, the docid
-                tokens of other positions get −inf; the end token may be anywhere.
+                tokens of other positions get −inf; the end token is allowed everywhere.
             layers, heads, dropout: of the decoder that reads the prefix.
 
         Raises:
@@ -60,12 +60,11 @@ class PawaHead(TableHead):
         layer = nn.TransformerDecoderLayer(size, heads, 4 * size, dropout, batch_first=True)
         self.decoder = nn.TransformerDecoder(layer, layers)
         for weight in self.decoder.parameters():
-            if weight.dim() > 1:  # torch makes the layers as copies of one
+            if weight.dim() > 1:  # torch's layers start as copies of one
                 nn.init.xavier_uniform_(weight)
         self.memory = nn.Parameter(torch.randn(size))
-        # E without its factor, `scale`, of the size that makes logits of unit variance from h and
-        # d′ of unit variance. Adam moves every weight by one learning rate, and a logit is a sum of
-        # d² of them: the factor keeps its steps in bounds.
+        # E / `scale`. Logits have unit variance if h and d′ have. Adam moves every weight by one
+        # learning rate, and a logit sums d² weights: the factor bounds its change.
         rows, deviation = len(vocabulary.tokens), 1.0 if form == "paper" else size**-0.5
         self.projection = nn.Parameter(torch.randn(rows, size, size) * deviation)
         self.bias = nn.Parameter(torch.zeros(rows, size)) if form == "nci" else None
@@ -76,17 +75,17 @@ class PawaHead(TableHead):
         return own + ([self.output_table] if self.form == "nci" else [])
 
     @property
-    def numbers_a_position(self) -> int:
+    def numbers_per_position(self) -> int:
         rows, size = self.projection.shape[:2]
         return max(size * min(rows, size), self.n_rows)
 
     @property
     def scale(self) -> float:
-        """What the weights are multiplied by: d^−1, and d^−½ in NCI's form."""
+        """Factor of the weights: d^−1, and d^−½ in NCI's form."""
         return len(self.memory) ** (-1.0 if self.form == "paper" else -0.5)
 
     def extend(self, tokens: Iterable[int]) -> None:
-        """Rows for tokens that came after training: E_v (and b_v) is the mean of the trained."""
+        """Adds rows for tokens that arrived after training: the mean of the trained E_v and b_v."""
         known = set(self.row_tokens.tolist())
         new = torch.tensor([t for t in dict.fromkeys(tokens) if t not in known], dtype=torch.int64)
         self.set_rows(torch.cat([self.row_tokens, new.to(self.row_tokens.device)]))
@@ -96,7 +95,7 @@ class PawaHead(TableHead):
         return self.first_row(tokens)
 
     def context(self, inputs: Tensor) -> Tensor:
-        """d′: (B, M, d) → (B, M, d), of unit variance; position i reads positions ≤ i only."""
+        """d′: (B, M, d) → (B, M, d), of unit variance; position i reads positions ≤ i."""
         length = inputs.shape[1]
         future = torch.ones(length, length, dtype=torch.bool, device=inputs.device).triu(1)
         memory = self.memory.expand(len(inputs), 1, -1)
@@ -145,16 +144,16 @@ class PawaHead(TableHead):
         return self.output_table[self.row_tokens]
 
     def memory_bytes(self, batch: int, length: int) -> int:
-        """Parameters, and what the logits of batch × length positions take at most.
+        """Upper bound of the bytes of parameters and logits of batch × length positions.
 
-        In training gradients come on top, of the same size again, and the optimizer's moments.
+        Training adds gradients of the same size and the optimizer's moments.
         """
         rows, size = self.projection.shape[:2]
         numbers = batch * length * (size * min(rows, size) + 2 * rows)
         numbers += sum(parameter.numel() for parameter in self.parameters())
         return numbers * self.projection.element_size()
 
-    # Two vocabularies of one size would otherwise load into each other without a word.
+    # Vocabularies of the same size would otherwise load into each other unnoticed.
     def get_extra_state(self) -> dict[str, Tensor]:
         return {"row_tokens": self.row_tokens[: len(self.projection)]}
 

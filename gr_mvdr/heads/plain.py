@@ -1,9 +1,9 @@
 """The output table of a generative decoder: D in rel(d, q) = sum(Dᵀ Q ⊙ A) (gr_as_mvdr Table 3).
 
-A head is a table of rows over which the decoder's softmax runs; every row is of one token. The
-plain head has one row a token, PAWA makes its rows from the prefix (`gr_mvdr.heads.pawa`), non-
-parametric decoding has several contextual rows a token (`gr_mvdr.heads.non_parametric`). Loss,
-alignment and search know rows and tokens only through the methods below.
+A head is a table of rows over which the decoder's softmax runs; every row belongs to one token. The
+plain head has one row for each token, PAWA makes its rows from the prefix (`gr_mvdr.heads.pawa`),
+non-parametric decoding has several contextual rows for a token (`gr_mvdr.heads.non_parametric`).
+Loss, alignment and search use rows and tokens only through the methods below.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,13 +23,13 @@ from gr_mvdr.template import TextTemplate
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The tokens that targets are made of.
+    """The tokens of the targets.
 
     Attributes:
         tokens: (n,) int64, ascending.
-        first_token: tokens from here on are docid tokens, beyond the backbone's own.
-        width: docid tokens a position where an id carries its position (position i of an
-            identifier uses first_token + i·width and the following width − 1), else None.
+        first_token: the first docid token; smaller ids are the backbone's own tokens.
+        width: number of docid tokens of a position, where position i of an identifier uses
+            first_token + i·width and the following width − 1; None if positions share tokens.
     """
 
     tokens: Tensor
@@ -48,7 +48,7 @@ class Head(nn.Module):
         """
         Args:
             backbone: an encoder-decoder of transformers with its output table.
-            vocabulary: what the targets are made of; the plain head has rows for every token.
+            vocabulary: unused, as the plain head has rows for all tokens.
         """
         super().__init__()
         # In a tuple, out of nn.Module's sight: the backbone's parameters are the system's.
@@ -73,7 +73,7 @@ class Head(nn.Module):
 
     @property
     def output_bias(self) -> Tensor | None:
-        """(R,) what is added to a row's logit whatever the query (BART's `final_logits_bias`)."""
+        """(R,) bias of the logits (BART's `final_logits_bias`)."""
         bias = getattr(self.backbone, "final_logits_bias", None)
         return None if bias is None else bias[0]
 
@@ -82,7 +82,7 @@ class Head(nn.Module):
         """R, the number of rows."""
         return len(self.output_table)
 
-    # The table's life: only NP decoding has one to make, to keep and to learn ---------------------
+    # The life of a table that is made from documents (NP decoding) --------------------------------
 
     def make_table(self, sequences: Sequence[Sequence[int]], documents: Any, length: int) -> None:
         """Makes the rows that are read from documents, before training.
@@ -112,30 +112,29 @@ class Head(nn.Module):
         return None
 
     def extend(self, tokens: Iterable[int]) -> None:
-        """Rows for tokens of identifiers that arrived after training, where they have none."""
+        """Adds rows for tokens without one, of identifiers that arrived after training."""
 
     @property
     def table_parameters(self) -> list[Tensor]:
-        """All tensors that `logits` depends on besides its arguments, where they may learn."""
+        """The trainable tensors that `logits` reads besides its arguments."""
         return [self.output_table]
 
     @property
-    def numbers_a_position(self) -> int:
-        """How many numbers the largest tensor behind `logits` holds for a position."""
+    def numbers_per_position(self) -> int:
+        """Size of the largest tensor of `logits` for one position."""
         return self.n_rows
 
     def memory_bytes(self, batch: int, length: int) -> int:
-        """What rows and the logits of batch × length positions take, in fp32, at most."""
+        """Upper bound of the bytes of rows and logits of batch × length positions, in fp32."""
         rows, size = self.n_rows, self.backbone.config.hidden_size
         return 4 * (rows * size + batch * length * rows)
 
     def table_state(self) -> dict[str, Any] | None:
-        """What a checkpoint must hold besides parameters."""
+        """State of the table for a checkpoint, besides parameters."""
         return None
 
     def renew_table(self, state: dict[str, Any] | None = None) -> None:
-        """Takes the table of a checkpoint of the same documents; None: makes it with the weights
-        of now."""
+        """Restores the table of a checkpoint; None = makes it with the current weights."""
 
     # Rows and their vectors ----------------------------------------------------------------------
 
@@ -148,13 +147,13 @@ class Head(nn.Module):
         return tokens
 
     def embed(self, rows: Tensor) -> Tensor:
-        """Row numbers (…) → what the decoder reads for them (…, d)."""
-        # The module, not its rows: mBART's multiplies them by √d.
+        """Row numbers (…) → decoder inputs (…, d)."""
+        # The module, not its weight: mBART's multiplies by √d.
         return self.backbone.get_input_embeddings()(rows)
 
     @property
     def start_token(self) -> int:
-        """The id that the decoder reads first: what the backbone names, else as it is trained."""
+        """The id that the decoder reads first: the configured one, else that of its pretraining."""
         start = getattr(self.backbone.config, "decoder_start_token_id", None)
         if start is not None:
             return start
@@ -165,7 +164,7 @@ class Head(nn.Module):
 
     @property
     def start_vector(self) -> Tensor:
-        """(d,) what the decoder reads first."""
+        """(d,) the first decoder input."""
         table = self.backbone.get_input_embeddings()
         return table(torch.full((), self.start_token, device=table.weight.device))
 
@@ -178,23 +177,24 @@ class Head(nn.Module):
         """(B, M, d) latent vectors d′ of the prefixes (Eq. 17), where rows depend on them.
 
         Args:
-            inputs: (B, M, d) as from `inputs`; position i may look at positions ≤ i.
+            inputs: (B, M, d) as from `inputs`; position i reads positions ≤ i.
         """
         return None
 
     def logits(self, hidden: Tensor, context: Tensor | None, position: Tensor) -> Tensor:
-        """(n, R) the logits e_v · h_i of all rows (Eq. 10), `output_bias` included; −inf for rows
-        not of a position.
+        """(n, R) the logits e_v · h_i of all rows (Eq. 10), `output_bias` included.
+
+        Rows of other positions have −inf.
 
         Args:
-            hidden: (n, d) decoder states h after the final norm, not scaled; context: (n, d) or
-                None, theirs; position: (n,) int64, the target positions that they predict, from 0.
+            hidden: (n, d) decoder states h after the final norm, not scaled.
+            context: (n, d) or None, from `context`.
+            position: (n,) int64, the predicted target positions, from 0.
         """
         return F.linear(hidden * self.scale, self.output_table, self.output_bias)
 
     def vectors(self, rows: Tensor, context: Tensor | None) -> Tensor:
-        """(B, M, d) e, `scale` included: their products with `hidden` are the logits, but for a
-        bias.
+        """(B, M, d) e, `scale` included: e · `hidden` is the logit without its bias.
 
         Args:
             rows: (B, M) int64; context: (B, M, d) or None, the latent vectors of their positions.
@@ -229,7 +229,7 @@ class Head(nn.Module):
     def states_at(
         places: Tensor, hidden: Tensor, context: Tensor | None, position: Tensor
     ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """What `logits` takes of n positions.
+        """The arguments of `logits` for n positions.
 
         Args:
             places: (n,) int64, as from `real_places`; hidden, context: (B, M, d) from `decode`;
@@ -238,23 +238,23 @@ class Head(nn.Module):
         chosen = (None if x is None else x.flatten(0, 1)[places] for x in (hidden, context))
         return *chosen, position.flatten()[places]
 
-    # What the search sees: tokens. A token's rows are alternatives, of which any may be meant. ----
+    # The search sees tokens; the rows of a token are alternatives --------------------------------
 
     def by_token(self, logits: Tensor) -> Tensor:
-        """Logits or log-probabilities of all rows (n, R) → of all tokens (n, V).
+        """Logits or log-probabilities of rows (n, R) → of tokens (n, V).
 
-        log Σ exp over a token's rows; −inf for tokens without a row.
+        log Σ exp over the rows of a token; −inf for tokens without a row.
         """
         return logits
 
     def token_scores(self, logits: Tensor, parents: Tensor, tokens: Tensor) -> Tensor:
-        """(m,) `by_token(logits)[parents, tokens]`, made for these alone; (m,) int64 both."""
+        """(m,) `by_token(logits)[parents, tokens]` without the other entries; both (m,) int64."""
         return logits.flatten().index_select(0, parents * logits.shape[1] + tokens)
 
     def expected_inputs(self, logits: Tensor, parents: Tensor, tokens: Tensor) -> Tensor:
-        """(m, d) what the decoder reads after tokens that a search has chosen.
+        """(m, d) decoder inputs for tokens that a search has chosen.
 
-        The mean of their rows, weighted by the rows' probabilities, given the token.
+        The mean of a token's rows, weighted by their probabilities given the token.
 
         Args:
             logits: (n, R), from which tokens were chosen; parents: (m,) int64 rows of `logits`;
@@ -264,17 +264,16 @@ class Head(nn.Module):
 
 
 class TableHead(Head):
-    """A head with rows of its own: some tokens have none, some have several (PAWA, NP)."""
+    """A head with its own rows: a token has none, one or several (PAWA, NP)."""
 
-    # The backbone's is for its own output rows, which the head does not have.
-    output_bias = None
+    output_bias = None  # the backbone's belongs to its own output rows
 
     def __init__(self, backbone: PreTrainedModel):
         super().__init__(backbone)
         self._search_rows: TokenRows | None = None
 
     def set_rows(self, row_tokens: Tensor) -> None:
-        """Says which token each row is of, (R,) int64."""
+        """Sets the token of each row, (R,) int64."""
         # Not in the state dict: the number of rows is not known before a checkpoint is read.
         self.register_buffer("_row_tokens", row_tokens, persistent=False)
         self.register_buffer("_row_order", row_tokens.argsort(stable=True), persistent=False)
@@ -296,7 +295,7 @@ class TableHead(Head):
 
     @property
     def token_rows(self) -> "TokenRows":
-        """Rows and tokens both ways for the search; made again when rows or device change."""
+        """The mapping between rows and tokens; renewed when rows or device change."""
         if self._search_rows is None or self._search_rows.row_tokens is not self.row_tokens:
             self._search_rows = TokenRows(self.row_tokens, len(self.output_table))
         return self._search_rows
@@ -308,8 +307,8 @@ class TableHead(Head):
         return self.token_rows.by_token(logits)
 
     def token_scores(self, logits: Tensor, parents: Tensor, tokens: Tensor) -> Tensor:
-        _, known, found = self.token_rows.find(logits, parents, tokens)
-        return found.masked_fill(~known, -torch.inf).logsumexp(1)
+        _, known, of_rows = self.token_rows.find(logits, parents, tokens)
+        return of_rows.masked_fill(~known, -torch.inf).logsumexp(1)
 
     def expected_inputs(self, logits: Tensor, parents: Tensor, tokens: Tensor) -> Tensor:
         rows, weights = self.token_rows.weights(logits, parents, tokens)
@@ -341,7 +340,7 @@ class SubsetHead(TableHead):
 
 
 class TokenRows:
-    """Which rows are of which token, both ways."""
+    """The mapping between rows and tokens."""
 
     def __init__(self, row_tokens: Tensor, n_tokens: int):
         """
@@ -357,7 +356,7 @@ class TokenRows:
         shape = (n_tokens, max(1, int(counts.max())))
         self.rows = torch.full(shape, -1, device=row_tokens.device)
         self.rows[row_tokens[order], place] = order
-        # Tokens that have rows, those with the most first; and their first rows, second rows, ….
+        # Tokens with rows, by descending number of rows; their first rows, second rows, ….
         tokens = counts.nonzero().squeeze(1)
         self.tokens = tokens[counts[tokens].argsort(descending=True, stable=True)]
         nth = self.rows[self.tokens].unbind(1)
@@ -366,16 +365,16 @@ class TokenRows:
     def by_token(self, log_probs: Tensor) -> Tensor:
         """Rows (n, R) → tokens (n, V): see `Head.by_token`."""
         total = log_probs[:, self.nth_rows[0]]
-        # No scatter: its sums would have no order on a GPU.
+        # No scatter: the order of its sums varies on a GPU.
         for rows in self.nth_rows[1:]:
             some = total[:, : len(rows)]
             some.copy_(torch.logaddexp(some, log_probs[:, rows]))
-        found = log_probs.new_full((len(log_probs), self.n_tokens), -torch.inf)
-        found[:, self.tokens] = total
-        return found
+        tokens = log_probs.new_full((len(log_probs), self.n_tokens), -torch.inf)
+        tokens[:, self.tokens] = total
+        return tokens
 
     def find(self, logits: Tensor, parents: Tensor, tokens: Tensor) -> tuple[Tensor, ...]:
-        """The rows of tokens, which of them there are, and their logits: all (m, most of a token).
+        """Rows of tokens, a mask of real rows, and their logits: (m, most rows of a token) each.
 
         Args:
             logits, parents, tokens: see `Head.expected_inputs`.
@@ -385,20 +384,20 @@ class TokenRows:
         return rows, known, logits[parents[:, None], rows]
 
     def weights(self, logits: Tensor, parents: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """The rows of chosen tokens, and their probabilities given the token.
+        """The rows of chosen tokens and their probabilities given the token.
 
         Returns:
             rows: (m, most rows of a token) int64, any where a token has fewer; probabilities: of
             the same shape, 0 there. A token without a row, at padding, has row 0.
         """
-        rows, known, found = self.find(logits, parents, tokens)
+        rows, known, of_rows = self.find(logits, parents, tokens)
         # Finite: a softmax over −inf alone would be NaN.
-        least = torch.finfo(found.dtype).min
-        return rows, found.clamp(min=least).masked_fill(~known, least).softmax(1)
+        least = torch.finfo(of_rows.dtype).min
+        return rows, of_rows.clamp(min=least).masked_fill(~known, least).softmax(1)
 
 
 def real_places(mask: Tensor) -> Tensor:
-    """(n,) int64, the places of what is real in a flattened mask (B, M): one wait for a device.
+    """(n,) int64, the places of real tokens in a flattened mask (B, M); synchronises a GPU once.
 
     Only real positions reach the output table, the most expensive product of a small model.
     """

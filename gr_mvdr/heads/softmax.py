@@ -1,13 +1,13 @@
-"""The softmax over a head's rows, some positions at a time: its loss and its log-probabilities.
+"""The softmax over a head's rows in blocks of positions: its loss and its log-probabilities.
 
-The logits of n positions × R rows are the largest tensor of a generative system, their softmax and
-the gradient would be two more. Here they are made for a block of positions, used and forgotten: the
-gradients of a cross-entropy are known once its softmax is, so the forward pass takes them at once
-and the backward pass only scales them. No product is made twice.
+The logits of n positions × R rows are the largest tensor of a generative system; their softmax and
+their gradient would be two more. Here they exist for one block of positions at a time. The gradient
+of a cross-entropy follows from its softmax, so the forward pass computes it and the backward pass
+only scales it. Recomputing the logits instead (`torch.utils.checkpoint`) takes a third more time of
+a training step or more.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,12 +19,12 @@ from torch.utils.checkpoint import checkpoint
 from gr_mvdr.heads.plain import Head
 from gr_mvdr.relevance import accumulator, at_least_float32
 
-# Bytes of what one block makes, on a CPU and elsewhere. What is larger glibc maps again each time,
-# page by page, which takes as long as a third of the product.
+# Bytes of the largest tensor of a block, on a CPU and elsewhere. glibc maps a larger one anew each
+# time, page by page, which takes as long as a third of the product.
 _CPU_BLOCK, _BLOCK = 31 * 2**20, 2**28
-_CACHED = 2**18  # numbers that stay in a core's cache while they are passed over several times
+_CACHED = 2**18  # numbers that fit into a core's cache for several passes
 
-# hidden (n, d), context (n, d) or None, position (n,): what `Head.logits` is given.
+# The arguments of `Head.logits`: hidden (n, d), context (n, d) or None, position (n,).
 States = tuple[Tensor, Tensor | None, Tensor]
 
 
@@ -37,18 +37,18 @@ def table_cross_entropy(
 
     Args:
         labels: (n,) int64, rows of the head.
-        masked: (n, R) bool, rows that a position is not told apart from, never its label's.
+        masked: (n, R) bool, rows excluded from a position's softmax; never its label's.
         smoothing: share of the target's probability that is spread evenly.
     """
     hidden, context, position = states
-    task = _Task(head, position, labels, masked, smoothing, torch.is_grad_enabled())
-    return _Loss.apply(task, hidden, context, *head.table_parameters)
+    task = head, position, labels, masked, smoothing, torch.is_grad_enabled()
+    return _Loss.apply(*task, hidden, context, *head.table_parameters)
 
 
 def table_log_probs(head: Head, states: States, labels: Tensor, normalised: bool = True) -> Tensor:
     """(n,) log p(row | position), at least fp32, of rows (n,) int64.
 
-    No more than a block's logits are held, with gradients, too: several are made again for them.
+    Holds one block of logits at a time; gradients recompute the logits of several blocks.
 
     Args:
         normalised: False = the rows' logits.
@@ -65,39 +65,38 @@ def table_log_probs(head: Head, states: States, labels: Tensor, normalised: bool
     return torch.cat([of_block(labels[block], *_cut(states, block)) for block in blocks])
 
 
-@dataclass(frozen=True)
-class _Task:
-    """What a loss is of, besides the tensors that it may have gradients for."""
-
-    head: Head
-    position: Tensor
-    labels: Tensor
-    masked: Tensor | None
-    smoothing: float
-    learns: bool
-
-
 class _Loss(torch.autograd.Function):
-    """(task, hidden, context, *table) → the sum over all blocks; its gradients are made with it."""
+    """The sum over all blocks; computes the gradients of hidden, context and table with it."""
 
     @staticmethod
-    def forward(ctx: Any, task: _Task, *sources: Tensor | None) -> Tensor:
-        learning = [task.learns and s is not None and s.requires_grad for s in sources]
+    def forward(
+        ctx: Any,
+        head: Head,
+        position: Tensor,
+        labels: Tensor,
+        masked: Tensor | None,
+        smoothing: float,
+        with_gradients: bool,
+        *sources: Tensor | None,  # hidden, context, the head's table parameters
+    ) -> Tensor:
+        learning = [with_gradients and s is not None and s.requires_grad for s in sources]
         states = [None if s is None else s.detach() for s in sources[:2]]
         chosen = zip([*states, *sources[2:]], learning, strict=True)
         wanted = [source.requires_grad_() for source, learns in chosen if learns]
         total = torch.zeros((), dtype=accumulator(states[0]), device=states[0].device)
         sums: Sequence[Tensor] = ()
-        for block in _blocks(task.head, task.labels):
-            with torch.set_grad_enabled(task.learns):
-                logits = task.head.logits(*_cut([*states, task.position], block))
+        for block in _blocks(head, labels):
+            with torch.set_grad_enabled(with_gradients):
+                logits = head.logits(*_cut([*states, position], block))
             scores = at_least_float32(logits.detach())
-            if task.masked is not None:
-                scores = scores.masked_fill_(task.masked[block], -torch.inf)
-            total += _loss_to_gradient(scores, task.labels[block, None], task.smoothing)
+            if masked is not None:
+                scores = scores.masked_fill_(masked[block], -torch.inf)
+            total += _loss_to_gradient(scores, labels[block, None], smoothing)
             if wanted:
-                found = torch.autograd.grad(logits, wanted, scores.to(logits.dtype))
-                sums = [a.add_(b) for a, b in zip(sums, found, strict=True)] if sums else found
+                gradients = torch.autograd.grad(logits, wanted, scores.to(logits.dtype))
+                sums = (
+                    [a.add_(b) for a, b in zip(sums, gradients, strict=True)] if sums else gradients
+                )
         of_wanted = iter(sums)
         ctx.gradients = [next(of_wanted) if learns else None for learns in learning]
         return total
@@ -106,27 +105,27 @@ class _Loss(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
         gradients, ctx.gradients = ctx.gradients, None
-        assert gradients is not None, "a table's cross-entropy has its gradients once"
-        return None, *(None if g is None else g.mul_(scale) for g in gradients)
+        assert gradients is not None, "a table's cross-entropy is differentiable once"
+        return *[None] * 6, *(None if g is None else g.mul_(scale) for g in gradients)
 
 
 def _loss_to_gradient(scores: Tensor, labels: Tensor, smoothing: float) -> Tensor:
-    """() the sum of the cross-entropies of logits (n, R), which become their gradient in place.
+    """() sum of the cross-entropies of logits (n, R); overwrites the logits by their gradient.
 
     Args:
         labels: (n, 1) int64.
     """
     own, share = scores.gather(1, labels), 0.0
     if smoothing:
-        there = scores > -torch.inf
-        share = smoothing * there / there.sum(1, keepdim=True)
-        even = (share * scores.masked_fill(~there, 0.0)).sum(1, keepdim=True)
+        unmasked = scores > -torch.inf
+        share = smoothing * unmasked / unmasked.sum(1, keepdim=True)
+        even = (share * scores.masked_fill(~unmasked, 0.0)).sum(1, keepdim=True)
         own = (1 - smoothing) * own + even
     total = -own.sum()
     for part in _in_cache(scores):
         most = part.amax(1)
         torch.softmax(part, 1, out=part)
-        total += (most - part.amax(1).log()).sum()  # log Σ exp: the greatest has exp 0 of the sum
+        total += (most - part.amax(1).log()).sum()  # log Σ exp = max − log of the largest softmax
     scores.scatter_add_(1, labels, torch.full_like(own, smoothing - 1))
     if smoothing:
         scores -= share
@@ -134,10 +133,10 @@ def _loss_to_gradient(scores: Tensor, labels: Tensor, smoothing: float) -> Tenso
 
 
 def _blocks(head: Head, labels: Tensor) -> list[slice]:
-    """Equal parts of n positions, each with no more than a block's numbers; one where n is 0."""
+    """Equal slices of n positions that fit into a block; one slice if n is 0."""
     n = len(labels)
     size = _CPU_BLOCK if labels.device.type == "cpu" else _BLOCK
-    most = max(1, size // (4 * head.numbers_a_position))
+    most = max(1, size // (4 * head.numbers_per_position))
     size = max(1, -(-n // max(1, -(-n // most))))
     return [slice(start, start + size) for start in range(0, max(1, n), size)]
 
@@ -147,6 +146,6 @@ def _cut(states: Sequence[Tensor | None], block: slice) -> Any:
 
 
 def _in_cache(scores: Tensor) -> tuple[Tensor, ...]:
-    """The rows of (n, R) in groups that a CPU's cache holds; elsewhere all in one."""
+    """(n, R) in groups of rows that fit into a CPU's cache; elsewhere in one group."""
     size = _CACHED // scores.shape[1] if scores.device.type == "cpu" else len(scores)
     return scores.split(max(1, size))

@@ -53,7 +53,7 @@ def task(request, float64, monkeypatch):
     """A head, states of eleven positions and their labels; a block has room for four of them."""
     torch.manual_seed(0)
     head = HEADS[request.param](load_encoder_decoder(None, shape=SHAPE))
-    monkeypatch.setattr(softmax, "_CPU_BLOCK", 4 * 4 * head.numbers_a_position)
+    monkeypatch.setattr(softmax, "_CPU_BLOCK", 4 * 4 * head.numbers_per_position)
     position, labels = torch.arange(N) % 3, torch.randint(4, 30, (N,))
     if request.param == "pawa-positions":
         labels = 1 + 4 * position + labels % 4
@@ -114,8 +114,8 @@ def test_nothing_is_larger_than_a_block_or_the_table(task):
     with Largest() as largest:
         table_cross_entropy(head, states, labels.repeat(30)).backward()
     tables = [tensor.numel() for tensor in head.table_parameters]
-    assert largest.numbers <= max(4 * head.numbers_a_position, 330 * 16, *tables)
-    assert largest.numbers < 330 * head.numbers_a_position
+    assert largest.numbers <= max(4 * head.numbers_per_position, 330 * 16, *tables)
+    assert largest.numbers < 330 * head.numbers_per_position
 
 
 def test_products_in_bf16_are_as_accurate_as_before(monkeypatch):
