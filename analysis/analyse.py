@@ -30,7 +30,6 @@ from gr_mvdr.options import TARGET, admitting, build, find_part
 from gr_mvdr.progress import track
 from gr_mvdr.tokenizers import token_strings
 from models.base import System
-from models.sparse import SPLADE
 from models.t5_seal import T5SEAL
 
 # Pairs of the store at once, and their similarity values: only speed and memory depend on them.
@@ -145,7 +144,7 @@ def texts_of(model: System, data: RetrievalDataModule, store: AlignmentStore) ->
     if isinstance(model, T5SEAL):  # it forces a text and an end, nothing before (BART's <s>)
         first, after = len(data.template.document), len(data.template.suffix) - 1
         gold = {k: tuple(p[first : len(p) - after] for p in own) for k, own in gold.items()}
-    if isinstance(model, SPLADE):  # its documents are terms, not tokens in the text's order
+    if model.share_of == "vocabulary term":  # SPLADE's documents are terms without an order
         gold = {}
     return Texts(
         idf=inverse_document_frequency(frequencies, len(data.documents)),

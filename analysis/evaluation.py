@@ -11,8 +11,8 @@ import numpy as np
 
 from data_modules.module import RetrievalDataModule
 from data_modules.tables import sample_rows
-from gr_mvdr.evaluation.metrics import MACRO, evaluate_queries
-from gr_mvdr.evaluation.ranking import Ranking, write_qrels
+from gr_mvdr.evaluation.metrics import MACRO
+from gr_mvdr.evaluation.ranking import Ranking, evaluate_queries, write_qrels
 from models.base import System, Table
 
 # Query id → metric → value.

@@ -24,8 +24,8 @@ from omegaconf import DictConfig
 from analysis import metric_names
 from analysis.run_folder import Run, named_folders, read_run
 from analysis.tables import Cell, Table, format_text
-from gr_mvdr.evaluation.metrics import METRICS, evaluate, is_metric, name_metric
-from gr_mvdr.evaluation.ranking import Qrels, Ranking, read_qrels, write_qrels
+from gr_mvdr.evaluation.metrics import METRICS, is_metric, name_metric
+from gr_mvdr.evaluation.ranking import Qrels, Ranking, evaluate, read_qrels, write_qrels
 from gr_mvdr.files import new_folder, write_json, write_text
 from gr_mvdr.progress import track
 from gr_mvdr.run_files import VERSION

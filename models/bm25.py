@@ -1,4 +1,4 @@
-"""Lexical systems, A_ij > 0 where the terms are equal (Eq. 1); BM25, which learns nothing."""
+"""Lexical systems, A_ij > 0 where the terms are equal (Eq. 1); BM25."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,10 +10,9 @@ from torch import Tensor
 
 from gr_mvdr.alignment import pair_mask
 from gr_mvdr.batch import PairBatch
-from gr_mvdr.evaluation.bm25 import BM25Index
-from gr_mvdr.evaluation.inverted_lists import InvertedLists, Query
+from gr_mvdr.evaluation.bm25 import BM25Index, InvertedLists, Query
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.options import part
+from gr_mvdr.options import Fraction, NonNegative, part
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import PairAlignment, relevance
 from gr_mvdr.token_index.costs import SearchCosts
@@ -22,10 +21,11 @@ from models.base import Share, Shares, System, Table, hash_documents
 
 
 class LexicalSystem(System):
-    """Texts are weights of terms, and inverted lists of them are searched exactly.
+    """A system whose texts are weighted terms, searched exactly by inverted lists.
 
     Attributes:
-        searcher: of all documents' terms. costs: of what was searched, query_terms in all.
+        searcher: the `InvertedLists` of the documents, after `index`.
+        costs, query_terms: the costs of all searches, and the number of their query terms.
     """
 
     paradigm = "lexical"
@@ -36,15 +36,11 @@ class LexicalSystem(System):
         self.costs, self.query_terms = SearchCosts(), 0
 
     def encode_queries(self, queries: Table) -> dict[str, Query]:
-        """Query id → its terms, as `InvertedLists` takes them."""
+        """Query id → its terms."""
         raise NotImplementedError
 
     def retrieve(self, queries: Table, k: int = 100, among: Sequence[str] | None = None) -> Ranking:
-        """Adds up the lists of each query's terms and keeps the k best documents.
-
-        Args:
-            queries, k: see `System.retrieve`; among: see `System.retrieve_with_shares`.
-        """
+        """Adds up the lists of each query's terms and returns the k best documents."""
         return self._search(self.encode_queries(queries), k, among)
 
     def _search(self, asked: dict[str, Query], k: int, among: Sequence[str] | None) -> Ranking:
@@ -62,7 +58,7 @@ class LexicalSystem(System):
     def retrieve_with_shares(
         self, queries: Table, k: int = 100, among: Sequence[str] | None = None
     ) -> tuple[Ranking, Shares]:
-        """`retrieve`, and what each of the query's terms adds to a score."""
+        """`retrieve`, and what each query term adds to a score."""
         asked = self.encode_queries(queries)
         ranking = self._search(asked, k, among)
         return ranking, term_shares(self.searcher, asked, ranking)
@@ -70,7 +66,7 @@ class LexicalSystem(System):
     def rerank(
         self, queries: Table, documents: Table, candidates: dict[str, Sequence[str]]
     ) -> Ranking:
-        """The candidates by the scores of their indexed terms."""
+        """Ranks the candidates by the scores of their indexed terms."""
         number, results = self.searcher.numbers, {}
         for query, terms in self.encode_queries(queries).items():
             scores = self.searcher.scores(terms)
@@ -80,13 +76,13 @@ class LexicalSystem(System):
 
 @part("model")
 class BM25(LexicalSystem):
-    """Terms are the run's tokens; the config chooses a tokeniser of whole words."""
+    """BM25 over the run's tokens, which conf/model/bm25.yaml makes whole words."""
 
     share_of, score_is = "word", "BM25"
     scores_need = "the idf and the mean length of all documents"
     trainable = False
 
-    def __init__(self, k1: float = 1.5, b: float = 0.75):
+    def __init__(self, k1: NonNegative = 1.5, b: Fraction = 0.75):
         """
         Args:
             k1: saturation of the term frequency.
@@ -96,55 +92,53 @@ class BM25(LexicalSystem):
         self.save_hyperparameters()
 
     def index(self, documents: Table, directory: str | Path | None = None) -> BM25Index:
-        """Counts terms.
+        """Indexes the documents' terms.
 
         Raises:
             ValueError: no document has a term.
         """
-        if not any(map(_terms, documents["tokens"])):  # ends at the first that has one
+        if not any(map(_terms, documents["tokens"])):
             raise ValueError(
                 f"system=BM25: none of the {len(documents):,} documents has a word (letters or "
                 "digits), there is nothing to find"
             )
-        terms = map(_terms, documents["tokens"])  # never all at once: 3 kB a document
+        terms = map(_terms, documents["tokens"])  # an iterator: a list would take 3 kB a document
         self.searcher = BM25Index(documents["id"][:], terms, self.hparams.k1, self.hparams.b)
         if directory is not None:
-            self.searcher.save(directory, hash_documents(documents))
+            self.searcher.save(directory, collection=hash_documents(documents))
         return self.searcher
 
     def open_index(self, documents: Table, directory: str | Path) -> BM25Index:
-        """Opens the scores that `index` wrote; see `System.open_index`."""
-        found = BM25Index.open(directory, hash_documents(documents))
-        if (found.k1, found.b) != (self.hparams.k1, self.hparams.b):
-            raise ValueError(f"{directory}: was made with other model.k1 and model.b")
-        self.searcher = found
-        return found
+        """Opens what `index` wrote; see `System.open_index`."""
+        made_of = {"collection": hash_documents(documents), "k1": self.hparams.k1}
+        self.searcher = BM25Index.open(directory, **made_of, b=self.hparams.b)
+        return self.searcher
 
     def encode_queries(self, queries: Table) -> dict[str, Query]:
-        """Query id → its terms, each as often as the query has it."""
+        """Query id → its terms, each as often as it occurs."""
         rows = zip(queries["id"][:], queries["tokens"][:], strict=True)
         return {query: _terms(tokens) for query, tokens in rows}
 
     def joint_flops(self, query_tokens: int, document_tokens: int) -> float:
-        """0: all weights are in the index, a query only adds some of them up."""
+        """0: all weights are in the index, and a query only adds some of them up."""
         return 0.0
 
     def score(self, batch: PairBatch) -> Tensor:
-        """(B,) BM25 of the texts in the batch (a document that was cut counts as it is)."""
+        """(B,) BM25 of the texts in the batch; of a cut document only what is left counts."""
         return self.align(batch).score
 
     def align(self, batch: PairBatch) -> PairAlignment:
         """A_ij = 1 where the terms are equal; S_ij = the query term's weight over its occurrences.
 
-        So that Σ_i S_ij A_ij = idf(q_j) · tf / (tf + k1 (1 − b + b |d| / mean |d|)). Special
-        tokens, the end token and unknown words, are no terms.
+        Then Σ_i S_ij A_ij = idf(q_j) · tf / (tf + k1 (1 − b + b |d| / mean |d|)). Special tokens,
+        the end token and unknown words are not terms.
         """
         equal = batch.document_ids.unsqueeze(2) == batch.query_ids.unsqueeze(1)
         documents = batch.document_mask & (batch.document_ids > UNK_ID)
         queries = batch.query_mask & (batch.query_ids > UNK_ID)
         aligned = (equal & pair_mask(documents, queries)).float()
         frequency = aligned.sum(1, keepdim=True)  # (B, 1, N)
-        length = documents.sum(1)[:, None, None] / self.searcher.mean_length
+        length = documents.sum(1)[:, None, None] / self.searcher.settings["mean_length"]
         k1, b = self.hparams.k1, self.hparams.b
         idf = self._idf(batch.query_ids).unsqueeze(1)
         matrix = (idf / (frequency + k1 * (1 - b + b * length))).expand_as(aligned)
@@ -159,7 +153,7 @@ class BM25(LexicalSystem):
         )
 
     def _idf(self, terms: Tensor) -> Tensor:
-        """idf of each term, of the largest there is for one that no document has."""
+        """idf of each term; that of a term without documents is the largest possible."""
         known, counts = self.searcher.vocabulary, self.searcher.document_frequencies
         places = [known.get(term) for term in terms.flatten().tolist()]
         found = torch.tensor(
@@ -174,7 +168,7 @@ class BM25(LexicalSystem):
 
 
 def _terms(tokens: Sequence[int]) -> list[int]:
-    """A text's tokens without the special ones, as in `BM25.align`."""
+    """A text's tokens without the special ones."""
     return [token for token in tokens if token > UNK_ID]
 
 
@@ -182,7 +176,7 @@ def term_shares(index: InvertedLists, queries: Mapping[str, Query], ranking: Ran
     """What each term adds to the scores of a ranking.
 
     Args:
-        queries: query id → its terms, words or token ids; with a weight each, or as they occur.
+        queries: query id → its terms, words or token ids.
     """
     found: Shares = {}
     for query, terms in queries.items():

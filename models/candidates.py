@@ -22,13 +22,14 @@ class LexicalCandidates:
         self.index = BM25Index(documents["id"][:], map(split_words, _texts(documents)))
         if directory is not None:
             Path(directory).mkdir(parents=True, exist_ok=True)
-            self.index.save(Path(directory) / "bm25", hash_documents(documents))
+            self.index.save(Path(directory) / "bm25", collection=hash_documents(documents))
 
     @classmethod
     def open(cls, documents: Table, directory: str | Path) -> "LexicalCandidates":
         """Opens a kept index; errors as of `System.open_index`."""
         opened = cls.__new__(cls)
-        opened.index = BM25Index.open(Path(directory) / "bm25", hash_documents(documents))
+        made_of = hash_documents(documents)
+        opened.index = BM25Index.open(Path(directory) / "bm25", collection=made_of)
         return opened
 
     def __call__(

@@ -27,8 +27,8 @@ from analysis.shape import agreement
 from analysis.statistics import interval
 from analysis.store.alignment_store import AlignmentStore
 from analysis.tables import Cell, Row, Table
-from gr_mvdr.evaluation.metrics import PERMUTATIONS, holm, randomisation_test, values_by_query
-from gr_mvdr.evaluation.ranking import Qrels, Ranking, read_qrels
+from gr_mvdr.evaluation.metrics import PERMUTATIONS, holm, randomisation_test
+from gr_mvdr.evaluation.ranking import Qrels, Ranking, read_qrels, values_by_query
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import PairAlignment
 

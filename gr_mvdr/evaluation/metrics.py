@@ -3,15 +3,10 @@
 Whether a difference is real says paired randomisation over queries (Smucker et al., CIKM 2007).
 """
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from gr_mvdr.evaluation.ranking import Ranking
 
 METRICS = ("recall@1", "recall@10", "recall@100", "mrr@10", "ndcg@10")
 # recall: the share of the relevant documents; success: is one of them there; mrr: 1 / rank of the
@@ -75,58 +70,8 @@ def is_metric(name: str) -> bool:
     return kind in KINDS and rank.isdecimal() and int(rank) > 0
 
 
-def evaluate(
-    ranking: "Ranking",
-    qrels: Mapping[str, Mapping[str, int]],
-    metrics: Sequence[str] = METRICS,
-) -> dict[str, float]:
-    """Mean metrics over the queries of ``qrels``; a query without results counts 0.
-
-    Args:
-        ranking: any ranking; queries that ``qrels`` lacks are ignored. A metric that looks deeper
-            than the ranking goes sees what is there, as in trec_eval.
-        qrels: query id → {document id: grade}; a document is relevant from grade 1.
-        metrics: names, see `KINDS` and `find_metric`.
-
-    Returns:
-        Metric, by our name → its mean, in [0, 1], equal to trec_eval's.
-
-    Raises:
-        ValueError: ``qrels`` has no query, or there is no such metric.
-    """
-    rows = list(evaluate_queries(ranking, qrels, metrics).values())
-    return {name: math.fsum(row[name] for row in rows) / len(rows) for name in rows[0]}
-
-
-def evaluate_queries(
-    ranking: "Ranking",
-    qrels: Mapping[str, Mapping[str, int]],
-    metrics: Sequence[str] = METRICS,
-) -> dict[str, dict[str, float]]:
-    """The metrics of :func:`evaluate` for each query of ``qrels``, which must hold one."""
-    if not qrels:
-        raise ValueError("qrels: there is no query to evaluate")
-    metrics = list(map(name_metric, metrics))
-    depth, found = max(map(rank_of, metrics)), {}
-    for query, grades in qrels.items():
-        by_rank, missed = _grades(ranking.documents(query)[:depth], grades)
-        found[query] = {name: _measure(name, by_rank, missed) for name in metrics}
-    return found
-
-
-def _grades(
-    found: Sequence[str], grades: Mapping[str, int]
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """All that the metrics depend on: the relevant grades by rank, and those not in the ranking."""
-    by_rank = [max(grades.get(document, 0), 0) for document in found]
-    while by_rank and by_rank[-1] == 0:
-        by_rank.pop()
-    missed = grades.keys() - set(found)
-    return tuple(by_rank), tuple(sorted(grades[d] for d in missed if grades[d] > 0))
-
-
 @lru_cache(maxsize=2**18)  # many queries have the same pattern: one relevant document at rank r
-def _measure(metric: str, by_rank: tuple[int, ...], missed: tuple[int, ...]) -> float:
+def measure(metric: str, by_rank: tuple[int, ...], missed: tuple[int, ...]) -> float:
     """torchmetrics' value of one query."""
     import torch
     from torchmetrics.functional import retrieval
@@ -157,22 +102,6 @@ def _measure(metric: str, by_rank: tuple[int, ...], missed: tuple[int, ...]) -> 
 PERMUTATIONS = 10_000
 # Signs drawn at once: bounds the memory, 64 MB as float64.
 _SIGNS = 2**23
-
-
-def values_by_query(
-    rankings: Sequence["Ranking"], qrels: Mapping[str, Mapping[str, int]], metric: str
-) -> np.ndarray:
-    """A metric of each query, averaged over the rankings of several seeds.
-
-    Args:
-        rankings: one for each seed. qrels: the judgements of all of them.
-        metric: a name, see `gr_mvdr.evaluation.metrics.KINDS`.
-
-    Returns:
-        (Q,) float64, in the order of `qrels`.
-    """
-    found = [evaluate_queries(ranking, qrels, [metric]) for ranking in rankings]
-    return np.array([[values[query][metric] for query in qrels] for values in found]).mean(0)
 
 
 def randomisation_test(

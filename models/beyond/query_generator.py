@@ -110,12 +110,12 @@ class QueryGenerator(GenerativeSystem):
         texts = zip(documents["text"][:], queries, strict=True)
         terms = [split_words(" ".join([text, *found])) for text, found in texts]
         self.bm25 = BM25Index(documents["id"][:], terms)
-        self.bm25.save(directory / "bm25", hash_documents(documents))
+        self.bm25.save(directory / "bm25", collection=hash_documents(documents))
         return self.bm25
 
     def open_index(self, documents: Table, directory: str | Path) -> BM25Index:
         """Opens the words that `index` counted; see `System.open_index`."""
-        self.bm25 = BM25Index.open(Path(directory) / "bm25", hash_documents(documents))
+        self.bm25 = BM25Index.open(Path(directory) / "bm25", collection=hash_documents(documents))
         return self.bm25
 
     @torch.inference_mode()

@@ -11,8 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from analysis.studies.adaptation import Adaptation, Adapted, Fold, draw_adaptation
 from analysis.studies.study import check_study, run_study
 from gr_mvdr.alignment import Softmax, TopK, TopP
-from gr_mvdr.evaluation.metrics import evaluate
-from gr_mvdr.evaluation.ranking import Ranking
+from gr_mvdr.evaluation.ranking import Ranking, evaluate
 from gr_mvdr.scoring import Scoring
 
 ADAPTATION = {"_target_": "analysis.studies.adaptation.Adaptation", "k": [1, 2], "p": [0.2, 0.5]}

@@ -3,8 +3,7 @@ import torch
 
 from analysis.framework_ranking import NAMES, FrameworkRanking, relevances
 from gr_mvdr.batch import PairBatch, cut, pad
-from gr_mvdr.evaluation.metrics import evaluate
-from gr_mvdr.evaluation.ranking import Ranking
+from gr_mvdr.evaluation.ranking import Ranking, evaluate
 from gr_mvdr.heads.plain import real_places
 from gr_mvdr.tokenizers import EOS_ID
 from models.docid import Docid

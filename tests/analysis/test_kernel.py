@@ -22,8 +22,7 @@ from analysis.statistics import spearman
 from analysis.tables import write_rows
 from gr_mvdr.alignment import Softmax
 from gr_mvdr.batch import cut, pad
-from gr_mvdr.evaluation.metrics import evaluate
-from gr_mvdr.evaluation.ranking import Ranking
+from gr_mvdr.evaluation.ranking import Ranking, evaluate
 from gr_mvdr.relevance import Factors, relevance, similarity
 from gr_mvdr.token_vectors import TokenVectors
 from gr_mvdr.tokenizers import EOS_ID

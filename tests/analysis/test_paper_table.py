@@ -22,8 +22,8 @@ from analysis.evaluation import evaluate_retrieval
 from analysis.run_folder import read_run
 from analysis.sweep import CompareRuns
 from conf.command import run_command
-from gr_mvdr.evaluation.metrics import evaluate, randomisation_test
-from gr_mvdr.evaluation.ranking import Ranking, read_qrels, write_qrels
+from gr_mvdr.evaluation.metrics import randomisation_test
+from gr_mvdr.evaluation.ranking import Ranking, evaluate, read_qrels, write_qrels
 
 QUERIES = 12
 COLUMNS = "table,row,collection,metric,value,systems,place,where,study\n"

@@ -16,8 +16,7 @@ from gr_mvdr.decoding import search_trace
 from gr_mvdr.decoding.names import TrieNames
 from gr_mvdr.decoding.search_trace import SearchTrace
 from gr_mvdr.decoding.trie import Trie
-from gr_mvdr.evaluation.metrics import evaluate
-from gr_mvdr.evaluation.ranking import Ranking
+from gr_mvdr.evaluation.ranking import Ranking, evaluate
 from gr_mvdr.options import admitting
 from gr_mvdr.template import TextTemplate
 from models.constrained_search import ConstrainedSearch

@@ -9,11 +9,11 @@ from transformers import T5Config, T5ForConditionalGeneration
 from gr_mvdr.batch import PairBatch, cut, pad
 from gr_mvdr.heads.plain import real_places
 from gr_mvdr.tokenizers import EOS_ID, build_word_tokenizer
+from models.beyond.splade import SPLADE
 from models.beyond.views import MultiViewSEAL
 from models.cross_encoder import CrossEncoder
 from models.docid import Docid
 from models.multi_vector import MultiVector
-from models.sparse import SPLADE
 from models.t5_seal import T5SEAL
 
 VOCABULARY = 60

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from gr_mvdr.evaluation import metrics
-from gr_mvdr.evaluation.metrics import randomisation_test, values_by_query
-from gr_mvdr.evaluation.ranking import Ranking
+from gr_mvdr.evaluation.metrics import randomisation_test
+from gr_mvdr.evaluation.ranking import Ranking, values_by_query
 
 
 def exact(differences):

@@ -196,7 +196,7 @@ def test_an_opened_index_gives_the_same_words_and_shares(
     narrow, few = opened.retrieve_with_shares(table, 10, ["d1"])
     assert narrow.documents("q0") == list(few["q0"]) == ["d1"]
     written["tokens"][0] = [7]
-    with pytest.raises(ValueError, match="was made of other documents"):
+    with pytest.raises(ValueError, match="was made from another collection"):
         opened.open_index(written, tmp_path)
 
 

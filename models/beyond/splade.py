@@ -1,15 +1,13 @@
 """SPLADE: a text as learned weights of the vocabulary's terms (Formal et al. 2021, 2022).
 
-The lexical corner of Eq. 1, as BM25: D and Q are weights of terms, A_ij = 1 where the terms are
-equal. BM25 counts the terms that a text holds; here an encoder and its output table, the one that
-a generative system writes with, weigh them, and others that the text does not hold (expansion). It
-is COIL, too, of one-dimensional vectors.
+Eq. 1 with term weights as one-dimensional vectors and COIL's alignment: A_ij = 1 where the terms
+are equal. BM25 counts the terms of a text; SPLADE's encoder and embedding table weigh them, and
+also terms that the text does not hold (expansion).
 """
 
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -18,10 +16,10 @@ from torch import Tensor, nn
 from gr_mvdr.alignment import LexicalMaxSim
 from gr_mvdr.backbones import check_length, encoder_mask, hash_weights, load_encoder
 from gr_mvdr.batch import PairBatch, batch_by_size, pad
-from gr_mvdr.evaluation.inverted_lists import InvertedLists, Query
+from gr_mvdr.evaluation.bm25 import InvertedLists, Query
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.losses import expected_operations
-from gr_mvdr.options import Size, build, part
+from gr_mvdr.options import AtLeast, NonNegative, Size, build, part
 from gr_mvdr.progress import track
 from gr_mvdr.ranks import (
     encode_share,
@@ -34,9 +32,9 @@ from gr_mvdr.token_vectors import Side, TokenVectors
 from models.base import Table, hash_documents
 from models.bm25 import LexicalSystem
 
-_EXACT_MATCH = Scoring(LexicalMaxSim())  # a text has a term but once
+_EXACT_MATCH = Scoring(LexicalMaxSim())  # a term occurs once in a text
 _QUERY_BATCH = 32  # queries encoded at once
-_RAMP = 1 / 3  # of the training, in which the regulariser grows
+_RAMP = 1 / 3  # share of the training in which the regulariser grows
 
 
 @part("model")
@@ -48,34 +46,34 @@ class SPLADE(LexicalSystem):
 
     share_of, scores_need = "vocabulary term", ""
     needs_negatives = True
-    ramp_steps = 0.0  # of the training that is under way
+    ramp_steps = 0.0  # set when a training starts
 
     def __init__(
         self,
         backbone: dict[str, Any],
-        query_length: int,
-        document_length: int,
+        query_length: Size,
+        document_length: Size,
         loss: dict[str, Any],
         optimizer: dict[str, Any],
-        keep: dict[Side, int],
-        regulariser: dict[Side, float],
-        initial_bias: float = 0.0,
+        keep: dict[str, Size],
+        regulariser: dict[str, NonNegative],
+        initial_bias: Annotated[float, AtLeast(-100)] = 0.0,
         gradient_cache: Size | None = None,
     ):
         """
         Args:
             backbone: arguments of `load_encoder`.
-            query_length, document_length: tokens kept of a text, those around it included.
+            query_length, document_length: tokens kept of a text, special tokens included.
             loss: of `gr_mvdr.losses`, as a dict with `_target_`; optimizer: see `System`.
-            keep: of each side, how many terms a text keeps where it is scored or searched, the
-                heaviest; training sees all of them.
-            regulariser: of each side, the weight of `expected_operations` in the loss, to which it
-                grows with the square of the step in the first third of the training (PAG).
+            keep: side → number of terms that a text keeps in scoring and search, the heaviest;
+                training sees all terms.
+            regulariser: side → weight of `expected_operations` in the loss; it grows with the
+                square of the step in the first third of the training (PAG).
             initial_bias: b before training.
             gradient_cache: texts encoded at once in training (`encode_share`); None = all.
 
         Raises:
-            ValueError: a backbone whose embeddings are not as wide as its states.
+            ValueError: the backbone's embeddings are not as wide as its states.
         """
         super().__init__(optimizer)
         self.save_hyperparameters()
@@ -99,8 +97,8 @@ class SPLADE(LexicalSystem):
     def term_weights(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Token ids (B, L) int64 and mask (B, L) bool → weights (B, V) fp32 ≥ 0 of all terms.
 
-        All logits (B, L, V) never exist at once. Which token has the largest is looked up first;
-        what the ReLU lets through is computed again, and alone has a gradient.
+        The logits (B, L, V) never exist at once: the token with the largest logit of each term is
+        looked up first, and only positive logits are computed again with a gradient.
         """
         seen = encoder_mask(self.encoder, mask)
         states = self.encoder(input_ids=ids, attention_mask=seen).last_hidden_state * self.scale
@@ -114,9 +112,9 @@ class SPLADE(LexicalSystem):
         return logits.new_zeros(largest.shape).index_put((text, term), logits.relu().log1p())
 
     def find_terms(self, ids: Tensor, mask: Tensor, side: Side) -> TokenVectors:
-        """The K terms that texts keep, the heaviest first: vectors (B, K, 1) are their weights.
+        """The K terms that texts keep, the heaviest first, their weights as vectors (B, K, 1).
 
-        A text without any has one, of weight 0.
+        A text without a term has one of weight 0.
         """
         weights = self.term_weights(ids, mask)
         counts = (weights > 0).sum(1).clamp(1, self.hparams.keep[side])
@@ -127,9 +125,9 @@ class SPLADE(LexicalSystem):
     # Training ---------------------------------------------------------------------------------
 
     def loss(self, batch: PairBatch) -> Tensor:
-        """() the configured loss of all pairs' relevance, and the regulariser of both sides.
+        """() the configured loss of all pairs' relevance plus the regularisers.
 
-        The batch is that of all ranks: each encodes its share, and all compute the whole loss.
+        Each rank encodes its share of the batch of all ranks; all compute the whole loss.
         """
         batch = gather_batch(batch)
         documents = self._share(batch.document_ids, batch.document_mask)
@@ -142,7 +140,7 @@ class SPLADE(LexicalSystem):
         return found
 
     def _share(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """The weights of all texts, of which this rank encodes its share."""
+        """(B, V) the weights of all texts; this rank encodes its share."""
         own = encode_share(self.term_weights, ids, mask, self.hparams.gradient_cache)
         return gather_rows(torch.cat(own))
 
@@ -157,9 +155,9 @@ class SPLADE(LexicalSystem):
         return self.align(batch).score
 
     def align(self, batch: PairBatch) -> PairAlignment:
-        """S_ij = w_d(i) · w_q(j) of the terms that either text keeps, A_ij = 1 where i = j; Z = 1.
+        """S_ij = w_d(i) · w_q(j) of the kept terms, A_ij = 1 where they are equal; Z = 1.
 
-        The ids on both sides are terms, the heaviest first, and not the texts' tokens.
+        The ids on both sides are terms, the heaviest first, not the texts' tokens.
         """
         texts = batch.document_ids[: len(batch)], batch.document_mask[: len(batch)]
         queries = self.find_terms(batch.query_ids, batch.query_mask, "query")
@@ -168,19 +166,19 @@ class SPLADE(LexicalSystem):
     # Search -----------------------------------------------------------------------------------
 
     def index(self, documents: Table, directory: str | Path | None = None) -> InvertedLists:
-        """Encodes the corpus into the inverted lists of the terms that documents keep."""
-        self.searcher = InvertedLists.of_matrix(documents["id"][:], self._matrix(documents))
+        """Encodes the documents into inverted lists of the terms that they keep."""
+        self.searcher = self._lists(documents["id"][:], self._matrix(documents))
         if directory is not None:
-            self.searcher.write(directory, **self._made_of(documents))
+            self.searcher.save(directory, **self._made_of(documents))
         return self.searcher
 
     def open_index(self, documents: Table, directory: str | Path) -> InvertedLists:
-        """Opens the lists that `index` wrote; see `System.open_index`."""
-        self.searcher, _ = InvertedLists.read(directory, **self._made_of(documents))
+        """Opens what `index` wrote; see `System.open_index`."""
+        self.searcher = InvertedLists.open(directory, **self._made_of(documents))
         return self.searcher
 
     def update_index(self, documents: Table) -> None:
-        """Encodes what the index lacks, drops what is gone; see `System.update_index`."""
+        """Encodes new documents and drops removed ones; see `System.update_index`."""
         from scipy.sparse import vstack
 
         names, rows = documents["id"][:], self.searcher.numbers.copy()
@@ -188,34 +186,32 @@ class SPLADE(LexicalSystem):
         rows |= {names[place]: len(rows) + n for n, place in enumerate(new)}
         parts = [self.searcher.matrix] + ([self._matrix(documents.select(new))] if new else [])
         whole = vstack(parts, "csr")[[rows[name] for name in names]]
-        self.searcher = InvertedLists.of_matrix(names, whole)
+        self.searcher = self._lists(names, whole)
 
     def _made_of(self, documents: Table) -> dict[str, str]:
         return {"model": hash_weights(self), "collection": hash_documents(documents)}
 
+    def _lists(self, ids: list[str], matrix: Any) -> InvertedLists:
+        terms = {term: term for term in range(self.vocabulary_size)}
+        return InvertedLists(ids, terms, matrix.tocsc())
+
     def _matrix(self, documents: Table) -> Any:
-        """(D, V) fp32, scipy's sparse matrix by rows, of the weights that documents keep."""
+        """(D, V) fp32, scipy's sparse matrix by rows of the weights that documents keep."""
         from scipy.sparse import csr_matrix
 
-        order, texts = self._shortest_first(documents)
-        weights, counts, terms, *_ = zip(*self._packed(texts), strict=True)
-        starts = np.append(0, torch.cat(counts).cumsum(0))
-        entries = torch.cat(weights)[:, 0].numpy(), torch.cat(terms).numpy(), starts
-        found = csr_matrix(entries, (len(order), self.vocabulary_size))
-        found.eliminate_zeros()  # of texts without a term
-        return found[np.argsort(order)]
-
-    def _shortest_first(self, documents: Table) -> tuple[list[int], list[list[int]]]:
-        """The documents' rows, shortest first (little to pad), and the tokens read of each."""
         read = partial(self.template.read_document, length=self.hparams.document_length)
         texts = [read(tokens) for tokens in documents["tokens"]]
-        order = sorted(range(len(texts)), key=lambda row: len(texts[row]))
-        return order, [texts[row] for row in order]
-
-    def _packed(self, texts: list[list[int]]) -> Iterator[Any]:
-        """The terms of documents, a batch at a time."""
-        for batch in track(list(batch_by_size(texts)), "encoding documents"):
-            yield self._encode(batch, "document").pack()
+        order = sorted(range(len(texts)), key=lambda row: len(texts[row]))  # little padding
+        batches = list(batch_by_size([texts[row] for row in order]))
+        packed = [
+            self._encode(batch, "document").pack() for batch in track(batches, "encoding documents")
+        ]
+        weights, counts, terms, *_ = map(list, zip(*packed, strict=True))
+        starts = np.append(0, torch.cat(counts).cumsum(0))
+        entries = torch.cat(weights)[:, 0].numpy(), torch.cat(terms).numpy(), starts
+        matrix = csr_matrix(entries, (len(order), self.vocabulary_size))
+        matrix.eliminate_zeros()  # of texts without a term
+        return matrix[np.argsort(order)]
 
     @torch.inference_mode()
     def _encode(self, texts: list[list[int]], side: Side) -> TokenVectors:
@@ -223,7 +219,7 @@ class SPLADE(LexicalSystem):
         return self.eval().find_terms(ids, mask, side).to("cpu").float()
 
     def encode_queries(self, queries: Table) -> dict[str, Query]:
-        """Query id → the weights of the terms that it keeps, as the search reads them."""
+        """Query id → the weights of the terms that it keeps."""
         found: dict[str, Query] = {}
         length = self.hparams.query_length
         for start in track(range(0, len(queries), _QUERY_BATCH), "encoding queries"):
@@ -236,16 +232,16 @@ class SPLADE(LexicalSystem):
         return found
 
     def search_fidelity(self, queries: Table, ranking: Ranking, depth: int) -> dict[str, float]:
-        """What a search costs. `shared_terms` is the FLOPS of Formal et al.: how many terms a
-        query and a document share, the mean over all pairs."""
+        """The costs of a search; `shared_terms` is Formal et al.'s FLOPS: the mean number of terms
+        that a query and a document share, over all pairs."""
         documents, metrics = len(self.searcher.ids), self.costs.metrics()
         return metrics | {
             "cost/shared_terms": metrics["cost/scored_tokens"] / documents,
             "cost/query_terms": self.query_terms / self.costs.queries,
-            "cost/document_terms": len(self.searcher.lists["data"]) / documents,
+            "cost/document_terms": self.searcher.matrix.nnz / documents,
         }
 
 
 def _largest(states: Tensor, mask: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
-    """(V,) the largest logit of each term over a text's tokens (L, d), and which token's it is."""
+    """(V,) the largest logit of each term over a text's tokens (L, d), and the token's place."""
     return (table @ states.T).masked_fill(~mask, -torch.inf).max(1)
