@@ -55,7 +55,7 @@ from gr_mvdr.tokenizers import load_tokenizer
 from models.base import System, find_backbone
 from models.results import count_of
 from models.training import CurveLogger, RunCheckpoint
-from models.weights import InitialWeights, Weights, find_weights, save_weights
+from models.weights import RunWeights, Weights, find_weights, save_weights
 
 register_resolvers()  # for who composes a configuration without the command line
 logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
@@ -112,8 +112,9 @@ def make_run(config: DictConfig, typed: Sequence[str] | None = None) -> Run | No
         weights = find_weights(config.weights)
     if weights is not None:
         take_settings(config, weights.settings, typed)
-    if (initial := InitialWeights.find(config.initial)) is not None:
-        take_settings(config, initial.settings(config), typed)
+    initial = None if config.initial is None else RunWeights.find("initial", config.initial)
+    if initial is not None:
+        take_settings(config, initial.initial_settings(config), typed)
     if config.trainer.precision == "auto":
         config.trainer.precision = choose_precision()
     untrained = not get_class(config.model._target_).trainable
@@ -156,7 +157,7 @@ def train_model(
     config: DictConfig,
     run: Path,
     weights: Weights | None,
-    initial: InitialWeights | None,
+    initial: RunWeights | None,
     memory: StagePeaks,
     typed: Sequence[str] = (),
 ) -> tuple[System, RetrievalDataModule, Any]:
@@ -171,7 +172,7 @@ def train_model(
         record = record_provenance(config.system, model, data, config.seed)
         record["overrides"] = list(typed)
         if initial is not None:
-            taken = initial.give(model, data.tokenizer)
+            taken = initial.give_fitting(model, data.tokenizer)
             if rank() == 0:
                 print(taken)
             record["training_sources"] |= initial.sources
@@ -185,7 +186,7 @@ def train_model(
         return model, data, logger
     # A run of another run's weights is measured and does not copy them. One that measures nothing
     # is only there to be opened again.
-    if rank() == 0 and not (weights.trained_here and data.test_splits):
+    if rank() == 0 and not (weights.is_run and data.test_splits):
         save_tokenizer(data, run)
         save_weights(model, run)
     return model.to(instantiate(config.trainer, logger=False).strategy.root_device), data, logger
@@ -219,7 +220,7 @@ def measure_run(
 
 
 def prepare_model(
-    config: DictConfig, data: RetrievalDataModule, run: Path, initial: InitialWeights | None = None
+    config: DictConfig, data: RetrievalDataModule, run: Path, initial: RunWeights | None = None
 ) -> System:
     """The system of the configuration, which knows its corpus; `initial` may bring identifiers."""
     settings = config.copy()

@@ -86,14 +86,15 @@ def export_vectors(run: Path | str, output: Path | str | None = None, trust: boo
     """
     read = read_run(Path(run))
     folder = _new(output or read.path / "vectors")
-    system, data = restore_run(read.path, trust=trust)
+    finished = FinishedRun.read("run", read.path, trust)
+    system, data = finished.restore()
     if not isinstance(system, MultiVector):
         raise ValueError(f"vectors=true: {read.provenance['system']} has no token vectors")
     system.to("cuda" if torch.cuda.is_available() else "cpu")
     # Nothing is searched: no inverted file is needed, and a system that only reranks has vectors.
     system.search = replace(system.search, mode="exact", keep_query=1.0, keep_document=1.0)
     place = temporary_folder("vectors")
-    FinishedRun.read("run", read.path, trust).open_index(system, data.documents, place)
+    finished.open_index(system, data.documents, place)
     queries = {"queries": system.encoded_queries(data.test_queries(data.test_splits[0]))}
     for split in data.test_splits[1:]:
         queries[f"queries-{split}"] = system.encoded_queries(data.test_queries(split))

@@ -148,8 +148,13 @@ class System(pl.LightningModule):
         raise NotImplementedError
 
     def align(self, batch: PairBatch) -> PairAlignment:
-        """The tensors of the pairs' equation (Eq. 1)."""
-        raise NotImplementedError
+        """The tensors of the pairs' equation (Eq. 1).
+
+        Raises:
+            NotImplementedError: the system's relevance is no sum over token pairs.
+        """
+        kind = self.paradigm.replace("_", "-")
+        raise NotImplementedError(f"a {kind} has no alignment: its relevance is not Eq. 1")
 
     def explain(self, batch: PairBatch) -> Explanation:
         """All alignments that the system has for the pairs, and the other terms of their scores."""

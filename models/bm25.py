@@ -162,10 +162,6 @@ class BM25(LexicalSystem):
         frequency = found.float().view(terms.shape)
         return torch.log1p((len(self.searcher.ids) - frequency + 0.5) / (frequency + 0.5))
 
-    def configure_optimizers(self) -> Any:
-        """BM25 has nothing to train."""
-        return None
-
 
 def _terms(tokens: Sequence[int]) -> list[int]:
     """A text's tokens without the special ones."""

@@ -15,7 +15,7 @@ from gr_mvdr.losses import rotate_documents
 from gr_mvdr.options import Size, build, part
 from gr_mvdr.progress import track
 from gr_mvdr.ranks import encode_share, gather_batch, gather_rows
-from gr_mvdr.relevance import PairAlignment, at_least_float32
+from gr_mvdr.relevance import at_least_float32
 from gr_mvdr.token_index.costs import transformer_flops
 from models.base import Share, Shares, System, Table
 from models.candidates import LexicalCandidates
@@ -165,11 +165,6 @@ class CrossEncoder(System):
             [Share((t,), v) for t, v in zip(i[m].tolist(), a[m].tolist(), strict=True)]
             for i, a, m in rows
         ]
-
-    def align(self, batch: PairBatch) -> PairAlignment:
-        """Raises NotImplementedError: its relevance is no sum over pairs of tokens."""
-        rule = "its relevance is no sum of S ⊙ A over token pairs"
-        raise NotImplementedError(f"a cross-encoder has no alignment: {rule}")
 
     def joint_flops(self, query_tokens: int, document_tokens: int) -> float:
         """One pass of the encoder over both texts, the pooling and the head."""

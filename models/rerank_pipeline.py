@@ -1,4 +1,4 @@
-"""Any chain of finished systems with a depth each, and its joint compute (mva.txt Table 6)."""
+"""A chain of finished systems, each with a depth, and its joint compute (mva.txt Table 6)."""
 
 import re
 import time
@@ -15,18 +15,24 @@ from torch import Tensor, nn
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files import reading, temporary_folder
-from gr_mvdr.options import TARGET, build, part
-from gr_mvdr.relevance import PairAlignment
+from gr_mvdr.options import (
+    TARGET,
+    Size,
+    Text,
+    build,
+    check_options,
+    inspect_signature,
+    part,
+    show,
+)
 from gr_mvdr.run_files import PROVENANCE, read_provenance
 from gr_mvdr.tokenizers import build_word_tokenizer
 from models.base import Share, Shares, System, Table
 from models.finished_run import FinishedRun
 
-STAGE_KEYS = {"run", "depth", "trust"}
-
 
 class WordTable:
-    """A table's columns, with words for tokens: what a lexical stage was indexed with."""
+    """A table whose tokens are words: the tokens of a lexical stage."""
 
     def __init__(self, table: Table, tokenizer: Any):
         self.table, self.tokenizer = table, tokenizer
@@ -41,24 +47,36 @@ class WordTable:
 
 
 class Stage:
-    """A system of the pipeline, in the form in which its run reranked (the first one)."""
+    """A finished run as a stage of a search: its model, its index, its form of reranking."""
 
-    def __init__(self, run: FinishedRun, name: str, documents: Table, known: Sequence[int]):
+    def __init__(self, key: str, run: Text, depth: Size | None = None, trust: bool = False):
         """
         Args:
-            run: of the collection of the documents.
-            name: of the stage in metrics and folders.
-            documents, known: see `System.prepare`.
+            key: of `run` in the configuration.
+            run: the folder of a finished run.
+            depth: documents a query that the stage passes on; None for the last stage.
+            trust: whether the folder may name your own classes (docs/security.md).
+
+        Raises:
+            FileNotFoundError: no such folder; ValueError: the run is unfinished.
+        """
+        self.run, self.depth = FinishedRun.read(key, run, trust), depth
+        # The system's name as a part of a folder's; a foreign run may have "../..".
+        self.name = re.sub(r"[^\w +-]", "_", self.run.provenance["system"])
+        self.words: Any = None  # the tokeniser of a lexical stage
+
+    def prepare(self, documents: Table, known: Sequence[int]) -> None:
+        """Loads the model; the arguments are those of `System.prepare`.
 
         Raises:
             ValueError: the run is of other documents or had another tokeniser.
+            FileNotFoundError: it has no checkpoint.
         """
+        run = self.run
         run.check_documents(documents)
-        self.run, self.name, self.words = run, name, None
-        if (run.path / "tokenizer").is_dir():
-            run.check_tokenizer(documents)
-        elif run.config.get("tokenizer", {}).get("unit") == "word":
-            # Words that no document has match nothing, so that these make the run's own terms.
+        is_lexical = run.config.get("tokenizer", {}).get("unit") == "word"
+        if is_lexical and not (run.path / "tokenizer").is_dir():
+            # Words of no document match nothing, so these give the run's own scores.
             self.words = build_word_tokenizer(documents["text"])
         with reading(run.key):
             self.model = run.load_model(documents, known)
@@ -94,10 +112,10 @@ def _built(kind: str, value: Any) -> Any:
 
 @part("model")
 class RerankPipeline(System):
-    """The first stage retrieves, each further one reranks the best of what came before.
+    """The first stage retrieves; each further stage reranks the best documents of the previous one.
 
-    BM25 1000 → mva 50 → cross-encoder: `depth` is what a stage hands on. What it does not hand on
-    keeps its order, below all that the next stage has scored.
+    BM25 1000 → mva 50 → cross-encoder: `depth` documents go to the next stage. The others keep
+    their order, below all documents that the next stage scores.
     """
 
     paradigm = "pipeline"
@@ -108,55 +126,47 @@ class RerankPipeline(System):
     def __init__(self, stages: list[dict[str, Any]]):
         """
         Args:
-            stages: `run`, the folder of a finished run, and `depth`, documents a query for the
-                next stage (the last one has none). `trust: true` where the run was made with a
-                class of your own (docs/security.md).
+            stages: of each stage the options of `Stage`; all but the last have a depth.
 
         Raises:
             FileNotFoundError: a run's folder is not there.
-            ValueError: no stage, an unknown key, a depth below 1, an unfinished run, runs of
-                different collections.
+            ValueError: no stage, an unknown option, an unfinished run, runs of different
+                collections.
         """
         super().__init__()
         self.save_hyperparameters()
         if not stages:
             raise ValueError("model.stages=[]: must be a list of {run: FOLDER, depth: NUMBER}")
-        for number, settings in enumerate(stages):
-            _check(f"model.stages.{number}", settings, last=number == len(stages) - 1)
-        self.depths = [settings.get("depth") for settings in stages]
-        self.runs = [
-            FinishedRun.read(
-                f"model.stages.{number}.run", settings["run"], settings.get("trust", False)
-            )
-            for number, settings in enumerate(stages)
-        ]
-        for run in self.runs[1:]:
-            run.check_collection(self.runs[0].provenance, "the first stage")
         self.stages: list[Stage] = []
+        for number, settings in enumerate(stages, start=1):
+            key = f"model.stages.{number - 1}"
+            check_options(key, inspect_signature(Stage), settings, given=["key"])
+            if (settings.get("depth") is None) != (number == len(stages)):
+                rule = "must be null for the last stage, a whole number ≥ 1 for the others"
+                raise ValueError(f"{key}.depth={show(settings.get('depth'))}: {rule}")
+            stage = Stage(f"{key}.run", **settings)
+            stage.name = f"{number}-{stage.name}"
+            self.stages.append(stage)
+        for stage in self.stages[1:]:
+            stage.run.check_collection(self.stages[0].run.provenance, "the first stage")
 
     def prepare(self, documents: Table, known: Sequence[int], directory: str | Path) -> None:
-        """Loads the model of every stage, with the identifiers of its own run.
-
-        Raises:
-            ValueError: a run is of other documents, had another tokeniser or has no checkpoint.
-        """
-        self.stages = [
-            Stage(run, f"{number}-{_file_name(run.provenance['system'])}", documents, known)
-            for number, run in enumerate(self.runs, start=1)
-        ]
+        """Loads the model of every stage, with its run's identifiers; raises as `Stage.prepare`."""
+        for stage in self.stages:
+            stage.prepare(documents, known)
         self.models = nn.ModuleList(stage.model for stage in self.stages)
         self.template = self.stages[-1].model.template  # pairs are for the last stage's `score`
 
     def index(self, documents: Table, directory: str | Path | None = None) -> list[Stage]:
-        """Every stage's own index, in a folder of its name if its run has none to open.
+        """Opens the index of each stage's run, or makes it in a folder of the stage's name.
 
         Raises:
-            ValueError: the stages are of another collection than the run in `directory`'s parent.
+            ValueError: the run that `directory` belongs to has another collection than the stages.
         """
         directory = Path(directory or temporary_folder("pipeline"))
         own = directory.with_name(PROVENANCE)
         if own.is_file():
-            self.runs[0].check_collection(read_provenance(own.parent), "this run")
+            self.stages[0].run.check_collection(read_provenance(own.parent), "this run")
         directory.mkdir(parents=True, exist_ok=True)
         for stage in self.stages:
             stage.index(documents, directory / stage.name)
@@ -168,13 +178,13 @@ class RerankPipeline(System):
         return self.stages
 
     def open_index(self, documents: Table, directory: str | Path) -> list[Stage]:
-        """Opens every stage's own index, as `index` does where there is one."""
+        """Opens the index of each stage's run, as `index` does."""
         return self.index(documents, temporary_folder("pipeline"))
 
     def retrieve(self, queries: Table, k: int = 100) -> Ranking:
-        """The first stage's `depth` best documents, reranked stage by stage; its costs add up.
+        """The first stage's `depth` best documents, reranked stage by stage; sums up the costs.
 
-        The first stage counts as scoring every document, which an approximate search does not.
+        The first stage counts as if it scored every document, which an approximate search does not.
         """
         return self.retrieve_with_shares(queries, k)[0]
 
@@ -182,15 +192,22 @@ class RerankPipeline(System):
     def retrieve_with_shares(
         self, queries: Table, k: int = 100, among: Sequence[str] | None = None
     ) -> tuple[Ranking, Shares]:
-        """`retrieve`; the share of the last stage that scored a document is its whole score."""
+        """`retrieve`; the last stage that scored a document has its whole score as its share."""
         first, cost = self.stages[0], self.costs[0]
         with cost.timing(len(queries)):
-            found = first.retrieve(queries, self.depths[0] or k, among)
-        asked = Counter(self._query_lengths(queries).values())
-        held = Counter(self.lengths.values())
-        cost.add(first.model, {(n, m): asked[n] * held[m] for n in asked for m in held})
+            ranking = first.retrieve(queries, first.depth or k, among)
+        query_lengths = Counter(self._query_lengths(queries).values())
+        document_lengths = Counter(self.lengths.values())
+        cost.add(
+            first.model,
+            {
+                (n, m): query_lengths[n] * document_lengths[m]
+                for n in query_lengths
+                for m in document_lengths
+            },
+        )
         scored: dict[tuple[str, str], str] = {}
-        ranking = self._refined(queries, self.documents, found, self.costs, scored).top(k)
+        ranking = self._refine(queries, self.documents, ranking, self.costs, scored).top(k)
         return ranking, {
             query: {
                 name: [Share(scored.get((query, name), first.name), score)]
@@ -202,54 +219,49 @@ class RerankPipeline(System):
     def rerank(
         self, queries: Table, documents: Table, candidates: dict[str, Sequence[str]]
     ) -> Ranking:
-        """All stages in turn; the first scores all candidates. Leaves the statistics alone."""
-        found = self.stages[0].rerank(queries, documents, candidates)
-        return self._refined(queries, documents, found, [StageCost() for _ in self.stages])
+        """All stages in turn; the first scores all candidates. `statistics` does not count them."""
+        ranking = self.stages[0].rerank(queries, documents, candidates)
+        return self._refine(queries, documents, ranking, [StageCost() for _ in self.stages])
 
-    def _refined(
+    def _refine(
         self,
         queries: Table,
         documents: Table,
-        found: Ranking,
+        ranking: Ranking,
         costs: list["StageCost"],
         scored: dict[tuple[str, str], str] | None = None,
     ) -> Ranking:
-        """The first stage's ranking after all others; `scored`: by which stage a pair was, last."""
-        asked = self._query_lengths(queries)
-        later = zip(self.stages[1:], costs[1:], self.depths[:-1], strict=True)
-        for stage, cost, depth in later:
-            best = {query: found.documents(query)[:depth] for query in asked}
-            # A first stage may have found nothing, which not every system can rerank.
-            answered = queries.select([row for row, query in enumerate(asked) if best[query]])
+        """The first stage's ranking, reranked by all others; fills `scored`: (query, document) →
+        the last stage that scored the pair."""
+        lengths = self._query_lengths(queries)
+        later = zip(self.stages[1:], costs[1:], self.stages[:-1], strict=True)
+        for stage, cost, before in later:
+            best = {query: ranking.documents(query)[: before.depth] for query in lengths}
+            # Not every system can rerank an empty list of candidates.
+            answered = queries.select([row for row, query in enumerate(lengths) if best[query]])
             with cost.timing(len(queries)):
                 if len(answered):
-                    found = put_above(stage.rerank(answered, documents, best), found)
+                    ranking = put_above(stage.rerank(answered, documents, best), ranking)
             if scored is not None:
                 scored |= {(query, name): stage.name for query in best for name in best[query]}
-            pairs = Counter((asked[query], self.lengths[d]) for query in best for d in best[query])
-            cost.add(stage.model, pairs)
-        return found
+            pairs = ((lengths[query], self.lengths[d]) for query in best for d in best[query])
+            cost.add(stage.model, Counter(pairs))
+        return ranking
 
     def _query_lengths(self, queries: Table) -> dict[str, int]:
-        """Query id → tokens, those around the query included."""
+        """Query id → number of tokens, special tokens included."""
         around = len(self.template.read_query((), 0))
         rows = zip(queries["id"][:], queries["tokens"][:], strict=True)
         return {query: len(tokens) + around for query, tokens in rows}
 
     def score(self, batch: PairBatch) -> Tensor:
-        """(B,) of the last stage, which has the last word."""
+        """(B,) the scores of the last stage."""
         return self.stages[-1].model.score(batch)
 
-    def align(self, batch: PairBatch) -> PairAlignment:
-        """Raises NotImplementedError: several systems share the ranking."""
-        raise NotImplementedError(
-            "a pipeline has no alignment of its own: analyse the runs of its stages"
-        )
-
     def statistics(self) -> dict[str, float]:
-        """A query's joint compute in FLOPs, and milliseconds, stage by stage; of `retrieve` alone.
+        """Mean FLOPs of joint compute, and milliseconds, of a query of `retrieve` in each stage.
 
-        A stage whose operations nobody has counted has no number, and then the sum has none.
+        Without the FLOPs of one stage there is no sum.
         """
         named = [(stage.name, cost) for stage, cost in zip(self.stages, self.costs, strict=True)]
         if not self.costs[0].queries:
@@ -261,17 +273,13 @@ class RerankPipeline(System):
             metrics["cost/joint_flops"] = sum(flops.values())
         return metrics
 
-    def configure_optimizers(self) -> None:
-        """Its stages were trained in their own runs."""
-        return None
-
 
 @dataclass
 class StageCost:
-    """What a stage has taken so far.
+    """The costs of a stage so far.
 
     Attributes:
-        queries, seconds: of its searches; flops: joint compute, None = nobody has counted it.
+        queries, seconds: of its searches; flops: joint compute, None = unknown.
     """
 
     queries: int = 0
@@ -280,14 +288,14 @@ class StageCost:
 
     @contextmanager
     def timing(self, queries: int) -> Iterator[None]:
-        """Adds the time of what is done within, for so many queries."""
+        """Adds the time of the block, and the queries that it serves."""
         start = time.perf_counter()
         yield
         self.queries += queries
         self.seconds += time.perf_counter() - start
 
     def add(self, model: System, pairs: Mapping[tuple[int, int], int]) -> None:
-        """Adds pairs that a system scored: (query tokens, document tokens) → how many."""
+        """Adds scored pairs: (query tokens, document tokens) → number of pairs."""
         for lengths, count in pairs.items():
             flops = model.joint_flops(*lengths)
             if flops is None or self.flops is None:
@@ -297,7 +305,7 @@ class StageCost:
 
 
 def put_above(best: Ranking, earlier: Ranking) -> Ranking:
-    """A ranking on top of an earlier one, whose other documents keep their order below it."""
+    """A ranking above the other documents of an earlier one, which keep their order."""
     results = {}
     for query in earlier.query_ids:
         results[query] = best.scores(query)
@@ -307,21 +315,3 @@ def put_above(best: Ranking, earlier: Ranking) -> Ranking:
         ]
         results[query] |= {d: lowest - place for place, d in enumerate(others, start=1)}
     return Ranking(results)
-
-
-def _file_name(system: str) -> str:
-    """A system's name as a part of a folder's: it may come from anyone, "../.." too."""
-    return re.sub(r"[^\w +-]", "_", system)
-
-
-def _check(key: str, settings: dict[str, Any], last: bool) -> None:
-    """Raises ValueError if the settings of a stage are none."""
-    if unknown := set(settings) - STAGE_KEYS:
-        raise ValueError(f"{key}.{min(unknown)}: must be run, depth or trust")
-    if "run" not in settings:
-        raise ValueError(f"{key}={settings}: must have a run, the folder of a finished one")
-    depth = settings.get("depth")
-    if last and depth is not None:
-        raise ValueError(f"{key}.depth={depth}: must be absent, the last stage hands nothing on")
-    if not last and not (isinstance(depth, int) and depth >= 1):
-        raise ValueError(f"{key}.depth={depth}: must be ≥ 1, the documents for the next stage")

@@ -46,7 +46,7 @@ from models.export.sentence_transformers import (
     is_published,
     read_published,
 )
-from models.finished_run import FinishedRun, restore_run
+from models.finished_run import FinishedRun
 from models.generative import GenerativeSystem
 from models.multi_vector import MultiVector
 from models.results import (
@@ -168,7 +168,7 @@ class Retriever:
             reader = TextReader(load_tokenizer(path, prefix_space))
             return cls(build_published(published), reader, label=Path(name).name)
         run = FinishedRun.read("run", path, trust)
-        system, data = restore_run(path, trust=trust)
+        system, data = run.restore()
         folder = temporary_folder("index")
         remove_with(system, folder)
         run.open_index(system, data.documents, folder)

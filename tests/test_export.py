@@ -60,7 +60,7 @@ def run_card(folder: Path) -> dict:
 def test_a_run_loads_back_and_the_cards_code_runs(runs, tmp_path, model):
     pytest.importorskip("sentence_transformers")
     folder = export_run(runs(model), tmp_path / "exported")
-    system, data = restore_run(runs(model), "")
+    system, data = restore_run(runs(model))
     if model.startswith("dsi"):
         system.assign_new(data.documents)
     loaded, pairs = load_exported(folder), 0

@@ -14,7 +14,7 @@ import train as train_module
 from gr_mvdr.files import read_checkpoint
 from gr_mvdr.run_files import CHECKPOINT
 from models.training import CURVES
-from models.weights import InitialWeights
+from models.weights import RunWeights
 from tests.runs import NO_ANALYSIS, TINY, compose_config, small
 from train import prepare_model, train
 
@@ -35,11 +35,11 @@ def state(first):
 def begun(run, folder, *overrides):
     """A system as its training begins with a run's weights, and what was said of it."""
     config = small(folder, *KEYS, f"initial={run}", *overrides)
-    initial = InitialWeights.find(config.initial)
-    train_module.take_settings(config, initial.settings(config), overrides)
+    initial = RunWeights.find("initial", config.initial)
+    train_module.take_settings(config, initial.initial_settings(config), overrides)
     data = instantiate(config.data)
     model = prepare_model(config, data, folder / "run", initial)
-    return model, initial.give(model, data.tokenizer)
+    return model, initial.give_fitting(model, data.tokenizer)
 
 
 @pytest.fixture
@@ -146,8 +146,10 @@ def test_experiment_losses_is_a_row_a_loss_that_begins_with_the_run(first, tmp_p
     path = f"tokenizer.path={first}/tokenizer/tokenizer.json"
     begun = compose_config("train", *keys, "data.n_documents=60", path, f"initial={first}")
     data = instantiate(begun.data)
-    model = prepare_model(begun, data, tmp_path / "other", found := InitialWeights.find(str(first)))
-    assert found.give(model, data.tokenizer).endswith("not all of: docid tokens")
+    model = prepare_model(
+        begun, data, tmp_path / "other", found := RunWeights.find("initial", first)
+    )
+    assert found.give_fitting(model, data.tokenizer).endswith("not all of: docid tokens")
 
 
 def test_a_first_stage_of_texts_alone_begins_any_system_on_other_texts(tmp_path):

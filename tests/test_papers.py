@@ -360,7 +360,7 @@ def test_weights_of_a_finished_run_search_without_training(tmp_path):
     assert first.read_text() == second.read_text()
     assert not (tmp_path / "taken/checkpoints").exists()
     with pytest.raises(FileNotFoundError, match=rf"weights={tmp_path}/trained: name that run"):
-        restore_run(tmp_path / "taken", "0")
+        restore_run(tmp_path / "taken")
     # Of another collection, too: the run's tokeniser is taken over.
     other = train(small(tmp_path, "words", f"weights={tmp_path}/trained", "data.n_documents=50"))
     assert "retrieve/mrr@10" in other.metrics and "cost/train_seconds" not in other.metrics

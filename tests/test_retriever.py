@@ -19,7 +19,7 @@ import torch.nn.functional as F
 
 from analysis.run_folder import read_run
 from gr_mvdr.relevance import relevance
-from models.finished_run import RunEmbeddings
+from models.beyond.run_embeddings import RunEmbeddings
 from models.results import AlignedPair
 from models.retriever import Retriever
 from tests.runs import TINY, small

@@ -21,7 +21,6 @@ from gr_mvdr.options import NonNegative, Size, Text, part
 from gr_mvdr.run_files import PROVENANCE, read_provenance
 from gr_mvdr.texts import TextTable
 from models.base import Table
-from models.finished_run import FinishedRun
 from models.rerank_pipeline import Stage
 
 FIRST_STEP = "first_step"
@@ -158,10 +157,11 @@ class RunPlan(SearchPlan):
             FileNotFoundError: no such folder; ValueError: the run is unfinished.
         """
         super().__init__(weight, candidates)
-        self.run = FinishedRun.read(f"{_KEY}.scores", run)
+        self.stage = Stage(f"{_KEY}.scores", run)
+        self.run = self.stage.run
 
     def prepare(self, system: Any, documents: Table, known: Sequence[int]) -> None:
-        self.stage = Stage(self.run, "plan", documents, known)
+        self.stage.prepare(documents, known)
 
     def index(self, documents: Table, directory: Path) -> None:
         """Opens or makes the run's index; ValueError if the run is of another collection."""

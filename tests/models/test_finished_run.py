@@ -13,7 +13,7 @@ def test_a_table_of_documents_is_not_taken_to_others():
     """The rows of an NP table are made of documents that the new collection does not have."""
     run = FinishedRun("weights=outputs/np", Path("outputs/np"), {}, {})
     with pytest.raises(ValueError, match="weights=outputs/np: must not be a run of NP decoding"):
-        RunWeights(run).give(make_docid("titles-np"), None)
+        RunWeights(run).give_all(make_docid("titles-np"), None)
 
 
 def test_a_run_that_trained_nothing_has_no_weights_to_take(tmp_path):

@@ -103,7 +103,7 @@ def run_doors(folder: Path, out: Path, system, data) -> dict:
         "compare": lambda: compare([folder], out / "comparison"),
         "weights": weights,
         "stage": stage,
-        "restored": lambda: restore_run(folder, "0.1"),
+        "restored": lambda: restore_run(folder),
         "analyse": lambda: analyse_again(folder, NOTHING),
         "report": lambda: write_report(folder),
     }
@@ -177,7 +177,7 @@ def main(made: Path, area: Path, first: int, last: int) -> None:
     outside = area / "outside"
     outside.mkdir(parents=True)
     (outside / "precious").write_text("mine")
-    system, data = restore_run(made / "t5_colbert", "0.1")
+    system, data = restore_run(made / "t5_colbert")
     warm = area / "warm"
     for name in MODELS:  # everything that is imported lazily, is
         folder = Path(shutil.copytree(made / name, warm / name))

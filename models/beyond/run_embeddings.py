@@ -1,0 +1,87 @@
+"""Document embeddings of a finished run, for docids made of vectors (RIPOR, Zeng et al. 2024)."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from gr_mvdr.backbones import hash_weights
+from gr_mvdr.batch import batch_by_size
+from gr_mvdr.files import read_arrays, reading, write_arrays
+from gr_mvdr.identifiers.document_embeddings import DocumentEmbeddings, normalise_rows
+from gr_mvdr.identifiers.scheme import Encode
+from gr_mvdr.options import TARGET, find_part, part
+from gr_mvdr.progress import track
+from gr_mvdr.tokenizers import load_tokenizer
+from models.base import Table
+from models.finished_run import FinishedRun
+from models.multi_vector import MultiVector
+
+
+class RunEmbeddings(DocumentEmbeddings):
+    """The mean of a document's token vectors by a finished multi-vector run.
+
+    As in RIPOR, the vectors were trained for relevance: T5-ColBERT's (weighted by salience where
+    the run has one) or DPR's one vector. The run's tokeniser and document length read the texts.
+    """
+
+    def __init__(self, run: str):
+        """
+        Args:
+            run: its folder, opened when the first documents are embedded.
+        """
+        self.run = run
+        self.weights: str | None = None  # the model's hash, once it is known
+        self._opened: tuple[MultiVector, Any] | None = None
+
+    def transform(self, documents: Table, encode: Encode | None = None) -> np.ndarray:
+        """See `DocumentEmbeddings`.
+
+        Raises:
+            FileNotFoundError: no such folder. ValueError: the run is unfinished, encodes no
+                documents, or is not the one that the known documents were embedded by.
+        """
+        model, tokenizer = self._open()
+        tokens = tokenizer(documents["text"][:], add_special_tokens=False)["input_ids"]
+        texts = [model.cut_document(document) for document in tokens]
+        order = sorted(range(len(texts)), key=lambda number: len(texts[number]))
+        batches = list(batch_by_size([texts[number] for number in order]))
+        means = [
+            model.encode_texts(batch).mean().cpu()
+            for batch in track(batches, "embedding batches of documents")
+        ]
+        vectors = np.empty((len(texts), model.hparams.dimension), dtype=np.float32)
+        vectors[order] = torch.cat(means).numpy()
+        return normalise_rows(vectors)
+
+    def _open(self) -> tuple[MultiVector, Any]:
+        if self._opened is None:
+            run = FinishedRun.read("model.identifiers.embeddings.run", self.run)
+            kind = find_part("model", run.config.get("model", {}).get(TARGET))
+            if not issubclass(kind, MultiVector):
+                system = run.provenance["system"]
+                raise ValueError(f"{run.key}: must be a multi-vector run, it is one of {system}")
+            # The model draws weights before it reads them; a resumed run does not come here.
+            with reading(run.key), torch.random.fork_rng():
+                model = run.load_model(None)
+            weights = hash_weights(model)
+            if self.weights not in (None, weights):
+                rule = f"must hold the weights {self.weights} that the docids were made with"
+                raise ValueError(f"{run.key}: {rule}, it holds {weights}")
+            self.weights = weights
+            model.to("cuda" if torch.cuda.is_available() else "cpu")
+            self._opened = model, load_tokenizer(run.path / "tokenizer")
+        return self._opened
+
+    def save(self, folder: str | Path) -> None:
+        write_arrays(Path(folder), {}, {"weights": self.weights})
+
+    def load(self, folder: str | Path) -> None:
+        self.weights = read_arrays(Path(folder), ())[1].get("weights")
+
+
+@part("embeddings", otherwise="embeddings")
+def embed_by_run(run: str | None, otherwise: DocumentEmbeddings) -> DocumentEmbeddings:
+    """The embeddings of a finished run; of `otherwise` without a run."""
+    return otherwise if run is None else RunEmbeddings(run)
