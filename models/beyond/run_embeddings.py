@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from gr_mvdr.backbones import hash_weights
-from gr_mvdr.batch import batch_by_size
+from gr_mvdr.batch import batch_by_length
 from gr_mvdr.files import read_arrays, reading, write_arrays
 from gr_mvdr.identifiers.document_embeddings import DocumentEmbeddings, normalise_rows
 from gr_mvdr.identifiers.scheme import Encode
@@ -45,14 +45,11 @@ class RunEmbeddings(DocumentEmbeddings):
         model, tokenizer = self._open()
         tokens = tokenizer(documents["text"][:], add_special_tokens=False)["input_ids"]
         texts = [model.cut_document(document) for document in tokens]
-        order = sorted(range(len(texts)), key=lambda number: len(texts[number]))
-        batches = list(batch_by_size([texts[number] for number in order]))
-        means = [
-            model.encode_texts(batch).mean().cpu()
-            for batch in track(batches, "embedding batches of documents")
-        ]
         vectors = np.empty((len(texts), model.hparams.dimension), dtype=np.float32)
-        vectors[order] = torch.cat(means).numpy()
+        batches = batch_by_length([*map(len, texts)])
+        for places in track(batches, "embedding batches of documents"):
+            means = model.encode_texts([texts[place] for place in places]).mean()
+            vectors[places] = means.cpu().numpy()
         return normalise_rows(vectors)
 
     def _open(self) -> tuple[MultiVector, Any]:
