@@ -392,11 +392,6 @@ def remove_abandoned(folder: Path, claimed: bool = False) -> None:
                     _remove(path)
 
 
-def _process_identity() -> str:
-    """This process's machine, number and start: "MACHINE-PROCESS-START"."""
-    return f"{machine_id()}-{os.getpid()}-{process_start(os.getpid())}"
-
-
 @cache
 def machine_id() -> str:
     """8 hexadecimal digits of this machine since its start, or of its name where that is unknown.
@@ -443,7 +438,8 @@ def is_running(pid: int, start: int) -> bool:
 
 
 def _partial(path: Path, kind: str = "partial") -> Path:
-    return path.with_name(f".{path.name}.{_process_identity()}-{secrets.token_hex(3)}.{kind}")
+    process = f"{machine_id()}-{os.getpid()}-{process_start(os.getpid())}"
+    return path.with_name(f".{path.name}.{process}-{secrets.token_hex(3)}.{kind}")
 
 
 def _flush(path: Path) -> None:
@@ -590,37 +586,27 @@ def read_arrays(path: Path, names: tuple[str, ...]) -> tuple[dict[str, np.ndarra
 
 
 SMALL = 1 << 26  # bytes of a file whose content is compared
-_BLOCK = 1 << 22
-
-Checksum = dict[str, int]
 
 
-def checksum(file: Path, size: int | None = None) -> Checksum:
-    """The number and the CRC-32 of a file's first `size` bytes; None = of the whole file."""
-    size = file.stat().st_size if size is None else size
-    return {"bytes": size, "crc32": _crc(file, size)}
+def checksum(file: Path) -> dict[str, int]:
+    """A file's size, "bytes", and for at most 64 MB its CRC-32, "crc32"."""
+    size = file.stat().st_size
+    return {"bytes": size} | ({"crc32": zlib.crc32(file.read_bytes())} if size <= SMALL else {})
 
 
-def verify(file: Path, expected: Checksum) -> None:
-    """Compares a file's size with its checksum, and the content of one of at most 64 MB.
+def verify(file: Path, expected: dict[str, int]) -> None:
+    """Compares a file with its checksum.
 
     Raises:
-        ValueError: the file is missing, shorter or changed; names it.
+        ValueError: the file is missing, cut short or changed; names it.
     """
-    size = expected["bytes"]
-    actual = file.stat().st_size if file.is_file() else 0
-    if actual < size:
-        raise ValueError(f"{file}: is damaged, {actual} bytes, expected {size}: it was cut short")
-    if size <= SMALL and (crc := _crc(file, size)) != expected["crc32"]:
-        raise ValueError(f"{file}: is damaged, its crc32 is {crc}, expected {expected['crc32']}")
-
-
-def _crc(file: Path, size: int) -> int:
-    crc = 0
-    with file.open("rb") as stream:
-        while size and (block := stream.read(min(size, _BLOCK))):
-            crc, size = zlib.crc32(block, crc), size - len(block)
-    return crc
+    actual = checksum(file) if file.is_file() else {"bytes": 0}
+    if actual["bytes"] != expected["bytes"]:
+        sizes = f"{actual['bytes']} bytes, expected {expected['bytes']}"
+        raise ValueError(f"{file}: is damaged, {sizes}: it was cut short")
+    if "crc32" in actual and actual["crc32"] != expected["crc32"]:
+        crcs = f"{actual['crc32']}, expected {expected['crc32']}"
+        raise ValueError(f"{file}: is damaged, its crc32 is {crcs}")
 
 
 def write_tensors(file: Path, tensors: "dict[str, Tensor]", settings: Any) -> None:

@@ -1,4 +1,4 @@
-"""Processes that train together: which one this is, what they tell each other, and their batch."""
+"""Processes (ranks) that train together: their collectives and their common batch."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -15,20 +15,20 @@ from torch.utils.checkpoint import checkpoint
 
 from gr_mvdr.batch import PairBatch, append_documents
 
-# How long the others wait while rank 0 reads and caches a collection. A rank that dies is noticed
-# at once, by torchrun.
+# The other ranks wait while rank 0 reads and caches a collection. torchrun notices a dead rank at
+# once.
 _PATIENCE = timedelta(days=1)
 
 
 def rank() -> int:
-    """This process's number, 0 to ranks() − 1."""
+    """The number of this process, 0 to world_size() − 1."""
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank()
     return int(os.environ.get("RANK", 0))
 
 
 def world_size() -> int:
-    """How many processes train together; 1 without others."""
+    """The number of processes that train together."""
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_world_size()
     return int(os.environ.get("WORLD_SIZE", 1))
@@ -45,7 +45,7 @@ def join() -> None:
 
 
 def leave() -> None:
-    """Ends what `join` began, on every rank: from here on each of them is alone."""
+    """Ends the connection of `join` on every rank; each process is alone from here on."""
     if world_size() > 1:
         wait()
         distributed.destroy_process_group()
@@ -54,7 +54,7 @@ def leave() -> None:
 
 
 def wait() -> None:
-    """Returns when every rank has come here; ends this one if another has ended."""
+    """A barrier; ends this process if another rank has ended."""
     if world_size() > 1:
         try:
             distributed.all_reduce(torch.zeros(()))
@@ -64,9 +64,9 @@ def wait() -> None:
 
 @contextmanager
 def rank_zero_first() -> Iterator[None]:
-    """Rank 0 does this alone, then the others do: what it has cached, they find.
+    """Rank 0 runs the block first, then the others, which can use its caches.
 
-    They must not talk to each other in it.
+    The block must not call a collective.
     """
     if rank() > 0:
         wait()
@@ -76,18 +76,18 @@ def rank_zero_first() -> Iterator[None]:
 
 
 def slice_for_rank(items: int) -> slice:
-    """This rank's neighbours among so many items; of fewer items than ranks, maybe none."""
+    """This rank's contiguous share of a number of items, maybe empty."""
     return slice(items * rank() // world_size(), items * (rank() + 1) // world_size())
 
 
 def gather(tensor: Tensor) -> list[Tensor]:
-    """The tensors of all ranks, with gradients.
+    """Gathers the tensors of all ranks, with gradients.
 
     Args:
         tensor: (b_r, …); sizes may differ between ranks, the number of axes may not.
 
     Returns:
-        Of each rank (b_r, …), the other axes filled up with zeros to the largest of all ranks.
+        For each rank its (b_r, …), other axes zero-padded to the largest of all ranks.
     """
     if world_size() == 1:
         return [tensor]
@@ -95,17 +95,17 @@ def gather(tensor: Tensor) -> list[Tensor]:
     shapes = torch.stack(_all(shape)).tolist()
     widths = [max(sizes) for sizes in zip(*shapes, strict=True)]
     room = [n for wide, own in zip(widths, tensor.shape, strict=True) for n in (wide - own, 0)]
-    found = _Gather.apply(F.pad(tensor, room[::-1]))  # F.pad counts from the last axis
-    return [part[: size[0]] for part, size in zip(found, shapes, strict=True)]
+    gathered = _Gather.apply(F.pad(tensor, room[::-1]))  # F.pad counts from the last axis
+    return [part[: size[0]] for part, size in zip(gathered, shapes, strict=True)]
 
 
 def gather_rows(tensor: Tensor) -> Tensor:
-    """(Σ b_r, …) the tensors of all ranks, one after the other; see `gather`."""
+    """(Σ b_r, …) the concatenated tensors of all ranks; see `gather`."""
     return torch.cat(gather(tensor))
 
 
 class _Gather(torch.autograd.Function):
-    """(W, …) the tensors of one shape of all ranks; on the way back the sum over ranks."""
+    """(W, …) tensors of one shape of all ranks; the backward pass sums gradients over ranks."""
 
     @staticmethod
     def forward(context, tensor: Tensor) -> Tensor:
@@ -117,7 +117,7 @@ class _Gather(torch.autograd.Function):
 
 
 def _all(tensor: Tensor) -> list[Tensor]:
-    is_bool = tensor.dtype == torch.bool  # not every backend sends truth values
+    is_bool = tensor.dtype == torch.bool  # not every backend sends bool
     sent = tensor.contiguous().to(torch.uint8) if is_bool else tensor.contiguous()
     parts = [torch.empty_like(sent) for _ in range(world_size())]
     distributed.all_gather(parts, sent)
@@ -131,7 +131,7 @@ def _sum(tensor: Tensor) -> Tensor:
 
 
 def sum_over_ranks(tensor: Tensor) -> Tensor:
-    """The sum of all ranks' tensors of one shape, without a gradient."""
+    """The sum over ranks of tensors of one shape, without a gradient."""
     return tensor.detach() if world_size() == 1 else _sum(tensor)
 
 
@@ -139,7 +139,8 @@ def mean_over_ranks(total: Tensor, count: int | Tensor) -> Tensor:
     """() a loss whose mean over ranks, gradients included, is the mean over all ranks' items.
 
     Args:
-        total: () the sum over this rank's items; count: () how many they are, also 0.
+        total: () the sum over this rank's items.
+        count: () the number of this rank's items, ≥ 0.
     """
     if isinstance(count, int):
         count = torch.full((), count, device=total.device)
@@ -162,22 +163,21 @@ Encoded = TypeVar("Encoded")
 def gather_batch(batch: PairBatch) -> PairBatch:
     """The parts of all ranks as one batch, the same on every rank.
 
-    Token ids alone are sent. The expensive part, the encoding, can be shared out again afterwards
-    (`encode_share`): a document that is in several parts is encoded once, and every loss and
-    alignment that looks at its batch mates sees all of them.
+    Only token ids are sent. Encoding is divided over the ranks afterwards (`encode_share`), so that
+    a document in several parts is encoded once, and in-batch losses see the whole batch.
 
     Args:
         batch: this rank's part, at least one pair.
     """
     if world_size() == 1:
         return batch
-    found = {name: gather(value) for name, value in vars(batch).items() if value is not None}
-    parts = zip(*found.values(), strict=True)
-    return assemble_batch([PairBatch(**dict(zip(found, part, strict=True))) for part in parts])
+    gathered = {name: gather(value) for name, value in vars(batch).items() if value is not None}
+    parts = zip(*gathered.values(), strict=True)
+    return assemble_batch([PairBatch(**dict(zip(gathered, part, strict=True))) for part in parts])
 
 
 def assemble_batch(parts: Sequence[PairBatch]) -> PairBatch:
-    """Neighbouring parts of a batch, put together as the data would have made the batch.
+    """Joins neighbouring parts of a batch into the batch that the data module would have made.
 
     The positives of all parts come first, then the hard negatives, each document once.
 
@@ -207,29 +207,28 @@ def assemble_batch(parts: Sequence[PairBatch]) -> PairBatch:
 def encode_share(
     encode: Callable[[Tensor, Tensor], Encoded], ids: Tensor, mask: Tensor, size: int | None
 ) -> list[Encoded]:
-    """This rank's share of the texts, in chunks, so that training holds one chunk's activations
-    (a gradient cache).
+    """Encodes this rank's share of the texts in chunks (a gradient cache).
 
-    On the way back every chunk is encoded once more, with the same dropout: the gradients are those
-    of encoding the same chunks and keeping everything.
+    Training holds the activations of one chunk; the backward pass encodes each chunk again with the
+    same dropout, so that gradients are those of encoding without a cache.
 
     Args:
-        encode: ids (b, L) int64 and mask (b, L) bool → what the loss needs of b texts.
-        ids, mask: (B, L) of all ranks' texts, B ≥ W; a chunk of them is cut to its longest text.
-        size: texts a chunk at most; None = all at once, and nothing is computed twice.
+        encode: ids (b, L) int64 and mask (b, L) bool → an encoding of b texts.
+        ids, mask: (B, L) of all ranks' texts, B ≥ W; a chunk is cut to its longest text.
+        size: largest number of texts in a chunk; None = all at once, encoded once.
     """
     if size is not None and torch.is_grad_enabled():
         encode = partial(checkpoint, encode, use_reentrant=False)
     own, largest = slice_for_rank(len(ids)), -(-len(ids) // world_size())
-    # As many on every rank: with parameters in shards all encode together (`shard`).
+    # The same number on every rank: with sharded parameters all ranks encode together (`shard`).
     chunks = 1 if size is None else -(-largest // size)
-    found = []
+    encoded = []
     for texts, real in zip(
         ids[own].tensor_split(chunks), mask[own].tensor_split(chunks), strict=True
     ):
-        if 0 < len(texts) < len(ids):  # else they are cut already, and an accelerator need not wait
+        if 0 < len(texts) < len(ids):  # the whole batch is cut already
             length = int(real.sum(1).max())
             texts, real = texts[:, :length], real[:, :length]
         if len(texts):
-            found.append(encode(texts, real))
-    return found
+            encoded.append(encode(texts, real))
+    return encoded
