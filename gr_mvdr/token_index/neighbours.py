@@ -94,10 +94,9 @@ class TokenNeighbours:
                 of the inverted file's codes.
 
         Returns:
-            similarities (T, k') fp32, −inf where there is none, and token rows (T, k') int64, −1
-            where there is none: the lists visited have fewer tokens. Of several tokens as similar
-            as the k'-th those are taken whose documents `Ranking` puts first; with `probes` that is
-            the inverted file's choice.
+            similarities (T, k') fp32 and token rows (T, k') int64; −inf and −1 where the visited
+            lists have fewer tokens. Ties for the k'-th place go to the documents that `Ranking`
+            puts first; with `probes` the inverted file decides.
 
         Raises:
             ValueError: k' or the probes are out of range, or there is no inverted file.
@@ -124,7 +123,7 @@ class TokenNeighbours:
     def retrieve(
         self, query: TokenVectors, neighbours: int, probes: int | None, rescore: bool = True
     ) -> Retrieved:
-        """`search` for the tokens of one query (N, …), with the owners of what is found."""
+        """`search` for the tokens of one query (N, …), with the retrieved tokens' owners."""
         vectors = query.vectors if query.keys is None else query.keys
         similarities, tokens = self.search(vectors, neighbours, probes, rescore)
         salience = self.store.salience(tokens.flatten().clamp(min=0))
@@ -134,7 +133,7 @@ class TokenNeighbours:
 
     @property
     def _codec(self) -> Codec | None:
-        """Of residual codes."""
+        """That of residual codes, whose lists are its centroids."""
         return self.store.codecs[self.store.searched] if self.store.dtype == "residual" else None
 
     def _visit_lists(self, queries: Tensor, neighbours: int, probes: int) -> tuple[Tensor, Tensor]:
@@ -142,19 +141,19 @@ class TokenNeighbours:
         if self._codec is not None:
             queries = self._codec.turn(queries)
         self._lists.nprobe = probes
-        found = self._lists.search(queries.contiguous().numpy(), neighbours)
-        return torch.from_numpy(found[0]), torch.from_numpy(found[1])
+        similarities, rows = self._lists.search(queries.contiguous().numpy(), neighbours)
+        return torch.from_numpy(similarities), torch.from_numpy(rows)
 
     def _similarities(self, queries: Tensor, tokens: Tensor) -> Tensor:
         """(T, k') fp32 of each query token (T, d) and its own tokens (T, k')."""
         name, turned = self.store.searched, queries
         if self._codec is not None:
             turned = self._codec.turn(queries)
-        found = [
+        products = [
             self.store.vectors(name, rows.clamp(min=0), turned=True) @ query
             for query, rows in zip(turned, tokens, strict=True)
         ]
-        return torch.stack(found) if found else queries.new_empty(tokens.shape)
+        return torch.stack(products) if products else queries.new_empty(tokens.shape)
 
     def _every_token(self, queries: Tensor, neighbours: int) -> tuple[Tensor, Tensor]:
         device = queries.device
@@ -162,39 +161,35 @@ class TokenNeighbours:
         tokens = torch.empty(len(queries), 0, dtype=torch.int64, device=device)
         for rows in self.rows.split(_BLOCK):
             product = queries @ self._vectors(rows).to(device).T
-            found = self._nearest(product, rows.to(device).expand(len(queries), -1), neighbours)
-            best, tokens = (torch.cat(pair, 1) for pair in zip((best, tokens), found, strict=True))
+            new = self._nearest(product, rows.to(device).expand(len(queries), -1), neighbours)
+            best, tokens = (torch.cat(pair, 1) for pair in zip((best, tokens), new, strict=True))
             best, tokens = self._nearest(best, tokens, neighbours)
         return best.cpu(), tokens.cpu()
 
     def _nearest(self, similarities: Tensor, tokens: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """The `count` nearest of some tokens (T, n), best first; see `search` for equal ones."""
-        found = similarities.topk(min(count + 1, similarities.shape[1]), dim=1)
-        best, places = found.values[:, :count], found.indices[:, :count]
-        if found.values.shape[1] > count:
-            # topk takes any of several equal ones.
-            cut = found.values[:, count]
-            for row in (best[:, -1] == cut).nonzero()[:, 0].tolist():
-                equal = (similarities[row] == cut[row]).nonzero()[:, 0]
+        """The `count` nearest of some tokens (T, n), best first; ties as in `search`."""
+        nearest = similarities.topk(min(count + 1, similarities.shape[1]), dim=1)
+        best, places = nearest.values[:, :count], nearest.indices[:, :count]
+        if nearest.values.shape[1] > count:
+            cut = nearest.values[:, count]
+            for row in (best[:, -1] == cut).nonzero()[:, 0].tolist():  # topk takes any of a tie
+                tied = (similarities[row] == cut[row]).nonzero()[:, 0]
+                rows = tokens[row, tied].cpu()
+                ranks = self._document_ranks[self.store.owners(rows)] * self.store.n_tokens + rows
                 room = int((best[row] == cut[row]).sum())
-                chosen = self._tie_order(tokens[row, equal].cpu())[:room]
-                places[row, count - room :] = equal[chosen]
+                places[row, count - room :] = tied[ranks.argsort().to(tied.device)[:room]]
         return best, tokens.gather(1, places)
 
-    def _tie_order(self, tokens: Tensor) -> Tensor:
-        """The places of token rows (t,) by document as in `Ranking`, then as in the document."""
-        owners, place = self.store.owners(tokens).unique(return_inverse=True)
-        order = torch.from_numpy(tie_order([self.store.document_ids[n] for n in owners.tolist()]))
-        rank = torch.empty_like(order)
-        rank[order] = torch.arange(len(order))
-        by_token = tokens.argsort()
-        return by_token[rank[place[by_token]].argsort(stable=True)]
+    @cached_property
+    def _document_ranks(self) -> Tensor:
+        """(D,) the place of every document when all are tied, as in `Ranking`."""
+        return torch.from_numpy(tie_order(self.store.document_ids)).argsort()
 
     def _vectors(self, rows: Tensor) -> Tensor:
-        """(t, d) fp32 of ascending rows; neighbours in memory are not copied one by one."""
+        """(t, d) fp32 of ascending rows; adjacent rows are read as a slice, which copies less."""
         first, last = int(rows[0]), int(rows[-1])
-        together = last - first + 1 == len(rows)
-        return self.store.vectors(self.store.searched, slice(first, last + 1) if together else rows)
+        adjacent = last - first + 1 == len(rows)
+        return self.store.vectors(self.store.searched, slice(first, last + 1) if adjacent else rows)
 
     def _open_lists(self, made_from: list[Any]) -> Any:
         """The saved inverted file; None where none was made from the same."""
