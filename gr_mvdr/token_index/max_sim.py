@@ -117,7 +117,8 @@ def _of_similar_length(
 ) -> Iterator[Tensor]:
     """Places (c,) int64 in `documents` (C,), shortest first, in blocks of about so many rows
     whose longest has at most `ratio` times the tokens of the shortest."""
-    ordered = store.counts[documents].sort(stable=True)
+    by_number = documents.argsort()  # documents of one length as they lie on disk
+    ordered = store.counts[documents[by_number]].sort(stable=True)
     ends, start = ordered.values.cumsum(0), 0
     while start < len(documents):
         before = int(ends[start - 1]) if start else 0
@@ -125,7 +126,7 @@ def _of_similar_length(
         longest = min(int(ordered.values[start]) * ratio, torch.iinfo(torch.int64).max)
         similar = int(torch.searchsorted(ordered.values, int(longest), right=True))
         end = max(start + 1, min(full, similar))
-        yield ordered.indices[start:end]
+        yield by_number[ordered.indices[start:end]]
         start = end
 
 

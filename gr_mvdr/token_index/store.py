@@ -84,6 +84,9 @@ class TokenStore:
             self.document_ids += names
             same = _layout(columns) == self.layout
             check(same, self.directory / name, "its columns must be those of the other shards")
+        if len({columns["ids"].dtype for columns in self._shards}) > 1:
+            for columns in self._shards:
+                columns["ids"] = columns["ids"].int()
         self.counts = torch.cat([columns["counts"] for columns in self._shards])
         self.offsets = torch.cat([self.counts.new_zeros(1), self.counts.cumsum(0)])
         lengths = [len(columns["ids"]) for columns in self._shards]
@@ -229,14 +232,20 @@ class TokenStore:
             return torch.cat(parts) if len(parts) > 1 else parts[0] if parts else columns[0][:0]
         if len(columns) == 1:
             return columns[0].index_select(0, rows)
-        shards, order = (torch.searchsorted(self._starts, rows, right=True) - 1).sort(stable=True)
-        places = order.split(torch.bincount(shards, minlength=len(columns)).tolist())
-        parts = [
-            columns[n].index_select(0, rows[chosen] - self._starts[n])
-            for n, chosen in enumerate(places)
-            if len(chosen)
-        ]
-        return torch.cat(parts)[order.argsort()] if parts else columns[0][:0]
+        order = None
+        if (rows.diff() < 0).any():
+            rows, order = rows.sort()
+        selected = columns[0].new_empty(len(rows), *columns[0].shape[1:])
+        bounds = pairwise(torch.searchsorted(rows, self._starts).tolist())
+        for column, first, (start, end) in zip(columns, self._starts[:-1], bounds, strict=True):
+            if start < end:
+                own = rows[start:end] - first
+                torch.index_select(column, 0, own, out=selected[start:end])
+        return (
+            selected
+            if order is None
+            else torch.empty_like(selected).index_copy_(0, order, selected)
+        )
 
 
 def create(
