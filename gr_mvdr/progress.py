@@ -39,14 +39,17 @@ def track(
 
 @contextmanager
 def quiet_libraries() -> Iterator[None]:
-    """Disables the progress bars of transformers inside the block; also a decorator."""
+    """Hides the progress bars and warnings of transformers inside the block; also a decorator."""
     from huggingface_hub.utils import are_progress_bars_disabled
     from transformers.utils import logging
 
     shown = logging.is_progress_bar_enabled() and not are_progress_bars_disabled()
+    level = logging.get_verbosity()
     logging.disable_progress_bar()
+    logging.set_verbosity_error()
     try:
         yield
     finally:
+        logging.set_verbosity(level)
         if shown:
             logging.enable_progress_bar()
