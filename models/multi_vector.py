@@ -14,7 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gr_mvdr.alignment import InBatchTopK
 from gr_mvdr.backbones import check_length, encoder_mask, load_encoder
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.options import AtLeast, Size, build, part
@@ -275,14 +274,7 @@ class MultiVector(TokenSearch):
         self.vocabulary_size, self.template = self.encoder.n_tokens, self.encoder.template
         # Tokens that a query has at least.
         self.filled_to = 0 if self.template.expansion is None else expansion_length or query_length
-        self._check(salience or {})
-
-    def _check(self, salience: dict[str, Any]) -> None:
-        """Raises ValueError for choices that exclude each other, before hours of training."""
-        self.search.check(self.scoring, salience)
-        if isinstance(self.scoring.alignment, InBatchTopK):
-            rule = "must be model.training_alignment, a score may not depend on other documents"
-            raise ValueError(f"model.alignment=InBatchTopK: {rule}")
+        self.search.check(self.scoring, salience or {})
 
     # Training ---------------------------------------------------------------------------------
 

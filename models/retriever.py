@@ -23,6 +23,7 @@ from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.decoding.search_trace import Continuation, SearchPath
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files import remove_with, temporary_folder
+from gr_mvdr.options import Size, checked
 from gr_mvdr.run_files import CONFIG
 from gr_mvdr.texts import (
     Document,
@@ -37,7 +38,6 @@ from gr_mvdr.token_index.index import TokenIndex
 from gr_mvdr.token_vectors import TokenVectors
 from gr_mvdr.tokenizers import build_word_tokenizer, load_tokenizer, token_strings
 from models.base import Share, System, Table
-from models.collection_tokens import find_nearest
 from models.constrained_search import ConstrainedSearch, search_of
 from models.export.folder import SETTINGS, load_exported, read_texts
 from models.export.sentence_transformers import (
@@ -63,6 +63,7 @@ from models.results import (
 
 DEPTH = 100  # documents among which `explain` looks for a rank
 _SCORED = 64  # pairs scored at once
+_CONTEXT = 8  # tokens on either side of a near token
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
@@ -359,13 +360,30 @@ class Retriever:
         return EncodedText.every(vectors, self.tokenizer)
 
     @_locked
-    def nearest_tokens(self, query: str, token: int, k: int = 20) -> list[NearToken]:
-        """The collection's tokens nearest to one of `align(…).query_tokens`, by its place there."""
+    @checked
+    def nearest_tokens(self, query: str, token: int, k: Size = 20) -> list[NearToken]:
+        """The collection's k tokens nearest to a query token, most similar first.
+
+        Args:
+            token: the place of the query token in `align(…).query_tokens`.
+        """
         index = getattr(self.system, "searcher", None)
         if not isinstance(index, TokenIndex):
             raise NotImplementedError(f"{self.label}: keeps no vectors of document tokens")
         ((_, encoded),) = self.system.encoded_queries(self.reader.queries([query]))
-        return find_nearest(index, encoded, token, k, self.tokenizer, lambda n: self.read(n)[0])
+        if not 0 <= token < len(encoded):
+            raise ValueError(f"token={token}: must be ≥ 0 and < {len(encoded)}, the query's tokens")
+        vector = (encoded.vectors if encoded.keys is None else encoded.keys)[token]
+        count = min(k, index.neighbours.count)
+        similarities, rows = index.neighbours.search(vector[None], count, None)
+        nearest = []
+        for row, similarity in zip(rows[0].tolist(), similarities[0].tolist(), strict=True):
+            name, before, own, after = index.store.context(row, _CONTEXT)
+            before, after = (self.tokenizer.decode(ids).strip() for ids in (before, after))
+            (text,) = token_strings(self.tokenizer, own)
+            title = self.read(name)[0]
+            nearest.append(NearToken(name, title, before, text, after, similarity))
+        return nearest
 
     @_locked
     def continuations(

@@ -1,4 +1,4 @@
-"""What a search costs: counted floating-point operations as the papers count them, and totals.
+"""The costs of a search: floating-point operations as the papers count them, and running totals.
 
 A FLOP is one addition, multiplication, comparison, exponential or division; a multiply-add is two,
 as in XTR's Appendix B. MVA's Tables 5 and 6 count a multiply-add as one: halve to compare.
@@ -33,7 +33,7 @@ class SearchCosts:
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """Adds the time that is spent in it."""
+        """Adds the time of the block."""
         start = time.perf_counter()
         yield
         self.seconds += time.perf_counter() - start

@@ -1,4 +1,4 @@
-"""Relevance from retrieved tokens alone, missing similarities imputed: XTR's scoring (Eq. 4)."""
+"""Relevance imputed from retrieved tokens alone: XTR's scoring (xtr Eq. 4)."""
 
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ class Retrieved(NamedTuple):
 
     Attributes:
         similarities: (N, k') fp32.
-        owners: (N, k') int64 the tokens' documents, −1 = no token (a short list of an IVF search).
+        owners: (N, k') int64 the tokens' documents; −1 = no token, as an IVF search found fewer.
         salience: (N, k') fp32 u of the tokens; None = all one.
     """
 
@@ -25,18 +25,18 @@ class Retrieved(NamedTuple):
 
     @property
     def n_tokens(self) -> int:
-        """How many tokens were retrieved."""
+        """The number of retrieved tokens."""
         return int((self.owners >= 0).sum())
 
 
 class RetrievedDocuments(NamedTuple):
-    """The documents that own a retrieved token, and what was retrieved of them.
+    """The documents that own a retrieved token, with their best retrieved similarities.
 
     Attributes:
         documents: (C,) int64 document numbers, ascending.
-        similarity: (C, N) fp32, the best retrieved one of each query token, −inf where none was.
-        salience: (C, N) fp32 of the document token that has the best one; 0 where none was
-            retrieved. None without saliences.
+        similarity: (C, N) fp32, each query token's best retrieved one; −inf = none.
+        salience: (C, N) fp32 of the document token with the best one; 0 = none. None without
+            saliences.
     """
 
     documents: Tensor
@@ -67,25 +67,24 @@ def group_by_document(retrieved: Retrieved) -> RetrievedDocuments:
 
 def _distinct(numbers: Tensor) -> tuple[Tensor, Tensor]:
     """The distinct numbers ≥ 0, ascending, and the place of each number among them."""
-    # A tenth of torch.unique's time, which a search would feel.
+    # In a tenth of torch.unique's time.
     ordered = np.sort(numbers.numpy().astype(np.int32))
     is_new = np.diff(ordered, prepend=np.int32(-1)) > 0
     distinct = torch.from_numpy(ordered[is_new].astype(np.int64))
     place = torch.empty(int(ordered[-1]) + 1 if len(ordered) else 0, dtype=torch.int64)
-    place[distinct] = torch.arange(len(distinct))  # the rest is never read
+    place[distinct] = torch.arange(len(distinct))  # other entries are never read
     return distinct, place[numbers]
 
 
 def missing_similarity(retrieved: Retrieved, imputation: str | float) -> Tensor | None:
-    """m_j of each query token: what a document's token scores that it did not retrieve (xtr §3.2).
+    """m_j of each query token: the similarity imputed to tokens it did not retrieve (xtr §3.2).
 
-    A query token that retrieved nothing at all tells nothing about any document: m_j = 0 under
-    "last" and "mean".
+    For a query token that retrieved nothing, m_j = 0 under "last" and "mean".
 
     Args:
-        imputation: "last": the query token's lowest retrieved similarity, its k'-th unless the
-            list is short (an upper bound of what was missed). "mean": of its retrieved ones.
-            "zero"; a number. "none": nothing is imputed.
+        imputation: "last": the query token's lowest retrieved similarity, an upper bound of the
+            missing ones. "mean": of its retrieved ones. "zero"; a number. "none": nothing is
+            imputed.
 
     Returns:
         (N,) fp32; None for "none".
@@ -111,19 +110,16 @@ def imputed_terms(
 ) -> tuple[Tensor, Tensor]:
     """u_j max_i [Â_ij S_ij + (1 − Â_ij) m_j] of each query token j, and Z (xtr Eq. 4).
 
-    A candidate's imputed relevance is their sum over j, divided by Z. m_j enters the maximum as
-    soon as one token of the document was not retrieved, and wins there over a smaller retrieved
-    similarity; it does not enter where all were. Z = Σ_j u_j over all query tokens, n without
-    saliences. u_j is the query token's own and weights what the maximum takes, retrieved or
-    imputed; saliences of document tokens take no part, as m_j is the similarity of no particular
-    one.
+    A candidate's imputed relevance is the sum over j, divided by Z. m_j enters the maximum if one
+    token of the document was not retrieved, and wins over a smaller retrieved similarity. u_j is
+    the query token's salience, and Z = Σ_j u_j over all query tokens, n without saliences. Document
+    tokens' saliences play no part, since m_j belongs to no particular token.
 
-    Where nothing is imputed, missing query tokens add nothing and Z counts the others (xtr Eq. 2).
+    Without imputation, missing query tokens add nothing and Z counts the others (xtr Eq. 2).
 
     Args:
         candidates: C documents, those of `retrieved`; missing: (N,) m, or None.
-        lengths: (C,) int64, the documents' tokens. One that pruning keeps from being found counts:
-            it was not retrieved.
+        lengths: (C,) int64, the documents' tokens, those that pruning left out included.
         salience: (N,) u of the query tokens; None = all one.
 
     Returns:
@@ -136,7 +132,7 @@ def imputed_terms(
     else:
         values = torch.where(seen, candidates.similarity, missing)
         is_below = retrieved.similarities < missing.unsqueeze(1)
-        if (is_below & (retrieved.owners >= 0)).any():  # which under "last" it cannot
+        if (is_below & (retrieved.owners >= 0)).any():  # impossible under "last"
             whole = _retrieved_whole(retrieved, candidates, lengths)
             values = torch.where(whole, values, values.maximum(missing))
     return values * weights, weights.sum(1)
@@ -156,21 +152,21 @@ def _retrieved_whole(
 def expected_relevance(
     retrieved: Retrieved, candidates: RetrievedDocuments, query: TokenVectors, scoring: Scoring
 ) -> Tensor:
-    """Orders candidates before they are scored in full: Eq. 1 with what was missed as expected.
+    """Estimates Eq. 1, which ranks candidates before they are scored in full.
 
-    With its saliences and Z, as if every query token chose one document token. A missed token is
-    expected to have the lowest retrieved similarity and the mean salience of the retrieved ones.
+    Every query token chooses one document token, with its salience. A missing one is given the
+    lowest retrieved similarity and the mean salience of the retrieved tokens.
 
     Args:
-        candidates: those of `retrieved`; query: (N, …) that retrieved; scoring: the system's.
+        candidates: of `retrieved`; query: (N, …) that retrieved; scoring: the system's.
 
     Returns:
-        (C,) fp32, comparable with each other only.
+        (C,) fp32; only their order matters.
     """
     seen = candidates.similarity > -torch.inf
     values = torch.where(seen, candidates.similarity, missing_similarity(retrieved, "last"))
     if candidates.salience is None and query.salience is None:
-        return values.sum(1)  # every Z is the same for all of them
+        return values.sum(1)  # Z is the same for all
     weights = torch.ones_like(values)
     if candidates.salience is not None:
         expected = _mean(retrieved.salience, retrieved.owners >= 0)
@@ -181,5 +177,5 @@ def expected_relevance(
 
 
 def _mean(values: Tensor, real: Tensor) -> Tensor:
-    """(N,) means of rows over what is real, 0 where nothing is."""
+    """(N,) means over the real entries of each row; 0 for a row without one."""
     return values.masked_fill(~real, 0.0).sum(1) / real.sum(1).clamp(min=1)

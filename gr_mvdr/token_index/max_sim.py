@@ -1,10 +1,10 @@
 """Relevance of stored documents from all their tokens, under any form of Eq. 1.
 
-A hard alignment that gives a query token one document token at most needs neither padding nor A
-written down (Eq. 21): one matrix product over all tokens of some documents, then a maximum over
-each document's segment of it. Documents are padded for any other alignment.
+An alignment that selects at most one document token for a query token needs no padding and no A
+(Eq. 21): one matrix product over the tokens of some documents, then a maximum over each document's
+segment of it. For any other alignment documents are padded.
 
-All of it is computed where the queries are, and what is found is on the CPU, as the store is.
+Scores are computed on the queries' device and returned on the CPU.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,21 +14,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gr_mvdr.alignment import Alignment, InBatchTopK, Selection, Tokens
+from gr_mvdr.alignment import Alignment, Selection, Tokens
 from gr_mvdr.batch import length_mask
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_index.store import TokenStore
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors
 
-# Similarities computed at once: a block's product with the queries stays in a CPU's cache, and
-# gives an accelerator something to do.
+# Similarities computed at once: as many as fit into a CPU's cache, or keep an accelerator busy.
 _BLOCK_SIMILARITIES, _ACCELERATED_SIMILARITIES = 1_000_000, 16_000_000
-# Where documents must be padded, the longest of a block has at most so many times the tokens of
-# the shortest.
+# Tokens of the longest document of a padded block, in multiples of the shortest.
 _MOST_PADDING = 1.25
-# For so few query tokens a CPU multiplies the other way round in as little as 0.6 of the time.
+# Up to this number of query tokens a CPU computes the transposed product faster.
 _FEW = 8
-_HOST = "cpu"  # where numpy has a segmented maximum; elsewhere torch scatters
+_HOST = "cpu"  # numpy reduces segments there; elsewhere torch scatters
 
 
 def score_all(store: TokenStore, queries: TokenVectors, scoring: Scoring) -> Tensor:
@@ -39,8 +37,6 @@ def score_all(store: TokenStore, queries: TokenVectors, scoring: Scoring) -> Ten
 
     Returns:
         (D, Q) fp32, −inf for deleted documents.
-
-    Raises: as `score_some`.
     """
     queries = store.turn(queries)
     if _is_packed(store, scoring):
@@ -67,9 +63,6 @@ def score_some(
 
     Returns:
         (C,) fp32, in the order given.
-
-    Raises:
-        ValueError: the alignment depends on the other documents (`InBatchTopK`).
     """
     query = store.turn(query)
     if not _is_packed(store, scoring):
@@ -91,11 +84,6 @@ def _padded_relevance(
     store: TokenStore, documents: Tensor, queries: Sequence[TokenVectors], scoring: Scoring
 ) -> Tensor:
     """(C, Q) fp32 relevance of some documents to queries without padding."""
-    if isinstance(scoring.alignment, InBatchTopK):
-        raise ValueError(
-            f"model.alignment={scoring.alignment}: scores depend on the other documents, must be "
-            "another in a search (model.training_alignment may be this one)"
-        )
     device = queries[0].mask.device if queries else torch.device("cpu")
     scores = torch.empty(len(documents), len(queries), dtype=torch.float32, device=device)
     rows = _block_rows(max(map(len, queries), default=1), device)
@@ -107,7 +95,7 @@ def _padded_relevance(
 
 
 def _block_rows(columns: int, device: torch.device) -> int:
-    """Document tokens of a block whose similarities to so many query tokens fit."""
+    """Document tokens of a block, for this number of query tokens."""
     held = _BLOCK_SIMILARITIES if device.type == "cpu" else _ACCELERATED_SIMILARITIES
     return held // max(1, columns)
 
@@ -115,8 +103,10 @@ def _block_rows(columns: int, device: torch.device) -> int:
 def _of_similar_length(
     store: TokenStore, documents: Tensor, rows: int, ratio: float
 ) -> Iterator[Tensor]:
-    """Places (c,) int64 in `documents` (C,), shortest first, in blocks of about so many rows
-    whose longest has at most `ratio` times the tokens of the shortest."""
+    """Places (c,) int64 in `documents` (C,), shortest first, in blocks of about `rows` tokens.
+
+    The longest document of a block has at most `ratio` times the tokens of the shortest.
+    """
     by_number = documents.argsort()  # documents of one length as they lie on disk
     ordered = store.counts[documents[by_number]].sort(stable=True)
     ends, start = ordered.values.cumsum(0), 0
@@ -131,7 +121,7 @@ def _of_similar_length(
 
 
 def selects_one(alignment: Alignment, length: int) -> bool:
-    """Whether `packed_relevance` knows the alignment, for documents of up to `length` tokens."""
+    """Whether `packed_relevance` computes the alignment, for documents of at most `length` tokens."""
     return (
         isinstance(alignment, Selection)
         and type(alignment).choose is Selection.choose
@@ -145,7 +135,7 @@ def packed_relevance(documents: PackedTokens, queries: TokenVectors, scoring: Sc
     Args:
         documents: D documents in fp32, each with at least one token.
         queries: (Q, N, …) in fp32, zero at padding.
-        scoring: its alignment is one that `selects_one`.
+        scoring: of an alignment that `selects_one`.
 
     Returns:
         (D, Q) fp32.
@@ -156,7 +146,10 @@ def packed_relevance(documents: PackedTokens, queries: TokenVectors, scoring: Sc
     alignment = scoring.alignment
     assert isinstance(alignment, Selection)
     kind = type(alignment)
-    if (kind.candidates, kind.pairs) != (Selection.candidates, Selection.pairs):  # not every token
+    if (kind.candidates, kind.pairs) != (
+        Selection.candidates,
+        Selection.pairs,
+    ):
         basis = basis.masked_fill(~_allowed(documents, queries, alignment), -torch.inf)
     needs_choice = documents.keys is not None or documents.salience is not None
     best, chosen = segment_max(basis, documents.counts, needs_choice)  # (Q·N, D)
@@ -173,7 +166,7 @@ def packed_relevance(documents: PackedTokens, queries: TokenVectors, scoring: Sc
 
 
 def _product(queries: Tensor, vectors: Tensor) -> Tensor:
-    """(Q, N, d) and (t, d) → (Q·N, t): maxima over a document's tokens run over neighbours."""
+    """(Q, N, d) and (t, d) → (Q·N, t); a document's tokens are adjacent columns."""
     rows = queries.reshape(-1, vectors.shape[1])
     if len(rows) <= _FEW:
         return (vectors @ rows.T).T
@@ -190,11 +183,11 @@ def _allowed(documents: PackedTokens, queries: TokenVectors, alignment: Selectio
 
 
 def segment_max(values: Tensor, counts: Tensor, choice: bool) -> tuple[Tensor, Tensor | None]:
-    """The maximum of each segment of neighbouring columns, row by row.
+    """The maximum of each segment of adjacent columns, row by row.
 
     Args:
         values: (C, t); counts: (D,) int64 columns of each segment, ≥ 1, summing to t.
-        choice: whether to return the columns too, which takes several times as long.
+        choice: whether to return the columns, too, in several times the time.
 
     Returns:
         (C, D) maxima, and (C, D) int64 the first columns that hold them, or None.
@@ -204,13 +197,13 @@ def segment_max(values: Tensor, counts: Tensor, choice: bool) -> tuple[Tensor, T
         return best, None
     t, device = values.shape[1], values.device
     is_best = values == best.repeat_interleave(counts, 1, output_size=t)
-    # Where nothing equals the maximum, it is not a number, and any column will do.
+    # A maximum that no value equals is NaN: any column will do.
     places = torch.arange(t, device=device).where(is_best, t - 1)
     return best, _reduce_segments(places, counts, "amin")
 
 
 def _reduce_segments(values: Tensor, counts: Tensor, by: Literal["amax", "amin"]) -> Tensor:
-    """(C, t) → (C, D), without a step of the host for every document."""
+    """(C, t) → (C, D), without a loop over the documents."""
     if values.device.type == _HOST:
         starts = (counts.cumsum(0) - counts).numpy()
         reduce = np.maximum if by == "amax" else np.minimum

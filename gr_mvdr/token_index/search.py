@@ -1,13 +1,13 @@
 """What a search of an index is: a proposer of documents, a scorer, and their options."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from gr_mvdr.alignment import MaxSim
+from gr_mvdr.alignment import InBatchTopK, MaxSim
 from gr_mvdr.evaluation.ranking import best_places
 from gr_mvdr.options import Count, Proportion, Seed, Size, check_options, inspect_signature
 from gr_mvdr.relevance import divide
@@ -23,7 +23,7 @@ from gr_mvdr.token_index.imputation import (
     missing_similarity,
 )
 from gr_mvdr.token_index.neighbours import TokenNeighbours
-from gr_mvdr.token_vectors import TokenVectors
+from gr_mvdr.token_vectors import SIDES, TokenVectors
 
 AUTO: Any = "auto"  # in the place of a number
 # The options of each mode that may be left to `TokenIndex.planned`.
@@ -145,9 +145,7 @@ class SearchOptions:
         if self.mode == "rerank":
             rule = "must have an index to be searched in other ways, as exact has"
             raise ValueError(f"model.search.mode=rerank: {rule}")
-        known = {field.name for field in fields(self)}
-        for key in options.keys() - known:
-            raise ValueError(f"model.search.{key}: must be one of {', '.join(sorted(known))}")
+        check_options("model.search", inspect_signature(type(self)), options)
         return replace(self, **options)
 
     def check(self, scoring: Scoring, salience: Mapping[str, Any] | None = None) -> None:
@@ -156,13 +154,17 @@ class SearchOptions:
         Args:
             salience: description of each side's salience, "query" and "document"; None = unknown.
         """
-        chooses = self.pool > 1 and self.pool_by == "salience"
-        if chooses and salience is not None and not salience.get("document"):
-            raise ValueError("model.search.pool_by=salience: must be another without salience")
-        for side in ("query", "document") if salience is not None else ():
-            share = getattr(self, f"keep_{side}")
-            if share < 1 and not salience.get(side):
-                raise ValueError(f"model.search.keep_{side}={share}: must be 1 without salience")
+        if salience is not None:
+            if self.pool > 1 and self.pool_by == "salience" and not salience.get("document"):
+                raise ValueError("model.search.pool_by=salience: must be another without salience")
+            for side in SIDES:
+                share = getattr(self, f"keep_{side}")
+                if share < 1 and not salience.get(side):
+                    rule = "must be 1 without salience"
+                    raise ValueError(f"model.search.keep_{side}={share}: {rule}")
+        if isinstance(scoring.alignment, InBatchTopK):
+            rule = "must be model.training_alignment, a score may not depend on other documents"
+            raise ValueError(f"model.alignment={scoring.alignment}: {rule}")
         if scoring.heads > 1 and self.dtype == "residual":  # its basis mixes the heads' parts
             raise ValueError(f"model.heads={scoring.heads}: must be 1 with dtype=residual")
         if self.mode in ("impute", "fde") and scoring.alignment != MaxSim():

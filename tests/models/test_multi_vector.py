@@ -226,7 +226,7 @@ def test_unknown_options_are_refused(tools):
         (
             "t5_colbert",
             {"alignment": {"_target_": "gr_mvdr.alignment.InBatchTopK", "k": 3}},
-            "model.alignment=InBatchTopK: must be model.training_alignment",
+            r"model.alignment=InBatchTopK\(k=3\): must be model.training_alignment",
         ),
         (
             "mva-temporal",

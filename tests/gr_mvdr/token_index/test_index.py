@@ -9,7 +9,6 @@ import torch
 from gr_mvdr.alignment import (
     FirstK,
     FirstToken,
-    InBatchTopK,
     LexicalMaxSim,
     MaxSim,
     Softmax,
@@ -133,12 +132,6 @@ def test_scoring_no_document_gives_no_score(tmp_path):
     index = build(tmp_path / "index", random_tokens())
     for scoring in (COLBERT, Scoring(Softmax())):
         assert index.score(as_text(some_queries(), 0), none, scoring).shape == (0,)
-
-
-def test_an_alignment_that_depends_on_the_pool_is_refused(tmp_path):
-    index = build(tmp_path / "index", random_tokens())
-    with pytest.raises(ValueError, match=r"model.alignment=InBatchTopK\(k=3\): scores depend on"):
-        index.exact(padded(some_queries()), Scoring(InBatchTopK(3)))
 
 
 @pytest.mark.parametrize(("dtype", "error"), [("float16", 5e-3), ("pq", 0.3)])
