@@ -31,7 +31,7 @@ from models.base import Share, Shares, System, Table, hash_documents, query_shar
 from models.candidates import LexicalCandidates
 
 _QUERY_BATCH = 32  # queries encoded at once
-_FIDELITY_QUERIES = 100  # whose approximate search is compared with the exact one
+_FIDELITY_QUERIES = 100  # on which an approximate search is compared with the exact one
 
 EncodedQueries = list[tuple[str, TokenVectors]]  # ids, and token vectors without padding
 
@@ -95,9 +95,9 @@ class TokenSearch(System):
     """The search of `MultiVector`, which makes the vectors.
 
     Attributes:
-        encoder, scoring, search: its token vectors, its form of Eq. 1, its options.
-        searcher: what is searched, after `index`.
-        mean_floats: numbers that hold a document, after `index`.
+        encoder, scoring, search: its `TokenEncoder`, its form of Eq. 1, its options.
+        searcher: the source of the documents' vectors, after `index`.
+        mean_floats: the mean number of floats of a document, after `index`.
     """
 
     encoder: Any
@@ -112,8 +112,7 @@ class TokenSearch(System):
         """Lets a salience count the collection's tokens (IDF); see `System.prepare`.
 
         Raises:
-            ValueError: a query token is to retrieve more tokens than the index will hold, or
-                there are to be more lists than vectors.
+            ValueError: there will be fewer vectors than `search.neighbours` or `search.lists`.
         """
         shares = {"lists": 1.0}
         if self.search.mode in ("gather", "impute"):
@@ -128,7 +127,7 @@ class TokenSearch(System):
             self.encoder.fit([self.cut_document(tokens[row]) for row in known])
 
     def _count_vectors(self, documents: Table, share: float = 1.0) -> int:
-        """The number of vectors of all documents, of which each keeps a share."""
+        """The number of vectors of all documents, if each document keeps a share."""
         skipped = {*self.template.skip}
         read = (sum(t not in skipped for t in self.cut_document(d)) for d in documents["tokens"])
         return sum(math.ceil(share * self._document_vectors(tokens)) for tokens in read)
@@ -143,15 +142,14 @@ class TokenSearch(System):
     ) -> TokenIndex | EncodedDocuments:
         """Encodes the corpus into a `TokenIndex`, shortest documents first (nothing to pad).
 
-        A system that only reranks (mode "rerank") keeps no vectors: `EncodedDocuments`.
+        In mode "rerank" no vectors are kept: `EncodedDocuments`.
         """
         order, tokens = self._shortest_first(documents)
         floats = (self.encoder.floats(self._document_vectors(len(text))) for text in tokens)
         self.mean_floats = fmean(floats)
         if self.search.mode == "rerank":
-            self.searcher = EncodedDocuments(
-                self, documents, LexicalCandidates(documents, directory)
-            )
+            kept = LexicalCandidates(documents, directory) if directory else None
+            self.searcher = EncodedDocuments(self, documents, kept)
             return self.searcher
         names = documents["id"][:]
         texts = {names[number]: text for number, text in zip(order, tokens, strict=True)}
@@ -191,7 +189,7 @@ class TokenSearch(System):
         return self.searcher
 
     def update_index(self, documents: Table) -> None:
-        """Encodes what the index lacks, in a copy of it; see `System.update_index`."""
+        """Encodes the missing documents into a copy of the index; see `System.update_index`."""
         if self.search.mode == "rerank":
             self.searcher = EncodedDocuments(self, documents)
             return
@@ -205,8 +203,7 @@ class TokenSearch(System):
         self.searcher.proposer(self.search)
 
     def fingerprint(self, documents: Table) -> dict[str, str]:
-        """What an index depends on: the model's weights, its search's pooling, and the documents'
-        ids and tokens."""
+        """The hashes of the model's weights, with the pooling, and of the documents."""
         pool = self.search.pool
         pooled = f", by {self.search.pool_by} to 1/{pool}" if pool > 1 else ""
         return {"model": hash_weights(self) + pooled, "collection": hash_documents(documents)}
@@ -218,7 +215,7 @@ class TokenSearch(System):
         return order, [tokens[number] for number in order]
 
     def cut_document(self, tokens: Sequence[int]) -> list[int]:
-        """The tokens of a document that are read, those around it included."""
+        """The tokens of a document that the encoder reads, special tokens included."""
         return self.template.read_document(tokens, self.hparams.document_length)
 
     def _packed(self, documents: list[list[int]]) -> Iterator[PackedTokens]:
@@ -235,7 +232,7 @@ class TokenSearch(System):
 
     @torch.inference_mode()
     def encoded_queries(self, queries: Table) -> EncodedQueries:
-        """Queries as the search reads them; the only place where it encodes any."""
+        """The queries' ids and token vectors; searches encode queries nowhere else."""
         self.eval()
         encoded = []
         for start in track(range(0, len(queries), _QUERY_BATCH), "encoding queries"):
@@ -252,7 +249,7 @@ class TokenSearch(System):
 
         Args:
             queries, k: see `System.retrieve`.
-            search: options of `SearchOptions` that differ from the system's own.
+            search: options of `SearchOptions` in place of the system's own.
         """
         if isinstance(self.searcher, EncodedDocuments) and not search:
             found = self.searcher.candidates(queries, self.search.lexical_candidates)
@@ -267,11 +264,11 @@ class TokenSearch(System):
         scoring: Scoring | None = None,
         **search: Any,
     ) -> Ranking:
-        """`retrieve` of queries that are encoded already.
+        """`retrieve` for encoded queries.
 
         Args:
-            scoring: of what is found, in the place of the system's own; candidates, and the options
-                that are "auto", stay those of the system (aligner §3.1).
+            scoring: scores the candidates in place of the system's own, under which "auto" options
+                are still chosen (aligner §3.1).
         """
         index, options = self._searched(k, search)
         ids, results = index.document_ids, {}
@@ -287,14 +284,14 @@ class TokenSearch(System):
         return Ranking(results)
 
     def _searched(self, k: int, search: dict[str, Any]) -> tuple[TokenIndex, SearchOptions]:
-        """The index that a search with other options looks into, and all its options."""
+        """The index that a search with other options reads, and all its options."""
         options = self.search.changed(**search)
         assert isinstance(self.searcher, TokenIndex), "index the documents first"
         index = self.searcher.stored_as(options, self.search)
         return index, index.planned(options, self.scoring, k)
 
     def storage_costs(self, k: int, **search: Any) -> dict[str, float]:
-        """Flat metrics of what `retrieve` reads with such options."""
+        """Metrics of the bytes that `retrieve` reads under these options."""
         index, options = self._searched(k, search)
         read = {"cost/searched_bytes": index.searched_bytes(options)}
         return read | {"cost/bytes_per_token": index.bytes_per_token}
@@ -320,7 +317,7 @@ class TokenSearch(System):
         candidates: dict[str, Sequence[str]],
         scoring: Scoring | None = None,
     ) -> Ranking:
-        """`rerank` of queries that are encoded already; encodes nothing (aligner §3.1)."""
+        """`rerank` for encoded queries (aligner §3.1)."""
         assert self.searcher is not None, "index the documents first"
         results = {}
         for name, query in track(encoded, "reranking"):
@@ -333,9 +330,9 @@ class TokenSearch(System):
     def retrieve_with_shares(
         self, queries: Table, k: int = 100, among: Sequence[str] | None = None
     ) -> tuple[Ranking, Shares]:
-        """`retrieve`, and what each query token adds to a score (Eq. 1, xtr Eq. 4).
+        """`retrieve`, with each query token's share of a score (Eq. 1, xtr Eq. 4).
 
-        Documents `among` given ones are all scored, with all their tokens, in every mode.
+        Documents of `among` are all scored with all their tokens, in every mode.
         """
         encoded, options = self.encoded_queries(queries), None
         if among is None and self.search.mode != "rerank":
@@ -351,10 +348,10 @@ class TokenSearch(System):
     def _shares(
         self, query: TokenVectors, documents: list[str], options: SearchOptions | None
     ) -> dict[str, list[Share]]:
-        """What each query token adds to the scores of documents.
+        """Each query token's share of the scores of documents.
 
         Args:
-            options: of the search that scored them; None = they were scored with all their tokens.
+            options: of the search that scored them; None = from all their tokens.
         """
         if not documents:
             return {}
@@ -372,17 +369,17 @@ class TokenSearch(System):
 
     @property
     def plans_search(self) -> bool:
-        """Whether `model.search` leaves something open."""
+        """Whether an option of `model.search` is "auto"."""
         return bool(self.search.open_keys)
 
     @torch.inference_mode()
     def plan_search(self, queries: Table, depth: int) -> None:
-        """Chooses what `model.search` leaves open; see `TokenIndex.planned`."""
+        """Chooses the "auto" options of `model.search`; see `TokenIndex.planned`."""
         self.searcher.keep_sample([query for _, query in self.encoded_queries(queries)])
         self.searcher.planned(self.search, self.scoring, depth)
 
     def search_fidelity(self, queries: Table, ranking: Ranking, depth: int) -> dict[str, float]:
-        """What of the exact search's best an approximate one finds, and what it costs."""
+        """Costs, and the recall of an approximate search against the exact one."""
         metrics = self.searcher.costs.metrics()
         metrics["cost/bytes_per_token"] = self.searcher.bytes_per_token
         if self.mean_floats is not None:

@@ -121,7 +121,7 @@ def _of_similar_length(
 
 
 def selects_one(alignment: Alignment, length: int) -> bool:
-    """Whether `packed_relevance` computes the alignment, for documents of at most `length` tokens."""
+    """Whether `packed_relevance` computes the alignment; `length`: of the longest document."""
     return (
         isinstance(alignment, Selection)
         and type(alignment).choose is Selection.choose
