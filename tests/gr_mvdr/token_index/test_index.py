@@ -25,7 +25,6 @@ from gr_mvdr.token_index.search import SearchOptions
 from gr_mvdr.token_vectors import TokenVectors
 from tests.gr_mvdr.token_index.test_max_sim import as_text, padded, pair_by_pair
 from tests.gr_mvdr.token_index.test_store import (
-    LENGTHS,
     contents,
     encoder,
     interrupted,
@@ -109,15 +108,6 @@ def test_blocks_and_batches_change_nothing(tmp_path, monkeypatch, block, alignme
         assert torch.allclose(scores, expected[numbers, 0], atol=1e-5)
 
 
-def test_the_order_of_documents_changes_nothing(tmp_path):
-    tokens, queries = random_tokens(), padded(some_queries())
-    order = torch.tensor(LENGTHS).argsort(stable=True)
-    for scoring in (COLBERT, Scoring(TopK(2))):
-        ordered = build(tmp_path / "a", part_of(tokens, order.tolist())).exact(queries, scoring)
-        given = build(tmp_path / "b", tokens).exact(queries, scoring)
-        assert torch.allclose(ordered, given[order], atol=1e-5)
-
-
 @pytest.mark.parametrize("alignment", ALIGNMENTS, ids=str)
 def test_some_documents_are_scored_in_the_order_asked(tmp_path, alignment):
     tokens, queries = random_tokens(salience=True), some_queries(salience=True)
@@ -125,13 +115,6 @@ def test_some_documents_are_scored_in_the_order_asked(tmp_path, alignment):
     numbers = torch.tensor([6, 2, 0, 5, 3, 4])
     scores = build(tmp_path / "index", tokens).score(as_text(queries, 0), numbers, scoring)
     assert torch.allclose(scores, pair_by_pair(tokens, queries, scoring)[numbers, 0], atol=1e-5)
-
-
-def test_scoring_no_document_gives_no_score(tmp_path):
-    none = torch.empty(0, dtype=torch.int64)
-    index = build(tmp_path / "index", random_tokens())
-    for scoring in (COLBERT, Scoring(Softmax())):
-        assert index.score(as_text(some_queries(), 0), none, scoring).shape == (0,)
 
 
 @pytest.mark.parametrize(("dtype", "error"), [("float16", 5e-3), ("pq", 0.3)])
@@ -291,34 +274,6 @@ def test_imputing_equals_equation_4_over_every_token(tmp_path, probes, keep, imp
         expected[document] = float((u * filled[owner == document].amax(0)).sum() / u.sum())
     found = by_document(index.search([query], COLBERT, options)[0])
     assert found == pytest.approx(expected, abs=1e-5)
-
-
-def test_missing_similarities_are_bounded_by_the_last(tmp_path):
-    tokens, queries = random_tokens(MANY), some_queries(salience=True)
-    query = as_text(queries, 0)
-    found = impute(build(tmp_path / "index", tokens), query, 20)
-    similarity = tokens.vectors @ query.vectors.T  # (180, 4)
-    last = similarity.topk(20, dim=0).values[-1]
-    for document, rows in enumerate(torch.arange(180).split(MANY)):
-        best = similarity[rows].amax(0)
-        expected = (query.salience * best.maximum(last)).sum() / query.salience.sum()
-        if (best >= last).any():
-            assert by_document(found)[document] == pytest.approx(float(expected), abs=1e-5)
-        else:
-            assert document not in by_document(found)
-
-
-def test_short_lists_do_not_corrupt_what_is_imputed(tmp_path):
-    """Lists of 60 tokens and k' = 100: the last similarity is of the 60th token, not −∞."""
-    axis = torch.eye(8)
-    vectors = torch.cat([axis[[0]].repeat(60, 1), axis[[1]].repeat(60, 1)])
-    noise = 0.01 * random_tokens([120]).vectors
-    tokens = random_tokens([10] * 12)._replace(vectors=vectors + noise)
-    index = build(tmp_path / "index", tokens)
-    query = TokenVectors(axis[[0, 1]], torch.ones(2, dtype=torch.bool), torch.ones(2))
-    found = impute(index, query, 100, probes=1, lists=2)
-    assert found.documents.tolist() == list(range(12))
-    assert (found.scores > 0.9).all() and (found.scores < 1.1).all()
 
 
 # Documents come and go --------------------------------------------------------------------------
