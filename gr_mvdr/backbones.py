@@ -1,6 +1,6 @@
 """Backbones: any Hugging Face encoder or encoder-decoder, or a small T5 from a config.
 
-A loaded backbone knows how it reads texts: `template` (`gr_mvdr.template.TextTemplate`).
+A loaded backbone has a `template` (`gr_mvdr.template.TextTemplate`), the tokens around its texts.
 """
 
 import copy
@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -33,13 +33,14 @@ from transformers.utils import logging
 
 from gr_mvdr.batch import pad
 from gr_mvdr.files import check_files, describe_error, hub_options
-from gr_mvdr.initialisation import start
-from gr_mvdr.options import show
+from gr_mvdr.initialisation import Initialisation, start
+from gr_mvdr.options import Rate, Size, checked, show
 from gr_mvdr.progress import track
 from gr_mvdr.template import TextTemplate
 
 _ENCODE_BATCH = 64  # texts encoded at once
-ATTENTIONS = ("sdpa", "eager")
+# Any other name may be a kernel on the hub, which transformers would fetch and run.
+Attention = Literal["sdpa", "eager"]
 _T5 = ("t5", "mt5", "umt5")
 # Pretrained weights are tensors alone. A folder's configuration could name an attention, a kernel
 # on the hub that transformers would fetch and run: eager first, then the one asked for.
@@ -49,48 +50,47 @@ _WEIGHT_OPTIONS = {
     "weights_only": True,
 }
 _POSITIONS = ("position_embeddings", "embed_positions")
-# Of a decoder's stack, what a new decoder of another depth does not take over.
+# Weights of a decoder's layers, which a new decoder of another depth does not take over.
 _LAYERS = re.compile(r"decoder\.(block|layers|final_layer_norm|layer_norm)\.")
 
 
+@checked
 def load_encoder(
     name: str | None,
-    dropout_rate: float | None = 0.1,
-    attention: str = "sdpa",
+    dropout_rate: Rate | None = 0.1,
+    attention: Attention = "sdpa",
     shape: dict[str, int] | None = None,
     gradient_checkpointing: bool = False,
     template: dict[str, Any] | None = None,
-    initialisation: str = "random",
-    latent: float = 0.0,
+    initialisation: Initialisation = "random",
+    latent: Rate = 0.0,
 ) -> PreTrainedModel:
     """An encoder: token ids (B, L) → token vectors (B, L, hidden_size).
 
     Args:
-        name: what `AutoModel` loads and returns token states: `google/t5-v1_1-base`,
-            `bert-base-uncased`, `answerdotai/ModernBERT-base`, or a folder; of an encoder-decoder
-            the encoder. None builds a small T5.
+        name: a model that `AutoModel` loads: `google/t5-v1_1-base`, `bert-base-uncased`,
+            `answerdotai/ModernBERT-base`, or a folder; the encoder of an encoder-decoder. None
+            builds a small T5.
         dropout_rate: of the new or the pretrained model; None = the pretrained model's own.
-        attention: "sdpa", or "eager", which is faster for small models on a CPU; a family without
-            the former gets the latter.
+        attention: "eager" is faster for small models on a CPU, and used by families without "sdpa".
         shape: T5Config values of a new model (vocab_size, d_model, num_layers, …); a pretrained
             model brings its own.
-        gradient_checkpointing: in training every layer keeps its input alone and is computed
-            again on the way back: a third more time, a fraction of the memory.
+        gradient_checkpointing: in training every layer keeps only its input and is recomputed in
+            the backward pass: a third more time, a fraction of the memory.
         template: `TextTemplate.settings` of the tokeniser; None = T5's.
-        initialisation, latent: how a new model starts, see `gr_mvdr.initialisation.start`.
+        initialisation, latent: of a new model, see `gr_mvdr.initialisation.start`.
 
     Raises:
-        ValueError: the folder holds a decoder alone, or no weights; another attention or
-            initialisation; a stack does not read the shared embedding table after loading.
+        ValueError: the folder holds a decoder alone, or no weights; a stack does not read the
+            shared embedding table after loading.
     """
-    _check_attention(attention)
     read = TextTemplate(**(template or {}))
     if name is None:
         model = _new_t5(T5EncoderModel, dropout_rate, shape or {}, read)
         start(model, initialisation, latent)
     else:
         config = read_config(name, dropout_rate)
-        # The T5 family (ByT5 is a T5) has a class of its own for an encoder, whatever was saved.
+        # The T5 family (ByT5 is a T5) has a separate class for encoders.
         is_t5 = config.model_type in _T5
         model = _load(AutoModelForTextEncoding if is_t5 else AutoModel, name, config)
         if model.config.is_encoder_decoder and not is_t5:
@@ -100,31 +100,29 @@ def load_encoder(
     return _prepared(model, attention, gradient_checkpointing, read)
 
 
+@checked
 def load_encoder_decoder(
     name: str | None,
-    dropout_rate: float | None = 0.1,
-    attention: str = "sdpa",
+    dropout_rate: Rate | None = 0.1,
+    attention: Attention = "sdpa",
     shape: dict[str, int] | None = None,
-    decoder_layers: int | None = None,
+    decoder_layers: Size | None = None,
     gradient_checkpointing: bool = False,
     template: dict[str, Any] | None = None,
-    initialisation: str = "random",
-    latent: float = 0.0,
+    initialisation: Initialisation = "random",
+    latent: Rate = 0.0,
 ) -> PreTrainedModel:
     """An encoder-decoder with its output table (T5, mT5, BART, …). Arguments as for `load_encoder`.
 
     Args:
         name: what `AutoModelForSeq2SeqLM` loads.
-        decoder_layers: a decoder with random weights and so many layers; None: the backbone's own
-            (NCI trains a new decoder of half the encoder's depth).
+        decoder_layers: layers of a new decoder with random weights; None: the backbone's own
+            decoder (NCI trains a new decoder of half the encoder's depth).
 
     Raises:
-        ValueError: decoder_layers is too small, the backbone is an encoder or a decoder alone, or a
-            stack does not read the shared embedding table after loading.
+        ValueError: the backbone is an encoder or a decoder alone, or a stack does not read the
+            shared embedding table after loading.
     """
-    if decoder_layers is not None and decoder_layers < 1:
-        raise ValueError(f"model.decoder_layers={decoder_layers}: must be ≥ 1")
-    _check_attention(attention)
     read = TextTemplate(**(template or {}))
     if name is None:
         depth = {"num_decoder_layers": decoder_layers} if decoder_layers else {}
@@ -145,19 +143,13 @@ def load_encoder_decoder(
     return _prepared(model, attention, gradient_checkpointing, read)
 
 
-def _check_attention(attention: str) -> None:
-    """Any other may be a kernel on the hub, which transformers would fetch and run."""
-    if attention not in ATTENTIONS:
-        raise ValueError(f"backbone.attention={attention}: must be {' or '.join(ATTENTIONS)}")
-
-
 def read_config(name: str, dropout_rate: float | None) -> PretrainedConfig:
-    """The configuration of a pretrained model; code that its folder may bring is never run."""
+    """The configuration of a pretrained model; code in its folder is never run."""
     if Path(name).is_dir():
         check_files(Path(name))
     config = AutoConfig.from_pretrained(name, trust_remote_code=False, **hub_options(name))
     kind = config.model_type
-    # BERT can be trained as a decoder; what only can be one has no masked form.
+    # BERT can be trained as a decoder; a decoder-only family has no masked form.
     decodes = kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     if decodes and kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not config.is_encoder_decoder:
         raise ValueError(
@@ -165,7 +157,7 @@ def read_config(name: str, dropout_rate: float | None) -> PretrainedConfig:
             "encoder-decoder, such as BERT or T5"
         )
     if getattr(config, "quantization_config", None) is not None:
-        # Reading such weights runs kernels that the folder chooses.
+        # Loading quantised weights runs kernels that the folder chooses.
         raise ValueError(f"backbone.name={name}: must not be quantised")
     if dropout_rate is not None:
         for key, value in vars(config).items():
@@ -178,10 +170,10 @@ def _load(kind: Any, name: str, config: PretrainedConfig) -> PreTrainedModel:
     """Pretrained weights, every one of them.
 
     Raises:
-        ValueError: the folder holds no weights, or others than the configuration says.
+        ValueError: the folder lacks weights, or they do not match the configuration.
     """
     before = logging.get_verbosity()
-    logging.set_verbosity_error()  # what is missing is looked at below
+    logging.set_verbosity_error()  # missing weights are checked below
     try:
         model, found = kind.from_pretrained(
             name, config=config, output_loading_info=True, **_WEIGHT_OPTIONS, **hub_options(name)
@@ -215,7 +207,7 @@ def _prepared(
 
 
 def _with_new_decoder(model: PreTrainedModel, layers: int) -> PreTrainedModel:
-    """A model of the same kind: its encoder and tables are the given ones, its decoder is new."""
+    """A model of the same kind with the same encoder and tables, and a new decoder."""
     config = copy.deepcopy(model.config)
     depth = "num_decoder_layers" if hasattr(config, "num_decoder_layers") else "decoder_layers"
     setattr(config, depth, layers)
@@ -229,11 +221,11 @@ def _with_new_decoder(model: PreTrainedModel, layers: int) -> PreTrainedModel:
 
 
 def encoder_mask(encoder: PreTrainedModel, mask: Tensor) -> Tensor:
-    """The mask (B, L) bool of an encoder's tokens, as it takes it.
+    """The mask (B, L) bool of an encoder's tokens in the form that the encoder takes.
 
-    Given ids' masks, transformers looks whether anything is padded, for which the CPU would wait
-    for an accelerator. A T5 adds a bias to every attention and gains nothing by knowing: there its
-    mask is made without a look, as (B, 1, 1, L) for all heads and queries.
+    Given a (B, L) mask, transformers tests whether anything is padded, and the CPU waits for the
+    accelerator. T5 adds a bias to every attention and does not benefit from the test: on an
+    accelerator its mask is (B, 1, 1, L), for all heads and queries.
     """
     if mask.device.type == "cpu" or encoder.config.model_type not in _T5:
         return mask.long()
@@ -309,17 +301,17 @@ def check_embedding_ties(model: PreTrainedModel) -> None:
 
 
 def max_length(model: PreTrainedModel) -> int | None:
-    """The longest text that a model with learned positions reads, in tokens; None = any."""
+    """The longest text that a model with learned positions reads, in tokens; None = unlimited."""
     positions = getattr(model.config, "max_position_embeddings", None)
     table = next((p for n, p in model.named_modules() if n.endswith(_POSITIONS)), None)
     if table is None or positions is None:
         return None
-    # RoBERTa counts from behind its padding token.
+    # RoBERTa's positions begin after its padding token.
     return positions - (0 if table.padding_idx is None else table.padding_idx + 1)
 
 
 def check_length(model: PreTrainedModel, **lengths: int) -> None:
-    """Raises ValueError: a text of so many tokens is longer than the backbone reads."""
+    """Raises ValueError for a length that the backbone cannot read, or that leaves no token."""
     least, longest = model.template.least, max_length(model)
     for name, length in lengths.items():
         if length < least:

@@ -15,8 +15,8 @@ class PairBatch:
     """B pairs of token sequences, padded on the right.
 
     The document side holds what the system treats as the document: the text for a multi-vector
-    model, the identifier (a span, a docid) for a generative one. Documents that are nobody's
-    positive may follow the B positives: the hard negatives, each of them once.
+    model, the identifier (a span, a docid) for a generative one. Hard negatives may follow the B
+    positives, each document once.
 
     Attributes:
         query_ids, query_mask: (B, N) int64 and bool, True = real token.
@@ -25,9 +25,9 @@ class PairBatch:
             same document, which must not serve as its own negative.
         negatives: (B, G) int64, rows of the batch's documents: query b's hard negatives.
         teacher: (B, 1 + G) fp32, a teacher's scores of the positive and of the hard negatives;
-            NaN where it gave none.
-        relevant: (B, R) int64, 1 + the numbers of further documents that are known to be relevant
-            to each query, filled up with 0; None = nothing is known.
+            NaN = no score.
+        relevant: (B, R) int64, 1 + the numbers of further documents that are relevant to each
+            query, padded with 0; None = unknown.
     """
 
     query_ids: Tensor
@@ -49,9 +49,9 @@ class PairBatch:
 
     @property
     def is_negative(self) -> Tensor:
-        """(D, B) bool: which of the batch's documents each query is to be told apart from.
+        """(D, B) bool: the batch's documents that are negatives of each query.
 
-        All but its positive, copies of that, and what else is known to be relevant to it.
+        Its positive, copies of it, and other documents known to be relevant are excluded.
         """
         number = self.document_index.unsqueeze(1)
         negative = number != self.document_index[: len(self)]
@@ -66,7 +66,7 @@ class PairBatch:
     def relevant_index(self) -> Tensor:
         """(B, 1 + R) int64, each query's positive and the further relevant documents by number.
 
-        Where a query has fewer than R of these, its positive stands in their place.
+        A query with fewer than R further documents is padded with its positive.
         """
         positive = self.document_index[: len(self), None]
         if self.relevant is None:
@@ -113,13 +113,14 @@ def unpad(ids: Tensor, mask: Tensor) -> list[list[int]]:
 
 
 def append_documents(index: Sequence[int], further: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Where further documents of a batch go: behind its own, each document once.
+    """Appends further documents to a batch, each document once.
 
     Args:
-        index: numbers of the batch's documents; further: of those to append, such as negatives.
+        index: numbers of the batch's documents; further: numbers of the documents to append.
 
     Returns:
-        The places in `further` of those that are new, and the row in the batch of each of them.
+        The places in `further` of documents that the batch lacks, and the batch's row of every
+        further document.
     """
     row_of = {number: row for row, number in enumerate(index)}
     new: list[int] = []
@@ -179,7 +180,7 @@ def batch_by_length(lengths: Sequence[int], most: int | None = None) -> list[lis
 
 
 def ragged_range(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """All integers of the intervals [low, high), one interval after the other.
+    """All integers of the intervals [low, high), in the order of the intervals.
 
     Args:
         low, high: (H,) integers, low ≤ high.

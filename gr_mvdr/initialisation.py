@@ -1,6 +1,7 @@
-"""How a small model starts: attention that matches and copies, vectors that know documents."""
+"""Initial weights of small models: attention that matches and copies, token vectors by LSA."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 import torch
@@ -9,24 +10,18 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.models.t5.modeling_t5 import T5Attention
 
-INITIALISATIONS = ("random", "mimetic")
+from gr_mvdr.options import Rate
+
+Initialisation = Literal["random", "mimetic"]
 
 
-def start(model: PreTrainedModel, initialisation: str, latent: float) -> None:
-    """Starts a new T5.
+def start(model: PreTrainedModel, initialisation: Initialisation, latent: Rate) -> None:
+    """Initialises a new T5.
 
     Args:
         initialisation: "random", T5's own weights; or "mimetic", those of `match_and_copy`.
-        latent: how much of its token vectors `take_latent_meanings` sets, once there are documents.
-
-    Raises:
-        ValueError: another initialisation; latent is not ≥ 0 and < 1.
+        latent: the fraction of its token vectors that `take_latent_meanings` sets later.
     """
-    if initialisation not in INITIALISATIONS:
-        rule = f"must be {' or '.join(INITIALISATIONS)}"
-        raise ValueError(f"backbone.initialisation={initialisation}: {rule}")
-    if not 0 <= latent < 1:
-        raise ValueError(f"backbone.latent={latent}: must be ≥ 0 and < 1")
     model.latent = latent
     if initialisation == "mimetic":
         match_and_copy(model)
@@ -37,10 +32,10 @@ def match_and_copy(model: PreTrainedModel) -> None:
     """Starts every attention of a T5 as a soft copy of equal tokens (Trockman and Kolter 2023).
 
     The products of query and key weights, and of value and output weights, become the identity,
-    as they tend to be in trained models: a token attends to equal ones, and passes them on.
-    That is exact match in a multi-vector system, and copying from the query in a generative one,
-    which a small model on little text otherwise learns late or never. Other than in the paper,
-    nothing random is added, values have a positive sign, and cross-attention starts so, too.
+    as they tend to be in trained models: a token attends to equal tokens and copies them. This is
+    exact match in a multi-vector system, and copying from the query in a generative one, which a
+    small model on little text otherwise learns late or never. Unlike the paper, nothing random is
+    added, values have a positive sign, and cross-attention starts the same way.
 
     Of inputs x of norm √d, a head's logit xᵀ W_qᵀ W_k x is about √d_kv, and between unequal ones 0.
     """
@@ -57,16 +52,17 @@ def match_and_copy(model: PreTrainedModel) -> None:
 
 @torch.no_grad()
 def take_latent_meanings(model: PreTrainedModel, documents: Sequence[Sequence[int]]) -> None:
-    """Starts token vectors as tokens' meanings in a collection, by latent semantic analysis.
+    """Initialises token vectors by latent semantic analysis of a collection.
 
-    Tokens of similar documents start with similar vectors (Deerwester et al. 1990): of a vector's
-    square a share `latent` is the token's direction in d/2 latent dimensions, the rest is as it was
-    drawn, so that a token stays most similar to itself. A small model has too few queries to learn
-    what documents tell.
+    Tokens of similar documents start with similar vectors (Deerwester et al. 1990): a fraction
+    `latent` of a vector's squared norm is the token's direction in d/2 latent dimensions, the rest
+    stays random, so that a token stays most similar to itself. A small model has too few queries
+    to learn these similarities.
 
     Args:
         model: a new backbone, whose rows have norm √d.
-        documents: the token ids of each. A token of none, or of all, keeps its vector.
+        documents: the token ids of each. A token that occurs in no document, or in all of them,
+            keeps its vector.
     """
     share, table = model.latent, model.get_input_embeddings().weight
     terms = _weigh_terms(documents, len(table))
@@ -85,7 +81,7 @@ def take_latent_meanings(model: PreTrainedModel, documents: Sequence[Sequence[in
 def _weigh_terms(documents: Sequence[Sequence[int]], size: int) -> Tensor:
     """TF-IDF, (D, size) sparse fp32: (1 + ln tf) · ln((1 + D) / (1 + df)), rows of length 1.
 
-    Not scikit-learn's, of which `TfidfSvd` makes docids: there a token of all documents counts.
+    Unlike scikit-learn's, which `TfidfSvd` uses, a token of all documents has weight 0.
     """
     counted = [np.unique(np.asarray(ids, np.int64), return_counts=True) for ids in documents]
     row = torch.from_numpy(np.repeat(np.arange(len(counted)), [len(ids) for ids, _ in counted]))

@@ -1,4 +1,4 @@
-"""Unary salience: how much a token counts, whatever it is aligned with (aligner §3.2).
+"""Unary salience: the weight of a token, whatever it is aligned with (aligner §3.2).
 
 Every salience is called as ``salience(vectors, ids, mask)``: token vectors (B, L, d), their tokens
 (B, L) int64 and the mask (B, L) bool → u ≥ 0, (B, L) fp32, zero at padding. The gate of a learned
@@ -32,15 +32,15 @@ Texts = Sequence[Sequence[int]]  # token ids
 _MOST_ROUNDS = 8
 # CPU threads from which on torch's argmax is faster than numpy's.
 _MANY_THREADS = 4
-# Scores that a CPU solves at once: what is made on the way stays in the cache (half the time).
+# Scores that a CPU solves at once: intermediate results stay in the cache (half the time).
 _BLOCK = 1 << 15
-# Its exponential, and the sum of many, are finite in double.
+# The exponentials of scores up to this, and sums of many of them, are finite in double.
 _LARGEST = 600.0
 
 
 @checked
 def top_share(salience: Tensor, mask: Tensor, share: Proportion) -> Tensor:
-    """The ⌈β·m⌉ most salient of the m real tokens of every text: what pruning keeps (aligner §3.2).
+    """The ⌈β·m⌉ most salient of the m real tokens of every text, kept by pruning (aligner §3.2).
 
     Args:
         salience: (…, L) float; ties go to the lowest position.
@@ -56,7 +56,7 @@ def top_share(salience: Tensor, mask: Tensor, share: Proportion) -> Tensor:
 
 
 def keep_salient(query: TokenVectors, share: float) -> TokenVectors:
-    """A query (N, …) of its most salient tokens, which are searched with (aligner §3.2, β_q)."""
+    """The most salient tokens of a query (N, …), which search the index (aligner §3.2, β_q)."""
     if share == 1:
         return query
     if query.salience is None:
@@ -71,19 +71,19 @@ def _share_of(mask: Tensor, share: float) -> Tensor:
 
 
 class Salience(nn.Module):
-    """A salience with nothing to count and nothing to learn; a subclass gives `forward`."""
+    """The base of all saliences; a subclass defines `forward`."""
 
     def fit(self, documents: Texts, vocabulary_size: int, special: Sequence[int]) -> None:
-        """Counts what must be known of the collection before training.
+        """Computes the collection's statistics before training.
 
         Args:
             documents: the token ids of each, as the model reads them.
             vocabulary_size: V; all ids are below it.
-            special: ids that are no text.
+            special: ids of special tokens.
         """
 
     def penalty(self, salience: Tensor, mask: Tensor) -> Tensor:
-        """() what to add to the loss."""
+        """() a term of the loss."""
         return salience.new_zeros(())
 
 
@@ -91,8 +91,8 @@ class Salience(nn.Module):
 class LearnedSalience(Salience):
     """u = λ · ReLU(w·x + b) with a gate λ in [0, 1] (aligner Eq. 3; the gates of its Figure 6).
 
-    It begins with w = 0 and b = 1: all tokens count alike, and no ReLU is dead. With a prior, a
-    salience that is not learned, u begins as that: u = λ · prior · ReLU(w·x + b).
+    Initially w = 0 and b = 1: all tokens have equal weight, and no ReLU is dead. With a prior, a
+    salience that is not learned, u starts as the prior: u = λ · prior · ReLU(w·x + b).
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class LearnedSalience(Salience):
         self.prior = build("salience", prior, size) if prior else None
 
     def forward(self, vectors: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
-        # Outside autocast: in bf16 scores around 1 lie further apart than ε.
+        # Outside autocast: bf16 numbers near 1 are further apart than ε.
         with torch.autocast(vectors.device.type, enabled=False):
             scores = (vectors.to(self.weight.dtype) @ self.weight + self.bias).relu()
             if self.prior is not None:
@@ -152,10 +152,10 @@ class LearnedSalience(Salience):
 
 @part("salience")
 class IdfSalience(Salience):
-    """u = the token's inverse document frequency: not learned, what learned ones must beat.
+    """u = the token's inverse document frequency, not learned: a baseline for learned saliences.
 
     idf(t) = ln(1 + (D − df + ½) / (df + ½)), divided by its mean over the collection's token
-    occurrences. Special tokens count 0; learned tokens of a pooling, beyond the vocabulary, 1.
+    occurrences. Special tokens have u = 0; a pooling's learned tokens, beyond the vocabulary, 1.
     """
 
     idf: Tensor
@@ -163,7 +163,7 @@ class IdfSalience(Salience):
     def __init__(self, size: int):
         """
         Args:
-            size: d; every salience is built with it, this one asks only for the token's id.
+            size: d, not used; every salience is built with it.
         """
         super().__init__()
         self.register_buffer("idf", torch.empty(0))
@@ -187,7 +187,7 @@ class IdfSalience(Salience):
         self.idf = torch.from_numpy(idf).to(self.idf)
 
     def _load_from_state_dict(self, state_dict, prefix, *others):
-        # A new module holds no table yet; the checkpoint knows its size.
+        # A new module has an empty table; its size is that of the checkpoint's.
         if (saved := state_dict.get(prefix + "idf")) is not None:
             self.idf = self.idf.new_empty(saved.shape)
         super()._load_from_state_dict(state_dict, prefix, *others)
@@ -199,7 +199,7 @@ class FrequencySalience(Salience):
 
     u = (k1 + 1) tf / (tf + k1 (1 − b + b m / mean m)): 1 for a token that occurs once in a text of
     mean length. With it on documents, IDF on queries and vectors that are equal or orthogonal,
-    MaxSim *is* BM25 (a test holds this); vectors that are neither make it soft.
+    MaxSim *is* BM25 (tested); with other vectors it is a soft BM25.
     """
 
     mean_length: Tensor
@@ -207,7 +207,7 @@ class FrequencySalience(Salience):
     def __init__(self, size: int, k1: NonNegative = 1.5, b: Fraction = 0.75):
         """
         Args:
-            size: d; every salience is built with it, this one asks only for the tokens.
+            size: d, not used; every salience is built with it.
             k1: saturation of the term frequency; b: strength of the length normalisation.
         """
         super().__init__()
@@ -283,11 +283,11 @@ def relaxed_top_k(
 
     Args:
         scores: (…, m) float.
-        k: what λ sums to, one number or (…); of at most k real scores all get 1.
-        epsilon: ε > 0, the entropy's weight; towards 0 this is a hard top-k.
+        k: the sum of λ, one number or (…); if at most k scores are real, all get 1.
+        epsilon: ε, the entropy's weight; as ε → 0 this becomes a hard top-k.
         mask: (…, m) bool, True = a real score; None = all.
-        solver: "exact" finds a by sorting; "iterative" is Eq. 5.
-        iterations: of Eq. 5; a small ε needs thousands, `residual` tells how far it came.
+        solver: "exact" computes a by sorting; "iterative" is Eq. 5.
+        iterations: of Eq. 5; a small ε needs thousands, `residual` measures convergence.
 
     Returns:
         (…, m) of the scores' dtype, 0 at padding. Both solvers pass gradients to the scores.
@@ -310,13 +310,13 @@ def relaxed_top_k(
 def _solved(scores: Tensor, k: Tensor, mask: Tensor, epsilon: float, solve: Callable) -> Tensor:
     """`relaxed_top_k` of (rows, m) scores and (rows, 1) k."""
     real = mask.sum(-1, keepdim=True)
-    # In double: of fp32 scores divided by a small ε too few digits are left.
+    # In double: fp32 scores divided by a small ε have too few digits.
     weights = solve(scores.double() / epsilon, k.minimum(real).double(), mask) * mask
     return torch.where(k >= real, mask.double(), weights).to(scores.dtype)
 
 
 def residual(weights: Tensor, k: int | Tensor, mask: Tensor | None = None) -> Tensor:
-    """|Σ λ − k|, the constraint that an iterative solution misses.
+    """|Σ λ − k|, by which an iterative solution violates the constraint.
 
     Args:
         weights: (…, m) what `relaxed_top_k` returned; k and mask: as there.
@@ -332,13 +332,13 @@ def residual(weights: Tensor, k: int | Tensor, mask: Tensor | None = None) -> Te
 def _exact(scores: Tensor, k: Tensor, mask: Tensor) -> Tensor:
     """λ for (…, m) scores already divided by ε, (…, 1) k.
 
-    Scores above the edge have λ = 1. The others share what is left of k in proportion to exp(s):
-    a softmax, whose gradient is also that of λ.
+    Scores above the edge have λ = 1. The rest of k is divided among the others in proportion to
+    exp(s): a softmax, whose gradient is also that of λ.
     """
     saturated = scores.detach() > _edge(scores.detach(), k, mask)
     left = k - (saturated & mask).sum(-1, keepdim=True)
     shares = left * _fill(scores, mask & ~saturated).softmax(-1)
-    # A share of 1 but for rounding has met the bound: equal scores at the edge have no gradient.
+    # A share of 1 up to rounding has reached the bound: equal scores at the edge have no gradient.
     saturated |= shares.detach() > 1 - 1e-12
     return torch.where(saturated, 1.0, shares)
 
@@ -346,9 +346,9 @@ def _exact(scores: Tensor, k: Tensor, mask: Tensor) -> Tensor:
 def _edge(scores: Tensor, k: Tensor, mask: Tensor) -> Tensor:
     """(…, 1) the largest score whose λ is not cut at 1.
 
-    With the t best cut, exp(s_t + a) = (k − t) exp(s_t) / Σ_{i≥t} exp(s_i), and the smallest t for
-    which that is ≤ 1 is right. Then s_t is at most ln(m − k + 1) above the k-th best score:
-    counted from that, nothing that matters is too large or too small for a plain sum.
+    With the t best cut, exp(s_t + a) = (k − t) exp(s_t) / Σ_{i≥t} exp(s_i); t is the smallest for
+    which this is ≤ 1. Then s_t is at most ln(m − k + 1) above the k-th best score: relative to that
+    score, a plain sum of exponentials neither overflows nor loses a relevant term.
     """
     ordered = scores.masked_fill(~mask, -torch.inf)
     if ordered.device.type == "cpu":  # numpy sorts tenfold faster than torch there

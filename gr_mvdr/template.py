@@ -1,7 +1,7 @@
-"""What a tokeniser puts around a text: T5's end token, BERT's [CLS] and [SEP], ColBERT's markers.
+"""The tokens around a text: T5's end token, BERT's [CLS] and [SEP], ColBERT's markers.
 
-Tables hold the tokens of texts alone. A template makes of them what a model reads, at most so many
-tokens long, and what it writes.
+Tables hold only the tokens of texts. A template adds the tokens around them, within a maximum
+length, to make a model's input and its target.
 """
 
 import string
@@ -20,12 +20,12 @@ class TextTemplate:
         query, document: before a query and before a document that an encoder reads, such as [CLS]
             and a marker.
         pair: before the document where it follows a query in one sequence (a cross-encoder);
-            None = the tokeniser has no template for two texts. types: whether such a sequence
-            says which of the two each token is of (BERT).
+            None = the tokeniser has no template for two texts. types: whether such a sequence has
+            token types that mark query and document (BERT).
         suffix: after every text that an encoder reads.
-        target: before an identifier that a decoder writes (BART's <s>); stop: ends it.
-        pad: T5's start token, and what fills a batch up; unknown: of text that no piece fits.
-        expansion: queries are filled up with it (ColBERT's augmentation); None = they are not.
+        target: before an identifier that a decoder generates (BART's <s>); stop: ends it.
+        pad: the padding token, also T5's start token; unknown: for text outside the vocabulary.
+        expansion: pads queries (ColBERT's augmentation); None = queries are not expanded.
         skip: tokens whose vectors a document does not keep (ColBERT: punctuation).
     """
 
@@ -53,7 +53,7 @@ class TextTemplate:
 
     @property
     def special(self) -> list[int]:
-        """All ids that are no text, ascending."""
+        """The ids of all special tokens, ascending."""
         pair = self.pair or ()
         around = {*self.query, *self.document, *pair, *self.suffix, *self.target}
         single = {self.stop, self.pad, self.unknown, self.expansion} - {None}
@@ -61,11 +61,11 @@ class TextTemplate:
 
     @property
     def least(self) -> int:
-        """The fewest tokens that a text can be cut at: one of its own, and those around it."""
+        """The shortest valid length: one token of the text and the tokens around it."""
         return 1 + max(len(self.query), len(self.document)) + len(self.suffix)
 
     def read_query(self, tokens: Sequence[int], length: int) -> list[int]:
-        """A query's first tokens as an encoder reads them, at most `length` with those around."""
+        """A query's first tokens as an encoder reads them, at most `length` in total."""
         return _within(self.query, tokens, self.suffix, length)
 
     def read_document(self, tokens: Sequence[int], length: int) -> list[int]:
@@ -73,11 +73,11 @@ class TextTemplate:
         return _within(self.document, tokens, self.suffix, length)
 
     def append(self, read: Sequence[int], tokens: Sequence[int]) -> list[int]:
-        """What an encoder reads with further tokens, between the text and what ends it."""
+        """An encoder's input with further tokens inserted before the suffix."""
         return [*read[: len(read) - len(self.suffix)], *tokens, *self.suffix]
 
     def read_target(self, tokens: Sequence[int], length: int) -> list[int]:
-        """An identifier's first tokens as a decoder writes them."""
+        """An identifier's first tokens as a decoder generates them."""
         return _within(self.target, tokens, (self.stop,), length)
 
 
@@ -96,10 +96,10 @@ def read_template(
     Args:
         markers: of the sides "query" and "document", a token that begins its texts ([Q], [D]).
         skip: "punctuation", or texts, whose vectors documents do not keep.
-        expansion: a token that queries are filled up with, such as [MASK].
+        expansion: a token that pads queries, such as [MASK].
 
     Raises:
-        ValueError: the tokeniser has no token that pads or ends a text, or lacks a named one.
+        ValueError: the tokeniser lacks a padding token, an end token or a named token.
     """
     pad, stop = tokenizer.pad_token_id, _first(tokenizer.eos_token_id, tokenizer.sep_token_id)
     if pad is None or stop is None:
@@ -141,7 +141,7 @@ def _first(*ids: int | None) -> int | None:
 
 
 def _find(framed: Sequence[int], text: Sequence[int]) -> int | None:
-    """Where a text's tokens begin in a sequence; None if they are not in it."""
+    """The place of a text's tokens in a sequence; None if absent."""
     starts = range(len(framed) - len(text) + 1)
     return next((n for n in starts if list(framed[n : n + len(text)]) == list(text)), None)
 

@@ -1,4 +1,4 @@
-"""How a text becomes what a model reads: cleaned, joined with its title, tokenised."""
+"""From a text to token ids: cleaning, joining title and text, tokenising."""
 
 import re
 import string
@@ -18,7 +18,7 @@ BODY = "body"  # the view of a document that is its text
 ID_RULE = "a word without white space, as TREC runs need"
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _SIMPLE = re.compile(r"[\n\t -%'-~]*")  # of ASCII: no control characters, no entities
-# Elements whose content is no text. Without an end they are a mention ("the <style> tag is …").
+# Elements whose content is not text. Without an end tag they are a mention ("the <style> tag").
 _SILENT = [re.compile(rf"(?is)<{tag}(?=[\s>])[^>]*>.*?</{tag}\s*>") for tag in ("script", "style")]
 _SILENT_ENDS = re.compile(r"(?i)</(?:script|style)\s*>")
 
@@ -31,14 +31,14 @@ class _Text(HTMLParser):
         self.parts: list[str] = []
 
     def set_cdata_mode(self, *_, **__) -> None:
-        """Every tag is an ordinary one: what follows a lone <script> or <style> is read on."""
+        """Treats every tag as an ordinary one: text after a lone <script> or <style> is kept."""
 
     def handle_data(self, data: str) -> None:
         self.parts.append(data)
 
 
 def _without_silent(text: str) -> str:
-    # Only up to the last end: behind it every mention would be searched to the end of the text.
+    # Only up to the last end tag: after it, every mention would be searched to the end of the text.
     ends = [found.end() for found in _SILENT_ENDS.finditer(text)]
     if not ends:
         return text
@@ -59,7 +59,7 @@ def _without_tags(text: str) -> str:
 
 def _repaired(text: str) -> str:
     if text.isascii() and _SIMPLE.fullmatch(text):
-        return text  # ftfy leaves it as it is, too
+        return text  # ftfy does not change it either
     import ftfy
 
     return ftfy.fix_text(text, normalization="NFC")
@@ -73,13 +73,12 @@ STEPS: dict[str, Callable[[str], str]] = {
 
 
 def clean_text(text: str, steps: Sequence[str]) -> str:
-    """A text after some steps of Wu's T5-SEAL, in their order; white space becomes single blanks.
+    """Applies cleaning steps of Wu's T5-SEAL in the given order; white space becomes single blanks.
 
     Args:
-        steps: "html" removes tags and replaces entities, "unicode" repairs what was decoded wrongly
-            (ftfy) and normalises to NFC, "punctuation" removes the punctuation marks of ASCII and
-            leaves nothing in their place ("don't" → "dont"). Wu's texts went through unicode,
-            html, punctuation.
+        steps: "html" removes tags and replaces entities, "unicode" repairs wrongly decoded text
+            (ftfy) and normalises to NFC, "punctuation" deletes ASCII punctuation ("don't" →
+            "dont"). Wu's texts went through unicode, html, punctuation.
 
     Raises:
         ValueError: an unknown step.
@@ -92,18 +91,18 @@ def clean_text(text: str, steps: Sequence[str]) -> str:
 
 
 def join_texts(parts: Iterable[str]) -> str:
-    """The fields of a document as one text, empty ones left out."""
+    """The fields of a document joined into one text, without empty fields."""
     return SEPARATOR.join(filter(None, parts))
 
 
 def text_without_title(row: Mapping[str, Any]) -> str:
-    """The `text` of a document's row, less the title that it was joined with."""
+    """The `text` of a document's row without its title."""
     title = row.get("title")
     return row["text"].removeprefix(title + SEPARATOR) if title else row["text"]
 
 
 def check_id(where: str, kind: str, name: Any) -> None:
-    """Raises ValueError unless an id of a query or document is one that a TREC run can hold.
+    """Raises ValueError unless an id of a query or document is valid in a TREC run.
 
     Args:
         where: begins the message, ``file:line``; kind: "query" or "document".
@@ -119,7 +118,7 @@ def check_characters(where: str, what: str, *texts: str) -> None:
     JSON can write it (``"\\ud800"``) and UTF-8 cannot.
 
     Args:
-        where: begins the message, ``file:line``; what: the texts are.
+        where: begins the message, ``file:line``; what: names the texts.
     """
     try:
         for text in texts:
@@ -131,7 +130,7 @@ def check_characters(where: str, what: str, *texts: str) -> None:
 
 
 class TextTable:
-    """The least that a table is: columns by name, rows by number, in memory.
+    """A table in memory: columns by name, rows by number.
 
     Attributes:
         columns: name → a list with an entry for each row.
@@ -164,7 +163,7 @@ def _first_words(text: str) -> str:
 
 
 class TextReader:
-    """Makes tables of plain texts as a run makes them of its collection."""
+    """Makes tables of plain texts as a run does for its collection."""
 
     def __init__(
         self,
@@ -176,9 +175,9 @@ class TextReader:
         """
         Args:
             tokenizer: the run's.
-            text_fields: of "title" and "text", what a document's text is made of, in this order.
+            text_fields: "title" and "text", or one of them: the fields of a document's text.
             cleaning: steps of `clean_text`.
-            views: of the run's documents, of which those that arrive now have no texts.
+            views: names of the run's document views; new documents have no texts for them.
         """
         self.tokenizer, self.text_fields, self.cleaning = tokenizer, text_fields, cleaning
         self.views = views

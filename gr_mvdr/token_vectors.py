@@ -1,4 +1,4 @@
-"""The token vectors of some texts, padded or packed: what Eq. 1 needs of either side."""
+"""The token vectors of texts, padded or packed: each side of Eq. 1."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -28,8 +28,8 @@ class TokenVectors:
         mask: (B, L) bool, True = a real vector.
         ids: (B, L) int64, the token of each vector.
         salience: (B, L) fp32 u ≥ 0, zero at padding (aligner Eq. 2); None = all one.
-        keys: (B, L, h) fp32, what the alignment A is made of where that is not S itself
-            (mva §2.1, the query's already divided by √(h/H)); None = S.
+        keys: (B, L, h) fp32, from which the alignment A is computed (mva §2.1; query keys are
+            already divided by √(h/H)); None = from S.
     """
 
     vectors: Tensor
@@ -57,14 +57,14 @@ class TokenVectors:
         return self[number][self.mask[number]]
 
     def pack(self) -> "PackedTokens":
-        """The texts of a batch (B, L), one after the other."""
+        """The texts of a batch (B, L), concatenated without padding."""
         real = self._each(lambda part: part[self.mask])
         return PackedTokens(
             real.vectors, self.mask.sum(1), real.ids, salience=real.salience, keys=real.keys
         )
 
     def by_head(self, heads: int) -> "TokenVectors":
-        """(B, H, L, …): vectors and keys cut into H equal parts; the rest holds for every head."""
+        """(B, H, L, …): vectors and keys split into H equal parts; the rest is shared by heads."""
 
         def cut(part: Tensor | None) -> Tensor | None:
             return None if part is None else part.unflatten(-1, (heads, -1)).transpose(-2, -3)
@@ -79,7 +79,7 @@ class TokenVectors:
         return total / weights.sum(-1, keepdim=True).to(total).clamp(min=1e-9)
 
     def gather(self) -> "TokenVectors":
-        """The texts of all ranks, one rank after the other, with gradients."""
+        """The texts of all ranks in the order of ranks, with gradients."""
         return self._each(gather_rows)
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> "TokenVectors":
@@ -88,7 +88,7 @@ class TokenVectors:
 
 
 class PackedTokens(NamedTuple):
-    """The tokens of some documents, one document after the other, without padding.
+    """The tokens of several documents, concatenated without padding.
 
     Attributes:
         vectors: (t, d) float; counts: (b,) int64 tokens of each document, summing to t.

@@ -44,5 +44,5 @@ def test_few_documents_have_few_meanings():
     for nothing in ([], [[]]):
         take_latent_meanings(model, nothing)
     assert torch.equal(model.get_input_embeddings().weight, before)
-    with pytest.raises(ValueError, match=r"backbone.latent=1: must be ≥ 0 and < 1"):
+    with pytest.raises(ValueError, match=r"latent=1: must be a number ≥ 0 and < 1"):
         load_encoder(None, shape=SHAPE, latent=1)

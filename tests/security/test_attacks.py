@@ -323,7 +323,7 @@ def test_an_attention_of_the_hub_is_refused(foreign):
     run = foreign("t5_colbert")
     backbone = torch.load(run / "checkpoints/last.ckpt", weights_only=True)["hyper_parameters"]
     change_checkpoint(run, backbone={**backbone["backbone"], "attention": "evil/kernel"})
-    with pytest.raises(ValueError, match="backbone.attention=evil/kernel: must be sdpa or eager"):
+    with pytest.raises(ValueError, match="attention=evil/kernel: must be sdpa or eager"):
         restore_run(run)
 
 
