@@ -49,18 +49,18 @@ class ScoredDocuments(NamedTuple):
 class TokenIndex:
     """Token vectors of documents on disk. A document's number is its place in `document_ids`.
 
-    A deleted document keeps its number and is never found; an id that is added again gets a new
-    one.
+    A deleted document keeps its number and is never retrieved. If its id is added again, it gets a
+    new number.
 
     Attributes:
         store: the tokens; neighbours: their retrieval.
         costs: running totals of all searches; a new `SearchCosts()` begins at zero.
-        is_copy: it was made by `updated`, in a folder that is nobody else's.
+        is_copy: whether `updated` made it, in a temporary folder.
     """
 
     is_copy = False
-    _one_vector: tuple[Any, Proposer] | None = None  # of mode fde, and what it was made with
-    _others: dict[tuple[Any, ...], "TokenIndex"]  # by how they are stored
+    _one_vector: tuple[Any, Proposer] | None = None  # of mode fde, after its options
+    _others: dict[tuple[Any, ...], "TokenIndex"]  # by `SearchOptions.storage`
 
     def __init__(self, directory: str | Path, fingerprint: dict[str, str] | None = None):
         """Opens an index by memory map; arguments and errors as of `TokenStore`."""
@@ -81,12 +81,12 @@ class TokenIndex:
         return cls(directory)
 
     def add(self, document_ids: Sequence[str], encode: token_store.Encode) -> None:
-        """Adds documents behind the others. An error leaves the index as it was; see `build`."""
+        """Appends documents; an error leaves the index unchanged. See `build`."""
         token_store.append(self.store, document_ids, encode)
         self._open_changed()
 
     def delete(self, document_ids: Sequence[str]) -> None:
-        """Deletes documents: no search finds them any more; their bytes remain.
+        """Deletes documents: searches skip them, their bytes remain.
 
         Raises:
             ValueError: an id that is not in the index.
@@ -95,10 +95,10 @@ class TokenIndex:
         self._open_changed()
 
     def updated(self, document_ids: Sequence[str], encode: token_store.Encode) -> "TokenIndex":
-        """An index of these documents, in a temporary folder; what this one holds is taken over.
+        """A copy of the index in a temporary folder that holds exactly these documents.
 
         Args:
-            encode: the tokens of documents that this index lacks, by id.
+            encode: gives the tokens of documents that are missing here, by id.
         """
         place = temporary_folder("token-index")
         shutil.copytree(self.directory, place, dirs_exist_ok=True)
@@ -115,20 +115,20 @@ class TokenIndex:
         return index
 
     def stored_as(self, options: SearchOptions, own: SearchOptions) -> "TokenIndex":
-        """This index, or one of the same documents whose vectors are pooled or coded otherwise.
+        """The index of the same documents with other pooling or another `dtype`.
 
-        That is made of this one's vectors, in a temporary folder, once. Costs are counted together.
+        It is made once from this index's vectors, in a temporary folder; both count costs together.
 
         Args:
             own: the options that this index was made with.
 
         Raises:
-            ValueError: this one's vectors are pooled.
+            ValueError: this index's vectors are pooled.
         """
         if options.storage == own.storage:
             return self
         if own.pool > 1:
-            rule = "must be 1 for an index that others are made of"
+            rule = "must be 1 for an index that is stored in other ways"
             raise ValueError(f"model.search.pool={own.pool}: {rule}")
         if options.storage not in self._others:
             live = self.store.live.nonzero()[:, 0]
@@ -179,8 +179,7 @@ class TokenIndex:
 
     @property
     def bytes_per_token(self) -> float:
-        """Bytes that search holds of a stored token: columns, codebooks, the inverted file, and the
-        documents' encodings."""
+        """Bytes a stored token: columns, codebooks, the inverted file and fde's vectors."""
         held = self.store.size_in_bytes + self.neighbours.size_in_bytes
         held += self._one_vector[1].size_in_bytes if self._one_vector else 0
         return held / self.store.n_tokens
@@ -196,13 +195,12 @@ class TokenIndex:
         return held + (proposer.size_in_bytes if reads else 0)
 
     def proposer(self, options: SearchOptions) -> Proposer | None:
-        """The proposer of a mode, ready to search; None where all documents are scored.
+        """The proposer of a mode, ready to search; None if all documents are scored.
 
-        An inverted file that was saved with the same settings is opened, and built again after
-        `add` and `delete`.
+        A saved inverted file with the same settings is opened; otherwise one is built.
 
         Raises:
-            ValueError: a share of tokens is asked for and the index holds no saliences.
+            ValueError: `keep_document` < 1 without stored saliences.
         """
         if options.mode == "exact":
             return None
@@ -296,7 +294,7 @@ class TokenIndex:
     def search(
         self, queries: Sequence[TokenVectors], scoring: Scoring, options: SearchOptions
     ) -> list[ScoredDocuments]:
-        """The documents that a search scores, for each query.
+        """The scored documents of each query.
 
         Args:
             queries: token vectors (N, …) without padding, on the device that compares them with

@@ -347,7 +347,9 @@ def test_an_index_pools_what_it_stores_and_a_search_may_ask_for_it(
     assert pooled.mean_floats <= whole.mean_floats / 2
     costs = [system.storage_costs(7) for system in (whole, pooled)]
     assert costs[0] != costs[1] == whole.storage_costs(7, pool=2)
-    with pytest.raises(ValueError, match="model.search.pool=2: must be 1 for an index that"):
+    with pytest.raises(
+        ValueError, match="model.search.pool=2: must be 1 for an index that is stored"
+    ):
         pooled.retrieve(queries, 7, pool=4)
     other = tools.make_multi_vector(search=dict(mode="exact"))
     with pytest.raises(ValueError, match="was made with model"):

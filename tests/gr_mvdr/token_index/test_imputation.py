@@ -128,15 +128,6 @@ def test_any_lists_equal_the_formula_in_loops(seed, imputation):
     assert found == pytest.approx(in_loops(retrieved, imputation, salience, lengths), abs=1e-12)
 
 
-def test_the_last_similarity_never_wins_over_a_retrieved_one():
-    """Under "last" lengths play no part: it is the lowest of what was retrieved."""
-    for seed in range(20):
-        retrieved, lengths = random_retrieved(seed)
-        assert relevance(retrieved, "last", None, lengths) == relevance(
-            retrieved, "last", None, 10**6 + lengths
-        )
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_candidates_in_loops(seed):
     retrieved, _ = random_retrieved(seed)
