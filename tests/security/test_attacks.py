@@ -24,7 +24,6 @@ from analysis.best_documents import read_best_documents
 from analysis.compare import compare
 from analysis.comparison.significance import JudgedQueries
 from analysis.figures import read_gallery
-from analysis.folder_lock import check_links
 from analysis.fuse import read_parts
 from analysis.report.cases import embed_json
 from analysis.report.report import embed_picture
@@ -61,31 +60,20 @@ def old_way(settings: dict):
 
 
 def payload(marker: Path, kind: str) -> dict:
-    """A configuration of a "part" that touches a file."""
-    touch = f"touch {marker}"
+    """A configuration of a "part" that touches a file: a command, and a writer of this library."""
+    writer = "gr_mvdr.evaluation.ranking.write_qrels"
     return {
-        "system": {"_target_": "os.system", "command": touch},
-        "popen": {"_target_": "subprocess.Popen", "args": ["touch", str(marker)]},
-        "writer": {
-            "_target_": "gr_mvdr.evaluation.ranking.write_qrels",
-            "qrels": {},
-            "path": str(marker),
-        },
-        "partial": {"_target_": "subprocess.check_call", "args": ["touch", str(marker)]},
+        "system": {"_target_": "os.system", "command": f"touch {marker}"},
+        "writer": {"_target_": writer, "qrels": {}, "path": str(marker)},
     }[kind]
 
 
-KINDS = ("system", "popen", "writer", "partial")
+KINDS = ("system", "writer")
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_payloads_would_have_run_the_old_way(kind, tmp_path):
-    settings = payload(tmp_path / "marker", kind)
-    if kind == "writer":
-        settings["path"] = Path(settings["path"])
-    process = old_way(settings)
-    if kind == "popen":
-        process.wait()
+    old_way(payload(tmp_path / "marker", kind))
     assert (tmp_path / "marker").exists()
 
 
@@ -131,15 +119,14 @@ def test_a_configuration_runs_no_code(place, kind, foreign, made, tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("part", ["loss", "alignment", "pooling", "salience"])
-def test_hyper_parameters_of_a_checkpoint_run_no_code(part, kind, foreign, tmp_path):
+def test_hyper_parameters_of_a_checkpoint_run_no_code(kind, foreign, tmp_path):
     run, marker = foreign("t5_colbert"), tmp_path / "marker"
     attack = payload(marker, kind)
-    change_checkpoint(
-        run, **{part: {"query": attack} if part in ("pooling", "salience") else attack}
-    )
-    with pytest.raises(ValueError, match=r"run=.*_target_=.* is no part of this library"):
-        restore_run(run)
+    for part in ("salience", "pooling", "alignment", "loss"):
+        sided = part in ("pooling", "salience")
+        change_checkpoint(run, **{part: {"query": attack} if sided else attack})
+        with pytest.raises(ValueError, match=r"run=.*_target_=.* is no part of this library"):
+            restore_run(run, "")
     assert not marker.exists()
 
 
@@ -171,14 +158,10 @@ TOP_K = {"_target_": "gr_mvdr.alignment.TopK"}
     [
         ("loss", {"_target_": "gr_mvdr.alignment.MaxSim"}, "must be of the kind loss"),
         ("loss", {"_target_": "gr_mvdr.losses.torch.load", "f": "x"}, "is no part"),
-        ("loss", {"_target_": "gr_mvdr.losses.F"}, "is no part"),
         ("loss", {"_target_": ["os.system"]}, "is no part"),
-        ("loss", {"_target_": "gr_mvdr...losses.MarginMSE"}, "is no part"),
         ("loss", {"_target_": "gr_mvdr/../x.losses.MarginMSE"}, "is no part"),
         ("loss", "os.system", "must be a group of keys"),
         ("alignment", TOP_K | {"k": "a"}, "alignment.k=a: must be a whole number"),
-        ("alignment", TOP_K, "alignment.k=…: must be given"),
-        ("alignment", TOP_K | {"k": 1, "l": 2}, "alignment.l=2: must be one of k"),
         ("alignment", TOP_K | {"k": 1, "_partial_": True}, "alignment._partial_=true: must be"),
         ("data", {"_target_": "data_modules.sources.FilesDataModule", "path": "x",
                   "tokenizer_options": {}, "test_split": "dev",
@@ -366,43 +349,19 @@ def test_an_archive_is_not_unpacked_where_a_folder_says(foreign, tmp_path):
     assert (archive.parent / "scifact").is_dir()
 
 
-def test_identifiers_that_are_missing_are_not_made(foreign):
-    run = foreign("dsi_semantic")
-    shutil.rmtree(run / "identifiers")
-    with pytest.raises(FileNotFoundError, match="has no identifiers"):
-        restore_run(run)
-    assert not (run / "identifiers").exists()
-
-
-LINKED = ("report.html.partial", "metrics.unfinished", "figures", "alignments.partial")
-
-
-@pytest.mark.parametrize("name", LINKED)
 @pytest.mark.parametrize("hard", [False, True])
-def test_results_do_not_follow_links(name, hard, foreign, tmp_path):
+def test_results_do_not_follow_links(hard, foreign, tmp_path):
     run, target = foreign("t5_colbert"), tmp_path / "bashrc"
     target.write_text("mine")
-    if hard:
-        os.link(target, run / name)
-    else:
-        (run / name).symlink_to(target)
-    with pytest.raises(ValueError, match=rf"{name}: must be no link"):
-        analyse_again(run, NOTHING)
-    assert target.read_text() == "mine"
-    (run / name).write_text("the old way")  # what a writer without the check does
-    assert target.read_text() == "the old way"
-
-
-def test_wandbs_own_links_to_its_logs_are_no_harm(foreign, tmp_path):
-    run, logs = foreign("t5_colbert"), tmp_path / "log"
-    logs.touch()
-    (run / "wandb/offline-run-1").mkdir(parents=True)
-    (run / "wandb/offline-run-1/debug-core.log").symlink_to(logs)
-    check_links(run)
-    (run / "wandb").rename(tmp_path / "wandb")
-    (run / "wandb").symlink_to(tmp_path / "wandb")
-    with pytest.raises(ValueError, match="wandb: must be no link"):
-        check_links(run)
+    for name in ("report.html.partial", "metrics.unfinished", "figures", "alignments.partial"):
+        if hard:
+            os.link(target, run / name)
+        else:
+            (run / name).symlink_to(target)
+        with pytest.raises(ValueError, match=rf"{name}: must be no link"):
+            analyse_again(run, NOTHING)
+        assert target.read_text() == "mine"
+        (run / name).unlink()
 
 
 def test_a_checkpoint_removes_no_folder_that_it_names(foreign, tmp_path):
@@ -489,11 +448,8 @@ def test_a_gallery_shows_no_files_from_elsewhere(foreign, tmp_path):
         ("a: " + "[" * 5000, "must be valid YAML"),
         ("a: &a [x, x]\nb: [*a, *a]", r":2: must be valid YAML.*must not use aliases"),
         ("a: !!python/object/apply:os.system [touch x]", r":1: must be valid YAML"),
-        ("a: [1", r"config.yaml:1: must be valid YAML, keys and values"),
         ("a: !!binary aGk=", "must be valid YAML, plain"),
         ("[]", "must be a group of keys, found list"),
-        ("", "must be a group of keys, found NoneType"),
-        ("a: 2020-13-45", "must be valid YAML"),
     ],
 )
 def test_yaml_is_keys_and_plain_values(text, message, tmp_path):
@@ -506,42 +462,17 @@ def test_yaml_is_keys_and_plain_values(text, message, tmp_path):
     ("file", "content", "message"),
     [
         ("config.yaml", "model: [", r"config.yaml:1: must be valid YAML, keys and values \("),
-        ("config.yaml", "model: 3", "config.yaml: model=3: must be a group of keys"),
         ("metrics.json", "[]", "metrics.json: must be a group of keys, found list"),
         ("metrics.json", '{"foo": 0.5}', "foo: must be the name of a metric, such as"),
-        ("provenance.json", "{}", "provenance.json: no 'system'"),
         ("provenance.json", '{"system": 3, "collection": "x"}', "system=3: must be"),
         ("provenance.json", "[" * 100_000, "provenance.json: not valid JSON"),
-        ("provenance.json", b"\xff\xfe", "provenance.json: must be text in UTF-8"),
     ],
 )
 def test_a_broken_part_of_a_run_is_named(file, content, message, foreign):
     run = foreign("t5_colbert")
-    (run / file).write_bytes(content if isinstance(content, bytes) else content.encode())
+    (run / file).write_text(content)
     with pytest.raises(ValueError, match=message):
         read_run(run)
-
-
-def test_what_is_cut_short_is_named(foreign):
-    run, folder = foreign("t5_colbert"), foreign("t5_colbert-export")
-    for file in (run / "checkpoints/last.ckpt", folder / "gr_mvdr.safetensors"):
-        file.write_bytes(file.read_bytes()[:-100])
-    with pytest.raises(ValueError, match=r"last.ckpt: is cut short or damaged"):
-        restore_run(run)
-    with pytest.raises(ValueError, match=r"gr_mvdr.safetensors: is cut short or damaged \(.+\)"):
-        load_exported(folder)
-
-
-def test_the_reason_is_always_said(foreign):
-    run = foreign("t5_colbert")
-    version = read_run(run).provenance["version"]
-    change_checkpoint(run, dimension=64)
-    with pytest.raises(ValueError, match=r"t5_colbert: cannot be restored: RuntimeError: \w+"):
-        restore_run(run)
-    record = json.loads((run / "provenance.json").read_text())
-    (run / "provenance.json").write_text(json.dumps(record | {"version": "0.1"}))
-    with pytest.raises(ValueError, match=rf"by gr-mvdr 0.1, which {version} cannot restore: \w+"):
-        restore_run(run)
 
 
 def test_every_class_that_a_configuration_names_is_a_part():
@@ -623,16 +554,11 @@ def spoil(file: Path, how: str) -> None:
     file.rename(kept)
     if how == "pipe":
         os.mkfifo(file)
-    elif how == "folder":
-        file.mkdir()
-    elif how == "endless":
-        file.touch()
-        os.truncate(file, 2**40)
     else:
         file.symlink_to("/dev/zero" if how == "device" else kept)
 
 
-@pytest.mark.parametrize("how", ["device", "pipe", "folder", "endless", "link"])
+@pytest.mark.parametrize("how", ["device", "pipe", "link"])
 def test_every_reader_takes_regular_files_of_the_folder_alone(how, whole_run, tmp_path):
     """A device has no end, a pipe never begins, a link leads to the user's own files."""
     signal.signal(signal.SIGALRM, signal.default_int_handler)
@@ -640,8 +566,6 @@ def test_every_reader_takes_regular_files_of_the_folder_alone(how, whole_run, tm
         file = name.removesuffix(" of a fusion")
         run = Path(shutil.copytree(whole_run, tmp_path / how / name.replace("/", "-") / "run"))
         read(run)
-        if how == "endless" and name.startswith("tokenizer"):
-            continue  # what a library reads is as long as it likes (docs/security.md)
         spoil(run / file, how)
         signal.alarm(20)
         try:
