@@ -1,4 +1,4 @@
-"""The memory of a process: what each stage of a run takes of it, and what is given back."""
+"""The peak memory of each stage of a run."""
 
 import ctypes
 import resource
@@ -12,13 +12,13 @@ _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 class StagePeaks:
-    """The most memory that each stage of a run holds, as the kernel counts it.
+    """Measures the peak memory of each stage, as the kernel counts it.
 
     Attributes:
-        metrics: of the run and, with "/STAGE", of each stage, in bytes: `cost/peak_memory_bytes`,
-            resident pages, those of mapped files (libraries, tables, the index) included;
-            `cost/own_memory_bytes`, without the file pages that the stage leaves mapped, which
-            the system can take back at any time (Linux); `cost/gpu_memory_bytes`, tensors there.
+        metrics: bytes of the run and, with "/STAGE", of each stage: `cost/peak_memory_bytes`,
+            resident pages, also of mapped files (libraries, tables, the index);
+            `cost/own_memory_bytes`, without the file pages that are still mapped at the end of the
+            stage (Linux); `cost/gpu_memory_bytes`, tensors on the GPU.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class StagePeaks:
         _begin()
 
     def end(self, stage: str) -> None:
-        """Ends a stage, gives back what it has freed, and begins the next one."""
+        """Ends a stage, returns its freed memory to the system, and begins the next stage."""
         for name, value in _peaks().items():
             self.metrics[f"cost/{name}/{stage}"] = value
             self.metrics[f"cost/{name}"] = max(value, self.metrics.get(f"cost/{name}", 0))
@@ -35,7 +35,7 @@ class StagePeaks:
 
 
 def release_memory() -> None:
-    """Gives back freed memory, which glibc keeps where anything after it is still held."""
+    """Returns freed memory to the system, which glibc keeps below memory that is in use."""
     with suppress(AttributeError, OSError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
 
@@ -48,15 +48,15 @@ def _begin() -> None:
 
 
 def _peaks() -> dict[str, int]:
-    """Peaks since `_begin` in bytes."""
+    """Peaks in bytes since `_begin`."""
     try:
         lines = (line.split() for line in _STATUS.read_text().splitlines())
         sizes = {line[0]: 1024 * int(line[1]) for line in lines if line[-1] == "kB"}
         peak = sizes["VmHWM:"]
-        found = {"peak_memory_bytes": peak, "own_memory_bytes": peak - sizes["RssFile:"]}
+        peaks = {"peak_memory_bytes": peak, "own_memory_bytes": peak - sizes["RssFile:"]}
     except (OSError, KeyError):
         unit = 1 if sys.platform == "darwin" else 1024
-        found = {"peak_memory_bytes": unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}
+        peaks = {"peak_memory_bytes": unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}
     if torch.cuda.is_available():
-        found["gpu_memory_bytes"] = torch.cuda.max_memory_allocated()
-    return found
+        peaks["gpu_memory_bytes"] = torch.cuda.max_memory_allocated()
+    return peaks

@@ -24,7 +24,7 @@ class Ranking:
         results: query id → {document id: score}; scores may be numpy or torch scalars.
 
     Raises:
-        ValueError: a score is nan or inf; −inf is the score of what cannot be found.
+        ValueError: a score is nan or inf; −inf is the score of an excluded document.
     """
 
     def __init__(self, results: Mapping[str, Mapping[str, float]]) -> None:
@@ -36,7 +36,7 @@ class Ranking:
         return list(self._results)
 
     def documents(self, query_id: str) -> list[str]:
-        """The document ids of a query, best first; none for a query without results."""
+        """The document ids of a query, best first; empty for a query without results."""
         return list(self._results.get(query_id, ()))
 
     def scores(self, query_id: str) -> dict[str, float]:
@@ -103,11 +103,11 @@ def evaluate(
     qrels: Mapping[str, Mapping[str, int]],
     metrics: Sequence[str] = METRICS,
 ) -> dict[str, float]:
-    """Mean metrics over the queries of ``qrels``; a query without results counts 0.
+    """Mean metrics over the queries of ``qrels``; a query without results counts as 0.
 
     Args:
-        ranking: any ranking; queries that ``qrels`` lacks are ignored. A metric that looks deeper
-            than the ranking goes sees what is there, as in trec_eval.
+        ranking: queries without judgements are ignored. A metric deeper than the ranking reads
+            what is there, as in trec_eval.
         qrels: query id → {document id: grade}; a document is relevant from grade 1.
         metrics: names, see `KINDS` and `find_metric`.
 
@@ -115,7 +115,7 @@ def evaluate(
         Metric, by our name → its mean, in [0, 1], equal to trec_eval's.
 
     Raises:
-        ValueError: ``qrels`` has no query, or there is no such metric.
+        ValueError: ``qrels`` has no query, or a metric is unknown.
     """
     rows = list(evaluate_queries(ranking, qrels, metrics).values())
     return {name: math.fsum(row[name] for row in rows) / len(rows) for name in rows[0]}
@@ -140,7 +140,7 @@ def evaluate_queries(
 def _grades(
     found: Sequence[str], grades: Mapping[str, int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """All that the metrics depend on: the relevant grades by rank, and those not in the ranking."""
+    """The relevant grades by rank, and those of documents that were not retrieved."""
     by_rank = [max(grades.get(document, 0), 0) for document in found]
     while by_rank and by_rank[-1] == 0:
         by_rank.pop()
@@ -167,11 +167,11 @@ def values_by_query(
 def best_documents(
     ids: Sequence[str], scores: np.ndarray, k: int, above: float = -math.inf
 ) -> dict[str, float]:
-    """The k best of many scored documents, best first; ties as in `Ranking`.
+    """The k best of D scored documents, best first: document id → score; ties as in `Ranking`.
 
     Args:
-        ids: of D documents; scores: (D,) float.
-        k: at most so many; above: only documents with a higher score are found.
+        ids: of the documents; scores: (D,) float.
+        above: only documents with a higher score are returned.
 
     Raises:
         ValueError: a score is not a number.
@@ -182,11 +182,11 @@ def best_documents(
 
 
 def best_places(scores: np.ndarray, k: int, id_of: Callable[[int], str]) -> np.ndarray:
-    """The places of the k best of many scored documents, best first; ties as in `Ranking`.
+    """The places of the k best of D scored documents, best first; ties as in `Ranking`.
 
     Args:
-        scores: (D,) float, −inf for what must not be found; k: at most so many.
-        id_of: place → document id; asked only of those that may be among the best.
+        scores: (D,) float, −inf for excluded documents.
+        id_of: place → document id; called only for documents that may be among the best.
 
     Returns:
         (≤ k,) int64.
@@ -202,7 +202,7 @@ def best_places(scores: np.ndarray, k: int, id_of: Callable[[int], str]) -> np.n
 def _contenders(
     scores: np.ndarray, k: int, id_of: Callable[[int], str], above: float
 ) -> np.ndarray:
-    """(≥ k,) int64 ascending places of the k best and of all that tie with the last of them."""
+    """(≥ k,) int64 ascending places of the k best and of all documents that tie with the last."""
     k = min(k, len(scores))
     if k < 1:
         return np.empty(0, np.int64)
@@ -214,16 +214,16 @@ def _contenders(
 
 
 def tie_order(ids: Sequence[str]) -> np.ndarray:
-    """(D,) int64 places of documents of equal scores, in the order of `Ranking`: last id first."""
+    """(D,) int64 places of documents with equal scores in the order of `Ranking`: last id first."""
     return np.array(sorted(range(len(ids)), key=ids.__getitem__, reverse=True), np.int64)
 
 
-def recall_of_exact(exact: Ranking, found: Ranking, first: int = 10) -> float:
-    """How much of an exact search an approximate one finds, in [0, 1].
+def recall_of_exact(exact: Ranking, approximate: Ranking, first: int = 10) -> float:
+    """The recall of an approximate search against an exact one, in [0, 1].
 
     Args:
-        exact, found: rankings of the same queries.
-        first: the exact search's best so many documents that should be among the found's.
+        exact, approximate: rankings of the same queries.
+        first: depth at which both rankings are cut.
 
     Returns:
         The mean over the queries of ``exact``; 0 without queries.
@@ -231,7 +231,8 @@ def recall_of_exact(exact: Ranking, found: Ranking, first: int = 10) -> float:
     shares = []
     for query in exact.query_ids:
         wanted = set(exact.documents(query)[:first])
-        shares.append(len(wanted & {*found.documents(query)[:first]}) / max(1, len(wanted)))
+        retrieved = {*approximate.documents(query)[:first]}
+        shares.append(len(wanted & retrieved) / max(1, len(wanted)))
     return math.fsum(shares) / max(1, len(shares))
 
 

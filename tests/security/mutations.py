@@ -14,17 +14,13 @@ SIZES = ("num_layers", "num_decoder_layers", "num_heads")  # more of them is onl
 
 
 def payloads(marker: Path) -> list[dict[str, Any]]:
-    """What would leave a marker if it ran."""
-    touch = f"touch {marker}"
+    """Configurations that would leave a marker if they ran."""
+    writer = "gr_mvdr.evaluation.ranking.write_qrels"
     return [
-        {"_target_": "os.system", "command": touch},
-        {"_target_": "subprocess.Popen", "args": ["touch", str(marker)]},
-        {"_target_": "builtins.exec", "source": f"open({str(marker)!r}, 'w')"},
+        {"_target_": "os.system", "command": f"touch {marker}"},
         {"_target_": "payload_module.Part"},
-        {"_target_": "gr_mvdr.evaluation.ranking.write_qrels", "qrels": {}, "path": str(marker)},
-        {"_target_": "pytorch_lightning.Trainer", "default_root_dir": str(marker)},
+        {"_target_": writer, "qrels": {}, "path": str(marker)},
         {"_target_": "hydra.utils.instantiate", "config": {"_target_": "os.system"}},
-        {"_target_": "data_modules.build.build", "config": {}},
     ]
 
 
@@ -33,26 +29,17 @@ def values(rng: random.Random, marker: Path) -> Any:
     deep: Any = "x"
     for _ in range(rng.choice((2, 60, 3000))):
         deep = [deep]
-    plain = [
-        None,
-        True,
-        -1,
-        0,
-        3,
-        2.5,
-        float("nan"),
-        "",
-        "x" * 5000,
-        [],
-        {},
-        [{}],
-        [None],
-        {"a": 1},
+    plain = [None, True, -1, 2.5, float("nan"), "", "x" * 5000, [], {}, [None], {"a": 1}]
+    texts = [
+        str(marker),
+        f"../../../{marker.name}",
+        "/dev/null",
+        "a\0b",
+        "${oc.env:HOME}",
+        "\x1b[2J",
     ]
-    places = [str(marker), f"../../../{marker.name}", "~/.bashrc", "/dev/null", "..", "a\0b"]
-    texts = ["${oc.env:HOME}", "\x1b[2J", "</script><script>", "null", "évil/kernel", "os.system"]
-    return rng.choice([rng.choice(plain), rng.choice(places), rng.choice(texts), deep,
-                       rng.choice(payloads(marker)), rng.choice(payloads(marker))])  # fmt: skip
+    attacks = payloads(marker)
+    return rng.choice([rng.choice(plain), rng.choice(texts), deep, *rng.sample(attacks, 2)])
 
 
 def change_target(node: Any, rng: random.Random, marker: Path) -> None:
@@ -148,14 +135,6 @@ def change_entry(file: Path, rng: random.Random, marker: Path) -> None:
         file.symlink_to("/dev/zero")
 
 
-def plant_link(file: Path, rng: random.Random, marker: Path) -> None:
-    """A link where a result will be written."""
-    names = ("report.html.partial", "metrics.unfinished", "figures", "alignments", "report.html")
-    place = file.parent / rng.choice(names)
-    if not place.exists():
-        place.symlink_to(rng.choice([marker, marker.with_name("precious")]))
-
-
 DATA = (".yaml", ".json", ".ckpt")
 TELLING = ("config.yaml", "last.ckpt", "gr_mvdr.json", "provenance.json")  # most depends on them
 
@@ -168,8 +147,6 @@ def mutate(folder: Path, rng: random.Random, marker: Path) -> list[str]:
         described = [file for file in files if file.suffix in DATA]
         described += [file for file in described if file.name in TELLING] * 8
         kind: Callable = rng.choice([change_data] * 5 + [change_bytes] * 3 + [change_entry])
-        if rng.random() < 0.05:
-            kind = plant_link
         file = rng.choice(described if kind is change_data else files)
         try:
             kind(file, rng, marker)
