@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 METRICS = ("recall@1", "recall@10", "recall@100", "mrr@10", "ndcg@10")
-# recall: the retrieved share of the relevant documents; success: 1 if one is retrieved; mrr: 1 / the
+# recall: the share of relevant documents retrieved; success: 1 if one is retrieved; mrr: 1 / the
 # rank of the first; ndcg: gain = grade, discount = log2(rank + 1); precision: the relevant share of
 # the first k; map: the mean over relevant documents of the precision at their ranks. All but ndcg
 # are binary.
