@@ -98,7 +98,8 @@ def test_short_lists_end_with_no_token(tmp_path, rescore):
 
 
 @pytest.mark.parametrize("probes", [None, 3])
-def test_pruned_and_deleted_tokens_are_not_found(tmp_path, queries, probes):
+def test_pruned_and_deleted_tokens_are_not_found(tmp_path, queries, monkeypatch, probes):
+    monkeypatch.setattr(token_neighbours, "_BLOCK", 64)  # of tokens that are pruned at once
     tokens = random_tokens(MANY, salience=True)
     store = create(tmp_path / "index", tokens)
     token_store.delete(store, ["d4", "d59"])
@@ -116,14 +117,6 @@ def test_pruned_and_deleted_tokens_are_not_found(tmp_path, queries, probes):
     expected = nearest(tokens.vectors, queries, len(kept), torch.tensor(kept))
     assert torch.allclose(similarities, expected[0], atol=1e-6)
     assert set(rows.flatten().tolist()) == set(kept)
-
-
-@pytest.mark.parametrize("block", [4, 1000])
-def test_pruning_does_not_depend_on_blocks(tmp_path, monkeypatch, block):
-    store = create(tmp_path / "index", random_tokens(MANY, salience=True))
-    expected = TokenNeighbours(store, 0.5).rows
-    monkeypatch.setattr(token_neighbours, "_BLOCK", block)
-    assert torch.equal(TokenNeighbours(store, 0.5).rows, expected)
 
 
 def test_lists_are_the_same_for_the_same_seed(tmp_path):
@@ -152,19 +145,16 @@ def test_saved_lists_are_opened_unless_something_changed(tmp_path, monkeypatch):
     assert [path.name for path in store.directory.iterdir() if path.is_dir()] == ["neighbours"]
 
 
-def test_a_handful_of_tokens_can_be_searched(tmp_path, queries):
-    tokens = random_tokens([1, 2])
+@pytest.mark.parametrize(("lengths", "lists"), [([1, 2], None), (MANY, 1000)])
+def test_more_lists_than_the_tokens_can_fill_become_fewer(tmp_path, queries, lengths, lists):
+    tokens, count = random_tokens(lengths), sum(lengths)
     neighbours = TokenNeighbours(create(tmp_path / "index", tokens))
-    neighbours.build_lists(None, 0)
-    similarities, rows = neighbours.search(queries, 3, 16)
-    expected = nearest(tokens.vectors, queries, 3)
-    assert torch.allclose(similarities, expected[0], atol=1e-6) and torch.equal(rows, expected[1])
-
-
-def test_more_lists_than_the_tokens_can_fill_become_fewer(tmp_path, queries):
-    neighbours = TokenNeighbours(create(tmp_path / "index", random_tokens(MANY)))
-    neighbours.build_lists(1000, 0)
-    assert (neighbours.search(queries, 180, 4)[1] >= 0).all()  # 180 tokens, at least 39 a list
+    neighbours.build_lists(lists, 0)
+    assert neighbours.n_lists <= 4  # at least 39 tokens a list
+    similarities, rows = neighbours.search(queries, count, 4)
+    expected = nearest(tokens.vectors, queries, count)
+    assert torch.allclose(similarities, expected[0], atol=1e-6)
+    assert torch.equal(rows, expected[1])
 
 
 @pytest.mark.parametrize(
