@@ -15,21 +15,21 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
 from matplotlib.figure import Figure
-from torch import Tensor
+from torch import Tensor, nn
 
 from analysis.analysis import Analysis, Findings, Subject, named
 from analysis.figures import GalleryEntry, page_figure, styled
 from analysis.statistics import interval, spread
 from analysis.tables import Row
 from gr_mvdr.batch import PairBatch, pad
-from gr_mvdr.decoder_layers import SUBLAYERS, Site, find_sites
+from gr_mvdr.decoder_layers import SUBLAYERS
 from gr_mvdr.options import part
 from gr_mvdr.progress import track
 from gr_mvdr.texts import TextReader
@@ -51,8 +51,34 @@ CAPTION = (
     "by groups of tokens, right: by heads. Shares of parts do not sum to 1. The residual stream is "
     "what a layer reads, the others what its parts add; a decoder's tokens are the identifier's."
 )
+PARTS = ("residual", *SUBLAYERS)  # the stream that a layer reads, and its summands
+# A layer, and the last linear map of each of its sublayers, as transformers names them: of T5;
+# BART; BERT, RoBERTa and DeBERTa; DistilBERT; MPNet; ModernBERT.
+_LAYER = re.compile(r"(?:.*?\.)??(?:block|layers?)\.(\d+)(?:\.(.+))?")
+_MAPS = re.compile(
+    r"(layer\.0\.SelfAttention\.o|self_attn\.out_proj|attention\.output\.dense"
+    r"|attention\.out_lin|attention\.attn\.o|attn\.Wo)"
+    r"|(layer\.1\.EncDecAttention\.o|encoder_attn\.out_proj)"
+    r"|(layer\.\d\.DenseReluDense\.wo|fc2|output\.dense|ffn\.lin2|mlp\.Wo)"
+)
 # Stack, part, layer and head, both from 1 (0: all), and the group of tokens (`groups`).
 Key = tuple[str, str, int, int, str]
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """A part of one layer (from 0) of a stack, "encoder" or "decoder".
+
+    Attributes:
+        part: one of `PARTS`. module: reads the stream, or that of which the part is a linear map.
+        heads: H equal parts of what an attention's `module` reads; 1 of other parts.
+    """
+
+    stack: str
+    part: str
+    layer: int
+    module: nn.Module
+    heads: int
 
 
 class Patch(NamedTuple):
@@ -396,3 +422,30 @@ def patching_figure(rows: Sequence[Row], title: str) -> Figure:
         axes.set_yticks(range(len(lines)), [line.replace("_", " ") for line in lines])
         axes.set(title=stack, xlabel=column)
     return figure
+
+
+def find_sites(stack: str, model: Any) -> list[Site]:
+    """The parts of all layers of an encoder or a decoder of transformers, part by part.
+
+    Raises:
+        ValueError: its layers are built in a way that is not known here.
+    """
+    sites = []
+    for name, module in model.named_modules():
+        if (found := _LAYER.fullmatch(name)) is None:
+            continue
+        known, heads = _MAPS.fullmatch(found[2] or ""), 1
+        if known or not found[2]:
+            part = PARTS[known.lastindex or 0] if known else PARTS[0]
+            if "attention" in part:
+                own = getattr(model.config, f"{stack}_attention_heads", None)
+                heads = own or model.config.num_attention_heads
+            sites.append(Site(stack, part, int(found[1]), module, heads))
+    sites.sort(key=lambda site: (PARTS.index(site.part), site.layer))
+    layers = range(len({site.layer for site in sites}))
+    parts = [part for part in PARTS if stack == "decoder" or part != "cross_attention"]
+    every = [(part, layer) for part in parts for layer in layers]
+    if not sites or [(site.part, site.layer) for site in sites] != every:
+        rule = f"must have layers like those of T5, BART or BERT, got {type(model).__name__}"
+        raise ValueError(f"backbone.name={model.name_or_path}: {rule}")
+    return sites

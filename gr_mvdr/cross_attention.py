@@ -1,15 +1,15 @@
 """Cross-attention as alignment: S, A and all paths of a decoder (gr_as_mvdr Eq. 4, 12–14, §8).
 
-A decoder layer's cross-attention adds Σ_h O_h V_h Q α_i^h to the residual stream at position i, and
-with every norm's scale held at its value the logit of target token d_i is linear in that stream. So
-its part of rel(d, q) is an Eq. 1:
+A decoder layer's cross-attention adds Σ_h O_h V_h Q α_i^h to the residual stream at position i. If
+the scale of every norm is held constant, the logit of target token d_i is linear in that stream, so
+the layer's part of rel(d, q) has the form of Eq. 1:
 
     Σ_h sum(S^h ⊙ A^h),   S^h = Ẽᵀ O_h V_h Q,   A^h = softmax(D̂ᵀ Wᵀ Q)
 
-where ẽ_i is the head's vector of token d_i (an output row, PAWA's or NP's) as it is seen through
-all norms that follow on the stream, and d̂_i what the layer's cross-attention reads of the decoder.
-T5 has one norm at the stream's end, so that all summands have one ẽ_i; BART norms the stream after
-every summand, so that each has its own.
+where ẽ_i is the head's vector of token d_i (an output row, PAWA's or NP's) pulled back through all
+later norms of the stream, and d̂_i is the decoder state that the layer's cross-attention reads. T5
+has one norm at the end of the stream, so that all summands share one ẽ_i; BART norms the stream
+after every summand, so that each summand has its own ẽ_i.
 """
 
 from collections.abc import Iterator
@@ -34,30 +34,29 @@ from gr_mvdr.relevance import (
     similarity,
 )
 
-# What adds one vector to every stream, whatever it holds: biases of the norms on the stream, biases
-# of the summands' linear maps, the logits' own bias.
+# Constant paths: biases of the norms, biases of the summands' linear maps, bias of the logits.
 CONSTANTS = ("norm_bias", "projection_bias", "output_bias")
-# Of the stream's size: what rounding in bf16 may leave between the stream and the sum of its parts.
+# Largest relative difference between the stream and the sum of its parts (rounding in bf16).
 _ROUNDING = 0.05
 
 
 @dataclass
 class DecoderTrace:
-    """What a decoder of L layers of H heads made of B pairs.
+    """The intermediate results of a decoder with L layers of H heads on B pairs.
 
     Attributes:
         head: the decoder's output table; batch: the pairs, the targets on the document side.
         layers: the decoder's structure.
         queries: (B, N, d) the encoder's vectors Q.
-        rows: (B, M) int64 the head's rows of the targets; position: (B, M) int64 their places in
-            the sequences that were decoded.
+        rows: (B, M) int64 the head's rows of the targets; position: (B, M) int64 their positions
+            in the decoded sequences.
         attentions: L of (B, H, M, N), each layer's cross-attention A (Eq. 4).
-        states: L of (B, M, d), what each layer's cross-attention reads of the decoder (d̂).
+        states: L of (B, M, d), d̂, the decoder states that each layer's cross-attention reads.
         hidden: (B, M, d) h, the decoder's output.
         context: the head's, see `Head.context`.
         readers: summand → (B, M, d) ẽ, the vector whose product with the summand is its part of
             the logit: "embedding", "self_attention_1", "cross_attention_1", "feed_forward_1", ….
-        paths: path → (B, M) what it adds to the logit: the summands' names, and those of
+        paths: path → (B, M) its contribution to the logit; the paths are the summands and those of
             `CONSTANTS` that the backbone has.
         logits: (B, M) fp32 e_i · h_i (Eq. 11), the output's bias included.
     """
@@ -93,7 +92,7 @@ def project_keys(trace: DecoderTrace, layer: int) -> tuple[Tensor, Tensor]:
 def project_values(trace: DecoderTrace, layer: int) -> tuple[Tensor, Tensor]:
     """O_hᵀ ẽ_i (B, H, M, k) and V_h q_j (B, H, N, k): S^h_ij is their product (Eq. 12–13, ẽᵀq).
 
-    A bias of V is part of the second: rows of A sum to 1, so that it comes through whole.
+    A bias of V is part of the second, which is exact because rows of A sum to 1.
     """
     module = trace.layers.attentions[layer]
     reader = trace.readers[f"cross_attention_{layer % len(trace.attentions) + 1}"]
@@ -104,10 +103,10 @@ def project_values(trace: DecoderTrace, layer: int) -> tuple[Tensor, Tensor]:
 def align_layer(trace: DecoderTrace, score: Tensor, layer: int = -1) -> PairAlignment:
     """rel(d, q) = Σ_h sum(S^h ⊙ A^h) of one decoder layer (Eq. 14).
 
-    Σ_hj S^h_ij A^h_ij is what the layer's cross-attention adds to the logit of token i.
+    Σ_hj S^h_ij A^h_ij is the contribution of the layer's cross-attention to the logit of token i.
 
     Args:
-        score: (B,) what the system ranks these pairs by.
+        score: (B,) the score by which the system ranks these pairs.
         layer: of the decoder; negative counts from the last.
 
     Raises:
@@ -139,7 +138,7 @@ def collect_factors(trace: DecoderTrace, layer: int = -1) -> Factors:
 
 
 def sum_paths(trace: DecoderTrace) -> DecoderPaths:
-    """What each path of the decoder adds to the targets' logits (§8)."""
+    """The contribution of each path of the decoder to the targets' logits (§8)."""
     batch, real = trace.batch, trace.batch.document_mask
     places = real_places(real)
     states = trace.head.states_at(places, trace.hidden, trace.context, trace.position)
@@ -151,7 +150,7 @@ def sum_paths(trace: DecoderTrace) -> DecoderPaths:
     contributions = torch.stack(list(trace.paths.values()), 1)
     return DecoderPaths(
         names=tuple(trace.paths),
-        # No product with the mask: a bias may be −∞ where there is padding (SEAL's BART).
+        # No product with the mask: a bias may be −∞ at padding (SEAL's BART).
         contributions=contributions.masked_fill(~real[:, None], 0.0),
         logits=trace.logits.masked_fill(~real, 0.0),
         log_probs=log_probs,
@@ -188,7 +187,7 @@ def _projection_norms(module: CrossAttention) -> Tensor:
 def trace_decoder(
     head: Head, batch: PairBatch, queries: Tensor, window: int | None = None
 ) -> DecoderTrace:
-    """Teacher-forces the document side of a batch and keeps all that the decoder adds up.
+    """Teacher-forces the document side of a batch and records all summands of the decoder.
 
     Args:
         head: of an encoder-decoder in evaluation mode.
@@ -198,7 +197,7 @@ def trace_decoder(
 
     Raises:
         RuntimeError: the attention weights are missing (not eager attention).
-        ValueError: the decoder is built in a way that is not known here.
+        ValueError: the decoder's structure is unknown.
     """
     decoder, windows = head.backbone.get_decoder(), Windows(batch.document_ids.shape[1], window)
     layers = read_decoder(decoder)
@@ -237,11 +236,11 @@ def trace_decoder(
 
 @dataclass
 class _Seen:
-    """What flowed through a decoder's modules in one pass, (B, M, d) each.
+    """Inputs and outputs of a decoder's modules in one pass, (B, M, d) each.
 
     Attributes:
-        read: of the entry, the norms on the stream and the cross-attentions' `query`, what they
-            read; made: of the norms and the summands' maps, their outputs.
+        read: inputs of the entry, of the norms and of the cross-attentions' `query`.
+        made: outputs of the norms and of the summands' maps.
     """
 
     read: dict[nn.Module, Tensor]
@@ -249,7 +248,7 @@ class _Seen:
 
 
 def _adds_up(layers: DecoderLayers, seen: _Seen) -> bool:
-    """Whether every norm read the sum of the summands before it: does the program hold?"""
+    """Whether every norm reads the sum of the summands before it."""
     total = at_least_float32(seen.read[layers.entry])
     for step in layers.steps:
         made = at_least_float32(seen.made[step.module])
@@ -266,10 +265,10 @@ def _adds_up(layers: DecoderLayers, seen: _Seen) -> bool:
 def _pull_back(
     layers: DecoderLayers, seen: _Seen, vectors: Tensor
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Readers and paths as in `DecoderTrace`, all but the output's bias, of windows (B·W, …).
+    """Readers and paths as in `DecoderTrace`, without the output's bias, of windows (B·W, …).
 
     Args:
-        vectors: (B·W, M, d) e, which read the stream's end.
+        vectors: (B·W, M, d) e, the readers of the end of the stream.
     """
     reader, readers = at_least_float32(vectors), {}
     paths: dict[str, Tensor] = {}
@@ -292,8 +291,8 @@ def _pull_back(
 
 
 def _through_norm(norm: Any, stream: Tensor, reader: Tensor) -> Tensor:
-    """(…, d) what reads the stream before a norm as `reader` reads it after it, its bias apart."""
-    centres = isinstance(norm, nn.LayerNorm)  # T5's does not take the mean out
+    """(…, d) the vector before a norm that is equivalent to `reader` after it, without the bias."""
+    centres = isinstance(norm, nn.LayerNorm)  # T5's norm does not subtract the mean
     if centres:
         stream = stream - stream.mean(-1, keepdim=True)
     epsilon = norm.eps if centres else norm.variance_epsilon
@@ -314,7 +313,7 @@ class Windows:
         self.count = -(-size // max(1, self.length))
 
     def split(self, tokens: Tensor) -> Tensor:
-        """(B, M) → (B·W, length); the last window is filled up with the row of padding."""
+        """(B, M) → (B·W, length); the last window is padded with row 0."""
         missing = self.count * self.length - self.size
         return F.pad(tokens, (0, missing)).reshape(-1, self.length)
 
@@ -334,9 +333,9 @@ class Windows:
 
 @contextmanager
 def _recording(decoder: Any, layers: DecoderLayers) -> Iterator[_Seen]:
-    """Fills in a pass with what flows through the decoder.
+    """Records the inputs and outputs of a pass.
 
-    Attention is eager meanwhile, the one kind that returns its weights.
+    Attention is eager meanwhile, the only implementation that returns its weights.
     """
     seen = _Seen({}, {})
 

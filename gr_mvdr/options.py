@@ -370,6 +370,12 @@ def describe_type(hint: Any) -> str:
     return _WORDS.get(hint) or getattr(hint, "__name__", str(hint))
 
 
+def check_choice(key: str, value: str, choices: Collection[str]) -> None:
+    """Raises ValueError unless a name within an option is one of the choices."""
+    if value not in choices:
+        raise ValueError(f"{key}={show(value)}: must be one of {', '.join(choices)}")
+
+
 def make_printable(text: object) -> str:
     """A text without what steers a terminal: escape codes and reversed writing are spelt out."""
     return "".join(

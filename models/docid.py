@@ -26,8 +26,8 @@ from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files import new_folder, remove_with, write_json
 from gr_mvdr.heads.plain import SubsetHead, Vocabulary
-from gr_mvdr.identifiers.scheme import Identifiers, Scheme, check_choice, hash_collection
-from gr_mvdr.options import NonNegative, Rate, Size, build, part
+from gr_mvdr.identifiers.scheme import Identifiers, Scheme, hash_collection
+from gr_mvdr.options import NonNegative, Rate, Size, build, check_choice, part
 from gr_mvdr.progress import track
 from models.base import Table
 from models.constrained_search import ConstrainedSearch, clear_index_folder

@@ -16,8 +16,7 @@ from gr_mvdr.decoding.ngram_index import DEPTH, NgramIndex
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files import remove_with
 from gr_mvdr.heads.plain import Vocabulary
-from gr_mvdr.identifiers.scheme import check_choice
-from gr_mvdr.options import Rate, Size, part
+from gr_mvdr.options import Rate, Size, check_choice, part
 from gr_mvdr.progress import track
 from models.base import Table
 from models.constrained_search import ConstrainedSearch, clear_index_folder

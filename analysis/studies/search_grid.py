@@ -22,8 +22,7 @@ from analysis.tables import Row, Table
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.evaluation.metrics import METRICS, rank_of
 from gr_mvdr.evaluation.ranking import Qrels, Ranking, recall_of_exact
-from gr_mvdr.identifiers.scheme import check_choice
-from gr_mvdr.options import part
+from gr_mvdr.options import check_choice, part
 from gr_mvdr.progress import track
 from gr_mvdr.token_index.costs import SearchCosts
 from gr_mvdr.token_vectors import TokenVectors

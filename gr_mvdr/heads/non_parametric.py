@@ -1,7 +1,7 @@
 """Non-parametric decoding: contextual token vectors as the output table (gr_as_mvdr Eq. 20).
 
-D in rel(d, q) = sum(Dᵀ Q ⊙ A) are hidden states of an encoder that read the documents, a few rows
-a surface token. They are the decoder's inputs and its output table alike.
+D in rel(d, q) = sum(Dᵀ Q ⊙ A) are hidden states of an encoder that reads the documents, a few rows
+for each surface token. They are both the decoder's inputs and its output table.
 """
 
 import warnings
@@ -25,7 +25,7 @@ from gr_mvdr.template import TextTemplate
 
 
 class Occurrences(nn.Module):
-    """Token sequences of documents, one row number a token, ragged as flat arrays.
+    """Token sequences of documents with a row number for each token, as flat arrays.
 
     Attributes:
         documents: (D,) int64, ascending, the documents' numbers.
@@ -45,7 +45,7 @@ class Occurrences(nn.Module):
     def of(
         cls, sequences: Sequence[Sequence[int]], rows: Tensor, documents: Tensor | None = None
     ) -> "Occurrences":
-        """From token lists and the rows of all their tokens; documents are 0, 1, 2, … by default"""
+        """From token lists and the rows of all tokens; the documents are 0, 1, 2, … by default."""
         if documents is None:
             documents = torch.arange(len(sequences))
         starts = torch.tensor([0, *map(len, sequences)]).cumsum(0)
@@ -53,19 +53,19 @@ class Occurrences(nn.Module):
         return cls(documents.to(rows.device), starts.to(rows.device), tokens, rows)
 
     def find(self, targets: Tensor, document_index: Tensor) -> tuple[Tensor, Tensor]:
-        """Looks targets up in their documents: the first place that agrees with most of the start.
+        """Looks targets up in their documents, at the first place with the longest common prefix.
 
         Args:
-            targets: (B, M) int64; document_index: (B,) int64, also numbers that are not here.
+            targets: (B, M) int64; document_index: (B,) int64, also unknown numbers.
 
         Returns:
-            rows (B, M) int64, valid where the target agrees; agrees (B, M) bool, a prefix.
+            rows (B, M) int64, valid where `agrees`; agrees (B, M) bool, the common prefix.
         """
         size = targets.shape[1]
         tokens, rows = self._padded(document_index, size)
         agrees = tokens.unfold(1, size, 1) == targets.unsqueeze(1)  # (B, places, M)
         agrees = agrees.long().cumprod(2)
-        place = agrees.sum(2).argmax(1, keepdim=True)  # argmax: the first of equals
+        place = agrees.sum(2).argmax(1, keepdim=True)  # ties go to the first
         offset = torch.arange(size, device=targets.device)
         agrees = agrees.gather(1, place.unsqueeze(2).expand(-1, 1, size)).squeeze(1).bool()
         return rows.gather(1, place + offset), agrees
@@ -83,14 +83,14 @@ class Occurrences(nn.Module):
 
 
 def flatten_sequences(sequences: Sequence[Sequence[int]], like: Tensor) -> Tensor:
-    """Token lists one after the other, (n,) int64 on the device of another tensor."""
+    """Concatenates token lists: (n,) int64 on the device of another tensor."""
     tokens = [token for sequence in sequences for token in sequence]
     return torch.tensor(tokens, dtype=torch.int64, device=like.device)
 
 
 @part("head")
 class NonParametricHead(TableHead):
-    """A table of contextual token vectors, at most `clusters` a surface token (Eq. 20).
+    """A table of contextual token vectors, at most `clusters` for each surface token (Eq. 20).
 
     Its rows are not parameters: they get a gradient in `batch_table` alone. The table has to be
     made (`make_table`) or loaded (`load_table_state`) before use.
@@ -109,11 +109,11 @@ class NonParametricHead(TableHead):
         """
         Args:
             backbone: an encoder-decoder of transformers.
-            vocabulary: its tokens get a row even where they occur in no document.
-            clusters: most rows a surface token; seed: of their k-means.
-            form: "base": the table is built once, before training; "async": again after every
+            vocabulary: its tokens get a row even if they occur in no document.
+            clusters: largest number of rows of a token; seed: random seed of their k-means.
+            form: "base": the table is built once, before training; "async": again every
                 `rebuild_every` epochs; "contrastive": again after `contrastive_epochs` epochs in
-                which the encoder that makes it learns (`live`).
+                which the encoder is trained through the table (`live`).
         """
         super().__init__(backbone)
         self.clusters, self.seed, self.form = clusters, seed, form
@@ -122,7 +122,7 @@ class NonParametricHead(TableHead):
         self.stop = self.template.stop
         self.needed = [self.stop] + ([] if vocabulary is None else vocabulary.tokens.tolist())
         self.occurrences: Occurrences | None = None
-        # (n,) int64, in `live`: the document of each of the first n rows.
+        # (n,) int64 within `live`: the documents of the first n rows.
         self.row_documents: Tensor | None = None
         self.collection: str | None = None
 
@@ -136,10 +136,10 @@ class NonParametricHead(TableHead):
         self.renew_table()
 
     def begin_epoch(self, epoch: int) -> None:
-        # A resumed run has the table of its checkpoint and makes the next one when it is due.
+        # A resumed run has its checkpoint's table until the next one is due.
         if epoch and self.builds_before(epoch):
             self.renew_table()
-        # Each rank has made it; rounding may differ between devices, the rows must not.
+        # Each rank has made the table, and rounding may differ between devices.
         if world_size() > 1:
             state = self.table_state()
             collection = state.pop("collection")
@@ -167,7 +167,7 @@ class NonParametricHead(TableHead):
             vectors: (n, d), the contextual vectors of all these tokens, in order.
             collection: a hash of the documents, for `load_table_state`.
         """
-        vectors = vectors.float()  # where they are: a GPU would sum them in a varying order
+        vectors = vectors.float()  # on their device: the order of a GPU's sums varies
         tokens = flatten_sequences(sequences, vectors)
         assert len(tokens) == len(vectors), "a vector for every token"
         rows, row_tokens, row = cluster_rows(vectors, tokens, self.clusters, self.seed)
@@ -176,7 +176,7 @@ class NonParametricHead(TableHead):
         self.extend(self.needed)
 
     def set_table(self, rows: Tensor, row_tokens: Tensor, occurrences: Occurrences) -> None:
-        """Takes a table as it is: rows (R, d), their tokens (R,) int64, where they occur."""
+        """Sets the table: rows (R, d), their tokens (R,) int64 and occurrences."""
         weight = self.backbone.get_input_embeddings().weight
         # Not in the state dict: the number of rows is not known before a checkpoint is read.
         self.register_buffer("table", rows.to(weight), persistent=False)
@@ -184,7 +184,7 @@ class NonParametricHead(TableHead):
         self.occurrences = occurrences.to(weight.device)
 
     def extend(self, tokens: Iterable[int]) -> None:
-        """The vectors that the backbone reads for tokens that have no row in the table."""
+        """Adds the backbone's input vectors for tokens without a row."""
         known = set(self.row_tokens.tolist())
         missing = [token for token in dict.fromkeys(tokens) if token not in known]
         if missing:
@@ -227,11 +227,11 @@ class NonParametricHead(TableHead):
     def live(
         self, sequences: Sequence[Sequence[int]], vectors: Tensor, documents: Tensor
     ) -> Iterator[None]:
-        """For one loss, the given vectors are the table, and gradients flow into them.
+        """For one loss, makes the given vectors the table, with gradients.
 
-        One row an occurrence: the tokens of the batch's other documents are the negatives of a
-        document's own. A document must not be there twice, or its copy would be one of them; of
-        which queries a row is no negative either, `relevant_rows` says.
+        Each occurrence is a row: the tokens of the batch's other documents are the negatives of a
+        document's own tokens. The documents must be distinct, or a copy would be a negative;
+        `relevant_rows` excludes rows from the negatives of a query.
 
         Args:
             sequences, vectors: as for `build`, of the batch's distinct documents.
@@ -253,8 +253,8 @@ class NonParametricHead(TableHead):
     def relevant_rows(self, relevant: Tensor | None) -> Tensor | None:
         if relevant is None or self.row_documents is None:
             return None
-        found = (self.row_documents + 1 == relevant.unsqueeze(-1)).any(1)  # (B, R, n) → (B, n)
-        return F.pad(found, (0, self.n_rows - found.shape[1]))  # later rows are of no document
+        known = (self.row_documents + 1 == relevant.unsqueeze(-1)).any(1)  # (B, R, n) → (B, n)
+        return F.pad(known, (0, self.n_rows - known.shape[1]))  # later rows have no document
 
     def table_state(self) -> dict[str, Any]:
         """The table and its documents, for a checkpoint."""
@@ -291,16 +291,16 @@ class NonParametricHead(TableHead):
         self.build(named, torch.cat(vectors), collection)
 
     def labels(self, tokens: Tensor, document_index: Tensor) -> Tensor:
-        """The rows of given targets: those of the same tokens in the document itself.
+        """The rows of targets: those of the same tokens in the document itself.
 
-        A target is looked for in its document's tokens: at the first place that agrees with most
-        of its beginning. Tokens past that (the end token, a special token, a target of another
-        text) and those before it (BART's <s>) get the first row of their surface token.
+        A target is located in its document at the first place with the longest common prefix.
+        Tokens after that prefix (the end token, a special token, a target of another text) and
+        before it (BART's <s>) get the first row of their surface token.
         """
         before = self.template.target
         size = len(before)
         around = tokens[:, :size] == tokens.new_tensor(before)
-        start = size if bool(around.all()) else 0  # an n-gram has nothing before it
+        start = size if bool(around.all()) else 0  # an n-gram has no special tokens before it
         rows, agrees = self.occurrences.find(tokens[:, start:], document_index)
         found = self.first_row(tokens)
         return torch.cat([found[:, :start], rows.where(agrees, found[:, start:])], 1)
@@ -318,12 +318,12 @@ class NonParametricHead(TableHead):
 def cluster_rows(
     vectors: Tensor, tokens: Tensor, k: int, seed: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """At most k rows a surface token: its occurrences, or their k-means if there are more.
+    """At most k rows for each surface token: its occurrences, or their k-means if there are more.
 
     Args:
-        vectors: (n, d) float, one an occurrence; tokens: (n,) int64, their surface tokens.
-        k: most rows a token.
-        seed: of the k-means (k-means++, one start).
+        vectors: (n, d) float, one for each occurrence; tokens: (n,) int64, their surface tokens.
+        k: largest number of rows of a token.
+        seed: random seed of the k-means (k-means++, one start).
 
     Returns:
         rows (R, d), each the mean of its occurrences, in the order of their tokens; row_tokens
@@ -334,7 +334,7 @@ def cluster_rows(
     samples = vectors[order].cpu().numpy()
     cluster = torch.empty_like(order)
     cluster[order] = torch.from_numpy(_clusters(samples, counts.tolist(), k, seed)).to(order.device)
-    # Numbers the clusters that have members, token by token.
+    # Numbers the non-empty clusters, token by token.
     key = torch.searchsorted(distinct, tokens) * k + cluster
     key, row, members = key.unique(return_inverse=True, return_counts=True)
     sums = vectors.new_zeros(len(key), vectors.shape[1]).index_add(0, row, vectors)
@@ -342,16 +342,16 @@ def cluster_rows(
 
 
 def _clusters(samples: np.ndarray, counts: list[int], k: int, seed: int) -> np.ndarray:
-    """(n,) int64, a sample's cluster 0 … k − 1 within its token; samples lie token by token."""
+    """(n,) int64, the cluster 0 … k − 1 of each sample within its token; samples in token order."""
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
     from threadpoolctl import threadpool_limits
 
     k_means = KMeans(k, n_init=1, random_state=seed)
     clusters, start = [np.empty(0, np.int64)], 0
-    # One thread: several would add in the order in which they finish, another one each time.
+    # One thread: the order of a sum over several threads varies.
     with threadpool_limits(1), warnings.catch_warnings():
-        # Fewer distinct vectors than k are fewer rows.
+        # Fewer distinct vectors than k give fewer rows.
         warnings.simplefilter("ignore", ConvergenceWarning)
         for count in counts:
             own = samples[start : start + count]
@@ -363,17 +363,15 @@ def _clusters(samples: np.ndarray, counts: list[int], k: int, seed: int) -> np.n
 def read_in_context(
     sequences: Sequence[list[int]], texts: Sequence[list[int]], length: int, template: TextTemplate
 ) -> tuple[list[list[int]], list[list[int]], int]:
-    """What is encoded to read identifiers in their context: `title + ' ' + text` (facts: NP).
+    """Texts to encode so that identifiers are read in context: `title + ' ' + text`.
 
     Args:
-        sequences: of each document, what its targets are cut from; empty: not in the table.
-        texts: the documents' tokens; length: tokens kept where they are encoded, those around a
-            text included; template: says which those are.
+        sequences: of each document, the source of its targets; [] = not in the table.
+        texts: the documents' tokens; length: tokens kept of a text, special tokens included.
 
     Returns:
-        Each sequence without what is around it (BART's <s>, the end token): those tokens have no
-        context to be read in. Tokens that begin with it: the text itself if it begins so. And the
-        place of its first token where these are encoded.
+        Each sequence without special tokens (BART's <s>, the end token), which have no context;
+        texts that begin with it; and the place of its first token among the encoded tokens.
     """
     before, room = len(template.target), length - len(template.read_document((), 0))
     named, read = [], []

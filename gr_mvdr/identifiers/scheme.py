@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, pairwise
@@ -231,15 +231,3 @@ def hash_collection(document_ids: Sequence[str]) -> str:
 
 def _hash(value: list) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:32]
-
-
-def check_choice(key: str, value: str, choices: Collection[str]) -> None:
-    """Raises ValueError unless an option of a model, its whole key, is one of the choices."""
-    if value not in choices:
-        raise ValueError(f"{key}={value}: must be one of {', '.join(choices)}")
-
-
-def check_at_least(key: str, value: float, least: float) -> None:
-    """Raises ValueError if an option of a model, its whole key, is too small."""
-    if value < least:
-        raise ValueError(f"{key}={value}: must be ≥ {least}")

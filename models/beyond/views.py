@@ -21,8 +21,8 @@ from gr_mvdr.decoding.names import NgramNames, Tokens
 from gr_mvdr.decoding.ngram_index import DEEPEST, DEPTH, NgramIndex
 from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.files import remove_with
-from gr_mvdr.identifiers.scheme import check_choice, hash_collection
-from gr_mvdr.options import Count, NonNegative, part
+from gr_mvdr.identifiers.scheme import hash_collection
+from gr_mvdr.options import Count, NonNegative, check_choice, part
 from gr_mvdr.texts import BODY, find_views, read_view
 from models.base import Table
 from models.constrained_search import ConstrainedSearch, clear_index_folder

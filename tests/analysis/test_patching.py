@@ -14,6 +14,7 @@ from analysis.patching import (
     PatchedPair,
     Patching,
     even_out,
+    find_sites,
     patch_texts,
     patchable,
     patching_figure,
@@ -21,7 +22,6 @@ from analysis.patching import (
     summarise,
 )
 from gr_mvdr.batch import PairBatch, pad
-from gr_mvdr.decoder_layers import find_sites
 from gr_mvdr.texts import TextReader
 from gr_mvdr.tokenizers import build_word_tokenizer
 from models.beyond.query_generator import QueryGenerator
