@@ -92,7 +92,7 @@ def docid(_, folder):
 
 
 def query_generator(_, folder):
-    options = dict(tokenizer="", document_length=12, query_length=12, n_queries=1, top_k=1)
+    options = dict(tokenizer="none", document_length=12, query_length=12, n_queries=1, top_k=1)
     return varied(QueryGenerator(BACKBONE, optimizer=OPTIMIZER, **options))
 
 
