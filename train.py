@@ -63,18 +63,18 @@ NOISE = (
     *("LeafSpec", "Total length of `list`", "The number of training batches", "FSDP2-wrapped"),
     "(Checkpoint|Experiment logs) directory .* exists and is not empty",  # of a resumed run
 )
-LATENT_TOKENS = 2**22  # of an even sample of documents: some seconds, below 1 GB
+LATENT_TOKENS = 2**22  # in a sample of documents: takes seconds, below 1 GB
 for message in (f".*{words}.*" for words in NOISE):
     warnings.filterwarnings("ignore", message)
 
 
 def train(config: Sequence[str] | DictConfig) -> Run | None:
-    """One run, from the configuration to the folder that it leaves behind, in this process.
+    """Makes one run in this process, from the configuration to its folder.
 
         run = train(["model=t5_colbert", "data=beir", "data.path=…"])
 
     Args:
-        config: what would follow `python train.py` on the command line, or what was composed from
+        config: the arguments of `python train.py`, or a configuration composed from
             `conf/train.yaml`.
 
     Returns:
@@ -82,7 +82,7 @@ def train(config: Sequence[str] | DictConfig) -> Run | None:
 
     Raises:
         FileExistsError: the run's folder exists and `resume` is false.
-        ValueError, FileNotFoundError: the user's choices or files are at fault, in one line.
+        ValueError, FileNotFoundError: an option or a file is wrong; one line.
     """
     if isinstance(config, DictConfig):
         return make_run(config)
@@ -104,7 +104,7 @@ def make_run(config: DictConfig, typed: Sequence[str] | None = None) -> Run | No
     """`train` of a composed configuration.
 
     Args:
-        typed: the command line that it is of; None = Hydra's.
+        typed: its command line; None = Hydra's.
     """
     typed = find_typed(typed)
     join()
@@ -146,7 +146,7 @@ def make_run(config: DictConfig, typed: Sequence[str] | None = None) -> Run | No
 
 
 def keep_finished(run: Path, missing: list[str]) -> Run:
-    """A run that was finished before; its page is made again if it was lost."""
+    """A run that was finished before; makes its report again if it is missing."""
     if rank() == 0:
         report = [write_report(run)] if missing else []
         print(f"{run}: finished before, kept", *report)
@@ -163,7 +163,7 @@ def train_model(
 ) -> tuple[System, RetrievalDataModule, Any]:
     """The run's trained model, its data, and the logger of rank 0, None elsewhere."""
     pl.seed_everything(config.seed, workers=True, verbose=False)
-    with rank_zero_first():  # what rank 0 has cached, the others find
+    with rank_zero_first():  # the others read what rank 0 has cached
         data = instantiate(config.data)
         check_queries(config, data)
         model = prepare_model(config, data, run, initial)
@@ -184,8 +184,8 @@ def train_model(
         return model, data, logger
     if weights is None:
         return model, data, logger
-    # A run of another run's weights is measured and does not copy them. One that measures nothing
-    # is only there to be opened again.
+    # The weights of another run are not copied, unless nothing is measured: then this run exists
+    # only to be opened again.
     if rank() == 0 and not (weights.is_run and data.test_splits):
         save_tokenizer(data, run)
         save_weights(model, run)
@@ -195,7 +195,7 @@ def train_model(
 def measure_run(
     config: DictConfig, run: Path, model: System, data: RetrievalDataModule, memory: StagePeaks
 ) -> dict[str, float]:
-    """Indexes, searches, reranks, analyses: the run's metrics, its files in its folder.
+    """Indexes, searches, reranks and analyses; returns the metrics, writes the run's files.
 
     An index of shards is written by all ranks (`indexes_in_shards`); after it rank 0 is alone.
     """
@@ -222,7 +222,7 @@ def measure_run(
 def prepare_model(
     config: DictConfig, data: RetrievalDataModule, run: Path, initial: RunWeights | None = None
 ) -> System:
-    """The system of the configuration, which knows its corpus; `initial` may bring identifiers."""
+    """The configuration's system, prepared on the collection; may take identifiers of `initial`."""
     settings = config.copy()
     settings.tokenizer.vocab_size = len(data.tokenizer)  # a small model's table wastes no row
     settings.tokenizer.special_tokens = data.special_tokens  # a model knows tokens, not texts
@@ -250,7 +250,7 @@ def prepare_model(
 
 
 def check_queries(config: DictConfig, data: RetrievalDataModule) -> None:
-    """Checks that there are queries to train on, and judged ones for a study.
+    """Checks that there are training queries, and queries with judgements for a study.
 
     Raises:
         ValueError: the system must be trained and there are no training queries, or a study is
@@ -267,7 +267,7 @@ def check_queries(config: DictConfig, data: RetrievalDataModule) -> None:
 
 
 def start_token_vectors(model: System, data: RetrievalDataModule) -> None:
-    """Those of a new backbone start as what tokens mean in the known documents, or a sample."""
+    """Initialises a new backbone's embeddings by latent meanings of the known documents' tokens."""
     backbone = find_backbone(model)[1] if model.trainable else None
     if getattr(backbone, "latent", 0.0):
         known = data.documents.select(data.known_documents)
@@ -277,7 +277,7 @@ def start_token_vectors(model: System, data: RetrievalDataModule) -> None:
 
 
 def announce_run(config: DictConfig, run: Path, model: System, record: dict[str, Any]) -> Any:
-    """Makes the run's folder and says so; returns its logger, or None."""
+    """Makes the run's folder and prints it; returns the run's logger, or None."""
     begun = (run / "config.yaml").is_file()
     start_run(config, record)
     documents = count_of(record["documents"], "document")
@@ -296,13 +296,13 @@ def trains(model: System, config: DictConfig) -> bool:
 
 
 def print_losses(record: dict[str, Any], config: DictConfig) -> None:
-    """Says what of the data is not read or not judged: never fatal, never silent."""
+    """Prints which texts are cut, which documents are missing, which queries have no judgements."""
     for noun, key in (("query", "queries"), ("document", "documents")):
         if count := record["cut_texts"][key]:
             limit = f"{noun}_length"
             print(f"{count_of(count, noun)} cut at {limit}={config[limit]} tokens")
     if config.data.shard:
-        print(f"data.shard={config.data.shard}: other documents are not there, nor found")
+        print(f"data.shard={config.data.shard}: documents of other shards cannot be retrieved")
     if (deepest := max(map(rank_of, config.data.metrics))) > config.retrieval_depth:
         print(f"retrieval_depth={config.retrieval_depth}: a metric looks at rank {deepest:,}")
     if not record["splits"]:
@@ -312,13 +312,13 @@ def print_losses(record: dict[str, Any], config: DictConfig) -> None:
 
 
 def fit(model: System, data: RetrievalDataModule, config: DictConfig, logger: Any) -> System:
-    """The trained model; training goes on from the run's last checkpoint, if there is one.
+    """The trained model; training continues from the run's last checkpoint, if there is one.
 
     Raises:
         ValueError: the trainer's settings contradict each other, nothing was trained, or the
             checkpoint is of another tokeniser.
     """
-    with rank_zero_first():  # negatives and spans are cached, too
+    with rank_zero_first():  # caches negatives and spans
         data.epoch(0)
         data.val_dataloader()
     checkpoint = Path(config.run) / CHECKPOINT
@@ -343,18 +343,18 @@ def fit(model: System, data: RetrievalDataModule, config: DictConfig, logger: An
     # The model keeps its trainer: Adam and gradients are three more copies of its weights.
     trainer.strategy.optimizers = trainer.strategy.lr_scheduler_configs = []
     model.zero_grad()
-    if model.device_mesh is not None:  # it is in shards, its checkpoint is whole
+    if model.device_mesh is not None:  # the model is sharded, its checkpoint is whole
         seconds, model = model.train_seconds, prepare_model(config, data, Path(config.run))
         whole = read_checkpoint(checkpoint)
         model.load_state_dict(whole["state_dict"])
         model.on_load_checkpoint(whole)
         model.train_seconds = seconds
-    # Lightning has put it onto the CPU. Search and analysis are in fp32, as of a restored run.
+    # Lightning has moved it to the CPU. Search and analysis are in fp32, as in a restored run.
     return model.eval().float().to(trainer.strategy.root_device)
 
 
 def check_tokenizer(data: RetrievalDataModule, run: Path) -> None:
-    """Raises ValueError if an interrupted run was begun with another tokeniser.
+    """Raises ValueError if an interrupted run started with another tokeniser.
 
     The collection's files may have changed, or the version of this library.
     """
@@ -367,14 +367,14 @@ def check_tokenizer(data: RetrievalDataModule, run: Path) -> None:
 
 
 def save_tokenizer(data: RetrievalDataModule, run: Path) -> None:
-    """Puts the run's tokeniser into its folder."""
+    """Saves the run's tokeniser in its folder."""
     with new_folder(run / "tokenizer", replace=True) as folder:
         data.tokenizer.save_pretrained(folder)
 
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Ctrl-C is a KeyboardInterrupt: of Lightning a SystemExit, after which SIGINT is ignored."""
+    """Turns Lightning's SystemExit after Ctrl-C into a KeyboardInterrupt, and restores SIGINT."""
     handler = signal.getsignal(signal.SIGINT)
     try:
         yield

@@ -1,4 +1,4 @@
-"""The files that say what a finished run is: `config.yaml`, `provenance.json`, `metrics.json`."""
+"""The files that describe a finished run: `config.yaml`, `provenance.json`, `metrics.json`."""
 
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -9,18 +9,18 @@ from typing import Any
 from gr_mvdr.files import check_file, read_json, read_yaml
 from gr_mvdr.options import describe_type, fits_type, make_printable, show
 
-CHECKPOINT = "checkpoints/last.ckpt"  # of a trained system, and of weights that were taken over
+CHECKPOINT = "checkpoints/last.ckpt"  # of a trained system, or of weights that were taken over
 PARTS = CONFIG, PROVENANCE, METRICS = "config.yaml", "provenance.json", "metrics.json"
-# Keys of the configuration that say where or how a run is made, not what is run.
+# Keys of the configuration that change where or how a run is made, but no result.
 CIRCUMSTANCES = ("resume", "output", "name", "run", "logger")
 
 try:
     VERSION = version("gr-mvdr")
-except PackageNotFoundError:  # the files lie there and were never installed
+except PackageNotFoundError:  # not installed
     VERSION = "unknown"
 
 _SEED = int | float | str | None
-# What others rely on, where it is there.
+# Types of the optional keys that other modules read.
 _CONFIG = {
     "model": dict[str, Any],
     "data": dict[str, Any],
@@ -51,12 +51,12 @@ def check_finished(key: str, run: Path, parts: Sequence[str] = PARTS) -> None:
     """Raises unless the folder is a finished run.
 
     Args:
-        key: what errors begin with: the user's "weights=outputs/…", or the folder.
+        key: begins the errors: the user's "weights=outputs/…", or the folder.
         parts: files that it must have.
 
     Raises:
-        FileNotFoundError: there is no such folder; UnfinishedRun: a part is missing.
-        ValueError: the folder's name is not UTF-8, which what is written about a run would need.
+        FileNotFoundError: no such folder; UnfinishedRun: a part is missing.
+        ValueError: the folder's name is not UTF-8.
     """
     try:
         str(run).encode()
@@ -70,20 +70,20 @@ def check_finished(key: str, run: Path, parts: Sequence[str] = PARTS) -> None:
 
 
 def read_config(run: Path) -> dict[str, Any]:
-    """A run's configuration, its groups of the type that they must have.
+    """A run's configuration.
 
     Raises:
-        FileNotFoundError, ValueError: it is missing; broken, named with file and line.
+        FileNotFoundError: it is missing; ValueError: it is damaged, with file and line.
     """
     file = check_file(run / CONFIG, run)
     return _typed(file, read_yaml(file), _CONFIG)
 
 
 def read_provenance(run: Path) -> dict[str, Any]:
-    """Where a run comes from: "system", "collection", and what was recorded besides.
+    """A run's provenance: "system", "collection", and further keys.
 
     Raises:
-        FileNotFoundError, ValueError: it is missing; broken, or a key is.
+        FileNotFoundError: it is missing; ValueError: it is damaged, or a key has another type.
     """
     file = check_file(run / PROVENANCE, run)
     record = _typed(file, read_json(file), _PROVENANCE)
@@ -99,17 +99,17 @@ def read_metrics(run: Path) -> dict[str, float]:
     """A run's flat metrics.
 
     Raises:
-        FileNotFoundError, ValueError: they are missing; broken, or one is not finite or no metric.
+        FileNotFoundError: they are missing; ValueError: as `check_finite`, or the file is damaged.
     """
     file = check_file(run / METRICS, run)
     return check_finite(read_json(file), file)
 
 
 def check_finite(metrics: Mapping[str, Any], file: Path) -> dict[str, float]:
-    """The metrics, if all of them are finite numbers with the names of metrics.
+    """The metrics, if all of them are finite numbers under names such as "retrieve/mrr@10".
 
     Raises:
-        ValueError: names the file, and a metric that is not.
+        ValueError: names the file and the metric.
     """
     for key, value in metrics.items():
         if "/" not in key.strip("/") or not key.isprintable():

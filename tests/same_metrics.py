@@ -1,8 +1,9 @@
 """Does a redesign change a result? `python -m tests.same_metrics REVISION [MODEL …]`.
 
-Trains, searches and reranks BM25, T5-ColBERT, T5-SEAL and GENRE (or the named models) on the fixed
-collection in `tests/fixtures`, with the code of a git revision and with this checkout, on this
-machine, and compares every metric but the costs. Minutes; the exit status is 1 if any differs.
+Trains, searches and reranks ten systems (or the named ones) on the fixed collection in
+`tests/fixtures`, with the code of a git revision and with this checkout, on this machine, and
+compares every metric but the costs. A minute or two a model; the exit status is 1 if any differs.
+With SAME_METRICS=FOLDER the numbers of the revision are kept there, for the next comparison.
 """
 
 import json
@@ -14,7 +15,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 COLLECTION = ROOT / "tests" / "fixtures" / "small_collection"
-MODELS = ("bm25", "t5_colbert", "t5_seal", "genre")
+MODELS = ("bm25", "t5_colbert", "t5_seal", "genre", "dsi_semantic", "xtr", "aligner", "mva", "coil")
+MODELS += ("genre_np_async",)
 TOLERANCE = 1e-6
 
 
@@ -44,7 +46,10 @@ def main(revision: str, *models: str) -> None:
         subprocess.run([*git, "add", "--quiet", "--detach", str(old), revision], check=True)
         try:
             for model in models or MODELS:
-                before = measure(old, model, Path(folder) / "before")
+                kept = Path(os.environ.get("SAME_METRICS", folder)) / f"{revision}-{model}.json"
+                if not kept.is_file():
+                    kept.write_text(json.dumps(measure(old, model, Path(folder) / "before")))
+                before = json.loads(kept.read_text())
                 now = measure(ROOT, model, Path(folder) / "now")
                 names = sorted({*before, *now})
                 rows = [(name, before.get(name), now.get(name)) for name in names]

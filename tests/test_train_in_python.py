@@ -109,14 +109,7 @@ def test_hydra_is_left_as_it_was(fruit, tmp_path):
     [
         (["model=typo"], r"model=typo: must be one of aligner, bm25"),
         (["modle=bm25"], r"modle=bm25: no such key, did you mean model\?"),
-        (["query_length=0"], r"query_length=0: must be a whole number ≥ 2"),
-        (["data=public"], r"data.name=…: must be given"),
         (["data.path=/nowhere", "data=files"], r"data.path=/nowhere: no such folder or file"),
-        (
-            ["data.n_documents=50", "data.test_split=nowhere"],
-            r"data.test_split=nowhere: must be one of",
-        ),
-        (["data.query_length=${nope}"], r"Interpolation key 'nope' not found"),
         (["seed"], r"seed: .*missing EQUAL"),
         (["seed=1,2"], r"seed=1,2: is a sweep, which needs the command line"),
         (["experiment=table6"], r"experiment=table6: is a sweep.* hydra.mode=RUN makes one run"),

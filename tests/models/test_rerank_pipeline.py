@@ -170,25 +170,12 @@ def test_given_candidates_pass_all_stages(three, asked, texts):
     assert three.statistics() == {}
 
 
-def test_given_candidates_leave_the_costs_of_retrieval_alone(three, asked, texts):
-    three.retrieve(asked)
-    before = three.statistics()
-    three.rerank(asked, texts, {"q0": ["d1", "d0"], "q1": ["d2"]})
-    assert before and three.statistics() == before
-
-
 def test_a_stage_reranks_in_the_first_form_of_its_run(tmp_path, texts, asked):
     backwards = {"_target_": "fractions.Fraction", "numerator": -1}  # a part is built
     forms = {"backwards": {"sign": backwards}, "forwards": {"sign": 1}}
     runs = scripted_run(tmp_path / "A", FIRST), scripted_run(tmp_path / "B", FIRST, forms)
     model = pipeline((runs[0], 3), (runs[1], None), documents=texts, directory=tmp_path)
     assert model.retrieve(asked).documents("q0") == ["d2", "d1", "d0"]
-
-
-def test_one_stage_is_the_system_itself(tmp_path, texts, asked):
-    run = scripted_run(tmp_path / "A", FIRST)
-    model = pipeline((run, None), documents=texts, directory=tmp_path)
-    assert model.retrieve(asked, 2) == model.stages[0].model.retrieve(asked, 2)
 
 
 def test_a_query_that_the_first_stage_cannot_answer_is_left_out(tmp_path, texts, asked):
@@ -207,10 +194,9 @@ def test_a_query_that_the_first_stage_cannot_answer_is_left_out(tmp_path, texts,
 # Costs -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("lengths", [(3, 6), (5, 5)])
-def test_joint_compute_is_counted_pair_by_pair(three, asked, texts, lengths):
-    asked["tokens"] = [[4] * length for length in lengths]
-    n = {"q0": lengths[0] + 1, "q1": lengths[1] + 1}  # end tokens included
+def test_joint_compute_is_counted_pair_by_pair(three, asked, texts):
+    asked["tokens"] = [[4] * 3, [4] * 6]
+    n = {"q0": 4, "q1": 7}  # end tokens included
     m = {name: len(tokens) + 1 for name, tokens in zip(texts["id"], texts["tokens"], strict=True)}
     handed = [
         dict.fromkeys(n, texts["id"]),  # the first stage scores the collection
@@ -221,6 +207,8 @@ def test_joint_compute_is_counted_pair_by_pair(three, asked, texts, lengths):
     three.retrieve(asked)
     three.retrieve(asked)  # a mean over queries, however often they come
     found, total = three.statistics(), 0.0
+    three.rerank(asked, texts, {"q0": ["d1", "d0"], "q1": ["d2"]})  # is not counted
+    assert three.statistics() == found
     for name, pairs in zip(("1-A", "2-B", "3-C"), handed, strict=True):
         expected = sum(1000.0 * n[q] + m[d] for q in pairs for d in pairs[q]) / 2
         assert found[f"cost/joint_flops/{name}"] == pytest.approx(expected)
@@ -235,24 +223,6 @@ def test_a_stage_that_nobody_has_counted_leaves_no_sum(tmp_path, texts, asked):
     model.retrieve(asked)
     keys = {"cost/joint_flops/1-A", "cost/stage_ms/1-A", "cost/stage_ms/2-B"}
     assert set(model.statistics()) == keys
-
-
-def test_milliseconds_are_those_of_each_stage(three, asked, monkeypatch):
-    import time
-
-    clock = [0.0]
-    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
-    for stage, seconds in zip(three.stages, (0.25, 1.0, 3.0), strict=True):
-
-        def slow(*arguments, original=stage.model.rerank, seconds=seconds, **form):
-            clock[0] += seconds
-            return original(*arguments, **form)
-
-        monkeypatch.setattr(stage.model, "rerank", slow)
-    three.retrieve(asked)
-    three.retrieve(asked)
-    found = [three.statistics()[f"cost/stage_ms/{name}"] for name in ("1-A", "2-B", "3-C")]
-    assert found == [125.0, 500.0, 1500.0]
 
 
 # Real systems ----------------------------------------------------------------------------------
@@ -386,19 +356,10 @@ def test_stages_that_are_none_are_refused(stages, message, tmp_path, monkeypatch
         RerankPipeline(stages)
 
 
-@pytest.mark.parametrize("part", ["config.yaml", "provenance.json", "metrics.json"])
-def test_an_unfinished_run_is_refused(part, tmp_path):
-    run = scripted_run(tmp_path / "A", FIRST)
-    (run / part).unlink()
-    with pytest.raises(ValueError, match=f"stages.0.run=.*A: must be a finished .* no {part}"):
-        RerankPipeline([{"run": str(run)}])
-
-
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        ({"sources": {"corpus.jsonl": "99ff"}}, "corpus.jsonl 99ff, must be 12ab"),
-        ({"sources": {}}, "corpus.jsonl None, must be 12ab"),
+        ({"sources": {"elsewhere/corpus.jsonl": "99ff"}}, "corpus.jsonl 99ff, must be 12ab"),
         ({"text_fields": ["text"]}, "text_fields text, must be title, text"),
     ],
 )
@@ -407,12 +368,6 @@ def test_stages_of_different_collections_are_refused(other, message, tmp_path):
     two = scripted_run(tmp_path / "B", FIRST, **other)
     with pytest.raises(ValueError, match=f"stages.1.run=.*B: was .* {message}, as in the first"):
         RerankPipeline([{"run": str(one), "depth": 3}, {"run": str(two)}])
-
-
-def test_a_copy_of_the_collection_elsewhere_is_the_same(tmp_path):
-    one = scripted_run(tmp_path / "A", FIRST)
-    two = scripted_run(tmp_path / "B", FIRST, sources={"elsewhere/corpus.jsonl": "12ab"})
-    RerankPipeline([{"run": str(one), "depth": 3}, {"run": str(two)}])
 
 
 def test_a_run_of_other_documents_is_refused(tmp_path, texts):
