@@ -383,10 +383,10 @@ def remove_abandoned(folder: Path, claimed: bool = False) -> None:
     """
     with suppress(FileNotFoundError, PermissionError):
         for path in list(folder.rglob(".*") if claimed else folder.iterdir()):
-            found = _NAME.fullmatch(path.name)
-            if found and _is_abandoned(path, claimed, found["where"], found["pid"], found["start"]):
-                place = path.with_name(found["name"])
-                if found["kind"] == "old" and not place.exists():
+            match = _NAME.fullmatch(path.name)
+            if match and _is_abandoned(path, claimed, match["where"], match["pid"], match["start"]):
+                place = path.with_name(match["name"])
+                if match["kind"] == "old" and not place.exists():
                     path.rename(place)
                 else:
                     _remove(path)

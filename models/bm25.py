@@ -44,16 +44,16 @@ class LexicalSystem(System):
         return self._search(self.encode_queries(queries), k, among)
 
     def _search(self, asked: dict[str, Query], k: int, among: Sequence[str] | None) -> Ranking:
-        found = {}
+        results = {}
         for query in track(asked, "searching"):
             terms = asked[query]
             with self.costs.timed():
                 scores = self.searcher.scores(terms)
-                found[query] = self.searcher.best_of(scores, k, among)
+                results[query] = self.searcher.best_of(scores, k, among)
             read = sum(len(self.searcher.documents_with(term)[0]) for term in terms)
             self.costs.add(np.count_nonzero(scores), read, 2.0 * read)
             self.query_terms += len(terms)
-        return Ranking(found)
+        return Ranking(results)
 
     def retrieve_with_shares(
         self, queries: Table, k: int = 100, among: Sequence[str] | None = None
@@ -156,10 +156,10 @@ class BM25(LexicalSystem):
         """idf of each term; that of a term without documents is the largest possible."""
         known, counts = self.searcher.vocabulary, self.searcher.document_frequencies
         places = [known.get(term) for term in terms.flatten().tolist()]
-        found = torch.tensor(
+        holders = torch.tensor(
             [0 if place is None else counts[place] for place in places], device=terms.device
         )
-        frequency = found.float().view(terms.shape)
+        frequency = holders.float().view(terms.shape)
         return torch.log1p((len(self.searcher.ids) - frequency + 0.5) / (frequency + 0.5))
 
 
@@ -174,11 +174,11 @@ def term_shares(index: InvertedLists, queries: Mapping[str, Query], ranking: Ran
     Args:
         queries: query id → its terms, words or token ids.
     """
-    found: Shares = {}
+    shares: Shares = {}
     for query, terms in queries.items():
         added = index.shares(terms, ranking.documents(query))
-        found[query] = {
+        shares[query] = {
             name: [Share(t if isinstance(t, str) else (t,), value) for t, value in parts]
             for name, parts in added.items()
         }
-    return found
+    return shares

@@ -36,9 +36,9 @@ def name_metric(name: str) -> str:
     Raises:
         ValueError: no such metric.
     """
-    if (found := find_metric(name)) is None:
+    if (ours := find_metric(name)) is None:
         raise ValueError(f"{name}: must be {KNOWN}")
-    return found
+    return ours
 
 
 def check_metrics(key: str, names: Sequence[str]) -> tuple[str, ...]:

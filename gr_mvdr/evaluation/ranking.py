@@ -130,21 +130,21 @@ def evaluate_queries(
     if not qrels:
         raise ValueError("qrels: there is no query to evaluate")
     metrics = list(map(name_metric, metrics))
-    depth, found = max(map(rank_of, metrics)), {}
+    depth, values = max(map(rank_of, metrics)), {}
     for query, grades in qrels.items():
         by_rank, missed = _grades(ranking.documents(query)[:depth], grades)
-        found[query] = {name: measure(name, by_rank, missed) for name in metrics}
-    return found
+        values[query] = {name: measure(name, by_rank, missed) for name in metrics}
+    return values
 
 
 def _grades(
-    found: Sequence[str], grades: Mapping[str, int]
+    documents: Sequence[str], grades: Mapping[str, int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The relevant grades by rank, and those of documents that were not retrieved."""
-    by_rank = [max(grades.get(document, 0), 0) for document in found]
+    by_rank = [max(grades.get(document, 0), 0) for document in documents]
     while by_rank and by_rank[-1] == 0:
         by_rank.pop()
-    missed = grades.keys() - set(found)
+    missed = grades.keys() - set(documents)
     return tuple(by_rank), tuple(sorted(grades[d] for d in missed if grades[d] > 0))
 
 
@@ -160,8 +160,8 @@ def values_by_query(
     Returns:
         (Q,) float64, in the order of `qrels`.
     """
-    found = [evaluate_queries(ranking, qrels, [metric]) for ranking in rankings]
-    return np.array([[values[query][metric] for query in qrels] for values in found]).mean(0)
+    per_seed = [evaluate_queries(ranking, qrels, [metric]) for ranking in rankings]
+    return np.array([[values[query][metric] for query in qrels] for values in per_seed]).mean(0)
 
 
 def best_documents(

@@ -104,8 +104,10 @@ class SPLADE(LexicalSystem):
         states = self.encoder(input_ids=ids, attention_mask=seen).last_hidden_state * self.scale
         table = self.encoder.get_input_embeddings().weight
         with torch.no_grad():
-            found = [_largest(text, real, table) for text, real in zip(states, mask, strict=True)]
-            largest, tokens = map(torch.stack, zip(*found, strict=True))
+            per_text = [
+                _largest(text, real, table) for text, real in zip(states, mask, strict=True)
+            ]
+            largest, tokens = map(torch.stack, zip(*per_text, strict=True))
             text, term = ((largest + self.bias > 0) & self.words).nonzero(as_tuple=True)
         products = states[text, tokens[text, term]] * table[term]
         logits = at_least_float32(products).sum(-1) + self.bias[term]
@@ -118,9 +120,9 @@ class SPLADE(LexicalSystem):
         """
         weights = self.term_weights(ids, mask)
         counts = (weights > 0).sum(1).clamp(1, self.hparams.keep[side])
-        found = weights.topk(int(counts.max()))
-        real = torch.arange(found.values.shape[1], device=ids.device) < counts[:, None]
-        return TokenVectors((found.values * real).unsqueeze(2), real, found.indices)
+        heaviest = weights.topk(int(counts.max()))
+        real = torch.arange(heaviest.values.shape[1], device=ids.device) < counts[:, None]
+        return TokenVectors((heaviest.values * real).unsqueeze(2), real, heaviest.indices)
 
     # Training ---------------------------------------------------------------------------------
 
@@ -133,11 +135,11 @@ class SPLADE(LexicalSystem):
         documents = self._share(batch.document_ids, batch.document_mask)
         queries = self._share(batch.query_ids, batch.query_mask)
         with torch.autocast(self.device.type, enabled=False):
-            found = self.loss_function(documents @ queries.T, batch)
+            loss = self.loss_function(documents @ queries.T, batch)
         grown = min(1.0, self.global_step / self.ramp_steps) ** 2 if self.ramp_steps else 1.0
         for side, weights in (("query", queries), ("document", documents)):
-            found = found + grown * self.hparams.regulariser[side] * expected_operations(weights)
-        return found
+            loss = loss + grown * self.hparams.regulariser[side] * expected_operations(weights)
+        return loss
 
     def _share(self, ids: Tensor, mask: Tensor) -> Tensor:
         """(B, V) the weights of all texts; this rank encodes its share."""
@@ -220,7 +222,7 @@ class SPLADE(LexicalSystem):
 
     def encode_queries(self, queries: Table) -> dict[str, Query]:
         """Query id → the weights of the terms that it keeps."""
-        found: dict[str, Query] = {}
+        terms_of: dict[str, Query] = {}
         length = self.hparams.query_length
         for start in track(range(0, len(queries), _QUERY_BATCH), "encoding queries"):
             rows = queries[start : start + _QUERY_BATCH]
@@ -228,8 +230,10 @@ class SPLADE(LexicalSystem):
             terms = self._encode(texts, "query")
             for row, name in enumerate(rows["id"]):
                 own = terms.unpad(row)
-                found[name] = dict(zip(own.ids.tolist(), own.vectors[:, 0].tolist(), strict=True))
-        return found
+                terms_of[name] = dict(
+                    zip(own.ids.tolist(), own.vectors[:, 0].tolist(), strict=True)
+                )
+        return terms_of
 
     def search_fidelity(self, queries: Table, ranking: Ranking, depth: int) -> dict[str, float]:
         """The costs of a search; `shared_terms` is Formal et al.'s FLOPS: the mean number of terms
