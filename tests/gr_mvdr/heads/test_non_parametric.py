@@ -204,11 +204,6 @@ def test_copies_of_one_vector_are_one_row(recwarn):
     assert not recwarn.list
 
 
-def test_nothing_to_cluster():
-    rows, row_tokens, row = cluster_rows(random(0, 4), torch.zeros(0).long(), k=5, seed=0)
-    assert rows.shape == (0, 4) and not len(row_tokens) and not len(row)
-
-
 # The batch's own table
 
 
@@ -249,16 +244,6 @@ def test_the_live_table_goes_when_the_loss_fails(backbone):
     with pytest.raises(ZeroDivisionError), head.live([[7]], random(1, 16), torch.tensor([3])):
         raise ZeroDivisionError
     assert head.table is table
-
-
-def test_a_document_is_not_live_twice(backbone):
-    head = built(backbone)
-    with (
-        pytest.raises(AssertionError, match="distinct"),
-        head.live([[7], [7]], random(2, 16), torch.tensor([3, 3])),
-    ):
-        pass
-    assert len(head.table) == 10
 
 
 # Schedule and checkpoints

@@ -42,17 +42,6 @@ def test_the_plain_heads_vectors_times_hidden_are_its_logits(backbone):
     assert torch.allclose((vectors * hidden).sum(1), expected, atol=1e-5)
 
 
-def test_the_plain_head_says_nothing_of_tables_rows_and_state(backbone):
-    head = Head(backbone)
-    scores = torch.randn(2, 40)
-    assert torch.equal(head.by_token(scores), scores)
-    parents, tokens = torch.tensor([0, 1, 1]), torch.tensor([3, 4, 5])
-    read = head.expected_inputs(scores, parents, tokens)
-    assert torch.equal(read, backbone.shared.weight[tokens])
-    assert head.row_tokens is None and head.context(torch.randn(2, 3, 16)) is None
-    assert not list(head.parameters()) and not head.state_dict() and head.table_state() is None
-
-
 ROWS = TokenRows(torch.tensor([4, 2, 4, 2, 3, 2]), n_tokens=6)
 PROBABILITIES = torch.tensor(
     [[0.1, 0.2, 0.3, 0.05, 0.15, 0.2], [0.25, 0.05, 0.25, 0.3, 0.1, 0.05]], dtype=torch.float64
@@ -75,11 +64,3 @@ def test_the_weights_are_the_rows_probabilities_given_the_token():
     expected = [[0.25, 0.75, 0], [0.5, 0.5, 0], [4 / 9, 1 / 9, 4 / 9], [1, 0, 0]]
     assert torch.allclose(weights[:4], torch.tensor(expected).double())
     assert weights.isfinite().all(), "a token without a row is at padding"
-
-
-def test_one_row_a_token_in_token_order_changes_nothing():
-    rows, scores = TokenRows(torch.arange(6), n_tokens=6), torch.randn(3, 6)
-    assert torch.equal(rows.by_token(scores), scores)
-    parents, tokens = torch.tensor([2, 0, 1]), torch.tensor([5, 0, 3])
-    chosen, weights = rows.weights(scores, parents, tokens)
-    assert chosen.flatten().tolist() == [5, 0, 3] and weights.flatten().tolist() == [1, 1, 1]

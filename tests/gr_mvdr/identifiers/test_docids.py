@@ -233,12 +233,6 @@ def test_an_empty_collection_is_refused(make):
         make().fit(documents(1).select([]), FIRST)
 
 
-def test_nothing_to_assign_is_no_identifier(make):
-    scheme = make()
-    scheme.fit(documents(30), FIRST)
-    assert scheme.assign(documents(1).select([])) == []
-
-
 def test_a_scheme_is_loaded_only_as_what_it_was_saved(tmp_path):
     naive = NaiveDocids()
     naive.fit(documents(3), FIRST)

@@ -19,12 +19,6 @@ def test_the_identifier_is_the_title_and_the_end_token():
     assert (scheme.n_tokens, scheme.width) == (0, None)
 
 
-def test_new_documents_change_nothing():
-    scheme, old = Titles(), [[7, 8], [9]]
-    scheme.fit(documents(old), 100)
-    assert scheme.assign(documents([*old, [5]]))[:2] == scheme.assign(documents(old))
-
-
 def test_a_missing_title_is_refused_with_count_and_first_id():
     message = r"model.identifiers.missing=refuse: 2 documents have no title, the first is 'd1'"
     with pytest.raises(ValueError, match=message):
