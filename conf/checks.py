@@ -29,7 +29,7 @@ _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 
 
 def check_values(config: DictConfig) -> None:
-    """Refuses a value that is missing, or that its key's rule or its class does not take.
+    """Raises an error for a value that is missing or invalid by its key's declared type.
 
     Args:
         config: the whole configuration of a command.
@@ -37,8 +37,8 @@ def check_values(config: DictConfig) -> None:
     Raises:
         ValueError, FileNotFoundError: names the key as the user typed it, the rule and the value.
     """
-    # As it was written: what is made of a missing value cannot be resolved, and a value that
-    # others are made of is named by its own key.
+    # As written: an interpolation of a missing value cannot be resolved, and a value that others
+    # interpolate is named by its own key.
     written = dict(walk(OmegaConf.to_container(config)))
     for key, value in written.items():
         if value == "???":
@@ -149,12 +149,12 @@ def _parts(value: Any) -> Iterable[Any]:
 
 
 def _is_made(value: Any) -> bool:
-    """Whether a value is made of others, such as `${seed}`."""
+    """Whether a value interpolates others, such as `${seed}`."""
     return isinstance(value, str) and "${" in value
 
 
 def _origin(key: str, written: dict[str, Any]) -> str:
-    """The key that a value was taken from, which the user may have typed."""
+    """The key from which a value is interpolated; the user may have typed it."""
     while found := _REFERENCE.fullmatch(str(written.get(key))):
         key = found[1]
     return key
@@ -175,7 +175,7 @@ def _read_class(key: str, name: str) -> Signature:
 
 
 def _check_together(config: dict[str, Any]) -> None:
-    """What single values cannot show: keys that contradict each other, or this machine."""
+    """Checks keys that contradict each other, the files or this machine."""
     model, trainer = config.get("model") or {}, config.get("trainer")
     if trainer:
         _check_trainer(trainer)
@@ -203,10 +203,10 @@ def _check_together(config: dict[str, Any]) -> None:
 
 
 def _check_effects(config: dict[str, Any], search: dict[str, Any]) -> None:
-    """Raises ValueError for an option that has no effect beside the others.
+    """Raises ValueError for an option that has no effect in combination with the others.
 
-    A study searches with further options, and weights that are taken over bring their own settings:
-    there the options may have an effect.
+    A study searches with further options, and weights that are taken over have their own settings;
+    in these cases the options may have an effect.
 
     Args:
         search: `model.search`.
@@ -231,7 +231,7 @@ def _check_effects(config: dict[str, Any], search: dict[str, Any]) -> None:
 
 
 def _check_files(config: dict[str, Any]) -> None:
-    """Every file and folder that a configuration reads, besides its run, must be there."""
+    """Raises FileNotFoundError unless the files and folders that a configuration reads exist."""
     for run in _parts(config.get("runs")):
         _check_there("runs", run, "folder")
     identifiers = (config.get("model") or {}).get("identifiers") or {}

@@ -1,6 +1,6 @@
-"""What the entry points share: `python train.py …`, `python -m analysis.run …` and others.
+"""Shared by the entry points: `python train.py …`, `python -m analysis.run …` and others.
 
-Nothing heavy is imported before the command line is understood and all values are checked.
+Nothing heavy is imported before the command line is parsed and all values are checked.
 """
 
 import os
@@ -39,9 +39,10 @@ from gr_mvdr.options import make_printable
 CONFIGURATIONS = Path(__file__).parent
 _NO_NAME = re.compile(r"null|true|false|[-+]?[\d.]+", re.IGNORECASE)
 _UNKNOWN_KEY = re.compile(r"Could not override '(?P<key>[^']+)'")
-# Of Hydra's and OmegaConf's messages, what tells the user nothing.
+# Parts of Hydra's and OmegaConf's messages that do not help the user.
 _NOISE = ("See https://hydra.cc", "Config search path:", "provider=", "full_key:", "object_type=")
 
+_SHARED = ("multi_vector.yaml", "docid.yaml")  # the keys of most models
 _SWEEP = "is a sweep, which needs the command line"
 RESUME = "interrupted: the same command with resume=true goes on"
 
@@ -49,14 +50,13 @@ RESUME = "interrupted: the same command with resume=true goes on"
 def run_command(name: str, target: str, interrupted: str = "interrupted") -> None:
     """Composes `conf/NAME.yaml` from the command line, checks its values, and calls a function.
 
-    What the user got wrong ends the command with status 1 and one line, Hydra's errors included.
-    Ctrl-C ends it with one line, too, whatever is being done: also imports, and the comparison
-    after a sweep.
+    A mistake of the user ends the command with status 1 and one line, Hydra's errors included.
+    Ctrl-C ends it with one line at any time, also during imports and the comparison after a sweep.
 
     Args:
         name: of a configuration that is a file of `conf/`.
-        target: "module:function", which takes the configuration. The module is imported when all
-            values are good: `--help` and errors of the command line wait for no import.
+        target: "module:function", which takes the configuration. The module is imported after
+            all values are checked, so that `--help` and errors answer at once.
         interrupted: the line after Ctrl-C. Of several processes the first one prints it.
     """
     try:
@@ -97,15 +97,16 @@ def _run_command(name: str, target: str) -> None:
 
 
 def compose_command(name: str, overrides: Sequence[str]) -> DictConfig:
-    """What `run_command` calls its function with, for a caller in Python.
+    """The configuration of `run_command`, for a caller in Python.
 
-    Hydra's own state is as it was before: within another Hydra program, twice, from any folder.
+    It may be called within another Hydra program, repeatedly, and from any folder: Hydra's own
+    state is restored.
 
     Args:
         name: as of `run_command`; overrides: what would follow on the command line.
 
     Raises:
-        ValueError, FileNotFoundError: what the command line would say, in one line.
+        ValueError, FileNotFoundError: the error of the command line, in one line.
     """
     if isinstance(overrides, str):
         raise ValueError(f"{overrides}: must be a list, such as ['model=bm25', 'seed=2']")
@@ -142,7 +143,7 @@ def _add_key(
 
     Args:
         added: the keys that were added so far, with their arguments; this one is entered.
-            `_check_added` looks at them later.
+            `_check_added` checks them later.
         error: of Hydra.
 
     Raises:
@@ -157,7 +158,7 @@ def _add_key(
 
 
 def _check_added(config: DictConfig, added: dict[str, str]) -> None:
-    """Raises ValueError for an added key that nothing takes; names a key that may be meant."""
+    """Raises ValueError for an added key that nothing takes; suggests a similar key."""
     nodes = dict(walk(OmegaConf.to_container(config))) if added else {}
     for key, argument in added.items():
         if not _is_taken(key, nodes):
@@ -189,7 +190,7 @@ def _refuse_sweep(arguments: Sequence[str]) -> None:
 
 @contextmanager
 def _own_hydra() -> Iterator[None]:
-    """Hydra as in a new process; what another program has of it is there again afterwards."""
+    """Hydra's global state as in a new process; that of another program is restored afterwards."""
     kinds = (GlobalHydra, HydraConfig, VersionBase)
     kept = {kind: Singleton._instances.pop(kind, None) for kind in kinds}
     try:
@@ -226,7 +227,7 @@ def _check_flags(arguments: Sequence[str]) -> None:
 
 
 def _check_options(arguments: list[str]) -> None:
-    """Refuses a group's option that is no name: Hydra would not say which group it was."""
+    """Raises ValueError for a group's option that is not a name; Hydra would not name the group."""
     for argument in arguments:
         group, _, option = argument.partition("=")
         folder = CONFIGURATIONS / group.partition("@")[0]
@@ -253,14 +254,14 @@ def _raised_by_hydra() -> Iterator[None]:
 
 @contextmanager
 def report_errors() -> Iterator[None]:
-    """Ends the program with status 1 and ``error: …`` for what messages of this project explain.
+    """Ends the program with status 1 and ``error: …`` for errors that this project explains.
 
-    Other exceptions are faults of the code and keep their traceback; so do these under
-    HYDRA_FULL_ERROR=1, as a library may raise them, too.
+    Other exceptions are bugs and keep their traceback; so do these under HYDRA_FULL_ERROR=1, as a
+    library may raise them.
 
     Raises:
-        SystemExit: in the place of a ValueError or OSError, also of one within Hydra's instantiate,
-            and of what Hydra refuses on the command line.
+        SystemExit: instead of a ValueError or OSError, also from within Hydra's instantiate, and
+            instead of Hydra's errors about the command line.
     """
     if os.environ.get("HYDRA_FULL_ERROR") == "1":
         yield
@@ -274,13 +275,13 @@ def report_errors() -> Iterator[None]:
 
 @contextmanager
 def explain_errors(arguments: Sequence[str]) -> Iterator[None]:
-    """Makes what Hydra and OmegaConf refuse a ValueError of one line.
+    """Turns errors of Hydra and OmegaConf into a ValueError of one line.
 
     Args:
-        arguments: as the user typed them; an error quotes the one at fault.
+        arguments: as the user typed them; an error quotes the wrong one.
 
     Raises:
-        ValueError, OSError: those of this project as they are, also from within an instantiate.
+        ValueError, OSError: this project's own errors unchanged, also from within an instantiate.
     """
     try:
         yield
@@ -314,7 +315,7 @@ def _explain(error: BaseException, arguments: Sequence[str] = ()) -> str:
 
 
 def _explain_key(key: str, argument: str, taken: Sequence[str] = ()) -> str:
-    """Which option has a key that this configuration lacks, or which key is like it.
+    """The options that have a key which this configuration lacks, or similar keys.
 
     Args:
         argument: as the user typed it, such as "data.path=FOLDER".
@@ -334,12 +335,14 @@ def _explain_key(key: str, argument: str, taken: Sequence[str] = ()) -> str:
 
 
 def find_similar_keys(key: str, taken: Sequence[str] = ()) -> list[str]:
-    """Keys and groups that somebody may have meant: `data.path` for `path`, `model` for `modle`.
+    """Similar keys and groups: `data.path` for `path`, `model` for `modle`.
 
     Args:
-        taken: keys that are known besides those of the rules.
+        taken: keys that are known besides those of the rules and of `_SHARED`.
     """
-    known = dict.fromkeys([*(name for name in RULES if "*" not in name and name != key), *taken])
+    shared = (OmegaConf.to_container(OmegaConf.load(CONFIGURATIONS / file)) for file in _SHARED)
+    listed = [*RULES, *(name for content in shared for name, _ in walk(content))]
+    known = dict.fromkeys([*(name for name in listed if "*" not in name and name != key), *taken])
     groups = {path.name for path in CONFIGURATIONS.iterdir() if path.is_dir()}
     ends = {name: name.rpartition(".")[2] for name in [*known, *sorted(groups - known.keys())]}
     tail = key.rpartition(".")[2]

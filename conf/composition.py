@@ -1,4 +1,4 @@
-"""What Hydra composes with: values that are computed (`${NAME:…}`), and the papers' experiments.
+"""Hydra's inputs: computed values (`${NAME:…}`), and the papers' experiments.
 
 `conf/papers/PAPER.yaml` holds in one file what Hydra reads as many:
 
@@ -62,7 +62,7 @@ def run_name(model: str, data: str, overrides: list[str]) -> str:
 
 
 def describe_changes(asked: Mapping[str, str]) -> list[str]:
-    """Overrides as words of a folder's name: the experiment first, settings of the analysis last.
+    """Overrides as parts of a folder's name: the experiment first, settings of the analysis last.
 
     Each word is cut to `SHOWN_CHANGE` letters; words beyond `SHOWN_CHANGES` letters are left out.
 
@@ -109,7 +109,7 @@ def register_experiments(own: bool = True) -> None:
     """Makes the papers' experiments known to Hydra, once a process.
 
     Args:
-        own: the systems' own values, too; a list of what the user may choose has no use for them.
+        own: also the systems' own values, which a list of the user's choices does not need.
     """
     for paper, content in read_papers().items():
         for name, shared in content["shared"].items():
@@ -128,9 +128,9 @@ def _store(group: str, option: str, content: dict[str, Any]) -> None:
 
 
 def prepare_arguments(arguments: list[str]) -> list[str]:
-    """Registers the papers where the arguments may mean one; `smoke=true` becomes an option's name.
+    """Registers the papers if the arguments may name one, and replaces `smoke=true`.
 
-    Hydra refuses true as an option: it is the paper of the experiment, or `small`.
+    Hydra does not accept true as an option: it becomes the paper of the experiment, or `small`.
 
     Args:
         arguments: of the command line.
@@ -168,7 +168,7 @@ def find_typed(typed: Sequence[str] | None = None) -> list[str]:
 def take_settings(
     config: DictConfig, settings: Mapping[str, Any], typed: Sequence[str] | None = None
 ) -> None:
-    """Sets what a model that is taken over says, but for keys that the user typed.
+    """Sets the values of a model that is taken over, except for keys that the user typed.
 
     Args:
         config: as composed; changed. settings: values by key.

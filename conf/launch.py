@@ -31,13 +31,13 @@ def choose_precision() -> str:
 
 
 def processes_to_start(config: DictConfig) -> int:
-    """How many processes this job has to start; 1: none, it trains by itself.
+    """The number of processes that this job starts; 1 = it trains in its own process.
 
-    A process that torchrun (or this file) has started starts no more, and a system that is not
-    trained needs no second one.
+    A process started by torchrun (or by this file) starts no others, and a system that is not
+    trained needs only one.
 
     Raises:
-        ValueError: several nodes, on which torchrun must be started by hand.
+        ValueError: several nodes, where torchrun must be started by hand.
     """
     if "LOCAL_RANK" in os.environ or not get_class(config.model._target_).trainable:
         return 1
@@ -50,7 +50,7 @@ def processes_to_start(config: DictConfig) -> int:
 
 
 def device_count(devices: int | str | ListConfig, accelerator: str) -> int:
-    """The devices that Lightning would take: a number, a list of them, or all GPUs (auto, −1)."""
+    """The number of devices that Lightning would use: a number, a list, or all GPUs (auto, −1)."""
     if str(devices) in ("auto", "-1"):
         return max(1, torch.cuda.device_count()) if accelerator != "cpu" else 1
     if isinstance(devices, ListConfig):
@@ -59,7 +59,7 @@ def device_count(devices: int | str | ListConfig, accelerator: str) -> int:
 
 
 def announce_processes(trainer: DictConfig) -> None:
-    """Prints how many processes training will start: importing what they need takes a while."""
+    """Prints the number of processes that training will start, as their imports take a while."""
     count = device_count(trainer.devices, trainer.accelerator)
     if count == 1 or "LOCAL_RANK" in os.environ:
         return
@@ -72,10 +72,10 @@ def announce_processes(trainer: DictConfig) -> None:
 
 
 def launch(processes: int) -> None:
-    """Runs this Hydra job in so many processes of this machine.
+    """Runs this Hydra job in several processes of this machine.
 
     Raises:
-        SystemExit: one of them failed, with its status; it has said why.
+        SystemExit: one of them failed, with its status; it has printed the reason.
     """
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
     settings = LaunchConfig(
@@ -88,17 +88,17 @@ def launch(processes: int) -> None:
         max_restarts=0,
         monitor_interval=0.2,
     )
-    with _own_manners():
+    with _restore_signal_handlers():
         try:
             elastic_launch(settings, sys.executable)(str(TRAIN), *job_arguments())
         except ChildFailedError as error:
             sys.exit(max(1, error.get_first_failure()[1].exitcode))  # killed: below zero
-        except SignalException:  # Ctrl-C; they have heard it, too
+        except SignalException:  # Ctrl-C, which all processes receive
             sys.exit(1)
 
 
 def job_arguments() -> list[str]:
-    """The command line of this job alone, without the sweep that it may belong to."""
+    """The command line of this job alone, without its sweep."""
     hydra = HydraConfig.get()
     sources = hydra.runtime.config_sources
     folders = [s.path for s in sources if s.provider == "command-line" and s.schema == "file"]
@@ -108,13 +108,13 @@ def job_arguments() -> list[str]:
 
 
 def is_in_sweep() -> bool:
-    """Whether this is one of a sweep's jobs, which Hydra numbers."""
+    """Whether this job belongs to a sweep, whose jobs Hydra numbers."""
     return HydraConfig.initialized() and not OmegaConf.is_missing(HydraConfig.get().job, "num")
 
 
 @contextmanager
-def _own_manners() -> Iterator[None]:
-    """torch's launcher leaves its signal handlers behind and logs what a process has said."""
+def _restore_signal_handlers() -> Iterator[None]:
+    """Undoes the signal handlers that torch's launcher installs, and silences its log."""
     kept = {number: signal.getsignal(number) for number in _SIGNALS}
     logger = logging.getLogger("torch.distributed.elastic")
     level = logger.level

@@ -285,17 +285,8 @@ RULES: dict[str, Any] = {
     "data.indexing*.unit": Literal["words", "tokens"],
     #
     "model": Group,
-    "model.optimizer.learning_rate": Positive,
-    "model.optimizer.weight_decay": NonNegative,
-    "model.optimizer.schedule": Literal["constant", "one_cycle"],
-    "model.query_length": Length,
-    "model.document_length": Length,
     "model.search.normalise": Literal["vocabulary", "reachable"],
     "model.search.plan": Group | None,
-    "model.pooling": Literal["mean", "first"] | dict[str, Group],
-    "model.stages.*.run": Text,
-    "model.stages.*.depth": Size | None,
-    "model.identifiers.embeddings.run": Text | None,
     #
     "alignments": dict[str, Group],
     "rerank": dict[str, Group],

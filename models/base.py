@@ -16,7 +16,7 @@ from gr_mvdr.options import check_options, inspect_signature
 from gr_mvdr.ranks import sum_over_ranks, world_size
 from gr_mvdr.relevance import Explanation, PairAlignment, divide
 from gr_mvdr.template import TextTemplate
-from models.training import TrainingWatch, make_optimizer, shard
+from models.training import OptimizerOptions, TrainingWatch, make_optimizer, shard
 
 Paradigm = Literal["multi_vector", "generative", "lexical", "cross_encoder", "pipeline"]
 
@@ -79,7 +79,7 @@ class System(pl.LightningModule):
     train_seconds: float = 0.0
     saved_step: int = 0
 
-    def __init__(self, optimizer: dict[str, Any] | None = None):
+    def __init__(self, optimizer: OptimizerOptions | None = None):
         """
         Args:
             optimizer: the options of `make_optimizer`; None = nothing is trained.

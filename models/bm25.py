@@ -18,6 +18,7 @@ from gr_mvdr.relevance import PairAlignment, relevance
 from gr_mvdr.token_index.costs import SearchCosts
 from gr_mvdr.tokenizers import UNK_ID
 from models.base import Share, Shares, System, Table, hash_documents
+from models.training import OptimizerOptions
 
 
 class LexicalSystem(System):
@@ -30,7 +31,7 @@ class LexicalSystem(System):
 
     paradigm = "lexical"
 
-    def __init__(self, optimizer: dict[str, Any] | None = None):
+    def __init__(self, optimizer: OptimizerOptions | None = None):
         super().__init__(optimizer)
         self.searcher: Any = None
         self.costs, self.query_terms = SearchCosts(), 0

@@ -19,6 +19,7 @@ from gr_mvdr.relevance import at_least_float32
 from gr_mvdr.token_index.costs import transformer_flops
 from models.base import Share, Shares, System, Table
 from models.candidates import LexicalCandidates
+from models.training import OptimizerOptions
 
 # Names of the inner size of feed-forward layers in the configurations of transformers.
 _INNER_SIZES = ("d_ff", "encoder_ffn_dim", "intermediate_size", "hidden_dim")
@@ -46,10 +47,10 @@ class CrossEncoder(System):
     def __init__(
         self,
         backbone: dict[str, Any],
-        query_length: int,
-        document_length: int,
+        query_length: Size,
+        document_length: Size,
         loss: dict[str, Any],
-        optimizer: dict[str, Any],
+        optimizer: OptimizerOptions,
         negatives_per_query: Size = 4,
         pooling: Literal["mean", "first"] = "mean",
         depth: Size = 100,

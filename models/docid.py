@@ -32,6 +32,7 @@ from gr_mvdr.progress import track
 from models.base import Table
 from models.constrained_search import ConstrainedSearch, clear_index_folder
 from models.generative import GenerativeSystem
+from models.training import OptimizerOptions
 
 _DECODE_BATCH = 512  # identifiers scored at once
 
@@ -54,7 +55,7 @@ class Docid(GenerativeSystem):
         query_length: Size,
         document_length: Size,
         beam_size: Size,
-        optimizer: dict[str, Any],
+        optimizer: OptimizerOptions,
         head: dict[str, Any] | None = None,
         trained_rows: Literal["all", "new"] = "all",
         length_penalty: NonNegative = 0.0,

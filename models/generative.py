@@ -25,6 +25,7 @@ from gr_mvdr.ranks import mean_over_ranks
 from gr_mvdr.relevance import Explanation, Factors, PairAlignment, at_least_float32
 from models.base import Share, Shares, System, Table
 from models.constrained_search import ConstrainedSearch, search_of
+from models.training import OptimizerOptions
 
 PLAIN = {"_target_": "gr_mvdr.heads.plain.Head"}
 _TARGETS = 64  # of a training batch, for the statement of the head's memory
@@ -51,7 +52,7 @@ class GenerativeSystem(System):
     def __init__(
         self,
         backbone: dict[str, Any],
-        optimizer: dict[str, Any],
+        optimizer: OptimizerOptions,
         head: dict[str, Any] | None = None,
         decoder_layers: int | None = None,
         ranking: dict[str, Any] | None = None,

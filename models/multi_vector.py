@@ -33,6 +33,7 @@ from gr_mvdr.token_index.costs import multi_vector_joint_flops, mva_joint_flops
 from gr_mvdr.token_index.search import SearchOptions
 from gr_mvdr.token_vectors import SIDES, Side, TokenVectors, concatenate
 from models.token_search import TokenSearch
+from models.training import OptimizerOptions
 
 Projections = Literal["shared", "attention"]
 # The description of a part for each side; None = no part.
@@ -236,7 +237,7 @@ class MultiVector(TokenSearch):
         alignment: dict[str, Any],
         loss: dict[str, Any],
         search: Annotated[dict[str, Any], SearchOptions],
-        optimizer: dict[str, Any],
+        optimizer: OptimizerOptions,
         training_alignment: dict[str, Any] | None = None,
         normaliser: Normaliser = "none",
         projections: Projections = "shared",

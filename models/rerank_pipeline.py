@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -123,7 +123,7 @@ class RerankPipeline(System):
     trainable = False
     alignable = False
 
-    def __init__(self, stages: list[dict[str, Any]]):
+    def __init__(self, stages: list[Annotated[dict[str, Any], Stage]]):
         """
         Args:
             stages: of each stage the options of `Stage`; all but the last have a depth.

@@ -21,6 +21,7 @@ from gr_mvdr.progress import track
 from models.base import Table
 from models.constrained_search import ConstrainedSearch, clear_index_folder
 from models.generative import GenerativeSystem
+from models.training import OptimizerOptions
 
 # How the scores of a document's segments become the document's score.
 POOLS: dict[str, Callable] = {"sum": Tensor.sum, "mean": Tensor.mean, "max": Tensor.max}
@@ -43,7 +44,7 @@ class T5SEAL(GenerativeSystem):
         key_length: Size,
         beam_size: Size,
         evidence: Annotated[dict[str, Any], Parameters],
-        optimizer: dict[str, Any],
+        optimizer: OptimizerOptions,
         label_smoothing: Rate = 0.0,
         head: dict[str, Any] | None = None,
         ranking: dict[str, Any] | None = None,

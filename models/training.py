@@ -4,7 +4,7 @@ import csv
 import os
 import time
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytorch_lightning as pl
 import torch
@@ -50,6 +50,9 @@ def make_optimizer(
     steps = int(system.trainer.estimated_stepping_batches)
     cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, learning_rate, total_steps=steps)
     return {"optimizer": optimizer, "lr_scheduler": {"scheduler": cycle, "interval": "step"}}
+
+
+OptimizerOptions = Annotated[dict[str, Any], make_optimizer]  # the keys of `model.optimizer`
 
 
 class TrainingWatch(pl.Callback):

@@ -26,6 +26,7 @@ from gr_mvdr.tokenizers import load_tokenizer
 from models.base import Shares, Table, hash_documents
 from models.bm25 import term_shares
 from models.generative import GenerativeSystem
+from models.training import OptimizerOptions
 
 PSEUDO_QUERIES = "pseudo_queries.jsonl"
 # Documents whose queries are sampled at once.
@@ -47,11 +48,11 @@ class QueryGenerator(GenerativeSystem):
         self,
         backbone: dict[str, Any],
         tokenizer: Text,
-        document_length: int,
-        query_length: int,
+        document_length: Size,
+        query_length: Size,
         n_queries: Count,
         top_k: Size,
-        optimizer: dict[str, Any],
+        optimizer: OptimizerOptions,
         label_smoothing: Rate = 0.0,
         seed: Seed = 0,
     ):

@@ -11,7 +11,7 @@ from gr_mvdr.batch import batch_by_length
 from gr_mvdr.files import read_arrays, reading, write_arrays
 from gr_mvdr.identifiers.document_embeddings import DocumentEmbeddings, normalise_rows
 from gr_mvdr.identifiers.scheme import Encode
-from gr_mvdr.options import TARGET, find_part, part
+from gr_mvdr.options import TARGET, Text, find_part, part
 from gr_mvdr.progress import track
 from gr_mvdr.tokenizers import load_tokenizer
 from models.base import Table
@@ -79,6 +79,6 @@ class RunEmbeddings(DocumentEmbeddings):
 
 
 @part("embeddings", otherwise="embeddings")
-def embed_by_run(run: str | None, otherwise: DocumentEmbeddings) -> DocumentEmbeddings:
+def embed_by_run(run: Text | None, otherwise: DocumentEmbeddings) -> DocumentEmbeddings:
     """The embeddings of a finished run; of `otherwise` without a run."""
     return otherwise if run is None else RunEmbeddings(run)

@@ -31,6 +31,7 @@ from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_vectors import Side, TokenVectors
 from models.base import Table, hash_documents
 from models.bm25 import LexicalSystem
+from models.training import OptimizerOptions
 
 _EXACT_MATCH = Scoring(LexicalMaxSim())  # a term occurs once in a text
 _QUERY_BATCH = 32  # queries encoded at once
@@ -54,7 +55,7 @@ class SPLADE(LexicalSystem):
         query_length: Size,
         document_length: Size,
         loss: dict[str, Any],
-        optimizer: dict[str, Any],
+        optimizer: OptimizerOptions,
         keep: dict[str, Size],
         regulariser: dict[str, NonNegative],
         initial_bias: Annotated[float, AtLeast(-100)] = 0.0,
