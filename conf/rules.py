@@ -8,7 +8,7 @@ its values (`Size`, `Literal[...]`, `bool`); any other new key needs one, and a 
 import re
 from typing import Annotated, Any, Literal
 
-from conf.signatures import Definition
+from conf.signatures import Definition, read_signature
 from gr_mvdr.evaluation.metrics import KNOWN, find_metric
 from gr_mvdr.options import (
     AtLeast,
@@ -69,32 +69,9 @@ Precision = Literal[
     *("auto", "32-true", "16-mixed", "bf16-mixed", "16-true", "bf16-true", "64-true"),
     *("32", "16", "bf16", "64", 32, 16, 64),
 ]
-Imputation = Literal["last", "zero", "mean", "none"] | float
-Mode = Literal["exact", "gather", "impute", "fde", "rerank"]
-Auto = Literal["auto"]
 
-# A search option, of which `study.settings` has a list.
-_SEARCH: dict[str, Any] = {
-    "mode": Mode,
-    "dtype": Literal["float32", "float16", "pq", "residual"],
-    "pq_bytes": Size | None,
-    "recall": Proportion,
-    "neighbours": Size | Auto,
-    "probes": Size | Auto | None,
-    "refine": Count | Auto | None,
-    "lists": Size | None,
-    "imputation": Imputation,
-    "keep_query": Proportion,
-    "keep_document": Proportion,
-    "pool": Size,
-    "pool_by": Literal["ward", "k_means", "salience"],
-    "fde_repetitions": Size,
-    "fde_planes": Size,
-    "fde_projection": Size | None,
-    "fde_size": Size | None,
-    "fde_dtype": Literal["float32", "float16"],
-    "seed": Seed,
-}
+# `study.settings` has a list of values for each search option.
+_SEARCH = read_signature("gr_mvdr.token_index.search.SearchOptions").types
 
 RULES: dict[str, Any] = {
     "seed": Seed,
@@ -326,7 +303,7 @@ RULES: dict[str, Any] = {
     "study.settings": Group | _some(Group),
     **{
         f"study.settings.{place}{key}": _some(rule)
-        for key, rule in (_SEARCH | {"beam_size": Size, "plan_weight": NonNegative}).items()
+        for key, rule in {**_SEARCH, "beam_size": Size, "plan_weight": NonNegative}.items()
         for place in ("", "*.")
     },
     "study.curves": Group | list[Group],

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from gr_mvdr.alignment import LexicalMaxSim
 from gr_mvdr.backbones import check_length, encoder_mask, hash_weights, load_encoder
-from gr_mvdr.batch import PairBatch, batch_by_size, pad
+from gr_mvdr.batch import PairBatch, batch_by_length, pad
 from gr_mvdr.evaluation.bm25 import InvertedLists, Query
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.losses import expected_operations
@@ -204,17 +204,17 @@ class SPLADE(LexicalSystem):
 
         read = partial(self.template.read_document, length=self.hparams.document_length)
         texts = [read(tokens) for tokens in documents["tokens"]]
-        order = sorted(range(len(texts)), key=lambda row: len(texts[row]))  # little padding
-        batches = list(batch_by_size([texts[row] for row in order]))
+        batches = batch_by_length([*map(len, texts)])
         packed = [
-            self._encode(batch, "document").pack() for batch in track(batches, "encoding documents")
+            self._encode([texts[row] for row in rows], "document").pack()
+            for rows in track(batches, "encoding documents")
         ]
         weights, counts, terms, *_ = map(list, zip(*packed, strict=True))
         starts = np.append(0, torch.cat(counts).cumsum(0))
         entries = torch.cat(weights)[:, 0].numpy(), torch.cat(terms).numpy(), starts
-        matrix = csr_matrix(entries, (len(order), self.vocabulary_size))
+        matrix = csr_matrix(entries, (len(texts), self.vocabulary_size))
         matrix.eliminate_zeros()  # of texts without a term
-        return matrix[np.argsort(order)]
+        return matrix[np.argsort(np.concatenate(batches))]
 
     @torch.inference_mode()
     def _encode(self, texts: list[list[int]], side: Side) -> TokenVectors:
