@@ -4,9 +4,7 @@ A search may be narrowed to some of the documents (`among`): then only their nam
 Nothing in the system changes while it searches.
 """
 
-import shutil
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,7 +26,6 @@ from gr_mvdr.decoding.search_trace import (
     continue_prefix,
 )
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.files import temporary_folder
 from gr_mvdr.progress import track
 from gr_mvdr.texts import TextTable
 from models.base import Share, Shares, Table
@@ -235,11 +232,3 @@ def search_of(system: Any) -> ConstrainedSearch:
 def _check_query(query: Sequence[int]) -> None:
     if not len(query):
         raise ValueError("query: must have at least one token, it is empty")
-
-
-def clear_index_folder(directory: str | Path | None, *parts: str) -> Path:
-    """Where an index is kept, None = a temporary folder; removes an earlier index's `parts`."""
-    directory = Path(directory or temporary_folder("index"))
-    for part in parts:
-        shutil.rmtree(directory / part, ignore_errors=True)
-    return directory

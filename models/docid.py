@@ -6,6 +6,7 @@ by their YAML alone. Identifiers are made before training, kept in the run's fol
 when documents arrive afterwards.
 """
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -24,13 +25,13 @@ from gr_mvdr.decoding.decoding_step import DecodingStep, score_tokens
 from gr_mvdr.decoding.names import TrieNames
 from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.files import new_folder, remove_with, write_json
+from gr_mvdr.files import new_folder, temporary_folder, write_json
 from gr_mvdr.heads.plain import SubsetHead, Vocabulary
 from gr_mvdr.identifiers.scheme import Identifiers, Scheme, hash_collection
 from gr_mvdr.options import NonNegative, Rate, Size, build, check_choice, part
 from gr_mvdr.progress import track
 from models.base import Table
-from models.constrained_search import ConstrainedSearch, clear_index_folder
+from models.constrained_search import ConstrainedSearch
 from models.generative import GenerativeSystem
 from models.training import OptimizerOptions
 
@@ -124,6 +125,7 @@ class Docid(GenerativeSystem):
             self.identifiers = Identifiers(ids, sequences)
         if self.scheme.n_tokens:
             add_tokens(self.backbone, self.scheme.n_tokens)
+            self.vocabulary_size = self.backbone.config.vocab_size
         if self.hparams.trained_rows == "new":
             self.without_decay = self._tables()  # it would move their other rows
             for table in self.without_decay:
@@ -235,20 +237,15 @@ class Docid(GenerativeSystem):
 
     def index(self, documents: Table, directory: str | Path | None = None) -> Trie:
         """The trie of all identifiers; documents that arrived after training get theirs now."""
-        given, directory = directory, clear_index_folder(directory, "trie", "identifiers")
         self.assign_new(documents)
-        collection = hash_collection(self.identifiers.document_ids)
-        Trie.build(self.identifiers.sequences).save(directory / "trie", collection)
-        self.save_identifiers(directory / "identifiers")
-        trie = Trie.load(directory / "trie", collection)
-        if given is None:
-            remove_with(trie, directory)
-        return self._search_in(trie, documents, directory)
+        if directory is not None:
+            shutil.rmtree(Path(directory) / "identifiers", ignore_errors=True)
+            self.save_identifiers(Path(directory) / "identifiers")
+        return self._search_in(documents, directory)
 
     def open_index(self, documents: Table, directory: str | Path) -> Trie:
-        """Opens the trie and the identifiers that `index` wrote; see `System.open_index`."""
+        """Opens the identifiers that `index` wrote; see `System.open_index`."""
         collection = hash_collection(documents["id"][:])
-        trie = Trie.load(Path(directory) / "trie", collection)
         found = Identifiers.load(Path(directory) / "identifiers/identifiers", collection)
         for row, (own, other) in enumerate(
             zip(self.identifiers.sequences, found.sequences, strict=True)
@@ -259,16 +256,16 @@ class Docid(GenerativeSystem):
                     f"an index of this model, which names it {own}"
                 )
         self._take_identifiers(found)
-        return self._search_in(trie, documents, directory)
+        return self._search_in(documents, directory)
 
-    def _search_in(self, trie: Trie, documents: Table, directory: str | Path) -> Trie:
-        identifiers, penalty = self.identifiers, self.hparams.length_penalty
-        self.document_ids, self.search_length = identifiers.document_ids, trie.depth
-        names = TrieNames(trie, identifiers.sequences, penalty)
+    def _search_in(self, documents: Table, directory: str | Path | None) -> Trie:
+        sequences, penalty = self.identifiers.sequences, self.hparams.length_penalty
+        names = TrieNames(Trie.build(sequences), sequences, penalty)
+        self.document_ids, self.search_length = self.identifiers.document_ids, names.length
         self.searcher = ConstrainedSearch(self, names, self.plan)
         if self.plan is not None:
-            self.plan.index(documents, Path(directory))
-        return trie
+            self.plan.index(documents, Path(directory or temporary_folder("index")))
+        return names.constraint
 
     def decoding_step(self, query_ids: Tensor, query_mask: Tensor) -> DecodingStep:
         """The step function of a search; its softmax runs as `model.search.normalise` says."""

@@ -68,16 +68,12 @@ class GenerativeSystem(System):
         self.backbone = load_encoder_decoder(**backbone, decoder_layers=decoder_layers)
         read_decoder(self.backbone.get_decoder())  # one that no alignment can be read from
         self.template = self.backbone.template
+        self.vocabulary_size = self.backbone.config.vocab_size
         self.head: Head = build("head", PLAIN, self.backbone)  # until `set_head`
         ranking_loss = build("ranking", ranking) if ranking else None
         self.ranking_loss = ranking_loss if ranking_loss and ranking_loss.weight else None
         self.needs_negatives = self.ranking_loss is not None
         self.document_ids: list[str] = []
-
-    @property
-    def vocabulary_size(self) -> int:
-        """Rows of the embedding table: the tokeniser's pieces, unused rows, docid tokens."""
-        return self.backbone.config.vocab_size
 
     def targets(self, batch: PairBatch) -> PairBatch:
         """The batch with the token sequences to generate on its document side."""

@@ -1,5 +1,6 @@
 """T5-SEAL: generates n-grams of the corpus and adds up their evidence (gr_as_mvdr §6.2, App. D)."""
 
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +15,11 @@ from gr_mvdr.decoding.evidence import Parameters
 from gr_mvdr.decoding.names import NgramNames
 from gr_mvdr.decoding.ngram_index import DEPTH, NgramIndex
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.files import remove_with
 from gr_mvdr.heads.plain import Vocabulary
 from gr_mvdr.options import Rate, Size, check_choice, part
 from gr_mvdr.progress import track
 from models.base import Table
-from models.constrained_search import ConstrainedSearch, clear_index_folder
+from models.constrained_search import ConstrainedSearch
 from models.generative import GenerativeSystem
 from models.training import OptimizerOptions
 
@@ -100,14 +100,14 @@ class T5SEAL(GenerativeSystem):
         The windows are `key_length` tokens long, the length of a key in search, do not overlap and
         do not depend on the query. A document without tokens has no n-gram: −inf.
         """
-        has_text = self._text(self.forced(batch)).any(1)
+        has_text = mask_text(self.forced(batch), self.template.stop).any(1)
         return super().score(batch).masked_fill(~has_text, -torch.inf)
 
     def target_shares(self, batch: PairBatch) -> tuple[PairBatch, Tensor]:
         """The documents' tokens, each with its log-probability's weight in the two means."""
         batch = self.forced(batch)
         queries = self.encode(batch.query_ids, batch.query_mask)
-        real = self._text(batch)
+        real = mask_text(batch, self.template.stop)
         ids, masks = batch.document_ids.split(self.window, 1), real.split(self.window, 1)
         windows = [
             self.token_log_probs(queries, batch.query_mask, i, m, batch.document_index)
@@ -128,11 +128,6 @@ class T5SEAL(GenerativeSystem):
         ids, mask = (x.to(self.device) for x in pad(texts))
         return replace(batch, document_ids=ids, document_mask=mask)
 
-    def _text(self, batch: PairBatch) -> Tensor:
-        """(B, M) bool, the forced documents' tokens without the end, which belongs to no n-gram."""
-        # The end of a text that was cut is no continuation that a search could generate.
-        return batch.document_mask & (batch.document_ids != self.template.stop)
-
     def target_source(self, document: int) -> list[int]:
         """The document's text as a batch cuts it."""
         return self._texts[document][: self.kept]
@@ -147,11 +142,12 @@ class T5SEAL(GenerativeSystem):
         Args:
             depth: tokens of the longest n-gram that is counted without a scan.
         """
-        given, directory = directory, clear_index_folder(directory, "ngrams")
-        NgramIndex.build(self.indexed_tokens(documents), depth).save(directory / "ngrams")
-        ngrams = NgramIndex.load(directory / "ngrams")
-        if given is None:
-            remove_with(ngrams, directory)
+        ngrams = NgramIndex.build(self.indexed_tokens(documents), depth)
+        if directory is not None:
+            folder = Path(directory) / "ngrams"
+            shutil.rmtree(folder, ignore_errors=True)
+            ngrams.save(folder)
+            ngrams = NgramIndex.load(folder)
         self._search_in(documents, ngrams)
         return ngrams
 
@@ -202,37 +198,46 @@ class T5SEAL(GenerativeSystem):
             rows = [row[identifier] for identifier in candidates[query["id"]]]
             chosen = [documents[number] for number in rows]
             if segments is None:
-                groups = [self._windows(document["tokens"]) for document in chosen]
+                kept = (document["tokens"][: self.kept] for document in chosen)
+                groups = [cut_windows(tokens, self.window) for tokens in kept]
             else:
                 groups = [segments(query["text"], document) for document in chosen]
             index = [number for number, group in zip(rows, groups, strict=True) for _ in group]
-            scores = self.segment_scores(query["tokens"], [s for g in groups for s in g], index)
+            every = [segment for group in groups for segment in group]
+            scores = score_segments(self, query["tokens"], every, index)
             pairs = zip(candidates[query["id"]], scores.split(list(map(len, groups))), strict=True)
             results[query["id"]] = {
                 identifier: POOLS[pool](group).item() for identifier, group in pairs if len(group)
             }
         return Ranking(results)
 
-    def _windows(self, tokens: Sequence[int]) -> list[Sequence[int]]:
-        """A document's kept tokens in windows of a key's length."""
-        starts = range(0, min(len(tokens), self.kept), self.window)
-        return [tokens[: self.kept][start : start + self.window] for start in starts]
 
-    def segment_scores(
-        self, query: Sequence[int], segments: list[list[int]], index: list[int]
-    ) -> Tensor:
-        """(S,) on the CPU: mean token log-probability of each sequence, for one query.
+def score_segments(
+    system: T5SEAL, query: Sequence[int], segments: Sequence[Sequence[int]], index: Sequence[int]
+) -> Tensor:
+    """(S,) on the CPU: mean token log-probability of each sequence, for one query.
 
-        Args:
-            query: token ids; segments: S token lists; index: S document numbers.
-        """
-        ids, mask = (x.to(self.device) for x in pad([self.prepare_query(query)]))
-        encoded, scores = self.encode(ids, mask), [torch.empty(0)]
-        for start in range(0, len(segments), _DECODE_BATCH):
-            block = slice(start, start + _DECODE_BATCH)
-            ids, real = (x.to(self.device) for x in pad(segments[block]))
-            repeated = encoded.expand(len(ids), -1, -1), mask.expand(len(ids), -1)
-            documents = torch.tensor(index[block], device=self.device)
-            found = self.token_log_probs(*repeated, ids, real, documents)
-            scores.append((found.sum(1) / real.sum(1).clamp(min=1)).cpu())
-        return torch.cat(scores)
+    Args:
+        query: token ids; segments: S token lists; index: S document numbers.
+    """
+    ids, mask = (x.to(system.device) for x in pad([system.prepare_query(query)]))
+    encoded, scores = system.encode(ids, mask), [torch.empty(0)]
+    for start in range(0, len(segments), _DECODE_BATCH):
+        block = slice(start, start + _DECODE_BATCH)
+        ids, real = (x.to(system.device) for x in pad(segments[block]))
+        repeated = encoded.expand(len(ids), -1, -1), mask.expand(len(ids), -1)
+        documents = torch.tensor(index[block], device=system.device)
+        found = system.token_log_probs(*repeated, ids, real, documents)
+        scores.append((found.sum(1) / real.sum(1).clamp(min=1)).cpu())
+    return torch.cat(scores)
+
+
+def cut_windows(tokens: Sequence[int], length: int) -> list[Sequence[int]]:
+    """Consecutive parts of a text, of a length at most."""
+    return [tokens[start : start + length] for start in range(0, len(tokens), length)]
+
+
+def mask_text(batch: PairBatch, stop: int) -> Tensor:
+    """(B, M) bool, the documents' tokens without the end, which belongs to no n-gram."""
+    # The end of a text that was cut is no continuation that a search could generate.
+    return batch.document_mask & (batch.document_ids != stop)

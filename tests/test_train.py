@@ -157,7 +157,7 @@ def test_a_run_that_was_interrupted_while_searching_indexes_once_more(
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(train_module, "evaluate_retrieval", interrupting)
         train(small(tmp_path, *keys, name="part"))
-    assert (tmp_path / "part/index/trie").is_dir()
+    assert (tmp_path / "part/index/identifiers").is_dir()
     resumed = train(small(tmp_path, *keys, "resume=true", name="part")).metrics
     where = "resume: training is finished (checkpoint of step 2), goes on with the index\n"
     assert capsys.readouterr().out.count(where) == 1

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gr_mvdr.batch import ragged_range
 from gr_mvdr.decoding.beam_search import Successors
-from gr_mvdr.files import check, check_offsets, read_arrays, write_arrays
+from gr_mvdr.files import read_arrays, write_arrays
 
 _ARRAYS = ("text", "starts", "suffixes", "shared")
 # Branches of so many depths are held in memory; deeper intervals are short enough to scan.
@@ -112,7 +112,6 @@ class NgramIndex:
         depth = settings.get("depth")
         if not isinstance(depth, int) or not 1 <= depth <= DEEPEST:
             raise ValueError(f"{path}: depth={depth!r}: must be a number between 1 and {DEEPEST}")
-        _check_arrays(Path(path), arrays, depth)
         return cls(**arrays, depth=depth)
 
     def holds(self, sequences: Iterable[Sequence[int]]) -> bool:
@@ -276,24 +275,6 @@ class NgramIndex:
         stop = np.append(start, 0)[1:]
         is_last = np.append(row, -1)[1:] != row
         return row, start, np.where(is_last, state.high[row], stop)
-
-
-def _check_arrays(path: Path, arrays: dict[str, np.ndarray], depth: int) -> None:
-    """Refuses arrays that point outside the text, or across a document's end."""
-    text, starts, suffixes, shared = (arrays[name] for name in _ARRAYS)
-    fits = text.dtype in (np.uint16, np.uint32) and text.ndim == 1
-    check(fits, path / "text.npy", "must hold tokens, uint16 or uint32")
-    check_offsets(starts, 0, len(text), len(starts) - 1, path / "starts.npy")
-    terminator, documents = np.iinfo(text.dtype).max, len(starts) - 1
-    ended = (starts[1:] > starts[:-1]).all() and (text[starts[1:] - 1] == terminator).all()
-    ended = ended and np.count_nonzero(text == terminator) == documents
-    check(ended, path / "text.npy", "every document must end, once")
-    fits = suffixes.dtype == np.int32 and suffixes.shape == (len(text) - documents,)
-    fits = fits and len(suffixes) > 0 and suffixes.min() >= 0 and suffixes.max() < len(text)
-    check(fits, path / "suffixes.npy", "must hold a place in the text for every token")
-    check((text[suffixes] != terminator).all(), path / "suffixes.npy", "points at an end")
-    fits = shared.dtype == np.uint8 and shared.shape == suffixes.shape and shared.max() <= depth
-    check(fits, path / "shared.npy", f"must hold a length ≤ {depth} for every token")
 
 
 # The suffix array: prefix doubling with numpy alone ---------------------------------------------

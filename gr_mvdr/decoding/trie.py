@@ -5,20 +5,16 @@ token. The numbers of all (parent, token) pairs are therefore ascending too, so 
 are extended by arithmetic and looked up by bisection.
 """
 
-import warnings
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import chain
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gr_mvdr.decoding.beam_search import Successors
-from gr_mvdr.files import check, check_offsets, read_arrays, write_arrays
 
-_ARRAYS = ("first_child", "token", "documents", "first_document")
 # A node number times a token must fit into int64.
 _MOST_TOKENS = 2**31
 
@@ -95,32 +91,6 @@ class Trie:
             documents=documents,
             first_document=np.searchsorted(node[documents], nodes),
         )
-
-    def save(self, path: str | Path, collection: str) -> None:
-        """Writes the trie as the new folder `path`; raises ValueError if it exists.
-
-        Args:
-            collection: the hash of the collection whose document numbers the trie holds.
-        """
-        arrays = {name: getattr(self, name) for name in _ARRAYS}
-        write_arrays(Path(path), arrays, {"collection": collection})
-
-    @classmethod
-    def load(cls, path: str | Path, collection: str) -> "Trie":
-        """Opens a saved trie by memory map.
-
-        Raises:
-            FileNotFoundError: no such folder.
-            ValueError: it belongs to another collection, or a file of it is missing or damaged.
-        """
-        arrays, settings = read_arrays(Path(path), _ARRAYS)
-        if settings.get("collection") != collection:
-            raise ValueError(
-                f"{path}: is a trie of the collection {settings.get('collection')}, must be of "
-                f"{collection}, the collection in use"
-            )
-        _check_arrays(Path(path), arrays)
-        return cls(**arrays)
 
     def __len__(self) -> int:
         """The number of nodes."""
@@ -225,17 +195,14 @@ class Trie:
         return np.concatenate(found)
 
     def _on(self, name: str, device: torch.device) -> Tensor:
-        """One of the arrays on a device: moved there when first asked for, on the CPU the map."""
+        """One of the arrays on a device, moved there at its first use."""
         if (name, device) not in self._tensors:
-            with warnings.catch_warnings():
-                # torch warns that the map cannot be written to; nothing here writes.
-                warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-                self._tensors[name, device] = torch.from_numpy(getattr(self, name)).to(device)
+            self._tensors[name, device] = torch.from_numpy(getattr(self, name)).to(device)
         return self._tensors[name, device]
 
 
 def _check(flat: np.ndarray, lengths: np.ndarray) -> None:
-    """Refuses tokens and collections that make no trie."""
+    """Raises ValueError for tokens and collections of which no trie can be made."""
     if not len(flat):
         raise ValueError(
             f"a trie of {len(lengths)} documents: at least one must have an identifier"
@@ -247,22 +214,3 @@ def _check(flat: np.ndarray, lengths: np.ndarray) -> None:
             f"the identifier of document {document} has the token {flat[wrong[0]]}: must be ≥ 0 "
             f"and < {_MOST_TOKENS}"
         )
-
-
-def _check_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """Refuses arrays that are no trie: in these nothing leads back, and nothing outside."""
-    first_child, token, documents, first_document = (arrays[name] for name in _ARRAYS)
-    nodes = len(token)
-    check(nodes > 1 and token.dtype == np.int64, path / "token.npy", "must hold nodes, int64")
-    check_offsets(first_child, 1, nodes, nodes, path / "first_child.npy")
-    # Breadth first, all children come later.
-    later = (first_child[:-1] > np.arange(nodes)).all()
-    check(later, path / "first_child.npy", "a node is its own ancestor")
-    fits = token[0] == -1 and token[1:].min() >= 0 and token.max() < _MOST_TOKENS
-    parent = np.repeat(np.arange(nodes), np.diff(first_child))
-    siblings = parent[1:] == parent[:-1]
-    fits = fits and (token[2:][siblings] > token[1:-1][siblings]).all()
-    check(fits, path / "token.npy", "children must ascend by token")
-    check_offsets(first_document, 0, len(documents), nodes, path / "first_document.npy")
-    fits = documents.dtype == np.int64 and len(documents) and documents.min() >= 0
-    check(fits, path / "documents.npy", "must hold document numbers, int64")

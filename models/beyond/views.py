@@ -20,12 +20,10 @@ from gr_mvdr.decoding.evidence import strip
 from gr_mvdr.decoding.names import NgramNames, Tokens
 from gr_mvdr.decoding.ngram_index import DEEPEST, DEPTH, NgramIndex
 from gr_mvdr.decoding.trie import Trie
-from gr_mvdr.files import remove_with
-from gr_mvdr.identifiers.scheme import hash_collection
 from gr_mvdr.options import Count, NonNegative, check_choice, part
 from gr_mvdr.texts import BODY, find_views, read_view
 from models.base import Table
-from models.constrained_search import ConstrainedSearch, clear_index_folder
+from models.constrained_search import ConstrainedSearch
 from models.t5_seal import T5SEAL
 
 _MOST = -1.0  # the greatest log-probability of a key with a bonus (MINDER)
@@ -88,27 +86,13 @@ class MultiViewSEAL(T5SEAL):
             yield [*chain.from_iterable(text[:-1] for text in own), *body]
 
     def index(self, documents: Table, directory: str | Path | None = None) -> NgramIndex:
-        """An n-gram index over all views, and a trie of each view besides the body."""
-        given, directory = directory, clear_index_folder(directory, "views")
-        views = self._read(documents)
-        for view, trie in views.tries().items():
-            trie.save(directory / "views" / view, hash_collection(documents["id"][:]))
-        ngrams = super().index(documents, directory, views.depth)
-        self._add_views(documents, directory)
-        if given is None:
-            remove_with(ngrams, directory)
-        return ngrams
+        """An n-gram index over all views."""
+        return super().index(documents, directory, self._read(documents).depth)
 
-    def open_index(self, documents: Table, directory: str | Path) -> NgramIndex:
-        ngrams = super().open_index(documents, directory)
-        self._add_views(documents, Path(directory))
-        return ngrams
-
-    def _add_views(self, documents: Table, directory: Path) -> None:
-        views, collection = self._read(documents), hash_collection(self.document_ids)
-        tries = {view: Trie.load(directory / "views" / view, collection) for view in views.texts}
-        names = ViewNames(**vars(self.searcher.names), views=views, tries=tries)
-        self.searcher = ViewSearch(self, names)
+    def _search_in(self, documents: Table, ngrams: NgramIndex) -> None:
+        super()._search_in(documents, ngrams)
+        views, names = self._read(documents), self.searcher.names
+        self.searcher = ViewSearch(self, ViewNames(**vars(names), views=views, tries=views.tries()))
 
     def _read(self, documents: Table) -> "Views":
         return Views(documents, self.special_tokens, self.template.stop)

@@ -69,7 +69,6 @@ def test_without_special_tokens_it_is_the_papers_form(
     assert paper.prepare_query([9, 8]) == paper.prepare_query([9, 8], "title") == [9, 8, EOS_ID]
     for name, seal in (("plain", plain), ("paper", paper)):
         seal.index(texts, tmp_path / name)
-        assert not (tmp_path / name / "views").exists()
     assert paper.searcher.names.corpus.count([9, 8, 53]) == 0
     found = paper.searcher.search(queries["tokens"])
     assert found.further == [{}, {}, {}]
@@ -250,7 +249,7 @@ def test_what_is_no_view_is_refused(tools):
 def test_a_collection_without_titles_has_only_the_other_keys(full, texts, queries, tmp_path):
     texts["title_tokens"][:] = [[] for _ in texts]
     full.index(texts, tmp_path)
-    assert not full.searcher.names.tries and not (tmp_path / "views").exists()
+    assert not full.searcher.names.tries
     assert len(full.retrieve(queries, 9)) == 3
 
 

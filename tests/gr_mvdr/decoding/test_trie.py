@@ -245,40 +245,7 @@ def test_the_observer_sees_every_successor_before_the_pruning():
         assert kept < set.union(*paths.values())  # it saw more than was kept
 
 
-# On disk and refused --------------------------------------------------------------------------
-
-
-def test_what_is_loaded_equals_what_was_saved(tmp_path, recwarn):
-    sequences = [[*s, END] for s in random_sequences(7)]
-    built = Trie.build(sequences)
-    built.save(tmp_path / "trie", "abc")
-    loaded = Trie.load(tmp_path / "trie", "abc")
-    assert [path.name for path in tmp_path.iterdir()] == ["trie"]
-    for name in ("first_child", "token", "documents", "first_document"):
-        assert np.array_equal(getattr(loaded, name), getattr(built, name))
-        assert not getattr(loaded, name).flags.writeable  # a map of the file
-    assert search(loaded, 7).final.of(0) == search(built, 7).final.of(0)
-    assert torch.equal(loaded.find(padded(sequences)), built.find(padded(sequences)))
-    assert not [str(warning.message) for warning in recwarn]
-    with pytest.raises(ValueError, match="exists already"):
-        built.save(tmp_path / "trie", "abc")
-    with pytest.raises(FileNotFoundError, match="elsewhere"):
-        Trie.load(tmp_path / "elsewhere", "abc")
-
-
-def test_a_trie_of_another_collection_is_refused(tmp_path):
-    Trie.build([[3, 4]]).save(tmp_path / "trie", "abc")
-    with pytest.raises(ValueError, match="trie: .* collection abc, must be of xyz"):
-        Trie.load(tmp_path / "trie", "xyz")
-
-
-@pytest.mark.parametrize("name", ["first_child", "token", "documents", "first_document"])
-def test_a_file_that_was_cut_short_is_refused(tmp_path, name):
-    Trie.build([[3, 4], [3, 5]]).save(tmp_path / "trie", "abc")
-    file = tmp_path / "trie" / f"{name}.npy"
-    file.write_bytes(file.read_bytes()[:-3])
-    with pytest.raises(ValueError, match=f"{name}.npy: is damaged"):
-        Trie.load(tmp_path / "trie", "abc")
+# Refused --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
