@@ -52,8 +52,8 @@ class ConstrainedSearch:
         Args:
             options: of this search, in place of the system's own: `beam_size`, `plan_weight`.
         """
-        found = self._searches(queries, self.names, **options)
-        return Ranking({query: self._by_id(scores) for query, _, _, scores in found}).top(k)
+        searches = self._searches(queries, self.names, **options)
+        return Ranking({query: self._by_id(scores) for query, _, _, scores in searches}).top(k)
 
     def retrieve_with_shares(
         self, queries: Table, k: int = 100, among: Sequence[str] | None = None

@@ -188,8 +188,8 @@ class Docid(GenerativeSystem):
 
     def statistics(self) -> dict[str, float]:
         """Depth, collisions and codes of the identifiers, and the head's memory."""
-        found = self.identifiers.statistics() | self.scheme.statistics()
-        metrics = {f"analysis/identifiers/{name}": float(value) for name, value in found.items()}
+        values = self.identifiers.statistics() | self.scheme.statistics()
+        metrics = {f"analysis/identifiers/{name}": float(value) for name, value in values.items()}
         return super().statistics() | metrics | (self.plan.statistics() if self.plan else {})
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -198,10 +198,10 @@ class Docid(GenerativeSystem):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_load_checkpoint(checkpoint)
-        found = checkpoint["identifiers"]
-        if found != self.identifiers.hash:
+        trained = checkpoint["identifiers"]
+        if trained != self.identifiers.hash:
             raise ValueError(
-                f"the checkpoint was trained with identifiers {found}, "
+                f"the checkpoint was trained with identifiers {trained}, "
                 f"these are {self.identifiers.hash}"
             )
 
@@ -246,16 +246,16 @@ class Docid(GenerativeSystem):
     def open_index(self, documents: Table, directory: str | Path) -> Trie:
         """Opens the identifiers that `index` wrote; see `System.open_index`."""
         collection = hash_collection(documents["id"][:])
-        found = Identifiers.load(Path(directory) / "identifiers/identifiers", collection)
+        saved = Identifiers.load(Path(directory) / "identifiers/identifiers", collection)
         for row, (own, other) in enumerate(
-            zip(self.identifiers.sequences, found.sequences, strict=True)
+            zip(self.identifiers.sequences, saved.sequences, strict=True)
         ):
             if own and own != other:
                 raise ValueError(
-                    f"{directory}: names the document {found.document_ids[row]!r} {other}, must be "
+                    f"{directory}: names the document {saved.document_ids[row]!r} {other}, must be "
                     f"an index of this model, which names it {own}"
                 )
-        self._take_identifiers(found)
+        self._take_identifiers(saved)
         return self._search_in(documents, directory)
 
     def _search_in(self, documents: Table, directory: str | Path | None) -> Trie:
@@ -281,9 +281,9 @@ class Docid(GenerativeSystem):
         """log p(token | query, tokens before) / length^penalty, as the search scores a token."""
         batch = self.targets(batch)
         step = self.decoding_step(batch.query_ids, batch.query_mask)
-        found = score_tokens(step, batch.document_ids, batch.document_mask)
+        log_probs = score_tokens(step, batch.document_ids, batch.document_mask)
         lengths = batch.document_mask.sum(1, keepdim=True)
-        return batch, found / lengths**self.hparams.length_penalty
+        return batch, log_probs / lengths**self.hparams.length_penalty
 
     @torch.inference_mode()
     def rerank(

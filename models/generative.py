@@ -97,33 +97,8 @@ class GenerativeSystem(System):
         """
         batch = self.targets(batch if self.ranking_loss else batch.without_negatives())
         with self.head.batch_table(batch, self.current_epoch):
-            loss = self._cross_entropy(batch.without_negatives())
+            loss = token_cross_entropy(self, batch.without_negatives())
             return loss + self.ranking_loss(self, batch) if self.ranking_loss else loss
-
-    def _cross_entropy(self, batch: PairBatch) -> Tensor:
-        per_query = len(batch.document_ids) // len(batch)
-        query_mask = batch.query_mask.repeat_interleave(per_query, 0)
-        index = batch.document_index.repeat_interleave(per_query, 0)
-        rows = self.head.labels(batch.document_ids, index)
-        places = real_places(batch.document_mask)
-        labels = rows.flatten()[places]
-        masked = _mask_relevant(self.head, batch, labels)
-
-        def states() -> States:  # each call draws its own dropout
-            queries = self.encode(batch.query_ids, batch.query_mask).repeat_interleave(per_query, 0)
-            return self.states(queries, query_mask, rows, places)
-
-        weight, smoothing = self.hparams.get("consistency", 0.0), self.hparams.label_smoothing
-        if not (weight and self.training):
-            total = table_cross_entropy(self.head, states(), labels, masked, smoothing)
-            return mean_over_ranks(total, len(labels))
-        # Two whole predictions side by side.
-        pair = [at_least_float32(self.head.logits(*states())) for _ in range(2)]
-        if masked is not None:
-            pair = [logits.masked_fill(masked, -torch.inf) for logits in pair]
-        divergence = symmetric_divergence(*pair) * len(labels)
-        total = target_cross_entropy(pair[0], labels, smoothing) + weight * divergence
-        return mean_over_ranks(total, len(labels))
 
     def setup(self, stage: str) -> None:
         """Begins the ranking loss before a checkpoint to resume from is read."""
@@ -166,8 +141,8 @@ class GenerativeSystem(System):
         rows = self.head.labels(ids, index)
         places = real_places(mask)
         states = self.states(queries, query_mask, rows, places)
-        found = table_log_probs(self.head, states, rows.flatten()[places], normalised)
-        return found.new_zeros(mask.numel()).index_put((places,), found).view(mask.shape)
+        log_probs = table_log_probs(self.head, states, rows.flatten()[places], normalised)
+        return log_probs.new_zeros(mask.numel()).index_put((places,), log_probs).view(mask.shape)
 
     def score(self, batch: PairBatch) -> Tensor:
         """(B,) mean log-probability of the target tokens."""
@@ -176,8 +151,8 @@ class GenerativeSystem(System):
     @torch.no_grad()
     def shares(self, batch: PairBatch) -> list[list[Share]]:
         """What each target token adds to the pairs' `score`."""
-        found, values = self.target_shares(batch)
-        rows = zip(found.document_ids, values, found.document_mask, strict=True)
+        targets, values = self.target_shares(batch)
+        rows = zip(targets.document_ids, values, targets.document_mask, strict=True)
         return [
             [Share((token,), value) for token, value in zip(*pair, strict=True)]
             for pair in ((ids[real].tolist(), row[real].tolist()) for ids, row, real in rows)
@@ -188,32 +163,27 @@ class GenerativeSystem(System):
         batch = self.targets(batch)
         queries = self.encode(batch.query_ids, batch.query_mask)
         sides = batch.document_ids, batch.document_mask, batch.document_index
-        found = self.token_log_probs(queries, batch.query_mask, *sides)
-        return batch, found / batch.document_mask.sum(1, keepdim=True).clamp(min=1)
+        log_probs = self.token_log_probs(queries, batch.query_mask, *sides)
+        return batch, log_probs / batch.document_mask.sum(1, keepdim=True).clamp(min=1)
 
     def align(self, batch: PairBatch, layer: int = -1) -> PairAlignment:
         """S and A of one decoder layer, the targets teacher-forced (Eq. 12–14)."""
-        return cross_attention.align_layer(self._trace(batch), self.score(batch), layer)
+        return cross_attention.align_layer(trace_targets(self, batch), self.score(batch), layer)
 
     def explain(self, batch: PairBatch) -> Explanation:
         """S and A of every decoder layer, and the logits as sums over all paths (§8)."""
-        trace, score = self._trace(batch), self.score(batch)
+        trace, score = trace_targets(self, batch), self.score(batch)
         numbers = range(len(trace.attentions))
         layers = [cross_attention.align_layer(trace, score, number) for number in numbers]
         return Explanation(layers, decoder=cross_attention.sum_paths(trace))
 
     def factors(self, batch: PairBatch) -> Factors:
         """The vectors behind the last decoder layer's S and A."""
-        return cross_attention.collect_factors(self._trace(batch))
+        return cross_attention.collect_factors(trace_targets(self, batch))
 
     def forced(self, batch: PairBatch) -> PairBatch:
         """The batch with the token sequences that are teacher-forced in scores and alignments."""
         return self.targets(batch)
-
-    def _trace(self, batch: PairBatch) -> cross_attention.DecoderTrace:
-        batch = self.forced(batch)
-        queries = self.encode(batch.query_ids, batch.query_mask)
-        return cross_attention.trace_decoder(self.head, batch, queries, self.window)
 
     # The head and its table -----------------------------------------------------------------------
 
@@ -270,6 +240,40 @@ class GenerativeSystem(System):
     ) -> tuple[Ranking, Shares]:
         """`retrieve`, and what made each score in that very search."""
         return search_of(self).retrieve_with_shares(queries, k, among)
+
+
+def trace_targets(system: GenerativeSystem, batch: PairBatch) -> cross_attention.DecoderTrace:
+    """What the decoder computes with the batch's targets teacher-forced."""
+    batch = system.forced(batch)
+    queries = system.encode(batch.query_ids, batch.query_mask)
+    return cross_attention.trace_decoder(system.head, batch, queries, system.window)
+
+
+def token_cross_entropy(system: GenerativeSystem, batch: PairBatch) -> Tensor:
+    """() mean cross-entropy of all ranks' target tokens; `consistency` adds NCI's divergence."""
+    per_query = len(batch.document_ids) // len(batch)
+    query_mask = batch.query_mask.repeat_interleave(per_query, 0)
+    index = batch.document_index.repeat_interleave(per_query, 0)
+    rows = system.head.labels(batch.document_ids, index)
+    places = real_places(batch.document_mask)
+    labels = rows.flatten()[places]
+    masked = _mask_relevant(system.head, batch, labels)
+
+    def states() -> States:  # each call draws its own dropout
+        queries = system.encode(batch.query_ids, batch.query_mask).repeat_interleave(per_query, 0)
+        return system.states(queries, query_mask, rows, places)
+
+    weight, smoothing = system.hparams.get("consistency", 0.0), system.hparams.label_smoothing
+    if not (weight and system.training):
+        total = table_cross_entropy(system.head, states(), labels, masked, smoothing)
+        return mean_over_ranks(total, len(labels))
+    # Two whole predictions side by side.
+    pair = [at_least_float32(system.head.logits(*states())) for _ in range(2)]
+    if masked is not None:
+        pair = [logits.masked_fill(masked, -torch.inf) for logits in pair]
+    divergence = symmetric_divergence(*pair) * len(labels)
+    total = target_cross_entropy(pair[0], labels, smoothing) + weight * divergence
+    return mean_over_ranks(total, len(labels))
 
 
 def _mask_relevant(head: Head, batch: PairBatch, labels: Tensor) -> Tensor | None:

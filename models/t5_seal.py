@@ -227,8 +227,8 @@ def score_segments(
         ids, real = (x.to(system.device) for x in pad(segments[block]))
         repeated = encoded.expand(len(ids), -1, -1), mask.expand(len(ids), -1)
         documents = torch.tensor(index[block], device=system.device)
-        found = system.token_log_probs(*repeated, ids, real, documents)
-        scores.append((found.sum(1) / real.sum(1).clamp(min=1)).cpu())
+        log_probs = system.token_log_probs(*repeated, ids, real, documents)
+        scores.append((log_probs.sum(1) / real.sum(1).clamp(min=1)).cpu())
     return torch.cat(scores)
 
 

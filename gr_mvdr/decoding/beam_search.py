@@ -62,7 +62,7 @@ class Constraint(Protocol):
 
 @dataclass
 class Hypotheses:
-    """Token sequences found for a batch of queries, ordered by query.
+    """Token sequences generated for a batch of queries, ordered by query.
 
     query: (n,) int64, which query; tokens: (n, length) int64, −1 after a sequence's end;
     lengths: (n,) int64, at least 1; log_probs: (n,) float, log p(sequence | query).
@@ -82,7 +82,7 @@ class Hypotheses:
         )
 
     def only(self, wanted: Tensor) -> "Hypotheses":
-        """The others, of (n,) bool, get the log-probability −∞."""
+        """The same, with log-probability −∞ where `wanted`, (n,) bool, is false."""
         return replace(self, log_probs=self.log_probs.masked_fill(~wanted, -torch.inf))
 
     def of(self, query: int) -> list[tuple[list[int], float]]:
@@ -108,7 +108,7 @@ class Step(Protocol):
 
 
 class Observer(Protocol):
-    """Is shown every step of a search before the pruning."""
+    """Is called at every step of a search before the pruning."""
 
     def __call__(
         self,
@@ -128,7 +128,7 @@ class Observer(Protocol):
 
 @dataclass
 class BeamSearchResult:
-    """What a beam search found.
+    """The sequences that a beam search generated.
 
     final: the hypotheses that ended (with the end token, for want of a successor, or at the length
     limit), the best of each query first. candidates: the best 2 × beam of every step, SEAL's keys,
@@ -169,7 +169,7 @@ def beam_search(
             whose state must be a number. A step chooses by log p + bonus; bonuses do not add up
             over steps and are in no log-probability (PAG, Zeng et al. 2024). −inf: never chosen.
         fixed_shapes: whether a step asks the device for no number; None: on an accelerator, in a
-            constraint that knows its `widths`, unless it is observed. What is found is the same.
+            constraint that knows its `widths`, unless it is observed. The result is the same.
     Raises:
         ValueError: a size below 1; a log-probability that is not a number; what the constraint
             raises for a `length` it cannot check.
@@ -244,19 +244,20 @@ class _Beams:
         """
         self.is_broken |= preferred.isnan().any()
         counts = successors.counts_of(len(self.live))
-        if self.live.tokens.shape[1]:  # the empty sequence is none
+        if self.live.tokens.shape[1]:  # the empty sequence is no result
             self.final.append(self._dead_ends(counts, successors.real))
         of_query = [sum(part) for part in _split(counts, self.sizes)]
         chosen = take_best_of_each(preferred, of_query, 2 * self.beam_size)  # (B, k)
-        found = self._found(successors, scores, chosen)
-        last = found.tokens[:, -1]
-        goes_on = ((found.log_probs > -torch.inf) & (last != self.end)).view_as(chosen)
+        candidates = self._hypotheses(successors, scores, chosen)
+        last = candidates.tokens[:, -1]
+        goes_on = ((candidates.log_probs > -torch.inf) & (last != self.end)).view_as(chosen)
         goes_on &= goes_on.cumsum(1) <= self.beam_size
         going_on = self._select(goes_on, fixed=successors.real is not None)
-        self.candidates.append(found)
-        self.final.append(found.only(last == self.end))
+        self.candidates.append(candidates)
+        self.final.append(candidates.only(last == self.end))
         rows = chosen.flatten()[going_on]
-        self.live, self.parents = found.only(goes_on.flatten())[going_on], successors.row[rows]
+        self.live = candidates.only(goes_on.flatten())[going_on]
+        self.parents = successors.row[rows]
         self.last = last[going_on]
         return rows
 
@@ -268,7 +269,7 @@ class _Beams:
         return self.live[_on(ended, self.live.log_probs.device)]
 
     def _select(self, goes_on: Tensor, fixed: bool) -> Tensor:
-        """The places in (B, k) that go on, a query after the other; fixed: as many of each."""
+        """The places in (B, k) that go on, query by query; fixed: the same number of each query."""
         queries, k = goes_on.shape
         if not fixed:
             self.sizes = goes_on.sum(1).tolist()
@@ -278,14 +279,14 @@ class _Beams:
         first = (~goes_on).byte().argsort(dim=1, stable=True)[:, :width]
         return (first + k * torch.arange(queries, device=first.device)[:, None]).flatten()
 
-    def _found(self, successors: Successors, scores: Tensor, chosen: Tensor) -> Hypotheses:
+    def _hypotheses(self, successors: Successors, scores: Tensor, chosen: Tensor) -> Hypotheses:
         """The chosen successors (B, k) as hypotheses; those numbered −1 have log-probability −∞."""
         is_there, chosen = chosen.flatten() >= 0, chosen.flatten().clamp(min=0)
         parents = successors.row[chosen]
         tokens = torch.cat([self.live.tokens[parents], successors.token[chosen, None]], dim=1)
         lengths = self.live.lengths[parents] + 1
-        found = Hypotheses(self.live.query[parents], tokens, lengths, scores[chosen])
-        return found.only(is_there)
+        chosen = Hypotheses(self.live.query[parents], tokens, lengths, scores[chosen])
+        return chosen.only(is_there)
 
     def result(self, first_log_probs: Tensor) -> BeamSearchResult:
         if self.is_broken:  # it would never be chosen, and a search find nothing
@@ -306,7 +307,7 @@ def _split(values: list[int], sizes: list[int]) -> Iterator[list[int]]:
 
 
 def _on(numbers: list[int], device: torch.device) -> Tensor:
-    """Numbers as a tensor on a device, which nobody waits for."""
+    """Numbers as a tensor on a device; the copy is not waited for."""
     return torch.tensor(numbers, dtype=torch.int64).to(device, non_blocking=True)
 
 
@@ -325,7 +326,7 @@ def take_best_of_each(scores: Tensor, counts: list[int], k: int) -> Tensor:
     k = min(k, table.shape[1])
     if not k:
         return torch.empty(len(counts), 0, dtype=torch.int64, device=scores.device)
-    # topk breaks ties as it likes: of those equal to the k-th the first are taken.
+    # topk breaks ties arbitrarily: here ties with the k-th go to the lowest index.
     least = table.topk(k, dim=1).values[:, -1:]
     above, equal = table > least, table == least
     equal &= equal.cumsum(1) <= k - above.sum(1, keepdim=True)
@@ -337,15 +338,15 @@ def take_best_of_each(scores: Tensor, counts: list[int], k: int) -> Tensor:
 
 
 def _concatenate(parts: list[Hypotheses], length: int) -> Hypotheses:
-    """All that are hypotheses, their tokens (n, length)."""
+    """All hypotheses but those of log-probability −∞, their tokens padded to (n, length)."""
     tokens = [
         torch.nn.functional.pad(part.tokens, (0, length - part.tokens.shape[1]), value=-1)
         for part in parts
     ]
-    found = Hypotheses(
+    joined = Hypotheses(
         torch.cat([part.query for part in parts]),
         torch.cat(tokens),
         torch.cat([part.lengths for part in parts]),
         torch.cat([part.log_probs for part in parts]),
     )
-    return found[found.log_probs > -torch.inf]
+    return joined[joined.log_probs > -torch.inf]

@@ -72,7 +72,8 @@ class DecodingStep:
 class LogProbs:
     """The log-probabilities (R, V) of tokens, made from their rows' where they are read.
 
-    `found[hypotheses, tokens]` (m,) of int64 tensors; `found[hypotheses]` (n, V) of one or a slice.
+    `log_probs[hypotheses, tokens]` (m,) with int64 tensors; `log_probs[hypotheses]` (n, V) with one
+    or a slice.
     """
 
     def __init__(self, head: Head, of_rows: Tensor):
@@ -95,8 +96,8 @@ def score_tokens(step: Step, ids: Tensor, mask: Tensor) -> Tensor:
     """
     pairs = torch.arange(len(ids), device=ids.device)
     last = pairs  # before the first token any will do
-    found = []
+    scores = []
     for token, real in zip(ids.unbind(1), mask.unbind(1), strict=True):
-        found.append(step(last, pairs)[pairs, token].masked_fill(~real, 0.0))
+        scores.append(step(last, pairs)[pairs, token].masked_fill(~real, 0.0))
         last = token
-    return torch.stack(found, 1)
+    return torch.stack(scores, 1)

@@ -3,7 +3,7 @@
 A key n of probability p(n|q) weighs max(0, logit p(n|q) − logit p(n))^α, where
 p(n) = (count + s) / (tokens + s) and logit x = log x − log(1 − x). A unigram weighs the same
 without the exponent. A document's score is the sum of the weights of the keys that occur in it
-without overlapping, found in two stages:
+without overlapping, computed in two stages:
 
 1. The keys that are rare enough to visit all their places score every document that they reach.
 2. The best of these documents are scored again, on their own text and with the frequent keys too;
@@ -170,7 +170,7 @@ class Evidence:
 
 
 def gather_evidence(keys: WeighedKeys, matches: Matches, beta: float) -> Evidence:
-    """Adds up the weights of the keys found in each document.
+    """Adds up the weights of the keys that occur in each document.
 
     The keys claim places in descending order of weight; a match that overlaps a claimed place
     counts for nothing. A key counts once a document, however often it occurs, and takes every place
@@ -227,7 +227,7 @@ def _without_overlap(keys: WeighedKeys, matches: Matches) -> tuple[np.ndarray, n
 
 
 def _leftmost(places: np.ndarray, free: np.ndarray, length: int) -> np.ndarray:
-    """Of one key's free matches, those that a walk from the left can take."""
+    """One key's free matches without overlap, taken from left to right."""
     chosen, end = np.zeros(len(places), bool), -1
     for i in np.flatnonzero(free).tolist():
         if places[i] >= end:
@@ -271,8 +271,8 @@ def _complete_evidence(
     document = np.repeat(np.arange(len(chosen)), np.diff(index.starts)[chosen])
     key, place = _find(keys.ngrams, tokens)
     matches = Matches(key, place, document[place], len(chosen), len(tokens))
-    found = gather_evidence(keys, matches, beta)
-    return found, _free_unigrams(tokens, document, found, unigrams, beta)
+    evidence = gather_evidence(keys, matches, beta)
+    return evidence, _free_unigrams(tokens, document, evidence, unigrams, beta)
 
 
 def _find(ngrams: list[tuple[int, ...]], tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -288,29 +288,33 @@ def _find(ngrams: list[tuple[int, ...]], tokens: np.ndarray) -> tuple[np.ndarray
     starts = np.flatnonzero(group < len(firsts))
     starts = starts[np.argsort(group[starts], kind="stable")]
     bounds = np.searchsorted(group[starts], np.arange(len(firsts) + 1))
-    found = [np.empty(0, np.int64)]
+    every = [np.empty(0, np.int64)]
     for ngram, g in zip(ngrams, group_of_ngram, strict=True):
         places = starts[bounds[g] : bounds[g + 1]]
         for t, token in enumerate(ngram[1:], start=1):
             places = places[tokens[places + t] == token]
-        found.append(places)
-    counts = [len(places) for places in found[1:]]
-    return np.repeat(np.arange(len(ngrams)), counts), np.concatenate(found)
+        every.append(places)
+    counts = [len(places) for places in every[1:]]
+    return np.repeat(np.arange(len(ngrams)), counts), np.concatenate(every)
 
 
 def _free_unigrams(
-    tokens: np.ndarray, document_of: np.ndarray, found: Evidence, unigrams: np.ndarray, beta: float
+    tokens: np.ndarray,
+    document_of: np.ndarray,
+    evidence: Evidence,
+    unigrams: np.ndarray,
+    beta: float,
 ) -> Parts:
     """What free places add: each token type once a document, reduced if a key has covered it."""
     types = np.flatnonzero(unigrams)
     column_of = np.full(len(unigrams), -1)
     column_of[types] = np.arange(len(types))
-    free = np.flatnonzero((unigrams > 0)[tokens] & ~found.taken)
-    present = np.zeros(len(found.scores) * len(types), bool)
+    free = np.flatnonzero((unigrams > 0)[tokens] & ~evidence.taken)
+    present = np.zeros(len(evidence.scores) * len(types), bool)
     present[document_of[free] * len(types) + column_of[tokens[free]]] = True
     covered = np.zeros_like(present)
-    known = unigrams[found.token] > 0
-    covered[found.document[known] * len(types) + column_of[found.token[known]]] = True
+    known = unigrams[evidence.token] > 0
+    covered[evidence.document[known] * len(types) + column_of[evidence.token[known]]] = True
     cells = np.flatnonzero(present)
     document, column = np.divmod(cells, max(1, len(types)))
     token = types[column]
@@ -384,8 +388,8 @@ def weigh_unigrams(
     """The weights of the corpus's tokens as unigrams; those of `excluded` tokens are 0.
 
     Args:
-        log_probs: (V,) of the first generated token; only the greatest count, of equal ones those
-            with the smaller ids.
+        log_probs: (V,) of the first generated token; only the greatest count, ties go to the
+            lowest id.
     Returns:
         (largest token of the corpus + 2,) float64, by token id; the last one is 0.
     """
@@ -400,7 +404,7 @@ def weigh_unigrams(
 
 
 def _greatest(values: np.ndarray, k: int) -> np.ndarray:
-    """The indices of the k greatest values; of equal ones at the limit the first."""
+    """The indices of the k greatest values; ties go to the lowest index."""
     if k >= len(values):
         return np.arange(len(values))
     limit = np.partition(values, -k)[-k] if k else np.inf

@@ -97,14 +97,14 @@ class TrieNames:
     ) -> dict[int, list[tuple]]:
         """Each token's log-probability / length^penalty: the search has kept all prefixes' sums."""
         totals = {tuple(tokens): total for tokens, total in result.candidates.of(query)}
-        found = {}
+        shares = {}
         for document in documents:
             tokens = tuple(self.sequences[document])
             sums = [0.0, *(totals[tokens[:end]] for end in range(1, len(tokens) + 1))]
             scale = len(tokens) ** self.length_penalty
             values = [(after - before) / scale for before, after in pairwise(sums)]
-            found[document] = [((t,), value) for t, value in zip(tokens, values, strict=True)]
-        return found
+            shares[document] = [((t,), value) for t, value in zip(tokens, values, strict=True)]
+        return shares
 
 
 @dataclass(frozen=True)
@@ -113,11 +113,11 @@ class NgramNames:
 
     Attributes:
         corpus: the n-grams of all documents, by which evidence is weighed.
-        constraint: those that may be generated.
+        constraint: the n-grams that may be generated.
         length: the longest generated n-gram, in tokens.
         document_ids: decide between documents of equal evidence.
         evidence: parameters of `score_documents`.
-        documents: numbers of those that may get a score; None = all.
+        documents: numbers of the documents that may get a score; None = all.
     """
 
     corpus: NgramIndex

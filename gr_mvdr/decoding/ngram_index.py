@@ -19,7 +19,7 @@ from gr_mvdr.decoding.beam_search import Successors
 from gr_mvdr.files import read_arrays, write_arrays
 
 _ARRAYS = ("text", "starts", "suffixes", "shared")
-# Branches of so many depths are held in memory; deeper intervals are short enough to scan.
+# Depths whose branches are held in memory; deeper intervals are short enough to scan.
 LISTED_DEPTHS = 2
 DEPTH, DEEPEST = 16, 255  # tokens of the longest n-gram, unless asked for more, and at most
 # Tokens, with one more for each document, that int32 can number.
@@ -170,12 +170,12 @@ class NgramIndex:
 
     def positions(self, ngram: Sequence[int]) -> np.ndarray:
         """Every place of `text` where the n-gram begins, in no particular order, int64."""
-        found = self.suffixes[slice(*self._interval(ngram[: self.depth]))].astype(np.int64)
+        places = self.suffixes[slice(*self._interval(ngram[: self.depth]))].astype(np.int64)
         for t in range(self.depth, len(ngram)):
             if ngram[t] == self.terminator:  # no token, and behind the last one nothing comes
-                return found[:0]
-            found = found[self.text[found + t] == ngram[t]]
-        return found
+                return places[:0]
+            places = places[self.text[places + t] == ngram[t]]
+        return places
 
     def _interval(self, ngram: Sequence[int]) -> tuple[int, int]:
         """`intervals` of one n-gram: numpy's time for a call would be most of it."""
@@ -316,11 +316,11 @@ def sort_suffixes(text: np.ndarray, starts: np.ndarray, depth: int) -> np.ndarra
     """The suffix array of a joined text, ordered by `depth` tokens and then by place.
 
     As many tokens as fit are packed in one 64-bit key for the first sort; each further sort then
-    doubles the order's depth, and touches only the suffixes that are not yet told apart. Suffixes
+    doubles the order's depth, and touches only the suffixes that are still equal. Suffixes
     are compared up to the terminator, which is larger than every token: never across a document.
 
     Args:
-        text, starts: as `join` returns them; depth: compare so many tokens.
+        text, starts: as `join` returns them; depth: tokens that are compared.
     Returns:
         (tokens,) int32, the places in `text`; terminators are no suffixes.
     """
@@ -334,7 +334,7 @@ def sort_suffixes(text: np.ndarray, starts: np.ndarray, depth: int) -> np.ndarra
     while sorted_depth < depth and len(tied):
         step = min(sorted_depth, depth - sorted_depth)
         suffix = order[tied]
-        # Beyond its sequence's end a suffix has been told apart already: any constant will do.
+        # A suffix that has ended is distinct already: any constant will do.
         later = np.where(suffix <= ends[suffix] - step, suffix + step, len(text) - 1)
         keys = (rank[suffix].astype(np.int64) << 32) | rank[later]
         sort = np.argsort(keys, kind="stable")

@@ -55,7 +55,7 @@ class Trie:
 
         Args:
             sequences: the tokens of each document's identifier, document by document. Equal
-                sequences share a node; an empty one is a document that cannot be found.
+                sequences share a node; a document with an empty one is not in the trie.
         Raises:
             ValueError: a token below 0 or beyond int32; no document has an identifier.
         """
@@ -65,7 +65,7 @@ class Trie:
 
     @classmethod
     def build_flat(cls, flat: np.ndarray, lengths: np.ndarray) -> "Trie":
-        """`build` of identifiers that lie one after the other: no object for each of them.
+        """`build` from flat arrays, without an object for each identifier.
 
         Args:
             flat: (tokens,) int64, all identifiers; lengths: (documents,) int64.
@@ -82,8 +82,8 @@ class Trie:
             edges.append(edge)
             n_nodes += len(edge)
         parent, token = np.divmod(np.concatenate(edges), width)
-        found = np.flatnonzero(lengths)
-        documents = found[node[found].argsort(kind="stable")]
+        named = np.flatnonzero(lengths)
+        documents = named[node[named].argsort(kind="stable")]
         nodes = np.arange(n_nodes + 1)
         return cls(
             first_child=1 + np.searchsorted(parent, nodes),
@@ -166,9 +166,9 @@ class Trie:
         """The children of each node (H,) int64.
 
         Args:
-            width: None = as many rows as there are, which the device is asked for; else so many
-                for each node, those beyond its children not `real`: tensor operations alone, a
-                rectangle of compressed sparse rows (STATIC).
+            width: None = a row for each child, whose number the device is asked for; else this
+                number of rows for each node, not `real` beyond its children: tensor operations
+                alone, a rectangle of compressed sparse rows (STATIC).
         """
         first_child = self._on("first_child", state.device)
         low = first_child[state]
@@ -188,11 +188,11 @@ class Trie:
     def reachable(self, state: Tensor) -> np.ndarray:
         """The numbers of the documents at and below one node (1,), int64."""
         low, high = int(state[0]), int(state[0]) + 1
-        found = [self.documents[:0]]
+        levels = [self.documents[:0]]
         while low < high:  # a level of the subtree: its nodes are side by side
-            found.append(self.documents[self.first_document[low] : self.first_document[high]])
+            levels.append(self.documents[self.first_document[low] : self.first_document[high]])
             low, high = self.first_child[low], self.first_child[high]
-        return np.concatenate(found)
+        return np.concatenate(levels)
 
     def _on(self, name: str, device: torch.device) -> Tensor:
         """One of the arrays on a device, moved there at its first use."""

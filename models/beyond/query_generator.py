@@ -25,7 +25,7 @@ from gr_mvdr.relevance import Explanation, Factors, PairAlignment
 from gr_mvdr.tokenizers import load_tokenizer
 from models.base import Shares, Table, hash_documents
 from models.bm25 import term_shares
-from models.generative import GenerativeSystem
+from models.generative import GenerativeSystem, trace_targets
 from models.training import OptimizerOptions
 
 PSEUDO_QUERIES = "pseudo_queries.jsonl"
@@ -81,12 +81,12 @@ class QueryGenerator(GenerativeSystem):
 
     def align(self, batch: PairBatch, layer: int = -1) -> PairAlignment:
         """Cross-attention from query tokens to document tokens; every column of A sums to one."""
-        trace = self._trace(_swapped(batch))
+        trace = trace_targets(self, _swapped(batch))
         return _turned(align_layer(trace, self.score(batch), layer), batch)
 
     def explain(self, batch: PairBatch) -> Explanation:
         """S and A of every decoder layer; its logits are of query tokens, no paths of documents."""
-        trace, score = self._trace(_swapped(batch)), self.score(batch)
+        trace, score = trace_targets(self, _swapped(batch)), self.score(batch)
         layers = [align_layer(trace, score, number) for number in range(len(trace.attentions))]
         return Explanation([_turned(layer, batch) for layer in layers])
 

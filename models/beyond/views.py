@@ -61,8 +61,8 @@ class MultiViewSEAL(T5SEAL):
 
     def prepare_query(self, tokens: Sequence[int], asked: str = BODY) -> list[int]:
         """The query's first tokens, then the special tokens that ask for a view."""
-        found = super().prepare_query(tokens)
-        return self.template.append(found, self.special_tokens.get(asked, []))
+        read = super().prepare_query(tokens)
+        return self.template.append(read, self.special_tokens.get(asked, []))
 
     def forced(self, batch: PairBatch) -> PairBatch:
         """The documents' texts, ended as keys are; the queries ask for the body."""
