@@ -124,18 +124,6 @@ def test_a_search_finds_identifiers_only(tools, queries, kind, tmp_path):
         assert names.gold_prefixes(row) == expected
 
 
-def test_an_index_may_be_made_once_more(tools, tmp_path):
-    """A run that was interrupted after indexing does so when it is resumed."""
-    documents = tools.named_documents()
-    system = tools.make_docid("titles-np", documents=documents, known=range(6))
-    system.index(documents, tmp_path)
-    again = tools.make_docid("titles-np", documents=documents, known=range(6))
-    again.index(documents, tmp_path)
-    assert again.identifiers == system.identifiers
-    tries = [one.searcher.names.constraint for one in (again, system)]
-    assert (tries[0].documents == tries[1].documents).all()
-
-
 @pytest.mark.parametrize("kind", ["semantic-pawa", "titles-np"])
 def test_queries_searched_together_or_alone_find_the_same(tools, queries, kind, monkeypatch):
     system = tools.make_docid(kind, beam_size=4)
@@ -190,17 +178,6 @@ def test_a_document_without_a_title_is_refused_or_named_by_its_beginning(tools, 
     assert len(system.retrieve(queries, 100).documents("q2")) == 8
 
 
-def test_a_title_as_long_as_what_is_encoded_is_named_whole(tools, queries, tmp_path):
-    """NP decoding reads a title within `document_length` tokens; what is beyond has plain rows."""
-    documents = tools.named_documents()
-    documents["title_tokens"][1] = [*range(20, 40)]
-    system = tools.make_docid("titles-np", documents=documents)
-    assert system.identifiers.of(1) == [*range(20, 40), EOS_ID]
-    assert (torch.bincount(system.head.row_tokens, minlength=60)[20:40] == 1).all()
-    system.index(documents, tmp_path)
-    assert "d1" in system.retrieve(queries, 100).documents("q0")
-
-
 def test_a_single_document(tools, queries, kind, tmp_path):
     documents = tools.named_documents().select([1])
     system = tools.make_docid(kind, documents=documents)
@@ -226,12 +203,6 @@ def test_documents_of_the_same_text(tools, queries, kind, tmp_path):
     found = system.retrieve(queries, 100)
     assert sorted(found.documents("q0")) == documents["id"]
     assert found.documents("q0") == documents["id"][::-1] or not shared
-
-
-def test_no_document_at_all_is_refused(tools, tmp_path):
-    with pytest.raises(ValueError, match="no document to give an identifier to"):
-        tools.make_docid("semantic", known=[], directory=tmp_path / "identifiers")
-    assert not list(tmp_path.iterdir())
 
 
 def test_consistency_adds_the_divergence_of_two_dropout_passes_in_training(tools):

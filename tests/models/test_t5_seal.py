@@ -78,13 +78,6 @@ def test_the_index_holds_whole_documents(tools, tmp_path):
     assert seal.document_ids == ["d0", "d1"]
 
 
-def test_an_index_may_be_made_once_more(tools, documents, tmp_path):
-    """A run that was interrupted after indexing does so when it is resumed."""
-    for _ in range(2):
-        index = tools.make_seal().index(documents, tmp_path)
-    assert index.count(documents["tokens"][0]) == 1
-
-
 @torch.no_grad()
 def test_the_leak_free_score_is_the_mean_of_its_windows(tools):
     seal = tools.sharpen(tools.make_seal())
@@ -105,12 +98,6 @@ def test_the_leak_free_score_is_the_mean_of_its_windows(tools):
             for window in ids.split(4)
         ]
         assert torch.isclose(scores[number], torch.cat(windows).mean(), atol=1e-5)
-
-
-def test_a_query_is_cut_and_ended(tools):
-    seal = tools.make_seal(query_length=4)
-    assert seal.prepare_query([9, 8, 7, 6, 5]) == [9, 8, 7, EOS_ID]
-    assert seal.prepare_query([9]) == [9, EOS_ID]
 
 
 @torch.no_grad()

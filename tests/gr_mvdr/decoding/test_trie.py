@@ -143,15 +143,6 @@ def test_search_equals_the_plain_search(end, beam_size, extra_length, grain, pla
         assert found.candidates.of(query) == candidates
 
 
-def test_search_never_leaves_the_trie_and_ends_at_documents():
-    sequences = [[*s, END] for s in random_sequences(4)]
-    trie = Trie.build(sequences)
-    found = search(trie, 7, n_queries=4)
-    assert (trie.find(found.candidates.tokens) > 0).all()
-    nodes = trie.find(found.final.tokens).tolist()
-    assert len(nodes) and all(len(trie.documents_at(node)) for node in nodes)
-
-
 def test_an_identifier_that_begins_another_is_found_through_its_end_token():
     trie = Trie.build([[5, END], [5, 7, END]])
     assert sorted(t for t, _ in search(trie, 8).final.of(0)) == [[5, END], [5, 7, END]]
