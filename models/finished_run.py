@@ -24,6 +24,20 @@ from models.base import System, Table
 IDENTIFIERS = "identifiers"
 # Documents whose tokens are compared with those that a stage was trained on.
 _SAMPLE = 50
+# Parts by the dotted paths that earlier versions gave them.
+_MOVED = {
+    "gr_mvdr.identifiers.docids.SemanticDocids": "gr_mvdr.identifiers.cluster_tree.SemanticDocids",
+    "gr_mvdr.identifiers.quantised.QuantisedDocids": (
+        "models.beyond.quantised_docids.QuantisedDocids"
+    ),
+    "gr_mvdr.ranking_losses.ListwiseRanking": "models.beyond.ranking_losses.ListwiseRanking",
+    "gr_mvdr.ranking_losses.MarginRanking": "models.beyond.ranking_losses.MarginRanking",
+    "gr_mvdr.ranking_losses.PreferenceRanking": "models.beyond.ranking_losses.PreferenceRanking",
+    "gr_mvdr.ranking_losses.PrefixRanking": "models.beyond.ranking_losses.PrefixRanking",
+    "models.finished_run.embed_by_run": "models.beyond.run_embeddings.embed_by_run",
+    "models.query_generator.QueryGenerator": "models.beyond.query_generator.QueryGenerator",
+    "models.sparse.SPLADE": "models.beyond.splade.SPLADE",
+}
 
 
 @dataclass(frozen=True)
@@ -193,9 +207,11 @@ class FinishedRun:
 def update_settings(settings: dict[str, Any]) -> dict[str, Any]:
     """A model's settings under today's names.
 
-    `sentinel_id` was a T5's query expansion; T5SEAL had the options of `MultiViewSEAL`.
+    `sentinel_id` was a T5's query expansion; T5SEAL had the options of `MultiViewSEAL`; mode "fde"
+    and planned search named no part.
     """
-    settings, backbone = dict(settings), settings.get("backbone")
+    settings = _rename_parts(settings)
+    backbone, search = settings.get("backbone"), settings.get("search")
     if settings.get(TARGET) == "models.t5_seal.T5SEAL":
         names = ("special_tokens", "query_ngrams", "bonus")
         views = {name: settings.pop(name) for name in names if name in settings}
@@ -204,7 +220,26 @@ def update_settings(settings: dict[str, Any]) -> dict[str, Any]:
     expansion = settings.pop("sentinel_id", None)
     if expansion is not None and isinstance(backbone, dict):
         settings["backbone"] = backbone | {"template": TextTemplate(expansion=expansion).settings}
+    if isinstance(search, dict):
+        if "mode" in search:
+            search = {"proposer": {TARGET: "models.beyond.muvera.OneVector"}, **search}
+        if isinstance(plan := search.get("plan"), dict):
+            plan = {TARGET: "models.beyond.planned_search.make_plan", **plan}
+            search = {**search, "plan": plan}
+        settings["search"] = search
     return settings
+
+
+def _rename_parts(settings: Any) -> Any:
+    """A copy of settings whose parts, at any depth, have today's dotted paths."""
+    if isinstance(settings, list | tuple):
+        return [_rename_parts(value) for value in settings]
+    if not isinstance(settings, dict):
+        return settings
+    renamed = {key: _rename_parts(value) for key, value in settings.items()}
+    if isinstance(path := settings.get(TARGET), str):
+        renamed[TARGET] = _MOVED.get(path, path)
+    return renamed
 
 
 def _texts(record: dict[str, Any]) -> dict[str, str]:

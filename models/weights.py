@@ -157,7 +157,8 @@ class RunWeights:
     def _shared_scheme(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """The run's options of identifiers; {} if this configuration has others or another file."""
         theirs = self.run.config
-        ours, options = (c["model"].get("identifiers") or {} for c in (config, theirs))
+        models = config["model"], update_settings(theirs["model"])
+        ours, options = (model.get("identifiers") or {} for model in models)
         files = (c["data"].get("identifiers") for c in (config, theirs))
         same = ours.get(TARGET) == options.get(TARGET) and len({*files}) == 1
         return {key: options[key] for key in ours if key in options} if same else {}
