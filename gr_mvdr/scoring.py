@@ -1,6 +1,7 @@
 """A system's form of Eq. 1 over token vectors: of given pairs, and of all pairs of a batch."""
 
 from dataclasses import dataclass
+from typing import get_args
 
 import torch
 import torch.nn.functional as F
@@ -8,6 +9,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from gr_mvdr.alignment import Alignment, Selection, Tokens
+from gr_mvdr.options import check_choice
 from gr_mvdr.relevance import (
     Normaliser,
     PairAlignment,
@@ -34,7 +36,7 @@ class Scoring:
             sums over heads (mva Table 4).
 
     Raises:
-        ValueError: several heads under a hard alignment.
+        ValueError: an unknown normaliser, or several heads under a hard alignment.
     """
 
     alignment: Alignment
@@ -42,6 +44,7 @@ class Scoring:
     heads: int = 1
 
     def __post_init__(self):
+        check_choice("model.normaliser", self.normaliser, get_args(Normaliser))
         if self.heads > 1 and isinstance(self.alignment, Selection):
             raise ValueError(f"model.heads={self.heads}: must be 1 under {self.alignment}")
 

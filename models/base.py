@@ -7,7 +7,9 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.plugins.precision import Precision
 from torch import Tensor
+from torch.nn.utils import clip_grads_with_norm_
 from transformers import PreTrainedModel
 
 from gr_mvdr.batch import PairBatch
@@ -75,7 +77,9 @@ class System(pl.LightningModule):
     template = TextTemplate()
     # Parameters without weight decay.
     without_decay: Sequence[Tensor] = ()
-    # Set by `TrainingWatch`: the duration of the training, the step of the last checkpoint.
+    # Set by `TrainingWatch`: the norm of a step's gradients before they are clipped, the duration
+    # of the training, the step of the last checkpoint.
+    gradient_norm: Tensor | None = None
     train_seconds: float = 0.0
     saved_step: int = 0
 
@@ -131,6 +135,22 @@ class System(pl.LightningModule):
     def configure_optimizers(self) -> Any:
         """AdamW under the schedule of `model.optimizer`."""
         return make_optimizer(self, **self.hparams.optimizer)
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: torch.optim.Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Lightning's clipping, by the norm that `TrainingWatch` has computed already."""
+        plugin = self.trainer.precision_plugin
+        # A strategy with its own norm has shards of the gradients, whose norm is another.
+        own_norm = type(plugin).clip_grad_by_norm is not Precision.clip_grad_by_norm
+        if own_norm or not gradient_clip_val or gradient_clip_algorithm == "value":
+            self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
+        else:
+            parameters = list(plugin.main_params(optimizer))
+            clip_grads_with_norm_(parameters, gradient_clip_val, self.gradient_norm)
 
     def configure_callbacks(self) -> list[pl.Callback]:
         """Every training is watched, by any trainer."""

@@ -89,6 +89,7 @@ class TrainingWatch(pl.Callback):
         # The gradients are summed over ranks, unscaled and not clipped yet.
         parameters = trainer.precision_plugin.main_params(optimizer)
         norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
+        model.gradient_norm = norm
         norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # of shards
         # As a tensor on the CPU: Lightning would copy a number to the accelerator, and wait.
         model.log("train/learning_rate", torch.tensor(optimizer.param_groups[0]["lr"]))

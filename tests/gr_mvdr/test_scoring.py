@@ -183,3 +183,8 @@ def test_all_pairs_compile_to_one_graph():
         each = run(*vectors)
         found.append([each, *torch.autograd.grad(each.square().sum(), vectors)])
     assert all(torch.allclose(one, other) for one, other in zip(*found, strict=True))
+
+
+def test_an_unknown_normaliser_is_refused():
+    with pytest.raises(ValueError, match="model.normaliser=mean: must be one of none, alignment"):
+        Scoring(MaxSim(), "mean")
