@@ -51,7 +51,7 @@ class Codec:
             self._index: Any = faiss.IndexPQ(self.size, parts, 8)
         else:
             self._centroids = tensors["centroids"].float()
-            fits &= self._centroids.shape[1:] == (self.size,)
+            fits &= len(self._centroids) > 0 and self._centroids.shape[1:] == (self.size,)
             fits &= self._basis.shape == (self.size, self.size)
             coarse = faiss.IndexFlatIP(self._centroids.shape[1])
             coarse.add(self._centroids.numpy())

@@ -427,7 +427,8 @@ def _read_shard(file: Path) -> tuple[dict[str, Tensor], list[str]]:
     columns, settings = open_tensors(file)
     names = settings["document_ids"]
     counts, rows = columns["counts"], {len(c) for n, c in columns.items() if n != "counts"}
-    fits = len(counts) == len(names) and (counts > 0).all() and rows == {int(counts.sum())}
+    fits = len(counts) == len(names) and rows == {int(counts.sum())}  # which may overflow
+    fits = fits and bool(((counts > 0) & (counts <= max(rows))).all())
     check(fits, file, "each document must have its tokens, and each token a row of every column")
     return columns, names
 

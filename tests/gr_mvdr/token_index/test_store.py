@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
+from gr_mvdr.files import open_tensors, write_tensors
 from gr_mvdr.ranks import join, leave
 from gr_mvdr.token_index import codec as token_codec
 from gr_mvdr.token_index import store as token_store
@@ -319,6 +320,24 @@ def test_a_code_of_no_centroid_is_refused_before_faiss_reads_it(tmp_path):
     codes[3, 0] = 30
     with pytest.raises(ValueError, match="names a centroid that does not exist"):
         store.codecs["vectors"].decode(codes)
+
+
+def test_a_codec_without_centroids_is_refused():
+    """Its codes would have numbers of 8 bytes, whose sum may overflow to a small one."""
+    tables = {"codebooks": torch.zeros(2, 256, 4), "basis": torch.eye(8)}
+    with pytest.raises(ValueError, match="its tables must fit each other"):
+        token_codec.Codec({**tables, "centroids": torch.zeros(0, 8).half()}, is_unit=False)
+
+
+def test_counts_that_overflow_are_refused_before_torch_writes_by_them(tmp_path):
+    create(tmp_path / "index", random_tokens())
+    (shard,) = (tmp_path / "index").glob("*.safetensors")
+    columns, settings = open_tensors(shard)
+    counts = columns["counts"].clone()
+    counts[:4] += 2**62  # in 64 bits they still sum to the number of rows
+    write_tensors(shard, {**columns, "counts": counts}, settings)
+    with pytest.raises(ValueError, match="each document must have its tokens"):
+        TokenStore(tmp_path / "index")
 
 
 # Interrupted ------------------------------------------------------------------------------------
