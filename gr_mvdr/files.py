@@ -552,14 +552,6 @@ def check(holds: Any, path: str | Path, rule: str) -> None:
         raise ValueError(f"{path}: is damaged, {rule}")
 
 
-def check_offsets(offsets: np.ndarray, first: int, last: int, count: int, path: str | Path) -> None:
-    """Raises a ValueError unless `offsets` are `count` + 1 ascending integers, first to last."""
-    fits = offsets.shape == (count + 1,) and offsets.dtype == np.int64
-    fits = fits and count >= 0 and offsets[0] == first and offsets[-1] == last
-    rule = f"must hold {count + 1:,} ascending int64 from {first} to {last:,}"
-    check(fits and bool((offsets[1:] >= offsets[:-1]).all()), path, rule)
-
-
 def read_arrays(path: Path, names: tuple[str, ...]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Opens the named arrays of a folder by memory map (read-only), and its settings.
 

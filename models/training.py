@@ -13,7 +13,7 @@ from pytorch_lightning.plugins.io import TorchCheckpointIO
 from torch import Tensor
 from torch.nn.utils import get_total_norm
 
-from gr_mvdr.files import describe_error, name_errors, new_file
+from gr_mvdr.files import name_errors, new_file, read_checkpoint
 from gr_mvdr.options import NonNegative, Positive
 from gr_mvdr.progress import track
 from gr_mvdr.ranks import rank
@@ -99,7 +99,8 @@ class TrainingWatch(pl.Callback):
         self.note("gradient's norm", norm, step)
         last = norm if self.largest_norm is None else self.largest_norm
         self.largest_norm = torch.maximum(last, norm)
-        if norm.device.type == "cpu" or step % trainer.log_every_n_steps == 0:
+        every = trainer.log_every_n_steps  # 0 = no step is logged
+        if norm.device.type == "cpu" or (every and step % every == 0):
             self.stop_if_diverged(model)
 
     def note(self, name: str, value: Tensor, step: int) -> None:
@@ -256,12 +257,9 @@ class CheckpointFile(TorchCheckpointIO):
             ValueError: the file is no whole checkpoint.
         """
         try:
-            checkpoint = super().load_checkpoint(path, *arguments, **options)
-        except (RuntimeError, EOFError) as error:
-            raise ValueError(
-                f"{path}: is damaged ({describe_error(error)}): "
-                "remove it, and training begins again"
-            ) from error
+            checkpoint = read_checkpoint(Path(path))
+        except ValueError as error:
+            raise ValueError(f"{error}: remove it, and training begins again") from error
         # Lightning removes the checkpoint that a checkpoint names, wherever that is.
         for state in checkpoint.get("callbacks", {}).values():
             state |= {key: "" for key in state if key.endswith("_model_path")}

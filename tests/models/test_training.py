@@ -1,5 +1,6 @@
 """How systems train: optimiser, clipping, curves, checkpoints, draws."""
 
+from random import Random
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +11,7 @@ from torch.nn.utils import get_total_norm
 from analysis.training_curve import read_curve
 from models.multi_vector import MultiVector
 from models.t5_seal import T5SEAL
-from models.training import CURVES, CurveLogger, TrainingProgress, TrainingWatch
+from models.training import CURVES, CheckpointFile, CurveLogger, TrainingProgress, TrainingWatch
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -52,6 +53,38 @@ def plain(value):
     if isinstance(value, list):
         return all(map(plain, value))
     return value is None or type(value) in (str, int, float, bool)
+
+
+def test_a_damaged_checkpoint_is_named_and_what_to_do(tmp_path):
+    file, random = tmp_path / "last.ckpt", Random(0)
+    content = {"state_dict": {"weight": torch.ones(40, 30)}, "global_step": 3}
+    CheckpointFile().save_checkpoint(content, file)
+    whole, refused = file.read_bytes(), 0
+    for _ in range(60):
+        damaged = bytearray(whole)
+        damaged[random.randrange(len(whole))] ^= random.randrange(1, 256)
+        file.write_bytes(damaged[: random.choice([len(whole), random.randrange(len(whole))])])
+        try:
+            CheckpointFile().load_checkpoint(file, weights_only=True)
+        except ValueError as error:
+            assert f"{file}: " in str(error), error
+            assert "remove it, and training begins again" in str(error)
+            refused += 1
+    assert refused > 30
+
+
+def test_a_training_without_logged_steps_waits_for_none():
+    gradient = torch.ones(2, device="meta")  # a device other than the CPU
+    trainer = SimpleNamespace(
+        global_step=0,
+        log_every_n_steps=0,
+        callback_metrics={"train/loss": gradient.sum()},
+        precision_plugin=SimpleNamespace(main_params=lambda _: [SimpleNamespace(grad=gradient)]),
+    )
+    model = SimpleNamespace(log=lambda *_: None)
+    optimizer = SimpleNamespace(param_groups=[{"lr": 0.1}])
+    TrainingWatch().on_before_optimizer_step(trainer, model, optimizer)
+    assert model.gradient_norm.device.type == "meta"
 
 
 def fitted(tools, run, batches, checkpoint=None, callbacks=(), **options):
