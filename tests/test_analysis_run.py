@@ -109,7 +109,7 @@ def test_what_cannot_be_analysed_is_named(run, tmp_path):
         analyse_again(tmp_path / "nowhere", settings())
     checkpoint = folder / "checkpoints/last.ckpt"
     checkpoint.rename(tmp_path / "last.ckpt")
-    with pytest.raises(FileNotFoundError, match=r"last\.ckpt is missing: .* without a checkpoint"):
+    with pytest.raises(FileNotFoundError, match="has no checkpoints/last.ckpt"):
         analyse_again(folder, settings())
     (tmp_path / "last.ckpt").rename(checkpoint)
     config = OmegaConf.load(folder / "config.yaml")

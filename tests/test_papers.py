@@ -359,7 +359,7 @@ def test_weights_of_a_finished_run_search_without_training(tmp_path):
     first, second = ((tmp_path / name / "retrieve.trec") for name in ("trained", "taken"))
     assert first.read_text() == second.read_text()
     assert not (tmp_path / "taken/checkpoints").exists()
-    with pytest.raises(FileNotFoundError, match=rf"weights={tmp_path}/trained: name that run"):
+    with pytest.raises(FileNotFoundError, match=rf"weights={tmp_path}/trained, name that run"):
         restore_run(tmp_path / "taken")
     # Of another collection, too: the run's tokeniser is taken over.
     other = train(small(tmp_path, "words", f"weights={tmp_path}/trained", "data.n_documents=50"))
