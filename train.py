@@ -131,8 +131,8 @@ def make_run(config: DictConfig, typed: Sequence[str] | None = None) -> Run | No
                 model.index(data.documents, folder / "index")
             leave()
             return None
-        found = measure_run(config, folder, model, data, memory)
-        metrics = check_finite(found | memory.metrics, folder / "metrics.json")
+        measured = measure_run(config, folder, model, data, memory)
+        metrics = check_finite(measured | memory.metrics, folder / "metrics.json")
         report = write_report(folder, metrics=metrics)
         memory.end("report")
         metrics |= memory.metrics

@@ -155,8 +155,8 @@ def _is_made(value: Any) -> bool:
 
 def _origin(key: str, written: dict[str, Any]) -> str:
     """The key from which a value is interpolated; the user may have typed it."""
-    while found := _REFERENCE.fullmatch(str(written.get(key))):
-        key = found[1]
+    while reference := _REFERENCE.fullmatch(str(written.get(key))):
+        key = reference[1]
     return key
 
 

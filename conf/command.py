@@ -322,16 +322,43 @@ def _explain_key(key: str, argument: str, taken: Sequence[str] = ()) -> str:
         taken: keys that the class of the key's group takes.
     """
     group, _, rest = key.partition(".")
-    line = re.compile(rf"\b{re.escape(rest.rpartition('.')[2])}:")
-    files = (CONFIGURATIONS / group).glob("*.yaml")
-    having = sorted(file.stem for file in files if line.search(file.read_text(encoding="utf-8")))
-    if rest and having:
-        having = f"{group}={' or '.join(having)}"
-        return f"{argument}: not a key of the chosen {group}, {having} has it"
+    if rest and (having := _options_with(key)):
+        group = group if group in having else min(having)
+        options = " or ".join(having[group])
+        return f"{argument}: not a key of the chosen {group}, {group}={options} has it"
     if rest and key in RULES:
         return f"{argument}: not a key of the chosen {group}"
     adds = "" if rest else f", +{key}=… adds it"
     return f"{argument}: no such key{_did_you_mean(find_similar_keys(key, taken)) or adds}"
+
+
+def _options_with(key: str) -> dict[str, list[str]]:
+    """Configuration group → those of its options that have the key."""
+    having: dict[str, list[str]] = {}
+    for file in sorted(CONFIGURATIONS.glob("*/*.yaml")):
+        group, package = file.parent.name, _package(file)
+        # Files of the whole configuration: only those that the key's own group chooses among.
+        may_have = key.startswith(f"{group if package == '' else package}.")
+        if may_have and key in _keys_of(file):
+            having.setdefault(group, []).append(file.stem)
+    return having
+
+
+def _keys_of(file: Path) -> set[str]:
+    """The keys that a YAML file sets, those of the shared files in its defaults among them."""
+    content: Any = OmegaConf.to_container(OmegaConf.load(file))
+    defaults, package = content.pop("defaults", []), _package(file)
+    shared = [item for item in defaults if isinstance(item, str) and item.startswith("/")]
+    keys = {name for name, _ in walk(content, package)}
+    return keys.union(*(_keys_of(CONFIGURATIONS / f"{item[1:]}.yaml") for item in shared))
+
+
+def _package(file: Path) -> str:
+    """The group of keys that a YAML file fills; "" for the whole configuration."""
+    with file.open(encoding="utf-8") as lines:
+        named = re.match(r"# @package (\S+)", lines.readline())
+    package = named[1] if named else file.parent.name
+    return "" if package == "_global_" else package
 
 
 def find_similar_keys(key: str, taken: Sequence[str] = ()) -> list[str]:

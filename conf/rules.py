@@ -151,10 +151,7 @@ RULES: dict[str, Any] = {
     "backbone.gradient_checkpointing": bool,
     "backbone.initialisation": Literal["random", "mimetic"],
     "backbone.latent": Rate,
-    "backbone.shape": Annotated[
-        Group, Definition("transformers.models.t5.configuration_t5.T5Config")
-    ]
-    | None,
+    "backbone.shape": Shape | None,
     "backbone.shape.feed_forward_proj": Text,
     "backbone.shape.num_*": Size,
     "backbone.shape.d_*": Size,
@@ -176,9 +173,7 @@ RULES: dict[str, Any] = {
     "trainer.limit_train_batches": Size | Proportion | None,
     "trainer.limit_*_batches": Count | Fraction | None,
     "trainer.use_distributed_sampler": bool,
-    "trainer.enable_checkpointing": Annotated[
-        bool, Rule("true, or no run could be opened again", bool)
-    ],
+    "trainer.enable_checkpointing": Checkpointing,
     "trainer.enable_*": bool,
     "trainer.default_root_dir": Text,
     "trainer.callbacks": list[Group],

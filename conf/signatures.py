@@ -180,12 +180,12 @@ def _statements(module: str) -> list[ast.stmt]:
     """A module's own statements, those within if and try among them; [] without a source."""
     if (file := _file(module)) is None:
         return []
-    found, waiting = [], [*ast.parse(file.read_text(encoding="utf-8")).body]
+    statements, waiting = [], [*ast.parse(file.read_text(encoding="utf-8")).body]
     while waiting:
-        found.append(node := waiting.pop(0))
+        statements.append(node := waiting.pop(0))
         if isinstance(node, ast.If | ast.Try):
             waiting = [*node.body, *node.orelse, *waiting]
-    return found
+    return statements
 
 
 @cache

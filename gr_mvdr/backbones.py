@@ -175,7 +175,7 @@ def _load(kind: Any, name: str, config: PretrainedConfig) -> PreTrainedModel:
     before = logging.get_verbosity()
     logging.set_verbosity_error()  # missing weights are checked below
     try:
-        model, found = kind.from_pretrained(
+        model, loading = kind.from_pretrained(
             name, config=config, output_loading_info=True, **_WEIGHT_OPTIONS, **hub_options(name)
         )
     except (OSError, RuntimeError) as error:
@@ -185,7 +185,7 @@ def _load(kind: Any, name: str, config: PretrainedConfig) -> PreTrainedModel:
     finally:
         logging.set_verbosity(before)
     # BERT's pooler may be missing, and is not used.
-    lacks = sorted(key for key in found["missing_keys"] if not key.startswith("pooler."))
+    lacks = sorted(key for key in loading["missing_keys"] if not key.startswith("pooler."))
     if lacks:
         raise ValueError(f"backbone.name={name}: lacks the weights {', '.join(lacks[:3])}")
     return model

@@ -255,8 +255,8 @@ def _adds_up(layers: DecoderLayers, seen: _Seen) -> bool:
         if step.name is not None:
             total = total + made
             continue
-        found = at_least_float32(seen.read[step.module])
-        if found.shape != total.shape or (total - found).norm() > _ROUNDING * found.norm():
+        read = at_least_float32(seen.read[step.module])
+        if read.shape != total.shape or (total - read).norm() > _ROUNDING * read.norm():
             return False
         total = made
     return True

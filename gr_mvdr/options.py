@@ -128,11 +128,11 @@ def find_part(kind: str, path: Any) -> Callable[..., Any]:
     Raises:
         ValueError: there is no such part of this kind, and the user has not named it himself.
     """
-    found = _of_the_house(path) if isinstance(path, str) else None
-    if found in _parts:
-        if _parts[found].kind != kind:
+    target = _of_the_house(path) if isinstance(path, str) else None
+    if target in _parts:
+        if _parts[target].kind != kind:
             raise ValueError(f"{kind}.{TARGET}={path}: must be of the kind {kind}")
-        return found
+        return target
     if isinstance(path, str) and path in _admitted.get():
         return _imported(kind, path)
     raise ValueError(
@@ -148,8 +148,8 @@ def check_parts(kind: str, configuration: Any) -> None:
         ValueError: as `find_part`.
     """
     for path in find_targets(configuration):
-        found = _of_the_house(path)
-        find_part(_parts[found].kind if found in _parts else kind, path)
+        target = _of_the_house(path)
+        find_part(_parts[target].kind if target in _parts else kind, path)
 
 
 def _of_the_house(path: str) -> Any:
@@ -160,8 +160,8 @@ def _of_the_house(path: str) -> Any:
         return None
     if not _HOUSE.joinpath(*words).with_suffix(".py").is_file():
         return None
-    found = vars(import_module(module)).get(name)
-    return found if isclass(found) or isfunction(found) else None
+    value = vars(import_module(module)).get(name)
+    return value if isclass(value) or isfunction(value) else None
 
 
 def _imported(kind: str, path: str) -> Any:

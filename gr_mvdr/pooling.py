@@ -214,12 +214,12 @@ def group_tokens(
     numbers = torch.full(tokens.mask.shape, -1)
     for row, mask, own in zip(numbers, tokens.mask.cpu(), basis.cpu(), strict=True):
         vectors, first = own[mask], min(int(mask.sum()), protected)
-        found = np.arange(len(vectors))
+        group_of = np.arange(len(vectors))
         if len(vectors) > first:
             count = n_groups(len(vectors) - first, factor)
             others = _GROUPED[by](vectors[first:], count)
-            found[first:] = np.where(others < 0, -1, _by_first(others) + first)
-        row[mask] = torch.from_numpy(found)
+            group_of[first:] = np.where(others < 0, -1, _by_first(others) + first)
+        row[mask] = torch.from_numpy(group_of)
     size = n_groups(numbers.shape[1], factor, protected)  # the same on all ranks
     groups = F.one_hot(numbers + 1, size + 1)[..., 1:].mT.to(basis)
     return groups / groups.sum(-1, keepdim=True).clamp(min=1)

@@ -130,6 +130,6 @@ def _is_number(value: Any) -> bool:
 def _typed(file: Path, values: dict[str, Any], types: dict[str, Any]) -> dict[str, Any]:
     for key, hint in types.items():
         if key in values and not fits_type(values[key], hint):
-            found = show(repr(values[key]))
-            raise ValueError(f"{file}: {key}={found}: must be {describe_type(hint)}")
+            shown = show(repr(values[key]))
+            raise ValueError(f"{file}: {key}={shown}: must be {describe_type(hint)}")
     return values

@@ -303,8 +303,8 @@ def relaxed_top_k(
     size = max(1, _BLOCK // m) if scores.device.type == "cpu" else len(parts[0])
     blocks = zip(*(part.split(size) for part in parts), strict=True)
     solve = _exact if solver == "exact" else partial(_iterative, iterations=iterations)
-    found = [_solved(rows, each, real, epsilon, solve) for rows, each, real in blocks]
-    return torch.cat(found).view(scores.shape)
+    weights = [_solved(rows, each, real, epsilon, solve) for rows, each, real in blocks]
+    return torch.cat(weights).view(scores.shape)
 
 
 def _solved(scores: Tensor, k: Tensor, mask: Tensor, epsilon: float, solve: Callable) -> Tensor:

@@ -160,11 +160,11 @@ def all_pairs_relevance(documents: TokenVectors, queries: TokenVectors, scoring:
     with torch.autocast(device, enabled=False):
         if isinstance(scoring.alignment, Selection):
             return _selected_relevance(documents, queries, scoring, scoring.alignment, blocks)
-        found = [
+        relevances = [
             checkpoint(scoring, documents[:, None], queries[rows][None], use_reentrant=False)
             for rows in blocks
         ]
-        return torch.cat(found, dim=1)
+        return torch.cat(relevances, dim=1)
 
 
 def _selected_relevance(
@@ -176,8 +176,8 @@ def _selected_relevance(
 ) -> Tensor:
     """`all_pairs_relevance` of a hard alignment: only the chosen document tokens matter."""
     with torch.no_grad():
-        found = [_choose(documents, queries[rows], alignment) for rows in blocks]
-    chosen, best = (torch.cat(parts, dim=1) for parts in zip(*found, strict=True))
+        choices = [_choose(documents, queries[rows], alignment) for rows in blocks]
+    chosen, best = (torch.cat(parts, dim=1) for parts in zip(*choices, strict=True))
     kept = best > -torch.inf
     matrix = _ChosenSimilarity.apply(
         documents.vectors, queries.vectors, chosen, best.masked_fill_(~kept, 0.0)

@@ -137,7 +137,7 @@ def read_template(
 
 
 def _first(*ids: int | None) -> int | None:
-    return next((found for found in ids if found is not None), None)
+    return next((token for token in ids if token is not None), None)
 
 
 def _find(framed: Sequence[int], text: Sequence[int]) -> int | None:
@@ -156,16 +156,16 @@ def find_token(tokenizer: Any, key: str, text: str) -> int:
     Raises:
         ValueError: the tokeniser has no such token.
     """
-    found = tokenizer.get_vocab().get(text)
-    if found is None:
+    token = tokenizer.get_vocab().get(text)
+    if token is None:
         raise ValueError(f"tokenizer.{key}={text}: must be a token of the tokeniser")
-    return found
+    return token
 
 
 def find_skipped(tokenizer: Any, words: str | Sequence[str]) -> Ids:
     """The ids of tokens that are these words, within a text and at its start, ascending."""
-    vocabulary, found = tokenizer.get_vocab(), set()
+    vocabulary, ids = tokenizer.get_vocab(), set()
     for word in string.punctuation if words == "punctuation" else words:
         alone = tokenizer(word, add_special_tokens=False)["input_ids"]
-        found |= {vocabulary.get(word), alone[0] if len(alone) == 1 else None}
-    return tuple(sorted(found - {None, tokenizer.unk_token_id}))
+        ids |= {vocabulary.get(word), alone[0] if len(alone) == 1 else None}
+    return tuple(sorted(ids - {None, tokenizer.unk_token_id}))

@@ -39,7 +39,7 @@ class _Text(HTMLParser):
 
 def _without_silent(text: str) -> str:
     # Only up to the last end tag: after it, every mention would be searched to the end of the text.
-    ends = [found.end() for found in _SILENT_ENDS.finditer(text)]
+    ends = [tag.end() for tag in _SILENT_ENDS.finditer(text)]
     if not ends:
         return text
     head, tail = text[: ends[-1]], text[ends[-1] :]

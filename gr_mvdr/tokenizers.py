@@ -132,8 +132,8 @@ def _split_special_pieces(tokenizer: PreTrainedTokenizerBase) -> None:
             rests.setdefault(token[0], []).append(re.escape(token[1:]))
     if not rests:
         return
-    found = "|".join(f"{re.escape(start)}(?={'|'.join(rest)})" for start, rest in rests.items())
-    cut = tokenizers.pre_tokenizers.Split(tokenizers.Regex(found), behavior="isolated")
+    pattern = "|".join(f"{re.escape(start)}(?={'|'.join(rest)})" for start, rest in rests.items())
+    cut = tokenizers.pre_tokenizers.Split(tokenizers.Regex(pattern), behavior="isolated")
     before = model.pre_tokenizer
     if before is None:
         model.pre_tokenizer = cut
@@ -242,8 +242,8 @@ def _settled_vocabulary(model: tokenizers.Tokenizer) -> list[tuple[str, float]]:
     so on, in the order of a hash table that differs from one call to the next. Here they share the
     lowest score; scores are rounded, as sums of floats depend on that order too.
     """
-    found = [(p, round(score, 6)) for p, score in json.loads(model.to_str())["model"]["vocab"]]
-    special, pieces = found[: len(SPECIAL_TOKENS)], dict(found[len(SPECIAL_TOKENS) :])
+    vocabulary = [(p, round(score, 6)) for p, score in json.loads(model.to_str())["model"]["vocab"]]
+    special, pieces = vocabulary[: len(SPECIAL_TOKENS)], dict(vocabulary[len(SPECIAL_TOKENS) :])
     lowest = min(pieces.values())
     characters = [piece for piece in pieces if len(piece) == 1]
     reach = lowest + 0.0001 * len(characters)
@@ -259,8 +259,8 @@ def build_word_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
     Args:
         texts: every word of theirs gets an id; other words become the unknown token.
     """
-    found = dict.fromkeys(word for text in texts for word in split_words(text))
-    ids = {token: number for number, token in enumerate([*SPECIAL_TOKENS, *found])}
+    words = dict.fromkeys(word for text in texts for word in split_words(text))
+    ids = {token: number for number, token in enumerate([*SPECIAL_TOKENS, *words])}
     model = tokenizers.Tokenizer(tokenizers.models.WordLevel(ids, unk_token="<unk>"))
     model.normalizer = tokenizers.normalizers.Sequence(
         [tokenizers.normalizers.Lowercase(), tokenizers.normalizers.Replace("ς", "σ")]

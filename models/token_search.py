@@ -252,8 +252,8 @@ class TokenSearch(System):
             search: options of `SearchOptions` in place of the system's own.
         """
         if isinstance(self.searcher, EncodedDocuments) and not search:
-            found = self.searcher.candidates(queries, self.search.lexical_candidates)
-            return self.rerank(queries, self.searcher.documents, found).top(k)
+            candidates = self.searcher.candidates(queries, self.search.lexical_candidates)
+            return self.rerank(queries, self.searcher.documents, candidates).top(k)
         return self.retrieve_encoded(self.encoded_queries(queries), k, **search)
 
     @torch.inference_mode()
@@ -276,8 +276,8 @@ class TokenSearch(System):
         for start in track(starts, "searching"):
             names, vectors = zip(*encoded[start : start + _QUERY_BATCH], strict=True)
             asked = [query.to(self.device) for query in vectors]  # where the scores are computed
-            found = index.search(asked, scoring or self.scoring, options)
-            for name, (numbers, scores) in zip(names, found, strict=True):
+            scored = index.search(asked, scoring or self.scoring, options)
+            for name, (numbers, scores) in zip(names, scored, strict=True):
                 best = scores >= scores.topk(min(k, len(scores))).values[-1:]  # ties enter
                 named = [ids[number] for number in numbers[best].tolist()]
                 results[name] = best_documents(named, scores[best].numpy(), k)
@@ -339,10 +339,11 @@ class TokenSearch(System):
             ranking = self.retrieve_encoded(encoded, k)
             options = self.searcher.planned(self.search, self.scoring, k)
         else:
-            found = dict.fromkeys(queries["id"][:], among)
+            candidates = dict.fromkeys(queries["id"][:], among)
             if self.search.mode == "rerank":
-                found = self.searcher.candidates(queries, self.search.lexical_candidates, among)
-            ranking = self.rerank_encoded(encoded, found).top(k)
+                n = self.search.lexical_candidates
+                candidates = self.searcher.candidates(queries, n, among)
+            ranking = self.rerank_encoded(encoded, candidates).top(k)
         return ranking, {q: self._shares(v, ranking.documents(q), options) for q, v in encoded}
 
     def _shares(
@@ -388,6 +389,6 @@ class TokenSearch(System):
             sample = queries.select(range(min(_FIDELITY_QUERIES, len(queries))))
             depth = max(10, depth)
             exact = self.retrieve(sample, depth, mode="exact", keep_query=1.0, keep_document=1.0)
-            found = {first: recall_of_exact(exact, ranking, first) for first in (10, depth)}
-            metrics |= {f"retrieve/recall_of_exact@{first}": found[first] for first in found}
+            for k in (10, depth):
+                metrics[f"retrieve/recall_of_exact@{k}"] = recall_of_exact(exact, ranking, k)
         return metrics

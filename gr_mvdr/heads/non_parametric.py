@@ -302,8 +302,8 @@ class NonParametricHead(TableHead):
         around = tokens[:, :size] == tokens.new_tensor(before)
         start = size if bool(around.all()) else 0  # an n-gram has no special tokens before it
         rows, agrees = self.occurrences.find(tokens[:, start:], document_index)
-        found = self.first_row(tokens)
-        return torch.cat([found[:, :start], rows.where(agrees, found[:, start:])], 1)
+        first_rows = self.first_row(tokens)
+        return torch.cat([first_rows[:, :start], rows.where(agrees, first_rows[:, start:])], 1)
 
     def embed(self, rows: Tensor) -> Tensor:
         return self.table[rows]

@@ -195,14 +195,14 @@ class SemanticDocids(EmbeddedDocids):
             for number, member in enumerate(self.tree.members_of(leaf).tolist()):
                 places[member] = (leaf, number)
         numbers, paths = self.numbers(documents), self.tree.paths()
-        found = [None if number is None else places[number] for number in numbers]
+        assigned = [None if number is None else places[number] for number in numbers]
         new = [row for row, number in enumerate(numbers) if number is None]
         for row, place in zip(new, self._new_places(documents.select(new), places), strict=True):
-            found[row] = place
+            assigned[row] = place
         step = self.width or 0
         return [
             [self.first_token + at * step + part for at, part in enumerate([*paths[leaf], number])]
-            for leaf, number in found
+            for leaf, number in assigned
         ]
 
     def _new_places(
@@ -212,14 +212,14 @@ class SemanticDocids(EmbeddedDocids):
             return []
         points = self.embeddings.transform(documents, self.encode)
         taken = Counter(leaf for leaf, _ in places)
-        found = []
+        new_places = []
         for leaf, point in zip(self.tree.descend(points).tolist(), points, strict=True):
             if self.new_documents == "number" and taken[leaf] < self.numbers_per_position:
-                found.append((leaf, taken[leaf]))
+                new_places.append((leaf, taken[leaf]))
                 taken[leaf] += 1
             else:
-                found.append(places[self.tree.nearest_member(leaf, point)])
-        return found
+                new_places.append(places[self.tree.nearest_member(leaf, point)])
+        return new_places
 
     def save_structure(self, folder: Path) -> None:
         self.tree.save(folder / "tree")

@@ -213,10 +213,10 @@ class Identifiers:
         """
         arrays, settings = read_arrays(Path(folder), ("tokens", "starts"))
         document_ids = settings["document_ids"]
-        found = hash_collection(document_ids)
-        if found != collection:
+        saved = hash_collection(document_ids)
+        if saved != collection:
             raise ValueError(
-                f"{folder}: holds the identifiers of collection {found}, "
+                f"{folder}: holds the identifiers of collection {saved}, "
                 f"must be of collection {collection}"
             )
         tokens, starts = arrays["tokens"], arrays["starts"]

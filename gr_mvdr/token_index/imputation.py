@@ -47,18 +47,18 @@ class RetrievedDocuments(NamedTuple):
 def group_by_document(retrieved: Retrieved) -> RetrievedDocuments:
     """Groups the retrieved tokens by document."""
     n, neighbours = retrieved.owners.shape
-    owners, found = retrieved.owners.flatten(), retrieved.similarities.flatten()
+    owners, similarity = retrieved.owners.flatten(), retrieved.similarities.flatten()
     salience = None if retrieved.salience is None else retrieved.salience.flatten()
     column = torch.arange(n).repeat_interleave(neighbours)
     if retrieved.n_tokens < len(owners):
         real = owners >= 0
-        owners, found, column = owners[real], found[real], column[real]
+        owners, similarity, column = owners[real], similarity[real], column[real]
         salience = None if salience is None else salience[real]
     documents, place = _distinct(owners)
     cell, cells = place * n + column, len(documents) * n
-    best = found.new_full((cells,), -torch.inf).scatter_reduce_(0, cell, found, "amax")
+    best = similarity.new_full((cells,), -torch.inf).scatter_reduce_(0, cell, similarity, "amax")
     if salience is not None:
-        is_best = found == best[cell]
+        is_best = similarity == best[cell]
         of_best = salience.new_zeros(cells)
         of_best.scatter_reduce_(0, cell[is_best], salience[is_best], "amax")
         salience = of_best.view(-1, n)

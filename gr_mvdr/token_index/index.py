@@ -286,9 +286,9 @@ class TokenIndex:
         """The numbers of the `depth` best documents of each query."""
         results = []
         for start in range(0, len(queries), _QUERIES):
-            for found in self.search(queries[start : start + _QUERIES], scoring, options):
-                best = found.scores.topk(min(depth, len(found.scores))).indices
-                results.append({*found.documents[best].tolist()})
+            for scored in self.search(queries[start : start + _QUERIES], scoring, options):
+                best = scored.scores.topk(min(depth, len(scored.scores))).indices
+                results.append({*scored.documents[best].tolist()})
         return results
 
     def search(

@@ -1,5 +1,6 @@
-"""One vector a text whose inner products estimate MaxSim: fixed-dimensional encodings
-(MUVERA, Dhulipala et al. 2024).
+"""Fixed-dimensional encodings: one vector a text that estimates MaxSim (Dhulipala et al. 2024).
+
+The paper's name for them is MUVERA.
 
 R times, k random planes cut the space into 2ᵏ blocks. In each block a query has one vector of p
 dimensions, the sum of its tokens there, and a document the mean of its tokens there. Two similar

@@ -135,10 +135,10 @@ class FirstStepPlan(SearchPlan):
     def scores(self, queries: TextTable, first: Tensor, rows: np.ndarray) -> Tensor:
         self.bags, self.sizes = (x.to(first.device) for x in (self.bags, self.sizes))
         begins = self.sizes.cumsum(0) - self.sizes
-        found = F.embedding_bag(self.bags, first.T.contiguous(), begins, mode="mean")
+        means = F.embedding_bag(self.bags, first.T.contiguous(), begins, mode="mean")
         # A document without text gets the query's lowest score.
-        found = found.where(self.sizes.bool()[:, None], found.amin(0))
-        return found[torch.tensor(rows).to(first.device)]
+        means = means.where(self.sizes.bool()[:, None], means.amin(0))
+        return means[torch.tensor(rows).to(first.device)]
 
     @property
     def n_bytes(self) -> int:
@@ -181,12 +181,12 @@ class RunPlan(SearchPlan):
         ranking = self.stage.retrieve(queries, asked, among)
         scores = torch.full((len(queries), len(self.names)), -torch.inf)
         for number, name in enumerate(queries["id"]):
-            found = ranking.scores(name)
+            retrieved = ranking.scores(name)
             # What a lexical search leaves out shares no word: 0, or the last score below 0.
-            if len(found) < asked:
-                scores[number] = min([0.0, *found.values()])
-            where = torch.tensor([self.row[document] for document in found], dtype=torch.int64)
-            scores[number, where] = torch.tensor(list(found.values()), dtype=scores.dtype)
+            if len(retrieved) < asked:
+                scores[number] = min([0.0, *retrieved.values()])
+            where = torch.tensor([self.row[document] for document in retrieved], dtype=torch.int64)
+            scores[number, where] = torch.tensor(list(retrieved.values()), dtype=scores.dtype)
         return scores.T[torch.tensor(rows)].to(first.device)
 
     @property

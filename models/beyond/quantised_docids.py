@@ -97,12 +97,12 @@ class QuantisedDocids(EmbeddedDocids):
         import faiss
         from threadpoolctl import threadpool_limits
 
-        found = self._faiss(points.shape[1])
-        found.cp.seed, found.cp.min_points_per_centroid = self.seed % 2**31, 1
+        quantiser = self._faiss(points.shape[1])
+        quantiser.cp.seed, quantiser.cp.min_points_per_centroid = self.seed % 2**31, 1
         # One thread: the order of a sum over several threads varies.
         with threadpool_limits(limits=1):
-            found.train(np.resize(points, (max(len(points), self.codes), points.shape[1])))
-        rows = found.centroids if self.quantiser == "product" else found.codebooks
+            quantiser.train(np.resize(points, (max(len(points), self.codes), points.shape[1])))
+        rows = quantiser.centroids if self.quantiser == "product" else quantiser.codebooks
         return faiss.vector_to_array(rows).reshape(self.levels, self.codes, -1).copy()
 
     def _faiss(self, size: int) -> Any:
@@ -112,12 +112,12 @@ class QuantisedDocids(EmbeddedDocids):
         bits = self.codes.bit_length() - 1
         if self.quantiser == "product":
             return faiss.ProductQuantizer(size, self.levels, bits)
-        found = faiss.ResidualQuantizer(size, self.levels, bits)
+        quantiser = faiss.ResidualQuantizer(size, self.levels, bits)
         # faiss' other way begins in fewer dimensions, and needs as many documents as dimensions.
-        found.train_type = faiss.ResidualQuantizer.Train_default
+        quantiser.train_type = faiss.ResidualQuantizer.Train_default
         # A beam of more entries than there are codes gives wrong codes (faiss 1.15).
-        found.max_beam_size = min(found.max_beam_size, self.codes)
-        return found
+        quantiser.max_beam_size = min(quantiser.max_beam_size, self.codes)
+        return quantiser
 
     def encode_vectors(self, points: np.ndarray) -> np.ndarray:
         """(n, d) float32 → (n, L) int64 codes, by the kept codebooks.
@@ -133,14 +133,14 @@ class QuantisedDocids(EmbeddedDocids):
                 f"quantiser/codebooks.npy: is of vectors of {size} dimensions, must be of "
                 f"{points.shape[1]}, as model.identifiers.embeddings makes them"
             )
-        found = self._faiss(points.shape[1])
+        quantiser = self._faiss(points.shape[1])
         flat = np.ascontiguousarray(self.codebooks).ravel()
         if self.quantiser == "product":
-            faiss.copy_array_to_vector(flat, found.centroids)
+            faiss.copy_array_to_vector(flat, quantiser.centroids)
         else:
-            faiss.copy_array_to_vector(flat, found.codebooks)
-            found.is_trained = True
-        packed = found.compute_codes(np.ascontiguousarray(points))
+            faiss.copy_array_to_vector(flat, quantiser.codebooks)
+            quantiser.is_trained = True
+        packed = quantiser.compute_codes(np.ascontiguousarray(points))
         bits = self.codes.bit_length() - 1
         return faiss.unpack_bitstrings(packed, self.levels, bits).astype(np.int64)
 
@@ -186,14 +186,14 @@ class QuantisedDocids(EmbeddedDocids):
             log₂ K at most; code_collision_rate, the share of documents whose codes another has,
             too; largest_code_group; reconstruction_error, see the class.
         """
-        found = {}
+        metrics = {}
         for level, codes in enumerate(self.known_codes.T, start=1):
             counts = np.unique(codes, return_counts=True)[1]
             shares = counts / counts.sum()
-            found[f"level_{level}/code_usage"] = len(counts) / self.codes
-            found[f"level_{level}/code_entropy"] = float(-(shares * np.log2(shares)).sum())
+            metrics[f"level_{level}/code_usage"] = len(counts) / self.codes
+            metrics[f"level_{level}/code_entropy"] = float(-(shares * np.log2(shares)).sum())
         groups = self._groups()
-        return found | {
+        return metrics | {
             "code_collision_rate": float(groups[groups > 1].sum() / groups.sum()),
             "largest_code_group": float(groups.max()),
             "reconstruction_error": self.reconstruction_error,

@@ -92,9 +92,10 @@ class QueryGenerator(GenerativeSystem):
 
     def factors(self, batch: PairBatch) -> Factors:
         """The vectors behind S and A, whose softmax runs over the document's tokens here."""
-        found = super().factors(_swapped(batch))
-        sides = found.query_values, found.document_values, found.query_keys, found.document_keys
-        return Factors(*sides, found.query_mask, found.document_mask)
+        swapped = super().factors(_swapped(batch))
+        values = swapped.query_values, swapped.document_values
+        keys = swapped.query_keys, swapped.document_keys
+        return Factors(*values, *keys, swapped.query_mask, swapped.document_mask)
 
     def index(self, documents: Table, directory: str | Path | None = None) -> BM25Index:
         """Writes every document's pseudo-queries, and indexes the documents with them."""
@@ -102,14 +103,14 @@ class QueryGenerator(GenerativeSystem):
         directory.mkdir(parents=True, exist_ok=True)
         queries = list(self.generate(documents))
         rows = zip(documents["id"][:], queries, strict=True)
-        lines = ({"document_id": name, "queries": found} for name, found in rows)
+        lines = ({"document_id": name, "queries": own} for name, own in rows)
         with (
             new_file(directory / PSEUDO_QUERIES) as partial,
             partial.open("w", encoding="utf-8") as file,
         ):
             file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
         texts = zip(documents["text"][:], queries, strict=True)
-        terms = [split_words(" ".join([text, *found])) for text, found in texts]
+        terms = [split_words(" ".join([text, *own])) for text, own in texts]
         self.bm25 = BM25Index(documents["id"][:], terms)
         self.bm25.save(directory / "bm25", collection=hash_documents(documents))
         return self.bm25
@@ -178,8 +179,8 @@ class QueryGenerator(GenerativeSystem):
         length, results = self.hparams.document_length, {}
         for query in track(queries, "reranking", total=len(queries)):
             chosen = candidates[query["id"]]
-            found = [documents[row[document]]["tokens"] for document in chosen]
-            texts = [self.template.read_document(text, length) for text in found]
+            tokens = [documents[row[document]]["tokens"] for document in chosen]
+            texts = [self.template.read_document(text, length) for text in tokens]
             asked = self.prepare_query(query["tokens"])
             sides = *pad([asked] * len(chosen)), *pad(texts)
             batch = PairBatch(*sides, torch.zeros(len(chosen), dtype=torch.long)).to(self.device)
@@ -193,7 +194,7 @@ def _swapped(batch: PairBatch) -> PairBatch:
     return PairBatch(*sides, batch.document_index)
 
 
-def _turned(found: PairAlignment, batch: PairBatch) -> PairAlignment:
+def _turned(pairs: PairAlignment, batch: PairBatch) -> PairAlignment:
     """An alignment of the swapped batch with the axes and sides of the batch itself."""
-    matrices = {"similarity": found.similarity.mT, "alignment": found.alignment.mT}
-    return replace(found, **matrices, **batch.sides)
+    matrices = {"similarity": pairs.similarity.mT, "alignment": pairs.alignment.mT}
+    return replace(pairs, **matrices, **batch.sides)

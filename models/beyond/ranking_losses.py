@@ -99,7 +99,7 @@ class RankingLoss:
         """() weight · the mean of `values` over the queries of all ranks, from this rank's share.
 
         Args:
-            system: a `ConstrainedSearch`. batch: its targets, S of each query, hard negatives.
+            system: a `GenerativeSystem`; batch: its targets, S of each query, hard negatives.
         """
         batch = gather_batch(first_targets(batch))
         own = slice_for_rank(len(batch))
