@@ -56,7 +56,7 @@ def test_a_plan_changes_what_is_found_and_no_score(tools, queries, kind):
     for number, query in enumerate(queries["id"]):  # what a beam of one does not find
         lost = [n for n, name in enumerate(documents["id"]) if name not in free.scores(query)]
         wanted[lost[-1], number] = 1e3
-    system.plan = Given(wanted.tolist())
+    system.searcher.plan = Given(wanted.tolist())
     found, shares = system.retrieve_with_shares(queries)
     for number, query in enumerate(queries["id"]):
         gold = documents["id"][int(wanted[:, number].argmax())]
@@ -72,7 +72,7 @@ def test_a_plan_changes_what_is_found_and_no_score(tools, queries, kind):
     # Without weight the search is today's, to the bit; a beam of all loses nothing to a plan.
     assert system.retrieve(queries, plan_weight=0) == free
     wide = system.retrieve(queries, beam_size=20)
-    system.plan = None
+    system.searcher.plan = None
     for query in queries["id"]:
         every = system.retrieve(queries, beam_size=20).scores(query)
         assert wide.scores(query) == pytest.approx(every, abs=1e-5)
@@ -82,13 +82,13 @@ def test_only_candidates_can_be_found(tools, queries):
     documents = tools.named_documents()
     system = tools.make_docid("naive")
     system.index(documents)
-    system.plan = Given([[float(n)] for n in range(8)], weight=1e-9, candidates=3)
+    system.searcher.plan = Given([[float(n)] for n in range(8)], weight=1e-9, candidates=3)
     for query in queries["id"]:
         assert set(system.retrieve(queries).scores(query)) == {"d5", "d6", "d7"}
-    assert system.plan.statistics()["cost/plan_documents"] == 8
-    system.plan.restart()
+    assert system.searcher.plan.statistics()["cost/plan_documents"] == 8
+    system.searcher.plan.restart()
     system.retrieve(queries, plan_weight=0)
-    assert system.plan.statistics() == {}
+    assert system.searcher.plan.statistics() == {}
 
 
 def test_what_a_run_does_not_find_is_at_most_its_last():
