@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from gr_mvdr.files import read_json, reading, remove_with, temporary_folder, write_json
-from gr_mvdr.options import build
+from gr_mvdr.options import admitting, build
 from gr_mvdr.pooling import group_tokens, merge_tokens
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_index import store as token_store
@@ -207,7 +207,8 @@ class TokenIndex:
         if options.mode == "fde":
             wanted = options.proposer, options.encoding
             if self._one_vector is None or self._one_vector[0] != wanted:
-                made = build("proposer", options.proposer, self.store, options)
+                with admitting(options.proposer):  # `check_proposer` has let it through
+                    made = build("proposer", options.proposer, self.store, options)
                 self._one_vector = wanted, made
             return self._one_vector[1]
         if options.keep_document != self.neighbours.keep:

@@ -9,7 +9,17 @@ from torch import Tensor
 
 from gr_mvdr.alignment import InBatchTopK, MaxSim
 from gr_mvdr.evaluation.ranking import best_places
-from gr_mvdr.options import Count, Proportion, Seed, Size, check_options, inspect_signature
+from gr_mvdr.options import (
+    TARGET,
+    Count,
+    Proportion,
+    Seed,
+    Size,
+    check_options,
+    check_parts,
+    find_part,
+    inspect_signature,
+)
 from gr_mvdr.relevance import divide
 from gr_mvdr.salience import keep_salient
 from gr_mvdr.scoring import Scoring
@@ -146,6 +156,7 @@ class SearchOptions:
             rule = "must have an index to be searched in other ways, as exact has"
             raise ValueError(f"model.search.mode=rerank: {rule}")
         check_options("model.search", inspect_signature(type(self)), options)
+        check_proposer(options)
         return replace(self, **options)
 
     def check(self, scoring: Scoring, salience: Mapping[str, Any] | None = None) -> None:
@@ -170,6 +181,16 @@ class SearchOptions:
         if self.mode in ("impute", "fde") and scoring.alignment != MaxSim():
             rule = f"must be exact or gather under {scoring.alignment}"
             raise ValueError(f"model.search.mode={self.mode}: {rule}; it estimates MaxSim")
+
+
+def check_proposer(options: Mapping[str, Any]) -> None:
+    """Raises ValueError if the proposer of `model.search` is no part that may be built.
+
+    It is built when a search needs it, long after the user's own classes are admitted.
+    """
+    if proposer := options.get("proposer"):
+        find_part("proposer", proposer.get(TARGET))
+        check_parts("proposer", proposer)
 
 
 class Proposal(NamedTuple):

@@ -1,15 +1,19 @@
 """Every multi-vector system is one class: laws that hold for all its choices."""
 
+import sys
 from dataclasses import replace
+from types import ModuleType
 
 import pytest
 import torch
 
 from gr_mvdr.alignment import MaxSim, Softmax
 from gr_mvdr.batch import PairBatch, cut, pad
+from gr_mvdr.options import admitting
 from gr_mvdr.relevance import relevance
 from gr_mvdr.scoring import all_pairs_relevance
 from gr_mvdr.tokenizers import EOS_ID
+from models.beyond.muvera import OneVector
 
 KINDS = [
     "t5_colbert dpr sentence_t5 first me_bert coil aligner aligner-top-p aligner-soft idf xtr mva",
@@ -429,3 +433,21 @@ def test_encoder_and_loss_are_one_graph(tools):
     model, batch = tools.make_multi_vector("xtr", backbone), tools.make_batch()
     compiled = torch.compile(model.loss, backend="eager", fullgraph=True)
     assert torch.allclose(compiled(batch), model.loss(batch))
+
+
+def test_the_users_own_proposer_is_admitted_once_and_built_when_a_search_needs_it(
+    tools, monkeypatch
+):
+    module = ModuleType("own_search")
+    module.Own = type("Own", (OneVector,), {})
+    monkeypatch.setitem(sys.modules, "own_search", module)
+    own = {"mode": "fde", "refine": 4, "proposer": {"_target_": "own_search.Own"}}
+    with admitting(own):
+        system = tools.make_multi_vector(search=own)
+    system.index(tools.named_documents())
+    assert len(system.retrieve(tools.Texts([[5, 6]], "q"), 3).documents("q0")) == 3
+    with pytest.raises(ValueError, match="proposer._target_=own_search.Own: is no part"):
+        tools.make_multi_vector(search=own)
+    other = {"_target_": "gr_mvdr.losses.MarginMSE"}
+    with pytest.raises(ValueError, match="MarginMSE: must be of the kind proposer"):
+        system.retrieve(tools.Texts([[5, 6]], "q"), proposer=other)
