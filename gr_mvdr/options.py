@@ -142,7 +142,7 @@ def find_part(kind: str, path: Any) -> Callable[..., Any]:
 
 
 def check_parts(kind: str, configuration: Any) -> None:
-    """Refuses a configuration that names anything but parts, at any depth, before one is built.
+    """Checks, before anything is built, that a configuration names only parts, at any depth.
 
     Raises:
         ValueError: as `find_part`.
@@ -186,7 +186,7 @@ def _built(kind: str, value: Any) -> Any:
 
 @contextmanager
 def admitting(*configurations: Any) -> Iterator[None]:
-    """Within it, whatever these configurations name may be built: the user has typed them.
+    """Within it every class that these configurations name may be built: the user has typed them.
 
     Args:
         configurations: of dicts and lists; names are those under `_target_`, at any depth.
@@ -261,7 +261,7 @@ class Signature:
 def check_options(
     key: str, signature: Signature, options: Mapping[str, Any], given: Collection[str] | None = None
 ) -> None:
-    """Refuses options that a class or function does not take.
+    """Checks that a class or function takes these options.
 
     Args:
         key: of the options in the configuration, such as "model.alignment".

@@ -1,4 +1,4 @@
-"""BM25 as a proposer: the documents that a system reranks which has no index of its own."""
+"""BM25 as a proposer: it chooses the documents that a system without an index reranks."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path

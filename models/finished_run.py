@@ -163,7 +163,7 @@ class FinishedRun:
                 model.open_index(documents, self._linked_index(directory))
             return
         except (OSError, ValueError) as error:
-            print(f"{self.path}: an index of its own is made: {make_printable(error)}")
+            print(f"{self.path}: its index is made anew: {make_printable(error)}")
         directory.mkdir(parents=True, exist_ok=True)
         with reading(self.key):
             model.index(documents, directory / "made")

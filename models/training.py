@@ -212,10 +212,10 @@ class CurveLogger(CSVLogger):
     def __init__(self, run: str | Path):
         super().__init__(run, name="", version=Path(CURVES).parent.name)
         self.file, rows = Path(run) / CURVES, []
-        if self.file.is_file():
+        if rank() == 0 and self.file.is_file():  # which its writer removes
             with self.file.open(encoding="utf-8") as file:
                 rows = list(csv.DictReader(file))
-        self.experiment.metrics = rows  # its writer has removed the file
+        self.experiment.metrics = rows
         self.save()
 
     def save(self) -> None:

@@ -450,8 +450,9 @@ def _read_header(directory: Path) -> Header:
         raise FileNotFoundError(f"index={directory}: no token index there ({HEADER} is missing)")
     header = read_json(directory / HEADER)
     missing = {"dtype", "fingerprint", "codec", "shards", "deleted"} - header.keys()
-    rule = f"must name {', '.join(sorted(missing))}; an earlier version's must be made again"
-    check(not missing, directory / HEADER, rule)
+    if missing:
+        rule = f"must name {', '.join(sorted(missing))}, an earlier version's is made again"
+        raise ValueError(f"{directory / HEADER}: {rule}")
     return header
 
 

@@ -148,6 +148,13 @@ def test_a_resumed_training_continues_the_curve(tools, tmp_path, batches):
         assert resumed[name] == pytest.approx(values, rel=1e-3, nan_ok=True), name
 
 
+def test_the_other_ranks_do_not_read_the_curve_that_the_first_replaces(tmp_path, monkeypatch):
+    (tmp_path / CURVES).parent.mkdir()
+    (tmp_path / CURVES).write_bytes(b"step\n\xff")  # as a file that is being written
+    monkeypatch.setattr("models.training.rank", lambda: 1)
+    assert CurveLogger(tmp_path).experiment.metrics == []
+
+
 def test_the_bar_is_of_all_epochs(tools, tmp_path, batches):
     progress = TrainingProgress()
     fitted(tools, tmp_path, batches, callbacks=[progress], enable_progress_bar=True)
