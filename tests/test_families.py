@@ -115,7 +115,8 @@ def test_a_text_that_is_longer_than_the_positions_is_refused(tmp_path):
     ):
         run(tmp_path, data, "bert", "t5_colbert", "document_length=600")
     with pytest.raises(
-        ValueError, match=r"^query_length \+ document_length=540: must be ≤ 513, the longest pair of "
+        ValueError,
+        match=r"^query_length \+ document_length=540: must be ≤ 513, the longest pair of ",
     ):
         lengths = ("query_length=40", "document_length=500")
         run(tmp_path, data, "bert", "cross_encoder", *lengths)

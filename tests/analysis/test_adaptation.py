@@ -224,7 +224,10 @@ def test_bad_options_are_refused_before_training(studied_system):
         ({"k": [0]}, "k=0: must be a whole number ≥ 1"),
         ({"p": [1.5]}, "p=1.5"),
         ({"k": [], "p": []}, "study.k, study.p, study.alignments: must hold at least one"),
-        ({"alignments": [{"_target_": "gr_mvdr.alignment.TopK", "k": 0}]}, "k=0: must be a whole number ≥ 1"),
+        (
+            {"alignments": [{"_target_": "gr_mvdr.alignment.TopK", "k": 0}]},
+            "k=0: must be a whole number ≥ 1",
+        ),
         ({"folds_of": [0]}, "study.folds_of=0: must be ≥ 1"),
         ({"depth": 0}, "study.depth=0: must be ≥ 1"),
         ({"settings": {"probe": [1]}}, "model.search.probe"),

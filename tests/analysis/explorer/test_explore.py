@@ -112,7 +112,9 @@ def test_a_run_that_cannot_be_loaded_is_left_out_unless_none_remains(runs, tmp_p
     assert [system.label for system in session.systems] == ["BM25"]
     (line,) = [s for s in capsys.readouterr().out.splitlines() if "left out" in s]
     assert line.startswith("T5-ColBERT: left out, ") and "has no checkpoints/last.ckpt" in line
-    with pytest.raises(ValueError, match="runs: none can be explored; .*has no checkpoints/last.ckpt"):
+    with pytest.raises(
+        ValueError, match="runs: none can be explored; .*has no checkpoints/last.ckpt"
+    ):
         open_session([broken])
 
 
