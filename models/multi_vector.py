@@ -263,8 +263,7 @@ class MultiVector(TokenSearch):
         """
         super().__init__(optimizer)
         self.save_hyperparameters()
-        self.search = SearchOptions(**search)
-        check_proposer(search)
+        self.search = SearchOptions(**check_proposer(search))
         self.scores_need = self.search.scores_need
         self.scoring = Scoring(build("alignment", alignment), normaliser, heads)
         trained = build("alignment", training_alignment or alignment)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from gr_mvdr.files import read_json, reading, remove_with, temporary_folder, write_json
+from gr_mvdr.files import check, read_json, reading, remove_with, temporary_folder, write_json
 from gr_mvdr.options import admitting, build
 from gr_mvdr.pooling import group_tokens, merge_tokens
 from gr_mvdr.scoring import Scoring
@@ -23,6 +23,7 @@ from gr_mvdr.token_index.max_sim import score_all, score_some
 from gr_mvdr.token_index.neighbours import TokenNeighbours
 from gr_mvdr.token_index.search import (
     OPEN_KEYS,
+    CheckedProposer,
     NearestTokens,
     Proposal,
     Proposer,
@@ -207,7 +208,8 @@ class TokenIndex:
         if options.mode == "fde":
             wanted = options.proposer, options.encoding
             if self._one_vector is None or self._one_vector[0] != wanted:
-                with admitting(options.proposer):  # `check_proposer` has let it through
+                is_checked = isinstance(options.proposer, CheckedProposer)
+                with admitting(options.proposer if is_checked else ()):
                     made = build("proposer", options.proposer, self.store, options)
                 self._one_vector = wanted, made
             return self._one_vector[1]
@@ -236,6 +238,8 @@ class TokenIndex:
                 plans[key] = self._choose(options, scoring, min(depth, len(self)), sample.read())
                 with suppress(OSError):  # a folder that cannot be written
                     write_json(path, plans)
+            chosen = plans[key].keys() <= {"mode", *options.open_keys}
+            check(chosen, path, "must choose nothing but open options")
             return replace(options, **plans[key])
 
     def _choose(

@@ -156,8 +156,7 @@ class SearchOptions:
             rule = "must have an index to be searched in other ways, as exact has"
             raise ValueError(f"model.search.mode=rerank: {rule}")
         check_options("model.search", inspect_signature(type(self)), options)
-        check_proposer(options)
-        return replace(self, **options)
+        return replace(self, **check_proposer(options))
 
     def check(self, scoring: Scoring, salience: Mapping[str, Any] | None = None) -> None:
         """Raises ValueError if the search does not suit a system's form of Eq. 1.
@@ -183,14 +182,23 @@ class SearchOptions:
             raise ValueError(f"model.search.mode={self.mode}: {rule}; it estimates MaxSim")
 
 
-def check_proposer(options: Mapping[str, Any]) -> None:
-    """Raises ValueError if the proposer of `model.search` is no part that may be built.
+class CheckedProposer(dict):
+    """A proposer that `check_proposer` has let through; no file can hold one."""
+
+
+def check_proposer(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a search, their proposer as a `CheckedProposer`.
 
     It is built when a search needs it, long after the user's own classes are admitted.
+
+    Raises:
+        ValueError: the proposer is no part that may be built.
     """
-    if proposer := options.get("proposer"):
-        find_part("proposer", proposer.get(TARGET))
-        check_parts("proposer", proposer)
+    if not isinstance(proposer := options.get("proposer"), Mapping):
+        return dict(options)
+    find_part("proposer", proposer.get(TARGET))
+    check_parts("proposer", proposer)
+    return {**options, "proposer": CheckedProposer(proposer)}
 
 
 class Proposal(NamedTuple):

@@ -1,5 +1,9 @@
 """Searches whose values are chosen on a sample of queries, on clustered vectors."""
 
+import json
+import sys
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.nn.functional import normalize
@@ -90,6 +94,20 @@ def test_a_choice_is_made_once_of_everything_that_it_depends_on(index, clustered
     again.keep_sample(clustered[1][:20])
     again.planned(asked, COLBERT, DEPTH)
     assert len(made) == 5
+
+
+def test_a_file_of_plans_cannot_name_a_part(index, clustered):
+    """A folder from elsewhere knows the key of a plan, and a search builds its proposer."""
+    asked = SearchOptions("gather", recall=0.8)
+    index.planned(asked, COLBERT, DEPTH)
+    plans = json.loads((clustered[0] / PLANS).read_text())
+    evil = {"mode": "fde", "refine": 0, "proposer": {"_target_": "antigravity.Proposer"}}
+    (clustered[0] / PLANS).write_text(json.dumps(dict.fromkeys(plans, evil)))
+    with pytest.raises(ValueError, match="plans.json: is damaged, must choose nothing but open"):
+        index.planned(asked, COLBERT, DEPTH)
+    with pytest.raises(ValueError, match="antigravity.Proposer: is no part of this library"):
+        index.proposer(replace(asked, **evil))
+    assert "antigravity" not in sys.modules
 
 
 def test_the_users_values_win(index, clustered):
