@@ -15,6 +15,7 @@ _ROWS = 256  # of a codebook, which one byte numbers
 _PER_ROW, PER_CENTROID = 256, 64
 ITERATIONS = 10  # of a k-means
 _CELLS = 8  # searched for a vector's nearest centroid; √K cells hold the K centroids
+_BLOCK = 1024  # vectors decoded at once, which stay in a CPU's cache
 _UNIT = 1e-3  # how far from 1 the length of a unit vector may be
 # Tokens a centroid at least, on average: faiss's rule for a sample.
 TOKENS_PER_CENTROID, _MOST_CENTROIDS = 39, 65_536
@@ -103,9 +104,13 @@ class Codec:
         Args:
             turned: in the codec's basis, that of `turn`.
         """
-        vectors = torch.from_numpy(self._index.sa_decode(self._checked(codes)))
-        if self.is_unit:
-            vectors = normalize(vectors, dim=1)
+        codes = self._checked(codes)
+        vectors = torch.empty(len(codes), self.size)
+        for start in range(0, len(codes), _BLOCK):
+            block = vectors[start : start + _BLOCK]
+            self._index.sa_decode(codes[start : start + _BLOCK], block.numpy())
+            if self.is_unit:
+                normalize(block, dim=1, out=block)
         return vectors if turned or self._basis is None else vectors @ self._basis.T
 
     def turn(self, vectors: Tensor) -> Tensor:

@@ -103,11 +103,12 @@ def _block_rows(columns: int, device: torch.device) -> int:
 def _of_similar_length(
     store: TokenStore, documents: Tensor, rows: int, ratio: float
 ) -> Iterator[Tensor]:
-    """Places (c,) int64 in `documents` (C,), shortest first, in blocks of about `rows` tokens.
+    """Places (c,) int64 in `documents` (C,), in blocks of about `rows` tokens.
 
+    The shortest come first; the documents of a block are in the order of their numbers, as on disk.
     The longest document of a block has at most `ratio` times the tokens of the shortest.
     """
-    by_number = documents.argsort()  # documents of one length as they lie on disk
+    by_number = documents.argsort()
     ordered = store.counts[documents[by_number]].sort(stable=True)
     ends, start = ordered.values.cumsum(0), 0
     while start < len(documents):
@@ -116,7 +117,7 @@ def _of_similar_length(
         longest = min(int(ordered.values[start]) * ratio, torch.iinfo(torch.int64).max)
         similar = int(torch.searchsorted(ordered.values, int(longest), right=True))
         end = max(start + 1, min(full, similar))
-        yield by_number[ordered.indices[start:end]]
+        yield by_number[ordered.indices[start:end].sort().values]
         start = end
 
 

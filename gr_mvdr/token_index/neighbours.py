@@ -116,6 +116,7 @@ class TokenNeighbours:
         similarities, tokens = self._visit_lists(queries, neighbours, probes)
         if not rescore:
             return similarities.masked_fill(tokens < 0, -torch.inf), tokens
+        tokens = tokens.sort(dim=1).values  # as they lie on disk
         similarities = self._similarities(queries, tokens).masked_fill(tokens < 0, -torch.inf)
         similarities, order = similarities.sort(dim=1, descending=True, stable=True)
         return similarities, tokens.gather(1, order)

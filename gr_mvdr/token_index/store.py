@@ -209,43 +209,48 @@ class TokenStore:
         return torch.arange(len(self), dtype=torch.int32).repeat_interleave(self.counts)
 
     def blocks(self, tokens: int) -> Iterator[slice]:
-        """Slices of documents with at most this many tokens together, at least one document."""
+        """Slices of documents with at most this many tokens together, at least one document.
+
+        A slice lies in one shard, so that its columns are read without a copy.
+        """
         start = 0
         while start < len(self):
-            target = self.offsets[start] + tokens
+            first = self.offsets[start]
+            end_of_shard = self._starts[torch.searchsorted(self._starts, first, right=True)]
+            target = torch.minimum(first + tokens, end_of_shard)
             end = int(torch.searchsorted(self.offsets, target, right=True)) - 1
             end = min(max(start + 1, end), len(self))
             yield slice(start, end)
             start = end
 
     def column(self, name: str, rows: slice | Tensor) -> Tensor:
-        """Rows (t, …) of a column as it is stored, in the order asked for."""
-        columns = [shard[name] for shard in self._shards]
+        """Rows (t, …) of a column as it is stored, in the order asked for; ascending is fastest."""
+        empty = self._shards[0][name][:0]
         if isinstance(rows, slice):
+            first = int(torch.searchsorted(self._starts, rows.start, right=True)) - 1
+            end = int(torch.searchsorted(self._starts, rows.stop))
             parts = [
-                column[max(0, rows.start - first) : rows.stop - first]
-                for column, (first, end) in zip(
-                    columns, pairwise(self._starts.tolist()), strict=True
+                shard[name][max(0, rows.start - start) : rows.stop - start]
+                for shard, start in zip(
+                    self._shards[first:end], self._starts[first:end].tolist(), strict=False
                 )
-                if first < rows.stop and rows.start < end
             ]
-            return torch.cat(parts) if len(parts) > 1 else parts[0] if parts else columns[0][:0]
-        if len(columns) == 1:
-            return columns[0].index_select(0, rows)
+            return torch.cat(parts) if len(parts) > 1 else parts[0] if parts else empty
+        if len(self._shards) == 1:
+            return self._shards[0][name].index_select(0, rows)
         order = None
         if (rows.diff() < 0).any():
             rows, order = rows.sort()
-        selected = columns[0].new_empty(len(rows), *columns[0].shape[1:])
-        bounds = pairwise(torch.searchsorted(rows, self._starts).tolist())
-        for column, first, (start, end) in zip(columns, self._starts[:-1], bounds, strict=True):
-            if start < end:
-                own = rows[start:end] - first
-                torch.index_select(column, 0, own, out=selected[start:end])
-        return (
-            selected
-            if order is None
-            else torch.empty_like(selected).index_copy_(0, order, selected)
-        )
+        selected = empty.new_empty(len(rows), *empty.shape[1:])
+        bounds, starts = torch.searchsorted(rows, self._starts), self._starts.tolist()
+        ends, places, out = bounds.tolist(), rows.numpy(), selected.numpy()
+        for n in bounds.diff().nonzero()[:, 0].tolist():  # the shards that hold some of the rows
+            own = slice(ends[n], ends[n + 1])
+            column = self._shards[n][name].numpy()
+            column.take(places[own] - starts[n], 0, out=out[own], mode="clip")
+        if order is None:
+            return selected
+        return torch.empty_like(selected).index_copy_(0, order, selected)
 
 
 def create(
