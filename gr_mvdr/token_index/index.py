@@ -245,7 +245,8 @@ class TokenIndex:
     def _choose(
         self, options: SearchOptions, scoring: Scoring, depth: int, sample: list[TokenVectors]
     ) -> dict[str, Any]:
-        """Doubles the open values until the recall holds, less its standard error over the sample.
+        """Doubles the open values until the recall holds, less its standard error over the sample,
+        then searches for the least `refine` that keeps it, within a tenth.
 
         It stops where the exact search would be less work. That is chosen then, unless it would
         ignore a value that the user has set; else the values with the highest recall are.
@@ -258,31 +259,42 @@ class TokenIndex:
         costs, self.costs = self.costs, SearchCosts()  # those of the user's searches are kept
         exact = replace(options, mode="exact", keep_query=1.0, keep_document=1.0)
         wanted = self._best(sample, scoring, exact, depth)
+
+        def measured(values: dict[str, int]) -> float:
+            results = self._best(sample, scoring, replace(options, **values), depth)
+            shares = [len(a & b) / depth for a, b in zip(wanted, results, strict=True)]
+            return fmean(shares) - pstdev(shares) / len(shares) ** 0.5
+
         chosen, best, effort, values = {"mode": "exact"}, -1.0, 1, {}
         while best < options.recall and values != self._values(options, depth, effort):
             values = self._values(options, depth, effort)
             retrieved, scored = values.get("neighbours", 0), values.get("refine", 0)
-            if _TOKEN * retrieved >= self.neighbours.count or _DOCUMENT * scored >= len(self):
-                if may_be_exact:
-                    chosen, best = {"mode": "exact"}, 1.0
-                if best >= 0:
-                    break
-            results = self._best(sample, scoring, replace(options, **values), depth)
-            shares = [len(a & b) / depth for a, b in zip(wanted, results, strict=True)]
-            recall = fmean(shares) - pstdev(shares) / len(shares) ** 0.5
-            if recall > best:
+            is_much = _TOKEN * retrieved >= self.neighbours.count or _DOCUMENT * scored > len(self)
+            if is_much and (may_be_exact or best >= 0):
+                break
+            if (recall := measured(values)) > best:
                 best, chosen = recall, values
             effort *= 2
+        if best < options.recall and may_be_exact:
+            chosen, best = {"mode": "exact"}, 1.0
+        low, high = depth, chosen.get("refine", depth)
+        while best >= options.recall and high - low > max(1, high // 10):
+            middle = (low + high) // 2
+            if (recall := measured(chosen | {"refine": middle})) >= options.recall:
+                chosen, best, high = chosen | {"refine": middle}, recall, middle
+            else:
+                low = middle
         self.costs = costs
         said = ", ".join(f"{key}={value}" for key, value in chosen.items())
         print(f"model.search.recall={options.recall}: {said} finds {best:.3f} of the best {depth}")
         return chosen
 
     def _values(self, options: SearchOptions, depth: int, effort: int) -> dict[str, int]:
-        """The open options at a multiple of their least values, or all there is."""
+        """The open options at a multiple of their least values, up to what is of use."""
         tokens, lists = self.neighbours.count, self.neighbours.n_lists
         least = {"neighbours": 250, "probes": 4, "refine": depth}
-        most = {"neighbours": tokens, "probes": lists, "refine": len(self)}
+        refine = max(depth, len(self) // _DOCUMENT)
+        most = {"neighbours": tokens, "probes": lists, "refine": refine}
         return {key: min(effort * least[key], most[key]) for key in options.open_keys}
 
     def _best(
