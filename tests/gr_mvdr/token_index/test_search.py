@@ -119,6 +119,7 @@ def test_the_users_values_win(index, clustered):
 def test_the_exact_search_takes_over(index, mode, monkeypatch, capsys):
     part = {"_target_": "models.beyond.muvera.OneVector"}
     options = SearchOptions(mode, recall=1.0, proposer=part)
+    monkeypatch.setattr(token_index, "_DOCUMENT", 4)
     monkeypatch.setattr(token_index, "_TOKEN", 12)  # 1,000 neighbours cost as much as all tokens
     assert index.planned(options, COLBERT, DEPTH).mode == "exact"
     assert "mode=exact" in capsys.readouterr().out
