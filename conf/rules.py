@@ -257,8 +257,6 @@ RULES: dict[str, Any] = {
     "data.indexing*.unit": Literal["words", "tokens"],
     #
     "model": Group,
-    "model.search.normalise": Literal["vocabulary", "reachable"],
-    "model.search.plan": Group | None,
     #
     "alignments": dict[str, Group],
     "rerank": dict[str, Group],

@@ -26,7 +26,7 @@ JUDGEMENTS = Features(
 
 @dataclass(frozen=True)
 class Collection:
-    """Documents, queries and qrels (gr_as_mvdr.txt §5.1) as memory-mapped tables.
+    """Documents, queries and qrels (gr_as_mvdr §5.1) as memory-mapped tables.
 
     Args:
         name: short name for reports.

@@ -89,7 +89,7 @@ def load_encoder(
         model = _new_t5(T5EncoderModel, dropout_rate, shape or {}, read)
         start(model, initialisation, latent)
     else:
-        config = read_config(name, dropout_rate)
+        config = read_backbone_config(name, dropout_rate)
         # The T5 family (ByT5 is a T5) has a separate class for encoders.
         is_t5 = config.model_type in _T5
         model = _load(AutoModelForTextEncoding if is_t5 else AutoModel, name, config)
@@ -130,7 +130,7 @@ def load_encoder_decoder(
         model = _new_t5(T5ForConditionalGeneration, dropout_rate, shape, read)
         start(model, initialisation, latent)
     else:
-        config = read_config(name, dropout_rate)
+        config = read_backbone_config(name, dropout_rate)
         known = config.model_type in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
         if not (known and config.is_encoder_decoder):  # transformers would draw a decoder
             raise ValueError(
@@ -143,7 +143,7 @@ def load_encoder_decoder(
     return _prepared(model, attention, gradient_checkpointing, read)
 
 
-def read_config(name: str, dropout_rate: float | None) -> PretrainedConfig:
+def read_backbone_config(name: str, dropout_rate: float | None) -> PretrainedConfig:
     """The configuration of a pretrained model; code in its folder is never run."""
     if Path(name).is_dir():
         check_files(Path(name))

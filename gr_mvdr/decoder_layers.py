@@ -23,7 +23,7 @@ SUBLAYERS = ("self_attention", "cross_attention", "feed_forward")
 
 
 @dataclass(frozen=True)
-class Step:
+class StreamStep:
     """One step of the stream.
 
     Attributes:
@@ -66,7 +66,7 @@ class DecoderLayers:
     """
 
     entry: nn.Module
-    steps: tuple[Step, ...]
+    steps: tuple[StreamStep, ...]
     attentions: tuple[CrossAttention, ...]
 
 
@@ -96,29 +96,30 @@ def _read_t5(decoder: Any) -> DecoderLayers:
     for number, block in enumerate(decoder.block, start=1):
         crossed = block.layer[1].EncDecAttention
         outputs = block.layer[0].SelfAttention.o, crossed.o, block.layer[2].DenseReluDense.wo
-        steps += [Step(output, name) for output, name in zip(outputs, _names(number), strict=True)]
+        named = zip(outputs, _names(number), strict=True)
+        steps += [StreamStep(output, name) for output, name in named]
         maps = crossed.q, crossed.k, crossed.v, crossed.o
         # T5 has no scale; transformers has an attribute for it since 5.1.
         scale = getattr(crossed, "scaling", 1.0)
         attentions.append(CrossAttention(*maps, crossed.n_heads, scale))
-    steps.append(Step(decoder.final_layer_norm))
+    steps.append(StreamStep(decoder.final_layer_norm))
     return DecoderLayers(decoder.block[0], tuple(steps), tuple(attentions))
 
 
 def _read_bart(decoder: Any) -> DecoderLayers:
     first = getattr(decoder, "layernorm_embedding", None)
     last = getattr(decoder, "layer_norm", None)  # exists where layers norm their inputs
-    steps = [] if first is None else [Step(first)]
+    steps = [] if first is None else [StreamStep(first)]
     attentions = []
     for number, layer in enumerate(decoder.layers, start=1):
         crossed = layer.encoder_attn
         outputs = layer.self_attn.out_proj, crossed.out_proj, layer.fc2
         norms = layer.self_attn_layer_norm, layer.encoder_attn_layer_norm, layer.final_layer_norm
         for output, name, norm in zip(outputs, _names(number), norms, strict=True):
-            steps += [Step(output, name)] + ([Step(norm)] if last is None else [])
+            steps += [StreamStep(output, name)] + ([StreamStep(norm)] if last is None else [])
         maps = crossed.q_proj, crossed.k_proj, crossed.v_proj, crossed.out_proj
         attentions.append(CrossAttention(*maps, crossed.num_heads, crossed.scaling))
-    steps += [] if last is None else [Step(last)]
+    steps += [] if last is None else [StreamStep(last)]
     entry = decoder.layers[0] if first is None else first
     return DecoderLayers(entry, tuple(steps), tuple(attentions))
 

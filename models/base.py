@@ -246,7 +246,7 @@ class System(pl.LightningModule):
     # Costs ----------------------------------------------------------------------------------------
 
     def joint_flops(self, query_tokens: int, document_tokens: int) -> float | None:
-        """Operations that need both texts of one pair: the joint compute of mva.txt Table 5.
+        """Operations that need both texts of one pair: the joint compute of mva Table 5.
 
         Args:
             query_tokens, document_tokens: of the whole texts, end tokens included; the system

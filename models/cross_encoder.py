@@ -1,4 +1,4 @@
-"""A cross-encoder: one encoder over query and document together (mva.txt Figure 1a, Table 6)."""
+"""A cross-encoder: one encoder over query and document together (mva Figure 1a, Table 6)."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -8,10 +8,10 @@ when documents arrive afterwards.
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -28,7 +28,15 @@ from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.files import new_folder, temporary_folder, write_json
 from gr_mvdr.heads.plain import SubsetHead, Vocabulary
 from gr_mvdr.identifiers.scheme import Identifiers, Scheme, hash_collection
-from gr_mvdr.options import NonNegative, Rate, Size, build, check_choice, part
+from gr_mvdr.options import (
+    NonNegative,
+    Rate,
+    Size,
+    build,
+    check_options,
+    inspect_signature,
+    part,
+)
 from gr_mvdr.progress import track
 from models.base import Table
 from models.constrained_search import ConstrainedSearch
@@ -36,6 +44,20 @@ from models.generative import GenerativeSystem
 from models.training import OptimizerOptions
 
 _DECODE_BATCH = 512  # identifiers scored at once
+
+
+@dataclass(frozen=True)
+class DocidSearch:
+    """How identifiers are searched: the options of `model.search`.
+
+    Attributes:
+        normalise: what the search's softmax runs over: the whole "vocabulary", as in training, or
+            the "reachable" tokens, those of all identifiers.
+        plan: a part that guides the search (PAG); built where its `scores` are set.
+    """
+
+    normalise: Literal["vocabulary", "reachable"] = "vocabulary"
+    plan: dict | None = None
 
 
 @part("model")
@@ -63,7 +85,7 @@ class Docid(GenerativeSystem):
         label_smoothing: Rate = 0.0,
         decoder_layers: Size | None = None,
         consistency: NonNegative = 0.0,
-        search: dict[str, Any] | None = None,
+        search: Annotated[dict[str, Any], DocidSearch] | None = None,
         ranking: dict[str, Any] | None = None,
     ):
         """
@@ -80,21 +102,16 @@ class Docid(GenerativeSystem):
             label_smoothing: of the training loss.
             decoder_layers: a new decoder of this depth; None = the backbone's.
             consistency: weight of the divergence between two dropout passes (an extra of NCI).
-            search: `normalise`: what the search's softmax runs over, the whole "vocabulary", as in
-                training, or what is "reachable", the tokens of all identifiers; `plan`: a part that
-                guides the search (PAG), built where its `scores` are set.
+            search: options of `DocidSearch`.
 
         Raises:
             FileNotFoundError: the plan's run does not exist.
             ValueError: an unknown key or value of `search`, or the plan's run is unfinished.
         """
-        search = search or {}
-        for key in search:
-            check_choice("model.search", key, ("normalise", "plan"))
-        self.normalise = search.get("normalise", "vocabulary")
-        plan = search.get("plan") or {}
+        check_options("model.search", inspect_signature(DocidSearch), search or {})
+        options = DocidSearch(**(search or {}))
+        self.normalise, plan = options.normalise, options.plan or {}
         self.plan = build("plan", plan) if plan.get("scores") else None
-        check_choice("model.search.normalise", self.normalise, ("vocabulary", "reachable"))
         super().__init__(backbone, optimizer, head, decoder_layers, ranking)
         self.save_hyperparameters()
         check_length(self.backbone, query_length=query_length, document_length=document_length)

@@ -1,4 +1,4 @@
-"""A chain of finished systems, each with a depth, and its joint compute (mva.txt Table 6)."""
+"""A chain of finished systems, each with a depth, and its joint compute (mva Table 6)."""
 
 import re
 import time

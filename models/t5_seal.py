@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gr_mvdr.backbones import check_length
 from gr_mvdr.batch import PairBatch, pad, unpad
-from gr_mvdr.decoding.evidence import Parameters
+from gr_mvdr.decoding.evidence import EvidenceOptions
 from gr_mvdr.decoding.names import NgramNames
 from gr_mvdr.decoding.ngram_index import DEPTH, NgramIndex
 from gr_mvdr.evaluation.ranking import Ranking
@@ -43,7 +43,7 @@ class T5SEAL(GenerativeSystem):
         document_length: Size,
         key_length: Size,
         beam_size: Size,
-        evidence: Annotated[dict[str, Any], Parameters],
+        evidence: Annotated[dict[str, Any], EvidenceOptions],
         optimizer: OptimizerOptions,
         label_smoothing: Rate = 0.0,
         head: dict[str, Any] | None = None,

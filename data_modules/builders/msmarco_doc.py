@@ -1,4 +1,4 @@
-"""MS MARCO documents that have a training judgement (gr_as_mvdr.txt Table 4), or a list of them.
+"""MS MARCO documents that have a training judgement (gr_as_mvdr Table 4), or a list of them.
 
 The 323,569 documents of the paper were never released. The closest public recipe keeps every
 document with at least one training judgement, about 320,000.

@@ -52,7 +52,7 @@ def nq320k(
     title_vocabulary: str | None = None,
     check_counts: bool = True,
 ) -> Layout:
-    """The collection of gr_as_mvdr.txt Table 4, in a folder of the raw files.
+    """The collection of gr_as_mvdr Table 4, in a folder of the raw files.
 
     Args:
         path: the folder.

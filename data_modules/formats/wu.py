@@ -1,4 +1,4 @@
-"""The layout of the scripts of gr_as_mvdr.txt ("Wu").
+"""The layout of the scripts of gr_as_mvdr ("Wu").
 
 - ``collection.tsv``: id, text and, if the first line has one, title. Plain columns: a tab within a
   text is refused, and so is a header.

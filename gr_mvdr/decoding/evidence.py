@@ -26,8 +26,8 @@ from gr_mvdr.options import Count, Fraction, NonNegative, Positive
 
 
 @dataclass(frozen=True)
-class Parameters:
-    """The parameters of `score_documents`.
+class EvidenceOptions:
+    """The options of `score_documents`.
 
     Attributes:
         max_occurrences_1: a key that occurs more often waits for stage 2.
@@ -68,13 +68,13 @@ def score_documents(
         keys: token ids and log p(n|q). Special ids are cut off at a key's ends; of equal keys the
             most probable counts.
         unigram_log_probs: (V,) log-probabilities of the first generated token; None: no unigrams.
-        parameters: of `Parameters`.
+        parameters: of `EvidenceOptions`.
     Returns:
         {document number: score}, the best first.
     Raises:
         ValueError: a key is longer than the index is deep.
     """
-    options = Parameters(**parameters)
+    options = EvidenceOptions(**parameters)
     ranked, unigrams = weigh(index, keys, unigram_log_probs, options)
     chosen = _best_documents(index, ranked, options)
     evidence, free = _complete_evidence(index, ranked, chosen, unigrams, options.beta)
@@ -97,7 +97,7 @@ def share_scores(
     Returns:
         {document number: (token ids, part of the score), the greatest first}.
     """
-    options = Parameters(**parameters)
+    options = EvidenceOptions(**parameters)
     ranked, unigrams = weigh(index, keys, unigram_log_probs, options)
     chosen = np.array(documents, np.int64)
     evidence, free = _complete_evidence(index, ranked, chosen, unigrams, options.beta)
@@ -238,7 +238,7 @@ def _leftmost(places: np.ndarray, free: np.ndarray, length: int) -> np.ndarray:
 # The two stages ---------------------------------------------------------------------------------
 
 
-def _best_documents(index: NgramIndex, keys: WeighedKeys, options: Parameters) -> np.ndarray:
+def _best_documents(index: NgramIndex, keys: WeighedKeys, options: EvidenceOptions) -> np.ndarray:
     """Stage 1: the numbers of the documents that the rare keys score best, ascending."""
     rare = np.flatnonzero(keys.high - keys.low <= options.max_occurrences_1)
     row, entry = ragged_range(keys.low[rare], keys.high[rare])
@@ -328,7 +328,7 @@ def weigh(
     index: NgramIndex,
     keys: Sequence[tuple[Sequence[int], float]],
     unigram_log_probs: Sequence[float] | np.ndarray | None,
-    options: Parameters,
+    options: EvidenceOptions,
 ) -> tuple[WeighedKeys, np.ndarray]:
     """The keys by weight, and the weights of unigrams by token id."""
     log_probs = merge_keys(keys, options.special_ids)
@@ -367,7 +367,7 @@ def rank_keys(
     index: NgramIndex,
     log_probs: dict[tuple[int, ...], float],
     unigrams: dict[tuple[int, ...], float],
-    options: Parameters,
+    options: EvidenceOptions,
 ) -> WeighedKeys:
     """Weighs keys by their log-probabilities, adds unigrams of known weight, and orders them all.
 
@@ -383,7 +383,7 @@ def rank_keys(
 
 
 def weigh_unigrams(
-    index: NgramIndex, log_probs: np.ndarray, excluded: Collection[int], options: Parameters
+    index: NgramIndex, log_probs: np.ndarray, excluded: Collection[int], options: EvidenceOptions
 ) -> np.ndarray:
     """The weights of the corpus's tokens as unigrams; those of `excluded` tokens are 0.
 

@@ -16,8 +16,7 @@ from gr_mvdr.decoding.beam_search import BeamSearchResult, Constraint
 from gr_mvdr.decoding.evidence import score_documents, share_scores
 from gr_mvdr.decoding.ngram_index import NgramIndex
 from gr_mvdr.decoding.trie import Trie
-
-Tokens = tuple[int, ...]
+from gr_mvdr.template import Ids
 
 
 class Names(Protocol):
@@ -36,7 +35,7 @@ class Names(Protocol):
     def documents_of(self, tokens: Sequence[int]) -> np.ndarray:
         """(n,) int64, the numbers of the documents that a generated sequence names, ascending."""
 
-    def gold_prefixes(self, document: int) -> set[Tokens]:
+    def gold_prefixes(self, document: int) -> set[Ids]:
         """Every token sequence that a search may hold on its way to a document."""
 
     def scores(self, result: BeamSearchResult, query: int) -> dict[int, float]:
@@ -77,7 +76,7 @@ class TrieNames:
         node = int(self.constraint.find(torch.tensor([list(tokens)])))
         return self.constraint.documents_at(node) if node >= 0 else np.empty(0, np.int64)
 
-    def gold_prefixes(self, document: int) -> set[Tokens]:
+    def gold_prefixes(self, document: int) -> set[Ids]:
         tokens = tuple(self.sequences[document])
         return {tokens[:length] for length in range(1, len(tokens) + 1)}
 
@@ -133,7 +132,7 @@ class NgramNames:
     def documents_of(self, tokens: Sequence[int]) -> np.ndarray:
         return self.corpus.documents(list(tokens))
 
-    def gold_prefixes(self, document: int) -> set[Tokens]:
+    def gold_prefixes(self, document: int) -> set[Ids]:
         """Every n-gram of the document up to `length` tokens."""
         tokens = self.corpus.sequence(document).tolist()
         # The end token alone, the last of them, names no document.
@@ -143,7 +142,7 @@ class NgramNames:
             for length in range(1, self.length + 1)
         }
 
-    def keys(self, result: BeamSearchResult, query: int) -> dict[Tokens, float]:
+    def keys(self, result: BeamSearchResult, query: int) -> dict[Ids, float]:
         """A query's n-grams and their log-probabilities: the candidates of every step."""
         return {tuple(tokens): score for tokens, score in result.candidates.of(query)}
 

@@ -91,7 +91,7 @@ class NgramIndex:
         """
         if not 1 <= depth <= DEEPEST:
             raise ValueError(f"depth={depth}: must be between 1 and {DEEPEST}")
-        text, starts = join([np.asarray(sequence, dtype=np.int64) for sequence in sequences])
+        text, starts = join_sequences([np.asarray(tokens, np.int64) for tokens in sequences])
         suffixes = sort_suffixes(text, starts, depth)
         return cls(text, starts, suffixes, count_common_prefixes(text, suffixes, depth), depth)
 
@@ -116,7 +116,7 @@ class NgramIndex:
 
     def holds(self, sequences: Iterable[Sequence[int]]) -> bool:
         """Whether these are the documents that it was built of, token by token."""
-        text, starts = join([np.asarray(sequence, dtype=np.int64) for sequence in sequences])
+        text, starts = join_sequences([np.asarray(tokens, np.int64) for tokens in sequences])
         return np.array_equal(starts, self.starts) and np.array_equal(text, self.text)
 
     def within(self, documents: Iterable[int]) -> "NgramIndex":
@@ -280,7 +280,7 @@ class NgramIndex:
 # The suffix array: prefix doubling with numpy alone ---------------------------------------------
 
 
-def join(sequences: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+def join_sequences(sequences: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Lays sequences in a row, a terminator (the type's largest value) after each.
 
     Args:
@@ -320,7 +320,7 @@ def sort_suffixes(text: np.ndarray, starts: np.ndarray, depth: int) -> np.ndarra
     are compared up to the terminator, which is larger than every token: never across a document.
 
     Args:
-        text, starts: as `join` returns them; depth: tokens that are compared.
+        text, starts: as `join_sequences` returns them; depth: tokens that are compared.
     Returns:
         (tokens,) int32, the places in `text`; terminators are no suffixes.
     """

@@ -72,7 +72,7 @@ def imputing_flops(retrieved: Retrieved, candidates: RetrievedDocuments) -> floa
 def multi_vector_joint_flops(
     query_tokens: float, document_tokens: float, dimension: float
 ) -> float:
-    """One pair under sum-of-max, n (2 m d + m + 1) (xtr.txt App. B).
+    """One pair under sum-of-max, n (2 m d + m + 1) (xtr App. B).
 
     2 n m d for S, n m for the maxima, n for their sum. A single-vector system is n = m = 1.
     Gathering scores C candidates so, at worst n k': Table 1's n² k' (2 m̄ d + m̄ + 1).
@@ -87,7 +87,7 @@ def multi_vector_joint_flops(
 def mva_joint_flops(
     query_tokens: float, document_tokens: float, dimension: float, heads: int = 1
 ) -> float:
-    """One pair under attention of H heads, n (m (4 h + 7 H) + 1) (mva.txt §2.1).
+    """One pair under attention of H heads, n (m (4 h + 7 H) + 1) (mva §2.1).
 
     2 n m h for the keys' products and 2 n m h for S of the values; of each head n m for the
     softmax's maximum, difference, exponential, sum and quotient each, 2 n m for Σ S A; n for the
@@ -126,7 +126,7 @@ def transformer_flops(
 
 
 def xtr_scoring_flops(query_tokens: float, candidates: float, retrieved_tokens: float) -> float:
-    """The scoring stage of impute, for one query: n C (r̄ + 1) (xtr.txt App. B).
+    """The scoring stage of impute, for one query: n C (r̄ + 1) (xtr App. B).
 
     n r̄ for the maxima and n for their mean, a candidate; C = n k' at worst, Table 1's
     n² k' (r̄ + 1).

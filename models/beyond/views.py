@@ -17,10 +17,11 @@ from gr_mvdr.batch import PairBatch, pad, unpad
 from gr_mvdr.decoding.beam_search import BeamSearchResult
 from gr_mvdr.decoding.decoding_step import score_tokens
 from gr_mvdr.decoding.evidence import strip
-from gr_mvdr.decoding.names import NgramNames, Tokens
+from gr_mvdr.decoding.names import NgramNames
 from gr_mvdr.decoding.ngram_index import DEEPEST, DEPTH, NgramIndex
 from gr_mvdr.decoding.trie import Trie
 from gr_mvdr.options import Count, NonNegative, check_choice, part
+from gr_mvdr.template import Ids
 from gr_mvdr.texts import BODY, find_views, read_view
 from models.base import Table
 from models.constrained_search import ConstrainedSearch
@@ -155,7 +156,7 @@ class ViewResult(BeamSearchResult):
     further: of each query key → log-probability and the view that it is of.
     """
 
-    further: list[dict[Tokens, tuple[float, str]]]
+    further: list[dict[Ids, tuple[float, str]]]
 
 
 @dataclass(frozen=True)
@@ -172,10 +173,10 @@ class ViewNames(NgramNames):
     def within(self, documents: frozenset[int]) -> "ViewNames":
         return replace(super().within(documents), tries=self.views.tries(documents))
 
-    def keys(self, result: ViewResult, query: int) -> dict[Tokens, float]:
+    def keys(self, result: ViewResult, query: int) -> dict[Ids, float]:
         return {key: score for key, (score, _) in self._written(result, query).items()}
 
-    def _written(self, result: ViewResult, query: int) -> dict[Tokens, tuple[float, str]]:
+    def _written(self, result: ViewResult, query: int) -> dict[Ids, tuple[float, str]]:
         """Keys with their views. A key of several views has the body's probability."""
         own = {key: (score, BODY) for key, score in super().keys(result, query).items()}
         return result.further[query] | own
@@ -216,7 +217,7 @@ class ViewSearch(ConstrainedSearch):
 
     def _text_keys(
         self, queries: Sequence[Sequence[int]], view: str, texts: Trie
-    ) -> list[dict[Tokens, tuple[float, str]]]:
+    ) -> list[dict[Ids, tuple[float, str]]]:
         """The most probable whole texts of a view for each query, with their end, as keys."""
         sources = [self.system.prepare_query(query, view) for query in queries]
         result = self.beam(sources, texts, texts.depth)
@@ -230,7 +231,7 @@ class ViewSearch(ConstrainedSearch):
             for number in range(len(queries))
         ]
 
-    def _query_keys(self, query: Sequence[int]) -> dict[Tokens, tuple[float, str]]:
+    def _query_keys(self, query: Sequence[int]) -> dict[Ids, tuple[float, str]]:
         """The query's own n-grams that occur in the corpus, with their log-probabilities."""
         system = self.system
         grams = sorted(

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from transformers import AddedToken, PreTrainedTokenizerBase
 
 from gr_mvdr.alignment import MaxOverDocument, TopK
-from gr_mvdr.backbones import read_config
+from gr_mvdr.backbones import read_backbone_config
 from gr_mvdr.files import (
     check_files,
     describe_error,
@@ -177,7 +177,7 @@ def check_folder(folder: Path) -> None:
     Nor may the library fill up what the folder lacks with random weights.
     """
     check_files(folder)
-    read_config(str(folder), None)
+    read_backbone_config(str(folder), None)
     if (folder / "adapter_config.json").exists():  # names another model, which would be fetched
         raise ValueError(f"{folder}: must not hold an adapter")
     for file in folder.glob("sentence_*_config.json"):

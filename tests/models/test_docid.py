@@ -254,5 +254,5 @@ def test_reachable_is_refused_where_the_rows_are_the_identifiers(tools, tmp_path
         )
     with pytest.raises(ValueError, match="model.search.normalise='?all"):
         tools.make_docid("semantic", search={"normalise": "all"}, directory=tmp_path / "b")
-    with pytest.raises(ValueError, match="model.search='?probes"):
+    with pytest.raises(ValueError, match="model.search.probes=3: must be one of normalise, plan"):
         tools.make_docid("semantic", search={"probes": 3}, directory=tmp_path / "c")
