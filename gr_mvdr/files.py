@@ -93,7 +93,7 @@ def _parse_json(file: Path) -> Any:
 
 def _check_kind(file: Path, content: Any, kind: type) -> Any:
     if not isinstance(content, kind):
-        name = {dict: "a group of keys", list: "a list"}[kind]
+        name = "a list" if kind is list else "a group of keys"
         raise ValueError(f"{file}: must be {name}, found {type(content).__name__}")
     return content
 

@@ -64,7 +64,7 @@ def part(kind: str, **nested: str) -> Callable[[Target], Target]:
         if isfunction(target):
             target = checked(target)
         elif isfunction(target.__init__):
-            target.__init__ = checked(target.__init__)
+            target.__init__ = checked(target.__init__)  # type: ignore[method-assign]
         _parts[target] = _Part(kind, nested)
         return target
 
@@ -90,7 +90,7 @@ def checked(function: Target) -> Target:
                 raise ValueError(f"{name}={show(value)}: must be {describe_type(rules()[name])}")
         return function(*arguments, **named)
 
-    return call
+    return call  # type: ignore[return-value]
 
 
 def _has_rule(hint: Any) -> bool:
@@ -365,8 +365,8 @@ def describe_type(hint: Any) -> str:
         items = get_args(hint)[:1]
         return "a list" + (f", each {describe_type(items[0])}" if items != () else "")
     if (origin or hint) in (dict, Mapping):
-        items = [item for item in get_args(hint)[1:] if item is not Any]
-        return "a group of keys" + (f", each {describe_type(items[0])}" if items else "")
+        values = [value for value in get_args(hint)[1:] if value is not Any]
+        return "a group of keys" + (f", each {describe_type(values[0])}" if values else "")
     return _WORDS.get(hint) or getattr(hint, "__name__", str(hint))
 
 

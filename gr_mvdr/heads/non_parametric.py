@@ -361,7 +361,10 @@ def _clusters(samples: np.ndarray, counts: list[int], k: int, seed: int) -> np.n
 
 
 def read_in_context(
-    sequences: Sequence[list[int]], texts: Sequence[list[int]], length: int, template: TextTemplate
+    sequences: Sequence[Sequence[int]],
+    texts: Sequence[Sequence[int]],
+    length: int,
+    template: TextTemplate,
 ) -> tuple[list[list[int]], list[list[int]], int]:
     """Texts to encode so that identifiers are read in context: `title + ' ' + text`.
 

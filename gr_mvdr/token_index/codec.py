@@ -213,7 +213,7 @@ def _cells_of(centroids: Tensor) -> Any:
     """A faiss index of centroids (K, d) in √K cells, which looks for the nearest in a few."""
     import faiss
 
-    index = faiss.index_factory(centroids.shape[1], f"IVF{round(len(centroids) ** 0.5)},Flat")
+    index: Any = faiss.index_factory(centroids.shape[1], f"IVF{round(len(centroids) ** 0.5)},Flat")
     index.nprobe, index.cp.niter, index.cp.min_points_per_centroid = _CELLS, ITERATIONS, 1
     index.make_direct_map()
     index.train(centroids.numpy())

@@ -260,12 +260,14 @@ class TokenIndex:
         exact = replace(options, mode="exact", keep_query=1.0, keep_document=1.0)
         wanted = self._best(sample, scoring, exact, depth)
 
-        def measured(values: dict[str, int]) -> float:
+        def measured(values: dict[str, Any]) -> float:
             results = self._best(sample, scoring, replace(options, **values), depth)
             shares = [len(a & b) / depth for a, b in zip(wanted, results, strict=True)]
             return fmean(shares) - pstdev(shares) / len(shares) ** 0.5
 
-        chosen, best, effort, values = {"mode": "exact"}, -1.0, 1, {}
+        chosen: dict[str, Any] = {"mode": "exact"}
+        values: dict[str, Any] = {}
+        best, effort = -1.0, 1
         while best < options.recall and values != self._values(options, depth, effort):
             values = self._values(options, depth, effort)
             retrieved, scored = values.get("neighbours", 0), values.get("refine", 0)

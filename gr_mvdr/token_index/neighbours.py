@@ -215,7 +215,7 @@ class TokenNeighbours:
         size = sample.shape[1]
         parts = size // 2 if size % 2 == 0 else size  # of two dimensions where that is possible
         key = f"IVF{count},PQ{parts}x{_BITS}fs"
-        index = faiss.index_factory(size, key, faiss.METRIC_INNER_PRODUCT)
+        index: Any = faiss.index_factory(size, key, faiss.METRIC_INNER_PRODUCT)
         for clustering in (index.cp, index.pq.cp):
             clustering.seed, clustering.min_points_per_centroid = seed, 1
         index.cp.niter, index.cp.max_points_per_centroid = ITERATIONS, PER_CENTROID

@@ -139,7 +139,7 @@ class SearchOptions:
     @property
     def lexical_candidates(self) -> int:
         """The documents that BM25 proposes in mode "rerank"."""
-        return 2000 if self.neighbours == AUTO else self.neighbours
+        return 2000 if isinstance(self.neighbours, str) else self.neighbours
 
     @property
     def scores_need(self) -> str:
@@ -229,7 +229,8 @@ class Proposer(Protocol):
     It is made with the `TokenStore` and the `SearchOptions`.
     """
 
-    size_in_bytes: int
+    @property
+    def size_in_bytes(self) -> int: ...
 
     def propose(
         self, queries: Sequence[TokenVectors], scoring: Scoring, options: SearchOptions
@@ -275,11 +276,12 @@ class NearestTokens:
         if options.mode == "impute":
             terms, z = self._imputed(query, retrieved, candidates, options)
             return Proposal(documents, divide(terms.sum(1), z), count, flops)
-        if options.refine is None or options.refine >= count:
+        refine: Any = options.refine  # a number, once it is planned
+        if refine is None or refine >= count:
             return Proposal(documents, None, count)
         expected = expected_relevance(retrieved, candidates, query.to("cpu"), scoring)
         ids = self.neighbours.store.document_ids
-        return Proposal(documents, expected, count, flops).best(options.refine, ids)
+        return Proposal(documents, expected, count, flops).best(refine, ids)
 
     def terms(self, query: TokenVectors, options: SearchOptions) -> tuple[Tensor, Tensor, Tensor]:
         """See `Proposer.terms`: of the query tokens that pruning keeps."""
@@ -292,8 +294,9 @@ class NearestTokens:
     ) -> tuple[TokenVectors, Retrieved, RetrievedDocuments]:
         """The query's most salient tokens, the tokens they retrieve, and the owners of these."""
         query = keep_salient(query, options.keep_query)
-        k, rescores = options.neighbours, options.mode == "impute"
-        retrieved = self.neighbours.retrieve(query, k, options.probes, rescores)
+        k: Any = options.neighbours
+        probes: Any = options.probes
+        retrieved = self.neighbours.retrieve(query, k, probes, options.mode == "impute")
         return query, retrieved, group_by_document(retrieved)
 
     def _imputed(

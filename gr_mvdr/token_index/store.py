@@ -93,7 +93,7 @@ class TokenStore:
         self._starts = torch.tensor([0, *lengths]).cumsum(0)  # the first row of every shard
         self.live = torch.ones(len(self.document_ids), dtype=torch.bool)
         self.live[self.header["deleted"]] = False
-        self.sizes = {
+        self.sizes: dict[str, int] = {
             name: self.layout[name] for name in ("vectors", "keys") if name in self.layout
         }
         for name, codec in self.codecs.items():
@@ -327,8 +327,8 @@ def append(store: TokenStore, document_ids: Sequence[str], encode: Encode) -> No
                 write_tensors(store.directory / name, columns, {"document_ids": ids})
         write_json(store.directory / HEADER, header)
     finally:  # the header on disk says which shards count
-        shards = store.directory.glob("*-*.safetensors")
-        _remove_unlisted(shards, read_json(store.directory / HEADER))
+        on_disk = store.directory.glob("*-*.safetensors")
+        _remove_unlisted(on_disk, read_json(store.directory / HEADER))
 
 
 def delete(store: TokenStore, document_ids: Sequence[str]) -> None:
