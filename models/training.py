@@ -218,6 +218,9 @@ class CurveLogger(CSVLogger):
         self.experiment.metrics = rows
         self.save()
 
+    def log_hyperparams(self, params: Any = None) -> None:
+        """Writes nothing: the run's `config.yaml` holds them."""
+
     def save(self) -> None:
         with name_errors(self.file):
             super().save()

@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import shutil
 from functools import cache
 from types import SimpleNamespace
@@ -47,8 +48,11 @@ def unbroken(folder):
 
 
 def files(run):
-    """What lies in a run's folder; the last thing that a run does is to remove its lock."""
-    found = {str(path.relative_to(run)) for path in run.rglob("*")}
+    """What lies in a run's folder; the last thing that a run does is to remove its lock.
+
+    A shard's name begins with a hash of the weights, which a resumed training has up to rounding.
+    """
+    found = {re.sub(r"[0-9a-f]{12}-", "", str(path.relative_to(run))) for path in run.rglob("*")}
     return sorted(found - {LOCK})
 
 

@@ -174,9 +174,11 @@ def test_all_pairs_compile_to_one_graph():
     """Forwards and backwards, of the same numbers; `aot_eager` needs no C++ compiler."""
     documents, queries = texts((7, 4), 0, salience=True), texts((3, 5), 1, salience=True)
 
+    scoring = Scoring(InBatchTopK(4), "alignment")
+
     def scores(d, q):
         sides = replace(documents, vectors=d), replace(queries, vectors=q)
-        return all_pairs_relevance(*sides, Scoring(InBatchTopK(4), "alignment"))
+        return all_pairs_relevance(*sides, scoring)
 
     found, vectors = [], (documents.vectors, queries.vectors)
     for run in (scores, torch.compile(scores, backend="aot_eager", fullgraph=True)):
