@@ -291,7 +291,7 @@ def read_text(file: Path) -> str:
 _NAME = re.compile(
     r"\.(?P<name>.+)\.(?P<where>[0-9a-f]{8})-(?P<pid>\d+)-(?P<start>\d+)-\w+\.(?P<kind>partial|old)"
 )
-# Processes of other machines cannot be seen from here: a file of theirs is abandoned at this age.
+# Processes of other machines cannot be seen from here: their files count as abandoned at this age.
 _ABANDONED_SECONDS = 7 * 24 * 3600
 # A system error as libraries written in Rust (safetensors, tokenizers) quote it.
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")

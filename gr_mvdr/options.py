@@ -1,9 +1,12 @@
-"""Parts: what a configuration may name with `_target_`, by kind, and the one way to build it.
+"""Options: the parts that `_target_` may name, by kind, and the ranges of their arguments.
 
 A class becomes a part by its decorator, ``@part("alignment")``. A dotted path in a configuration
 only chooses among parts: looking one up imports no module but those of this library's own folders,
 and calls nothing that is not a part of the very kind that is expected. So what a folder from
 elsewhere says can be built, and what it cannot name cannot run (docs/security.md).
+
+The type of an argument says which values it may have, `k: Annotated[int, AtLeast(1)]`: a part
+checks them when it is called, and the command line before anything heavy is imported.
 
 What the user types on the command line is trusted: `admitting` lets its names through.
 """
@@ -63,7 +66,7 @@ def part(kind: str, **nested: str) -> Callable[[Target], Target]:
     def register(target: Target) -> Target:
         if isfunction(target):
             target = checked(target)
-        elif isfunction(target.__init__):
+        elif isfunction(target.__init__) and not hasattr(target.__init__, "__wrapped__"):
             target.__init__ = checked(target.__init__)  # type: ignore[method-assign]
         _parts[target] = _Part(kind, nested)
         return target
@@ -108,7 +111,7 @@ def build(kind: str, settings: Mapping[str, Any], *arguments: Any, **named: Any)
 
     Raises:
         ValueError: no such part of this kind, or arguments that it does not take; names the key
-            after the kind, "alignment.k=a: must be int".
+            after the kind, "alignment.k=a: must be a whole number ≥ 1".
     """
     if not isinstance(settings, Mapping) or TARGET not in settings:
         raise ValueError(f"{kind}={show(settings)}: must be a group of keys with {TARGET}")

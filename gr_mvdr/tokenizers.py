@@ -257,7 +257,7 @@ def build_word_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
     systems.
 
     Args:
-        texts: every word of theirs gets an id; other words become the unknown token.
+        texts: each of their words gets an id; other words become the unknown token.
     """
     words = dict.fromkeys(word for text in texts for word in split_words(text))
     ids = {token: number for number, token in enumerate([*SPECIAL_TOKENS, *words])}

@@ -155,8 +155,8 @@ class T5SEAL(GenerativeSystem):
         """Opens the n-grams that `index` wrote; see `System.open_index`."""
         ngrams = NgramIndex.load(Path(directory) / "ngrams")
         if not ngrams.holds(self.indexed_tokens(documents)):
-            rule = "must be an index of these documents, was made of others or of other tokens"
-            raise ValueError(f"{directory}: {rule} of theirs")
+            rule = "must be an index of these documents, their texts or tokens have changed"
+            raise ValueError(f"{directory}: {rule}")
         self._search_in(documents, ngrams)
         return ngrams
 
