@@ -184,12 +184,14 @@ class TrainingProgress(pl.callbacks.ProgressBar):
         self.bar = track(None, "training", total, trainer.global_step)
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
-        epochs = trainer.max_epochs
-        of = f" of {epochs}" if epochs and epochs > 0 and trainer.max_steps == -1 else ""
-        if self.bar.update(trainer.global_step - self.bar.n):  # shown: only then read the loss
+        step, every = trainer.global_step, trainer.log_every_n_steps
+        if every and step % every == 0:  # between logged steps nothing waits for the loss
+            epochs = trainer.max_epochs
+            of = f" of {epochs}" if epochs and epochs > 0 and trainer.max_steps == -1 else ""
             loss = trainer.callback_metrics.get("train/loss")
             note = "" if loss is None else f", loss {float(loss):.4g}"
             self.bar.set_postfix_str(f"epoch {trainer.current_epoch + 1}{of}{note}", refresh=False)
+        self.bar.update(step - self.bar.n)
 
     def on_train_end(self, *_: Any) -> None:
         self.bar.close()

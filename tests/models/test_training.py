@@ -159,6 +159,7 @@ def test_the_bar_is_of_all_epochs(tools, tmp_path, batches):
     progress = TrainingProgress()
     fitted(tools, tmp_path, batches, callbacks=[progress], enable_progress_bar=True)
     assert (progress.bar.n, progress.bar.total) == (8, 8)
+    assert progress.bar.postfix.startswith("epoch 2 of 2, loss ")
 
 
 def test_the_one_cycle_schedule_rises_and_ends_near_zero(tools, tmp_path, batches):
