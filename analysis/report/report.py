@@ -20,7 +20,7 @@ from analysis.metric_names import Statistic
 from analysis.report.cases import embed_cases, open_runs
 from analysis.run_folder import Run, flatten, read_run
 from analysis.tables import Cell, Table
-from analysis.token_contexts import read_token_contexts
+from analysis.token_retrieval import read_token_contexts
 from gr_mvdr.files import check_file, write_text
 
 Picture = tuple[GalleryEntry, str]

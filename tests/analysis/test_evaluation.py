@@ -11,8 +11,7 @@ import torch
 from datasets import Dataset
 
 from analysis.evaluation import average_metrics, evaluate_reranking, evaluate_retrieval, judge
-from analysis.kernel import Kernel, feature_maps
-from analysis.kernel_retrieval import kernel_rankings
+from analysis.kernel import Kernel, feature_maps, kernel_rankings
 from analysis.studies.study import run_study
 from data_modules.collection import JUDGEMENTS, Collection
 from data_modules.module import RetrievalDataModule

@@ -20,9 +20,8 @@ from analysis.comparison.figures import draw_effectiveness, draw_exact_match
 from analysis.deletion import deletion_figure
 from analysis.exact_match import DIRECTIONS, MEASURES, OF_A, exact_match_boxes, head_map
 from analysis.figures import turn_crowded_labels
-from analysis.framework import share_bars
-from analysis.framework_ranking import LABELS as SCORES
-from analysis.framework_ranking import ranking_bars
+from analysis.framework import RANKING_LABELS as SCORES
+from analysis.framework import ranking_bars, share_bars
 from analysis.gold_alignment import gold_figure
 from analysis.kernel import ELU, UNIFORM, kernel_curves
 from analysis.low_rank import ERRORS, rank_figure

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from analysis.framework_ranking import NAMES, FrameworkRanking, relevances
+from analysis.framework import NAMES, FrameworkRanking, relevances
 from gr_mvdr.batch import PairBatch, cut, pad
 from gr_mvdr.evaluation.ranking import Ranking, evaluate
 from gr_mvdr.heads.plain import real_places

@@ -7,17 +7,19 @@ import torch
 from analysis.figures import Gallery
 from analysis.kernel import (
     Kernel,
+    KernelVectors,
     feature_maps,
+    kernel_rankings,
     kernel_relevance,
     log_elu_features,
     log_random_features,
     log_trace_bound,
     log_uniform_features,
     orthogonal_projections,
+    row_features,
     softmax_relevance,
     squared_key_norm,
 )
-from analysis.kernel_retrieval import KernelVectors, kernel_rankings, row_features
 from analysis.statistics import spearman
 from analysis.tables import write_rows
 from gr_mvdr.alignment import Softmax
@@ -429,7 +431,7 @@ def exact(system, data, queries):
     "options", [{}, {"projections": "attention"}, {"salience": {"document": LEARNED}}]
 )
 def test_the_exact_search_is_that_of_the_softmax(options, tiny_data, monkeypatch):
-    monkeypatch.setattr("analysis.kernel_retrieval._BATCH", 7)  # of thirty documents
+    monkeypatch.setattr("analysis.kernel._DOCUMENTS", 7)  # of thirty documents
     system = multi_vector(**options)
     with torch.no_grad():
         for weight in system.encoder.salience.parameters():

@@ -12,11 +12,11 @@ from analysis.low_rank import (
     composite_norm,
     effective_rank,
     equal_rows_residual,
+    lemma_terms,
     low_rank,
     normalised_values,
     singular_values,
 )
-from analysis.low_rank_bound import lemma_terms
 from analysis.shape import Shape
 from analysis.statistics import HeadSample, select
 from gr_mvdr.alignment import Softmax

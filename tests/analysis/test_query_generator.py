@@ -6,8 +6,7 @@ import torch
 from analysis.analysis import Subject
 from analysis.directed_alignment import directed_alignment
 from analysis.exact_match import ExactMatch
-from analysis.framework import Framework, QueryPaths
-from analysis.framework_ranking import FrameworkRanking
+from analysis.framework import Framework, FrameworkRanking, QueryPaths
 from analysis.kernel import Kernel
 from analysis.low_rank import LowRank
 from analysis.shape import Shape

@@ -7,8 +7,17 @@ import torch
 from datasets import Dataset
 
 from analysis.analyse import write_findings
-from analysis.token_contexts import QueryContexts, QueryToken, RetrievedToken, read_token_contexts
-from analysis.token_retrieval import Found, TokenRetrieval, by_rank, histogram, hits
+from analysis.token_retrieval import (
+    Found,
+    QueryContexts,
+    QueryToken,
+    RetrievedToken,
+    TokenRetrieval,
+    by_rank,
+    histogram,
+    hits,
+    read_token_contexts,
+)
 from gr_mvdr.template import TextTemplate
 from gr_mvdr.token_index.index import TokenIndex
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors

@@ -32,7 +32,7 @@ from analysis.run_folder import read_run
 from analysis.store.alignment_store import AlignmentStore, StoreDescription, read_vocabulary
 from analysis.store.alignment_writer import AlignmentWriter
 from analysis.tables import read_rows
-from analysis.token_contexts import read_token_contexts
+from analysis.token_retrieval import read_token_contexts
 from conf.command import report_errors
 from data_modules.builders.public import public
 from gr_mvdr.evaluation.ranking import Ranking
