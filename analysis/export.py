@@ -9,12 +9,15 @@ if __name__ == "__main__":  # before the other imports: errors of the command li
     run_command("export", "analysis.export:main")
     raise SystemExit
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 from omegaconf import DictConfig
 
+from analysis.folder_lock import claim_folder
 from analysis.model_card import build_model_card
 from analysis.run_folder import read_run, require_run
 from data_modules.module import RetrievalDataModule
@@ -55,14 +58,14 @@ def export_run(
         ValueError: its system has no weights, this version cannot restore it, or the check fails.
     """
     read = read_run(Path(run))
-    folder = _new(output or read.path / "export")
+    folder = _check_new(output or read.path / "export")
     system, data = restore_run(read.path, trust=trust)
     check_exportable(type(system))
     if isinstance(system, Docid):
         with reading(f"run={run}: cannot be exported"):  # its scheme may be broken
             system.assign_new(data.documents)
     tokenizer = load_tokenizer(read.path / "tokenizer")
-    with new_folder(folder) as partial:
+    with _new_folder(folder, read.path) as partial:
         texts = {"text_fields": data.text_fields, "cleaning": data.cleaning}
         write_system(system, tokenizer, partial, texts)
         write_text(partial / "README.md", build_model_card(read, system, tokenizer))
@@ -85,7 +88,7 @@ def export_vectors(run: Path | str, output: Path | str | None = None, trust: boo
     Raises: as `export_run`; ValueError for a system without token vectors, or with keys.
     """
     read = read_run(Path(run))
-    folder = _new(output or read.path / "vectors")
+    folder = _check_new(output or read.path / "vectors")
     finished = FinishedRun.read("run", read.path, trust)
     system, data = finished.restore()
     if not isinstance(system, MultiVector):
@@ -98,7 +101,7 @@ def export_vectors(run: Path | str, output: Path | str | None = None, trust: boo
     queries = {"queries": system.encoded_queries(data.test_queries(data.test_splits[0]))}
     for split in data.test_splits[1:]:
         queries[f"queries-{split}"] = system.encoded_queries(data.test_queries(split))
-    with new_folder(folder) as partial:
+    with _new_folder(folder, read.path) as partial:
         manifest = write_token_arrays(system, queries, partial)
     if not manifest["maxsim"]:
         print(
@@ -108,10 +111,18 @@ def export_vectors(run: Path | str, output: Path | str | None = None, trust: boo
     return folder
 
 
-def _new(folder: Path | str) -> Path:
+def _check_new(folder: Path | str) -> Path:
     if Path(folder).exists():
         raise FileExistsError(f"output={folder}: exists, must be a new folder")
     return Path(folder)
+
+
+@contextmanager
+def _new_folder(folder: Path, run: Path) -> Iterator[Path]:
+    """`new_folder`; in the run no other command works then, which would remove its files."""
+    in_run = folder.resolve().is_relative_to(run.resolve())
+    with claim_folder(run) if in_run else nullcontext(), new_folder(folder) as partial:
+        yield partial
 
 
 @torch.inference_mode()

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from torch import Tensor
 
-from gr_mvdr.files import check_file, new_file, read_json_list, reading, write_json
+from gr_mvdr.files import check_file, new_file, read_json, reading, write_json
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -210,7 +210,7 @@ def read_gallery(directory: Path) -> list[GalleryEntry]:
     if not path.exists():
         return []
     with reading(f"{path}: must be a list of figures"):
-        found = read_json_list(check_file(path, path.parent.parent))
+        found = read_json(check_file(path, path.parent.parent), list)
         entries = [GalleryEntry(**entry) for entry in found]
         for entry in entries:
             if not (isinstance(entry.name, str) and _NAME.fullmatch(entry.name)):

@@ -50,7 +50,7 @@ def analyse_again(
     check_links(read.path)
     model, data = restore_run(read.path, trust=trust)
     with claim_folder(read.path):
-        remove_abandoned(read.path, claimed=True)
+        remove_abandoned(read.path)
         # An index in a folder of its own: the run's stays as it was searched.
         folder = temporary_folder("index")
         with reading(f"run={run}: cannot be indexed"):  # a part of it may be broken

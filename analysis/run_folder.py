@@ -14,7 +14,6 @@ from omegaconf import DictConfig, OmegaConf
 from analysis.folder_lock import check_links, claim_folder
 from gr_mvdr.files import (
     read_json,
-    read_json_list,
     read_yaml,
     remove_abandoned,
     write_json,
@@ -136,7 +135,7 @@ def open_run(config: DictConfig) -> Iterator[tuple[Path, list[str]]]:
                 check_links(run)
                 held.enter_context(claim_folder(run))
                 run, missing = find_run(config)  # as the command before this one left it
-                remove_abandoned(run, claimed=True)
+                remove_abandoned(run)
         yield run, missing
 
 
@@ -234,7 +233,7 @@ def find_missing_parts(run: Path) -> list[str]:
 def _read_whole(path: Path, kind: type = dict) -> Any:
     """What a JSON file holds; None where it is missing, cut or of another kind."""
     try:
-        return read_json(path) if kind is dict else read_json_list(path)
+        return read_json(path, kind)
     except (OSError, ValueError):
         return None
 

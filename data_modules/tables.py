@@ -49,7 +49,7 @@ def write_once(path: Path) -> Iterator[Path | None]:
         if path.exists():
             yield None
             return
-        remove_abandoned(path.parent)
+        remove_abandoned(path.parent, path.name)
         with new_file(path) as partial:
             yield partial
 

@@ -2,9 +2,8 @@
 
 Readers take plain values (YAML, JSON, tensors, arrays) and raise a ValueError that names the file,
 the line and what was expected (docs/security.md). Writers use a temporary name beside the
-destination, flush it and rename it. The temporary name,
-`.NAME.MACHINE-PROCESS-START-RANDOM.partial`, identifies its process, so that the files of a killed
-process can be removed, and no others.
+destination, `.NAME.RANDOM.partial`, flush it and rename it. A killed process leaves that file
+behind; the next process that owns the place removes it (`remove_abandoned`).
 """
 
 import atexit
@@ -13,30 +12,28 @@ import os
 import re
 import secrets
 import shutil
-import socket
 import tempfile
-import time
 import weakref
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
-from itertools import count
 from pathlib import Path
 from ssl import SSLError
-from typing import TYPE_CHECKING, Any, BinaryIO
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 import numpy as np
 import yaml
+from filelock import FileLock
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 _LARGEST = 2**30  # bytes of a YAML or JSON file
-_LONGEST_LINE = 2**20  # bytes, of a ranking or a table
 _HUB_SECONDS = 4  # to connect to one address of the hub
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")  # "owner/model"
 
@@ -62,33 +59,22 @@ def read_yaml(file: Path) -> dict[str, Any]:
     try:
         content = yaml.load(text, _PlainLoader)
         json.dumps(content)  # raises for dates and bytes, which are not plain values
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError, ValueError, TypeError, OverflowError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "broken"
-        raise ValueError(f"{file}{line}: must be valid YAML, keys and values ({problem})") from None
-    except (RecursionError, ValueError, TypeError, OverflowError) as error:
-        raise ValueError(f"{file}: must be valid YAML, plain keys and values ({error})") from None
+        cause = getattr(error, "problem", None) or describe_error(error)
+        raise ValueError(f"{file}{line}: must be valid YAML with plain values ({cause})") from None
     return _check_kind(file, content, dict)
 
 
-def read_json(file: Path) -> dict[str, Any]:
-    """Reads the keys of a JSON file; raises as `read_yaml`."""
-    return _check_kind(file, _parse_json(file), dict)
-
-
-def read_json_list(file: Path) -> list[Any]:
-    """Reads the entries of a JSON file that holds a list; raises as `read_yaml`."""
-    return _check_kind(file, _parse_json(file), list)
-
-
-def _parse_json(file: Path) -> Any:
+def read_json(file: Path, kind: type = dict) -> Any:
+    """Reads a JSON file that holds keys (`dict`) or a list (`list`); raises as `read_yaml`."""
     try:
-        return json.loads(read_text(file))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{file}:{error.lineno}: not valid JSON ({error.msg})") from None
-    except RecursionError as error:
-        raise ValueError(f"{file}: not valid JSON ({error})") from None
+        content = json.loads(read_text(file))
+    except (json.JSONDecodeError, RecursionError) as error:
+        line = f":{error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+        raise ValueError(f"{file}{line}: not valid JSON ({error})") from None
+    return _check_kind(file, content, kind)
 
 
 def _check_kind(file: Path, content: Any, kind: type) -> Any:
@@ -125,23 +111,6 @@ def read_checkpoint(file: Path) -> dict[str, Any]:
     return content
 
 
-def read_tensors(file: Path) -> dict[str, "Tensor"]:
-    """Reads the tensors of a safetensors file.
-
-    Raises:
-        OSError: the file is missing or not readable.
-        ValueError: it is damaged.
-    """
-    check_file(file)
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        return load_file(file)
-    except (SafetensorError, ValueError, KeyError, RuntimeError, TypeError) as error:
-        raise ValueError(f"{file}: is cut short or damaged ({describe_error(error)})") from None
-
-
 @contextmanager
 def reading(what: str) -> Iterator[None]:
     """Turns every error but an OSError into a ValueError that begins with `what`.
@@ -158,8 +127,18 @@ def reading(what: str) -> Iterator[None]:
         raise ValueError(text if text.startswith(what) else f"{what}: {text}") from error
 
 
+def describe_error(error: BaseException) -> str:
+    """The message of an exception in one line, which is never empty."""
+    text = " ".join(str(error).split())[:500]
+    if isinstance(error, KeyError):
+        return f"{text} is missing"
+    if text and isinstance(error, ValueError | OSError | NotImplementedError):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
 def is_on_hub(name: str | Path) -> bool:
-    """Whether a name is of the hub: it has two parts, and the first is not a folder here."""
+    """Whether a name is one of the hub: it has two parts, and the first is not a folder here."""
     parent = Path(name).expanduser().parent
     return not parent.is_dir() and _HUB_NAME.fullmatch(str(name)) is not None
 
@@ -179,11 +158,10 @@ def hub_options(name: str | Path, key: str = "backbone.name") -> dict[str, bool]
         return {}
     from huggingface_hub import constants, try_to_load_from_cache
 
-    try:
-        cached = isinstance(try_to_load_from_cache(str(name), "config.json"), str)
-    except ValueError:  # no name of the hub
-        cached = False
-    if not cached:
+    cached = None
+    with suppress(ValueError):  # the name cannot be one of the hub
+        cached = try_to_load_from_cache(str(name), "config.json")
+    if not isinstance(cached, str):
         what = f"{key}={name}" if key else name
         raise FileNotFoundError(
             f"{what}: no such folder, not in the cache {constants.HF_HUB_CACHE}, and "
@@ -200,24 +178,13 @@ def _hub_failure() -> str | None:
     if constants.HF_HUB_OFFLINE:
         return "HF_HUB_OFFLINE is set"
     try:
-        with urlopen(Request(constants.ENDPOINT, method="HEAD"), timeout=_HUB_SECONDS):
-            return None
-    except HTTPError:
-        return None
-    except URLError as error:  # before an answer: no address, no route, no connection
-        return None if isinstance(error.reason, SSLError) else str(error.reason)
-    except OSError:
-        return None
-
-
-def describe_error(error: BaseException) -> str:
-    """The message of an exception in one line, which is never empty."""
-    text = " ".join(str(error).split())[:500]
-    if isinstance(error, KeyError):
-        return f"{text} is missing"
-    if text and isinstance(error, ValueError | OSError | NotImplementedError):
-        return text
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+        urlopen(Request(constants.ENDPOINT, method="HEAD"), timeout=_HUB_SECONDS).close()
+    except URLError as error:
+        answered = isinstance(error, HTTPError) or isinstance(error.reason, SSLError)
+        return None if answered else str(error.reason)
+    except OSError:  # after the connection: the answer takes longer
+        pass
+    return None
 
 
 def check_file(file: str | Path, folder: Path | None = None, most: int | None = None) -> Path:
@@ -259,20 +226,11 @@ def read_lines(file: str | Path, folder: Path | None = None) -> Iterator[str]:
 
     Raises:
         FileNotFoundError: no such file.
-        ValueError: it is not a regular file, a line is too long or is not UTF-8.
+        ValueError: it is not a regular file, or a line is not UTF-8.
     """
     with check_file(file, folder).open("rb") as stream:
-        for number in count(1):
-            line = stream.readline(_LONGEST_LINE + 1)
-            if not line:
-                return
-            if len(line) > _LONGEST_LINE:
-                raise ValueError(f"{file}:{number}: a line must be ≤ {_LONGEST_LINE:,} bytes")
-            try:
-                yield line.decode()
-            except UnicodeDecodeError as error:
-                rule = f"must be text in UTF-8 ({error.reason})"
-                raise ValueError(f"{file}:{number}: {rule}") from None
+        for number, line in enumerate(stream, start=1):
+            yield _decode(f"{file}:{number}", line)
 
 
 def read_text(file: Path) -> str:
@@ -282,17 +240,17 @@ def read_text(file: Path) -> str:
         FileNotFoundError: no such file.
         ValueError: it is not a regular file, is larger or is not UTF-8.
     """
+    return _decode(file, check_file(file, most=_LARGEST).read_bytes())
+
+
+def _decode(where: str | Path, content: bytes) -> str:
     try:
-        return check_file(file, most=_LARGEST).read_text(encoding="utf-8")
+        return content.decode()
     except UnicodeDecodeError as error:
-        raise ValueError(f"{file}: must be text in UTF-8 ({error.reason})") from None
+        raise ValueError(f"{where}: must be text in UTF-8 ({error.reason})") from None
 
 
-_NAME = re.compile(
-    r"\.(?P<name>.+)\.(?P<where>[0-9a-f]{8})-(?P<pid>\d+)-(?P<start>\d+)-\w+\.(?P<kind>partial|old)"
-)
-# Processes of other machines cannot be seen from here: their files count as abandoned at this age.
-_ABANDONED_SECONDS = 7 * 24 * 3600
+_PARTIAL = re.compile(r"\.(?P<name>.+)\.[0-9a-f-]+\.(?P<kind>partial|old)")
 # A system error as libraries written in Rust (safetensors, tokenizers) quote it.
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 
@@ -307,11 +265,11 @@ def new_file(path: str | Path) -> Iterator[Path]:
         OSError: writing failed; names `path`, whichever library wrote.
     """
     path = Path(path)
-    partial = _partial(path)
+    partial = _partial(path, "partial")
     try:
         with name_errors(path, partial):
             yield partial
-            for place in [*partial.rglob("*"), partial] if partial.is_dir() else [partial]:
+            for place in [*partial.rglob("*"), partial]:
                 _flush(place)
             move_into_place(partial, path)
     except BaseException:
@@ -356,16 +314,25 @@ def write_json(path: str | Path, content: Any, indent: int | None = 2) -> None:
 
 
 def temporary_folder(name: str) -> Path:
-    """Makes a folder in the system's temporary folder, removed when this process ends.
+    """Creates a folder in the system's temporary folder; it is removed when this process ends."""
+    place, _ = _process_folder(os.getpid())
+    return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=place))
 
-    Folders left by killed processes are removed first.
+
+@cache
+def _process_folder(process: int) -> tuple[Path, FileLock]:
+    """The process's own temporary folder, and a lock in it that ends with the process.
+
+    Folders whose lock is free were left by killed processes, and are removed.
     """
-    place = Path(tempfile.gettempdir())
-    remove_abandoned(place)
-    folder = _partial(place / f"gr-mvdr-{name}")
-    folder.mkdir(mode=0o700)
-    atexit.register(_remove_own, folder, os.getpid())
-    return folder
+    for left in Path(tempfile.gettempdir()).glob("gr-mvdr-*/.lock"):
+        with suppress(OSError), FileLock(left, timeout=0):
+            shutil.rmtree(left.parent)
+    place = Path(tempfile.mkdtemp(prefix="gr-mvdr-"))
+    lock = FileLock(place / ".lock", thread_local=False)
+    lock.acquire()
+    atexit.register(_remove_own, place, process)
+    return place, lock
 
 
 def remove_with(owner: object, folder: Path) -> None:
@@ -373,73 +340,25 @@ def remove_with(owner: object, folder: Path) -> None:
     weakref.finalize(owner, _remove_own, folder, os.getpid())
 
 
-def remove_abandoned(folder: Path, claimed: bool = False) -> None:
-    """Removes the temporary files that killed processes left in a folder.
+def remove_abandoned(folder: Path, name: str | None = None) -> None:
+    """Removes the temporary files that a killed process left, and completes its last rename.
 
     Args:
-        claimed: no other command works in the folder (`claim_folder`): subfolders are searched, and
-            files of other machines go at once. Those of running processes of this machine stay,
-            such as an export's.
+        folder: no other process writes into it now, or none writes `name`: the caller has a lock.
+        name: the file whose temporary files are removed; None = all files, in subfolders too.
     """
-    with suppress(FileNotFoundError, PermissionError):
-        for path in list(folder.rglob(".*") if claimed else folder.iterdir()):
-            match = _NAME.fullmatch(path.name)
-            if match and _is_abandoned(path, claimed, match["where"], match["pid"], match["start"]):
-                place = path.with_name(match["name"])
-                if match["kind"] == "old" and not place.exists():
-                    path.rename(place)
-                else:
-                    _remove(path)
+    for path in list(folder.rglob(".*") if name is None else folder.iterdir()):
+        match = _PARTIAL.fullmatch(path.name)
+        if match and name in (None, match["name"]):
+            place = path.with_name(match["name"])
+            if match["kind"] == "old" and not place.exists():
+                path.rename(place)
+            else:
+                _remove(path)
 
 
-@cache
-def machine_id() -> str:
-    """8 hexadecimal digits of this machine since its start, or of its name where that is unknown.
-
-    A container counts as a machine, because it numbers its own processes.
-    """
-    try:
-        text = Path("/proc/sys/kernel/random/boot_id").read_text()
-        text += os.readlink("/proc/self/ns/pid")
-    except OSError:
-        text = socket.gethostname()
-    return f"{zlib.crc32(text.encode()):08x}"
-
-
-def process_start(pid: int) -> int:
-    """The start of a process in ticks of the system; 0 where it is unknown."""
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19])
-    except (OSError, IndexError, ValueError):
-        return 0
-
-
-def _is_abandoned(path: Path, claimed: bool, where: str, pid: str, start: str) -> bool:
-    if where != machine_id():
-        return claimed or _is_old(path)
-    return not is_running(int(pid), int(start))
-
-
-def _is_old(path: Path) -> bool:
-    return time.time() - path.lstat().st_mtime > _ABANDONED_SECONDS
-
-
-def is_running(pid: int, start: int) -> bool:
-    """Whether the process of this machine with that number and start is running."""
-    if pid < 1:
-        return False
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:  # it lives, and is another user's
-        pass
-    return process_start(pid) in (0, start)  # numbers are reused; 0: the start is hidden
-
-
-def _partial(path: Path, kind: str = "partial") -> Path:
-    process = f"{machine_id()}-{os.getpid()}-{process_start(os.getpid())}"
-    return path.with_name(f".{path.name}.{process}-{secrets.token_hex(3)}.{kind}")
+def _partial(path: Path, kind: str) -> Path:
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.{kind}")
 
 
 def _flush(path: Path) -> None:
@@ -447,8 +366,8 @@ def _flush(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
-    except OSError as error:
-        if not (path.is_dir() and error.errno):  # not every file system flushes a folder
+    except OSError:
+        if not path.is_dir():  # not every file system flushes a folder
             raise
     finally:
         os.close(handle)
@@ -467,21 +386,19 @@ def move_into_place(partial: Path, path: Path) -> None:
 
 def _remove(path: Path) -> None:
     """Removes a file or folder as far as possible."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        with suppress(OSError):
-            path.unlink()
+    shutil.rmtree(path, ignore_errors=True)
+    with suppress(OSError):
+        path.unlink()
 
 
-def _remove_own(folder: Path, pid: int) -> None:
-    if os.getpid() == pid:  # a forked child ends, too
+def _remove_own(folder: Path, process: int) -> None:
+    if os.getpid() == process:  # a forked child ends, too
         shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
 def name_errors(path: Path, partial: Path | None = None) -> Iterator[None]:
-    """Adds a file's name to errors of writing it, which most libraries leave out.
+    """Adds a file's name to the system's errors of writing it, which most libraries leave out.
 
     Args:
         path: the name in the error; partial: the name that is written to.
@@ -489,34 +406,16 @@ def name_errors(path: Path, partial: Path | None = None) -> Iterator[None]:
     Raises:
         OSError: with `filename`; also in place of a library's error that quotes the system's.
     """
+    written = str(partial or path)
     try:
         yield
     except Exception as error:
-        named = _named(error, path, str(partial or path))
-        if named is None:
-            raise
-        raise named from error
-
-
-def _named(error: Exception, path: Path, written: str) -> OSError | None:
-    """The system's error with the file's name; None if it has one or is not of the system."""
-    inner = ""
-    if isinstance(error, OSError):
-        number, name = error.errno, error.filename
-        if name is None and str(path) in str(error):
-            return None
-        if number is None:  # numpy counts items: "100 requested and 8 written"
-            return OSError(f"{path}: could not be written ({error})")
-        if name is not None:
-            if not str(name).startswith(written):  # another file, such as one that is read
-                return None
-            inner = str(name)[len(written) :]
-    else:
         quoted = _OS_ERROR.search(str(error))
-        if quoted is None:
-            return None
-        number = int(quoted[1])
-    return OSError(number, os.strerror(number), f"{path}{inner}")
+        number = int(quoted[1]) if quoted else getattr(error, "errno", None)
+        name = str(getattr(error, "filename", None) or written)
+        if number is None or not name.startswith(written):  # not the system's, or another file
+            raise
+        raise OSError(number, os.strerror(number), name.replace(written, str(path))) from error
 
 
 CONTENTS = "arrays.json"
@@ -536,14 +435,9 @@ def write_arrays(
 def write_array(file: Path, array: np.ndarray) -> None:
     """Writes a `.npy` file in place, for folders that are renamed when they are whole."""
     with name_errors(file), file.open("wb") as stream:
-        np.lib.format.write_array(_Stream(stream), np.asanyarray(array), allow_pickle=False)
-
-
-class _Stream:
-    """Hides a file from numpy, whose own writing to files fails without the system's error."""
-
-    def __init__(self, file: BinaryIO):
-        self.write = file.write
+        # numpy's own way to write to a file hides the system's error.
+        hidden = SimpleNamespace(write=stream.write)
+        np.lib.format.write_array(hidden, np.asanyarray(array), allow_pickle=False)
 
 
 def check(holds: Any, path: str | Path, rule: str) -> None:
@@ -569,7 +463,7 @@ def read_arrays(path: Path, names: tuple[str, ...]) -> tuple[dict[str, np.ndarra
     arrays = {}
     for name in names:
         file = path / f"{name}.npy"
-        if file.name not in files or not file.is_file():
+        if file.name not in files:
             raise ValueError(f"{file}: is missing, the folder must hold {', '.join(names)}")
         verify(file, files[file.name])
         # A plain array over the map: np.memmap's own indexing is slow.
@@ -593,12 +487,10 @@ def verify(file: Path, expected: dict[str, int]) -> None:
         ValueError: the file is missing, cut short or changed; names it.
     """
     actual = checksum(file) if file.is_file() else {"bytes": 0}
-    if actual["bytes"] != expected["bytes"]:
-        sizes = f"{actual['bytes']} bytes, expected {expected['bytes']}"
-        raise ValueError(f"{file}: is damaged, {sizes}: it was cut short")
-    if "crc32" in actual and actual["crc32"] != expected["crc32"]:
-        crcs = f"{actual['crc32']}, expected {expected['crc32']}"
-        raise ValueError(f"{file}: is damaged, its crc32 is {crcs}")
+    for key, rule in (("bytes", "it was cut short"), ("crc32", "it was changed")):
+        if key in actual and actual[key] != expected[key]:
+            numbers = f"{key}={actual[key]}, expected {expected[key]}"
+            raise ValueError(f"{file}: is damaged, {numbers}: {rule}")
 
 
 def write_tensors(file: Path, tensors: "dict[str, Tensor]", settings: Any) -> None:
@@ -618,18 +510,25 @@ def open_tensors(file: Path) -> "tuple[dict[str, Tensor], Any]":
         OSError: the file is missing or not readable.
         ValueError: it is cut short or changed; names it.
     """
-    check_file(file)
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(file, "pt") as opened:
-            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-            content = json.loads(opened.metadata()["content"])
-            settings, crc = content["settings"], content["crc32"]
-    except (SafetensorError, ValueError, KeyError, RuntimeError, TypeError) as error:
-        raise ValueError(f"{file}: is cut short or damaged ({describe_error(error)})") from None
+    tensors, metadata = _open_safetensors(file)
+    with reading(f"{file}: is damaged"):
+        content = json.loads(metadata["content"])
+        settings, crc = content["settings"], content["crc32"]
     check(_tensors_crc(tensors, settings) == crc, file, "its content does not fit its crc32")
     return tensors, settings
+
+
+def read_tensors(file: Path) -> "dict[str, Tensor]":
+    """Reads the tensors of any safetensors file; raises as `open_tensors`."""
+    return _open_safetensors(file)[0]
+
+
+def _open_safetensors(file: Path) -> "tuple[dict[str, Tensor], dict[str, str]]":
+    from safetensors import safe_open
+
+    check_file(file)
+    with reading(f"{file}: is cut short or damaged"), safe_open(file, "pt") as opened:
+        return {name: opened.get_tensor(name) for name in opened.keys()}, opened.metadata() or {}  # noqa: SIM118
 
 
 def _tensors_crc(tensors: "dict[str, Tensor]", settings: Any) -> int:

@@ -27,7 +27,6 @@ from gr_mvdr.files import (
     hub_options,
     is_on_hub,
     read_json,
-    read_json_list,
 )
 from gr_mvdr.options import show
 from gr_mvdr.pooling import AllTokens
@@ -188,7 +187,7 @@ def check_folder(folder: Path) -> None:
     if not file.exists():
         _check(folder, "architectures", None, is_published(folder), "[HF_ColBERT]")
         return
-    kinds = [_check_part(folder, number, part) for number, part in enumerate(read_json_list(file))]
+    kinds = [_check_part(folder, number, part) for number, part in enumerate(read_json(file, list))]
     kind = read_json(settings).get("model_type") if settings.is_file() else None
     known = kind in ("MultiVectorEncoder", "ColBERT") or (kind is None and "Dense" in kinds)
     _check(settings, "model_type", kind, known, "MultiVectorEncoder, or PyLate's ColBERT")

@@ -1,6 +1,5 @@
 """One command at a time has a run's folder, and the others are told which."""
 
-import json
 import os
 import signal
 import socket
@@ -33,7 +32,7 @@ def test_the_second_command_is_told_who_has_the_folder(tmp_path):
     os.kill(owner, signal.SIGKILL)
     os.waitpid(owner, 0)
     with claim_folder(tmp_path / "run"):  # what a killed one left is taken over
-        assert json.loads((tmp_path / "run" / LOCK).read_text())["pid"] == os.getpid()
+        assert f"process {os.getpid()} on" in (tmp_path / "run" / LOCK).read_text()
         with (
             pytest.raises(ValueError, match=f"process {os.getpid()}"),
             claim_folder(tmp_path / "run"),
@@ -66,41 +65,3 @@ def test_a_child_does_not_keep_what_its_parent_claimed(tmp_path):
             pass
     finally:
         os.kill(worker, signal.SIGKILL)
-
-
-@pytest.mark.parametrize(
-    ("changed", "is_free"),
-    [
-        ({"installation": "elsewhere", "machine": "0" * 8}, False),  # its process cannot be seen
-        ({"machine": "0" * 8}, True),  # this machine, before it was started again
-        ({"pid": 2**22 + 1}, True),
-        ({"start": 1}, True),  # the number was given again
-        ({}, False),  # it lives; a file system without locks
-    ],
-)
-def test_a_file_that_was_left_is_judged_by_what_it_says(changed, is_free, tmp_path):
-    tmp_path = tmp_path / "run"
-    with claim_folder(tmp_path):
-        own = json.loads((tmp_path / LOCK).read_text())
-    tmp_path.mkdir()
-    (tmp_path / LOCK).write_text(json.dumps(own | changed))
-    if is_free:
-        with claim_folder(tmp_path):
-            pass
-        return
-    hint = f"if it has ended, remove {tmp_path / LOCK}" if changed else "works in it since"
-    with pytest.raises(ValueError, match=hint), claim_folder(tmp_path):
-        pass
-
-
-def test_a_pipe_is_no_lock(tmp_path):
-    os.mkfifo(tmp_path / LOCK)
-    with pytest.raises(ValueError, match=r"\.lock: must be a regular file"), claim_folder(tmp_path):
-        pass
-
-
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"pid": "x"}'])
-def test_a_file_that_says_nothing_is_no_owner(content, tmp_path):
-    (tmp_path / LOCK).write_text(content)
-    with claim_folder(tmp_path):
-        pass

@@ -448,7 +448,7 @@ def test_a_gallery_shows_no_files_from_elsewhere(foreign, tmp_path):
         ("a: " + "[" * 5000, "must be valid YAML"),
         ("a: &a [x, x]\nb: [*a, *a]", r":2: must be valid YAML.*must not use aliases"),
         ("a: !!python/object/apply:os.system [touch x]", r":1: must be valid YAML"),
-        ("a: !!binary aGk=", "must be valid YAML, plain"),
+        ("a: !!binary aGk=", "must be valid YAML with plain"),
         ("[]", "must be a group of keys, found list"),
     ],
 )
@@ -461,7 +461,7 @@ def test_yaml_is_keys_and_plain_values(text, message, tmp_path):
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("config.yaml", "model: [", r"config.yaml:1: must be valid YAML, keys and values \("),
+        ("config.yaml", "model: [", r"config.yaml:1: must be valid YAML with plain values \("),
         ("metrics.json", "[]", "metrics.json: must be a group of keys, found list"),
         ("metrics.json", '{"foo": 0.5}', "foo: must be the name of a metric, such as"),
         ("provenance.json", '{"system": 3, "collection": "x"}', "system=3: must be"),
