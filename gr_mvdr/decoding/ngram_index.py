@@ -251,8 +251,9 @@ class NgramIndex:
         goes_on = token != self.terminator
         if not goes_on.all():
             row, start, stop, token = (x[goes_on] for x in (row, start, stop, token))
+        counts = np.diff(np.searchsorted(row, np.arange(len(state) + 1))).tolist()
         row, token = (torch.from_numpy(x).to(state.device) for x in (row, token.astype(np.int64)))
-        return Successors(row, token, Intervals(start, stop, state.depth + 1, state.device))
+        return Successors(row, token, Intervals(start, stop, state.depth + 1, state.device), counts)
 
     def reachable(self, state: Intervals) -> np.ndarray:
         """The numbers of the documents that hold one prefix, ascending, int64."""

@@ -1,8 +1,8 @@
 """A trie of all documents' identifiers in flat arrays: DSI's and GENRE's search space.
 
 The nodes are numbered breadth first and the children of a node are side by side, ascending by
-token. The numbers of all (parent, token) pairs are therefore ascending too, so that whole batches
-are extended by arithmetic and looked up by bisection.
+token. The numbers parent · width + token of all nodes but the root are therefore ascending: this
+one array is the trie, and whole batches of nodes are looked up in it by bisection.
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,6 @@ from torch import Tensor
 
 from gr_mvdr.decoding.beam_search import Successors
 
-# A node number times a token must fit into int64.
-_MOST_TOKENS = 2**31
-
 
 class Trie:
     """The identifiers of a collection; a `Constraint` whose state is an (H,) tensor of nodes.
@@ -25,29 +22,21 @@ class Trie:
     An identifier may be the beginning of another one, [5] of [5, 7]: its node then holds documents
     and has children. A search goes on through such a node and would never end there, so a scheme
     with such identifiers appends an end token to all of them, [5, 1] and [5, 7, 1]. Attributes:
-        first_child: (nodes + 1,) int64, node n's children are first_child[n] … first_child[n + 1];
-        token: (nodes,) int64, the token that leads to a node, −1 for the root, node 0;
+        edges: (nodes − 1,) int64, parent · width + token of each node but the root, node 0;
+        width: the largest token + 1;
         documents: (documents,) int64, document numbers ordered by node, then by number;
-        first_document: (nodes + 1,) int64, where each node's documents begin in `documents`;
+        node: (documents,) int64, the node at which each of `documents` is, ascending;
         depth: the number of tokens of the longest identifier.
     """
 
-    def __init__(
-        self,
-        first_child: np.ndarray,
-        token: np.ndarray,
-        documents: np.ndarray,
-        first_document: np.ndarray,
-    ):
-        self.first_child, self.token = first_child, token
-        self.documents, self.first_document = documents, first_document
-        self._levels, level = [], first_child[:2]  # where each but the root's begins and ends
-        while level[0] < level[1]:  # the children of a level are the next one
+    def __init__(self, edges: np.ndarray, width: int, documents: np.ndarray, node: np.ndarray):
+        self.edges, self.width, self.documents, self.node = edges, width, documents, node
+        self._levels, level = [], np.array([0, 1])  # where the nodes of each depth begin and end
+        while level[0] < level[1]:
             self._levels.append(level.tolist())
-            level = first_child[level]
-        self.depth = len(self._levels)
-        self._width = int(token.max()) + 1
-        self._tensors: dict[tuple[str, torch.device], Tensor] = {}
+            level = self._first_child(level)
+        self.depth = len(self._levels) - 1
+        self._tensors: dict[torch.device, tuple[Tensor, Tensor]] = {}
 
     @classmethod
     def build(cls, sequences: Sequence[Sequence[int]]) -> "Trie":
@@ -57,7 +46,7 @@ class Trie:
             sequences: the tokens of each document's identifier, document by document. Equal
                 sequences share a node; a document with an empty one is not in the trie.
         Raises:
-            ValueError: a token below 0 or beyond int32; no document has an identifier.
+            ValueError: no document has an identifier.
         """
         lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
         flat = np.fromiter(chain.from_iterable(sequences), np.int64, lengths.sum())
@@ -70,7 +59,9 @@ class Trie:
         Args:
             flat: (tokens,) int64, all identifiers; lengths: (documents,) int64.
         """
-        _check(flat, lengths)
+        if not len(flat):
+            rule = "at least one must have an identifier"
+            raise ValueError(f"a trie of {len(lengths)} documents: {rule}")
         begins, width = np.cumsum(lengths) - lengths, int(flat.max()) + 1
         node, edges, n_nodes = np.zeros_like(lengths), [], 1
         for depth in range(lengths.max()):
@@ -81,24 +72,25 @@ class Trie:
             node[rows] = n_nodes + place
             edges.append(edge)
             n_nodes += len(edge)
-        parent, token = np.divmod(np.concatenate(edges), width)
         named = np.flatnonzero(lengths)
         documents = named[node[named].argsort(kind="stable")]
-        nodes = np.arange(n_nodes + 1)
-        return cls(
-            first_child=1 + np.searchsorted(parent, nodes),
-            token=np.append(-1, token),
-            documents=documents,
-            first_document=np.searchsorted(node[documents], nodes),
-        )
+        return cls(np.concatenate(edges), width, documents, node[documents])
 
     def __len__(self) -> int:
         """The number of nodes."""
-        return len(self.token)
+        return len(self.edges) + 1
 
-    def documents_at(self, node: int) -> np.ndarray:
-        """The numbers of the documents whose identifier ends at the node, ascending, int64."""
-        return self.documents[self.first_document[node] : self.first_document[node + 1]]
+    def _first_child(self, nodes: np.ndarray) -> np.ndarray:
+        """Where the children of nodes begin; those of a node end where the next one's begin."""
+        return 1 + np.searchsorted(self.edges, nodes * self.width)
+
+    def documents_at(self, node: int, end: int | None = None) -> np.ndarray:
+        """The numbers of the documents whose identifier ends at a node, ascending, int64.
+
+        Args:
+            end: those of all nodes from `node` to `end` − 1; None = of the one node.
+        """
+        return self.documents[slice(*np.searchsorted(self.node, [node, end or node + 1]))]
 
     def find(self, tokens: Tensor) -> Tensor:
         """The nodes to which token sequences lead, all at once.
@@ -109,29 +101,19 @@ class Trie:
             (n,) int64 node numbers; −1 where the trie has no such path. A node may be an inner one:
             `documents_at` then is empty unless an identifier ends there.
         """
-        edges = self._on("edges", tokens.device)
+        edges, _ = self._on(tokens.device)
         node = tokens.new_zeros(len(tokens))
         for token in tokens.unbind(1):
-            edge = node * self._width + token  # below 0 once a path has been lost
+            edge = node * self.width + token  # below 0 once a path has been lost
             place = torch.searchsorted(edges, edge).clamp(max=len(edges) - 1)
-            is_child = (edges[place] == edge) & (token < self._width)
+            is_child = (edges[place] == edge) & (token < self.width)
             node = torch.where(token < 0, node, torch.where(is_child, place + 1, -1))
         return node
 
     @cached_property
-    def edges(self) -> np.ndarray:
-        """(nodes − 1,) int64 parent · width + token of all nodes but the root, ascending."""
-        return self.parent * self._width + self.token[1:]
-
-    @cached_property
     def parent(self) -> np.ndarray:
-        """(nodes − 1,) int64 the parent of each node but the root, ascending."""
-        return np.repeat(np.arange(len(self)), np.diff(self.first_child))
-
-    @cached_property
-    def node(self) -> np.ndarray:
-        """(documents,) int64 the node at which each of `documents` is, ascending."""
-        return np.repeat(np.arange(len(self)), np.diff(self.first_document))
+        """(nodes − 1,) int64, the parent of each node but the root, ascending."""
+        return self.edges // self.width
 
     def best_below(self, scores: Tensor) -> Tensor:
         """The best score at and below every node: a segmented maximum, level by level upwards.
@@ -143,10 +125,12 @@ class Trie:
         """
         queries = scores.shape[1]
         best = scores.new_full((len(self), queries), -torch.inf)
-        places = self._on("node", scores.device)[:, None].expand(-1, queries)
-        best.scatter_reduce_(0, places, scores, "amax")
-        parents = self._on("parent", scores.device)[:, None].expand(-1, queries)
-        for low, high in reversed(self._levels):
+        at, parents = (
+            torch.from_numpy(nodes).to(scores.device)[:, None].expand(-1, queries)
+            for nodes in (self.node, self.parent)
+        )
+        best.scatter_reduce_(0, at, scores, "amax")
+        for low, high in self._levels[:0:-1]:
             best[:low].scatter_reduce_(0, parents[low - 1 : high - 1], best[low:high], "amax")
         return best
 
@@ -159,8 +143,8 @@ class Trie:
     @cached_property
     def widths(self) -> list[int]:
         """Of the nodes at each depth, from the root, the most children; 0 at the deepest."""
-        counts = np.diff(self.first_child)
-        return [int(counts[low:high].max()) for low, high in ([0, 1], *self._levels)]
+        counts = np.bincount(self.parent, minlength=len(self))
+        return [int(counts[low:high].max()) for low, high in self._levels]
 
     def expand(self, state: Tensor, width: int | None = None) -> Successors:
         """The children of each node (H,) int64.
@@ -170,47 +154,32 @@ class Trie:
                 number of rows for each node, not `real` beyond its children: tensor operations
                 alone, a rectangle of compressed sparse rows (STATIC).
         """
-        first_child = self._on("first_child", state.device)
-        low = first_child[state]
-        counts = first_child[state + 1] - low
-        if width is not None:
-            place = torch.arange(width, device=state.device)
+        edges, tokens = self._on(state.device)
+        bounds = torch.stack([state, state + 1]) * self.width
+        low, high = torch.searchsorted(edges, bounds)
+        if width is None:
+            counts, real = (high - low).tolist(), None
+            row = torch.repeat_interleave(high - low, output_size=sum(counts))
+            shift = high - (high - low).cumsum(0)  # from a row's place among all to its edge
+            edge = torch.arange(len(row), device=row.device) + shift[row]
+        else:
+            place, counts = torch.arange(width, device=state.device), [width] * len(state)
             row = torch.arange(len(state), device=state.device)[:, None].expand(-1, width).flatten()
-            child = (low[:, None] + place).clamp(max=len(self) - 1).flatten()
-            token, real = self._on("token", state.device)[child], place < counts[:, None]
-            return Successors(row, token, child, [width] * len(state), real.flatten())
-        sizes = counts.tolist()
-        row = torch.repeat_interleave(counts, output_size=sum(sizes))
-        begins = counts.cumsum(0) - counts
-        child = torch.arange(len(row), device=row.device) + (low - begins)[row]
-        return Successors(row, self._on("token", state.device)[child], child, sizes)
+            real = (place < (high - low)[:, None]).flatten()
+            edge = (low[:, None] + place).clamp(max=len(edges) - 1).flatten()
+        return Successors(row, tokens[edge], edge + 1, counts, real)
 
     def reachable(self, state: Tensor) -> np.ndarray:
         """The numbers of the documents at and below one node (1,), int64."""
-        low, high = int(state[0]), int(state[0]) + 1
-        levels = [self.documents[:0]]
-        while low < high:  # a level of the subtree: its nodes are side by side
-            levels.append(self.documents[self.first_document[low] : self.first_document[high]])
-            low, high = self.first_child[low], self.first_child[high]
+        levels, level = [self.documents[:0]], np.array([int(state[0]), int(state[0]) + 1])
+        while level[0] < level[1]:  # a level of the subtree: its nodes are side by side
+            levels.append(self.documents_at(*level))
+            level = self._first_child(level)
         return np.concatenate(levels)
 
-    def _on(self, name: str, device: torch.device) -> Tensor:
-        """One of the arrays on a device, moved there at its first use."""
-        if (name, device) not in self._tensors:
-            self._tensors[name, device] = torch.from_numpy(getattr(self, name)).to(device)
-        return self._tensors[name, device]
-
-
-def _check(flat: np.ndarray, lengths: np.ndarray) -> None:
-    """Raises ValueError for tokens and collections of which no trie can be made."""
-    if not len(flat):
-        raise ValueError(
-            f"a trie of {len(lengths)} documents: at least one must have an identifier"
-        )
-    wrong = np.flatnonzero((flat < 0) | (flat >= _MOST_TOKENS))
-    if len(wrong):
-        document = np.searchsorted(np.cumsum(lengths), wrong[0], side="right")
-        raise ValueError(
-            f"the identifier of document {document} has the token {flat[wrong[0]]}: must be ≥ 0 "
-            f"and < {_MOST_TOKENS}"
-        )
+    def _on(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """`edges` and their tokens on a device, moved there at the first use."""
+        if device not in self._tensors:
+            edges = torch.from_numpy(self.edges).to(device)
+            self._tensors[device] = edges, edges % self.width
+        return self._tensors[device]

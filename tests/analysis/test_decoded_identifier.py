@@ -80,7 +80,6 @@ class Decoder:
         final = Hypotheses(
             torch.tensor([number for number, _ in found]),
             torch.tensor(tokens),
-            torch.tensor([len(sequence) for _, sequence in found]),
             -torch.arange(len(found)).float(),
         )
         return SimpleNamespace(final=final)

@@ -5,7 +5,7 @@ import zlib
 import pytest
 import torch
 
-from gr_mvdr.decoding.beam_search import beam_search, take_best_of_each
+from gr_mvdr.decoding.beam_search import beam_search
 from gr_mvdr.decoding.ngram_index import NgramIndex
 
 END = 1
@@ -101,17 +101,6 @@ def test_equals_the_plain_search(vocabulary, n_documents, beam_size, length, gra
         assert torch.equal(found.first_log_probs[query], first)
 
 
-def test_never_leaves_the_corpus_and_never_crosses_a_document():
-    documents = random_documents(1, 10, 15)
-    index = NgramIndex.build(documents)
-    found = beam_search(PathModel(10, range(4)), index, 4, 5, 6, END)
-    texts = ["|" + "|".join(map(str, document)) + "|" for document in documents]
-    for query in range(4):
-        for tokens, _ in found.candidates.of(query) + found.final.of(query):
-            ngram = "|" + "|".join(map(str, tokens)) + "|"
-            assert any(ngram in text for text in texts)
-
-
 def test_batch_mates_change_nothing():
     index = NgramIndex.build(random_documents(2, 10, 15))
     together = beam_search(PathModel(10, range(5)), index, 5, 4, 6, END)
@@ -132,36 +121,9 @@ def test_known_numbers():
     assert [tokens for tokens, _ in found.final.of(0)] == [[3, 4, 1]]
 
 
-def test_a_hypothesis_without_successors_ends_where_it_is():
-    index = NgramIndex.build([[3, 4], [5]])
-    found = beam_search(PathModel(6, [0]), index, 1, 4, 5, end_token=None)
-    assert sorted(tokens for tokens, _ in found.final.of(0)) == [[3, 4], [4], [5]]
-    assert found.final.lengths.max() == 2
-
-
 def test_an_impossible_token_is_never_chosen():
     index = NgramIndex.build([[3, 4, 5]])
     log_probs = torch.full((6,), -torch.inf)
     log_probs[4] = 0.0
     found = beam_search(lambda tokens, _: log_probs.expand(len(tokens), -1), index, 1, 4, 3, END)
     assert [tokens for tokens, _ in found.candidates.of(0)] == [[4]]
-
-
-@pytest.mark.parametrize("sizes", [(0, 1, 1), (1, 0, 1), (1, 1, 0)])
-def test_refuses_sizes_below_one(sizes):
-    index = NgramIndex.build([[3]])
-    with pytest.raises(ValueError, match="=0: must be ≥ 1"):
-        beam_search(PathModel(4, [0]), index, *sizes, END)
-
-
-def test_best_of_each_orders_by_score_then_by_place():
-    scores = torch.tensor([1.0, 3.0, 3.0, 2.0, 5.0, -torch.inf, 7.0, 7.0, 7.0])
-    assert take_best_of_each(scores, [4, 0, 2, 3], 2).tolist() == [
-        [1, 2],
-        [-1, -1],
-        [4, -1],
-        [6, 7],
-    ]
-    every = [[1, 2, 3, 0], [-1] * 4, [4, -1, -1, -1], [6, 7, 8, -1]]
-    assert take_best_of_each(scores, [4, 0, 2, 3], 9).tolist() == every
-    assert take_best_of_each(scores[:0], [0, 0], 2).tolist() == [[], []]

@@ -1,4 +1,4 @@
-"""The trie against a set of prefixes in plain Python, its search, and damaged on disk."""
+"""The trie against a set of prefixes in plain Python, its search, and its shapes on a device."""
 
 import numpy as np
 import pytest
@@ -39,27 +39,16 @@ def search(trie, vocabulary, n_queries=1, beam_size=4, length=None, **options):
 
 def test_known_arrays():
     trie = Trie.build([[7, 4], [5], [], [5, 7], [5], [7, 2]])
-    assert trie.token.tolist() == [-1, 5, 7, 7, 2, 4]
-    assert trie.first_child.tolist() == [1, 3, 4, 6, 6, 6, 6]
+    parents, tokens = np.divmod(trie.edges, trie.width)
+    assert parents.tolist() == [0, 0, 1, 2, 2] and tokens.tolist() == [5, 7, 7, 2, 4]
     assert trie.documents.tolist() == [1, 4, 3, 5, 0]
-    assert trie.first_document.tolist() == [0, 0, 2, 2, 3, 4, 5]
+    assert trie.node.tolist() == [1, 1, 3, 4, 5]
     assert (trie.depth, len(trie)) == (2, 6)
-    assert {array.dtype for array in (trie.first_child, trie.token)} == {np.dtype(np.int64)}
-    assert {array.dtype for array in (trie.documents, trie.first_document)} == {np.dtype(np.int64)}
+    with pytest.raises(ValueError, match="2 documents: at least one must have an identifier"):
+        Trie.build([[], []])
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_find_inverts_build(seed):
-    sequences = random_sequences(seed)
-    trie = Trie.build(sequences)
-    nodes = trie.find(padded(sequences)).tolist()
-    for sequence, node in zip(sequences, nodes, strict=True):
-        same = [number for number, other in enumerate(sequences) if other == sequence]
-        assert trie.documents_at(node).tolist() == (same if sequence else [])
-    assert len(trie.documents) == sum(map(bool, sequences))
-
-
-def test_find_tells_every_path_from_every_other_sequence():
+def test_find_tells_every_path_and_its_documents_from_every_other_sequence():
     sequences = random_sequences(0, n_documents=12, longest=3)
     trie, prefixes = Trie.build(sequences), prefixes_of(sequences)
     everything = [[]]
@@ -70,7 +59,9 @@ def test_find_tells_every_path_from_every_other_sequence():
     assert len(trie) == len(prefixes)
     for sequence, node in zip(everything, nodes, strict=True):
         assert (node >= 0) == (tuple(sequence) in prefixes)
-        assert not sequence or node < 0 or trie.token[node] == sequence[-1]
+        if sequence and node >= 0:
+            same = [number for number, other in enumerate(sequences) if other == sequence]
+            assert trie.documents_at(node).tolist() == same
     found = [node for node in nodes if node >= 0]
     assert len(found) == len(set(found))
 
@@ -152,22 +143,6 @@ def test_an_identifier_that_begins_another_is_found_through_its_end_token():
     assert bare.documents_at(int(bare.find(torch.tensor([[5]])))).tolist() == [0]
 
 
-def test_documents_with_equal_identifiers_share_a_leaf():
-    trie = Trie.build([[5, 7], [3], [5, 7], [5, 7]])
-    assert (len(trie.documents), len(trie)) == (4, 4)
-    assert trie.documents_at(int(trie.find(torch.tensor([[5, 7]])))).tolist() == [0, 2, 3]
-    assert len(search(trie, 8).final.of(0)) == 2
-
-
-@pytest.mark.parametrize("sequence", [[0], [5, 5, 5, 5], [2**31 - 1]])
-def test_a_single_document(sequence):
-    trie = Trie.build([sequence])
-    assert (len(trie.documents), trie.depth) == (1, len(sequence))
-    assert trie.documents_at(int(trie.find(torch.tensor([sequence])))).tolist() == [0]
-    if max(sequence) < 8:
-        assert [tokens for tokens, _ in search(trie, 8, length=9).final.of(0)] == [sequence]
-
-
 class Fenced:
     """A trie that gives some queries of the batch no way out of the root."""
 
@@ -193,64 +168,6 @@ def test_a_query_without_any_sequence_finds_nothing_and_disturbs_nobody(fenced):
             expected = [] if query in fenced else getattr(free, name).of(query)
             assert getattr(found, name).of(query) == expected
     assert torch.equal(found.first_log_probs, free.first_log_probs)
-
-
-def test_a_trie_without_nodes_below_the_root_finds_nothing():
-    empty = Trie(np.array([1, 1]), np.array([-1]), np.array([], np.int64), np.array([0, 0]))
-    found = search(empty, 7, n_queries=2, length=3)
-    assert empty.depth == 0 and len(found.final) == len(found.candidates) == 0
-    assert found.final.tokens.shape == (0, 3) and found.first_log_probs.shape == (2, 7)
-
-
-def test_the_observer_sees_every_successor_before_the_pruning():
-    sequences = [[*s, END] for s in random_sequences(6)]
-    trie, model, prefixes = Trie.build(sequences), PathModel(7, []), prefixes_of(sequences)
-    seen, paths = [], {}
-
-    def observer(depth, live, successors, scores, _):
-        assert live.lengths.tolist() == [depth - 1] * len(live)
-        seen.append(depth)
-        extended = set()
-        rows = successors.row.tolist(), successors.token.tolist(), scores.tolist()
-        for row, token, score in zip(*rows, strict=True):
-            query, path = int(live.query[row]), tuple(live.tokens[row].tolist())
-            path = (query, *path, token)
-            of_steps = [model.log_probs(path[:end])[path[end]] for end in range(1, depth + 1)]
-            assert score == pytest.approx(float(sum(of_steps)), abs=1e-5)
-            extended.add(path)
-        expected = {
-            (int(query), *prefix)
-            for query, tokens in zip(live.query, live.tokens.tolist(), strict=True)
-            for prefix in prefixes
-            if len(prefix) == depth and list(prefix[:-1]) == tokens
-        }
-        assert extended == expected
-        paths[depth] = extended
-
-    found = search(trie, 7, n_queries=2, observer=observer)
-    assert seen == list(range(1, trie.depth + 1))
-    unobserved = search(trie, 7, n_queries=2)
-    for query in range(2):
-        assert found.final.of(query) == unobserved.final.of(query)
-        kept = {(query, *tokens) for tokens, _ in found.candidates.of(query)}
-        assert kept < set.union(*paths.values())  # it saw more than was kept
-
-
-# Refused --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("sequences", "rule"),
-    [
-        ([], "0 documents: at least one must have an identifier"),
-        ([[], []], "2 documents: at least one must have an identifier"),
-        ([[3], [], [4, -1]], "document 2 has the token -1: must be ≥ 0"),
-        ([[], [2**31], [4]], "document 1 has the token 2147483648: must be ≥ 0 and < 2147483648"),
-    ],
-)
-def test_refuses_what_makes_no_trie(sequences, rule):
-    with pytest.raises(ValueError, match=rule):
-        Trie.build(sequences)
 
 
 def test_a_step_waits_for_no_device():
