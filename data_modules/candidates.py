@@ -8,7 +8,7 @@ from pathlib import Path
 from datasets import Dataset
 
 from data_modules.formats.named_pairs import RANKING, RUN, read_pairs
-from gr_mvdr.evaluation.bm25 import BM25Index, split_words
+from gr_mvdr.evaluation.bm25 import InvertedLists, index_bm25, split_words
 from gr_mvdr.evaluation.ranking import Ranking
 
 
@@ -65,13 +65,13 @@ class LazyBM25:
         """
         self.documents = documents
 
-    def __call__(self) -> BM25Index:
+    def __call__(self) -> InvertedLists:
         return self._index
 
     @cached_property
-    def _index(self) -> BM25Index:
+    def _index(self) -> InvertedLists:
         texts = (text for rows in self.documents.iter(1000) for text in rows["text"])
-        return BM25Index(self.documents["id"][:], map(split_words, texts))
+        return index_bm25(self.documents["id"][:], map(split_words, texts))
 
     def __reduce__(self) -> tuple:
         return LazyBM25, (self.documents,)  # a loader's worker gets texts, not the whole index

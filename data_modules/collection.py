@@ -14,7 +14,7 @@ from datasets.table import InMemoryTable
 from transformers import PreTrainedTokenizerBase
 
 from data_modules.tables import TokenColumn, arrow_column, integers, short_hash
-from gr_mvdr.evaluation.bm25 import BM25Index
+from gr_mvdr.evaluation.bm25 import InvertedLists
 from gr_mvdr.template import TextTemplate
 
 DOCUMENTS = Features({"id": Value("string"), "title": Value("string"), "text": Value("string")})
@@ -247,7 +247,7 @@ class TrainingTables:
     special_tokens: dict[str, list[int]] = field(default_factory=dict)
     template: TextTemplate = field(default_factory=TextTemplate)
     known: np.ndarray | None = None
-    bm25: Callable[[], BM25Index] | None = None
+    bm25: Callable[[], InvertedLists] | None = None
     training: bool = True
     negatives: dict[str, Path] = field(default_factory=dict)
     mask_relevant: bool = False

@@ -33,7 +33,7 @@ from data_modules.tokenisation import (
 )
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.evaluation.bm25 import split_words
-from gr_mvdr.evaluation.metrics import METRICS, check_metrics
+from gr_mvdr.evaluation.metrics import METRICS, name_metric
 from gr_mvdr.options import part
 from gr_mvdr.progress import track
 from gr_mvdr.ranks import rank, world_size
@@ -119,7 +119,7 @@ class RetrievalDataModule(pl.LightningDataModule):
         self.text_fields, self.cleaning = list(self.text_fields), list(self.cleaning)
         self.tokenizer_options = dict(self.tokenizer_options)
         self.examples = self.examples or DocumentExamples()
-        self.metrics = check_metrics("data.metrics", self.metrics)
+        self.metrics = tuple(dict.fromkeys(map(name_metric, self.metrics)))
         self._named_candidates: dict[str, dict[str, list[str]]] = {}
         for key in ("query_length", "document_length", "training_length"):
             if (length := getattr(self, key)) is not None and length < 2:

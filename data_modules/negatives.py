@@ -16,7 +16,7 @@ from data_modules.formats.layout import Ranked
 from data_modules.formats.named_pairs import LIST, RANKING, RUN, SCORED_TRIPLE, TRIPLE, read_pairs
 from data_modules.store import write_run
 from data_modules.tables import cache_folder, integers, write_once
-from gr_mvdr.evaluation.bm25 import BM25Index, split_words
+from gr_mvdr.evaluation.bm25 import InvertedLists, split_words
 from gr_mvdr.evaluation.ranking import tie_order
 from gr_mvdr.options import part, show
 from gr_mvdr.progress import track
@@ -204,7 +204,7 @@ def _bm25_run(tables: TrainingTables, depth: int) -> Path:
     made_from = f"bm25/2 {depth} {queries._fingerprint} {documents._fingerprint} {known}"
     name = f"bm25-{hashlib.sha256(made_from.encode()).hexdigest()[:16]}.trec"
 
-    def search(index: BM25Index) -> Iterator[Ranked]:
+    def search(index: InvertedLists) -> Iterator[Ranked]:
         rows = zip(queries["id"][:], queries["text"][:], strict=True)
         for query, text in track(rows, "BM25 run", total=len(queries)):
             for document, score in index.best(split_words(text), depth).items():

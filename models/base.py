@@ -12,9 +12,10 @@ from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_
 from transformers import PreTrainedModel
 
-from gr_mvdr.batch import PairBatch
+from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.options import check_options, inspect_signature
+from gr_mvdr.progress import track
 from gr_mvdr.ranks import sum_over_ranks, world_size
 from gr_mvdr.relevance import Explanation, PairAlignment, divide
 from gr_mvdr.template import TextTemplate
@@ -26,6 +27,7 @@ Paradigm = Literal["multi_vector", "generative", "lexical", "cross_encoder", "pi
 # table.select(rows) -> a table.
 # A `datasets.Dataset` is one; the models need no more of it.
 Table = Any
+_BATCH = 64  # pairs scored at once in reranking
 
 
 class Share(NamedTuple):
@@ -163,6 +165,27 @@ class System(pl.LightningModule):
 
     # Given pairs ----------------------------------------------------------------------------------
 
+    def cut_query(self, tokens: Sequence[int]) -> list[int]:
+        """The tokens of a query that the system reads, special tokens included."""
+        return self.template.read_query(tokens, self._longest("query", tokens))
+
+    def cut_document(self, tokens: Sequence[int]) -> list[int]:
+        """The tokens of a document that the system reads, special tokens included."""
+        return self.template.read_document(tokens, self._longest("document", tokens))
+
+    def _longest(self, side: str, tokens: Sequence[int]) -> int:
+        return self.hparams.get(f"{side}_length") or len(tokens) + self.template.least
+
+    def pad_pairs(
+        self,
+        queries: Sequence[list[int]],
+        documents: Sequence[list[int]],
+        numbers: Sequence[int] | None = None,
+    ) -> PairBatch:
+        """Pairs of texts, cut as above, on the system's device; numbers: the documents' or −1."""
+        index = torch.tensor([-1] * len(queries) if numbers is None else numbers)
+        return PairBatch(*pad(queries), *pad(documents), index).to(self.device)
+
     def score(self, batch: PairBatch) -> Tensor:
         """(B,) fp32, what the system ranks the pair (query b, document b) by."""
         raise NotImplementedError
@@ -231,17 +254,42 @@ class System(pl.LightningModule):
         """
         raise NotImplementedError
 
+    @torch.inference_mode()
     def rerank(
         self, queries: Table, documents: Table, candidates: dict[str, Sequence[str]], **form: Any
     ) -> Ranking:
-        """Orders given candidates by this system's relevance.
+        """Orders given candidates, here by `score`, pairs of similar length in a batch.
 
         Args:
             queries, documents: column tables with `id`, `text` and `tokens`.
             candidates: query id → document ids.
             form: the form's options, from the model's config (`rerank.<form>`).
         """
-        raise NotImplementedError
+        self.eval()
+        asked, texts = self.cut_candidates(queries, documents, candidates)
+        pairs = [(query, document) for query in asked for document in candidates[query]]
+        pairs.sort(key=lambda pair: len(asked[pair[0]]) + len(texts[pair[1]]))
+        results: dict[str, dict[str, float]] = {query: {} for query in asked}
+        for start in track(range(0, len(pairs), _BATCH), "reranking"):
+            chosen = pairs[start : start + _BATCH]
+            batch = self.pad_pairs([asked[q] for q, _ in chosen], [texts[d] for _, d in chosen])
+            for (query, document), score in zip(chosen, self.score(batch).tolist(), strict=True):
+                results[query][document] = score
+        return Ranking(results)
+
+    def cut_candidates(
+        self, queries: Table, documents: Table, candidates: dict[str, Sequence[str]]
+    ) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
+        """Query id → tokens, and candidates' id → tokens, as the system reads them."""
+        needed = set().union(*candidates.values())
+        rows = [row for row, name in enumerate(documents["id"][:]) if name in needed]
+        chosen = documents[rows] if rows else {"id": [], "tokens": []}
+        asked = zip(queries["id"][:], queries["tokens"][:], strict=True)
+        texts = zip(chosen["id"], chosen["tokens"], strict=True)
+        return (
+            {name: self.cut_query(tokens) for name, tokens in asked},
+            {name: self.cut_document(tokens) for name, tokens in texts},
+        )
 
     # Costs ----------------------------------------------------------------------------------------
 
@@ -274,10 +322,15 @@ class System(pl.LightningModule):
 def query_shares(pairs: PairAlignment) -> list[list[Share]]:
     """What each real query token adds to the relevance of B pairs, Σ_hi S A / Z (Eq. 1)."""
     added = divide((pairs.similarity * pairs.alignment).sum((1, 2)), pairs.normaliser[:, None])
-    rows = zip(pairs.query_ids, added, pairs.query_mask, strict=True)
+    return token_shares(pairs.query_ids, added, pairs.query_mask)
+
+
+def token_shares(ids: Tensor, values: Tensor, mask: Tensor) -> list[list[Share]]:
+    """The values (B, L) of real tokens as shares, text by text."""
+    rows = zip(ids, values, mask, strict=True)
     return [
-        [Share((t,), v) for t, v in zip(ids[mask].tolist(), row[mask].tolist(), strict=True)]
-        for ids, row, mask in rows
+        [Share((t,), v) for t, v in zip(own[m].tolist(), row[m].tolist(), strict=True)]
+        for own, row, m in rows
     ]
 
 

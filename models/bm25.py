@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -10,31 +9,23 @@ from torch import Tensor
 
 from gr_mvdr.alignment import pair_mask
 from gr_mvdr.batch import PairBatch
-from gr_mvdr.evaluation.bm25 import BM25Index, InvertedLists, Query
+from gr_mvdr.evaluation.bm25 import InvertedLists, Query, index_bm25
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.options import Fraction, NonNegative, part
-from gr_mvdr.progress import track
 from gr_mvdr.relevance import PairAlignment, relevance
-from gr_mvdr.token_index.costs import SearchCosts
 from gr_mvdr.tokenizers import UNK_ID
 from models.base import Share, Shares, System, Table, hash_documents
-from models.training import OptimizerOptions
 
 
 class LexicalSystem(System):
     """A system whose texts are weighted terms, searched exactly by inverted lists.
 
     Attributes:
-        searcher: the `InvertedLists` of the documents, after `index`.
-        costs, query_terms: the costs of all searches, and the number of their query terms.
+        searcher: the lists of the documents, after `index`.
     """
 
     paradigm = "lexical"
-
-    def __init__(self, optimizer: OptimizerOptions | None = None):
-        super().__init__(optimizer)
-        self.searcher: Any = None
-        self.costs, self.query_terms = SearchCosts(), 0
+    searcher: InvertedLists
 
     def encode_queries(self, queries: Table) -> dict[str, Query]:
         """Query id → its terms."""
@@ -42,27 +33,13 @@ class LexicalSystem(System):
 
     def retrieve(self, queries: Table, k: int = 100, among: Sequence[str] | None = None) -> Ranking:
         """Adds up the lists of each query's terms and returns the k best documents."""
-        return self._search(self.encode_queries(queries), k, among)
-
-    def _search(self, asked: dict[str, Query], k: int, among: Sequence[str] | None) -> Ranking:
-        results = {}
-        for query in track(asked, "searching"):
-            terms = asked[query]
-            with self.costs.timed():
-                scores = self.searcher.scores(terms)
-                results[query] = self.searcher.best_of(scores, k, among)
-            read = sum(len(self.searcher.documents_with(term)[0]) for term in terms)
-            self.costs.add(np.count_nonzero(scores), read, 2.0 * read)
-            self.query_terms += len(terms)
-        return Ranking(results)
+        return self.searcher.search(self.encode_queries(queries), k, among)
 
     def retrieve_with_shares(
         self, queries: Table, k: int = 100, among: Sequence[str] | None = None
     ) -> tuple[Ranking, Shares]:
         """`retrieve`, and what each query term adds to a score."""
-        asked = self.encode_queries(queries)
-        ranking = self._search(asked, k, among)
-        return ranking, term_shares(self.searcher, asked, ranking)
+        return search_with_shares(self.searcher, self.encode_queries(queries), k, among)
 
     def rerank(
         self, queries: Table, documents: Table, candidates: dict[str, Sequence[str]]
@@ -92,27 +69,18 @@ class BM25(LexicalSystem):
         super().__init__()
         self.save_hyperparameters()
 
-    def index(self, documents: Table, directory: str | Path | None = None) -> BM25Index:
-        """Indexes the documents' terms.
-
-        Raises:
-            ValueError: no document has a term.
-        """
-        if not any(map(_terms, documents["tokens"])):
-            raise ValueError(
-                f"system=BM25: none of the {len(documents):,} documents has a word (letters or "
-                "digits), there is nothing to find"
-            )
+    def index(self, documents: Table, directory: str | Path | None = None) -> InvertedLists:
+        """Indexes the documents' terms."""
         terms = map(_terms, documents["tokens"])  # an iterator: a list would take 3 kB a document
-        self.searcher = BM25Index(documents["id"][:], terms, self.hparams.k1, self.hparams.b)
+        self.searcher = index_bm25(documents["id"][:], terms, self.hparams.k1, self.hparams.b)
         if directory is not None:
             self.searcher.save(directory, collection=hash_documents(documents))
         return self.searcher
 
-    def open_index(self, documents: Table, directory: str | Path) -> BM25Index:
+    def open_index(self, documents: Table, directory: str | Path) -> InvertedLists:
         """Opens what `index` wrote; see `System.open_index`."""
-        made_of = {"collection": hash_documents(documents), "k1": self.hparams.k1}
-        self.searcher = BM25Index.open(directory, **made_of, b=self.hparams.b)
+        made_of = {"collection": hash_documents(documents), **self.hparams}
+        self.searcher = InvertedLists.open(directory, **made_of)
         return self.searcher
 
     def encode_queries(self, queries: Table) -> dict[str, Query]:
@@ -155,12 +123,9 @@ class BM25(LexicalSystem):
 
     def _idf(self, terms: Tensor) -> Tensor:
         """idf of each term; that of a term without documents is the largest possible."""
-        known, counts = self.searcher.vocabulary, self.searcher.document_frequencies
-        places = [known.get(term) for term in terms.flatten().tolist()]
-        holders = torch.tensor(
-            [0 if place is None else counts[place] for place in places], device=terms.device
-        )
-        frequency = holders.float().view(terms.shape)
+        known, counts = self.searcher.vocabulary, np.diff(self.searcher.matrix.indptr)
+        places = [known.get(term, -1) for term in terms.flatten().tolist()]
+        frequency = terms.new_tensor(np.append(counts, 0)[places]).float().view(terms.shape)
         return torch.log1p((len(self.searcher.ids) - frequency + 0.5) / (frequency + 0.5))
 
 
@@ -169,17 +134,19 @@ def _terms(tokens: Sequence[int]) -> list[int]:
     return [token for token in tokens if token > UNK_ID]
 
 
-def term_shares(index: InvertedLists, queries: Mapping[str, Query], ranking: Ranking) -> Shares:
-    """What each term adds to the scores of a ranking.
+def search_with_shares(
+    lists: InvertedLists, queries: Mapping[str, Query], k: int, among: Sequence[str] | None
+) -> tuple[Ranking, Shares]:
+    """The best documents, and what each term adds to their scores.
 
     Args:
-        queries: query id → its terms, words or token ids.
+        queries: query id → its terms, words or token ids; k, among: see `InvertedLists.best`.
     """
-    shares: Shares = {}
+    ranking, shares = lists.search(queries, k, among), {}
     for query, terms in queries.items():
-        added = index.shares(terms, ranking.documents(query))
+        parts = lists.shares(terms, ranking.documents(query))
         shares[query] = {
-            name: [Share(t if isinstance(t, str) else (t,), value) for t, value in parts]
-            for name, parts in added.items()
+            name: [Share(t if isinstance(t, str) else (t,), value) for t, value in own]
+            for name, own in parts.items()
         }
-    return shares
+    return ranking, shares

@@ -1,35 +1,44 @@
 """BM25 as a proposer: it chooses the documents that a system without an index reranks."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from gr_mvdr.evaluation.bm25 import BM25Index, split_words
-from gr_mvdr.progress import track
+from gr_mvdr.evaluation.bm25 import InvertedLists, index_bm25, split_words
 from models.base import Table, hash_documents
 
 _CHUNK = 1000  # documents whose texts are in memory at once
 
 
 class LexicalCandidates:
-    """BM25 over the documents' words."""
+    """BM25 over the documents' words.
 
-    def __init__(self, documents: Table, directory: str | Path | None = None):
+    Attributes:
+        lists: the inverted lists of the words.
+    """
+
+    def __init__(
+        self,
+        documents: Table,
+        directory: str | Path | None = None,
+        texts: Iterable[str] | None = None,
+    ):
         """
         Args:
             documents: with `id`, `text` and `tokens`.
             directory: keeps the index in its folder `bm25`; None = the index is not kept.
+            texts: of the documents, in place of `text`.
         """
-        self.index = BM25Index(documents["id"][:], map(split_words, _texts(documents)))
+        words = map(split_words, _texts(documents) if texts is None else texts)
+        self.lists = index_bm25(documents["id"][:], words)
         if directory is not None:
-            Path(directory).mkdir(parents=True, exist_ok=True)
-            self.index.save(Path(directory) / "bm25", collection=hash_documents(documents))
+            self.lists.save(Path(directory) / "bm25", collection=hash_documents(documents))
 
     @classmethod
     def open(cls, documents: Table, directory: str | Path) -> "LexicalCandidates":
         """Opens a kept index; errors as of `System.open_index`."""
         opened = cls.__new__(cls)
         made_of = hash_documents(documents)
-        opened.index = BM25Index.open(Path(directory) / "bm25", collection=made_of)
+        opened.lists = InvertedLists.open(Path(directory) / "bm25", collection=made_of)
         return opened
 
     def __call__(
@@ -40,9 +49,14 @@ class LexicalCandidates:
         Args:
             among: ids of the documents that may be proposed; None = all.
         """
-        rows = zip(queries["id"][:], queries["text"][:], strict=True)
-        bar = track(rows, "BM25 candidates", total=len(queries))
-        return {q: list(self.index.best(split_words(text), depth, among)) for q, text in bar}
+        ranking = self.lists.search(read_words(queries), depth, among)
+        return {query: ranking.documents(query) for query in ranking.query_ids}
+
+
+def read_words(queries: Table) -> dict[str, list[str]]:
+    """Query id → the words of its text."""
+    rows = zip(queries["id"][:], queries["text"][:], strict=True)
+    return {query: split_words(text) for query, text in rows}
 
 
 def _texts(documents: Table) -> Iterator[str]:

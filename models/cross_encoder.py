@@ -5,19 +5,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gr_mvdr.backbones import check_length, encoder_mask, load_encoder, max_length
-from gr_mvdr.batch import PairBatch, pad
+from gr_mvdr.batch import PairBatch
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.losses import rotate_documents
 from gr_mvdr.options import Size, build, part
-from gr_mvdr.progress import track
 from gr_mvdr.ranks import encode_share, gather_batch, gather_rows
 from gr_mvdr.relevance import at_least_float32
 from gr_mvdr.token_index.costs import transformer_flops
-from models.base import Share, Shares, System, Table
+from models.base import Share, Shares, System, Table, token_shares
 from models.candidates import LexicalCandidates
 from models.training import OptimizerOptions
 
@@ -74,25 +72,22 @@ class CrossEncoder(System):
         self.loss_function = build("loss", loss)
         self.encoder = load_encoder(**backbone)
         self.template = self.encoder.template
-        check_length(self.encoder, query_length=query_length, document_length=document_length)
-        self._check_pairs(query_length + document_length)
-        self.head = nn.Linear(self.encoder.config.hidden_size, 1)
-        if not self.template.types:
-            table = self.encoder.get_input_embeddings().weight
-            scale = table.std() if backbone["name"] is None else 0.0
-            self.query_type = nn.Parameter(scale * torch.randn(table.shape[1]))
-
-    def _check_pairs(self, both: int) -> None:
         if self.template.pair is None:
             raise ValueError(
                 "tokenizer: must have a template for two texts in one sequence for a "
                 "cross-encoder, such as [CLS] query [SEP] document [SEP]"
             )
+        check_length(self.encoder, query_length=query_length, document_length=document_length)
+        longest, both = max_length(self.encoder), query_length + document_length
         between = len(self.template.pair) - len(self.template.document)
-        longest = max_length(self.encoder)
         if longest is not None and both + between > longest:
             rule = f"must be ≤ {longest - between}, the longest pair of {self.encoder.name_or_path}"
             raise ValueError(f"query_length + document_length={both}: {rule}")
+        self.head = nn.Linear(self.encoder.config.hidden_size, 1)
+        if not self.template.types:
+            table = self.encoder.get_input_embeddings().weight
+            scale = table.std() if backbone["name"] is None else 0.0
+            self.query_type = nn.Parameter(scale * torch.randn(table.shape[1]))
 
     def joint_scores(self, ids: Tensor, mask: Tensor) -> Tensor:
         """(B,) fp32 from whole sequences, query and document (B, L) int64, and their mask."""
@@ -123,9 +118,7 @@ class CrossEncoder(System):
         batch = gather_batch(batch)
         scored = choose_pairs(batch, self.hparams.negatives_per_query)
         document, query = scored.nonzero(as_tuple=True)
-        queries = batch.query_ids[query], batch.query_mask[query]
-        documents = batch.document_ids[document], batch.document_mask[document]
-        pairs = self._join(*queries, *documents)
+        pairs = self.join(batch, document, query)
         parts = encode_share(self.joint_scores, *pairs, self.hparams.gradient_cache)
         scores = gather_rows(torch.cat(parts))
         relevance = scores.new_full(scored.shape, -torch.inf)
@@ -134,23 +127,25 @@ class CrossEncoder(System):
 
     def score(self, batch: PairBatch) -> Tensor:
         """(B,) the score of each pair."""
-        return self.joint_scores(*self._join_batch(batch))
-
-    def _join_batch(self, batch: PairBatch) -> tuple[Tensor, Tensor]:
-        """Ids and mask (B, L) of each query with its positive."""
         own = slice(len(batch))
-        documents = batch.document_ids[own], batch.document_mask[own]
-        return self._join(batch.query_ids, batch.query_mask, *documents)
+        return self.joint_scores(*self.join(batch, own, own))
 
-    def _join(
-        self, query_ids: Tensor, query_mask: Tensor, ids: Tensor, mask: Tensor
+    def join(
+        self, batch: PairBatch, documents: Tensor | slice, queries: Tensor | slice
     ) -> tuple[Tensor, Tensor]:
-        """`join_pairs`, with the special tokens that precede a document in a pair."""
-        template = self.template
-        between = ids.new_tensor(template.pair).expand(len(ids), -1)
-        ids = torch.cat([between, ids[:, len(template.document) :]], 1)
-        mask = F.pad(mask[:, len(template.document) :], (len(template.pair), 0), value=True)
-        return join_pairs(query_ids, query_mask, ids, mask)
+        """B pairs of rows of a batch as one sequence each (B, L), and the mask.
+
+        A query ends with its end token, which separates the two texts; no padding is in between.
+        """
+        before = len(self.template.document)  # in a pair other tokens precede the document
+        ids, mask = batch.document_ids[documents], batch.document_mask[documents]
+        between = ids.new_tensor(self.template.pair).expand(len(ids), -1)
+        real = torch.ones_like(between, dtype=torch.bool)
+        ids = torch.cat([batch.query_ids[queries], between, ids[:, before:]], 1)
+        mask = torch.cat([batch.query_mask[queries], real, mask[:, before:]], 1)
+        order = mask.int().argsort(dim=1, descending=True, stable=True)  # real tokens first
+        length = int(mask.sum(1).max())
+        return ids.gather(1, order)[:, :length], mask.gather(1, order)[:, :length]
 
     @torch.no_grad()
     def shares(self, batch: PairBatch) -> list[list[Share]]:
@@ -158,14 +153,9 @@ class CrossEncoder(System):
 
         The score is linear in the pooled vector, and so a sum over the states.
         """
-        ids, mask = self._join_batch(batch)
+        ids, mask = self.join(batch, slice(len(batch)), slice(None))
         states, weights = self._states(ids, mask)
-        added = at_least_float32(self.head(states).squeeze(-1)) * weights
-        rows = zip(ids, added, mask, strict=True)
-        return [
-            [Share((t,), v) for t, v in zip(i[m].tolist(), a[m].tolist(), strict=True)]
-            for i, a, m in rows
-        ]
+        return token_shares(ids, at_least_float32(self.head(states).squeeze(-1)) * weights, mask)
 
     def joint_flops(self, query_tokens: int, document_tokens: int) -> float:
         """One pass of the encoder over both texts, the pooling and the head."""
@@ -199,50 +189,15 @@ class CrossEncoder(System):
         self, queries: Table, k: int = 100, among: Sequence[str] | None = None
     ) -> tuple[Ranking, Shares]:
         """`retrieve`, and the contribution of each token; the retrieved pairs are encoded again."""
-        ranking, contributions = self.retrieve(queries, k, among), {}
-        asked = self._queries(queries)
-        texts = self._documents(self.documents, {q: ranking.documents(q) for q in asked})
-        for query in asked:
-            documents = ranking.documents(query)
-            sides = *pad([asked[query]] * len(documents)), *pad([texts[d] for d in documents])
-            batch = PairBatch(*sides, torch.zeros(len(documents), dtype=torch.int64))
-            shares = self.shares(batch.to(self.device)) if documents else []
-            contributions[query] = dict(zip(documents, shares, strict=True))
-        return ranking, contributions
-
-    @torch.inference_mode()
-    def rerank(
-        self, queries: Table, documents: Table, candidates: dict[str, Sequence[str]]
-    ) -> Ranking:
-        """Scores every candidate together with its query, pairs of similar length in a batch."""
-        self.eval()
-        asked, texts = self._queries(queries), self._documents(documents, candidates)
-        pairs = [(query, document) for query in asked for document in candidates[query]]
-        pairs.sort(key=lambda pair: len(asked[pair[0]]) + len(texts[pair[1]]))
-        results: dict[str, dict[str, float]] = {query: {} for query in asked}
-        for start in track(range(0, len(pairs), _BATCH), "reranking"):
-            batch = pairs[start : start + _BATCH]
-            sides = *pad([asked[query] for query, _ in batch]), *pad([texts[d] for _, d in batch])
-            scores = self.joint_scores(*self._join(*(part.to(self.device) for part in sides)))
-            for (query, document), score in zip(batch, scores.tolist(), strict=True):
-                results[query][document] = score
-        return Ranking(results)
-
-    def _queries(self, queries: Table) -> dict[str, list[int]]:
-        """Query id → tokens, the end token included."""
-        length = self.hparams.query_length
-        rows = zip(queries["id"][:], queries["tokens"][:], strict=True)
-        return {query: self.template.read_query(t, length) for query, t in rows}
-
-    def _documents(
-        self, documents: Table, candidates: dict[str, Sequence[str]]
-    ) -> dict[str, list[int]]:
-        """Document id → tokens, the end token included, for the candidates."""
-        length, needed = self.hparams.document_length, set().union(*candidates.values())
-        rows = [row for row, name in enumerate(documents["id"][:]) if name in needed]
-        chosen = documents[rows] if rows else {"id": [], "tokens": []}
-        pairs = zip(chosen["id"], chosen["tokens"], strict=True)
-        return {document: self.template.read_document(t, length) for document, t in pairs}
+        ranking = self.retrieve(queries, k, among)
+        names = {query: ranking.documents(query) for query in ranking.query_ids}
+        asked, texts = self.cut_candidates(queries, self.documents, names)
+        shares: Shares = {query: {} for query in names}
+        for query, own in names.items():
+            if own:
+                batch = self.pad_pairs([asked[query]] * len(own), [texts[name] for name in own])
+                shares[query] = dict(zip(own, self.shares(batch), strict=True))
+        return ranking, shares
 
 
 def choose_pairs(batch: PairBatch, negatives_per_query: int) -> Tensor:
@@ -262,17 +217,3 @@ def choose_pairs(batch: PairBatch, negatives_per_query: int) -> Tensor:
         scored.scatter_(0, circle, negative & (negative.cumsum(0) <= negatives_per_query))
     scored[queries, queries] = True
     return scored
-
-
-def join_pairs(
-    query_ids: Tensor, query_mask: Tensor, document_ids: Tensor, document_mask: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Ids and masks (B, N) and (B, M) as one sequence (B, L) without padding in between.
-
-    A query ends with its end token, which separates the two texts.
-    """
-    ids = torch.cat([query_ids, document_ids], dim=1)
-    mask = torch.cat([query_mask, document_mask], dim=1)
-    order = mask.int().argsort(dim=1, descending=True, stable=True)  # real tokens first, in order
-    length = int(mask.sum(1).max())
-    return ids.gather(1, order)[:, :length], mask.gather(1, order)[:, :length]

@@ -23,7 +23,7 @@ from gr_mvdr.losses import symmetric_divergence, target_cross_entropy
 from gr_mvdr.options import build
 from gr_mvdr.ranks import mean_over_ranks
 from gr_mvdr.relevance import Explanation, Factors, PairAlignment, at_least_float32
-from models.base import Share, Shares, System, Table
+from models.base import Share, Shares, System, Table, token_shares
 from models.constrained_search import ConstrainedSearch, search_of
 from models.training import OptimizerOptions
 
@@ -152,15 +152,11 @@ class GenerativeSystem(System):
     def shares(self, batch: PairBatch) -> list[list[Share]]:
         """What each target token adds to the pairs' `score`."""
         targets, values = self.target_shares(batch)
-        rows = zip(targets.document_ids, values, targets.document_mask, strict=True)
-        return [
-            [Share((token,), value) for token, value in zip(*pair, strict=True)]
-            for pair in ((ids[real].tolist(), row[real].tolist()) for ids, row, real in rows)
-        ]
+        return token_shares(targets.document_ids, values, targets.document_mask)
 
     def target_shares(self, batch: PairBatch) -> tuple[PairBatch, Tensor]:
         """The batch with its targets as documents, and (B, M) what each of them adds to `score`."""
-        batch = self.targets(batch)
+        batch = self.forced(batch)
         queries = self.encode(batch.query_ids, batch.query_mask)
         sides = batch.document_ids, batch.document_mask, batch.document_index
         log_probs = self.token_log_probs(queries, batch.query_mask, *sides)

@@ -214,10 +214,6 @@ class TokenSearch(System):
         order = sample_first([*map(len, tokens)], self.search.dtype, self.search.lists)
         return order, [tokens[number] for number in order]
 
-    def cut_document(self, tokens: Sequence[int]) -> list[int]:
-        """The tokens of a document that the encoder reads, special tokens included."""
-        return self.template.read_document(tokens, self.hparams.document_length)
-
     def _packed(self, documents: list[list[int]]) -> Iterator[PackedTokens]:
         """The documents' vectors, in order."""
         for batch in batch_by_size(documents):
@@ -237,9 +233,7 @@ class TokenSearch(System):
         encoded = []
         for start in track(range(0, len(queries), _QUERY_BATCH), "encoding queries"):
             rows = queries[start : start + _QUERY_BATCH]
-            length = self.hparams.query_length
-            texts = [self.template.read_query(tokens, length) for tokens in rows["tokens"]]
-            ids, mask = (part.to(self.device) for part in pad(texts))
+            ids, mask = (x.to(self.device) for x in pad([*map(self.cut_query, rows["tokens"])]))
             vectors = self.encode_queries(ids, mask).to("cpu").float()
             encoded += [(name, vectors.unpad(row)) for row, name in enumerate(rows["id"])]
         return encoded

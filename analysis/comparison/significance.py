@@ -6,7 +6,7 @@ alignments from their stores.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import combinations, product
@@ -28,7 +28,7 @@ from analysis.statistics import interval
 from analysis.store.alignment_store import AlignmentStore
 from analysis.tables import Cell, Row, Table
 from gr_mvdr.evaluation.metrics import PERMUTATIONS, holm, randomisation_test
-from gr_mvdr.evaluation.ranking import Qrels, Ranking, read_qrels, values_by_query
+from gr_mvdr.evaluation.ranking import Qrels, Ranking, evaluate_queries, read_qrels
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import PairAlignment
 
@@ -83,11 +83,15 @@ class JudgedQueries:
         reranked = set(Ranking.read(folder / self.file, folder).query_ids)
         return {query: grades for query, grades in qrels.items() if query in reranked}
 
-    def values(self, metrics: Iterable[str]) -> dict[str, np.ndarray]:
+    def values(self, metrics: Sequence[str]) -> dict[str, np.ndarray]:
         """Metric → (Q,) of every query, averaged over seeds, in the order of sorted query ids."""
         qrels = {query: self.judgements[query] for query in sorted(self.judgements)}
-        rankings = [Ranking.read(run.path / self.file, run.path) for run in self.runs]
-        return {name: values_by_query(rankings, qrels, name) for name in metrics}
+        rankings = (Ranking.read(run.path / self.file, run.path) for run in self.runs)
+        seeds = [evaluate_queries(ranking, qrels, metrics).values() for ranking in rankings]
+        return {
+            name: np.mean([[query[name] for query in seed] for seed in seeds], 0)
+            for name in metrics
+        }
 
 
 @dataclass(frozen=True)

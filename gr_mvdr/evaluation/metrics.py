@@ -9,11 +9,19 @@ from functools import lru_cache
 import numpy as np
 
 METRICS = ("recall@1", "recall@10", "recall@100", "mrr@10", "ndcg@10")
-# recall: the share of relevant documents retrieved; success: 1 if one is retrieved; mrr: 1 / the
-# rank of the first; ndcg: gain = grade, discount = log2(rank + 1); precision: the relevant share of
-# the first k; map: the mean over relevant documents of the precision at their ranks. All but ndcg
-# are binary.
-KINDS = ("recall", "success", "mrr", "ndcg", "precision", "map")
+# Our kinds and torchmetrics' names of them. recall: the share of relevant documents retrieved;
+# success: 1 if one is retrieved; mrr: 1 / the rank of the first; ndcg: gain = grade, discount =
+# log2(rank + 1); precision: the relevant share of the first k; map: the mean over relevant
+# documents of the precision at their ranks. All but ndcg are binary.
+_TORCHMETRICS = {
+    "recall": "recall",
+    "success": "hit_rate",
+    "mrr": "reciprocal_rank",
+    "ndcg": "normalized_dcg",
+    "precision": "precision",
+    "map": "average_precision",
+}
+KINDS = tuple(_TORCHMETRICS)
 MACRO = "macro_"  # before a metric's name: the mean over groups of queries of each group's mean
 # What ir_measures and ranx call them; the case of letters is ignored.
 _OTHERS = {"r": "recall", "hit_rate": "success", "rr": "mrr", "p": "precision", "ap": "map"}
@@ -41,20 +49,6 @@ def name_metric(name: str) -> str:
     return ours
 
 
-def check_metrics(key: str, names: Sequence[str]) -> tuple[str, ...]:
-    """Our names of a list of metrics, each once; `key` is the option that lists them.
-
-    Raises:
-        ValueError: not a list, or an unknown metric.
-    """
-    if not names or isinstance(names, str):
-        raise ValueError(f"{key}={names}: must be a list, such as [recall@1000]")
-    try:
-        return tuple(dict.fromkeys(map(name_metric, names)))
-    except ValueError as error:
-        raise ValueError(f"{key}: {error}") from None
-
-
 def rank_of(metric: str) -> int:
     """The deepest rank that a metric reads: 10 for "mrr@10".
 
@@ -80,26 +74,16 @@ def measure(metric: str, by_rank: tuple[int, ...], missed: tuple[int, ...]) -> f
     import torch
     from torchmetrics.functional import retrieval
 
-    rank = rank_of(metric)
+    kind, rank = metric.partition("@")[0], rank_of(metric)
     # Ranks are padded with irrelevant documents, so that a missed one never enters the top k.
     # Scores are the reversed ranks (no ties); torchmetrics counts a score of 0 as not retrieved.
     depth = max(rank, len(by_rank))
     grade = torch.tensor(by_rank + (0,) * (depth - len(by_rank)) + missed)
     score = torch.cat([torch.arange(depth, 0, -1.0), torch.zeros(len(missed))])
-    match metric.partition("@")[0]:
-        case "recall":
-            value = retrieval.retrieval_recall(score, grade > 0, top_k=rank)
-        case "success":
-            value = retrieval.retrieval_hit_rate(score, grade > 0, top_k=rank)
-        case "mrr":
-            value = retrieval.retrieval_reciprocal_rank(score, grade > 0, top_k=rank)
-        case "precision":
-            value = retrieval.retrieval_precision(score, grade > 0, top_k=rank)
-        case "map":  # torchmetrics averages over the retrieved relevant documents only
-            value = retrieval.retrieval_average_precision(score, grade > 0, top_k=rank)
-            value = value * retrieval.retrieval_recall(score, grade > 0, top_k=rank)
-        case _:
-            value = retrieval.retrieval_normalized_dcg(score, grade, top_k=rank)
+    function = getattr(retrieval, f"retrieval_{_TORCHMETRICS[kind]}")
+    value = function(score, grade if kind == "ndcg" else grade > 0, top_k=rank)
+    if kind == "map":  # torchmetrics averages over the retrieved relevant documents only
+        value = value * retrieval.retrieval_recall(score, grade > 0, top_k=rank)
     return float(value)
 
 

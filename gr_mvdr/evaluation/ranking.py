@@ -1,9 +1,10 @@
 """Rankings and relevance judgements, in memory and as TREC files."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import TextIO, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -45,9 +46,7 @@ class Ranking:
 
     def top(self, k: int) -> "Ranking":
         """The ranking cut to the ``k`` best documents of each query."""
-        return Ranking(
-            {query: dict(list(scores.items())[:k]) for query, scores in self._results.items()}
-        )
+        return Ranking({q: dict(islice(scores.items(), k)) for q, scores in self._results.items()})
 
     def __len__(self) -> int:
         return len(self._results)
@@ -70,10 +69,14 @@ class Ranking:
         Raises:
             ValueError: an id or the tag is empty or holds white space.
         """
-        with new_file(path) as partial, partial.open("w", encoding="utf-8") as file:
-            for query, scores in self._results.items():
-                for rank, (document, score) in enumerate(scores.items(), start=1):
-                    _write_columns(file, query, "Q0", document, str(rank), repr(score), tag)
+        _write_rows(
+            path,
+            (
+                (query, "Q0", document, str(rank), repr(score), tag)
+                for query, scores in self._results.items()
+                for rank, (document, score) in enumerate(scores.items(), start=1)
+            ),
+        )
 
     @staticmethod
     def read(path: str | Path, folder: Path | None = None) -> "Ranking":
@@ -86,8 +89,7 @@ class Ranking:
             FileNotFoundError: there is no such file.
             ValueError: names ``file:line`` and what was expected there.
         """
-        columns = ("query", "Q0", "document", "rank", "score", "tag")
-        return Ranking(_read_pairs(path, folder, columns, "score", float))
+        return Ranking(_read_pairs(path, folder, "query Q0 document rank score tag", 4, float))
 
 
 def _ordered(query: str, scores: Mapping[str, float]) -> dict[str, float]:
@@ -142,51 +144,30 @@ def _grades(
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The relevant grades by rank, and those of documents that were not retrieved."""
     by_rank = [max(grades.get(document, 0), 0) for document in documents]
-    while by_rank and by_rank[-1] == 0:
+    while by_rank and by_rank[-1] == 0:  # so that equal patterns are measured once
         by_rank.pop()
     missed = grades.keys() - set(documents)
     return tuple(by_rank), tuple(sorted(grades[d] for d in missed if grades[d] > 0))
 
 
-def values_by_query(
-    rankings: Sequence[Ranking], qrels: Mapping[str, Mapping[str, int]], metric: str
-) -> np.ndarray:
-    """A metric of each query, averaged over the rankings of several seeds.
-
-    Args:
-        rankings: one for each seed. qrels: the judgements of all of them.
-        metric: a name, see `gr_mvdr.evaluation.metrics.KINDS`.
-
-    Returns:
-        (Q,) float64, in the order of `qrels`.
-    """
-    per_seed = [evaluate_queries(ranking, qrels, [metric]) for ranking in rankings]
-    return np.array([[values[query][metric] for query in qrels] for values in per_seed]).mean(0)
-
-
 def best_documents(
     ids: Sequence[str], scores: np.ndarray, k: int, above: float = -math.inf
 ) -> dict[str, float]:
-    """The k best of D scored documents, best first: document id → score; ties as in `Ranking`.
-
-    Args:
-        ids: of the documents; scores: (D,) float.
-        above: only documents with a higher score are returned.
-
-    Raises:
-        ValueError: a score is not a number.
-    """
-    chosen = _contenders(scores, k, ids.__getitem__, above)
-    pairs = zip(scores[chosen].tolist(), [ids[place] for place in chosen.tolist()], strict=True)
-    return {name: score for score, name in sorted(pairs, reverse=True)[:k]}
+    """The k best of D scored documents, best first: document id → score; see `best_places`."""
+    places = best_places(scores, k, ids.__getitem__, above)
+    names = [ids[place] for place in places.tolist()]
+    return dict(zip(names, scores[places].tolist(), strict=True))
 
 
-def best_places(scores: np.ndarray, k: int, id_of: Callable[[int], str]) -> np.ndarray:
+def best_places(
+    scores: np.ndarray, k: int, id_of: Callable[[int], str], above: float = -math.inf
+) -> np.ndarray:
     """The places of the k best of D scored documents, best first; ties as in `Ranking`.
 
     Args:
         scores: (D,) float, −inf for excluded documents.
         id_of: place → document id; called only for documents that may be among the best.
+        above: only documents with a higher score are returned; at −inf excluded ones are, too.
 
     Returns:
         (≤ k,) int64.
@@ -194,15 +175,6 @@ def best_places(scores: np.ndarray, k: int, id_of: Callable[[int], str]) -> np.n
     Raises:
         ValueError: a score is not a number.
     """
-    chosen = _contenders(scores, k, id_of, -math.inf)
-    chosen = chosen[tie_order([id_of(place) for place in chosen.tolist()])]
-    return chosen[np.argsort(-scores[chosen], kind="stable")][:k]
-
-
-def _contenders(
-    scores: np.ndarray, k: int, id_of: Callable[[int], str], above: float
-) -> np.ndarray:
-    """(≥ k,) int64 ascending places of the k best and of all documents that tie with the last."""
     k = min(k, len(scores))
     if k < 1:
         return np.empty(0, np.int64)
@@ -210,7 +182,10 @@ def _contenders(
     if np.isnan(best).any():  # they are put last
         document = id_of(int(np.isnan(scores).argmax()))
         raise ValueError(f"document {document!r}: the score is nan")
-    return np.flatnonzero(scores >= best[0] if best[0] > above else scores > above)
+    # All documents that tie with the last of the best.
+    chosen = np.flatnonzero(scores >= best[0] if best[0] > above else scores > above)
+    chosen = chosen[tie_order([id_of(place) for place in chosen.tolist()])]
+    return chosen[np.argsort(-scores[chosen], kind="stable")][:k]
 
 
 def tie_order(ids: Sequence[str]) -> np.ndarray:
@@ -228,11 +203,11 @@ def recall_of_exact(exact: Ranking, approximate: Ranking, first: int = 10) -> fl
     Returns:
         The mean over the queries of ``exact``; 0 without queries.
     """
-    shares = []
-    for query in exact.query_ids:
-        wanted = set(exact.documents(query)[:first])
-        retrieved = {*approximate.documents(query)[:first]}
-        shares.append(len(wanted & retrieved) / max(1, len(wanted)))
+    pairs = [
+        [{*ranking.documents(query)[:first]} for ranking in (exact, approximate)]
+        for query in exact.query_ids
+    ]
+    shares = [len(wanted & retrieved) / max(1, len(wanted)) for wanted, retrieved in pairs]
     return math.fsum(shares) / max(1, len(shares))
 
 
@@ -241,46 +216,41 @@ def read_qrels(path: str | Path, folder: Path | None = None) -> Qrels:
 
     Arguments and errors are those of `Ranking.read`.
     """
-    return _read_pairs(path, folder, ("query", "iteration", "document", "grade"), "grade", int)
+    return _read_pairs(path, folder, "query iteration document grade", 3, int)
 
 
 def write_qrels(qrels: Mapping[str, Mapping[str, int]], path: str | Path) -> None:
     """Write TREC judgements: ``query 0 document grade``."""
-    with new_file(path) as partial, partial.open("w", encoding="utf-8") as file:
-        for query, grades in qrels.items():
-            for document, grade in grades.items():
-                _write_columns(file, query, "0", document, str(int(grade)))
+    rows = ((q, "0", d, str(int(grade))) for q, own in qrels.items() for d, grade in own.items())
+    _write_rows(path, rows)
 
 
 def _read_pairs(
-    path: str | Path,
-    folder: Path | None,
-    columns: tuple[str, ...],
-    value_column: str,
-    convert: Callable[[str], Value],
+    path: str | Path, folder: Path | None, columns: str, place: int, convert: Callable[[str], Value]
 ) -> dict[str, dict[str, Value]]:
+    """Query id → document id → the value in the column at `place`."""
     pairs: dict[str, dict[str, Value]] = {}
     for number, line in enumerate(read_lines(path, folder), start=1):
-        fields = line.split()
-        if len(fields) != len(columns):
-            expected = " ".join(columns)
-            raise ValueError(f"{path}:{number}: expected {expected!r}, got {line[:80]!r}")
-        query, document = fields[0], fields[2]
+        fields, kind = line.split(), "an integer" if convert is int else "a number"
+        try:
+            if len(fields) != len(columns.split()):
+                raise ValueError
+            query, document, value = fields[0], fields[2], convert(fields[place])
+        except ValueError:
+            rule = f"{columns!r}, with {kind} as {columns.split()[place]}"
+            raise ValueError(f"{path}:{number}: expected {rule}, got {line[:80]!r}") from None
         if document in pairs.setdefault(query, {}):
             raise ValueError(f"{path}:{number}: {query!r} {document!r} is there already")
-        value = fields[columns.index(value_column)]
-        try:
-            pairs[query][document] = convert(value)
-        except ValueError:
-            kind = "an integer" if convert is int else "a number"
-            raise ValueError(
-                f"{path}:{number}: expected {kind} as {value_column}, got {value!r:.80}"
-            ) from None
+        pairs[query][document] = value
     return pairs
 
 
-def _write_columns(file: TextIO, *columns: str) -> None:
-    for column in columns:
-        if column.split() != [column]:
-            raise ValueError(f"{column!r}: a TREC column must be one word without white space")
-    file.write(" ".join(columns) + "\n")
+def _write_rows(path: str | Path, rows: Iterable[tuple[str, ...]]) -> None:
+    with new_file(path) as partial, partial.open("w", encoding="utf-8") as file:
+        for columns in rows:
+            for column in columns:
+                if column.split() != [column]:
+                    raise ValueError(
+                        f"{column!r}: a TREC column must be one word without white space"
+                    )
+            file.write(" ".join(columns) + "\n")

@@ -11,21 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from gr_mvdr.backbones import check_length
 from gr_mvdr.batch import PairBatch, pad
-from gr_mvdr.cross_attention import align_layer
-from gr_mvdr.evaluation.bm25 import BM25Index, split_words
 from gr_mvdr.evaluation.ranking import Ranking
-from gr_mvdr.files import new_file, temporary_folder
+from gr_mvdr.files import temporary_folder, write_text
 from gr_mvdr.options import Count, Rate, Seed, Size, Text, part
 from gr_mvdr.progress import track
 from gr_mvdr.relevance import Explanation, Factors, PairAlignment
 from gr_mvdr.tokenizers import load_tokenizer
-from models.base import Shares, Table, hash_documents
-from models.bm25 import term_shares
-from models.generative import GenerativeSystem, trace_targets
+from models.base import Shares, Table
+from models.bm25 import search_with_shares
+from models.candidates import LexicalCandidates, read_words
+from models.generative import GenerativeSystem
 from models.training import OptimizerOptions
 
 PSEUDO_QUERIES = "pseudo_queries.jsonl"
@@ -71,54 +69,47 @@ class QueryGenerator(GenerativeSystem):
         self.search_length = query_length
         check_length(self.backbone, query_length=query_length, document_length=document_length)
 
-    def score(self, batch: PairBatch) -> Tensor:
-        """(B,) mean log p(query token | query so far, document): query likelihood."""
-        return super().score(batch)
+    # Given pairs: the document is read, the query is generated --------------------------------
 
-    def target_shares(self, batch: PairBatch) -> tuple[PairBatch, Tensor]:
-        """The query's tokens as targets, (B, N) what each of them adds to `score`."""
-        return super().target_shares(_swapped(batch))
+    def forced(self, batch: PairBatch) -> PairBatch:
+        """The batch with the documents as the source and the queries as the targets."""
+        sides = batch.document_ids, batch.document_mask, batch.query_ids, batch.query_mask
+        return PairBatch(*sides, batch.document_index)
 
     def align(self, batch: PairBatch, layer: int = -1) -> PairAlignment:
         """Cross-attention from query tokens to document tokens; every column of A sums to one."""
-        trace = trace_targets(self, _swapped(batch))
-        return _turned(align_layer(trace, self.score(batch), layer), batch)
+        return _turned(super().align(batch, layer), batch)
 
     def explain(self, batch: PairBatch) -> Explanation:
         """S and A of every decoder layer; its logits are of query tokens, no paths of documents."""
-        trace, score = trace_targets(self, _swapped(batch)), self.score(batch)
-        layers = [align_layer(trace, score, number) for number in range(len(trace.attentions))]
-        return Explanation([_turned(layer, batch) for layer in layers])
+        return Explanation([_turned(layer, batch) for layer in super().explain(batch).layers])
 
     def factors(self, batch: PairBatch) -> Factors:
         """The vectors behind S and A, whose softmax runs over the document's tokens here."""
-        swapped = super().factors(_swapped(batch))
+        swapped = super().factors(batch)
         values = swapped.query_values, swapped.document_values
         keys = swapped.query_keys, swapped.document_keys
         return Factors(*values, *keys, swapped.query_mask, swapped.document_mask)
 
-    def index(self, documents: Table, directory: str | Path | None = None) -> BM25Index:
+    # Search -----------------------------------------------------------------------------------
+
+    def index(self, documents: Table, directory: str | Path | None = None) -> LexicalCandidates:
         """Writes every document's pseudo-queries, and indexes the documents with them."""
         directory = Path(directory or temporary_folder("doc2query"))
         directory.mkdir(parents=True, exist_ok=True)
         queries = list(self.generate(documents))
         rows = zip(documents["id"][:], queries, strict=True)
-        lines = ({"document_id": name, "queries": own} for name, own in rows)
-        with (
-            new_file(directory / PSEUDO_QUERIES) as partial,
-            partial.open("w", encoding="utf-8") as file,
-        ):
-            file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+        lines = (json.dumps({"document_id": d, "queries": q}, ensure_ascii=False) for d, q in rows)
+        write_text(directory / PSEUDO_QUERIES, "".join(f"{line}\n" for line in lines))
         texts = zip(documents["text"][:], queries, strict=True)
-        terms = [split_words(" ".join([text, *own])) for text, own in texts]
-        self.bm25 = BM25Index(documents["id"][:], terms)
-        self.bm25.save(directory / "bm25", collection=hash_documents(documents))
-        return self.bm25
+        whole = (" ".join([text, *own]) for text, own in texts)
+        self.words = LexicalCandidates(documents, directory, whole)
+        return self.words
 
-    def open_index(self, documents: Table, directory: str | Path) -> BM25Index:
+    def open_index(self, documents: Table, directory: str | Path) -> LexicalCandidates:
         """Opens the words that `index` counted; see `System.open_index`."""
-        self.bm25 = BM25Index.open(Path(directory) / "bm25", collection=hash_documents(documents))
-        return self.bm25
+        self.words = LexicalCandidates.open(documents, directory)
+        return self.words
 
     @torch.inference_mode()
     def generate(self, documents: Table) -> Iterator[list[str]]:
@@ -132,8 +123,7 @@ class QueryGenerator(GenerativeSystem):
         starts = range(0, len(documents), _BATCH)
         for start in track(starts, "generating queries", total=len(starts)):
             tokens = documents[start : start + _BATCH]["tokens"]
-            length = self.hparams.document_length
-            ids, mask = pad([self.template.read_document(text, length) for text in tokens])
+            ids, mask = pad([*map(self.cut_document, tokens)])
             sampled = self.backbone.generate(
                 input_ids=ids.to(self.device),
                 attention_mask=mask.to(self.device),
@@ -156,42 +146,13 @@ class QueryGenerator(GenerativeSystem):
         Args:
             queries, k: see `System.retrieve`; among: see `System.retrieve_with_shares`.
         """
-        rows = zip(queries["id"][:], queries["text"][:], strict=True)
-        bar = track(rows, "searching", total=len(queries))
-        return Ranking({query: self.bm25.best(split_words(text), k, among) for query, text in bar})
+        return self.words.lists.search(read_words(queries), k, among)
 
     def retrieve_with_shares(
         self, queries: Table, k: int = 100, among: Sequence[str] | None = None
     ) -> tuple[Ranking, Shares]:
         """`retrieve`, and what each of the query's words adds to a score."""
-        ranking = self.retrieve(queries, k, among)
-        rows = zip(queries["id"][:], queries["text"][:], strict=True)
-        asked = {query: split_words(text) for query, text in rows}
-        return ranking, term_shares(self.bm25, asked, ranking)
-
-    @torch.inference_mode()
-    def rerank(
-        self, queries: Table, documents: Table, candidates: dict[str, Sequence[str]]
-    ) -> Ranking:
-        """The candidates by query likelihood, mean log p(query token | document)."""
-        self.eval()
-        row = {identifier: number for number, identifier in enumerate(documents["id"][:])}
-        length, results = self.hparams.document_length, {}
-        for query in track(queries, "reranking", total=len(queries)):
-            chosen = candidates[query["id"]]
-            tokens = [documents[row[document]]["tokens"] for document in chosen]
-            texts = [self.template.read_document(text, length) for text in tokens]
-            asked = self.prepare_query(query["tokens"])
-            sides = *pad([asked] * len(chosen)), *pad(texts)
-            batch = PairBatch(*sides, torch.zeros(len(chosen), dtype=torch.long)).to(self.device)
-            results[query["id"]] = dict(zip(chosen, self.score(batch).tolist(), strict=True))
-        return Ranking(results)
-
-
-def _swapped(batch: PairBatch) -> PairBatch:
-    """The document as the source and the query as the target."""
-    sides = batch.document_ids, batch.document_mask, batch.query_ids, batch.query_mask
-    return PairBatch(*sides, batch.document_index)
+        return search_with_shares(self.words.lists, read_words(queries), k, among)
 
 
 def _turned(pairs: PairAlignment, batch: PairBatch) -> PairAlignment:

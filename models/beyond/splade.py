@@ -5,7 +5,6 @@ are equal. BM25 counts the terms of a text; SPLADE's encoder and embedding table
 also terms that the text does not hold (expansion).
 """
 
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,11 +20,7 @@ from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.losses import expected_operations
 from gr_mvdr.options import AtLeast, NonNegative, Size, build, part
 from gr_mvdr.progress import track
-from gr_mvdr.ranks import (
-    encode_share,
-    gather_batch,
-    gather_rows,
-)
+from gr_mvdr.ranks import encode_share, gather_batch, gather_rows
 from gr_mvdr.relevance import PairAlignment, at_least_float32
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_vectors import Side, TokenVectors
@@ -34,7 +29,6 @@ from models.bm25 import LexicalSystem
 from models.training import OptimizerOptions
 
 _EXACT_MATCH = Scoring(LexicalMaxSim())  # a term occurs once in a text
-_QUERY_BATCH = 32  # queries encoded at once
 _RAMP = 1 / 3  # share of the training in which the regulariser grows
 
 
@@ -132,20 +126,17 @@ class SPLADE(LexicalSystem):
 
         Each rank encodes its share of the batch of all ranks; all compute the whole loss.
         """
-        batch = gather_batch(batch)
-        documents = self._share(batch.document_ids, batch.document_mask)
-        queries = self._share(batch.query_ids, batch.query_mask)
+        batch, size = gather_batch(batch), self.hparams.gradient_cache
+        sides = (batch.document_ids, batch.document_mask), (batch.query_ids, batch.query_mask)
+        documents, queries = (
+            gather_rows(torch.cat(encode_share(self.term_weights, *side, size))) for side in sides
+        )
         with torch.autocast(self.device.type, enabled=False):
             loss = self.loss_function(documents @ queries.T, batch)
         grown = min(1.0, self.global_step / self.ramp_steps) ** 2 if self.ramp_steps else 1.0
         for side, weights in (("query", queries), ("document", documents)):
             loss = loss + grown * self.hparams.regulariser[side] * expected_operations(weights)
         return loss
-
-    def _share(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """(B, V) the weights of all texts; this rank encodes its share."""
-        own = encode_share(self.term_weights, ids, mask, self.hparams.gradient_cache)
-        return gather_rows(torch.cat(own))
 
     def on_train_start(self) -> None:
         super().on_train_start()
@@ -170,7 +161,7 @@ class SPLADE(LexicalSystem):
 
     def index(self, documents: Table, directory: str | Path | None = None) -> InvertedLists:
         """Encodes the documents into inverted lists of the terms that they keep."""
-        self.searcher = self._lists(documents["id"][:], self._matrix(documents))
+        self.searcher = self._lists(documents["id"][:], self._encode_documents(documents))
         if directory is not None:
             self.searcher.save(directory, **self._made_of(documents))
         return self.searcher
@@ -187,9 +178,10 @@ class SPLADE(LexicalSystem):
         names, rows = documents["id"][:], self.searcher.numbers.copy()
         new = [place for place, name in enumerate(names) if name not in rows]
         rows |= {names[place]: len(rows) + n for n, place in enumerate(new)}
-        parts = [self.searcher.matrix] + ([self._matrix(documents.select(new))] if new else [])
-        whole = vstack(parts, "csr")[[rows[name] for name in names]]
-        self.searcher = self._lists(names, whole)
+        parts = [self.searcher.matrix]
+        if new:
+            parts.append(self._encode_documents(documents.select(new)))
+        self.searcher = self._lists(names, vstack(parts, "csr")[[rows[name] for name in names]])
 
     def _made_of(self, documents: Table) -> dict[str, str]:
         return {"model": hash_weights(self), "collection": hash_documents(documents)}
@@ -198,17 +190,27 @@ class SPLADE(LexicalSystem):
         terms = {term: term for term in range(self.vocabulary_size)}
         return InvertedLists(ids, terms, matrix.tocsc())
 
-    def _matrix(self, documents: Table) -> Any:
-        """(D, V) fp32, scipy's sparse matrix by rows of the weights that documents keep."""
+    def _encode_documents(self, documents: Table) -> Any:
+        return self._encode([*map(self.cut_document, documents["tokens"])], "document")
+
+    def encode_queries(self, queries: Table) -> dict[str, Query]:
+        """Query id → the weights of the terms that it keeps."""
+        rows = self._encode([*map(self.cut_query, queries["tokens"])], "query")
+        terms = (dict(zip(r.indices.tolist(), r.data.tolist(), strict=True)) for r in rows)
+        return dict(zip(queries["id"][:], terms, strict=True))
+
+    @torch.inference_mode()
+    def _encode(self, texts: list[list[int]], side: Side) -> Any:
+        """(texts, V) fp32, scipy's sparse matrix by rows of the weights that texts keep.
+
+        A row has its heaviest term first.
+        """
         from scipy.sparse import csr_matrix
 
-        read = partial(self.template.read_document, length=self.hparams.document_length)
-        texts = [read(tokens) for tokens in documents["tokens"]]
-        batches = batch_by_length([*map(len, texts)])
-        packed = [
-            self._encode([texts[row] for row in rows], "document").pack()
-            for rows in track(batches, "encoding documents")
-        ]
+        batches, packed = batch_by_length([*map(len, texts)]), []
+        for rows in track(batches, f"encoding {side} texts"):
+            ids, mask = (part.to(self.device) for part in pad([texts[row] for row in rows]))
+            packed.append(self.eval().find_terms(ids, mask, side).to("cpu").float().pack())
         weights, counts, terms, *_ = map(list, zip(*packed, strict=True))
         starts = np.append(0, torch.cat(counts).cumsum(0))
         entries = torch.cat(weights)[:, 0].numpy(), torch.cat(terms).numpy(), starts
@@ -216,34 +218,15 @@ class SPLADE(LexicalSystem):
         matrix.eliminate_zeros()  # of texts without a term
         return matrix[np.argsort(np.concatenate(batches))]
 
-    @torch.inference_mode()
-    def _encode(self, texts: list[list[int]], side: Side) -> TokenVectors:
-        ids, mask = (part.to(self.device) for part in pad(texts))
-        return self.eval().find_terms(ids, mask, side).to("cpu").float()
-
-    def encode_queries(self, queries: Table) -> dict[str, Query]:
-        """Query id → the weights of the terms that it keeps."""
-        terms_of: dict[str, Query] = {}
-        length = self.hparams.query_length
-        for start in track(range(0, len(queries), _QUERY_BATCH), "encoding queries"):
-            rows = queries[start : start + _QUERY_BATCH]
-            texts = [self.template.read_query(tokens, length) for tokens in rows["tokens"]]
-            terms = self._encode(texts, "query")
-            for row, name in enumerate(rows["id"]):
-                own = terms.unpad(row)
-                terms_of[name] = dict(
-                    zip(own.ids.tolist(), own.vectors[:, 0].tolist(), strict=True)
-                )
-        return terms_of
-
     def search_fidelity(self, queries: Table, ranking: Ranking, depth: int) -> dict[str, float]:
         """The costs of a search; `shared_terms` is Formal et al.'s FLOPS: the mean number of terms
         that a query and a document share, over all pairs."""
-        documents, metrics = len(self.searcher.ids), self.costs.metrics()
+        lists = self.searcher
+        metrics = lists.costs.metrics()
         return metrics | {
-            "cost/shared_terms": metrics["cost/scored_tokens"] / documents,
-            "cost/query_terms": self.query_terms / self.costs.queries,
-            "cost/document_terms": self.searcher.matrix.nnz / documents,
+            "cost/shared_terms": metrics["cost/scored_tokens"] / len(lists.ids),
+            "cost/query_terms": lists.query_terms / lists.costs.queries,
+            "cost/document_terms": lists.matrix.nnz / len(lists.ids),
         }
 
 

@@ -362,7 +362,7 @@ def test_bm25_is_asked_once_for_each_depth_and_handed_to_no_worker(monkeypatch):
     data.epoch(0)
     assert data.bm25() is data.bm25()
     assert set(vars(pickle.loads(pickle.dumps(data.bm25)))) == {"documents"}
-    monkeypatch.setattr("data_modules.candidates.BM25Index", None)
+    monkeypatch.setattr("data_modules.candidates.index_bm25", None)
     again = tiny(Bm25Negatives(2, depth=5))
     assert len(again.epoch(0)[0].negatives.documents) == 2
     with pytest.raises(TypeError):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gr_mvdr.alignment import MaxSim, SoftTopK
-from gr_mvdr.evaluation.bm25 import BM25Index
+from gr_mvdr.evaluation.bm25 import index_bm25
 from gr_mvdr.salience import (
     FrequencySalience,
     IdfSalience,
@@ -233,7 +233,7 @@ def test_max_sim_over_one_hot_vectors_is_bm25():
 
     texts = [one_hot(text, frequency) for text in documents]
     found = torch.stack([Scoring(MaxSim())(text, one_hot(query, idf)) for text in texts])
-    index = BM25Index(list("abcd"), documents, k1=1.2, b=0.6)
+    index = index_bm25(list("abcd"), documents, k1=1.2, b=0.6)
     expected = torch.as_tensor(index.scores(query), dtype=torch.float32)
     ratio = found / expected
     assert (expected > 0).all() and torch.allclose(ratio, ratio[0].expand(4), rtol=1e-4)

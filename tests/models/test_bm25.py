@@ -28,16 +28,6 @@ def overlapping(documents, tools):
     return tools.Texts([tokens[1][:3] * 2, [tokens[3][0], tokens[5][7], 59_999], [59_999]], "q")
 
 
-@pytest.mark.parametrize("end", [(), (1,)], ids=["plain", "ended"])
-def test_the_score_of_a_pair_is_bm25s_own(indexed, documents, overlapping, end):
-    found = indexed.score(pairs_of(overlapping, documents, end)).view(3, len(documents))
-    expected = torch.stack(
-        [torch.from_numpy(indexed.searcher.scores(tokens)) for tokens in overlapping["tokens"]]
-    )
-    assert expected[0].max() > 0.5
-    assert torch.allclose(found, expected.to(found), atol=1e-5)
-
-
 def test_unknown_and_special_tokens_are_no_terms_anywhere(tools):
     """A subword vocabulary has an unknown token in documents too: it must not match."""
     documents = tools.Texts([[2, 7, 8], [2, 2, 9], [9, 10, 11, 12]], "d")
@@ -51,14 +41,16 @@ def test_unknown_and_special_tokens_are_no_terms_anywhere(tools):
         assert found[number].item() == pytest.approx(ranking.scores("q0")[name], abs=1e-5)
 
 
-def test_relevance_equals_score_and_terms_align_where_they_are_equal(
-    indexed, documents, overlapping
-):
-    batch = pairs_of(overlapping, documents, end=(1,))
+@pytest.mark.parametrize("end", [(), (1,)], ids=["plain", "ended"])
+def test_equal_terms_align_and_the_sum_is_bm25s_score(indexed, documents, overlapping, end):
+    batch = pairs_of(overlapping, documents, end)
     pairs = indexed.align(batch)
-    assert torch.allclose(pairs.relevance, pairs.score, atol=1e-4)
+    scores = map(indexed.searcher.scores, overlapping["tokens"])
+    found = torch.stack([*map(torch.from_numpy, scores)])
+    assert found[0].max() > 0.5
     equation = (pairs.similarity * pairs.alignment).sum((1, 2, 3)) / pairs.normaliser
-    assert torch.allclose(pairs.relevance, equation, atol=1e-4)
+    for score in (pairs.score, pairs.relevance, equation, indexed.score(batch)):
+        assert torch.allclose(score, found.flatten().to(score), atol=1e-5)
     equal = batch.document_ids[:, :, None] == batch.query_ids[:, None]
     terms = (batch.document_ids > 2)[:, :, None] & (batch.query_ids > 2)[:, None]
     assert torch.equal(pairs.alignment[:, 0] > 0, equal & terms)
@@ -85,9 +77,3 @@ def test_retrieve_and_rerank_give_the_same_scores(indexed, documents, overlappin
         found = {name: s for name, s in reranked.scores(query).items() if s > 0}
         assert ranking.scores(query) == pytest.approx(found)
     assert ranking.documents("q2") == []
-
-
-def test_documents_without_a_word_are_refused_in_a_line(tools):
-    documents = tools.Texts([[], [2, 2], [0, 1]], "d")  # nothing, unknown words, special tokens
-    with pytest.raises(ValueError, match="none of the 3 documents has a word"):
-        BM25().index(documents)

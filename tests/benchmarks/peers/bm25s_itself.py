@@ -16,10 +16,10 @@ def inputs():
 
 
 def ours(arrays):
-    from gr_mvdr.evaluation.bm25 import BM25Index
+    from gr_mvdr.evaluation.bm25 import index_bm25
 
     names = [str(number) for number in range(DOCUMENTS)]
-    index = BM25Index(names, arrays["documents"].tolist())
+    index = index_bm25(names, arrays["documents"].tolist())
     queries = arrays["queries"].tolist()
 
     def search():

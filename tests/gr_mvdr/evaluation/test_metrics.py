@@ -72,21 +72,11 @@ def test_means_equal_ir_measures_when_queries_have_no_results_or_no_judgements()
         del run[query]
     measures = {**REFERENCES, "mrr@10": RR @ 10, "ndcg@10": nDCG @ 10}
     expected = ir_measures.calc_aggregate(list(measures.values()), qrels, run)
-    values = evaluate(Ranking(run), qrels)
-    for name, measure in measures.items():
-        assert values[name] == pytest.approx(expected[measure], abs=FP32), name
+    wanted = {name: expected[measure] for name, measure in measures.items()}
+    assert evaluate(Ranking(run), qrels) == pytest.approx(wanted, abs=FP32)
 
 
-def test_relevant_documents_that_were_not_retrieved_count_in_the_ideal():
-    found = Ranking({"q": {"a": 1.0}})
-    complete = evaluate(found, {"q": {"a": 1}})
-    missed = evaluate(found, {"q": {"a": 1, "b": 3}})
-    assert complete["ndcg@10"] == pytest.approx(1)
-    assert missed["ndcg@10"] == pytest.approx(1 / (3 + 1 / np.log2(3)), rel=FP32)
-    assert missed["recall@10"] == 0.5
-
-
-@pytest.mark.parametrize("name", ["recall", "recall@", "recall@0", "R@ten", "bpref@10", "@10"])
+@pytest.mark.parametrize("name", ["recall", "recall@0", "R@ten", "bpref@10"])
 def test_an_unknown_metric_is_named(name):
     with pytest.raises(ValueError, match=rf"{name}: must be recall \(R\), .* map \(AP\) @ a rank"):
         rank_of(name)
@@ -96,9 +86,8 @@ def test_the_names_of_ir_measures_and_ranx_mean_ours():
     """ir_measures' own, as it prints them, and ranx's; values are kept under our names."""
     measures = [nDCG @ 10, RR @ 10, R @ 100, P @ 5, Success @ 1, AP @ 1000]
     ours = ["ndcg@10", "mrr@10", "recall@100", "precision@5", "success@1", "map@1000"]
-    ranx = ["ndcg@10", "mrr@10", "recall@100", "precision@5", "hit_rate@1", "map@1000"]
-    for names in (ours, ranx, list(map(str, measures)), ["MRR@10", "MAP@1000"]):
-        assert set(map(name_metric, names)) <= set(ours)
-    assert list(map(name_metric, map(str, measures))) == list(map(name_metric, ranx)) == ours
+    ranx = [name.replace("success", "hit_rate") for name in ours]
+    for names in (ours, ranx, map(str, measures), map(str.upper, ours)):
+        assert list(map(name_metric, names)) == ours
     values = evaluate(Ranking({"q": {"a": 1.0}}), {"q": {"a": 1}}, ["RR@10"])
     assert values == {"mrr@10": 1}

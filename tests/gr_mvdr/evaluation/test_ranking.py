@@ -1,15 +1,18 @@
 import numpy as np
 import pytest
 
-from gr_mvdr.evaluation.ranking import Ranking, read_qrels, write_qrels
+from gr_mvdr.evaluation.ranking import Ranking, best_documents, read_qrels, write_qrels
 
 
 def test_documents_come_by_score_and_ties_by_id_last_first():
-    ranking = Ranking({"q": {"a": 1.0, "c": 2.0, "b": 1.0, "d10": 1.0, "d9": 1.0}})
+    scores = {"a": 1.0, "c": 2.0, "b": 1.0, "d10": 1.0, "d9": 1.0}
+    ranking = Ranking({"q": scores})
     assert ranking.documents("q") == ["c", "d9", "d10", "b", "a"]
     assert list(ranking.scores("q")) == ranking.documents("q")
-    assert ranking.top(2).scores("q") == {"c": 2.0, "d9": 1.0}
     assert ranking.documents("unknown") == []
+    for k in (0, 2, 3, 9):
+        found = best_documents(list(scores), np.array(list(scores.values())), k)
+        assert list(found.items()) == list(ranking.top(k).scores("q").items())
 
 
 def test_rankings_are_equal_when_their_results_are():
@@ -19,7 +22,7 @@ def test_rankings_are_equal_when_their_results_are():
     assert first != Ranking({"q": {"a": 1, "b": 3}, "r": {"a": 1}})
 
 
-def test_a_score_that_is_no_number_is_refused():
+def test_a_score_that_is_not_a_number_is_refused():
     with pytest.raises(ValueError, match="query 'q', document 'b': the score is nan"):
         Ranking({"q": {"a": 1.0, "b": float("nan")}})
 
@@ -31,22 +34,17 @@ def test_a_run_is_written_in_six_columns_and_read_back(tmp_path):
     assert lines[0] == "q Q0 a 1 0.3333333333333333 bm25"
     assert [line.split()[3] for line in lines] == ["1", "2", "1", "2"]
     assert Ranking.read(tmp_path / "run.trec") == ranking
-    assert [file.name for file in tmp_path.iterdir()] == ["run.trec"]
-
-
-def test_a_refused_run_leaves_the_old_one(tmp_path):
-    Ranking({"q": {"a": 1.0}}).write(tmp_path / "run.trec", tag="old")
     with pytest.raises(ValueError, match="'b c': a TREC column"):
         Ranking({"q": {"a": 1.0}, "r": {"b c": 1.0}}).write(tmp_path / "run.trec", tag="new")
+    assert (tmp_path / "run.trec").read_text(encoding="utf-8").splitlines() == lines
     assert [file.name for file in tmp_path.iterdir()] == ["run.trec"]
-    assert (tmp_path / "run.trec").read_text().endswith("old\n")
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
         ("q Q0 a 2 0.5", "run.trec:2: expected 'query Q0 document rank score tag'"),
-        ("q Q0 c 2 high x", "run.trec:2: expected a number as score, got 'high'"),
+        ("q Q0 c 2 high x", "run.trec:2: .* with a number as score, got 'q Q0 c 2 high x"),
         ("q Q0 b 2 0.5 x", "run.trec:2: 'q' 'b' is there already"),
     ],
 )
@@ -62,5 +60,5 @@ def test_qrels_are_written_and_read_back(tmp_path):
     assert (tmp_path / "qrels").read_text() == "q 0 a 2\nq 0 b 0\nr 0 a 1\n"
     assert read_qrels(tmp_path / "qrels") == qrels
     (tmp_path / "qrels").write_text("q 0 a 1.5\n")
-    with pytest.raises(ValueError, match="qrels:1: expected an integer as grade"):
+    with pytest.raises(ValueError, match="qrels:1: .* with an integer as grade"):
         read_qrels(tmp_path / "qrels")

@@ -5,7 +5,6 @@ import pytest
 
 from gr_mvdr.evaluation import metrics
 from gr_mvdr.evaluation.metrics import randomisation_test
-from gr_mvdr.evaluation.ranking import Ranking, values_by_query
 
 
 def exact(differences):
@@ -20,20 +19,14 @@ def test_four_queries_all_won_have_one_chance_in_eight():
     assert p == pytest.approx(0.125, abs=0.015)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_it_estimates_the_exact_test(seed):
-    rng = np.random.default_rng(seed)
+def test_it_estimates_the_exact_test_whatever_the_chunks(monkeypatch):
+    rng = np.random.default_rng(0)
     first, second = rng.integers(0, 4, (2, 10)) / 3  # averages of three seeds' recall: many ties
-    assert randomisation_test(first, second) == pytest.approx(exact(first - second), abs=0.02)
-
-
-def test_it_is_two_sided_and_seeded():
-    rng = np.random.default_rng(3)
-    first, second = rng.random((2, 30))
     p = randomisation_test(first, second, seed=1)
-    assert p == randomisation_test(second, first, seed=1)
-    assert p == randomisation_test(first, second, seed=1)
-    assert p != randomisation_test(first, second, seed=2)
+    assert p == pytest.approx(exact(first - second), abs=0.02)
+    assert p == randomisation_test(second, first, seed=1) != randomisation_test(first, second)
+    monkeypatch.setattr(metrics, "_SIGNS", 10 * 64)
+    assert randomisation_test(first, second, seed=1) == p
 
 
 def test_equal_systems_and_unequal_ones():
@@ -46,24 +39,7 @@ def test_equal_systems_and_unequal_ones():
     assert randomisation_test(*padded) == p
 
 
-def test_the_size_of_a_chunk_changes_nothing(monkeypatch):
-    first, second = np.random.default_rng(1).random((2, 20))
-    whole = randomisation_test(first, second, permutations=1000)
-    monkeypatch.setattr(metrics, "_SIGNS", 20 * 64)
-    assert randomisation_test(first, second, permutations=1000) == whole
-
-
 @pytest.mark.parametrize(("first", "second"), [(3, 4), (0, 0)])
 def test_other_queries_are_refused(first, second):
     with pytest.raises(ValueError, match=f"{first} and {second} queries"):
         randomisation_test(np.ones(first), np.ones(second))
-
-
-def test_values_are_averaged_over_seeds_first():
-    qrels = {"q2": {"a": 1}, "q1": {"b": 1}, "q3": {"c": 1}}
-    seeds = [
-        Ranking({"q1": {"b": 2.0, "a": 1.0}, "q2": {"a": 1.0}}),
-        Ranking({"q1": {"a": 2.0, "b": 1.0}, "q2": {"a": 1.0}}),
-    ]
-    assert values_by_query(seeds, qrels, "recall@1").tolist() == [1.0, 0.5, 0.0]
-    assert values_by_query(seeds, qrels, "mrr@10").tolist() == [1.0, 0.75, 0.0]
