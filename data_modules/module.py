@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytorch_lightning as pl
@@ -90,7 +90,7 @@ class RetrievalDataModule(pl.LightningDataModule):
     store: str | None = None
     identifiers: str | None = None
     views: Mapping[str, str] = field(default_factory=dict)
-    empty_documents: str = "refuse"
+    empty_documents: Literal["refuse", "keep"] = "refuse"
     text_fields: Sequence[str] = ("title", "text")
     cleaning: Sequence[str] = ()
     query_length: int = 64

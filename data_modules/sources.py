@@ -9,7 +9,7 @@ from data_modules.builders.msmarco_doc import msmarco_doc
 from data_modules.builders.nq320k import nq320k
 from data_modules.builders.public import public
 from data_modules.collection import Collection
-from data_modules.formats.registry import read_layouts
+from data_modules.formats.catalogue import read_layouts
 from data_modules.limit import limit
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.options import part

@@ -23,7 +23,6 @@ from gr_mvdr.progress import track
 VERSION = 1  # of what is written: raise it when the same layout should give other tables
 MANIFEST = "manifest.json"
 _UNPACKED = 5  # bytes of text in a byte of an archive, about
-_TABLES = {"documents": DOCUMENTS, "queries": QUERIES}
 
 
 def collect(
@@ -55,7 +54,22 @@ def collect(
                 counts = _write(layout, partial, LayoutChecks(layout, empty_documents))
             except pa.ArrowException as error:
                 raise OSError(f"data.store={place}: could not be written: {error}") from None
-            _write_manifest(partial, layout, sources, options, counts)
+            content = {
+                "name": layout.name,
+                "format": VERSION,
+                "made": datetime.now(UTC).isoformat(timespec="seconds"),
+                "sources": sources,
+                "options": options,
+                "splits": [split for split in layout.judgements if split in counts],
+                "counts": counts,
+                "text_fields": ["title", "text"],
+                "files": {
+                    str(file.relative_to(partial)): checksum(file)
+                    for file in sorted(partial.rglob("*"))
+                    if file.is_file()
+                },
+            }
+            write_json(partial / MANIFEST, content)
     return open_collection(folder)
 
 
@@ -148,31 +162,6 @@ def write_run(ranked: Iterable[Ranked], file: Path, tag: str = "given") -> int:
     return count
 
 
-def _write_manifest(
-    folder: Path,
-    layout: Layout,
-    sources: Mapping[str, str],
-    options: Mapping[str, Any],
-    counts: Mapping[str, int],
-) -> None:
-    content = {
-        "name": layout.name,
-        "format": VERSION,
-        "made": datetime.now(UTC).isoformat(timespec="seconds"),
-        "sources": dict(sources),
-        "options": dict(options),
-        "splits": [split for split in layout.judgements if split in counts],
-        "counts": dict(counts),
-        "text_fields": ["title", "text"],
-        "files": {
-            str(file.relative_to(folder)): checksum(file)
-            for file in sorted(folder.rglob("*"))
-            if file.is_file()
-        },
-    }
-    write_json(folder / MANIFEST, content)
-
-
 def open_collection(folder: Path) -> Collection:
     """A collection that `collect` wrote, memory-mapped.
 
@@ -180,37 +169,32 @@ def open_collection(folder: Path) -> Collection:
         ValueError: the folder is not as it was written.
     """
     try:
-        return _opened(folder)
+        manifest = read_json(folder / MANIFEST)
+        if manifest["format"] != VERSION:
+            raise ValueError(f"of format {manifest['format']}, not {VERSION}")
+        for name, expected in manifest.get("files", {}).items():
+            verify(folder / name, expected)
+
+        def table(name: str, features: Features) -> Dataset:
+            fingerprint = hashlib.sha256(f"{folder.name}-{name}".encode()).hexdigest()[:32]
+            return open_table(folder / f"{name}.arrow", features, fingerprint)
+
+        qrels = {split: table(f"qrels/{split}", JUDGEMENTS) for split in manifest["splits"]}
+        runs = {
+            kind: {file.stem: file for file in sorted((folder / kind).glob("*.trec"))}
+            for kind in ("candidates", "negatives")
+        }
+        return Collection(
+            manifest["name"],
+            table("documents", DOCUMENTS),
+            table("queries", QUERIES),
+            qrels,
+            manifest["sources"],
+            folder,
+            **runs,
+        )
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise ValueError(
             f"data.store: {folder} is damaged ({reason}): remove it, and it is built again"
         ) from None
-
-
-def _opened(folder: Path) -> Collection:
-    manifest = read_json(folder / MANIFEST)
-    if manifest["format"] != VERSION:
-        raise ValueError(f"of format {manifest['format']}, not {VERSION}")
-    for name, expected in manifest.get("files", {}).items():
-        verify(folder / name, expected)
-
-    def table(name: str, features: Features, rows: int) -> Dataset:
-        fingerprint = hashlib.sha256(f"{folder.name}-{name}".encode()).hexdigest()[:32]
-        found = open_table(folder / f"{name}.arrow", features, fingerprint)
-        if len(found) != rows:
-            raise ValueError(f"{name} has {len(found):,} rows, not {rows:,}")
-        return found
-
-    counts = manifest["counts"]
-    documents, queries = (table(name, part, counts[name]) for name, part in _TABLES.items())
-    qrels = {
-        split: table(f"qrels/{split}", JUDGEMENTS, counts[split]) for split in manifest["splits"]
-    }
-    runs = {
-        kind: {file.stem: file for file in sorted((folder / kind).glob("*.trec"))}
-        for kind in ("candidates", "negatives")
-    }
-    return Collection(
-        manifest["name"], documents, queries, qrels, manifest["sources"], folder, **runs
-    )

@@ -14,8 +14,8 @@ from datasets.table import InMemoryTable
 from transformers import PreTrainedTokenizerBase
 
 from data_modules.formats.files import sha256
-from data_modules.formats.lines import numbered_lines
 from data_modules.formats.named_pairs import read_generated
+from data_modules.formats.readers import numbered_lines
 from data_modules.tables import (
     TABLE,
     arrow_batches,

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from data_modules.formats.files import find_all, needed
 from data_modules.formats.layout import Document, Judgement, Layout, Query
-from data_modules.formats.lines import array_items, string
-from data_modules.formats.tables import DPR, passages
+from data_modules.formats.readers import array_items, string
+from data_modules.formats.rows import DPR, table_documents
 
 SPLITS = ("train", "dev", "test")
 PASSAGES = "psgs_w100.tsv"
@@ -77,7 +77,7 @@ class _Matched:
         for split, asked in self._asked():
             about.setdefault(asked.subject, []).append((split, asked))
         self._found = {split: [] for split in self._files}
-        for passage in passages(self._file, DPR):
+        for passage in table_documents(self._file, DPR):
             asked_here = about.get(matched_form(_QUALIFIER.sub("", passage.title)), ())
             text = matched_form(passage.text) if asked_here else ""
             for split, asked in asked_here:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from data_modules.builders.public import without_repeats
 from data_modules.formats.layout import Document, Judgement, Layout, Query
 
 OWN = "test"  # what the split of an id is called that has judgements itself
@@ -60,7 +59,7 @@ def ir_dataset(
         files=(),
         options={"reader": "ir_datasets/1", "id": name, "splits": wanted, "fields": fields},
         documents=documents,
-        queries=lambda: without_repeats(queries(), "queries"),
+        queries=queries,
         judgements={split: partial(judgements, id) for split, id in wanted.items()},
     )
 

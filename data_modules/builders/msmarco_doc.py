@@ -10,9 +10,14 @@ from pathlib import Path
 
 from data_modules.formats.files import given_path, needed
 from data_modules.formats.layout import Document, Judgement, Layout, Query
-from data_modules.formats.lines import numbered_lines
-from data_modules.formats.tables import table_documents
-from data_modules.formats.trec import COLUMNS, judgements, queries
+from data_modules.formats.readers import numbered_lines
+from data_modules.formats.rows import (
+    MSMARCO,
+    queries,
+    query_table,
+    table_documents,
+    trec_judgements,
+)
 
 SPLITS = ("train", "dev")
 _KEPT = 0.12  # of the documents' file, about; the collection has some 320,000 of 3,213,835
@@ -65,7 +70,7 @@ class _Kept:
         if self._ids:
             named = ((where, line.strip()) for where, line in numbered_lines(self._ids))
         else:
-            found = judgements(self._qrels["train"])
+            found = trec_judgements(self._qrels["train"])
             named = ((where, id) for where, _, id, grade in found if grade > 0)
         wanted: dict[str, str] = {}
         for where, id in named:
@@ -74,7 +79,7 @@ class _Kept:
 
     def documents(self) -> Iterator[Document]:
         missing = set(self._wanted)
-        for document in table_documents(self._file, COLUMNS):
+        for document in table_documents(self._file, MSMARCO):
             if document.id in self._wanted:
                 missing.discard(document.id)
                 yield document
@@ -87,14 +92,14 @@ class _Kept:
 
     def queries(self) -> Iterator[Query]:
         for split, file in self._queries.items():
-            judged = {row.query_id for row in judgements(self._qrels[split])}
+            judged = {row.query_id for row in trec_judgements(self._qrels[split])}
             asked = self._asked[split]
             if left := len(judged - asked):
                 print(
                     f"msmarco_doc: {left:,} of {len(judged):,} {split} queries are left out: "
                     "none of the kept documents is relevant to them"
                 )
-            yield from (query for query in queries((file,)) if query.id in asked)
+            yield from (query for query in queries(query_table, file) if query.id in asked)
 
     @cached_property
     def _asked(self) -> dict[str, set[str]]:
@@ -102,13 +107,13 @@ class _Kept:
         return {
             split: {
                 row.query_id
-                for row in judgements(file)
+                for row in trec_judgements(file)
                 if row.relevance > 0 and row.document_id in self._wanted
             }
             for split, file in self._qrels.items()
         }
 
     def judgements(self, split: str) -> Iterator[Judgement]:
-        for row in judgements(self._qrels[split]):
+        for row in trec_judgements(self._qrels[split]):
             if row.document_id in self._wanted and row.query_id in self._asked[split]:
                 yield row

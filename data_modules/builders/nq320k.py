@@ -21,7 +21,7 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from data_modules.formats.files import PACKED, find_all, given_path
 from data_modules.formats.layout import Document, Judgement, Layout, Query
-from data_modules.formats.lines import json_lines, string, word
+from data_modules.formats.readers import json_lines, string, word
 from gr_mvdr.texts import check_characters
 
 COUNTS = {

@@ -12,22 +12,38 @@ Each is read from a local copy of the released files, or from the Hugging Face h
 """
 
 import zipfile
-import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import datasets
 from datasets import Features, Value
 
 from data_modules.builders import entity_questions
-from data_modules.formats import beir, dpr, trec
-from data_modules.formats.files import find, find_all, given_path, needed, page_hint, unpacking
-from data_modules.formats.layout import Document, Judgement, Layout, Query, Ranked, join_layouts
-from data_modules.formats.lines import integer, json_lines, string, word
-from data_modules.formats.tables import rows, table_documents
+from data_modules.formats import dpr
+from data_modules.formats.catalogue import FORMATS
+from data_modules.formats.files import (
+    check_open,
+    find,
+    find_all,
+    given_path,
+    missing,
+    needed,
+    unpacking,
+)
+from data_modules.formats.layout import Document, Judgement, Layout, Ranked, join_layouts
+from data_modules.formats.readers import json_lines, table, word
+from data_modules.formats.rows import (
+    Reader,
+    documents,
+    judgements,
+    queries,
+    query_table,
+    table_documents,
+)
 from data_modules.store import check_room
 from data_modules.tables import hide_bars, write_once
 
@@ -44,8 +60,8 @@ LOTTE_QUESTIONS = ("search", "forum")
 LOTTE_SPLITS = ("test", "dev")  # of different passages: each is a collection of its own
 MIRACL = "ar bn de en es fa fi fr hi id ja ko ru sw te th yo zh".split()
 _NOT_TRAINED = ("de", "yo")  # MIRACL's surprise languages have no training topics
-_Row = TypeVar("_Row", Document, Judgement)
-Rows = Callable[[], Iterable[tuple[str, dict[str, Any]]]]  # (where, columns) of each row
+_TOPICS = ("query_id", "query")  # columns of MIRACL's tables
+_QRELS = ("query_id", "Q0", "docid", "relevance")
 
 
 def public(name: str, path: str | None = None) -> Layout:
@@ -82,15 +98,15 @@ def hub_rows(
     place = options.get("data_files") or f"{path}/{split}"
     with hide_bars():
         try:
-            table = datasets.load_dataset(path, name, split=split, **options)
+            rows = datasets.load_dataset(path, name, split=split, **options)
         except Exception as error:  # of datasets, of the hub's client, or of the network below it
             reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
             raise OSError(
                 f"{place}: cannot be fetched from the Hugging Face hub ({reason}); "
                 "data.path=FOLDER reads a local copy"
             ) from error
-    for number, row in enumerate(table, start=1):
-        yield f"{place}:{number}", row
+    for number, row in enumerate(rows, start=1):
+        yield f"{place}:{number}", {k: "" if v is None else v for k, v in row.items()}
 
 
 def hub_json(file: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -98,14 +114,14 @@ def hub_json(file: str) -> Iterator[tuple[str, dict[str, Any]]]:
     return hub_rows("json", data_files=f"hf://datasets/{file}")
 
 
-def hub_columns(file: str, names: Iterable[str]) -> Iterator[tuple[str, dict[str, str]]]:
+def hub_table(file: str, columns: Iterable[str]) -> Iterator[tuple[str, dict[str, str]]]:
     """Rows of a file of tab-separated columns on the hub, every column as text."""
     return hub_rows(
         "csv",
         data_files=f"hf://datasets/{file}",
         sep="\t",
-        column_names=list(names),
-        features=Features({name: Value("string") for name in names}),
+        column_names=list(columns),
+        features=Features({name: Value("string") for name in columns}),
         quoting=3,  # a quote is a quote
         keep_default_na=False,  # and "null" a word
     )
@@ -115,33 +131,26 @@ def _beir(name: str, path: Path | None) -> Layout:
     if path is not None:
         folder = _unpacked(path) if path.suffix == ".zip" else path
         places = [folder / name, folder / Path(name).name, folder]
+        beir = FORMATS["beir"]
         return beir.read(next((place for place in places if beir.recognises(place)), folder))
     if name not in BEIR:
         raise ValueError(
             f"data.name=beir/{name}: must be one of {', '.join(sorted(BEIR))}, "
             "or a local copy: data.path=FOLDER"
         )
-
-    def documents() -> Iterator[Document]:
-        for where, row in hub_rows(f"BeIR/{name}", "corpus", "corpus"):
-            yield Document(where, str(row["_id"]), row["title"] or "", row["text"] or "")
-
-    def queries() -> Iterator[Query]:
-        for where, row in hub_rows(f"BeIR/{name}", "queries", "queries"):
-            yield Query(where, str(row["_id"]), row["text"] or "")
-
-    def judgements(split: str) -> Iterator[Judgement]:
-        for where, row in hub_rows(f"BeIR/{name}-qrels", split=split.replace("dev", "validation")):
-            query, document = str(row["query-id"]), str(row["corpus-id"])
-            yield Judgement(where, query, document, int(row["score"]))
-
+    place, part = f"BeIR/{name}", lambda kind: partial(hub_rows, name=kind, split=kind)
+    judged = partial(judgements, query="query-id", document="corpus-id", grade="score")
+    splits = {split: split.replace("dev", "validation") for split in BEIR[name]}
     return Layout(
         name=name,
         files=(),
-        options={"reader": "beir hub/1", "hub": [f"BeIR/{name}", f"BeIR/{name}-qrels"]},
-        documents=documents,
-        queries=queries,
-        judgements={split: partial(judgements, split) for split in BEIR[name]},
+        options={"reader": "beir hub/1", "hub": [place, f"{place}-qrels"]},
+        documents=partial(documents, part("corpus"), place, id="_id", text="text", title="title"),
+        queries=partial(queries, part("queries"), place, id="_id", text="text"),
+        judgements={
+            split: partial(judged, partial(hub_rows, split=theirs), f"{place}-qrels")
+            for split, theirs in splits.items()
+        },
     )
 
 
@@ -150,15 +159,11 @@ def _unpacked(archive: Path) -> Path:
     folder = archive.with_suffix("")
     with write_once(folder) as partial_folder:
         if partial_folder is not None:
-            try:
-                with zipfile.ZipFile(archive) as content, unpacking(archive):
-                    size = sum(member.file_size for member in content.infolist())
-                    check_room(f"data.path={archive}: unpacked, it", archive.parent, size)
-                    content.extractall(partial_folder)
-            except (zipfile.BadZipFile, zlib.error) as error:
-                raise ValueError(
-                    f"{archive}: a damaged archive ({error}){page_hint(archive)}: fetch it again"
-                ) from None
+            with unpacking(archive), zipfile.ZipFile(archive) as content:
+                check_open(archive, content)
+                size = sum(member.file_size for member in content.infolist())
+                check_room(f"data.path={archive}: unpacked, it", archive.parent, size)
+                content.extractall(partial_folder)
             print(f"{archive}: unpacked into {folder}")
     return folder
 
@@ -177,46 +182,36 @@ def _lotte(name: str, path: Path | None) -> Layout:
     if path is None:
         passages = f"colbertv2/lotte_passages/{topic}/{split}_collection.jsonl"
         asked = f"colbertv2/lotte/{topic}/{split}_qas.{kind}.jsonl"
-        options["hub"], files, records = [passages, asked], (), partial(hub_json, asked)
-        documents = partial(_hub_passages, passages)
-        queries = partial(_hub_queries, asked)
+        options["hub"], files = [passages, asked], ()
+        found = partial(documents, hub_json, passages, id="doc_id", text="text")
+        questions = partial(queries, hub_json, asked, id="qid")
+        judged = partial(_lotte_judgements, hub_json, asked)
     else:
         places = (path, path / topic / split, path / "lotte" / topic / split)
         folder = next((place for place in places if find(place, "collection.tsv")), places[1])
         names = ("collection.tsv", f"questions.{kind}.tsv", f"qas.{kind}.jsonl")
         files = tuple(needed(folder, name) for name in names)
-        documents = partial(table_documents, files[0], ("id", "text"))
-        queries, records = partial(trec.queries, files[1:2]), partial(json_lines, files[2])
+        found = partial(table_documents, files[0], ("id", "text"))
+        questions = partial(queries, query_table, files[1])
+        judged = partial(_lotte_judgements, json_lines, files[2])
     return Layout(
         name=f"lotte-{topic}-{kind}-{split}",
         files=files,
         options=options,
-        documents=documents,
-        queries=queries,
-        judgements={split: partial(_lotte_judgements, records)},
+        documents=found,
+        queries=questions,
+        judgements={split: judged},
     )
 
 
-def _hub_passages(file: str) -> Iterator[Document]:
-    for where, row in hub_json(file):
-        yield Document(where, str(row["doc_id"]), "", row["text"])
-
-
-def _hub_queries(file: str) -> Iterator[Query]:
-    for where, row in hub_json(file):
-        yield Query(where, str(row["qid"]), row["query"])
-
-
-def _lotte_judgements(records: Rows) -> Iterator[Judgement]:
-    for where, record in records():
-        passages, deeper = record.get("answer_pids"), record.get("answers")
-        if passages is None and isinstance(deeper, dict):  # as the hub's loader keeps them
-            passages = deeper.get("answer_pids")
+def _lotte_judgements(read: Reader, file: Any) -> Iterator[Judgement]:
+    for where, record in read(file):
+        deeper = record.get("answers") or {}  # as the hub's loader keeps them
+        passages = record.get("answer_pids") or deeper.get("answer_pids")
         if not isinstance(passages, list):
             raise ValueError(f'{where}: expected a list "answer_pids", got {passages!r:.60}')
-        query = word(where, "qid", record)
-        for passage in dict.fromkeys(map(str, passages)):  # some are there twice
-            yield Judgement(where, query, passage, 1)
+        for passage in passages:
+            yield Judgement(where, word(where, "qid", record), str(passage), 1)
 
 
 def _miracl(language: str, path: Path | None) -> Layout:
@@ -225,33 +220,46 @@ def _miracl(language: str, path: Path | None) -> Layout:
     if language not in MIRACL:
         raise ValueError(f"data.name=miracl/{language}: must be one of {', '.join(MIRACL)}, judged")
     options: dict[str, Any] = {"reader": "miracl/1", "language": language}
+    folder, corpus = f"miracl-v1.0-{language}", f"miracl-corpus-v1.0-{language}/docs-*.jsonl"
+    tables = {
+        split: [f"{folder}/{kind}/{kind}.{folder}-{split}.tsv" for kind in ("topics", "qrels")]
+        for split in ("train", "dev")
+    }
     if path is None:
-        corpus = f"miracl/miracl-corpus/miracl-corpus-v1.0-{language}/docs-*.jsonl.gz"
-        options["hub"] = [f"miracl/miracl/miracl-v1.0-{language}", corpus]
-        passages, files = partial(hub_json, corpus), []
-        tables = {
-            split: [
-                partial(hub_columns, f"miracl/miracl/{name}", columns)
-                for name, columns in _miracl_names(language, split).items()
-            ]
-            for split in (("dev",) if language in _NOT_TRAINED else ("train", "dev"))
-        }
+        shards = [f"miracl/miracl-corpus/{corpus}.gz"]
+        options["hub"] = [f"miracl/miracl/{folder}", *shards]
+        found = {s: [f"miracl/miracl/{name}" for name in names] for s, names in tables.items()}
+        if language in _NOT_TRAINED:
+            del found["train"]
+        files, read, read_table = (), hub_json, hub_table
     else:
-        shards, found = _miracl_shards(language, path), _miracl_tables(language, path)
-        files = [*shards, *(file for pair in found.values() for file in pair)]
-        passages = partial(json_lines, *shards)
-        tables = {
-            split: [partial(rows, *table) for table in pair.items()]
-            for split, pair in found.items()
-        }
+        shards = find_all(path, corpus, f"miracl-corpus/{corpus}")
+        if not shards:
+            raise FileNotFoundError(f"data.path={path}: {corpus}.gz are missing")
+        found = _miracl_tables(tables, path)
+        files, read, read_table = [*shards, *chain(*found.values())], json_lines, table
+    topics, qrels = (partial(read_table, columns=columns) for columns in (_TOPICS, _QRELS))
+    judged = partial(judgements, qrels, query="query_id", document="docid", grade="relevance")
     return Layout(
         name=f"miracl-{language}",
         files=tuple(files),
         options=options,
-        documents=partial(_miracl_documents, passages),
-        queries=partial(_miracl_queries, [topics for topics, _ in tables.values()]),
-        judgements={s: partial(_miracl_judgements, qrels) for s, (_, qrels) in tables.items()},
+        documents=partial(documents, read, *shards, id="docid", text="text", title="title"),
+        queries=partial(queries, topics, *(asked for asked, _ in found.values()), id="query_id"),
+        judgements={split: partial(judged, file) for split, (_, file) in found.items()},
     )
+
+
+def _miracl_tables(tables: dict[str, list[str]], path: Path) -> dict[str, list[Path]]:
+    """A copy's topics and judgements of each split; those of training may both be missing."""
+    found = {s: [find(path, n, f"miracl/{n}") for n in names] for s, names in tables.items()}
+    if found["train"] == [None, None]:
+        del found["train"]
+    for split, files in found.items():
+        for name, file in zip(tables[split], files, strict=True):
+            if file is None:
+                raise missing(path, name)
+    return found
 
 
 def _miracl_judged(path: Path | None) -> Layout:
@@ -268,7 +276,7 @@ def _miracl_judged(path: Path | None) -> Layout:
         raise FileNotFoundError(f"data.path={path}: miracl-v1.0-…/topics and qrels are missing")
     joined = join_layouts("miracl-judged", {name: _miracl(name, path) for name in trained})
 
-    def documents() -> Iterator[Document]:
+    def judged_documents() -> Iterator[Document]:
         judged = {row.document_id for rows in joined.judgements.values() for row in rows()}
         return (row for row in joined.documents() if row.id in judged)
 
@@ -278,62 +286,9 @@ def _miracl_judged(path: Path | None) -> Layout:
                 yield Ranked(where, query, document, 0.0)
 
     options = {"reader": "miracl judged/2", **joined.options}
-    return replace(joined, options=options, documents=documents, negatives={"judged": irrelevant})
-
-
-def _miracl_names(language: str, split: str) -> dict[str, tuple[str, ...]]:
-    """A split's topics and judgements, and their columns."""
-    columns = {"topics": ("query_id", "query"), "qrels": ("query_id", "Q0", "docid", "relevance")}
-    folder = f"miracl-v1.0-{language}"
-    return {
-        f"{folder}/{kind}/{kind}.{folder}-{split}.tsv": names for kind, names in columns.items()
-    }
-
-
-def _miracl_shards(language: str, path: Path) -> list[Path]:
-    """The passages, in a folder of the language or of the hub's repository."""
-    corpus = f"miracl-corpus-v1.0-{language}"
-    places = (path / corpus, path / "miracl-corpus" / corpus)
-    shards = [file for place in places for file in find_all(place, "docs-*.jsonl")]
-    if not shards:
-        raise FileNotFoundError(f"data.path={path}: {corpus}/docs-*.jsonl.gz are missing")
-    return shards
-
-
-def _miracl_tables(language: str, path: Path) -> dict[str, dict[Path, tuple[str, ...]]]:
-    """The tables of each split and their columns; those of training may both be missing."""
-    found = {}
-    for split in ("train", "dev"):
-        names = _miracl_names(language, split)
-        files = {name: find(path, name, f"miracl/{name}") for name in names}
-        missing = [name for name, file in files.items() if file is None]
-        if missing and (split == "dev" or len(missing) == 1):
-            raise FileNotFoundError(f"data.path={path}: the file {missing[0]} is missing")
-        if not missing:
-            found[split] = {file: names[name] for name, file in files.items()}
-    return found
-
-
-def _miracl_documents(passages: Rows) -> Iterator[Document]:
-    found = (
-        Document(where, *(string(where, key, record) for key in ("docid", "title", "text")))
-        for where, record in passages()
+    return replace(
+        joined, options=options, documents=judged_documents, negatives={"judged": irrelevant}
     )
-    return without_repeats(found, "documents")
-
-
-def _miracl_queries(tables: Iterable[Rows]) -> Iterator[Query]:
-    for table in tables:
-        for where, row in table():
-            yield Query(where, row["query_id"], row["query"])
-
-
-def _miracl_judgements(qrels: Rows) -> Iterator[Judgement]:
-    found = (
-        Judgement(w, r["query_id"], r["docid"], integer(w, "relevance", r["relevance"]))
-        for w, r in qrels()
-    )
-    return without_repeats(found, "judgements")
 
 
 def _dpr(name: str, path: Path | None) -> Layout:
@@ -343,31 +298,6 @@ def _dpr(name: str, path: Path | None) -> Layout:
             f"{entity_questions.PASSAGES} and …nq-dev.json"
         )
     return dpr.read(path, name)
-
-
-def without_repeats(found: Iterable[_Row], what: str) -> Iterator[_Row]:
-    """Each row once, of a download that holds some twice, word for word; says how many.
-
-    A hash of each is remembered. Rows of one id that differ are left to the store, which refuses
-    them.
-
-    Args:
-        what: they are, for the message.
-    """
-    seen: set[int] = set()
-    repeated, first = 0, ""
-    for row in found:
-        key = hash(row[1:])
-        if key in seen:
-            repeated, first = repeated + 1, first or row.where
-        else:
-            seen.add(key)
-            yield row
-    if repeated:
-        print(
-            f"{first}: {repeated:,} {what}, from this line on, are there already, word for word, "
-            "and are left out"
-        )
 
 
 FAMILIES = {

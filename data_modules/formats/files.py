@@ -1,27 +1,38 @@
-"""Files as downloads are: found by their names, packed or not, opened, hashed."""
+"""Files as they are downloaded: found by name, packed or not, opened, hashed."""
 
 import gzip
 import hashlib
+import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import BinaryIO
 
 from gr_mvdr.files import check_file
 
 PACKED = (".gz", ".zip")  # endings that any file may have after its own
 PAGE = ": it is an HTML page, not the download"
+# What a name says besides the split: msmarco-doctrain-qrels.tsv, nq_queries_dev.tsv.gz,
+# qrels.dev.small.tsv, 2019qrels-docs.txt, 2019qrels-pass.txt, msmarco-docdev-top100.
+_OTHER_WORDS = re.compile(
+    r"\.(tsv|txt|trec|run|jsonl)$|msmarco|nq(?=[_-])|doc(?=train|dev|eval|test)|docs|pass(?:ages?)?"
+    r"|qrels?|queries|query|top\d+"
+)
+_SEPARATORS = re.compile(r"[-_.]+")
 
 
 def given_path(key: str, path: str | None, kind: str = "file") -> Path | None:
-    """A path as the user typed it, or None; FileNotFoundError if there is nothing at it.
+    """A path as the user typed it, or None.
 
     Args:
         key: of the option that names it.
         kind: "file", "folder" or "folder or file".
+
+    Raises:
+        FileNotFoundError: there is nothing of this kind at the path.
     """
     if path is None:
         return None
@@ -38,47 +49,70 @@ def find(folder: Path, *names: str) -> Path | None:
 
 
 def needed(folder: Path, *names: str) -> Path:
-    """What `find` finds; FileNotFoundError if there is none of these files."""
+    """The file that `find` finds; raises FileNotFoundError if there is none."""
     file = find(folder, *names)
     if file is None:
-        raise FileNotFoundError(f"data.path={folder}: the file {' or '.join(names)} is missing")
+        raise missing(folder, *names)
     return file
 
 
-def find_all(folder: Path, *patterns: str) -> list[Path]:
-    """The files of a folder whose names match, in the order of their names.
+def missing(folder: Path, *names: str) -> FileNotFoundError:
+    """The error that a file is missing, whose name is one of these."""
+    return FileNotFoundError(f"data.path={folder}: the file {' or '.join(names)} is missing")
 
-    Packed ones match without their ending; a file that is there plain and packed counts once.
+
+def find_all(folder: Path, *patterns: str) -> list[Path]:
+    """The files of a folder whose names match a pattern such as "qrels/*.tsv", sorted by name.
+
+    Packed files match without their ending; a file that is there plain and packed counts once. Of a
+    path of a file that file alone is looked at.
     """
     found: dict[str, Path] = {}
-    for file in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if file.is_file() and any(fnmatchcase(plain_name(file), pattern) for pattern in patterns):
-            found.setdefault(plain_name(file), file)
-    return list(found.values())
+    for parent, _, name in (pattern.rpartition("/") for pattern in patterns):
+        place = folder / parent
+        for file in sorted(place.iterdir()) if place.is_dir() else [place]:
+            if file.is_file() and fnmatchcase(plain_name(file), name):
+                found.setdefault(plain_name(file), file)
+    return sorted(found.values())
 
 
-def find_one(folder: Path, what: str, *patterns: str) -> Path | None:
-    """The only file of `find_all`, or None; ValueError names several, and what was expected."""
-    found = find_all(folder, *patterns)
-    if len(found) > 1:
-        names = ", ".join(file.name for file in found)
-        raise ValueError(f"data.path={folder}: expected one {what}, found {names}")
-    return found[0] if found else None
+def find_splits(folder: Path, *patterns: str) -> dict[str, Path]:
+    """Split → the file whose name names it.
+
+    Args:
+        patterns: what braces hold is the split's name: "{train|dev}.json", "GTQ_*_{*}.tsv"; several
+            pairs of braces are joined by "_". Without braces it is what `split_of` finds, or
+            "test". Files are in the order of the patterns that they match, then of their names.
+
+    Raises:
+        ValueError: two files are of one split.
+    """
+    matched: dict[Path, str] = {}
+    for pattern in patterns:
+        regex = re.escape(pattern.rpartition("/")[2]).replace(r"\*", ".*?").replace(r"\|", "|")
+        regex = regex.replace(r"\{", "(").replace(r"\}", ")")
+        for file in find_all(folder, re.sub(r"\{.*?\}", "*", pattern)):
+            if match := re.fullmatch(regex, plain_name(file)):
+                matched.setdefault(file, "_".join(match.groups()) or split_of(file) or "test")
+    return group_by_split(matched, matched.__getitem__)
 
 
-def by_split(
-    folder: Path, files: Iterable[Path], split_of: Callable[[Path], str]
-) -> dict[str, Path]:
-    """Files by the split that their names name; ValueError names two of one split."""
+def group_by_split(files: Iterable[Path], split_of: Callable[[Path], str]) -> dict[str, Path]:
+    """Split → file; raises ValueError if two files are of one split."""
     splits: dict[str, Path] = {}
     for file in files:
         other = splits.setdefault(split_of(file), file)
         if other != file:
             raise ValueError(
-                f"data.path={folder}: {other.name} and {file.name} are both of the split "
+                f"data.path={file.parent}: {other.name} and {file.name} are both of the split "
                 f"{split_of(file)!r}: keep one"
             )
     return splits
+
+
+def split_of(file: Path) -> str:
+    """The split that a file's name names: "dev_small" of ``qrels.dev.small.tsv``."""
+    return _SEPARATORS.sub("_", _OTHER_WORDS.sub("-", plain_name(file))).strip("_")
 
 
 def plain_name(file: Path) -> str:
@@ -92,56 +126,51 @@ def opened(file: Path) -> Iterator[BinaryIO]:
 
     Raises:
         ValueError: it is a pipe or a device; an archive is damaged, truncated, encrypted or holds
-            more than one file.
+            several files.
     """
     check_file(file)
-    try:
+    with unpacking(file):
         if file.suffix == ".zip":
-            with zipfile.ZipFile(file) as archive, _member(file, archive) as content:
-                yield content
+            with zipfile.ZipFile(file) as archive:
+                members = [name for name in archive.namelist() if not name.endswith("/")]
+                if len(members) != 1:
+                    message = f"{file}: expected one file in the archive, found {len(members)}"
+                    raise ValueError(message)
+                check_open(file, archive)
+                with archive.open(members[0]) as content:
+                    yield content
         else:
             with (gzip.open if file.suffix == ".gz" else open)(file, "rb") as content:
                 yield content
-    except EOFError:
-        raise ValueError(f"{file}: the archive ends too early: fetch the file again") from None
-    except (gzip.BadGzipFile, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(f"{file}: a damaged archive ({error}){page_hint(file)}") from None
-
-
-def _member(file: Path, archive: zipfile.ZipFile) -> IO[bytes]:
-    members = [member for member in archive.namelist() if not member.endswith("/")]
-    if len(members) != 1:
-        raise ValueError(f"{file}: expected one file in the archive, found {len(members)}")
-    with unpacking(file):
-        return archive.open(members[0])
 
 
 @contextmanager
 def unpacking(file: Path) -> Iterator[None]:
-    """Names a zip archive that is encrypted or packed by an unknown method (ValueError)."""
+    """Names an archive that is damaged or truncated in a ValueError."""
     try:
         yield
-    except RuntimeError:  # also NotImplementedError
-        raise ValueError(
-            f"{file}: the archive is encrypted, or packed by a method that Python does not know: "
-            "unpack it by other means"
-        ) from None
+    except EOFError:
+        raise ValueError(f"{file}: the archive ends too early: fetch the file again") from None
+    except (gzip.BadGzipFile, zipfile.BadZipFile, zlib.error) as error:
+        with file.open("rb") as content:
+            page = PAGE if is_page(content.read(1024)) else ""
+        raise ValueError(f"{file}: a damaged archive ({error}){page}: fetch it again") from None
 
 
-def page_hint(file: Path) -> str:
-    """What a message about a broken file adds if the file is a web page."""
-    with file.open("rb") as content:
-        return PAGE if is_page(content.read(1024)) else ""
+def check_open(file: Path, archive: zipfile.ZipFile) -> None:
+    """Raises ValueError if a zip archive is encrypted."""
+    if any(member.flag_bits & 1 for member in archive.infolist()):
+        raise ValueError(f"{file}: the archive is encrypted: unpack it by other means")
 
 
 def is_page(start: bytes) -> bool:
-    """Whether a file begins like a web page: what a failed download leaves."""
+    """Whether a file begins like a web page, as a failed download does."""
     text = start.removeprefix(b"\xef\xbb\xbf").lstrip().lower()
     return text.startswith((b"<!doctype html", b"<html"))
 
 
 def begins_with(file: Path, characters: str) -> bool:
-    """Whether the first character that is no blank is one of these."""
+    """Whether the first character that is not blank is one of these."""
     with opened(file) as content:
         start = content.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip()
     return start[:1].decode("ascii", "replace") in tuple(characters)

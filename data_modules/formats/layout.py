@@ -1,25 +1,22 @@
-"""What a reader finds in a folder: files, iterators over what they say, and what must hold of it.
+"""A collection as found in files: iterators over its rows, and what must hold of them.
 
-A reader knows one format and nothing else. What holds for every collection (ids that are words, no
-id twice, judgements of known documents) is checked once, while it is read, by `LayoutChecks`; its
-errors name ``file:line``.
+A format's reader knows that format and nothing else. What holds for every collection (ids are
+words, no id twice, judgements of known documents) is checked once, while it is read, by
+`LayoutChecks`, whose errors name ``file:line``.
 """
 
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from data_modules.formats.lines import numbered_lines
 from gr_mvdr.texts import check_characters, check_id
 
-EMPTY = ("refuse", "keep")
-_TABLES = ("documents", "queries")
 # So many of a split's judgements, or this share, may be of unknown documents (ArguAna's: 5, 0.4 %).
 _FEW, _SHARE = 10, 0.1
-_DOCUMENTS = 2**32  # more than a collection has: queries and documents make one number
+_DOCUMENTS = 2**32  # more than a collection has: a query and a document make one number
 
 
 class Document(NamedTuple):
@@ -49,15 +46,12 @@ class Judgement(NamedTuple):
 
 
 class Ranked(NamedTuple):
-    """A document that a file names for a query: to rerank, or to tell apart from the relevant."""
+    """A document that a file names for a query: to rerank, or as a hard negative."""
 
     where: str
     query_id: str
     document_id: str
     score: float
-
-
-_Row = TypeVar("_Row", Judgement, Ranked)
 
 
 class Asked(NamedTuple):
@@ -69,9 +63,14 @@ class Asked(NamedTuple):
     documents: Sequence[str]
 
 
+_Pair = TypeVar("_Pair", Judgement, Ranked)
+
+
 @dataclass(frozen=True)
 class Layout:
     """A collection that has been found and not yet been read.
+
+    A row that a download holds twice, word for word, counts once.
 
     Attributes:
         name: short, for reports.
@@ -80,8 +79,9 @@ class Layout:
         documents, queries: called once, when the store lacks the collection.
         judgements: by split.
         candidates: by split, documents to rerank.
-        negatives: by name, documents to tell apart from the relevant ones in training.
-        may_lack: splits that are left out where they turn out to be empty.
+        negatives: by name, hard negatives of training queries.
+        known_only: leave out judgements of documents that the collection lacks; else they are kept.
+        may_lack: splits that are left out if they turn out to be empty.
         needed_bytes: of disk; None = estimated from the files.
     """
 
@@ -93,13 +93,12 @@ class Layout:
     judgements: Mapping[str, Callable[[], Iterator[Judgement]]]
     candidates: Mapping[str, Callable[[], Iterator[Ranked]]] = field(default_factory=dict)
     negatives: Mapping[str, Callable[[], Iterator[Ranked]]] = field(default_factory=dict)
+    known_only: bool = False
     may_lack: frozenset[str] = frozenset()
     needed_bytes: int | None = None
 
 
 def asked_layout(
-    path: Path,
-    reader: str,
     splits: Mapping[str, Callable[[], Iterator[Asked]]],
     parts: Mapping[str, Callable[[], Iterator[Asked]]] | None = None,
     **others: Any,
@@ -107,8 +106,6 @@ def asked_layout(
     """The layout of a format whose lines have a query and its relevant documents.
 
     Args:
-        path: names the collection.
-        reader: with its version.
         splits: by name, their queries.
         parts: further splits, of queries that are in `splits`, too.
         others: the attributes of the layout that do not follow from these.
@@ -124,10 +121,8 @@ def asked_layout(
             for document in documents:
                 yield Judgement(where, id, document, 1)
 
-    all_splits = {**splits, **(parts or {})}
-    judged = {split: partial(judgements, asked) for split, asked in all_splits.items()}
-    found = {"name": path.resolve().name, "queries": queries, **others}
-    return Layout(options={"reader": reader}, judgements=judged, **found)
+    judged = {s: partial(judgements, asked) for s, asked in {**splits, **(parts or {})}.items()}
+    return Layout(queries=queries, judgements=judged, **others)
 
 
 def join_layouts(name: str, layouts: Mapping[str, Layout]) -> Layout:
@@ -154,65 +149,21 @@ def join_layouts(name: str, layouts: Mapping[str, Layout]) -> Layout:
         documents=partial(rows, "documents"),
         queries=partial(rows, "queries"),
         judgements={split: partial(judgements, split) for split in splits},
+        known_only=any(layout.known_only for layout in layouts.values()),
     )
-
-
-def made_id(split: str, where: str) -> str:
-    """The id of a query that has none: train-17 on line 17 of the training file."""
-    return f"{split}-{where.rpartition(':')[2]}"
-
-
-def keep_known(rows: Iterable[_Row], known: Callable[[_Row], bool], what: str) -> Iterator[_Row]:
-    """The rows of queries and documents that the collection has; says how many others there are.
-
-    Args:
-        what: the rows are, for the message.
-
-    Raises:
-        ValueError: there are only others: the rows are of another collection.
-    """
-    kept, unknown, first = 0, 0, ""
-    for row in rows:
-        if known(row):
-            kept += 1
-            yield row
-        else:
-            unknown, first = unknown + 1, first or row.where
-    if unknown and not kept:
-        raise ValueError(
-            f"{first}: none of the {unknown:,} {what} is of a query and a document of this "
-            "collection: they are of another one"
-        )
-    if unknown:
-        print(
-            f"{first}: {unknown:,} of {kept + unknown:,} {what}, from this line on, are of unknown "
-            "queries or documents and are left out"
-        )
 
 
 class LayoutChecks:
     """The rows of a layout's tables, each checked as it passes.
 
-    Documents first, then queries, then judgements, which name both.
+    Documents come first, then queries, then judgements, which name both.
     """
 
     def __init__(self, layout: Layout, empty_documents: str = "refuse"):
         """
         Args:
             empty_documents: "refuse", or "keep" those that have neither title nor text.
-
-        Raises:
-            ValueError: another choice; a split that would take the name of another table.
         """
-        if empty_documents not in EMPTY:
-            raise ValueError(
-                f"data.empty_documents={empty_documents}: must be {' or '.join(EMPTY)}"
-            )
-        if named := [split for split in layout.judgements if split in _TABLES]:
-            raise ValueError(
-                f"{layout.name}: the split {named[0]!r}, which a file of judgements names: must "
-                f"have another name than {' and '.join(_TABLES)}"
-            )
         self.layout, self.keep_empty = layout, empty_documents == "keep"
         self.document_ids: dict[str, int] = {}  # their rows
         self.query_ids: dict[str, int] = {}
@@ -220,8 +171,7 @@ class LayoutChecks:
     def documents(self) -> Iterator[dict[str, str]]:
         """Rows of the documents' table."""
         empty = 0
-        for where, id, title, text in self.layout.documents():
-            _enter("document", where, id, self.document_ids, self.layout.documents)
+        for where, id, title, text in self._rows("document", self.document_ids):
             check_characters(where, f"document {id!r}", title, text)
             if not (title.strip() or text.strip()):
                 if not self.keep_empty:
@@ -231,23 +181,47 @@ class LayoutChecks:
                     )
                 empty += 1
             yield {"id": id, "title": title, "text": text}
-        _check_some("documents", self.layout, self.document_ids)
         if empty:
             print(f"{self.layout.name}: {empty:,} documents without title and text are kept")
 
     def queries(self) -> Iterator[dict[str, str]]:
         """Rows of the queries' table."""
-        for where, id, text in self.layout.queries():
-            _enter("query", where, id, self.query_ids, self.layout.queries)
+        for where, id, text in self._rows("query", self.query_ids):
             check_characters(where, f"query {id!r}", text)
             if not text.strip():
                 raise ValueError(f"{where}: query {id!r} is empty")
             yield {"id": id, "text": text}
-        if self.layout.judgements:  # plain passages have neither
-            _check_some("queries", self.layout, self.query_ids)
+
+    def _rows(self, kind: str, numbers: dict[str, int]) -> Iterator[Any]:
+        """The documents or queries; gives each id its row number.
+
+        Raises:
+            ValueError: two rows of one id differ, or there is no row.
+        """
+        name = {"document": "documents", "query": "queries"}[kind]
+        read: Callable[[], Iterator[Any]] = getattr(self.layout, name)
+        contents, repeated = array("q"), _Count()
+        for row in read():
+            check_id(row.where, kind, row.id)
+            number, content = numbers.setdefault(row.id, len(numbers)), hash(row[1:])
+            if number == len(contents):
+                contents.append(content)
+                yield row
+            elif contents[number] == content:
+                repeated.add(row.where)
+            else:
+                place = next(other.where for other in read() if other.id == row.id)
+                raise ValueError(f"{row.where}: the {kind} {row.id!r} is already at {place}")
+        repeated.report(name)
+        if not numbers and self.layout.judgements:  # plain passages have no queries
+            raise ValueError(f"{self._files()}: hold no {name}")
+
+    def _files(self) -> str:
+        files = ", ".join(map(str, self.layout.files[:4]))
+        return files + (", …" if len(self.layout.files) > 4 else "")
 
     def splits(self) -> Iterator[str]:
-        """The splits that become tables: without the empty ones that the layout may lack."""
+        """The splits that become tables: all but the empty ones that the layout may lack."""
         for split, rows in self.layout.judgements.items():
             if split in self.layout.may_lack and next(iter(rows()), None) is None:
                 print(f"{self.layout.name}: the split {split!r} is empty and is left out")
@@ -257,55 +231,59 @@ class LayoutChecks:
     def judgements(self, split: str) -> Iterator[dict[str, Any]]:
         """Rows of a split's qrels.
 
-        Those of unknown documents are kept and counted: as in trec_eval, nothing finds them, and
-        the mean is over all queries (BEIR's ArguAna and others name some).
+        Those of unknown documents are kept and counted, unless the layout leaves them out: as in
+        trec_eval, nothing finds them, and the mean is over all queries (BEIR's ArguAna and others
+        name some).
         """
-        pairs: set[int] = set()
+        grades: dict[int, int] = {}
         unknown: dict[str, int] = {}  # their ids and the numbers after the documents'
-        relevant, outside, first, rows = 0, 0, "", self.layout.judgements[split]
-        for where, query, document, relevance in rows():
-            self._check_query(split, where, query, rows)
+        repeated, outside, relevant = _Count(), _Count(), 0
+        rows = self.layout.judgements[split]()
+        if self.layout.known_only:
+            rows = keep_known(rows, lambda row: row.document_id in self.document_ids, "judgements")
+        for where, query, document, grade in rows:
+            if query not in self.query_ids:
+                raise ValueError(f"{where}: query {query!r} of {split!r} is not in the collection")
             number = self.document_ids.get(document)
-            if number is None:
+            if known := number is not None:
+                relevant += grade > 0
+            else:
                 check_id(where, "document", document)
                 number = len(self.document_ids) + unknown.setdefault(document, len(unknown))
-                outside, first = outside + 1, first or f"{where}: document {document!r}"
-            else:
-                relevant += relevance > 0
             pair = self.query_ids[query] * _DOCUMENTS + number
-            if pair in pairs:
-                place = _first_place(rows, query, document)
-                raise ValueError(
-                    f"{where}: {query!r} {document!r}: the pair is judged already at {place}"
-                )
-            pairs.add(pair)
-            yield {"query_id": query, "document_id": document, "relevance": relevance}
-        self._check_documents(split, len(pairs), outside, first)
+            if pair in grades:
+                if grades[pair] != grade:
+                    raise ValueError(
+                        f"{where}: {query!r} {document!r} is judged {grade}, and {grades[pair]} "
+                        "before"
+                    )
+                repeated.add(where)
+                continue
+            grades[pair] = grade
+            if not known:
+                outside.add(f"{where}: document {document!r}")
+            yield {"query_id": query, "document_id": document, "relevance": grade}
+        repeated.report("judgements")
+        self._check_documents(split, len(grades), outside)
         if not relevant:
-            files = ", ".join(file.name for file in self.layout.files[:4])
-            raise ValueError(f"{files}: split {split!r} is empty: it names no relevant document")
-
-    def _check_query(self, split: str, where: str, id: str, rows: Callable) -> None:
-        if id in self.query_ids:
-            return
-        hint = ""
-        if not any(row[1] in self.query_ids for row in islice(rows(), 1000)):
-            hint = f": no query that the split {split!r} names is, so it judges another collection"
-        raise ValueError(f"{where}: query {id!r} is not in the collection{hint}")
-
-    def _check_documents(self, split: str, judged: int, outside: int, first: str) -> None:
-        """Refuses judgements that are hardly of known documents; says how many are not."""
-        if outside and (outside == judged or outside > max(_FEW, _SHARE * judged)):
             raise ValueError(
-                f"{first} is not in the collection: {outside:,} of the {judged:,} judgements of "
-                f"the split {split!r} are of such documents, so it judges another collection, or "
-                "documents are missing"
+                f"{self._files()}: split {split!r} is empty: it names no relevant document"
             )
-        if outside:
-            print(
-                f"{first} is not in the collection; {outside:,} of {judged:,} judgements of "
-                f"{split!r} are of such documents: they are kept, and count as not found"
+
+    def _check_documents(self, split: str, judged: int, outside: "_Count") -> None:
+        """Refuses judgements of mostly unknown documents; says how many are of unknown ones."""
+        if not (number := outside.number):
+            return
+        if number == judged or number > max(_FEW, _SHARE * judged):
+            raise ValueError(
+                f"{outside.first} is not in the collection: {number:,} of the {judged:,} "
+                f"judgements of the split {split!r} are of such documents, so it judges another "
+                "collection, or documents are missing"
             )
+        print(
+            f"{outside.first} is not in the collection; {number:,} of {judged:,} judgements of "
+            f"{split!r} are of such documents: they are kept, and count as not found"
+        )
 
     def ranked(self, kind: str, rows: Callable[[], Iterable[Ranked]]) -> Iterator[Ranked]:
         """Candidates or negatives: of queries and documents that the collection has."""
@@ -316,25 +294,47 @@ class LayoutChecks:
         return keep_known(rows(), known, kind)
 
 
-def _enter(kind: str, where: str, id: str, seen: dict[str, int], rows: Callable) -> None:
-    check_id(where, kind, id)
-    if id in seen:
-        raise ValueError(f"{where}: the {kind} {id!r} is already at {_first_place(rows, id)}")
-    seen[id] = len(seen)
+class _Count:
+    """How many rows of a kind there are, and where the first is."""
+
+    def __init__(self) -> None:
+        self.number, self.first = 0, ""
+
+    def add(self, where: str) -> None:
+        self.number, self.first = self.number + 1, self.first or where
+
+    def report(self, what: str) -> None:
+        """Says how many rows are repeats."""
+        if self.number:
+            print(
+                f"{self.first}: {self.number:,} {what}, from this line on, are there already, word "
+                "for word, and are left out"
+            )
 
 
-def _first_place(rows: Callable[[], Iterable[tuple]], *ids: str) -> str:
-    """Where a row of these ids is first: read again, as to remember all places takes memory."""
-    return next(row[0] for row in rows() if row[1 : 1 + len(ids)] == ids)
+def keep_known(rows: Iterable[_Pair], known: Callable[[_Pair], bool], what: str) -> Iterator[_Pair]:
+    """The rows of queries and documents that the collection has; says how many others there are.
 
+    Args:
+        what: the rows are, for the message.
 
-def _check_some(what: str, layout: Layout, found: Mapping[str, int]) -> None:
-    """Refuses a collection without documents or queries: names the file that has no line."""
-    if found:
-        return
-    blank = [file for file in layout.files if next(numbered_lines(file), None) is None]
-    blank.sort(key=lambda file: what[:4] not in file.name)  # "quer" of queries.jsonl, qrels last
-    if blank:
-        raise ValueError(f"{blank[0]}:1: no {what}: the file is empty")
-    files = ", ".join(map(str, layout.files[:4])) + (", …" if len(layout.files) > 4 else "")
-    raise ValueError(f"{files}: no {what}: they hold none")
+    Raises:
+        ValueError: there are only others: the rows are of another collection.
+    """
+    kept, unknown = 0, _Count()
+    for row in rows:
+        if known(row):
+            kept += 1
+            yield row
+        else:
+            unknown.add(row.where)
+    if unknown.number and not kept:
+        raise ValueError(
+            f"{unknown.first}: none of the {unknown.number:,} {what} is of a query and a document "
+            "of this collection: they are of another one"
+        )
+    if unknown.number:
+        print(
+            f"{unknown.first}: {unknown.number:,} of {kept + unknown.number:,} {what}, from this "
+            "line on, are of unknown queries or documents and are left out"
+        )

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from data_modules.formats import genret, glen
 from data_modules.formats.dpr import NEGATIVE_KINDS, POSITIVE, context_id, items
 from data_modules.formats.files import begins_with
-from data_modules.formats.layout import Asked, Ranked
-from data_modules.formats.lines import (
+from data_modules.formats.layout import Ranked
+from data_modules.formats.readers import (
     first_line,
     json_lines,
     json_value,
@@ -19,6 +18,7 @@ from data_modules.formats.lines import (
     string,
     word,
 )
+from data_modules.formats.rows import genret_queries, glen_queries
 from gr_mvdr.texts import check_characters
 
 RUN = ("query", "Q0", "document", "rank", "score", "tag")
@@ -68,9 +68,9 @@ def read_pairs(file: Path, *forms: tuple[str, ...]) -> Iterator[NamedPair]:
     if begins_with(file, "[{"):
         yield from _json_pairs(file)
         return
-    where = None
-    if TRIPLE in forms:  # only the first line may be a long one where plain ones are expected
+    if TRIPLE in forms:  # a first line of three columns rules out longer ones
         forms = (*forms, _LONG_TRIPLE)
+    where = None
     for where, line in numbered_lines(file):
         columns = line.split()
         form = _form(columns, forms)
@@ -83,7 +83,7 @@ def read_pairs(file: Path, *forms: tuple[str, ...]) -> Iterator[NamedPair]:
 
 
 def read_negatives(file: Path, *forms: tuple[str, ...]) -> Iterator[Ranked]:
-    """What `read_pairs` reads and the file does not call positive, for a layout.
+    """The pairs of `read_pairs` that the file does not call positive, for a layout.
 
     Without scores the documents of a query are scored by their places, best first.
     """
@@ -98,21 +98,17 @@ def read_negatives(file: Path, *forms: tuple[str, ...]) -> Iterator[Ranked]:
 
 def _form(columns: list[str], forms: tuple[tuple[str, ...], ...]) -> tuple[str, ...] | None:
     """The form that a line has."""
-    number = len(columns)
-    if SCORED_TRIPLE in forms and number == len(SCORED_TRIPLE):
-        long = _LONG_TRIPLE in forms and not _are_scored(columns)
-        return _LONG_TRIPLE if long else SCORED_TRIPLE
-    plain = (form for form in forms if form != _LONG_TRIPLE)
-    if found := next((form for form in plain if len(form) == number), None):
-        return found
-    return _LONG_TRIPLE if _LONG_TRIPLE in forms and number >= len(TRIPLE) else None
+    number, long = len(columns), _LONG_TRIPLE in forms
+    fitting = [form for form in forms if len(form) == number and form != _LONG_TRIPLE]
+    if SCORED_TRIPLE in fitting and long and not _are_scored(columns):
+        return _LONG_TRIPLE
+    return fitting[0] if fitting else _LONG_TRIPLE if long and number >= len(TRIPLE) else None
 
 
 def _are_scored(columns: list[str]) -> bool:
     """Whether five columns begin with two scores rather than with two ids."""
-    numbers = [text for text in columns if _is_number(text)]
-    begins = all(map(_is_number, columns[:2]))
-    return begins and ("." in "".join(columns[:2]) or len(numbers) < len(columns))
+    whole = all(_is_number(text) for text in columns) and "." not in "".join(columns[:2])
+    return all(map(_is_number, columns[:2])) and not whole
 
 
 def _pairs(where: str, form: tuple[str, ...], columns: list[str]) -> Iterator[NamedPair]:
@@ -126,8 +122,7 @@ def _pairs(where: str, form: tuple[str, ...], columns: list[str]) -> Iterator[Na
     else:
         scores = [math.nan] * len(columns)
         if form == SCORED_TRIPLE:
-            names = SCORED_TRIPLE[:2]
-            scores = [_number(where, *pair) for pair in zip(names, columns[:2], strict=True)]
+            scores = [_number(where, form[n], columns[n]) for n in range(2)]
             columns = columns[2:]
         query, *documents = columns
         for place, document in enumerate(documents):
@@ -152,59 +147,40 @@ def _is_number(text: str) -> bool:
 
 
 def _json_pairs(file: Path) -> Iterator[NamedPair]:
-    """The same of a JSON file."""
+    """The pairs of a JSON file: DPR's array, lists by query, or lines of mined negatives."""
     if begins_with(file, "["):
-        return _contexts(file)
+        for where, query, record in items(file):
+            for kind in (POSITIVE, *NEGATIVE_KINDS):
+                for context in record[kind]:
+                    positive = kind == POSITIVE
+                    yield NamedPair(where, query, context_id(where, context), positive=positive)
+        return
     try:
-        mined = "qid" in json.loads(first_line(file)[1])
+        mined = "qid" in json.loads(first_line(file))
     except json.JSONDecodeError:  # one value that goes on in the next lines
         mined = False
-    return _mined(file) if mined else _lists(file)
+    if mined:
+        for where, record in json_lines(file):
+            negatives = record.get("neg")
+            systems = negatives.values() if isinstance(negatives, dict) else [negatives]
+            for place, documents in enumerate([record.get("pos"), *systems]):
+                query = word(where, "qid", record)
+                yield from _listed(where, query, documents, positive=place == 0)
+        return
+    for query, documents in json_value(file).items():
+        yield from _listed(f"{file}: {json.dumps(query)}", query, documents)
 
 
-def _contexts(file: Path) -> Iterator[NamedPair]:
-    for where, query, record in items(file):
-        for kind in (POSITIVE, *NEGATIVE_KINDS):
-            for context in record.get(kind, ()):
-                yield NamedPair(where, query, context_id(where, context), positive=kind == POSITIVE)
-
-
-def _lists(file: Path) -> Iterator[NamedPair]:
-    lists = json_value(file)
-    if not isinstance(lists, dict):
-        raise ValueError(f"{file}: expected {_JSON}")
-    for query, documents in lists.items():
-        where = f"{file}: {json.dumps(query)}"
-        if not isinstance(documents, list):
-            raise ValueError(f"{where}: expected {_JSON}, got {json.dumps(documents)[:60]}")
-        for document in documents:
-            yield NamedPair(where, query, *_scored(where, document))
-
-
-def _mined(file: Path) -> Iterator[NamedPair]:
-    for where, record in json_lines(file):
-        query, found = word(where, "qid", record), record.get("neg")
-        systems = found.values() if isinstance(found, dict) else [found]
-        for place, documents in enumerate([record.get("pos"), *systems]):
-            if not isinstance(documents, list):
-                raise ValueError(
-                    f'{where}: expected lists "pos" and "neg" of ids or of {{"pid", "ce-score"}}, '
-                    f"got {json.dumps(documents)[:60]}"
-                )
-            for document in documents:
-                yield NamedPair(where, query, *_scored(where, document), positive=place == 0)
-
-
-def _scored(where: str, document: Any) -> tuple[str, float]:
-    """The id and the score of a document in JSON: an id, or ``{"pid", "ce-score"}``."""
-    if isinstance(document, dict) and "pid" in document:
-        score = document.get("ce-score", math.nan)
+def _listed(where: str, query: str, documents: Any, positive: bool = False) -> Iterator[NamedPair]:
+    """A query's list of documents in JSON: ids, or ``{"pid", "ce-score"}``."""
+    if not isinstance(documents, list):
+        raise ValueError(f"{where}: expected {_JSON}, got {json.dumps(documents)[:60]}")
+    for document in documents:
+        row = document if isinstance(document, dict) else {"pid": document}
+        score = row.get("ce-score", math.nan)
         if not isinstance(score, int | float):
             raise ValueError(f'{where}: expected a number "ce-score", got {json.dumps(score)[:60]}')
-        return word(where, "pid", document), float(score)
-    if isinstance(document, bool) or not isinstance(document, str | int):
-        raise ValueError(f"{where}: expected a document's id, got {json.dumps(document)[:60]}")
-    return str(document), math.nan
+        yield NamedPair(where, query, word(where, "pid", row), float(score), positive)
 
 
 FORM = '{"document_id": "…", "queries": ["…", …]}'
@@ -216,66 +192,52 @@ _BRACKETS = re.compile(r"\[([^\[\]\"\s]+)\]")
 def read_generated(file: Path) -> Iterator[tuple[str, str, list[str]]]:
     """(``file:line``, document's id, its queries) of each document, in the order of the first line.
 
+    The forms: our own lines, DSI-QG's lines ``{"text_id", "text"}``, and the files of GenRet, GLEN,
+    Ultron and NCI.
+
     Raises:
-        ValueError: a line breaks the format, or, in our own, names a document once more; names
-            ``file:line``.
+        ValueError: a line breaks the format; names ``file:line``.
     """
-    _, first = first_line(file)
-    if begins_with(file, "{") and '"text_id"' not in first:
-        found = _own(file)
-    elif begins_with(file, "[") and not _BRACKETS.fullmatch(first.split("\t")[0].strip()):
-        found = _grouped(_flat(genret.read_asked(file, "train")))
-    elif begins_with(file, "{"):
-        lines = json_lines(file)
-        found = _grouped((w, word(w, "text_id", r), string(w, "text", r)) for w, r in lines)
-    elif "oldid" in first.split("\t"):
-        found = _grouped(_flat(glen.read_asked(file, "train")))
-    else:
-        found = _grouped(_columns(file))
-    for where, document, queries in found:
+    places: dict[str, str] = {}
+    found: dict[str, list[str]] = {}
+    for where, document, queries in _generated_lines(file):
         check_characters(where, f"document {document!r} or a query of it", document, *queries)
-        yield where, document, queries
-
-
-def _grouped(lines: Iterator[tuple[str, str, str]]) -> Iterator[tuple[str, str, list[str]]]:
-    """The queries of each document together."""
-    places: dict[str, str] = {}
-    queries: dict[str, list[str]] = {}
-    for where, document, query in lines:
         places.setdefault(document, where)
-        queries.setdefault(document, []).append(query)
-    for document, found in queries.items():
-        yield places[document], document, found
+        found.setdefault(document, []).extend(queries)
+    return ((places[document], document, queries) for document, queries in found.items())
 
 
-def _own(file: Path) -> Iterator[tuple[str, str, list[str]]]:
-    places: dict[str, str] = {}
-    for where, record in json_lines(file):
-        identifier, queries = record.get("document_id"), record.get("queries")
-        texts = isinstance(queries, list) and all(isinstance(query, str) for query in queries)
-        if not isinstance(identifier, str) or not texts:
-            raise ValueError(f"{where}: expected {FORM}, got {json.dumps(record)[:60]!r}")
-        if identifier in places:
-            raise ValueError(f"{where}: document {identifier!r} is already at {places[identifier]}")
-        places[identifier] = where
-        yield where, identifier, queries
-
-
-def _flat(found: Iterator[Asked]) -> Iterator[tuple[str, str, str]]:
-    return ((where, document, text) for where, _, text, names in found for document in names)
-
-
-def _columns(file: Path) -> Iterator[tuple[str, str, str]]:
-    """Of Ultron's and of NCI's tables."""
-    for where, line in numbered_lines(file):
-        columns = line.split("\t")
-        named = _BRACKETS.fullmatch(columns[0].strip())
-        if named and len(columns) == 2:
-            yield where, _MARCO.sub(lambda found: found[0].upper(), named[1]), columns[1]
-        elif len(columns) >= 3 and _NUMBER.fullmatch(columns[2]):
-            yield where, columns[2], columns[0]
-        else:
-            raise ValueError(
-                f"{where}: expected {FORM}, or the columns '[document] query' or 'query queryid "
-                f"oldid …', got {line[:60]!r}"
-            )
+def _generated_lines(file: Path) -> Iterator[tuple[str, str, list[str]]]:
+    """(``file:line``, document's id, some of its queries) of each line."""
+    first = first_line(file)
+    asked = None
+    if begins_with(file, "{"):
+        for where, record in json_lines(file):
+            if "text_id" in record:
+                yield where, word(where, "text_id", record), [string(where, "text", record)]
+                continue
+            identifier, queries = record.get("document_id"), record.get("queries")
+            texts = isinstance(queries, list) and all(isinstance(query, str) for query in queries)
+            if not isinstance(identifier, str) or not texts:
+                raise ValueError(f"{where}: expected {FORM}, got {json.dumps(record)[:60]!r}")
+            yield where, identifier, queries
+    elif begins_with(file, "[") and not _BRACKETS.fullmatch(first.split("\t")[0].strip()):
+        asked = genret_queries(file, "train")
+    elif "oldid" in first.split("\t"):
+        asked = glen_queries(file, "train")
+    else:
+        for where, line in numbered_lines(file):
+            columns = line.split("\t")
+            named = _BRACKETS.fullmatch(columns[0].strip())
+            if named and len(columns) == 2:  # Ultron's
+                document = _MARCO.sub(lambda found: found[0].upper(), named[1])
+                yield where, document, [columns[1]]
+            elif len(columns) >= 3 and _NUMBER.fullmatch(columns[2]):  # NCI's
+                yield where, columns[2], [columns[0]]
+            else:
+                raise ValueError(
+                    f"{where}: expected {FORM}, or the columns '[document] query' or 'query "
+                    f"queryid oldid …', got {line[:60]!r}"
+                )
+    for where, _, text, names in asked or ():
+        yield from ((where, document, [text]) for document in names)

@@ -6,15 +6,14 @@ without ids has its line numbers as ids. There are no queries and no judgements:
 searched, and nothing is measured.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from data_modules.formats.files import plain_name
+from data_modules.formats.files import missing, plain_name
 from data_modules.formats.layout import Document, Layout
-from data_modules.formats.lines import json_lines, numbered_lines, string, word
-from data_modules.formats.tables import quoted_rows
+from data_modules.formats.readers import first_line, json_lines, quoted_rows, string, table, word
+from data_modules.formats.rows import Reader
 
 _ENDINGS = (".csv", ".tsv", ".jsonl")
 # What each column is usually called, the likeliest name first.
@@ -23,8 +22,7 @@ _USUAL = {
     "title": ("title",),
     "text": ("text", "passage", "contents", "content", "body", "document", "abstract", "sentence"),
 }
-_EXAMPLES = {"name": "[id,title,text] or [id,text]", "number": "[1,3,2] or [1,2]"}
-_FIELDS = ("id", "title", "text")
+_FIELDS = {1: ("text",), 2: ("id", "text"), 3: ("id", "title", "text")}
 
 
 def recognises(path: Path) -> bool:
@@ -43,14 +41,14 @@ def read(path: Path, fields: Sequence[str | int] | None = None) -> Layout:
         ValueError: the columns cannot be told; names the file and its columns.
     """
     if (file := _file(path)) is None:
-        raise FileNotFoundError(f"data.path={path}: one file {', '.join(_ENDINGS)} is missing")
-    names, header = _names(file, fields or ())
-    columns = _choose_columns(file, names, header, fields)
+        raise missing(path, *(f"*{ending}" for ending in _ENDINGS))
+    first, header, rows = _open(file, fields or ())
+    columns = _choose_columns(file, first, header, fields)
     return Layout(
         name=plain_name(file).rpartition(".")[0],
         files=(file,),
         options={"reader": "passages/1", "columns": columns, "header": header},
-        documents=partial(_documents, file, names, header, columns),
+        documents=partial(_documents, file, rows, columns),
         queries=lambda: iter(()),
         judgements={},
     )
@@ -64,30 +62,40 @@ def _file(path: Path) -> Path | None:
     return path if path.is_file() and plain_name(path).endswith(_ENDINGS) else None
 
 
-def _names(file: Path, fields: Sequence[str | int]) -> tuple[list[str], bool]:
-    """The names of a file's columns, and whether its first line names them; else numbers."""
+def _open(file: Path, fields: Sequence[str | int]) -> tuple[list[str], bool, Reader]:
+    """A file's first line, whether it names the columns, and the reader of the file.
+
+    Columns without names are numbered from 1.
+    """
     if plain_name(file).endswith(".jsonl"):
-        return list(_first(file, json_lines(file))), True
-    names = _first(file, _records(file))
-    usual = {name for known in _USUAL.values() for name in known}
-    if usual & {name.strip().lower() for name in names} or (fields and {*fields} <= {*names}):
-        return names, True
-    return [str(number) for number in range(1, len(names) + 1)], False
-
-
-def _first(file: Path, lines: Iterator[tuple[str, Any]]) -> Any:
-    """The content of the first line."""
-    if (line := next(lines, None)) is None:
+        names = list(next(json_lines(file), ("", {}))[1])
+        read: Reader = json_lines
+    else:
+        quoted = plain_name(file).endswith(".csv")
+        delimiter = "," if quoted else "\t"
+        plain = first_line(file).split(delimiter)
+        names = next(quoted_rows(file, delimiter), ("", [""]))[1] if quoted else plain
+        read = partial(table, quoted=quoted, delimiter=delimiter)
+    if not any(names):
         raise ValueError(f"{file}: is empty")
-    return line[1]
+    usual = {name for known in _USUAL.values() for name in known}
+    header = bool(usual & {name.strip().lower() for name in names}) or read is json_lines
+    if header or (fields and {*fields} <= {*names}):
+        return names, True, read if read is json_lines else partial(read, columns=[], header=True)
+    return names, False, partial(read, columns=_numbers(names))
+
+
+def _numbers(columns: Sequence[str]) -> list[str]:
+    return [str(number) for number in range(1, len(columns) + 1)]
 
 
 def _choose_columns(
-    file: Path, names: list[str], header: bool, fields: Sequence[str | int] | None
+    file: Path, first: list[str], header: bool, fields: Sequence[str | int] | None
 ) -> dict[str, str]:
     """The columns of id, title and text, those that the file has."""
+    names = first if header else _numbers(first)
     if fields:
-        kinds = {1: _FIELDS[2:], 2: _FIELDS[::2], 3: _FIELDS}.get(len(fields), ())
+        kinds = _FIELDS.get(len(fields), ())
         if kinds and all(str(name) in names for name in fields):
             return {kind: str(name) for kind, name in zip(kinds, fields, strict=True)}
         raise ValueError(
@@ -99,49 +107,22 @@ def _choose_columns(
     if not header and len(names) == 2 and plain_name(file).endswith(".tsv"):
         return {"id": names[0], "text": names[1]}
     plain = {name.strip().lower(): name for name in names}
-    found = {kind: [plain[name] for name in _USUAL[kind] if name in plain] for kind in _FIELDS}
+    found = {k: [plain[name] for name in usual if name in plain] for k, usual in _USUAL.items()}
     if not header or not found["text"]:
-        first = names if header else _first(file, _records(file))
-        by = "name" if header else "number"
+        example = "[id,title,text] or [id,text]" if header else "[1,3,2] or [1,2], by number"
         raise ValueError(
             f"{file}: which columns are id, title and text cannot be told among "
-            f"{', '.join(first)[:80]}: {by} them, data.fields={_EXAMPLES[by]}"
+            f"{', '.join(first)[:80]}: name them, data.fields={example}"
         )
     return {kind: columns[0] for kind, columns in found.items() if columns}
 
 
-def _records(file: Path) -> Iterator[tuple[str, list[str]]]:
-    """(``file:line``, fields) of a table; texts of a CSV file may be in quotes."""
-    if plain_name(file).endswith(".csv"):
-        return quoted_rows(file, ",")
-    return ((where, line.split("\t")) for where, line in numbered_lines(file))
-
-
-def _documents(
-    file: Path, names: list[str], header: bool, columns: dict[str, str]
-) -> Iterator[Document]:
+def _documents(file: Path, read: Reader, columns: Mapping[str, str]) -> Iterator[Document]:
     said = ", ".join(f"{field} from column {name}" for field, name in columns.items())
     numbers = "" if "id" in columns else "; ids are line numbers"
     print(f"{file}: passages without queries, {said}{numbers}")
-    if plain_name(file).endswith(".jsonl"):
-        for where, record in json_lines(file):
-            id = word(where, columns["id"], record) if "id" in columns else _line(where)
-            title = string(where, columns["title"], record, "") if "title" in columns else ""
-            yield Document(where, id, title, string(where, columns["text"], record))
-        return
-    for number, (where, fields) in enumerate(_records(file)):
-        if number == 0 and header:
-            continue
-        if len(fields) != len(names):
-            raise ValueError(
-                f"{where}: expected {len(names)} columns ({', '.join(names)}), got "
-                f"{len(fields)}: {' '.join(fields)[:60]!r}"
-            )
-        row = dict(zip(names, fields, strict=True))
-        id = row[columns["id"]] if "id" in columns else _line(where)
-        yield Document(where, id, row.get(columns.get("title", ""), ""), row[columns["text"]])
-
-
-def _line(where: str) -> str:
-    """The line's number."""
-    return where.rpartition(":")[2]
+    for where, row in read(file):
+        line = where.rpartition(":")[2]
+        id = word(where, columns["id"], row) if "id" in columns else line
+        title = string(where, columns["title"], row, "") if "title" in columns else ""
+        yield Document(where, id, title, string(where, columns["text"], row))

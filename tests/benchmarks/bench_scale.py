@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from data_modules.formats.beir import read
+from data_modules.formats.catalogue import FORMATS
 from data_modules.sources import AlmanacDataModule
 from data_modules.store import collect
 from data_modules.tokenisation import add_tokens, clean_table, join_fields
@@ -56,7 +56,7 @@ def read_files(data: AlmanacDataModule, folder: Path) -> float:
     judged = f"query-id\tcorpus-id\tscore\n{tables[1][0]['id']}\t{tables[0][0]['id']}\t1\n"
     (folder / "qrels" / "train.tsv").write_text(judged)
     begun = time.perf_counter()
-    documents = collect(read(folder), folder / "store").documents
+    documents = collect(FORMATS["beir"].read(folder), folder / "store").documents
     cleaned = clean_table(documents, ["unicode", "html", "punctuation"])
     add_tokens(join_fields(cleaned, ["title", "text"]), data.tokenizer)
     return time.perf_counter() - begun

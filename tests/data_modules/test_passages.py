@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from data_modules.formats.registry import read_layout
+from data_modules.formats.catalogue import read_layout
 from data_modules.store import collect
 from models.retriever import Retriever
 from tests.runs import NO_ANALYSIS, TINY
@@ -46,7 +46,12 @@ def test_a_file_of_texts_is_a_collection(name, content, fields, expected, alone,
 @pytest.mark.parametrize(
     ("name", "content", "fields", "said"),
     [
-        ("a.csv", "p,Paris\n", None, "cannot be told among p, Paris: number them, data.fields="),
+        (
+            "a.csv",
+            "p,Paris\n",
+            None,
+            "cannot be told among p, Paris: name them, data.fields=.1,3,2. or .*, by number",
+        ),
         ("a.tsv", "p\tParis\tt\n", None, "cannot be told among p, Paris, t: "),
         ("a.csv", "id,text\np,Paris\n", ["id", "body"], r"data.fields=\['id', 'body'\]: must name"),
         ("a.csv", "id,text\np,Paris,t\n", None, r"a.csv:2: expected 2 columns \(id, text\), got 3"),

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from data_modules import store
+from data_modules.formats.catalogue import read_layout
 from data_modules.formats.layout import Document, Judgement, Layout, Query, Ranked
-from data_modules.formats.registry import read_layout
 from data_modules.store import collect
 from gr_mvdr.evaluation.ranking import Ranking
 
@@ -91,9 +91,9 @@ def test_a_file_that_did_not_change_is_hashed_once(layout, tmp_path, monkeypatch
         ({"documents": rows(Document, [*DOCUMENTS, ("a", "", "y")], "d")}, r"d:4: .*'a' .* d:1"),
         ({"documents": rows(Document, [("a", " ", "\n")], "d")}, r"d:1: document 'a' is empty"),
         ({"documents": rows(Document, [("b c", "", "y")], "d")}, r"d:1: .*'b c': must be a word"),
-        ({"documents": rows(Document, [])}, r"source.txt: no documents: they hold none"),
+        ({"documents": rows(Document, [])}, r"source.txt: hold no documents"),
         ({"queries": rows(Query, [("1", "")], "q")}, r"q:1: query '1' is empty"),
-        ({"queries": rows(Query, [])}, r"source.txt: no queries: they hold none"),
+        ({"queries": rows(Query, [])}, r"source.txt: hold no queries"),
         ({"judgements": {"dev": rows(Judgement, [])}}, r"'dev' is empty"),
         ({"judgements": {"dev": rows(Judgement, [("1", "a", 0)])}}, r"'dev' is empty"),
         (
@@ -113,10 +113,9 @@ def test_a_file_that_did_not_change_is_hashed_once(layout, tmp_path, monkeypatch
             r"j:4: the document's id is 'y z': must be a word",
         ),
         (
-            {"judgements": {"dev": rows(Judgement, [*JUDGED, *[("1", "z", 1)] * 2], "j")}},
-            r"j:5: '1' 'z': the pair is judged already at j:4",
+            {"judgements": {"dev": rows(Judgement, [*JUDGED, ("1", "z", 1), ("1", "z", 0)], "j")}},
+            r"j:5: '1' 'z' is judged 0, and 1 before",
         ),
-        ({"judgements": {"queries": rows(Judgement, JUDGED)}}, r"three: the split 'queries'"),
         (
             {"documents": rows(Document, [("a", "\ud800", "")], "d")},
             r"d:1: document 'a' .*surrogate",
@@ -124,10 +123,13 @@ def test_a_file_that_did_not_change_is_hashed_once(layout, tmp_path, monkeypatch
         ({"documents": rows(Document, [("\ud800", "", "x")], "d")}, r"d:1: .*id .*surrogate"),
         ({"queries": rows(Query, [("1", "x\udc00")], "q")}, r"q:1: query '1' .*surrogate"),
         ({"judgements": {"dev": rows(Judgement, [("1", "\ud800", 1)], "j")}}, r"j:1: .*surrogate"),
-        ({"judgements": {"dev": rows(Judgement, [*JUDGED, ("1", "a", 2)], "j")}}, r"j:4: .* j:1"),
+        (
+            {"judgements": {"dev": rows(Judgement, [*JUDGED, ("1", "a", 2)], "j")}},
+            r"j:4: .* 1 before",
+        ),
         (
             {"judgements": {"dev": rows(Judgement, [("7", "x", 1), ("8", "y", 1)], "j")}},
-            r"j:1: query '7' .*judges another collection",
+            r"j:1: query '7' of 'dev' is not in the collection",
         ),
     ],
 )
@@ -147,6 +149,22 @@ def test_judgements_of_unknown_documents_are_kept_and_counted(layout, tmp_path, 
     }
     said = [line for line in capsys.readouterr().out.splitlines() if "not in the" in line]
     assert len(said) == 1 and said[0].startswith("j:4: document 'z'") and "3 of 6 judg" in said[0]
+
+
+def test_what_is_there_twice_word_for_word_counts_once(layout, tmp_path, capsys):
+    twice = replace(
+        layout,
+        documents=rows(Document, [*DOCUMENTS, *DOCUMENTS], "d"),
+        queries=rows(Query, [*QUERIES, QUERIES[0]], "q"),
+        judgements={"train": rows(Judgement, JUDGED * 2, "j")},
+    )
+    found = collect(twice, tmp_path)
+    assert [tuple(row.values()) for row in found.documents] == DOCUMENTS
+    assert [tuple(row.values()) for row in found.queries] == QUERIES
+    assert [tuple(row.values()) for row in found.qrels["train"]] == JUDGED
+    said = capsys.readouterr().out
+    for repeated in ("d:4: 3 documents", "q:3: 1 queries", "j:4: 3 judgements"):
+        assert f"{repeated}, from this line on, are there already, word for word" in said
 
 
 def test_many_judgements_of_unknown_documents_are_refused(layout, tmp_path):
@@ -170,8 +188,6 @@ def test_empty_documents_are_kept_on_request(layout, tmp_path, capsys):
     assert len(collect(empty, tmp_path, empty_documents="keep").documents) == 4
     said = capsys.readouterr().out
     assert said.count("three: 1 documents without title and text are kept") == 1
-    with pytest.raises(ValueError, match=r"^data\.empty_documents=drop: must be refuse or keep"):
-        collect(layout, tmp_path, empty_documents="drop")
 
 
 def test_too_little_room_is_said_before_anything_is_written(layout, tmp_path):

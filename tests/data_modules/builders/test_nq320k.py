@@ -7,7 +7,7 @@ import pytest
 
 from data_modules.builders import nq320k as builder
 from data_modules.builders.nq320k import TitleKey, field, nq320k
-from data_modules.formats.registry import read_layout
+from data_modules.formats.catalogue import read_layout
 
 TRAIN = "v1.0-simplified_simplified-nq-train.jsonl.gz"
 DEV = "nq-dev-all.jsonl.gz"

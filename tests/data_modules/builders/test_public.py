@@ -9,9 +9,9 @@ import pytest
 from datasets import Dataset
 
 from data_modules.builders.entity_questions import matched_form
-from data_modules.builders.public import hub_columns, public
+from data_modules.builders.public import hub_table, public
 from gr_mvdr.evaluation.ranking import Ranking
-from tests.data_modules.formats.test_lines import encrypted
+from tests.data_modules.formats.test_readers import encrypted
 
 
 def zipped(folder: Path) -> Path:
@@ -54,7 +54,7 @@ def test_a_page_and_an_encrypted_archive_are_named(tmp_path):
     with pytest.raises(ValueError, match=r"towns\.zip: .*: it is an HTML page, not the download"):
         public("beir/towns", str(archive))
     archive.write_bytes(encrypted(**{"towns/corpus.jsonl": "{}"}))
-    with pytest.raises(ValueError, match=r"towns\.zip: the archive is encrypted, or packed by"):
+    with pytest.raises(ValueError, match=r"towns\.zip: the archive is encrypted: unpack"):
         public("beir/towns", str(archive))
     assert [path.name for path in tmp_path.iterdir() if path.name[0] != "."] == ["towns.zip"]
 
@@ -185,7 +185,7 @@ def test_dprs_questions_of_one_data_set_among_several(tmp_path, collected):
         "biencoder-nq-train.json",
     ]
     assert collected(layout).name == "dpr-nq" and public("dpr/nqx", str(tmp_path)).files[1:]
-    with pytest.raises(FileNotFoundError, match="a file …trivia-train.json with"):
+    with pytest.raises(FileNotFoundError, match="the file …trivia-train.json with"):
         public("dpr/trivia", str(tmp_path))
 
 
@@ -366,7 +366,7 @@ def test_columns_of_a_file_on_the_hub_stay_as_they_are(tmp_path, monkeypatch):
             *arguments, data_files=str(file), cache_dir=str(tmp_path / "cache"), **options
         ),
     )
-    rows = [row for _, row in hub_columns("miracl/x.tsv", ("query_id", "query"))]
+    rows = [row for _, row in hub_table("miracl/x.tsv", ("query_id", "query"))]
     assert rows == [
         {"query_id": "007#0", "query": '"null" is a word'},
         {"query_id": "008#0", "query": "null"},

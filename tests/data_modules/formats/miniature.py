@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from data_modules.formats.registry import read_layout
+from data_modules.formats.catalogue import read_layout
 
 MINIATURES = Path(__file__).parent / "miniatures"
 FORMATS = ("beir", "wu", "genret", "nci", "glen", "dsi_qg", "ultron", "kilt", "dpr", "trec")
@@ -29,13 +29,15 @@ def pairs(split: str) -> list[tuple[str, int]]:
     return sorted((QUESTIONS[query], int(document)) for query, document, _ in map(str.split, rows))
 
 
-def found_pairs(layout, split: str) -> list[tuple[str, int]]:
-    """The same of a layout, whatever its ids."""
+def found_pairs(layout, split: str, unknown: int = 0) -> list[tuple[str, int]]:
+    """The same of a layout, whatever its ids; without the judgements of unknown documents."""
     texts = {query.id: query.text for query in layout.queries()}
     numbers = {document.id: number for number, document in enumerate(layout.documents())}
     judged = list(layout.judgements[split]())
     assert all(judgement.relevance == 1 for judgement in judged)
-    return sorted((texts[j.query_id], numbers[j.document_id]) for j in judged)
+    known = [row for row in judged if row.document_id in numbers]
+    assert len(judged) - len(known) == unknown
+    return sorted((texts[row.query_id], numbers[row.document_id]) for row in known)
 
 
 def copied(format: str, folder: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Files that name documents for queries: every line read, every broken one named."""
+"""Files that name documents for queries, or queries for documents."""
 
 import gzip
 import json
@@ -12,9 +12,11 @@ from data_modules.formats.named_pairs import (
     RUN,
     SCORED_TRIPLE,
     TRIPLE,
+    read_generated,
     read_negatives,
     read_pairs,
 )
+from tests.data_modules.formats.miniature import MINIATURES, TITLES
 
 RUN_LINE = "q1 Q0 d1 1 2.5 bm25"
 
@@ -160,18 +162,15 @@ def test_negatives_for_a_layout_are_scored_by_their_places(tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"qid": 7, "neg": [1]}', r':1: expected lists "pos" and "neg" .*got null'),
-        ('{"qid": 7, "pos": [1], "neg": 3}', r':1: expected lists "pos" and "neg" .*got 3'),
+        ('{"qid": 7, "neg": [1]}', r':1: expected {"query": .*lines {"qid".*got null'),
+        ('{"qid": 7, "pos": [1], "neg": 3}', r':1: expected .* lines {"qid".*got 3'),
         ('{"qid": null, "pos": [], "neg": []}', r':1: expected a string "qid", got null'),
-        (
-            '{"qid": 1, "pos": [], "neg": [{"ce-score": 1}]}',
-            r":1: expected a document's id, got {.ce-score",
-        ),
+        ('{"qid": 1, "pos": [], "neg": [{"ce-score": 1}]}', r':1: expected a string "pid", got nu'),
         (
             '{"qid": 1, "pos": [], "neg": [{"pid": 1, "ce-score": "x"}]}',
             r':1: expected a number "ce-',
         ),
-        ('{"qid": 1, "pos": [], "neg": [[2]]}', r":1: expected a document's id, got \[2\]"),
+        ('{"qid": 1, "pos": [], "neg": [[2]]}', r':1: expected a string "pid", got \[2\]'),
         ('{"7": 3}', r'"7": expected \{"query": \["document", …\], …\}, or lines .*got 3'),
         ("[1]", r":1, item 0: expected \{\"question\""),
         ("{oops", r":1: expected JSON, but"),
@@ -181,4 +180,57 @@ def test_bad_json_is_named(line, message, tmp_path):
     file = written(tmp_path / "file.json", line)
     with pytest.raises(ValueError, match=message) as error:
         list(read_pairs(file, TRIPLE))
+    assert str(error.value).startswith(str(file))
+
+
+# Generated queries
+
+GENERATED = {
+    "dsi_qg": "mini_corpus.tsv.q2.docTquery",
+    "genret": "train.json.qg.json",
+    "nci": "NQ_512_qg.tsv",
+    "glen": "QG_NQ_top15.tsv",
+    "ultron": "pseudo_query.txt",
+}
+
+
+@pytest.mark.parametrize("format", GENERATED)
+def test_every_formats_generated_queries_are_read(format):
+    found = list(read_generated(MINIATURES / format / GENERATED[format]))
+    assert len(found) == 24 and sum(len(queries) for *_, queries in found) == 32
+    where, document, queries = found[3]
+    assert document == {"ultron": "D103"}.get(format, "3")
+    assert queries == [f"what is {TITLES[3]}", f"who has been to {TITLES[3]}"], "together"
+    first = {"genret": "1, item 3", "glen": "5"}.get(format, "4")
+    assert where == f"{MINIATURES / format / GENERATED[format]}:{first}"
+
+
+def test_brackets_around_other_ids_and_lines_of_one_document(tmp_path):
+    file = written(tmp_path / "queries.txt", "[dx7]\twho?", "[-12]\twhere?", "[dx7]\twhen?")
+    found = [row[1:] for row in read_generated(file)]
+    assert found == [("dx7", ["who?", "when?"]), ("-12", ["where?"])]
+    lines = [{"document_id": "a", "queries": ["b"]}, {"document_id": "a", "queries": ["c"]}]
+    file = written(tmp_path / "queries.jsonl", *map(json.dumps, lines))
+    assert list(read_generated(file)) == [(f"{file}:1", "a", ["b", "c"])]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("who?\t3\n", r":1: expected \{\"document_id\".* or the columns '\[document\] query'"),
+        ("[d1]\twho?\tx\n", r":1: expected .*columns"),
+        ("who?\t1\tx\t2\n", r":1: expected .*'query queryid oldid"),
+        (json.dumps([["who?", 1], ["who?"]]), r":1, item 1: expected \[query, place\]"),
+        ('{"text_id": 1, "text": "a"}\n{"text_id": 1}\n', r':2: expected a string "text"'),
+        ('{"text_id": 5, "text": "a\\ud800"}\n', r":1: document '5' .*surrogate"),
+        ('[["a", 0], ["a\\ud800", 1]]', r":1, item 1: document '1' .*surrogate"),
+        ('{"document_id": "a", "queries": ["b", "\\ud800"]}\n', r":1: document 'a' .*surrogate"),
+        ("oldid\tquestion\n", r":1: expected a header .*query is missing"),
+    ],
+)
+def test_a_broken_line_of_generated_queries_is_named(content, message, tmp_path):
+    file = tmp_path / "queries"
+    file.write_text(content)
+    with pytest.raises(ValueError, match=message) as error:
+        list(read_generated(file))
     assert str(error.value).startswith(str(file))

@@ -1,4 +1,4 @@
-"""Files as they are downloaded, and the lines and arrays in them."""
+"""Files as they are downloaded, and the lines, arrays and tables in them."""
 
 import gzip
 import io
@@ -7,9 +7,15 @@ import zipfile
 
 import pytest
 
-from data_modules.formats import lines
+from data_modules.formats import readers
 from data_modules.formats.files import begins_with, find, find_all
-from data_modules.formats.lines import array_items, integer, numbered_lines
+from data_modules.formats.readers import (
+    array_items,
+    integer,
+    numbered_lines,
+    quoted_rows,
+    table,
+)
 
 
 def test_a_file_that_is_there_plain_and_packed_counts_once(tmp_path):
@@ -21,15 +27,12 @@ def test_a_file_that_is_there_plain_and_packed_counts_once(tmp_path):
     assert find(tmp_path, "x.tsv") is None and find_all(tmp_path / "nowhere", "*") == []
 
 
-@pytest.mark.parametrize(("text", "expected"), [("3", 3), ("-1", -1), ("+07", 7), ("2 ", 2)])
-def test_whole_numbers(text, expected):
-    assert integer("f:1", "grade", text) == expected
-
-
-@pytest.mark.parametrize("text", ["99999999999999999999", "1_0", "1.0", "", "x", "٣"])
-def test_what_is_no_whole_number_is_named(text):
-    with pytest.raises(ValueError, match=rf"^f:1: expected an integer grade, got '{text}'$"):
-        integer("f:1", "grade", text)
+def test_whole_numbers():
+    for text, expected in [("3", 3), ("-1", -1), ("+07", 7), ("2 ", 2)]:
+        assert integer("f:1", "grade", text) == expected
+    for text in ["99999999999999999999", "1_0", "1.0", "", "x", "٣"]:
+        with pytest.raises(ValueError, match=rf"^f:1: expected an integer grade, got '{text}'$"):
+            integer("f:1", "grade", text)
 
 
 def encrypted(**files: str) -> bytes:
@@ -49,7 +52,7 @@ def encrypted(**files: str) -> bytes:
 def test_an_encrypted_archive_is_named(tmp_path):
     file = tmp_path / "a.tsv.zip"
     file.write_bytes(encrypted(a="x"))
-    with pytest.raises(ValueError, match=r"a\.tsv\.zip: the archive is encrypted, or packed by"):
+    with pytest.raises(ValueError, match=r"a\.tsv\.zip: the archive is encrypted: unpack"):
         next(numbered_lines(file))
 
 
@@ -71,7 +74,7 @@ VALUES = [1, 23, [4.5e3, 'a"[é]'], True, None, -7, {"a": [1, {}]}, "x" * 50, ""
     [(1, 2, False), (3, None, True), (7, 2, True), (1 << 20, None, False)],
 )
 def test_the_items_are_those_of_the_array(piece, indent, ascii, tmp_path, monkeypatch):
-    monkeypatch.setattr(lines, "_PIECE", piece)
+    monkeypatch.setattr(readers, "_PIECE", piece)
     file = tmp_path / "array.json"
     text = json.dumps(VALUES, indent=indent, ensure_ascii=ascii) + "\n"
     file.write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
@@ -104,14 +107,15 @@ def test_what_is_no_array_is_named(text, message, tmp_path, monkeypatch):
     file = tmp_path / "array.json"
     file.write_text(text)
     for piece in (3, 1 << 20):
-        monkeypatch.setattr(lines, "_PIECE", piece)
+        monkeypatch.setattr(readers, "_PIECE", piece)
         with pytest.raises(ValueError, match=message) as error:
             list(array_items(file))
         assert str(error.value).startswith(str(file))
 
 
-def test_an_early_mistake_is_found_before_the_file_is_read_to_its_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(lines, "_PIECE", 100)
+def test_a_mistake_is_found_before_a_large_file_is_read_to_its_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(readers, "_PIECE", 100)
+    monkeypatch.setattr(readers, "_LONGEST", 1000)
     file = tmp_path / "array.json.gz"
     file.write_bytes(gzip.compress(b"[oops" + b" " * 10**6)[:-4])  # its end is missing
     with pytest.raises(ValueError, match=r":1: expected JSON, but"):
@@ -129,3 +133,38 @@ def test_how_a_file_begins(tmp_path):
     for content, expected in ((b"\xef\xbb\xbf \n[", True), (b"{", False), (b"", False)):
         file.write_bytes(content)
         assert begins_with(file, "[") is expected
+
+
+# Tables
+
+
+def written(tmp_path, text):
+    file = tmp_path / "table.tsv"
+    file.write_text(text)
+    return file
+
+
+def test_quotes_tabs_and_newlines_within_quotes(tmp_path):
+    file = written(tmp_path, '"a\tb"\t"c ""d"""\n"e\nf"\tg\nh\t\n')
+    assert list(quoted_rows(file)) == [
+        (f"{file}:1", ["a\tb", 'c "d"']),
+        (f"{file}:2", ["e\nf", "g"]),
+        (f"{file}:4", ["h", ""]),
+    ]
+    file.write_text("x" * 200_000 + "\ty\n")
+    assert len(next(quoted_rows(file))[1][0]) == 200_000, "longer than csv allows by itself"
+
+
+@pytest.mark.parametrize("text", ['a\tb\n"c\nd\te', 'a\tb\n"c\nd" e\tf\n'])
+def test_a_record_is_named_by_its_first_line(text, tmp_path):
+    with pytest.raises(ValueError, match=r"table\.tsv:2: expected texts in quotes"):
+        list(quoted_rows(written(tmp_path, text)))
+
+
+def test_more_columns_than_were_asked_for_are_allowed_with_a_header_only(tmp_path):
+    file = written(tmp_path, "n\ta\tb\n1\t2\t3\n")
+    assert list(table(file, ["b", "a"], header=True, quoted=True)) == [
+        (f"{file}:2", {"n": "1", "a": "2", "b": "3"})
+    ]
+    with pytest.raises(ValueError, match=r":1: expected 2 columns \(b, a\), got 3"):
+        list(table(file, ["b", "a"], quoted=True))

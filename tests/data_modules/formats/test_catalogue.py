@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from data_modules.formats.registry import FORMATS, read_layout, read_layouts
+from data_modules.formats.catalogue import FORMATS, read_layout, read_layouts
 from data_modules.store import collect
 from tests.data_modules.formats.miniature import MINIATURES, copied
 

@@ -1,0 +1,238 @@
+"""Rows of files as documents, queries and judgements, by the names of their fields."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from data_modules.formats.files import begins_with
+from data_modules.formats.layout import Asked, Document, Judgement, Query
+from data_modules.formats.readers import (
+    array_items,
+    first_line,
+    integer,
+    json_lines,
+    quoted_rows,
+    string,
+    table,
+    word,
+)
+
+Reader = Callable[..., Iterable[tuple[str, dict[str, Any]]]]  # gives (where, fields) of each row
+
+KILT = ("id", "title", "text")
+DPR = ("id", "text", "title")
+_HEADER = {"id", "pid", "docid", "doc_id", "title", "text", "passage", "body"}
+_LOOKED_AT = 100  # lines, for the order of the columns
+_IDS = re.compile(r"\d+(,\d+)*")
+
+
+def documents(
+    read: Reader, *files: Path, id: str, text: str, title: str = ""
+) -> Iterator[Document]:
+    """The documents of some files.
+
+    Args:
+        read: the reader of one file.
+        id, text, title: names of the fields as in `string`; "" = there are no titles.
+    """
+    for file in files:
+        for where, row in read(file):
+            name = string(where, title, row, "") if title else ""
+            yield Document(where, word(where, id, row), name, string(where, text, row))
+
+
+def queries(read: Reader, *files: Any, id: str = "id", text: str = "query") -> Iterator[Query]:
+    """The queries of some files, see `documents`."""
+    for file in files:
+        for where, row in read(file):
+            yield Query(where, word(where, id, row), string(where, text, row))
+
+
+def judgements(
+    read: Reader,
+    *files: Any,
+    query: str = "query",
+    document: str = "document",
+    grade: str = "grade",
+) -> Iterator[Judgement]:
+    """The judgements of some files, see `documents`."""
+    for file in files:
+        for where, row in read(file):
+            value = integer(where, grade, str(row[grade]))
+            yield Judgement(where, word(where, query, row), word(where, document, row), value)
+
+
+MSMARCO = ("id", "url", "title", "text")
+query_table = partial(table, columns=("id", "query"))
+trec_judgements = partial(
+    judgements, partial(table, columns=("query", "0", "document", "grade"), delimiter=None)
+)
+beir_judgements = partial(
+    judgements,
+    partial(table, columns=("query-id", "corpus-id", "score"), header=True),
+    query="query-id",
+    document="corpus-id",
+    grade="score",
+)
+
+
+def table_documents(file: Path, order: Sequence[str]) -> Iterator[Document]:
+    """The documents of a table.
+
+    A header (``psgs_w100.tsv``, ``kilt_w100_title.tsv``) names the columns id, title and text, and
+    texts may then be in quotes. Without one the columns are plain and in the given order.
+
+    Args:
+        order: of all columns; a title that comes last may be missing.
+
+    Raises:
+        ValueError: columns are missing, or in another order: the titles of the first hundred
+            documents are mostly longer than the texts.
+    """
+    first = first_line(file).split("\t")
+    header = sum(name.strip(' "').lower() in _HEADER for name in first) * 2 > len(first)
+    if header:
+        read = partial(table, columns=KILT, header=True, quoted=True)
+    else:
+        order = order[:2] if order == DPR and len(first) == 2 else order
+        read = partial(table, columns=order)
+    title = "title" if header or "title" in order else ""
+    found = documents(read, file, id="id", text="text", title=title)
+    sample = list(islice(found, _LOOKED_AT))
+    lengths = ([len(row[column].split()) for row in sample] for column in (2, 3))
+    if sample and median(next(lengths)) > median(next(lengths)):
+        where, _, name, text = sample[0]
+        raise ValueError(
+            f"{where}: expected the columns {' '.join(order)}; what is read as the title "
+            f"({name[:40]!r}) is mostly longer than the text ({text[:40]!r}): put the columns in "
+            "order, or name them in a header"
+        )
+    yield from sample
+    yield from found
+
+
+def made_id(split: str, where: str) -> str:
+    """The id of a query that has none: train-17 on line 17 of the training file."""
+    return f"{split}-{where.rpartition(':')[2]}"
+
+
+# GenRet: arrays, in which ids are places
+
+
+def genret_documents(file: Path) -> Iterator[Document]:
+    """Texts in an array, or lines ``{"title", "abstract"}``; ids are places, from 0."""
+    read = array_items if begins_with(file, "[") else json_lines
+    for place, (where, item) in enumerate(read(file)):
+        row = item if isinstance(item, dict) else {"abstract": item}
+        if str(row.get("doc_id", place)) != str(place):
+            raise ValueError(
+                f"{where}: expected the documents in the order of their ids: doc_id "
+                f"{row['doc_id']!r} is at place {place}"
+            )
+        title = string(where, "title", row, "")
+        yield Document(where, str(place), title, string(where, "abstract", row))
+
+
+def genret_queries(file: Path, split: str) -> Iterator[Asked]:
+    """Items ``[query, place or [place, …]]``; a query's id is made of its split and its place."""
+    for number, (where, item) in enumerate(array_items(file)):
+        found = item[1] if isinstance(item, list) and len(item) == 2 else None
+        places = found if isinstance(found, list) else [found]
+        if not (found is not None and isinstance(item[0], str) and all(map(is_place, places))):
+            raise ValueError(f"{where}: expected [query, place] or [query, [place, …]], got {item}")
+        yield Asked(where, f"{split}-{number}", item[0], list(map(str, places)))
+
+
+def is_place(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+# GLEN: tables with a header, written by pandas
+
+_glen_table = partial(table, header=True, quoted=True)
+glen_documents = partial(
+    documents,
+    partial(_glen_table, columns=["oldid"]),
+    id="oldid",
+    text="query|doc_content|document",
+)
+
+
+def glen_queries(file: Path, split: str) -> Iterator[Asked]:
+    """Columns ``query`` and ``oldid``; a query's id is made of the split and the line."""
+    for where, row in _glen_table(file, ["query", "oldid"]):
+        yield Asked(where, made_id(split, where), row["query"], [row["oldid"]])
+
+
+# NCI: tables without a header, written by pandas
+
+
+def nci_queries(file: Path, split: str = "") -> Iterator[Asked]:
+    """Columns query, queryid, oldid, semantic ids, or query, queryid, (title,) semantic id, oldid.
+
+    oldid is the third column or the last, whichever is a whole number on every one of the first
+    lines; the third if both are. It may be several numbers with commas between.
+    """
+    first = [columns for _, columns in islice(quoted_rows(file), _LOOKED_AT)]
+    width = len(first[0]) if first else 0
+    places = [
+        place
+        for place in (2, width - 1)
+        if width >= 4 and all(_IDS.fullmatch(row[place]) for row in first if len(row) == width)
+    ]
+    if not places:
+        raise ValueError(
+            f"{file}:1: expected the columns query, queryid, oldid, semantic id …, or query, "
+            "queryid, title, semantic id, oldid, where oldid is a whole number; got "
+            f"{' | '.join(first[0])[:80] if first else 'nothing'}"
+        )
+    oldid = str(places[0])
+    for where, row in table(file, [str(place) for place in range(width)], quoted=True):
+        if not _IDS.fullmatch(row[oldid]):
+            raise ValueError(f"{where}: expected a whole number as oldid, got {row[oldid]!r}")
+        yield Asked(where, row["1"], row["0"], row[oldid].split(","))
+
+
+nci_documents = partial(
+    table_documents, order=("id", "empty 1", "empty 2", "text", "empty 3", "empty 4", "language")
+)
+
+
+def nci_abstracts(file: Path) -> Iterator[Document]:
+    """Title and abstract in the columns of the questions; a document's first line counts."""
+    seen = set()
+    for where, _, text, (document, *_) in nci_queries(file):
+        if document not in seen:
+            seen.add(document)
+            yield Document(where, document, "", text)
+
+
+# DSI-QG: JSON lines {"text_id", "text"} that tell by a prefix what they are
+
+
+def _dsi_qg_lines(file: Path, prefix: str) -> Iterator[tuple[str, str, str]]:
+    """(where, document's id, text without its prefix) of the lines with a prefix."""
+    for where, row in json_lines(file):
+        text = string(where, "text", row)
+        if not text.startswith(("Passage: ", "Question: ")):
+            rule = "expected a text that begins with 'Passage: ' or 'Question: '"
+            raise ValueError(f"{where}: {rule}, got {text[:40]!r}")
+        if text.startswith(prefix):
+            yield where, word(where, "text_id", row), text.removeprefix(prefix)
+
+
+def dsi_qg_documents(file: Path) -> Iterator[Document]:
+    """The passages among the training lines, whose title ends at ``</s>``."""
+    for where, document, text in _dsi_qg_lines(file, "Passage: "):
+        title, end, passage = text.partition("</s>")
+        yield Document(where, document, title if end else "", passage if end else text)
+
+
+def dsi_qg_queries(file: Path, split: str) -> Iterator[Asked]:
+    """The questions among a split's lines; a query's id is made of the split and the line."""
+    for where, document, text in _dsi_qg_lines(file, "Question: "):
+        yield Asked(where, made_id(split, where), text, [document])

@@ -1,0 +1,432 @@
+"""What is particular to a format: ids, orders of columns, splits, and files that may be missing."""
+
+import json
+import shutil
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from data_modules.formats.catalogue import read_layout
+from data_modules.formats.files import split_of
+from data_modules.formats.readers import quoted_rows
+from data_modules.store import collect
+from tests.data_modules.formats.miniature import (
+    MINIATURES,
+    TEXTS,
+    TITLES,
+    assert_refused,
+    copied,
+    found_pairs,
+    pairs,
+    rewritten,
+)
+
+RUN = "msmarco-docdev-top100.gz"
+DPR = "biencoder-mini-train.json"
+TRIPLES = "triples.train.2.squeeze.tsv"
+IDS = {  # the first documents, queries that there are, and how many queries
+    "wu": (["0", "1"], {"1000", "1001"}, 33),
+    "genret": (["0", "1"], {"train-0", "dev-0"}, 33),
+    "nci": (["0", "1"], {"700000000000500", "-700000000000501"}, 33),
+    "glen": (["0", "1"], {"train-2", "dev-15"}, 34),  # the header is line 1
+    "dsi_qg": (["0", "1"], {"train-2", "train-4", "dev-14"}, 34),
+    "ultron": (["D100", "D101"], {"1000", "5000"}, 33),
+    "kilt": (["700-1", "700-2"], {"dev_0", "dev_1"}, 33),
+    "dpr": (["1", "2"], {"dev-0", "train-19"}, 33),
+    "trec": (["D100", "D101"], {"1000", "5000"}, 33),
+}
+
+
+@pytest.mark.parametrize("format", IDS)
+def test_ids(format):
+    documents, queries, number = IDS[format]
+    layout = read_layout(MINIATURES / format)
+    assert [document.id for document in layout.documents()][:2] == documents
+    ids = {query.id for query in layout.queries()}
+    assert queries <= ids and len(ids) == number
+
+
+@pytest.mark.parametrize("format", ["genret", "glen"])
+def test_the_parts_of_a_split_keep_its_ids(format):
+    judged = read_layout(MINIATURES / format).judgements
+    dev, seen, unseen = (
+        {row.query_id for row in judged[split]()} for split in ("dev", "dev_seen", "dev_unseen")
+    )
+    assert seen | unseen == dev and not seen & unseen
+
+
+def test_candidates_and_negatives():
+    wu, dpr, trec = (read_layout(MINIATURES / format) for format in ("wu", "dpr", "trec"))
+    (triples,) = wu.negatives.values()
+    assert [row[1:] for row in triples()][:3] == [
+        ("1000", "5", 0.0),
+        ("1000", "9", -1.0),
+        ("1001", "6", 0.0),
+    ]
+    candidates = [row[1:] for row in wu.candidates["dev"]()]
+    assert candidates[:2] == [("5000", "9", 0.0), ("5000", "6", -1.0)] and len(candidates) == 52
+    assert next(dpr.negatives["negative_ctxs"]())[1:] == ("train-0", "6", 0.0)
+    assert next(dpr.negatives["hard_negative_ctxs"]())[1:] == ("train-0", "10", 0.0)
+    assert list(trec.candidates) == ["dev"]
+    candidates = [row[1:] for row in trec.candidates["dev"]()]
+    assert candidates[:2] == [("5000", "D109", -1.5), ("5000", "D106", -2.5)]
+
+
+# BEIR
+
+
+def test_grades_and_sources_of_a_folder(tmp_path):
+    folder = copied("beir", tmp_path)
+    (folder / "qrels/dev.tsv").write_text("query-id\tcorpus-id\tscore\n7\t2\t2\n7\t1\t0\n")
+    rewritten(folder / "queries.jsonl", lambda text: text + '{"_id": 7, "text": "who?"}\n')
+    before = collect(read_layout(folder), tmp_path / "store")
+    assert before.judgements("dev")["7"] == {"2": 2, "1": 0}
+    assert {Path(file).name for file in before.sources} == {
+        *("corpus.jsonl", "queries.jsonl", "train.tsv"),
+        *("dev.tsv", "dev_seen.tsv", "dev_unseen.tsv"),
+    }
+    rewritten(folder / "queries.jsonl", lambda text: text.replace("who?", "when?"))
+    after = collect(read_layout(folder), tmp_path / "store")
+    assert after.folder != before.folder and "when?" in after.queries["text"][:]
+
+
+# Wu
+
+
+def test_an_id_that_is_no_text_is_an_unknown_one(tmp_path, capsys):
+    folder = copied("wu", tmp_path)
+    rewritten(folder / "candidate.json", lambda text: text.replace("{", '{"\\ud800": ["1"], ', 1))
+    collect(read_layout(folder), tmp_path / "store")
+    assert r'candidate.json: "\ud800": 1 of 53 candidates' in capsys.readouterr().out
+
+
+def test_a_triple_that_returns_is_one_training_pair(tmp_path, capsys):
+    folder = copied("wu", tmp_path)
+    rewritten(folder / TRIPLES, lambda text: text + text)
+    assert len(collect(read_layout(folder), tmp_path / "store").qrels["train"]) == 20
+    assert "20 judgements, from this line on, are there already" in capsys.readouterr().out
+
+
+def test_given_training_judgements_take_the_place_of_the_triples(tmp_path):
+    folder = copied("wu", tmp_path)
+    (folder / "qrel.train.tsv").write_text("1000\t0\t23\t1\n")
+    (judgement,) = read_layout(folder).judgements["train"]()
+    assert judgement[1:] == ("1000", "23", 1) and "qrel.train.tsv:1" in judgement.where
+
+
+def test_a_collection_without_titles(tmp_path):
+    folder = copied("wu", tmp_path)
+    (folder / "collection.tsv").write_text("".join(f"{n}\ttext {n}\n" for n in range(24)))
+    assert next(read_layout(folder).documents())[1:] == ("0", "", "text 0")
+
+
+def test_each_split_may_have_its_own_queries(tmp_path):
+    folder = copied("wu", tmp_path)
+    (folder / "queries.all.tsv").rename(folder / "queries.train.tsv")
+    rewritten(folder / "queries.train.tsv", lambda text: "".join(text.splitlines(True)[:20]))
+    assert found_pairs(read_layout(folder), "dev") == pairs("dev")
+    rewritten(folder / "queries.train.tsv", lambda text: text + "5000\tonce more?\n")
+    with pytest.raises(ValueError, match=r"the query '5000' is already at .*queries\.train"):
+        collect(read_layout(folder), tmp_path / "store")
+
+
+# GenRet, NCI and GLEN
+
+
+def test_genrets_documents_as_lines(tmp_path):
+    folder = copied("genret", tmp_path)
+    records = [
+        {"title": title, "abstract": text, **({"doc_id": number} if number % 2 else {})}
+        for number, (title, text) in enumerate(zip(TITLES, TEXTS, strict=True))
+    ]
+    (folder / "corpus_lite.json").write_text("\n".join(map(json.dumps, records)))
+    layout = read_layout(folder)
+    assert [d[1:] for d in layout.documents()][1] == ("1", TITLES[1], TEXTS[1])
+    assert found_pairs(layout, "train") == pairs("train")
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        lambda text, query, old, new: [text, query, old, new, new, new],
+        lambda text, query, old, new: [text, query, "a title", new, old],
+        lambda text, query, old, new: [text, query, new, old],
+        lambda text, query, old, new: [text, query, old, "7"],
+    ],
+)
+def test_ncis_orders_of_columns(columns, tmp_path):
+    folder = copied("nci", tmp_path)
+    for split in ("train", "dev"):
+        file = folder / f"nq_{split}_doc_newid.tsv"
+        rows = ["\t".join(columns(*row)) for _, row in quoted_rows(file)]
+        file.write_text("\n".join(rows))
+    layout = read_layout(folder)
+    assert found_pairs(layout, "train") == pairs("train")
+    assert found_pairs(layout, "dev") == pairs("dev")
+
+
+def test_ncis_column_of_several_documents_and_its_abstracts(tmp_path):
+    folder = copied("nci", tmp_path)
+    (folder / "nq_dev_doc_newid.tsv").write_text("who?\t9\t3,4\t1-2\n")
+    judged = [j[1:] for j in read_layout(folder).judgements["dev"]()]
+    assert judged == [("9", "3", 1), ("9", "4", 1)]
+    (folder / "NQ_doc_content.tsv").unlink()
+    documents = list(read_layout(folder).documents())
+    assert len(documents) == len({d.id for d in documents}) == 24, "each once"
+    assert {d.id: d.text for d in documents}["3"].startswith(TITLES[3].lower())
+
+
+def test_glens_columns_are_known_by_the_header_and_its_first_words_are_enough(tmp_path):
+    folder = copied("glen", tmp_path)
+    (folder / "DOC_NQ_title+content.tsv").unlink()
+
+    def turned(text: str) -> str:
+        rows = [line.rpartition("\t") for line in text.splitlines()]
+        return "".join(f"{old}\t{n}\t{query}\n" for n, (query, _, old) in enumerate(rows)).replace(
+            "oldid\t0\tquery", "oldid\tqueryid\tquery"
+        )
+
+    rewritten(folder / "GTQ_NQ_dev.tsv", turned)
+    layout = read_layout(folder)
+    assert all(len(document.text.split()) <= 64 for document in layout.documents())
+    assert found_pairs(layout, "dev") == pairs("dev")
+    (folder / "GTQ_NQ_dev.tsv").unlink()
+    layout = read_layout(folder)
+    assert sorted(layout.judgements) == ["dev_seen", "dev_unseen", "train"], "splits of their own"
+    assert found_pairs(layout, "dev_seen") == pairs("dev_seen")
+
+
+# DSI-QG, Ultron and DDRO
+
+
+@pytest.mark.parametrize("titled", [True, False])
+def test_dsi_qgs_documents_of_a_table(titled, tmp_path):
+    folder = copied("dsi_qg", tmp_path)
+    rows = (f"{n}\t{TEXTS[n]}" + f"\t{TITLES[n]}" * titled + "\n" for n in range(24))
+    (folder / "mini_corpus.tsv").write_text("".join(rows))
+    layout = read_layout(folder)
+    assert [d[1:] for d in layout.documents()][5] == ("5", TITLES[5] * titled, TEXTS[5])
+    assert found_pairs(layout, "dev") == pairs("dev")
+
+
+def test_judgements_of_another_collection_are_refused(tmp_path):
+    def stored(folder):
+        collect(read_layout(folder), tmp_path / "store")
+
+    message = r"none of the 15 judgements .*they are of another one"
+    folder, qrels = copied("ultron", tmp_path), "msmarco-docdev-qrels.tsv.gz"
+    assert_refused(folder, qrels, lambda text: text.replace("D1", "D7"), message, stored)
+
+
+def test_ddros_natural_questions(tmp_path):
+    folder = tmp_path / "ddro"
+    folder.mkdir()
+    for split in ("train", "dev"):
+        ids = {text: f"{number}{split}" for number, (text, _) in enumerate(pairs(split))}
+        lines = "".join(f"{number}\t{text}\n" for text, number in ids.items())
+        (folder / f"nq_queries_{split}.tsv").write_text(lines)
+        rows = [f"{ids[text]}\t0\t{document}\t1\n" for text, document in pairs(split)]
+        (folder / f"nq_qrels_{split}.tsv").write_text("".join(rows))
+    records = [
+        {"id": number, "url": "", "title": title, "contents": text, "doc_tac": "x"}
+        for number, (title, text) in enumerate(zip(TITLES, TEXTS, strict=True))
+    ]
+    (folder / "nq-docs-sents.json").write_text("".join(json.dumps(r) + "\n" for r in records))
+    layout = read_layout(folder)
+    assert [d[1:] for d in layout.documents()][3] == ("3", TITLES[3], TEXTS[3])
+    for split in ("train", "dev"):
+        assert found_pairs(layout, split) == pairs(split)
+
+
+def test_one_of_several_files_of_documents_is_named_by_the_path(tmp_path):
+    folder = copied("ultron", tmp_path)
+    (folder / "msmarco-docs-sents-all.json").write_text('{"docid": "D1", "body": "x"}\n')
+    layout = read_layout(folder / "msmarco-docs-sents.top.300k.json.gz")
+    assert layout.name == "msmarco-docs-sents.top.300k"
+    assert len(list(layout.judgements["dev"]())) == 15
+    (document,) = read_layout(folder / "msmarco-docs-sents-all.json").documents()
+    assert document.id == "D1"
+
+
+# KILT and DPR
+
+
+def test_kilts_passages_are_judged_by_the_title_of_their_page(tmp_path):
+    folder = copied("kilt", tmp_path)
+    rows = [
+        f'{2 * n + part}\t"{half}"\t{TITLES[n]}\n'
+        for n in range(24)
+        for part, half in enumerate(("first half", TEXTS[n].replace('"', '""')))
+    ]
+    (folder / "kilt.tsv").unlink()
+    (folder / "kilt_w100_title.tsv").write_text("".join(["id\ttext\ttitle\n", *rows]))
+    layout = read_layout(folder)
+    assert list(layout.documents())[7][1:] == ("7", TITLES[3], TEXTS[3])
+    halves = {(text, 2 * n + part) for text, n in pairs("dev") for part in range(2)}
+    assert set(found_pairs(layout, "dev")) == halves
+
+
+def test_kilts_pages_are_judged_by_their_id(tmp_path):
+    folder = copied("kilt", tmp_path)
+    (folder / "kilt.tsv").unlink()
+    pages = [
+        {"wikipedia_id": 700 + n, "wikipedia_title": TITLES[n], "text": [f"{TITLES[n]}\n", "One."]}
+        for n in range(12)
+    ]
+    lines = "".join(json.dumps(page) + "\n" for page in pages)
+    (folder / "kilt_knowledgesource.json").write_text(lines)
+    layout = read_layout(folder)
+    assert next(layout.documents())[1:] == ("700", TITLES[0], "One.")
+    expected = {(text, document // 2) for text, document in pairs("train")}
+    assert set(found_pairs(layout, "train")) == expected
+
+
+def test_provenance_outside_the_table_is_counted_and_null_is_none(tmp_path, capsys):
+    folder = copied("kilt", tmp_path)
+    records = [
+        {"id": "x", "input": "?", "output": None},
+        {"id": "y", "input": "?", "output": [{"answer": "z", "provenance": None}]},
+    ]
+    rewritten(
+        folder / "nq-dev-kilt.jsonl",
+        lambda text: (
+            text.replace('"wikipedia_id": "703"', '"wikipedia_id": "9"')
+            + "\n".join(map(json.dumps, records))
+        ),
+    )
+    found = collect(read_layout(folder), tmp_path / "store")
+    assert len(found.qrels["dev"]) == len([pair for pair in pairs("dev") if pair[1] // 2 != 3])
+    assert "3 of 14 judgements, from this line on, are of unknown" in capsys.readouterr().out
+    assert {"x", "y"} <= {*found.queries["id"][:]}
+
+
+def dpr_without_table(tmp_path) -> tuple[Path, list[dict]]:
+    folder = copied("dpr", tmp_path)
+    (folder / "psgs_w100.tsv.zip").unlink()
+    return folder, json.loads((folder / DPR).read_text())
+
+
+def test_without_a_table_dprs_contexts_are_the_documents(tmp_path):
+    folder, records = dpr_without_table(tmp_path)
+    documents = collect(read_layout(folder), tmp_path / "store").documents
+    assert sorted(map(int, documents["id"][:])) == list(range(1, 25)), "each once"
+    (folder / "biencoder-mini-dev.json.gz").unlink()
+    for record in records:
+        for kind in ("positive_ctxs", "negative_ctxs", "hard_negative_ctxs"):
+            for context in record[kind]:
+                del context["passage_id"]
+    (folder / DPR).write_text(json.dumps(records))
+    layout = read_layout(folder / DPR)
+    assert layout.name == "biencoder-mini-train" and list(layout.judgements) == ["train"]
+    texts = {document.id: document.text for document in layout.documents()}
+    assert len(texts) == 24 and all(name.startswith("ctx-") for name in texts)
+    judged = sorted(texts[j.document_id] for j in layout.judgements["train"]())
+    assert judged == sorted(TEXTS[number] for _, number in pairs("train"))
+
+
+def test_a_question_without_an_answer_is_not_judged_and_a_context_counts_once(tmp_path):
+    folder = copied("dpr", tmp_path)
+    records = json.loads((folder / DPR).read_text())
+    records[0]["positive_ctxs"] = []
+    records[1]["positive_ctxs"] *= 2
+    records[2].pop("negative_ctxs")
+    (folder / DPR).write_text(json.dumps(records))
+    collection = collect(read_layout(folder), tmp_path / "store")
+    assert len(collection.qrels["train"]) == 19 and len(collection.queries) == 33
+
+
+@pytest.mark.parametrize("order", [("id", "title", "text"), ("title", "text", "id")])
+def test_a_header_may_name_the_columns_in_any_order(order, tmp_path):
+    folder, _ = dpr_without_table(tmp_path)
+    values = {"title": TITLES, "id": list(range(1, 25))}
+    values["text"] = ['"' + text.replace('"', '""') + '"' for text in TEXTS]
+    rows = ["\t".join(str(values[name][n]) for name in order) for n in range(24)]
+    (folder / "psgs_w100.tsv").write_text("\n".join(["\t".join(order), *rows]))
+    assert found_pairs(read_layout(folder), "train") == pairs("train")
+    rows = 'id\ttext\ttitle\r\n1\t"a\tb\r\n""c"""\tt\r\n2\td\tu\r\n'
+    (folder / "psgs_w100.tsv").write_text(rows)
+    documents = [document[1:] for document in read_layout(folder).documents()]
+    assert documents == [("1", "t", 'a\tb\n"c"'), ("2", "u", "d")]
+
+
+def test_an_archive_of_several_files_is_refused(tmp_path):
+    folder = copied("dpr", tmp_path)
+    with zipfile.ZipFile(folder / "psgs_w100.tsv.zip", "a") as archive:
+        archive.writestr("other.tsv", "")
+    with pytest.raises(ValueError, match=r"expected one file in the archive, found 2"):
+        list(read_layout(folder).documents())
+
+
+# TREC files
+
+
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [
+        ("msmarco-doctrain-qrels.tsv.gz", "train"),
+        ("msmarco-docdev-queries.tsv", "dev"),
+        ("msmarco-docdev-top100.gz", "dev"),
+        ("qrels.dev.small.tsv", "dev_small"),
+        ("queries.dev.small.tsv", "dev_small"),
+        ("2019qrels-docs.txt", "2019"),
+        ("2019qrels-pass.txt", "2019"),
+        ("msmarco-passagetest2019-top1000.tsv", "test2019"),
+        ("msmarco-doctest2019-top100.gz", "test2019"),
+        ("msmarco-test2019-queries.tsv.gz", "test2019"),
+        ("nq_qrels_train.tsv.gz", "train"),
+        ("qrel.dev.tsv", "dev"),
+        ("queries.all.tsv", "all"),
+        ("queries.tsv", ""),
+        ("train.trec", "train"),
+    ],
+)
+def test_the_split_that_a_name_names(name, split):
+    assert split_of(Path(name)) == split
+
+
+def test_queries_in_several_files(tmp_path):
+    folder = tmp_path / "passages"
+    folder.mkdir()
+    files = {
+        "collection.tsv": "0\tone\n1\ttwo\n",
+        "queries.dev.tsv": "10\ta\n11\tb\n",
+        "queries.dev.small.tsv": "10\ta\n",
+        "qrels.dev.tsv": "10\t0\t0\t1\n11\t0\t1\t1\n",
+        "qrels.dev.small.tsv": "10\t0\t0\t1\n",
+    }
+    for name, content in files.items():
+        (folder / name).write_text(content)
+    found = collect(read_layout(folder, "trec"), tmp_path / "store")
+    assert found.queries["id"][:] == ["10", "11"], "one text: one query"
+    assert {split: len(rows) for split, rows in found.qrels.items()} == {"dev_small": 1, "dev": 2}
+    (folder / "queries.dev.tsv").write_text("10\tanother\n11\tb\n")
+    with pytest.raises(ValueError, match=r"queries\.dev\.tsv:1: the query '10' is already at"):
+        collect(read_layout(folder, "trec"), tmp_path / "store")
+    (folder / "qrels.dev.tsv").unlink()
+    assert folder / "queries.dev.tsv" not in read_layout(folder).files, "no split of it is judged"
+    for name in ("queries.all.tsv", "queries.tsv"):
+        (folder / name).write_text("10\ta\n")
+        assert read_layout(folder).files[1] == folder / name, "the fullest of those that are there"
+
+
+def test_runs_of_a_year(tmp_path, capsys):
+    folder = copied("trec", tmp_path)
+    for name in ("queries.tsv", "qrels.tsv"):
+        year = "2019qrels-docs.txt" if name == "qrels.tsv" else f"msmarco-test2019-{name}"
+        (folder / f"msmarco-docdev-{name}.gz").rename(folder / f"{year}.gz")
+    shutil.copy(folder / RUN, folder / "coldev.run")
+    (folder / RUN).rename(folder / "msmarco-doctest2019-top100.gz")
+    (folder / "bm25.run").write_text("5000 Q0 D106 1 2.5 x\n")
+    layout = read_layout(folder)
+    assert list(layout.candidates) == ["2019"] and len(list(layout.candidates["2019"]())) == 52
+    said = capsys.readouterr().out
+    assert "bm25.run: is not read: its name names no split" in said
+    assert "coldev.run: is not read" in said, "a word that ends like a split"
+    (folder / "another-test2019.run").write_text("5000 Q0 D106 1 2.5 x\n")
+    with pytest.raises(ValueError, match=r"another-test2019\.run and .* runs of the split '2019'"):
+        read_layout(folder)
+    (folder / "2019.run").write_text("5000 Q0 D106 1 2.5 x\n")
+    layout = read_layout(folder)
+    assert len(list(layout.candidates["2019"]())) == 1, "the one that names just the split"
+    assert [d.relevance for d in layout.judgements["2019"]()][:1] == [1]
