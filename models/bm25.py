@@ -1,6 +1,6 @@
-"""Lexical systems, A_ij > 0 where the terms are equal (Eq. 1); BM25."""
+"""Lexical systems, A_ij > 0 where the terms are equal (Eq. 1); BM25, also as a proposer."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +9,14 @@ from torch import Tensor
 
 from gr_mvdr.alignment import pair_mask
 from gr_mvdr.batch import PairBatch
-from gr_mvdr.evaluation.bm25 import InvertedLists, Query, index_bm25
+from gr_mvdr.evaluation.bm25 import InvertedLists, Query, index_bm25, split_words
 from gr_mvdr.evaluation.ranking import Ranking
 from gr_mvdr.options import Fraction, NonNegative, part
 from gr_mvdr.relevance import PairAlignment, relevance
 from gr_mvdr.tokenizers import UNK_ID
 from models.base import Share, Shares, System, Table, hash_documents
+
+_CHUNK = 1000  # documents whose texts are in memory at once
 
 
 class LexicalSystem(System):
@@ -134,6 +136,50 @@ def _terms(tokens: Sequence[int]) -> list[int]:
     return [token for token in tokens if token > UNK_ID]
 
 
+class LexicalCandidates:
+    """BM25 over the documents' words: it proposes what a system without an index reranks.
+
+    Attributes:
+        lists: the inverted lists of the words.
+    """
+
+    def __init__(
+        self,
+        documents: Table,
+        directory: str | Path | None = None,
+        texts: Iterable[str] | None = None,
+    ):
+        """
+        Args:
+            documents: with `id`, `text` and `tokens`.
+            directory: keeps the index in its folder `bm25`; None = the index is not kept.
+            texts: of the documents, in place of `text`.
+        """
+        words = map(split_words, _texts(documents) if texts is None else texts)
+        self.lists = index_bm25(documents["id"][:], words)
+        if directory is not None:
+            self.lists.save(Path(directory) / "bm25", collection=hash_documents(documents))
+
+    @classmethod
+    def open(cls, documents: Table, directory: str | Path) -> "LexicalCandidates":
+        """Opens a kept index; errors as of `System.open_index`."""
+        opened = cls.__new__(cls)
+        made_of = hash_documents(documents)
+        opened.lists = InvertedLists.open(Path(directory) / "bm25", collection=made_of)
+        return opened
+
+    def __call__(
+        self, queries: Table, depth: int, among: Sequence[str] | None = None
+    ) -> dict[str, list[str]]:
+        """Query id → its best documents that share a word with it, at most `depth`, best first.
+
+        Args:
+            among: ids of the documents that may be proposed; None = all.
+        """
+        ranking = self.lists.search(read_words(queries), depth, among)
+        return {query: ranking.documents(query) for query in ranking.query_ids}
+
+
 def search_with_shares(
     lists: InvertedLists, queries: Mapping[str, Query], k: int, among: Sequence[str] | None
 ) -> tuple[Ranking, Shares]:
@@ -150,3 +196,14 @@ def search_with_shares(
             for name, own in parts.items()
         }
     return ranking, shares
+
+
+def read_words(queries: Table) -> dict[str, list[str]]:
+    """Query id → the words of its text."""
+    rows = zip(queries["id"][:], queries["text"][:], strict=True)
+    return {query: split_words(text) for query, text in rows}
+
+
+def _texts(documents: Table) -> Iterator[str]:
+    for start in range(0, len(documents), _CHUNK):
+        yield from documents[start : start + _CHUNK]["text"]

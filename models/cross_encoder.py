@@ -16,7 +16,7 @@ from gr_mvdr.ranks import encode_share, gather_batch, gather_rows
 from gr_mvdr.relevance import at_least_float32
 from gr_mvdr.token_index.costs import transformer_flops
 from models.base import Share, Shares, System, Table, token_shares
-from models.candidates import LexicalCandidates
+from models.bm25 import LexicalCandidates
 from models.training import OptimizerOptions
 
 # Names of the inner size of feed-forward layers in the configurations of transformers.

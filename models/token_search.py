@@ -28,7 +28,7 @@ from gr_mvdr.token_index.index import TokenIndex
 from gr_mvdr.token_index.search import SearchOptions
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors
 from models.base import Share, Shares, System, Table, hash_documents, query_shares
-from models.candidates import LexicalCandidates
+from models.bm25 import LexicalCandidates
 
 _QUERY_BATCH = 32  # queries encoded at once
 _FIDELITY_QUERIES = 100  # on which an approximate search is compared with the exact one

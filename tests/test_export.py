@@ -14,7 +14,7 @@ import torch
 from hydra import compose, initialize_config_dir
 from safetensors.torch import load_file
 
-from analysis.export import export_run, export_vectors, main
+from analysis.export import export_run, export_vectors, main, write_token_arrays
 from analysis.model_card import build_model_card
 from analysis.run_folder import read_run
 from gr_mvdr.run_files import UnfinishedRun
@@ -22,7 +22,6 @@ from gr_mvdr.token_index.index import TokenIndex
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors
 from gr_mvdr.tokenizers import EOS_ID, load_tokenizer
 from models.export.folder import load_exported
-from models.export.token_arrays import write_token_arrays
 from models.finished_run import restore_run
 from models.retriever import Retriever
 from tests.runs import NO_ANALYSIS, ROOT, TINY, command, small
@@ -165,8 +164,8 @@ def read_arrays(folder: Path, side: str) -> dict[str, TokenVectors]:
 @pytest.mark.parametrize("model", ["t5_colbert", "aligner"])
 def test_arrays_of_token_vectors_score_as_the_run(runs, tmp_path, model, monkeypatch, capsys):
     run = runs(model)  # made before encoding is forbidden
-    monkeypatch.setattr("models.export.token_arrays._FILE", 20)
-    monkeypatch.setattr("models.export.token_arrays._BLOCK", 7)
+    monkeypatch.setattr("analysis.export._FILE", 20)
+    monkeypatch.setattr("analysis.export._BLOCK", 7)
     monkeypatch.setattr("models.multi_vector.MultiVector._packed", None)  # nothing is encoded
     folder = export_vectors(run, tmp_path / "vectors")
     documents, queries = read_arrays(folder, "documents"), read_arrays(folder, "queries")

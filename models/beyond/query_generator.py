@@ -21,8 +21,7 @@ from gr_mvdr.progress import track
 from gr_mvdr.relevance import Explanation, Factors, PairAlignment
 from gr_mvdr.tokenizers import load_tokenizer
 from models.base import Shares, Table
-from models.bm25 import search_with_shares
-from models.candidates import LexicalCandidates, read_words
+from models.bm25 import LexicalCandidates, read_words, search_with_shares
 from models.generative import GenerativeSystem
 from models.training import OptimizerOptions
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from models.candidates import LexicalCandidates
+from models.bm25 import LexicalCandidates
 from models.token_search import EncodedDocuments
 from tests.models.conftest import make_multi_vector
 
