@@ -21,7 +21,7 @@ from gr_mvdr.files import check_file, read_json, reading
 from gr_mvdr.options import part
 from gr_mvdr.progress import track
 from gr_mvdr.token_index.index import TokenIndex
-from gr_mvdr.token_index.neighbours import TokenNeighbours
+from gr_mvdr.token_index.neighbours import NearestTokens
 from gr_mvdr.token_index.store import TokenStore
 
 FILE = "token_contexts"
@@ -263,7 +263,7 @@ class TokenRetrieval(Analysis):
         table = spread(data.test_queries(data.test_splits[0]), self.queries)
         grades = data.judgements(data.test_splits[0], table)
         special = torch.tensor(find_special(data))
-        tokens = TokenNeighbours(index.store)  # of all documents, none pruned
+        tokens = NearestTokens(index.store)  # of all documents, none pruned
         neighbours = min(self.neighbours, len(tokens.rows))
         encoded, known = self.model.encoded_queries(table), set(index.document_ids)
         for start in track(range(0, len(encoded), _SEARCHED), "retrieving tokens"):
@@ -279,7 +279,7 @@ class TokenRetrieval(Analysis):
 
 
 def _retrieved(
-    tokens: TokenNeighbours, chosen: list, neighbours: int
+    tokens: NearestTokens, chosen: list, neighbours: int
 ) -> Iterator[tuple[str, Tensor, Tensor, Found]]:
     """Of queries (id, words, relevant documents, documents that are no hits), searched together."""
     if not chosen:

@@ -30,7 +30,7 @@ from gr_mvdr.relevance import (
 from gr_mvdr.salience import FrequencySalience, IdfSalience
 from gr_mvdr.scoring import Scoring, all_pairs_relevance
 from gr_mvdr.token_index.costs import multi_vector_joint_flops, mva_joint_flops
-from gr_mvdr.token_index.search import SearchOptions, check_proposer
+from gr_mvdr.token_index.search import SearchOptions
 from gr_mvdr.token_vectors import SIDES, Side, TokenVectors, concatenate
 from models.token_search import TokenSearch
 from models.training import OptimizerOptions
@@ -263,8 +263,9 @@ class MultiVector(TokenSearch):
         """
         super().__init__(optimizer)
         self.save_hyperparameters()
-        self.search = SearchOptions(**check_proposer(search))
-        self.scores_need = self.search.scores_need
+        self.search = SearchOptions(**search)
+        imputes = self.search.mode == "impute"
+        self.scores_need = "similarities imputed from all documents" if imputes else ""
         self.scoring = Scoring(build("alignment", alignment), normaliser, heads)
         trained = build("alignment", training_alignment or alignment)
         self.training_scoring = Scoring(trained, normaliser, heads)

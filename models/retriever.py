@@ -374,8 +374,8 @@ class Retriever:
         if not 0 <= token < len(encoded):
             raise ValueError(f"token={token}: must be ≥ 0 and < {len(encoded)}, the query's tokens")
         vector = (encoded.vectors if encoded.keys is None else encoded.keys)[token]
-        count = min(k, index.neighbours.count)
-        similarities, rows = index.neighbours.search(vector[None], count, None)
+        tokens = index.nearest(self.system.search.keep_document)
+        similarities, rows = tokens.search(vector[None], min(k, len(tokens.rows)), None)
         nearest = []
         for row, similarity in zip(rows[0].tolist(), similarities[0].tolist(), strict=True):
             name, before, own, after = index.store.context(row, _CONTEXT)

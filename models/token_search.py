@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -22,10 +21,9 @@ from gr_mvdr.ranks import rank
 from gr_mvdr.relevance import divide
 from gr_mvdr.salience import keep_salient
 from gr_mvdr.scoring import Scoring
-from gr_mvdr.token_index.codec import sample_first
 from gr_mvdr.token_index.costs import SearchCosts
 from gr_mvdr.token_index.index import TokenIndex
-from gr_mvdr.token_index.search import SearchOptions
+from gr_mvdr.token_index.search import OPEN_KEYS, SearchOptions
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors
 from models.base import Share, Shares, System, Table, hash_documents, query_shares
 from models.bm25 import LexicalCandidates
@@ -46,23 +44,22 @@ class EncodedDocuments:
     bytes_per_token = 0.0
 
     def __init__(
-        self, system: "TokenSearch", documents: Table, candidates: LexicalCandidates | None = None
+        self, system: "TokenSearch", documents: Table, candidates: LexicalCandidates | None
     ):
         """
         Args:
             documents: with `id`, `text` and `tokens`.
-            candidates: BM25, which proposes; None = made when `retrieve` needs it.
+            candidates: BM25, which proposes; None = made when `propose` needs it.
         """
-        self.system, self.documents = system, documents
-        if candidates is not None:
-            self.candidates = candidates
+        self.system, self.documents, self.candidates = system, documents, candidates
         self.rows = {name: row for row, name in enumerate(documents["id"][:])}
         self.costs = SearchCosts()
 
-    @cached_property
-    def candidates(self) -> LexicalCandidates:
-        """The proposer."""
-        return LexicalCandidates(self.documents)
+    def propose(self, queries: Table, among: Sequence[str] | None = None) -> dict[str, list[str]]:
+        """Query id → BM25's best `neighbours` documents, 2,000 under "auto"."""
+        self.candidates = self.candidates or LexicalCandidates(self.documents)
+        count = self.system.search.neighbours
+        return self.candidates(queries, 2000 if isinstance(count, str) else count, among)
 
     def numbers(self, ids: Sequence[str]) -> Tensor:
         """(C,) int64 numbers of documents by id; KeyError for an unknown one."""
@@ -112,25 +109,20 @@ class TokenSearch(System):
         """Lets a salience count the collection's tokens (IDF); see `System.prepare`.
 
         Raises:
-            ValueError: there will be fewer vectors than `search.neighbours` or `search.lists`.
+            ValueError: there will be fewer vectors than `search.neighbours`.
         """
-        shares = {"lists": 1.0}
-        if self.search.mode in ("gather", "impute"):
-            shares["neighbours"] = self.search.keep_document
-        for key, share in shares.items():
-            value = getattr(self.search, key)
-            if isinstance(value, int) and value > (held := self._count_vectors(documents, share)):
+        count = self.search.neighbours
+        if self.search.mode in ("gather", "impute") and isinstance(count, int):
+            share, skipped = self.search.keep_document, {*self.template.skip}
+            texts = map(self.cut_document, documents["tokens"])
+            lengths = (sum(token not in skipped for token in text) for text in texts)
+            held = sum(math.ceil(share * self._document_vectors(length)) for length in lengths)
+            if count > held:
                 rule = f"must be ≤ the {held} vectors of the documents"
-                raise ValueError(f"model.search.{key}={value}: {rule}")
+                raise ValueError(f"model.search.neighbours={count}: {rule}")
         if self.encoder.salience:
             tokens = documents["tokens"]
             self.encoder.fit([self.cut_document(tokens[row]) for row in known])
-
-    def _count_vectors(self, documents: Table, share: float = 1.0) -> int:
-        """The number of vectors of all documents, if each document keeps a share."""
-        skipped = {*self.template.skip}
-        read = (sum(t not in skipped for t in self.cut_document(d)) for d in documents["tokens"])
-        return sum(math.ceil(share * self._document_vectors(tokens)) for tokens in read)
 
     def _document_vectors(self, tokens: int) -> int:
         read = min(tokens, self.hparams.document_length)
@@ -144,25 +136,23 @@ class TokenSearch(System):
 
         In mode "rerank" no vectors are kept: `EncodedDocuments`.
         """
-        order, tokens = self._shortest_first(documents)
+        tokens = [self.cut_document(document) for document in documents["tokens"]]
         floats = (self.encoder.floats(self._document_vectors(len(text))) for text in tokens)
         self.mean_floats = fmean(floats)
         if self.search.mode == "rerank":
             kept = LexicalCandidates(documents, directory) if directory else None
             self.searcher = EncodedDocuments(self, documents, kept)
             return self.searcher
-        names = documents["id"][:]
-        texts = {names[number]: text for number, text in zip(order, tokens, strict=True)}
+        names, storage = documents["id"][:], self.search.storage
+        order = storage.sample_first([*map(len, tokens)])
+        texts = {names[number]: tokens[number] for number in order}
         place = directory or temporary_folder("token-index")
         self.searcher = TokenIndex.build(
             place,
             list(texts),
             lambda names: self._packed([texts[name] for name in names]),
-            dtype=self.search.dtype,
-            pq_bytes=self.search.pq_bytes,
-            fingerprint=self.fingerprint(documents),
-            seed=self.search.seed,
-            lists=self.search.lists,
+            storage,
+            self.fingerprint(documents),
         )
         if directory is None:
             remove_with(self.searcher, place)
@@ -191,7 +181,7 @@ class TokenSearch(System):
     def update_index(self, documents: Table) -> None:
         """Encodes the missing documents into a copy of the index; see `System.update_index`."""
         if self.search.mode == "rerank":
-            self.searcher = EncodedDocuments(self, documents)
+            self.searcher = EncodedDocuments(self, documents, None)
             return
         rows = {name: row for row, name in enumerate(documents["id"][:])}
 
@@ -207,12 +197,6 @@ class TokenSearch(System):
         pool = self.search.pool
         pooled = f", by {self.search.pool_by} to 1/{pool}" if pool > 1 else ""
         return {"model": hash_weights(self) + pooled, "collection": hash_documents(documents)}
-
-    def _shortest_first(self, documents: Table) -> tuple[list[int], list[list[int]]]:
-        """The documents' rows as `sample_first` orders them, and the tokens read of each."""
-        tokens = [self.cut_document(document) for document in documents["tokens"]]
-        order = sample_first([*map(len, tokens)], self.search.dtype, self.search.lists)
-        return order, [tokens[number] for number in order]
 
     def _packed(self, documents: list[list[int]]) -> Iterator[PackedTokens]:
         """The documents' vectors, in order."""
@@ -246,7 +230,7 @@ class TokenSearch(System):
             search: options of `SearchOptions` in place of the system's own.
         """
         if isinstance(self.searcher, EncodedDocuments) and not search:
-            candidates = self.searcher.candidates(queries, self.search.lexical_candidates)
+            candidates = self.searcher.propose(queries)
             return self.rerank(queries, self.searcher.documents, candidates).top(k)
         return self.retrieve_encoded(self.encoded_queries(queries), k, **search)
 
@@ -279,9 +263,13 @@ class TokenSearch(System):
 
     def _searched(self, k: int, search: dict[str, Any]) -> tuple[TokenIndex, SearchOptions]:
         """The index that a search with other options reads, and all its options."""
-        options = self.search.changed(**search)
-        assert isinstance(self.searcher, TokenIndex), "index the documents first"
-        index = self.searcher.stored_as(options, self.search)
+        options, index = self.search.changed(**search), self.searcher
+        assert isinstance(index, TokenIndex), "index the documents first"
+        if options.stored != self.search.stored:
+            if self.search.pool > 1:
+                rule = "must be 1 for an index that is stored in other ways"
+                raise ValueError(f"model.search.pool={self.search.pool}: {rule}")
+            index = index.stored_as(options)
         return index, index.planned(options, self.scoring, k)
 
     def storage_costs(self, k: int, **search: Any) -> dict[str, float]:
@@ -335,8 +323,7 @@ class TokenSearch(System):
         else:
             candidates = dict.fromkeys(queries["id"][:], among)
             if self.search.mode == "rerank":
-                n = self.search.lexical_candidates
-                candidates = self.searcher.candidates(queries, n, among)
+                candidates = self.searcher.propose(queries, among)
             ranking = self.rerank_encoded(encoded, candidates).top(k)
         return ranking, {q: self._shares(v, ranking.documents(q), options) for q, v in encoded}
 
@@ -379,7 +366,7 @@ class TokenSearch(System):
         metrics["cost/bytes_per_token"] = self.searcher.bytes_per_token
         if self.mean_floats is not None:
             metrics["cost/document_floats"] = self.mean_floats
-        if self.search.is_approximate:
+        if OPEN_KEYS[self.search.mode]:  # it approximates the exact search
             sample = queries.select(range(min(_FIDELITY_QUERIES, len(queries))))
             depth = max(10, depth)
             exact = self.retrieve(sample, depth, mode="exact", keep_query=1.0, keep_document=1.0)

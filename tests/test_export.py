@@ -18,6 +18,7 @@ from analysis.export import export_run, export_vectors, main, write_token_arrays
 from analysis.model_card import build_model_card
 from analysis.run_folder import read_run
 from gr_mvdr.run_files import UnfinishedRun
+from gr_mvdr.token_index.codec import Storage
 from gr_mvdr.token_index.index import TokenIndex
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors
 from gr_mvdr.tokenizers import EOS_ID, load_tokenizer
@@ -196,7 +197,7 @@ def make_index(folder: Path, **options) -> TokenIndex:
     vectors = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
     keys = vectors if options.pop("keys", False) else None
     packed = PackedTokens(vectors, counts, torch.arange(6), keys=keys)
-    return TokenIndex.build(folder, ["a", "b", "c"], lambda ids: [packed], **options)
+    return TokenIndex.build(folder, ["a", "b", "c"], lambda ids: [packed], Storage(**options))
 
 
 def test_arrays_leave_out_deleted_documents_and_keep_the_type(runs, tmp_path):

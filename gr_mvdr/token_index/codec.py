@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,6 +19,62 @@ _BLOCK = 1024  # vectors decoded at once, which stay in a CPU's cache
 _UNIT = 1e-3  # how far from 1 the length of a unit vector may be
 # Tokens a centroid at least, on average: faiss's rule for a sample.
 TOKENS_PER_CENTROID, _MOST_CENTROIDS = 39, 65_536
+
+
+class Storage(NamedTuple):
+    """How an index stores its vectors.
+
+    Attributes:
+        dtype: "float32", "float16", "pq" or "residual"; the last two are codes, see `Codec`.
+        pq_bytes: of a code, without the centroid's number; None = one for 8 dimensions, for 4 of a
+            residual.
+        seed: of the k-means.
+        lists: centroids of residual codes; None = a power of two near 4 √T of T tokens.
+    """
+
+    dtype: str = "float32"
+    pq_bytes: int | None = None
+    seed: int = 0
+    lists: int | None = None
+
+    @property
+    def is_coded(self) -> bool:
+        return self.dtype in ("pq", "residual")
+
+    def centroids(self, tokens: int) -> int:
+        """Centroids of the codes of this many tokens; 0 = whole vectors are coded."""
+        if self.dtype != "residual":
+            return 0
+        count = self.lists or 1 << int(np.log2(4 * tokens**0.5))
+        return max(1, min(count, tokens // TOKENS_PER_CENTROID, _MOST_CENTROIDS))
+
+    def sample_size(self, tokens: int) -> int:
+        """Vectors that the codec of a store of this many tokens learns from."""
+        most = max(_ROWS * _PER_ROW, PER_CENTROID * self.centroids(tokens))
+        return min(tokens, most) if self.is_coded else tokens
+
+    def sample_first(self, lengths: Sequence[int]) -> list[int]:
+        """The places of documents with these numbers of tokens, shortest first (nothing to pad).
+
+        Before them come documents of all lengths, from which a store learns its codec.
+        """
+        total, order = sum(lengths), sorted(range(len(lengths)), key=lengths.__getitem__)
+        step = max(1, total // max(1, self.sample_size(total)))
+        return [n for first in range(2) for i, n in enumerate(order) if (i % step > 0) == first]
+
+    def code_bytes(self, size: int) -> int:
+        """Bytes of a code of a vector (size,).
+
+        Raises:
+            ValueError: the bytes that were asked for do not divide the vector.
+        """
+        if self.pq_bytes is None:
+            most = size // (4 if self.dtype == "residual" else 8)
+            return next((count for count in range(most, 1, -1) if size % count == 0), 1)
+        if self.pq_bytes < 1 or size % self.pq_bytes:
+            rule = f"must divide the {size} dimensions"
+            raise ValueError(f"model.search.pq_bytes={self.pq_bytes}: {rule}")
+        return self.pq_bytes
 
 
 class Codec:
@@ -43,43 +99,27 @@ class Codec:
         """
         import faiss
 
-        self.tensors, self.is_unit = tensors, is_unit
-        codebooks, self._basis = tensors["codebooks"], tensors.get("basis")
-        parts, rows, width = codebooks.shape
+        self.tensors, self.is_unit, self._basis = tensors, is_unit, tensors.get("basis")
+        parts, rows, width = tensors["codebooks"].shape
         self.size = parts * width
-        fits = rows == _ROWS and codebooks.dtype == torch.float32
-        if self._basis is None:
-            self._index: Any = faiss.IndexPQ(self.size, parts, 8)
-        else:
-            self._centroids = tensors["centroids"].float()
-            fits &= len(self._centroids) > 0 and self._centroids.shape[1:] == (self.size,)
-            fits &= self._basis.shape == (self.size, self.size)
-            coarse = faiss.IndexFlatIP(self._centroids.shape[1])
-            coarse.add(self._centroids.numpy())
-            self._index = self._inverted_file(coarse)
+        fits = rows == _ROWS and tensors["codebooks"].dtype == torch.float32
+        if self._basis is not None:
+            fits &= len(tensors["centroids"]) > 0 and self._basis.shape == (self.size, self.size)
         if not fits:
             raise ValueError(f"a codec of {self.size} dimensions: its tables must fit each other")
-        self._set_codebooks(self._index)
+        if self._basis is None:
+            self._index: Any = self._with_codebooks(faiss.IndexPQ(self.size, parts, 8))
+        else:
+            coarse = faiss.IndexFlatIP(self.size)
+            coarse.add(tensors["centroids"].float().numpy())
+            self._index = self._inverted_file(coarse)
         self.code_size = self._index.sa_code_size()
 
     @classmethod
-    def train(
-        cls, sample: Tensor, n_bytes: int | None, centroids: int | None, seed: int
-    ) -> "Codec":
-        """Learns a codec from a sample (n, d) fp32, n ≥ 1.
-
-        Args:
-            n_bytes: of a code, without the centroid's number; None = `default_bytes`.
-            centroids: K at most; None = whole vectors are coded.
-
-        Raises:
-            ValueError: the bytes do not divide the vector.
-        """
-        size = sample.shape[1]
-        n_bytes = default_bytes(size, centroids is not None) if n_bytes is None else n_bytes
-        if n_bytes < 1 or size % n_bytes:
-            raise ValueError(f"model.search.pq_bytes={n_bytes}: must divide the {size} dimensions")
-        if centroids is None:
+    def train(cls, sample: Tensor, storage: Storage, tokens: int) -> "Codec":
+        """Learns the codec of a store of this many tokens from a sample (n, d) fp32, n ≥ 1."""
+        n_bytes, seed = storage.code_bytes(sample.shape[1]), storage.seed
+        if not (centroids := storage.centroids(tokens)):
             return cls({"codebooks": _codebooks(sample, n_bytes, seed)}, is_unit=False)
         means = torch.from_numpy(k_means(sample.numpy(), centroids, seed))
         some = sample[: _ROWS * _PER_ROW]
@@ -104,13 +144,12 @@ class Codec:
         Args:
             turned: in the codec's basis, that of `turn`.
         """
-        codes = self._checked(codes)
         vectors = torch.empty(len(codes), self.size)
-        for start in range(0, len(codes), _BLOCK):
-            block = vectors[start : start + _BLOCK]
-            self._index.sa_decode(codes[start : start + _BLOCK], block.numpy())
+        codes = self._checked(codes)
+        for block, part in zip(codes.split(_BLOCK), vectors.split(_BLOCK), strict=True):
+            self._index.sa_decode(block.numpy(), part.numpy())
             if self.is_unit:
-                normalize(block, dim=1, out=block)
+                normalize(part, dim=1, out=part)
         return vectors if turned or self._basis is None else vectors @ self._basis.T
 
     def turn(self, vectors: Tensor) -> Tensor:
@@ -125,68 +164,39 @@ class Codec:
         import faiss
 
         index = faiss.clone_index(self._index)
-        index.add_sa_codes(self._checked(codes), rows.numpy())
+        index.add_sa_codes(self._checked(codes).numpy(), rows.numpy())
         return index
 
-    def _checked(self, codes: Tensor) -> np.ndarray:
-        """The codes, if every centroid's number exists: with another faiss ends the process."""
-        numbers = codes[:, : self.code_size - len(self.tensors["codebooks"])]
-        places = 256 ** torch.arange(numbers.shape[1])
-        if numbers.numel() and int((numbers * places).sum(1).max()) >= self._index.nlist:
+    def _checked(self, codes: Tensor) -> Tensor:
+        """The codes, if every centroid's number exists: faiss writes wherever a number points."""
+        numbers = codes[:, : self.code_size - len(self.tensors["codebooks"])].long()
+        numbers = (numbers * 256 ** torch.arange(numbers.shape[1])).sum(1)
+        if self._basis is not None and (numbers >= self._index.nlist).any():
             raise ValueError("a code names a centroid that does not exist: the index is damaged")
-        return codes.contiguous().numpy()
+        return codes
 
     @cached_property
     def _encoder(self) -> Any:
         """The index with a faster way to the nearest centroid, in Euclidean distance."""
         if self._basis is None:
             return self._index
-        encoder = self._inverted_file(_cells_of(self._centroids))
-        self._set_codebooks(encoder)
-        return encoder
+        return self._inverted_file(_cells_of(self.tensors["centroids"].float()))
 
     def _inverted_file(self, coarse: Any) -> Any:
         import faiss
 
-        parts = len(self.tensors["codebooks"])
+        parts, centroids = len(self.tensors["codebooks"]), len(self.tensors["centroids"])
         metric = faiss.METRIC_INNER_PRODUCT
-        return faiss.IndexIVFPQ(coarse, self.size, len(self._centroids), parts, 8, metric)
+        return self._with_codebooks(
+            faiss.IndexIVFPQ(coarse, self.size, centroids, parts, 8, metric)
+        )
 
-    def _set_codebooks(self, index: Any) -> None:
+    def _with_codebooks(self, index: Any) -> Any:
         import faiss
 
         faiss.copy_array_to_vector(self.tensors["codebooks"].flatten().numpy(), index.pq.centroids)
         index.is_trained = True
-
-
-def sample_size(dtype: str, tokens: int, lists: int | None = None) -> int:
-    """Vectors that the codec of a store of this many tokens learns from."""
-    if dtype not in ("pq", "residual"):
-        return tokens
-    centroids = n_centroids(tokens, lists) if dtype == "residual" else 0
-    return min(tokens, max(_ROWS * _PER_ROW, PER_CENTROID * centroids))
-
-
-def sample_first(lengths: Sequence[int], dtype: str, lists: int | None = None) -> list[int]:
-    """The places of documents with these numbers of tokens, shortest first (nothing to pad).
-
-    Before them come documents of all lengths, from which a store learns its codec.
-    """
-    total, order = sum(lengths), sorted(range(len(lengths)), key=lengths.__getitem__)
-    step = max(1, total // max(1, sample_size(dtype, total, lists)))
-    return [n for first in range(2) for i, n in enumerate(order) if (i % step > 0) == first]
-
-
-def default_bytes(size: int, residual: bool) -> int:
-    """Bytes of a code of a vector (size,): one for 8 dimensions, for 4 of a residual."""
-    most = size // (4 if residual else 8)
-    return next((count for count in range(most, 1, -1) if size % count == 0), 1)
-
-
-def n_centroids(tokens: int, lists: int | None) -> int:
-    """Centroids of this many tokens: a power of two near 4 √T, unless a number is asked for."""
-    count = lists or 1 << int(np.log2(4 * tokens**0.5))
-    return max(1, min(count, tokens // TOKENS_PER_CENTROID, _MOST_CENTROIDS))
+        return index
 
 
 def k_means(vectors: np.ndarray, count: int, seed: int, spherical: bool = False) -> np.ndarray:

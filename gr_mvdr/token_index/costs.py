@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from gr_mvdr.token_index.imputation import Retrieved, RetrievedDocuments
 from gr_mvdr.token_index.store import TokenStore
 
 
@@ -60,13 +59,6 @@ def all_tokens_cost(store: TokenStore, query_tokens: int, documents: Tensor) -> 
     pair_flops = mva_joint_flops if "keys" in store.sizes else multi_vector_joint_flops
     mean = tokens / max(1, len(documents))
     return tokens, len(documents) * pair_flops(query_tokens, mean, store.sizes["vectors"])
-
-
-def imputing_flops(retrieved: Retrieved, candidates: RetrievedDocuments) -> float:
-    """Operations of scoring candidates from their retrieved tokens (xtr App. B)."""
-    documents = len(candidates.documents)
-    mean = retrieved.n_tokens / max(1, documents)
-    return xtr_scoring_flops(len(retrieved.owners), documents, mean)
 
 
 def multi_vector_joint_flops(

@@ -4,35 +4,38 @@ Documents can be added and deleted.
 """
 
 import shutil
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
-from gr_mvdr.files import check, read_json, reading, remove_with, temporary_folder, write_json
-from gr_mvdr.options import admitting, build
+from gr_mvdr.files import (
+    checksum,
+    open_tensors,
+    read_json,
+    reading,
+    remove_with,
+    temporary_folder,
+    write_json,
+    write_tensors,
+)
 from gr_mvdr.pooling import group_tokens, merge_tokens
 from gr_mvdr.scoring import Scoring
-from gr_mvdr.token_index import store as token_store
+from gr_mvdr.token_index import max_sim, store
+from gr_mvdr.token_index.codec import Storage
 from gr_mvdr.token_index.costs import SearchCosts, all_tokens_cost
-from gr_mvdr.token_index.max_sim import score_all, score_some
-from gr_mvdr.token_index.neighbours import TokenNeighbours
-from gr_mvdr.token_index.search import (
-    OPEN_KEYS,
-    CheckedProposer,
-    NearestTokens,
-    Proposal,
-    Proposer,
-    SearchOptions,
-)
-from gr_mvdr.token_index.store import Sample, TokenStore
+from gr_mvdr.token_index.neighbours import NearestTokens
+from gr_mvdr.token_index.search import OPEN_KEYS, Proposer, SearchOptions
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors, stack
 
-PLANS = "plans.json"
+PLANS, SAMPLE = "plans.json", "sample.safetensors"
 _DOCUMENTS = 64  # pooled at once
 _QUERIES = 32  # of the sample searched at once
 # The exact search reads a token, and a document, in so much less time than a search that retrieves
@@ -54,37 +57,38 @@ class TokenIndex:
     new number.
 
     Attributes:
-        store: the tokens; neighbours: their retrieval.
+        store: the tokens.
         costs: running totals of all searches; a new `SearchCosts()` begins at zero.
-        is_copy: whether `updated` made it, in a temporary folder.
     """
-
-    is_copy = False
-    _one_vector: tuple[Any, Proposer] | None = None  # of mode fde, after its options
-    _others: dict[tuple[Any, ...], "TokenIndex"]  # by `SearchOptions.storage`
 
     def __init__(self, directory: str | Path, fingerprint: dict[str, str] | None = None):
         """Opens an index by memory map; arguments and errors as of `TokenStore`."""
-        self.directory, self.costs, self._others = Path(directory), SearchCosts(), {}
-        self.store = TokenStore(directory, fingerprint)
-        self.neighbours = TokenNeighbours(self.store)
+        self.directory, self.costs = Path(directory), SearchCosts()
+        self._open(fingerprint)
+
+    def _open(self, fingerprint: dict[str, str] | None = None) -> None:
+        self.store = store.TokenStore(self.directory, fingerprint)
+        self._nearest: NearestTokens | None = None
+        self._one_vector: tuple[Any, Proposer] | None = None  # of mode fde, after its options
+        self._others: dict[Any, TokenIndex] = {}  # of `stored_as`, by their options
 
     @classmethod
     def build(
         cls,
         directory: str | Path,
         document_ids: Sequence[str],
-        encode: token_store.Encode,
-        **options: Any,
+        encode: store.Encode,
+        storage: Storage | None = None,
+        fingerprint: dict[str, str] | None = None,
     ) -> "TokenIndex":
         """Writes an index; arguments and errors as of `store.create`."""
-        token_store.create(Path(directory), document_ids, encode, **options)
+        store.create(Path(directory), document_ids, encode, storage, fingerprint)
         return cls(directory)
 
-    def add(self, document_ids: Sequence[str], encode: token_store.Encode) -> None:
+    def add(self, document_ids: Sequence[str], encode: store.Encode) -> None:
         """Appends documents; an error leaves the index unchanged. See `build`."""
-        token_store.append(self.store, document_ids, encode)
-        self._open_changed()
+        store.append(self.store, document_ids, encode)
+        self._open()
 
     def delete(self, document_ids: Sequence[str]) -> None:
         """Deletes documents: searches skip them, their bytes remain.
@@ -92,10 +96,10 @@ class TokenIndex:
         Raises:
             ValueError: an id that is not in the index.
         """
-        token_store.delete(self.store, document_ids)
-        self._open_changed()
+        store.delete(self.store, document_ids)
+        self._open()
 
-    def updated(self, document_ids: Sequence[str], encode: token_store.Encode) -> "TokenIndex":
+    def updated(self, document_ids: Sequence[str], encode: store.Encode) -> "TokenIndex":
         """A copy of the index in a temporary folder that holds exactly these documents.
 
         Args:
@@ -103,51 +107,32 @@ class TokenIndex:
         """
         place = temporary_folder("token-index")
         shutil.copytree(self.directory, place, dirs_exist_ok=True)
-        index, wanted = TokenIndex(place), set(document_ids)
-        held = {self.document_ids[number] for number in self.store.live.nonzero()[:, 0].tolist()}
-        if gone := held - wanted:
+        index, held = TokenIndex(place), self.live_numbers.keys()
+        remove_with(index, place)
+        if gone := held - set(document_ids):
             index.delete(sorted(gone))
         if new := [name for name in document_ids if name not in held]:
             index.add(new, encode)
-        index.is_copy = True
-        remove_with(index, place)
-        if self.is_copy:
-            shutil.rmtree(self.directory, ignore_errors=True)
         return index
 
-    def stored_as(self, options: SearchOptions, own: SearchOptions) -> "TokenIndex":
-        """The index of the same documents with other pooling or another `dtype`.
+    def stored_as(self, options: SearchOptions) -> "TokenIndex":
+        """The index of the same documents with this pooling and this `dtype`.
 
         It is made once from this index's vectors, in a temporary folder; both count costs together.
-
-        Args:
-            own: the options that this index was made with.
-
-        Raises:
-            ValueError: this index's vectors are pooled.
         """
-        if options.storage == own.storage:
-            return self
-        if own.pool > 1:
-            rule = "must be 1 for an index that is stored in other ways"
-            raise ValueError(f"model.search.pool={own.pool}: {rule}")
-        if options.storage not in self._others:
-            live = self.store.live.nonzero()[:, 0]
+        if options.stored not in self._others:
             place = temporary_folder("token-index")
-            index = TokenIndex.build(
+            index = self._others[options.stored] = TokenIndex.build(
                 place,
-                [self.document_ids[number] for number in live.tolist()],
+                list(self.live_numbers),
                 lambda names: self._pooled(self.numbers(names), options),
-                dtype=options.dtype,
-                pq_bytes=options.pq_bytes,
-                seed=options.seed,
-                lists=options.lists,
+                options.storage,
             )
             remove_with(index, place)
-            index.costs, self._others[options.storage] = self.costs, index
-            if sample := Sample(self.directory).read():
-                index.keep_sample(sample)
-        return self._others[options.storage]
+            index.costs = self.costs
+            if (sample := self.directory / SAMPLE).is_file():
+                shutil.copyfile(sample, place / SAMPLE)
+        return self._others[options.stored]
 
     def _pooled(self, documents: Tensor, options: SearchOptions) -> Iterator[PackedTokens]:
         for numbers in documents.split(_DOCUMENTS):
@@ -155,33 +140,25 @@ class TokenIndex:
             groups = group_tokens(tokens, options.pool, options.pool_by)
             yield merge_tokens(tokens, groups).pack()
 
-    def _open_changed(self) -> None:
-        self.store = TokenStore(self.directory)
-        self.neighbours = TokenNeighbours(self.store, self.neighbours.keep)
-        self._one_vector, self._others = None, {}
-
-    def __len__(self) -> int:
-        """The number of live documents."""
-        return int(self.store.live.sum())
-
     @property
     def document_ids(self) -> list[str]:
         """The ids by number, those of deleted documents included."""
         return self.store.document_ids
+
+    @property
+    def live_numbers(self) -> dict[str, int]:
+        """The number of every live document by its id."""
+        return self.store.live_numbers
 
     def numbers(self, document_ids: Sequence[str]) -> Tensor:
         """(C,) int64 numbers of live documents; ValueError for an id that is not in the index."""
         return self.store.numbers(document_ids)
 
     @property
-    def size_in_bytes(self) -> int:
-        """Bytes of all the index's files."""
-        return sum(path.stat().st_size for path in self.directory.rglob("*") if path.is_file())
-
-    @property
     def bytes_per_token(self) -> float:
         """Bytes a stored token: columns, codebooks, the inverted file and fde's vectors."""
-        held = self.store.size_in_bytes + self.neighbours.size_in_bytes
+        held = self.store.size_in_bytes
+        held += self._nearest.size_in_bytes if self._nearest else 0
         held += self._one_vector[1].size_in_bytes if self._one_vector else 0
         return held / self.store.n_tokens
 
@@ -189,11 +166,17 @@ class TokenIndex:
         """Bytes that a search under these options may read, of vectors and of the proposer."""
         proposer, held = self.proposer(options), self.store.size_in_bytes
         if options.mode == "impute":
-            held = held * self.neighbours.count // self.store.n_tokens
+            held = held * len(self.nearest(options.keep_document).rows) // self.store.n_tokens
         elif options.scores_are_estimates:
             held = 0
         reads = proposer is not None and (options.mode == "fde" or options.probes is not None)
         return held + (proposer.size_in_bytes if reads else 0)
+
+    def nearest(self, keep: float = 1.0) -> NearestTokens:
+        """The token retrieval among the share β_d = `keep` of each document's tokens."""
+        if self._nearest is None or self._nearest.keep != keep:
+            self._nearest = NearestTokens(self.store, keep)
+        return self._nearest
 
     def proposer(self, options: SearchOptions) -> Proposer | None:
         """The proposer of a mode, ready to search; None if all documents are scored.
@@ -206,20 +189,20 @@ class TokenIndex:
         if options.mode == "exact":
             return None
         if options.mode == "fde":
-            wanted = options.proposer, options.encoding
-            if self._one_vector is None or self._one_vector[0] != wanted:
-                is_checked = isinstance(options.proposer, CheckedProposer)
-                with admitting(options.proposer if is_checked else ()):
-                    made = build("proposer", options.proposer, self.store, options)
-                self._one_vector = wanted, made
+            part: Any = options.proposer
+            if self._one_vector is None or self._one_vector[0] != (part, options.fde):
+                self._one_vector = (part, options.fde), part.build(self.store, options)
             return self._one_vector[1]
-        if options.keep_document != self.neighbours.keep:
-            self.neighbours = TokenNeighbours(self.store, options.keep_document)
-        return NearestTokens(self.neighbours, options)
+        nearest = self.nearest(options.keep_document)
+        if options.probes is not None:
+            nearest.build_lists(options.lists, options.seed)
+        return nearest
 
     def keep_sample(self, queries: Sequence[TokenVectors]) -> None:
         """Keeps queries (N, …) without padding, on which `planned` chooses values."""
-        Sample(self.directory).write(queries)
+        packed = stack(queries).pack().to("cpu")._asdict()
+        parts = {name: part for name, part in packed.items() if part is not None}
+        write_tensors(self.directory / SAMPLE, parts, {})
 
     def planned(self, options: SearchOptions, scoring: Scoring, depth: int) -> SearchOptions:
         """The options with a value for each that is "auto".
@@ -229,21 +212,22 @@ class TokenIndex:
         """
         if not options.open_keys:
             return options
-        sample = Sample(self.directory)
-        age = self.store.revision, sample.made_of
-        key, path = repr((options, scoring, depth, age)), self.directory / PLANS
+        path, sample, queries = self.directory / PLANS, self.directory / SAMPLE, None
+        if sample.is_file():
+            queries = PackedTokens(**open_tensors(sample)[0]).pad()
+        age = self.store.revision, {} if queries is None else checksum(sample)
+        key = repr((options, scoring, depth, age))
         with reading(f"{path}"):
             plans = read_json(path) if path.is_file() else {}
             if key not in plans:
-                plans[key] = self._choose(options, scoring, min(depth, len(self)), sample.read())
+                depth = min(depth, len(self.live_numbers))
+                plans[key] = self._choose(options, scoring, depth, queries)
                 with suppress(OSError):  # a folder that cannot be written
                     write_json(path, plans)
-            chosen = plans[key].keys() <= {"mode", *options.open_keys}
-            check(chosen, path, "must choose nothing but open options")
             return replace(options, **plans[key])
 
     def _choose(
-        self, options: SearchOptions, scoring: Scoring, depth: int, sample: list[TokenVectors]
+        self, options: SearchOptions, scoring: Scoring, depth: int, sample: TokenVectors | None
     ) -> dict[str, Any]:
         """Doubles the open values until the recall holds, less its standard error over the sample,
         then searches for the least `refine` that keeps it, within a tenth.
@@ -254,50 +238,59 @@ class TokenIndex:
         is_whole = options.keep_query == options.keep_document == 1 and options.mode != "impute"
         may_be_exact = is_whole and options.open_keys == OPEN_KEYS[options.mode]
         self.proposer(options)  # counts the tokens and the lists
-        if not sample:
-            return {"mode": "exact"} if may_be_exact else self._values(options, depth, 8)
+        ladder = self._ladder(options, depth)
+        if sample is None:
+            return {"mode": "exact"} if may_be_exact else ladder[min(3, len(ladder) - 1)]
+        texts = [sample.unpad(number) for number in range(len(sample))]
         costs, self.costs = self.costs, SearchCosts()  # those of the user's searches are kept
         exact = replace(options, mode="exact", keep_query=1.0, keep_document=1.0)
-        wanted = self._best(sample, scoring, exact, depth)
+        wanted = self._best(texts, scoring, exact, depth)
 
-        def measured(values: dict[str, Any]) -> float:
-            results = self._best(sample, scoring, replace(options, **values), depth)
+        def measure(values: dict[str, Any]) -> float:
+            results = self._best(texts, scoring, replace(options, **values), depth)
             shares = [len(a & b) / depth for a, b in zip(wanted, results, strict=True)]
             return fmean(shares) - pstdev(shares) / len(shares) ** 0.5
 
         chosen: dict[str, Any] = {"mode": "exact"}
-        values: dict[str, Any] = {}
-        best, effort = -1.0, 1
-        while best < options.recall and values != self._values(options, depth, effort):
-            values = self._values(options, depth, effort)
-            retrieved, scored = values.get("neighbours", 0), values.get("refine", 0)
-            is_much = _TOKEN * retrieved >= self.neighbours.count or _DOCUMENT * scored > len(self)
-            if is_much and (may_be_exact or best >= 0):
-                break
-            if (recall := measured(values)) > best:
+        best = -1.0
+        tokens, documents = len(self.nearest(options.keep_document).rows), len(self.live_numbers)
+        cheap = [  # where the exact search would be more work
+            values
+            for values in ladder
+            if _TOKEN * values.get("neighbours", 0) < tokens
+            and _DOCUMENT * values.get("refine", 0) <= documents
+        ]
+        for values in cheap or ladder[: not may_be_exact]:
+            if (recall := measure(values)) > best:
                 best, chosen = recall, values
-            effort *= 2
+            if recall >= options.recall:
+                break
         if best < options.recall and may_be_exact:
-            chosen, best = {"mode": "exact"}, 1.0
-        low, high = depth, chosen.get("refine", depth)
-        while best >= options.recall and high - low > max(1, high // 10):
-            middle = (low + high) // 2
-            if (recall := measured(chosen | {"refine": middle})) >= options.recall:
-                chosen, best, high = chosen | {"refine": middle}, recall, middle
-            else:
-                low = middle
+            best, chosen = 1.0, {"mode": "exact"}
+        if best >= options.recall and "refine" in chosen:
+            keeps = cache(lambda refine: measure(chosen | {"refine": refine}))
+            fewer = range(depth, chosen["refine"], max(1, chosen["refine"] // 10))
+            place = bisect_left(fewer, True, key=lambda refine: keeps(refine) >= options.recall)
+            if place < len(fewer):
+                best, chosen = keeps(fewer[place]), chosen | {"refine": fewer[place]}
         self.costs = costs
         said = ", ".join(f"{key}={value}" for key, value in chosen.items())
         print(f"model.search.recall={options.recall}: {said} finds {best:.3f} of the best {depth}")
         return chosen
 
-    def _values(self, options: SearchOptions, depth: int, effort: int) -> dict[str, int]:
-        """The open options at a multiple of their least values, up to what is of use."""
-        tokens, lists = self.neighbours.count, self.neighbours.n_lists
-        least = {"neighbours": 250, "probes": 4, "refine": depth}
-        refine = max(depth, len(self) // _DOCUMENT)
-        most = {"neighbours": tokens, "probes": lists, "refine": refine}
-        return {key: min(effort * least[key], most[key]) for key in options.open_keys}
+    def _ladder(self, options: SearchOptions, depth: int) -> list[dict[str, int]]:
+        """The open options at 1, 2, 4, … times their least values, up to what is of use."""
+        nearest = self.nearest(options.keep_document)
+        refine = max(depth, len(self.live_numbers) // _DOCUMENT)
+        bounds = {"neighbours": (250, len(nearest.rows)), "probes": (4, nearest.n_lists)}
+        bounds["refine"] = depth, refine
+        ladder: list[dict[str, int]] = []
+        while True:
+            efforts = {k: bounds[k][0] << len(ladder) for k in options.open_keys}
+            values = {k: min(effort, bounds[k][1]) for k, effort in efforts.items()}
+            if values in ladder:
+                return ladder
+            ladder.append(values)
 
     def _best(
         self, queries: list[TokenVectors], scoring: Scoring, options: SearchOptions, depth: int
@@ -329,29 +322,18 @@ class TokenIndex:
             raise ValueError(f"model.search.{key}=auto: must have a value, `planned` chooses it")
         options.check(scoring)
         if (proposer := self.proposer(options)) is None:
-            scores = self.exact(stack(queries), scoring).T
-            live = self.store.live.nonzero()[:, 0]
+            live, scores = self.store.live.nonzero()[:, 0], self.exact(stack(queries), scoring).T
             return [ScoredDocuments(live, row[live]) for row in scores]
         with self.costs.timed():
             proposals = proposer.propose(queries, scoring, options)
-        return [
-            self._scored(query, proposal, scoring, options)
-            for query, proposal in zip(queries, proposals, strict=True)
-        ]
-
-    def _scored(
-        self, query: TokenVectors, proposal: Proposal, scoring: Scoring, options: SearchOptions
-    ) -> ScoredDocuments:
-        """A query's proposed documents, scored by their estimates or with all their tokens."""
-        documents, flops = proposal.documents, proposal.flops
-        if options.scores_are_estimates:
-            self.costs.add(proposal.candidates, 0, flops)
-            return ScoredDocuments(documents, proposal.estimates)
-        with self.costs.timed():
-            scores = score_some(self.store, query, documents, scoring)
-        tokens, scoring_flops = all_tokens_cost(self.store, len(query), documents)
-        self.costs.add(proposal.candidates, tokens, flops + scoring_flops)
-        return ScoredDocuments(documents, scores)
+        results = []
+        for query, proposal in zip(queries, proposals, strict=True):
+            scores, tokens, flops = proposal.estimates, 0, 0.0
+            if not options.scores_are_estimates:
+                scores, tokens, flops = self._scored(query, proposal.documents, scoring)
+            self.costs.add(proposal.candidates, tokens, proposal.flops + flops)
+            results.append(ScoredDocuments(proposal.documents, scores))
+        return results
 
     def exact(self, queries: TokenVectors, scoring: Scoring) -> Tensor:
         """Relevance of all documents from all their tokens (Eq. 1).
@@ -363,7 +345,8 @@ class TokenIndex:
             (D, Q) fp32, −inf for deleted documents.
         """
         with self.costs.timed():
-            scores = score_all(self.store, queries, scoring)
+            scores = max_sim.score(self.store, queries, scoring)
+        scores[~self.store.live] = -torch.inf
         live = self.store.live.nonzero()[:, 0]
         for n in queries.mask.sum(1).tolist():
             self.costs.add(len(live), *all_tokens_cost(self.store, n, live))
@@ -383,7 +366,14 @@ class TokenIndex:
         Returns:
             (C,) fp32, in the order given.
         """
-        with self.costs.timed():
-            scores = score_some(self.store, query, documents, scoring)
-        self.costs.add(len(documents), *all_tokens_cost(self.store, len(query), documents))
+        scores, tokens, flops = self._scored(query, documents, scoring)
+        self.costs.add(len(documents), tokens, flops)
         return scores
+
+    def _scored(
+        self, query: TokenVectors, documents: Tensor, scoring: Scoring
+    ) -> tuple[Tensor, int, float]:
+        """The scores of `score`, and the tokens and operations that they cost."""
+        with self.costs.timed():
+            scores = max_sim.score(self.store, query[None], scoring, documents)[:, 0]
+        return scores, *all_tokens_cost(self.store, len(query), documents)

@@ -7,8 +7,8 @@ segment of it. For any other alignment documents are padded.
 Scores are computed on the queries' device and returned on the CPU.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Literal
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -29,95 +29,58 @@ _FEW = 8
 _HOST = "cpu"  # numpy reduces segments there; elsewhere torch scatters
 
 
-def score_all(store: TokenStore, queries: TokenVectors, scoring: Scoring) -> Tensor:
-    """Relevance of every document in the store.
+def score(
+    store: TokenStore, queries: TokenVectors, scoring: Scoring, documents: Tensor | None = None
+) -> Tensor:
+    """Relevance of stored documents to queries.
 
     Args:
         queries: (Q, N, …) padded.
+        documents: (C,) int64 their numbers; None = all in the store, C = D.
 
     Returns:
-        (D, Q) fp32, −inf for deleted documents.
+        (C, Q) fp32, in the order given.
     """
-    queries = store.turn(queries)
-    if _is_packed(store, scoring):
-        device = queries.mask.device
-        blocks = [
-            packed_relevance(store.read(documents, turned=True).to(device), queries, scoring)
-            for documents in store.blocks(_block_rows(queries.mask.numel(), device))
-        ]
-        scores = torch.cat(blocks).cpu()
-    else:
-        one_by_one = [queries.unpad(number) for number in range(len(queries))]
-        scores = _padded_relevance(store, torch.arange(len(store)), one_by_one, scoring)
-    scores[~store.live] = -torch.inf
-    return scores
-
-
-def score_some(
-    store: TokenStore, query: TokenVectors, documents: Tensor, scoring: Scoring
-) -> Tensor:
-    """Relevance of the documents with these numbers.
-
-    Args:
-        query: (N, …) without padding; documents: (C,) int64.
-
-    Returns:
-        (C,) fp32, in the order given.
-    """
-    query = store.turn(query)
-    if not _is_packed(store, scoring):
-        return _padded_relevance(store, documents, [query], scoring)[:, 0]
-    device = query.mask.device
-    scores = torch.empty(len(documents), dtype=torch.float32, device=device)
-    rows = _block_rows(len(query), device)
-    for places in _of_similar_length(store, documents, rows, torch.inf):
-        packed = store.read(documents[places], turned=True).to(device)
-        scores[places] = packed_relevance(packed, query[None], scoring)[:, 0]
+    queries, device = store.turn(queries), queries.mask.device
+    packed = selects_one(scoring.alignment, int(store.counts.max()))
+    columns = queries.mask.numel() if packed else queries.mask.shape[1]
+    held = _BLOCK_SIMILARITIES if device.type == _HOST else _ACCELERATED_SIMILARITIES
+    rows = held // max(1, columns)  # tokens of a block
+    blocks: Iterable[tuple[Any, Any]] = ((part, part) for part in store.blocks(rows))
+    if documents is not None or not packed:
+        numbers = torch.arange(len(store)) if documents is None else documents
+        places = _of_similar_length(store.counts[numbers], numbers, rows, packed)
+        blocks = ((part, numbers[part]) for part in places)
+    count = len(store) if documents is None else len(documents)
+    scores = torch.empty(count, len(queries), dtype=torch.float32, device=device)
+    for place, block in blocks:
+        tokens = store.read(block, turned=True).to(device)
+        if packed:
+            scores[place] = packed_relevance(tokens, queries, scoring)
+        else:
+            padded, every = tokens.pad(), map(queries.unpad, range(len(queries)))
+            scores[place] = torch.stack([scoring(padded, query) for query in every], 1).to(scores)
     return scores.cpu()
-
-
-def _is_packed(store: TokenStore, scoring: Scoring) -> bool:
-    return selects_one(scoring.alignment, int(store.counts.max()))
-
-
-def _padded_relevance(
-    store: TokenStore, documents: Tensor, queries: Sequence[TokenVectors], scoring: Scoring
-) -> Tensor:
-    """(C, Q) fp32 relevance of some documents to queries without padding."""
-    device = queries[0].mask.device if queries else torch.device("cpu")
-    scores = torch.empty(len(documents), len(queries), dtype=torch.float32, device=device)
-    rows = _block_rows(max(map(len, queries), default=1), device)
-    for places in _of_similar_length(store, documents, rows, _MOST_PADDING):
-        block = store.read(documents[places], turned=True).to(device).pad()
-        for column, query in enumerate(queries):
-            scores[places, column] = scoring(block, query)
-    return scores.cpu()
-
-
-def _block_rows(columns: int, device: torch.device) -> int:
-    """Document tokens of a block, for this number of query tokens."""
-    held = _BLOCK_SIMILARITIES if device.type == "cpu" else _ACCELERATED_SIMILARITIES
-    return held // max(1, columns)
 
 
 def _of_similar_length(
-    store: TokenStore, documents: Tensor, rows: int, ratio: float
+    counts: Tensor, documents: Tensor, rows: int, packed: bool
 ) -> Iterator[Tensor]:
-    """Places (c,) int64 in `documents` (C,), in blocks of about `rows` tokens.
+    """Places (c,) int64 of documents (C,) with these counts, in blocks of about `rows` tokens.
 
     The shortest come first; the documents of a block are in the order of their numbers, as on disk.
-    The longest document of a block has at most `ratio` times the tokens of the shortest.
+    Unless they are packed, the longest of a block has at most `_MOST_PADDING` times the tokens of
+    the shortest.
     """
     by_number = documents.argsort()
-    ordered = store.counts[documents[by_number]].sort(stable=True)
-    ends, start = ordered.values.cumsum(0), 0
+    lengths, order = counts[by_number].sort(stable=True)
+    ends, start = lengths.cumsum(0), 0
     while start < len(documents):
-        before = int(ends[start - 1]) if start else 0
-        full = int(torch.searchsorted(ends, before + rows, right=True))
-        longest = min(int(ordered.values[start]) * ratio, torch.iinfo(torch.int64).max)
-        similar = int(torch.searchsorted(ordered.values, int(longest), right=True))
+        full = int(torch.searchsorted(ends, ends[start] - lengths[start] + rows, right=True))
+        most = lengths[-1] if packed else (_MOST_PADDING * lengths[start]).long()
+        similar = int(torch.searchsorted(lengths, most, right=True))
         end = max(start + 1, min(full, similar))
-        yield by_number[ordered.indices[start:end].sort().values]
+        yield by_number[order[start:end].sort().values]
         start = end
 
 
@@ -144,13 +107,9 @@ def packed_relevance(documents: PackedTokens, queries: TokenVectors, scoring: Sc
     basis = matrix = _product(queries.vectors, documents.vectors)  # (Q·N, t)
     if documents.keys is not None:
         basis = _product(queries.keys, documents.keys)
-    alignment = scoring.alignment
-    assert isinstance(alignment, Selection)
+    alignment: Any = scoring.alignment
     kind = type(alignment)
-    if (kind.candidates, kind.pairs) != (
-        Selection.candidates,
-        Selection.pairs,
-    ):
+    if kind.candidates is not Selection.candidates or kind.pairs is not Selection.pairs:
         basis = basis.masked_fill(~_allowed(documents, queries, alignment), -torch.inf)
     needs_choice = documents.keys is not None or documents.salience is not None
     best, chosen = segment_max(basis, documents.counts, needs_choice)  # (Q·N, D)

@@ -1,5 +1,6 @@
 """The nearest document tokens of query tokens: among all, or in the lists of an inverted file."""
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -9,9 +10,20 @@ from torch import Tensor
 from gr_mvdr.batch import length_mask
 from gr_mvdr.evaluation.ranking import tie_order
 from gr_mvdr.files import open_tensors, write_tensors
-from gr_mvdr.salience import top_share
+from gr_mvdr.relevance import divide
+from gr_mvdr.salience import keep_salient, top_share
+from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_index.codec import ITERATIONS, PER_CENTROID, TOKENS_PER_CENTROID, Codec
-from gr_mvdr.token_index.imputation import Retrieved
+from gr_mvdr.token_index.costs import xtr_scoring_flops
+from gr_mvdr.token_index.imputation import (
+    Retrieved,
+    RetrievedDocuments,
+    expected_relevance,
+    group_by_document,
+    imputed_terms,
+    missing_similarity,
+)
+from gr_mvdr.token_index.search import Proposal, SearchOptions
 from gr_mvdr.token_index.store import TokenStore
 from gr_mvdr.token_vectors import TokenVectors
 
@@ -21,12 +33,16 @@ _SAMPLE = 65_536  # tokens that its codes are learned from
 _BLOCK = 65_536  # tokens that are compared or added to it at once
 
 
-class TokenNeighbours:
+class NearestTokens:
     """Token retrieval over a store, among the live documents' tokens that pruning keeps.
+
+    As a `Proposer` it proposes the documents that own one of the k' tokens nearest to a query
+    token. Its estimates are imputed from these tokens: xtr Eq. 4 in mode "impute", else
+    `expected_relevance`.
 
     Attributes:
         keep: β_d, the share of most salient tokens that each document is found by (aligner §3.2).
-        count: token rows of the store that can be retrieved.
+        rows: (K,) int64 ascending, the token rows that can be retrieved.
     """
 
     def __init__(self, store: TokenStore, keep: float = 1.0):
@@ -34,18 +50,13 @@ class TokenNeighbours:
         Raises:
             ValueError: a share of tokens is asked of a store without saliences.
         """
-        self.store, self.keep = store, keep
-        self._kept = _kept_rows(store, keep)
-        self.count = store.n_tokens if self._kept is None else int(self._kept.sum())
+        self.store, self.keep, self.rows = store, keep, _kept_rows(store, keep)
+        # That of residual codes, whose lists are its centroids.
+        self._codec: Codec | None = None
+        if store.dtype == "residual":
+            self._codec = store.codecs[store.searched]
         self._lists: Any = None  # a faiss index
         self._made_from: list[Any] | None = None
-
-    @cached_property
-    def rows(self) -> Tensor:
-        """(K,) int64 ascending, the token rows that can be retrieved."""
-        if self._kept is None:
-            return torch.arange(self.store.n_tokens)
-        return self._kept.nonzero()[:, 0]
 
     @property
     def size_in_bytes(self) -> int:
@@ -53,7 +64,7 @@ class TokenNeighbours:
         if self._lists is None:
             return 0
         if self._codec is not None:  # the store's own codes, and 8 bytes a row
-            return self.count * (self._codec.code_size + 8)
+            return len(self.rows) * (self._codec.code_size + 8)
         return (self.store.directory / FOLDER / LISTS).stat().st_size
 
     @property
@@ -82,10 +93,61 @@ class TokenNeighbours:
             self._lists = self._open_lists(made_from) or self._save_lists(made_from, lists, seed)
         self._made_from = made_from
 
+    def propose(
+        self, queries: Sequence[TokenVectors], scoring: Scoring, options: SearchOptions
+    ) -> list[Proposal]:
+        """See `Proposer.propose`."""
+        return [self._proposal(query, scoring, options) for query in queries]
+
+    def _proposal(self, query: TokenVectors, scoring: Scoring, options: SearchOptions) -> Proposal:
+        query, retrieved, candidates = self._retrieve(query, options)
+        documents, count = candidates.documents, len(candidates.documents)
+        tokens_each = retrieved.n_tokens / max(1, count)
+        flops = xtr_scoring_flops(len(query), count, tokens_each)
+        if options.mode == "impute":
+            terms, z = self._imputed(query, retrieved, candidates, options)
+            return Proposal(documents, divide(terms.sum(1), z), count, flops)
+        refine: Any = options.refine  # a number, once it is planned
+        if refine is None or refine >= count:
+            return Proposal(documents, None, count)
+        expected = expected_relevance(retrieved, candidates, query.to("cpu"), scoring)
+        return Proposal(documents, expected, count, flops).best(refine, self.store.document_ids)
+
+    def terms(self, query: TokenVectors, options: SearchOptions) -> tuple[Tensor, Tensor, Tensor]:
+        """See `Proposer.terms`: of the query tokens that pruning keeps."""
+        query, retrieved, candidates = self._retrieve(query, options)
+        return candidates.documents, *self._imputed(query, retrieved, candidates, options)
+
+    def _retrieve(
+        self, query: TokenVectors, options: SearchOptions
+    ) -> tuple[TokenVectors, Retrieved, RetrievedDocuments]:
+        """The query's most salient tokens, the tokens they retrieve, and the owners of these."""
+        query = keep_salient(query, options.keep_query)
+        vectors = query.vectors if query.keys is None else query.keys
+        k: Any = options.neighbours
+        probes: Any = options.probes
+        similarities, tokens = self.search(vectors, k, probes, options.mode == "impute")
+        salience = self.store.salience(tokens.flatten().clamp(min=0))
+        if salience is not None:
+            salience = salience.view_as(similarities)
+        retrieved = Retrieved(similarities, self.store.owners(tokens), salience)
+        return query, retrieved, group_by_document(retrieved)
+
+    def _imputed(
+        self,
+        query: TokenVectors,
+        retrieved: Retrieved,
+        candidates: RetrievedDocuments,
+        options: SearchOptions,
+    ) -> tuple[Tensor, Tensor]:
+        missing = missing_similarity(retrieved, options.imputation)
+        lengths = self.store.counts[candidates.documents]
+        return imputed_terms(retrieved, candidates, missing, lengths, query.to("cpu").salience)
+
     def search(
         self, queries: Tensor, neighbours: int, probes: int | None, rescore: bool = True
     ) -> tuple[Tensor, Tensor]:
-        """The k' nearest tokens of each query token, best first.
+        """The k' nearest tokens of each query token.
 
         Args:
             queries: (T, d) fp32, of the side of the store's `searched` column.
@@ -95,66 +157,30 @@ class TokenNeighbours:
 
         Returns:
             similarities (T, k') fp32 and token rows (T, k') int64; −inf and −1 where the visited
-            lists have fewer tokens. Ties for the k'-th place go to the documents that `Ranking`
-            puts first; with `probes` the inverted file decides.
+            lists have fewer tokens. Without `probes` the best come first, and ties for the k'-th
+            place go to the documents that `Ranking` puts first; with them the inverted file
+            decides, and the order is any.
 
         Raises:
-            ValueError: k' or the probes are out of range, or there is no inverted file.
+            ValueError: k' is out of range, or a query is not finite.
         """
-        if not 1 <= neighbours <= self.count:
-            rule = f"must be ≥ 1 and ≤ the {self.count} tokens that can be retrieved"
+        if not 1 <= neighbours <= len(self.rows):
+            rule = f"must be ≥ 1 and ≤ the {len(self.rows)} tokens that can be retrieved"
             raise ValueError(f"model.search.neighbours={neighbours}: {rule}")
         if not queries.isfinite().all():
             raise ValueError("a query's vectors are not finite: the model's weights are broken")
         if probes is None:
             return self._every_token(queries, neighbours)
-        if probes < 1:
-            raise ValueError(f"model.search.probes={probes}: must be ≥ 1")
-        if self._lists is None:
-            raise ValueError(f"model.search.probes={probes}: build_lists must come first")
         queries = queries.cpu()  # where faiss and the store are
-        similarities, tokens = self._visit_lists(queries, neighbours, probes)
-        if not rescore:
-            return similarities.masked_fill(tokens < 0, -torch.inf), tokens
-        tokens = tokens.sort(dim=1).values  # as they lie on disk
-        similarities = self._similarities(queries, tokens).masked_fill(tokens < 0, -torch.inf)
-        similarities, order = similarities.sort(dim=1, descending=True, stable=True)
-        return similarities, tokens.gather(1, order)
-
-    def retrieve(
-        self, query: TokenVectors, neighbours: int, probes: int | None, rescore: bool = True
-    ) -> Retrieved:
-        """`search` for the tokens of one query (N, …), with the retrieved tokens' owners."""
-        vectors = query.vectors if query.keys is None else query.keys
-        similarities, tokens = self.search(vectors, neighbours, probes, rescore)
-        salience = self.store.salience(tokens.flatten().clamp(min=0))
-        if salience is not None:
-            salience = salience.view_as(similarities)
-        return Retrieved(similarities, self.store.owners(tokens), salience)
-
-    @property
-    def _codec(self) -> Codec | None:
-        """That of residual codes, whose lists are its centroids."""
-        return self.store.codecs[self.store.searched] if self.store.dtype == "residual" else None
-
-    def _visit_lists(self, queries: Tensor, neighbours: int, probes: int) -> tuple[Tensor, Tensor]:
-        """`search` by the similarities of the inverted file."""
-        if self._codec is not None:
-            queries = self._codec.turn(queries)
+        turned = queries if self._codec is None else self._codec.turn(queries)
         self._lists.nprobe = probes
-        similarities, rows = self._lists.search(queries.contiguous().numpy(), neighbours)
-        return torch.from_numpy(similarities), torch.from_numpy(rows)
-
-    def _similarities(self, queries: Tensor, tokens: Tensor) -> Tensor:
-        """(T, k') fp32 of each query token (T, d) and its own tokens (T, k')."""
-        name, turned = self.store.searched, queries
-        if self._codec is not None:
-            turned = self._codec.turn(queries)
-        products = [
-            self.store.vectors(name, rows.clamp(min=0), turned=True) @ query
-            for query, rows in zip(turned, tokens, strict=True)
-        ]
-        return torch.stack(products) if products else queries.new_empty(tokens.shape)
+        similarities, rows = self._lists.search(turned.contiguous().numpy(), neighbours)
+        if rescore:
+            rows.sort(axis=1)  # as they lie on disk
+        tokens = torch.from_numpy(rows)
+        if rescore:
+            similarities = self.store.similarities(queries, tokens)
+        return torch.as_tensor(similarities).masked_fill(tokens < 0, -torch.inf), tokens
 
     def _every_token(self, queries: Tensor, neighbours: int) -> tuple[Tensor, Tensor]:
         device = queries.device
@@ -197,17 +223,15 @@ class TokenNeighbours:
         import faiss
 
         file = self.store.directory / FOLDER / LISTS
-        if not file.is_file():
-            return None
-        tensors, saved = open_tensors(file)
+        tensors, saved = open_tensors(file) if file.is_file() else ({}, None)
         return faiss.deserialize_index(tensors["lists"].numpy()) if saved == made_from else None
 
     def _save_lists(self, made_from: list[Any], lists: int | None, seed: int) -> Any:
         """Trains the inverted file on a sample of the rows, fills and saves it."""
         import faiss
 
-        count = lists or int(self.count**0.5)
-        count = max(1, min(count, self.count // TOKENS_PER_CENTROID))
+        count = lists or int(len(self.rows) ** 0.5)
+        count = max(1, min(count, len(self.rows) // TOKENS_PER_CENTROID))
         generator = torch.Generator().manual_seed(seed)
         order = torch.randperm(len(self.rows), generator=generator)
         sample = self.rows[order[: max(_SAMPLE, PER_CENTROID * count)].sort().values]
@@ -229,21 +253,17 @@ class TokenNeighbours:
         return index
 
 
-def _kept_rows(store: TokenStore, keep: float) -> Tensor | None:
-    """(T,) bool: token rows of live documents that are among their most salient; None = all."""
+def _kept_rows(store: TokenStore, keep: float) -> Tensor:
+    """(K,) int64 token rows of live documents that are among their most salient."""
     if keep == 1.0 and store.live.all():
-        return None
-    live = store.live.repeat_interleave(store.counts)
-    if keep == 1.0:
-        return live
-    if not store.has_salience:
+        return torch.arange(store.n_tokens)
+    kept = store.live.repeat_interleave(store.counts)
+    if keep < 1 and not store.has_salience:
         rule = "must be 1 without salience"
         raise ValueError(f"model.search.keep_document={keep}: {rule}")
-    kept = torch.zeros_like(live)
-    for documents in store.blocks(_BLOCK):
-        counts = store.counts[documents]
-        mask = length_mask(counts)  # (D, M)
+    for documents in store.blocks(_BLOCK) if keep < 1 else ():
+        mask = length_mask(store.counts[documents])  # (D, M)
         rows = store.rows(documents)
         salience = torch.zeros(mask.shape).masked_scatter(mask, store.salience(rows))
-        kept[rows] = top_share(salience, mask, keep)[mask]
-    return kept & live
+        kept[rows] &= top_share(salience, mask, keep)[mask]
+    return kept.nonzero()[:, 0]

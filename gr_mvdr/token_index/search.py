@@ -16,23 +16,11 @@ from gr_mvdr.options import (
     Seed,
     Size,
     check_options,
-    check_parts,
     find_part,
     inspect_signature,
 )
-from gr_mvdr.relevance import divide
-from gr_mvdr.salience import keep_salient
 from gr_mvdr.scoring import Scoring
-from gr_mvdr.token_index.costs import imputing_flops
-from gr_mvdr.token_index.imputation import (
-    Retrieved,
-    RetrievedDocuments,
-    expected_relevance,
-    group_by_document,
-    imputed_terms,
-    missing_similarity,
-)
-from gr_mvdr.token_index.neighbours import TokenNeighbours
+from gr_mvdr.token_index.codec import Storage
 from gr_mvdr.token_vectors import SIDES, TokenVectors
 
 AUTO: Any = "auto"  # in the place of a number
@@ -107,6 +95,8 @@ class SearchOptions:
             raise ValueError("model.search.refine=0: must be ≥ 1 in mode gather")
         if self.mode == "fde" and self.proposer is None:
             raise ValueError("model.search.proposer=null: must name a part in mode fde")
+        if self.proposer is not None and not isinstance(self.proposer, ProposerPart):
+            object.__setattr__(self, "proposer", ProposerPart(self.proposer))
 
     @property
     def open_keys(self) -> tuple[str, ...]:
@@ -114,37 +104,26 @@ class SearchOptions:
         return tuple(key for key in OPEN_KEYS[self.mode] if getattr(self, key) == AUTO)
 
     @property
-    def storage(self) -> tuple[Any, ...]:
-        """The options that the stored vectors depend on."""
-        is_coded = self.dtype in ("pq", "residual")
-        coded = (self.pq_bytes, self.lists, self.seed) if is_coded else None
-        return self.pool, self.pool > 1 and self.pool_by, self.dtype, coded
+    def storage(self) -> Storage:
+        """How the vectors are stored."""
+        storage = Storage(self.dtype, self.pq_bytes, self.seed, self.lists)
+        return storage if storage.is_coded else Storage(self.dtype)
 
     @property
-    def encoding(self) -> dict[str, Any]:
+    def stored(self) -> tuple[Any, ...]:
+        """The options that the stored vectors depend on."""
+        return self.pool, self.pool > 1 and self.pool_by, self.storage
+
+    @property
+    def fde(self) -> dict[str, Any]:
         """The options that the documents' vectors under "fde" depend on, without their prefix."""
         own = {key: value for key, value in vars(self).items() if key.startswith("fde_")}
         return {key.removeprefix("fde_"): own[key] for key in own} | {"seed": self.seed}
 
     @property
-    def is_approximate(self) -> bool:
-        """Whether the exact search may retrieve other documents."""
-        return self.mode in ("gather", "impute", "fde")
-
-    @property
     def scores_are_estimates(self) -> bool:
         """Whether the proposer's estimates rank, and no document is scored in full."""
         return self.mode == "impute" or (self.mode == "fde" and self.refine == 0)
-
-    @property
-    def lexical_candidates(self) -> int:
-        """The documents that BM25 proposes in mode "rerank"."""
-        return 2000 if isinstance(self.neighbours, str) else self.neighbours
-
-    @property
-    def scores_need(self) -> str:
-        """What a score needs of documents other than its own; "" = nothing."""
-        return "similarities imputed from all documents" if self.mode == "impute" else ""
 
     def changed(self, **options: Any) -> "SearchOptions":
         """The same search with other options.
@@ -156,7 +135,7 @@ class SearchOptions:
             rule = "must have an index to be searched in other ways, as exact has"
             raise ValueError(f"model.search.mode=rerank: {rule}")
         check_options("model.search", inspect_signature(type(self)), options)
-        return replace(self, **check_proposer(options))
+        return replace(self, **options)
 
     def check(self, scoring: Scoring, salience: Mapping[str, Any] | None = None) -> None:
         """Raises ValueError if the search does not suit a system's form of Eq. 1.
@@ -182,23 +161,22 @@ class SearchOptions:
             raise ValueError(f"model.search.mode={self.mode}: {rule}; it estimates MaxSim")
 
 
-class CheckedProposer(dict):
-    """A proposer that `check_proposer` has let through; no file can hold one."""
+class ProposerPart(dict):
+    """The settings of a proposer, and the class that they name.
 
-
-def check_proposer(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a search, their proposer as a `CheckedProposer`.
-
-    It is built when a search needs it, long after the user's own classes are admitted.
+    The class is looked up while the user's own classes are admitted (`gr_mvdr.options`), and called
+    when a search needs it, which may be long after.
 
     Raises:
-        ValueError: the proposer is no part that may be built.
+        ValueError: the class is no proposer that may be built.
     """
-    if not isinstance(proposer := options.get("proposer"), Mapping):
-        return dict(options)
-    find_part("proposer", proposer.get(TARGET))
-    check_parts("proposer", proposer)
-    return {**options, "proposer": CheckedProposer(proposer)}
+
+    def __init__(self, settings: Mapping[str, Any]):
+        super().__init__(settings)
+        self.kind = find_part("proposer", settings.get(TARGET))
+
+    def build(self, *arguments: Any) -> "Proposer":
+        return self.kind(*arguments, **{key: self[key] for key in self if key != TARGET})
 
 
 class Proposal(NamedTuple):
@@ -244,69 +222,3 @@ class Proposer(Protocol):
             (C,) int64 ascending document numbers, (C, N) fp32 terms, and (C,) fp32 Z: an estimate
             is the sum of a row, divided by Z.
         """
-
-
-class NearestTokens:
-    """Proposes the documents that own one of the k' tokens nearest to a query token.
-
-    Its estimates are imputed from the retrieved tokens: xtr Eq. 4 in mode "impute", else
-    `expected_relevance`.
-    """
-
-    def __init__(self, neighbours: TokenNeighbours, options: SearchOptions):
-        """Opens or builds the inverted file that the options need."""
-        self.neighbours = neighbours
-        if options.probes is not None:
-            neighbours.build_lists(options.lists, options.seed)
-
-    @property
-    def size_in_bytes(self) -> int:
-        return self.neighbours.size_in_bytes
-
-    def propose(
-        self, queries: Sequence[TokenVectors], scoring: Scoring, options: SearchOptions
-    ) -> list[Proposal]:
-        """See `Proposer.propose`."""
-        return [self._proposal(query, scoring, options) for query in queries]
-
-    def _proposal(self, query: TokenVectors, scoring: Scoring, options: SearchOptions) -> Proposal:
-        query, retrieved, candidates = self._retrieve(query, options)
-        documents, count = candidates.documents, len(candidates.documents)
-        flops = imputing_flops(retrieved, candidates)
-        if options.mode == "impute":
-            terms, z = self._imputed(query, retrieved, candidates, options)
-            return Proposal(documents, divide(terms.sum(1), z), count, flops)
-        refine: Any = options.refine  # a number, once it is planned
-        if refine is None or refine >= count:
-            return Proposal(documents, None, count)
-        expected = expected_relevance(retrieved, candidates, query.to("cpu"), scoring)
-        ids = self.neighbours.store.document_ids
-        return Proposal(documents, expected, count, flops).best(refine, ids)
-
-    def terms(self, query: TokenVectors, options: SearchOptions) -> tuple[Tensor, Tensor, Tensor]:
-        """See `Proposer.terms`: of the query tokens that pruning keeps."""
-        query, retrieved, candidates = self._retrieve(query, options)
-        terms, z = self._imputed(query, retrieved, candidates, options)
-        return candidates.documents, terms, z
-
-    def _retrieve(
-        self, query: TokenVectors, options: SearchOptions
-    ) -> tuple[TokenVectors, Retrieved, RetrievedDocuments]:
-        """The query's most salient tokens, the tokens they retrieve, and the owners of these."""
-        query = keep_salient(query, options.keep_query)
-        k: Any = options.neighbours
-        probes: Any = options.probes
-        retrieved = self.neighbours.retrieve(query, k, probes, options.mode == "impute")
-        return query, retrieved, group_by_document(retrieved)
-
-    def _imputed(
-        self,
-        query: TokenVectors,
-        retrieved: Retrieved,
-        candidates: RetrievedDocuments,
-        options: SearchOptions,
-    ) -> tuple[Tensor, Tensor]:
-        missing = missing_similarity(retrieved, options.imputation)
-        lengths = self.neighbours.store.counts[candidates.documents]
-        salience = query.to("cpu").salience
-        return imputed_terms(retrieved, candidates, missing, lengths, salience)

@@ -9,14 +9,12 @@ tokens mostly share a block, so the inner product over all blocks is near Σ_j m
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gr_mvdr.files import checksum, new_folder, read_json, reading, verify, write_json
+from gr_mvdr.files import open_tensors, write_tensors
 from gr_mvdr.options import part
 from gr_mvdr.progress import track
 from gr_mvdr.scoring import Scoring
@@ -24,7 +22,7 @@ from gr_mvdr.token_index.search import Proposal, SearchOptions
 from gr_mvdr.token_index.store import TokenStore
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors, stack
 
-FOLDER, ROWS, SETTINGS = "fde", "rows.bin", "settings.json"
+FILE = "fde.safetensors"
 _TOKENS = 4096  # encoded at once
 _NUMBERS = 1 << 22  # of stored rows that are compared at once
 
@@ -143,7 +141,7 @@ def _nearest_tokens(cells: Tensor, shape: torch.Size) -> Tensor:
 class OneVector:
     """Proposes the documents whose one vector is nearest to the query's (MUVERA).
 
-    The documents' vectors are kept in a folder of the index, read by memory map, and made again if
+    The documents' vectors are kept in a file of the index, read by memory map, and made again if
     the options change or documents are added.
 
     Attributes:
@@ -153,40 +151,31 @@ class OneVector:
     def __init__(self, store: TokenStore, options: SearchOptions):
         """
         Raises:
-            ValueError: a stored file is damaged, or float16 cannot hold an encoding.
+            ValueError: the stored file is damaged, or float16 cannot hold an encoding.
         """
-        self.store, folder = store, store.directory / FOLDER
+        self.store, file = store, store.directory / FILE
         self.encoding = Encoding.draw(store.sizes[store.searched], options)
-        settings = options.encoding | {
-            "fingerprint": store.fingerprint,
-            "documents": len(store),
-        }
-        if _read(folder).get("made_of") != settings:
-            self._write(folder, settings)
-        verify(folder / ROWS, _read(folder)["file"])
-        shape = len(store), self.encoding.size
-        self.rows = torch.from_numpy(np.memmap(folder / ROWS, options.fde_dtype, "c", shape=shape))
+        made_from = [options.fde, store.fingerprint, len(store)]
+        tensors, saved = open_tensors(file) if file.is_file() else ({}, None)
+        if saved != made_from:
+            tensors = {"rows": self._encode(options.fde_dtype)}
+            write_tensors(file, tensors, made_from)
+        self.rows = tensors["rows"]
 
     @property
     def size_in_bytes(self) -> int:
         return self.rows.nbytes
 
-    def _write(self, folder: Path, settings: dict[str, Any]) -> None:
-        """Encodes all documents."""
-        dtype = settings["dtype"]
-        with new_folder(folder, replace=True) as partial:
-            with (partial / ROWS).open("wb") as file:
-                blocks = list(self.store.blocks(_TOKENS))
-                for documents in track(blocks, "encoding documents as one vector"):
-                    with np.errstate(over="ignore"):
-                        tokens = self.store.read(documents)
-                        rows = self.encoding.documents(tokens).numpy().astype(dtype)
-                    if not np.isfinite(rows).all():
-                        rule = "must be float32, some numbers are too large"
-                        raise ValueError(f"model.search.fde_dtype={dtype}: {rule}")
-                    file.write(rows.data)
-            seal = {"made_of": settings, "file": checksum(partial / ROWS)}
-            write_json(partial / SETTINGS, seal)
+    def _encode(self, dtype: str) -> Tensor:
+        """(D, E) the vectors of all documents."""
+        encoded = torch.empty(len(self.store), self.encoding.size, dtype=getattr(torch, dtype))
+        blocks = list(self.store.blocks(_TOKENS))
+        for documents in track(blocks, "encoding documents as one vector"):
+            encoded[documents] = self.encoding.documents(self.store.read(documents)).to(encoded)
+            if not encoded[documents].isfinite().all():
+                rule = "must be float32, some numbers are too large"
+                raise ValueError(f"model.search.fde_dtype={dtype}: {rule}")
+        return encoded
 
     def estimates(self, queries: TokenVectors) -> Tensor:
         """(D, Q) fp32 for queries (Q, N, …), −inf for deleted documents; on the CPU."""
@@ -212,10 +201,3 @@ class OneVector:
         """See `gr_mvdr.token_index.search.Proposer.terms`; Z is 1."""
         terms = self.estimates(query[:, None])
         return torch.arange(len(terms)), terms, torch.ones(len(terms))
-
-
-def _read(folder: Path) -> dict[str, Any]:
-    """The settings of stored rows; empty if there are none."""
-    path = folder / SETTINGS
-    with reading(f"{path}"):
-        return read_json(path) if path.is_file() else {}

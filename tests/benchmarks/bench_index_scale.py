@@ -21,6 +21,7 @@ from torch.nn.functional import avg_pool1d, normalize
 
 from gr_mvdr.alignment import MaxSim
 from gr_mvdr.scoring import Scoring
+from gr_mvdr.token_index.codec import Storage
 from gr_mvdr.token_index.index import TokenIndex
 from gr_mvdr.token_index.search import SearchOptions
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors
@@ -105,15 +106,16 @@ def measure(documents: int) -> None:
     stream = Stream(Corpus(documents))
     with tempfile.TemporaryDirectory() as folder:
         start, names = time.process_time(), [str(number) for number in range(documents)]
-        options = dict(dtype="residual", fingerprint={"corpus": "simulated"})
-        index = TokenIndex.build(Path(folder) / "index", names, stream, **options)
+        made_from = Storage("residual"), {"corpus": "simulated"}
+        index = TokenIndex.build(Path(folder) / "index", names, stream, *made_from)
         built = time.process_time() - start - stream.seconds
         memory = _peak()
         start = time.process_time()
         index.proposer(SEARCH)
         opened = time.process_time() - start
         found, milliseconds = search(index, stream.queries)
-        size = index.size_in_bytes / index.store.n_tokens
+        size = sum(file.stat().st_size for file in Path(folder).rglob("*.*"))
+        size /= index.store.n_tokens
     wanted = stream.scores.topk(DEPTH, dim=0).indices.T
     recall = (wanted.unsqueeze(2) == found.unsqueeze(1)).any(2).float().mean().item()
     print(

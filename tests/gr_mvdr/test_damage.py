@@ -17,6 +17,7 @@ from gr_mvdr.files import (
     write_arrays,
     write_tensors,
 )
+from gr_mvdr.token_index.codec import Storage
 from gr_mvdr.token_index.index import TokenIndex
 from gr_mvdr.token_index.search import SearchOptions
 from gr_mvdr.token_vectors import PackedTokens
@@ -41,9 +42,8 @@ BINARY = (".safetensors", ".npy")
 
 @pytest.mark.parametrize("dtype", ["float32", "residual"])
 def test_a_flipped_bit_anywhere_in_a_token_index_is_found(dtype, tmp_path):
-    index = TokenIndex.build(
-        tmp_path / "i", names("d"), lambda ids: [packed()], dtype=dtype, pq_bytes=2
-    )
+    storage = Storage(dtype, pq_bytes=2)
+    index = TokenIndex.build(tmp_path / "i", names("d"), lambda ids: [packed()], storage)
     index.add(names("e"), lambda ids: [packed()])
     index.delete(["d3"])
     index.proposer(LISTS)
@@ -95,7 +95,7 @@ def test_vectors_that_are_not_finite_are_not_indexed_and_not_searched(tmp_path):
     assert not list((tmp_path / "i").iterdir())
     index = TokenIndex.build(tmp_path / "i", names("d"), lambda ids: [packed()])
     with pytest.raises(ValueError, match="query's vectors are not finite"):
-        index.neighbours.search(torch.full((2, 8), torch.nan), 3, None)
+        index.nearest().search(torch.full((2, 8), torch.nan), 3, None)
 
 
 def test_a_shard_made_by_hand_must_have_counts_that_add_up(tmp_path):

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from dataclasses import replace
 
 import pytest
 import torch
@@ -11,6 +10,7 @@ from torch.nn.functional import normalize
 from gr_mvdr.alignment import MaxSim
 from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_index import index as token_index
+from gr_mvdr.token_index.codec import Storage
 from gr_mvdr.token_index.index import PLANS, TokenIndex
 from gr_mvdr.token_index.search import SearchOptions
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors
@@ -98,10 +98,8 @@ def test_a_file_of_plans_cannot_name_a_part(index, clustered):
     plans = json.loads((clustered[0] / PLANS).read_text())
     evil = {"mode": "fde", "refine": 0, "proposer": {"_target_": "antigravity.Proposer"}}
     (clustered[0] / PLANS).write_text(json.dumps(dict.fromkeys(plans, evil)))
-    with pytest.raises(ValueError, match="plans.json: is damaged, must choose nothing but open"):
+    with pytest.raises(ValueError, match="plans.json: .*antigravity.Proposer: is no part of this"):
         index.planned(asked, COLBERT, DEPTH)
-    with pytest.raises(ValueError, match="antigravity.Proposer: is no part of this library"):
-        index.proposer(replace(asked, **evil))
     assert "antigravity" not in sys.modules
 
 
@@ -145,7 +143,7 @@ def test_a_search_that_prunes_needs_no_sample_and_one_that_finds_nothing_is_plan
     ids, counts = torch.arange(2000), torch.ones(2000, dtype=torch.int64)
     names = [str(n) for n in range(2000)]
     tokens = PackedTokens(vectors, counts, ids, salience=torch.ones(2000))
-    index = TokenIndex.build(tmp_path / "index", names, lambda ids: [tokens], dtype="residual")
+    index = TokenIndex.build(tmp_path / "index", names, lambda ids: [tokens], Storage("residual"))
     pruned = index.planned(SearchOptions("gather", keep_document=0.5), COLBERT, DEPTH)
     assert pruned.mode == "gather" and not pruned.open_keys
     mask, one = torch.ones(1, dtype=torch.bool), torch.ones(1)
