@@ -5,7 +5,8 @@
     @part("analysis")
     class AlignedShare(Analysis):
         name, title = "aligned_share", "Aligned tokens"
-        reading = "The share of a document's tokens that are aligned to anything."
+        reading = "How much of a document takes part in its relevance."
+        metrics = (Metric("share", "The share of a document's tokens that are aligned at all."),)
 
         def __init__(self, subject):
             self.aligned = self.tokens = 0
@@ -31,6 +32,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from analysis.figures import GalleryEntry
+from analysis.metric_names import Metric
 from analysis.store.alignment_store import AlignmentStore
 from analysis.tables import Row
 from analysis.tokens import TokenKinds
@@ -115,11 +117,14 @@ class Analysis:
         name: the first part of its metrics' names, and its chapter on pages. Analyses may share
             one: the first that is listed gives the title.
         title: the chapter's heading. reading: how to read its numbers, a sentence or two.
+        metrics: what it measures. words: other words of its metrics' names → what they mean.
     """
 
     name: ClassVar[str]
     title: ClassVar[str] = ""
     reading: ClassVar[str] = ""
+    metrics: ClassVar[tuple[Metric, ...]] = ()
+    words: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:

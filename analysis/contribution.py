@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from analysis.analysis import Analysis, Findings, Subject, named
+from analysis.metric_names import Metric
 from analysis.tables import Row
 from analysis.tokens import BIN_NAMES, idf_bin
 from gr_mvdr.options import part
@@ -79,6 +80,10 @@ class Contribution(Analysis):
         "Which share the strongest tokens of the document, and its content tokens, have in the "
         "absolute contributions Σ|c| to a pair's relevance. It is no share of the relevance "
         "itself, in which contributions of both signs cancel."
+    )
+    metrics = (
+        Metric("top_#", "The share of the absolute contributions that the strongest tokens have."),
+        Metric("content_share", "The share of content tokens in the absolute contributions."),
     )
 
     def __init__(self, subject: Subject):

@@ -6,12 +6,13 @@ can be held against those that answer the question. Docids that are no text occu
 
 from collections.abc import Sequence
 from statistics import fmean
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from analysis.analysis import Analysis, Findings, Subject, named
+from analysis.metric_names import Metric
 from analysis.statistics import spread
 from analysis.tables import Row
 from data_modules.gold import find_gold_tokens
@@ -72,6 +73,33 @@ class DecodedIdentifiers(Analysis):
     """
 
     name = "gold"
+    metrics = (
+        Metric("found", "The share of pairs whose document holds a generated identifier."),
+        Metric("precision", "The share of the chosen tokens that answer the question."),
+        Metric(
+            "possible_precision",
+            "The share of the chosen tokens that answer the question or state what it gives.",
+        ),
+        Metric("best_found", "The share of pairs whose document holds the best identifier."),
+        Metric(
+            "best_precision",
+            "Of the most probable identifier alone: the share of its tokens that answer the "
+            "question.",
+        ),
+        Metric(
+            "best_possible_precision",
+            "Of the most probable identifier alone: the share of its tokens that answer the "
+            "question or state what it gives.",
+        ),
+        Metric(
+            "best_recall",
+            "Of the most probable identifier alone: the share of the answer that it holds.",
+        ),
+    )
+    words: ClassVar[dict[str, str]] = {
+        "decoded": "The tokens of what the system generated, against those that answer the "
+        "question."
+    }
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:

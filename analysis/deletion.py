@@ -25,6 +25,7 @@ from analysis.figures import (
     page_panels,
     styled,
 )
+from analysis.metric_names import Metric
 from analysis.statistics import NORMAL
 from analysis.tables import Row
 from analysis.tokens import find_special
@@ -115,6 +116,14 @@ class Deletion(Analysis):
     reading = (
         "How much the score falls, in standard deviations of the scores, when the most aligned "
         "tokens are taken out, compared with as many random ones."
+    )
+    metrics = (
+        Metric(
+            "aligned_#",
+            "How much the score falls without this number of the most aligned tokens, in standard "
+            "deviations.",
+        ),
+        Metric("random_#", "How much the score falls without this number of random tokens."),
     )
 
     @classmethod

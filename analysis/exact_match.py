@@ -7,6 +7,7 @@ the soft rate how much of the whole spread falls on partners that are the same t
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
+from typing import ClassVar
 
 import torch
 from matplotlib.figure import Figure
@@ -33,6 +34,7 @@ from analysis.figures import (
     page_panels,
     styled,
 )
+from analysis.metric_names import Metric
 from analysis.statistics import HeadSample, interval, select, spearman, spread
 from analysis.store.alignment_store import StoreDescription
 from analysis.tables import Row
@@ -360,6 +362,30 @@ class ExactMatch(Analysis):
         "average over all occurrences of the aligning tokens, “matched” only over those with an "
         "equal token to match. Under an IDF range is the average over the token types in it."
     )
+    metrics = (
+        Metric(
+            "hard",
+            "Hard exact match: the share of tokens whose strongest partner is the same token.",
+            headline=True,
+        ),
+        Metric(
+            "soft",
+            "Soft exact match: the share of a token's alignment that falls on equal tokens.",
+            headline=True,
+        ),
+        Metric(
+            "soft_of_a",
+            "The soft rate as the paper has it for a sparse alignment: of the softmax of A itself, "
+            "not of the similarity.",
+        ),
+    )
+    words: ClassVar[dict[str, str]] = {
+        "content": "Over content tokens alone: neither special, nor punctuation, nor stopwords.",
+        "matched": "Only tokens that have an equal token on the other side count.",
+        "idf correlation": "Does it rise with the rarity of the token? A correlation, −1 to 1.",
+        "IDF range | IDF #-# | IDF #": "Over the tokens whose IDF lies in this range; larger is "
+        "rarer.",
+    }
 
     def __init__(self, subject: Subject):
         store, texts = subject.store, subject.texts

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
 from statistics import fmean
+from typing import ClassVar
 
 import torch
 from matplotlib.axes import Axes
@@ -28,6 +29,7 @@ from torch import Tensor
 from analysis.analysis import Analysis, Findings, Subject, named
 from analysis.evaluation import QueryMetrics, average_metrics, judge
 from analysis.figures import COLOURS, HATCHES, GalleryEntry, legend_below, page_figure, styled
+from analysis.metric_names import Metric
 from analysis.statistics import interval, pearson, spearman, spread
 from analysis.tables import Row
 from data_modules.module import RetrievalDataModule
@@ -198,6 +200,33 @@ class Framework(Analysis):
         "equation of relevance sees; the rest comes from self-attention, feed-forward layers and "
         "embeddings."
     )
+    metrics = (
+        Metric(
+            "cross_attention_share",
+            "The share of the logits' variance that comes through cross-attention, all layers "
+            "together.",
+            headline=True,
+        ),
+        Metric(
+            "last_layer_share",
+            "The share of the logits' variance that comes through the last layer's "
+            "cross-attention, which is all that Eq. 14 sees.",
+            headline=True,
+        ),
+        Metric(
+            "cross_attention_absolute_share",
+            "The share of cross-attention in the absolute sizes of all parts of a logit.",
+        ),
+        Metric(
+            "last_layer_absolute_share",
+            "The share of the last layer's cross-attention in the absolute sizes of all parts of a "
+            "logit.",
+        ),
+        Metric(
+            "sum_error",
+            "How far the parts' sum is from the model's own logits: rounding alone.",
+        ),
+    )
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:
@@ -263,6 +292,17 @@ class QueryPaths(Analysis):
     """
 
     name = "framework"
+    metrics = (
+        Metric(
+            "query_cross_attention_share",
+            "The share of cross-attention in the change of the logits when the query is exchanged.",
+        ),
+        Metric(
+            "query_last_layer_share",
+            "The share of the last layer's cross-attention in the change of the logits when the "
+            "query is exchanged.",
+        ),
+    )
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:
@@ -433,6 +473,18 @@ class FrameworkRanking(Analysis):
     """
 
     name = "framework"
+    metrics = (
+        Metric(
+            "rank_correlation",
+            "Do two scores order the candidates alike? 1: in the same order, 0: without relation.",
+        ),
+    )
+    words: ClassVar[dict[str, str]] = {
+        "all layers": "Ranked by the cross-attention of all layers (Eq. 14).",
+        "last layer": "Ranked by the last layer's cross-attention (Eq. 14).",
+        "logits": "Ranked by the sum of the logits (Eq. 11).",
+        "score own": "Ranked by the system's own score.",
+    }
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:

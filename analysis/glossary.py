@@ -1,7 +1,7 @@
 """The words of the pages: each with an explanation, which is one hover away wherever it is shown.
 
-`glossary` returns them for any page; `find_terms` says where they are in a text. Chapters explain
-themselves (`analysis.chapters`); a new analysis needs a line here only for a new name of a metric.
+`glossary` returns them for any page; `find_terms` says where they are in a text. An analysis
+explains its chapter and its metrics itself (`analysis.metric_names`).
 """
 
 import re
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import NamedTuple
 
-from analysis import chapters
+from analysis import metric_names
 
 # Forms of a term, the first of which names it, and its explanation. "#" is any number, a space and
 # a hyphen are one, the first letter may be of either case, and a plural's s may follow.
@@ -130,154 +130,12 @@ TERMS = {
     "rank one": "A matrix in which all rows are multiples of one row: every document token "
     "spreads its alignment over the query in the same way.",
     "bootstrap": "Drawing pairs again and again with replacement, to see how much a mean varies.",
-    "AER | aer": "Alignment error rate against the tokens that answer the question: 0 is "
+    "AER": "Alignment error rate against the tokens that answer the question: 0 is "
     "perfect, 1 the worst.",
     "model error": "A relevant document that the model itself ranks below the first k.",
     "search error": "A relevant document that the model ranks among the first k, and that the beam "
     "lost.",
     "luck": "A relevant document that was found only since the beam lost better ones.",
-}
-# Names of metrics: in headings and tables they mean this, in a sentence much else.
-LABELS = {
-    "hard": "Hard exact match: the share of tokens whose strongest partner is the same token.",
-    "soft": "Soft exact match: the share of a token's alignment that falls on equal tokens.",
-    "content": "Over content tokens alone: neither special, nor punctuation, nor stopwords.",
-    "matched": "Only tokens that have an equal token on the other side count.",
-    "idf correlation": "Does it rise with the rarity of the token? A correlation from −1 to 1.",
-    "IDF range | IDF #-# | IDF #": "Over the tokens whose IDF lies in this range; larger is rarer.",
-    "relative error": "The distance from a matrix of equal rows (Lemma 5.1), relative to the "
-    "alignment's norm: 0 is equal rows.",
-    "relative error rank one": "The distance from the nearest matrix of rank one, relative to the "
-    "alignment's norm: 0 is rank one.",
-    "without salience": "The alignment before tokens are weighted by their salience.",
-    "effective rank": "How many independent patterns the alignment is made of.",
-    "elu": "Softmax replaced by the feature map elu + 1.",
-    "exact": "With the softmax itself, nothing replaced.",
-    "uniform": "Every token aligned with all others alike: what no attention at all would reach.",
-    "features #": "Softmax replaced by so many random features.",
-    "squared key norm": "The mean squared length of the sum of two keys: the larger, the harder "
-    "the softmax is to approximate.",
-    "error": "The distance of the approximate relevance from the true one, relative to it.",
-    "soft of a": "The soft rate as the paper has it for a sparse alignment: of the softmax of A "
-    "itself, not of the similarity.",
-    "bound share": "How much of the bound that the trace inequality sets (Lemma 5.2) the relevance "
-    "reaches: 1 if it is tight, 0 if it says nothing.",
-    "bound correlation": "Does that bound order the pairs as the relevance does? A rank "
-    "correlation.",
-    "rank correlation": "Do two scores order the candidates alike? 1: in the same order, 0: "
-    "without relation.",
-    "cross attention share": "The share of the logits' variance that comes through "
-    "cross-attention, all layers together.",
-    "last layer share": "The share of the logits' variance that comes through the last layer's "
-    "cross-attention, which is all that Eq. 14 sees.",
-    "cross attention absolute share": "The share of cross-attention in the absolute sizes of all "
-    "parts of a logit.",
-    "last layer absolute share": "The share of the last layer's cross-attention in the absolute "
-    "sizes of all parts of a logit.",
-    "query cross attention share": "The share of cross-attention in the change of the logits when "
-    "the query is exchanged.",
-    "query last layer share": "The share of the last layer's cross-attention in the change of the "
-    "logits when the query is exchanged.",
-    "sum error": "How far the parts' sum is from the model's own logits: rounding alone.",
-    "all layers": "Ranked by the cross-attention of all layers (Eq. 14).",
-    "last layer": "Ranked by the last layer's cross-attention (Eq. 14).",
-    "logits": "Ranked by the sum of the logits (Eq. 11).",
-    "mean": "As a mean over the tokens.",
-    "sum": "As a sum over the tokens.",
-    "score own": "Ranked by the system's own score.",
-    "own": "As the system itself aligns, not as systems are made comparable.",
-    "align all aer": "The alignment error rate of aligning every token: takes no alignment.",
-    "precision | precision@#": "The share of the chosen tokens that answer the question.",
-    "possible precision | possible precision@#": "The share of the chosen tokens that answer the "
-    "question or state what it gives.",
-    "random precision": "The precision of tokens in random order.",
-    "random possible precision": "The same of tokens that answer the question or state what it "
-    "gives, in random order.",
-    "recall": "The share of what is right that was found: of relevant documents, or of the tokens "
-    "that answer the question.",
-    "best precision": "Of the most probable identifier alone: the share of its tokens that answer "
-    "the question.",
-    "best possible precision": "Of the most probable identifier alone: the share of its tokens "
-    "that answer the question or state what it gives.",
-    "best recall": "Of the most probable identifier alone: the share of the answer that it holds.",
-    "best found": "The share of pairs whose document holds the most probable identifier.",
-    "decoded": "The tokens of what the system generated, against those that answer the question.",
-    "found": "The share of pairs whose document holds a generated identifier.",
-    "gold@#": "The probability that the document token at this rank of a query token's neighbours "
-    "is of a relevant document.",
-    "lexical@#": "The probability that the document token at this rank of a query token's "
-    "neighbours is the same token.",
-    "entropy": "How widely a token spreads its alignment: 0 is one partner.",
-    "relative entropy": "Entropy as a share of its largest value: 1 is an even spread.",
-    "support": "The number of partners with any weight.",
-    "directions agree": "How often two tokens are each other's strongest partner.",
-    "top #": "What the strongest so many hold: partners of a token's alignment, or tokens of all "
-    "contributions.",
-    "content share": "The share of content tokens in the absolute contributions.",
-    "aligned #": "How much the score falls without so many of the most aligned tokens, in "
-    "standard deviations.",
-    "random #": "How much the score falls without so many random tokens.",
-    "encoder part | decoder part": "What the strongest attention or feed-forward layer restores of "
-    "a score by reading what it read before a word was exchanged: 1 is all.",
-    "encoder head | decoder head": "The same of the strongest single head.",
-    "pairs": "How many pairs were looked at.",
-    "document": "One text of the collection; as a label of the analysis: tokens of the document.",
-    "query": "What is searched for; as a label of the analysis: tokens of the query.",
-    "gold alive": "The share of queries whose relevant document is still in the beam.",
-    "lost rank": "The median rank of its best continuation where the relevant document fell out of "
-    "the beam.",
-    "step # | any step": "A step of the search: one more generated token.",
-    "queries": "How many queries were looked at.",
-    "invalid": "The share of outputs that name no document; a constraint keeps it at 0.",
-    "duplicates": "The share of outputs that occur twice.",
-    "score difference": "The largest difference between a document's score in the search and its "
-    "exact one: rounding alone.",
-    "model_error@# | model error@#": "The share of relevant documents that the model itself ranks "
-    "below the first k.",
-    "search_error@# | search error@#": "The share of relevant documents that the model ranks among "
-    "the first k, and that the beam lost.",
-    "luck@#": "The share of relevant documents found only since the beam lost better ones.",
-    "a step, model": "Milliseconds of one step of the search that the model takes.",
-    "a step, constraint": "Milliseconds of one step of the search that the constraint takes.",
-    "documents": "How many documents there are.",
-    "assigned": "How many documents have an identifier.",
-    "identifiers": "What documents are called, see docid.",
-    "collision rate": "The share of documents that share their identifier with another one.",
-    "mean length | min length | max length": "Of identifiers, in tokens.",
-    "code usage": "The share of a level's codes that some document has; the others are dead.",
-    "code entropy": "Of a level's codes over the documents, in bits: that of even use is log₂ of "
-    "their number.",
-    "code collision rate": "The share of documents whose codes another document has, too, before a "
-    "number tells them apart.",
-    "largest code group": "The most documents that have the same codes.",
-    "reconstruction error": "The share of the vectors' variance that their codes lose.",
-    "branching": "How many tokens can follow a beginning of an identifier, on average.",
-    "recall of exact@#": "The share of the exact search's first documents that this approximate "
-    "search finds.",
-    # Costs
-    "cost": "What the system takes: time, memory, disk.",
-    "training": "Seconds that training took.",
-    "index": "Bytes of the index on disk.",
-    "index seconds": "Seconds that indexing took.",
-    "query, median": "Milliseconds of a single query, encoding included: half of the queries are "
-    "faster.",
-    "query, 95th percentile": "Milliseconds of a single query: 95 of 100 are faster.",
-    "query ms": "Milliseconds of a single query.",
-    "peak memory": "The most main memory that the run, or a stage of it, held at a time, mapped "
-    "files included.",
-    "own memory": "The peak memory without mapped files, which the system takes back if it needs "
-    "room.",
-    "GPU memory": "The most memory that tensors held on a GPU at a time.",
-    "bytes per token": "Bytes of the index for each stored token.",
-    "candidates": "Documents that a query's search scores.",
-    "scored tokens": "Tokens of documents that a query's search scores.",
-    "scoring flops": "Operations of scoring a query's candidates, counted as in XTR.",
-    "joint flops": "Operations that need both texts, for a query's candidates.",
-    "search ms": "Milliseconds of a query's search without encoding.",
-    "stage ms": "Milliseconds of a stage of the pipeline.",
-    "encoder calls": "Texts that the encoder reads.",
-    "document floats": "Numbers that are stored for a document.",
-    "head bytes": "Memory of the output table and of its logits for a batch.",
 }
 _ALTERNATIVES = " | "
 
@@ -296,7 +154,7 @@ def glossary(names: Mapping[str, str] | None = None) -> dict[str, str]:
     Args:
         names: further ones, such as the names of test splits.
     """
-    known = {_term(forms): text for forms, text in (TERMS | LABELS | _chapters()).items()}
+    known = {_term(forms): text for forms, text in (TERMS | _labels() | _chapters()).items()}
     known |= names or {}
     return dict(sorted(known.items(), key=lambda entry: (entry[0].lower(), entry[0])))
 
@@ -317,8 +175,17 @@ def _term(forms: str) -> str:
 
 
 def _chapters() -> dict[str, str]:
-    found = chapters.all_chapters().items()
-    return {f"{title} | {name.replace('_', ' ')}": text for name, (title, text) in found if text}
+    found = metric_names.all_chapters().items()
+    return {f"{c.title} | {name.replace('_', ' ')}": c.reading for name, c in found if c.reading}
+
+
+@cache
+def _labels() -> dict[str, str]:
+    """The names of metrics: in headings and tables they mean this, in a sentence much else."""
+    declared = {one.form: one.meaning for one in metric_names.all_metrics()}
+    for chapter in metric_names.all_chapters().values():
+        declared |= chapter.words
+    return declared | metric_names.WORDS
 
 
 @cache
@@ -329,7 +196,7 @@ def _pattern(label: bool, names: tuple[str, ...]) -> tuple[re.Pattern, list[str]
     looked for, nor chapters of one word.
     """
     forms = {name: name for name in names if name}
-    for entry in (*TERMS, *(LABELS if label else ()), *_chapters()):
+    for entry in (*TERMS, *(_labels() if label else ()), *_chapters()):
         for form in entry.split(_ALTERNATIVES):
             if label or (entry in TERMS and len(form) > 1) or " " in form:
                 forms.setdefault(form, _term(entry))

@@ -30,6 +30,7 @@ from analysis.figures import (
     page_figure,
     styled,
 )
+from analysis.metric_names import Metric
 from analysis.statistics import select, spread_numbers
 from analysis.tables import Row
 from gr_mvdr.options import part
@@ -155,6 +156,26 @@ class GoldAlignment(Analysis):
         "precision of tokens in random order. AER is the alignment error rate, 0 at best, of each "
         "half of the pairs at the threshold that is best for the other half; “align all” is the "
         "error of aligning every token, which takes no alignment."
+    )
+    metrics = (
+        Metric("precision@#", "The share of the chosen tokens that answer the question."),
+        Metric(
+            "possible_precision@#",
+            "The share of the chosen tokens that answer the question or state what it gives.",
+        ),
+        Metric(
+            "aer",
+            "Alignment error rate against the tokens that answer the question: 0 is perfect, 1 "
+            "the worst.",
+            label="AER",
+            headline=True,
+        ),
+        Metric("align_all_aer", "The alignment error rate of aligning every token."),
+        Metric("random_precision", "The precision of tokens in random order."),
+        Metric(
+            "random_possible_precision",
+            "The share of tokens in random order that answer the question or state what it gives.",
+        ),
     )
 
     def __init__(self, subject: Subject):

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from math import log
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from matplotlib.axes import Axes
@@ -37,6 +37,7 @@ from torch import Tensor
 from analysis.analysis import Analysis, Findings, Subject, named
 from analysis.evaluation import average_metrics, judge
 from analysis.figures import COLOURS, MARKERS, GalleryEntry, legend_below, page_figure, styled
+from analysis.metric_names import Metric
 from analysis.statistics import spearman, spread
 from analysis.tables import Row
 from gr_mvdr.alignment import Softmax
@@ -351,6 +352,35 @@ class Kernel(Analysis):
         "How well the relevance is approximated when softmax attention is replaced by a kernel "
         "(Lemma 5.2), by the number of features."
     )
+    metrics = (
+        Metric(
+            "error", "The distance of the approximate relevance from the true one, relative to it."
+        ),
+        Metric(
+            "bound_share",
+            "How much of the bound that the trace inequality sets (Lemma 5.2) the relevance "
+            "reaches: 1 if it is tight, 0 if it says nothing.",
+        ),
+        Metric(
+            "bound_correlation",
+            "Does that bound order the pairs as the relevance does? A rank correlation.",
+        ),
+        Metric(
+            "rank_correlation",
+            "Do two scores order the candidates alike? 1: in the same order, 0: without relation.",
+        ),
+        Metric(
+            "squared_key_norm",
+            "The mean squared length of the sum of two keys: the larger, the harder the softmax is "
+            "to approximate.",
+        ),
+    )
+    words: ClassVar[dict[str, str]] = {
+        "elu": "Softmax replaced by the feature map elu + 1.",
+        "exact": "With the softmax itself, nothing replaced.",
+        "uniform": "Every token aligned with all others alike: what no attention would reach.",
+        "features #": "Softmax replaced by this number of random features.",
+    }
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:

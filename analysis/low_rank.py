@@ -35,6 +35,7 @@ exponential needs no condition, but makes the bound say nothing where attention 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import ClassVar
 
 import torch
 from matplotlib.axes import Axes
@@ -56,6 +57,7 @@ from analysis.figures import (
     page_figure,
     styled,
 )
+from analysis.metric_names import Metric
 from analysis.statistics import HeadSample, select
 from analysis.tables import Row
 from gr_mvdr.alignment import pair_mask
@@ -265,6 +267,24 @@ class LowRank(Analysis):
         "“rank one” that of the best matrix of rank one; “without salience” measures the alignment "
         "before tokens are weighted."
     )
+    metrics = (
+        Metric(
+            "relative_error",
+            "The distance from a matrix of equal rows (Lemma 5.1), relative to the alignment's "
+            "norm: 0 is equal rows.",
+            headline=True,
+        ),
+        Metric(
+            "relative_error_rank_one",
+            "The distance from the nearest matrix of rank one, relative to the alignment's norm: "
+            "0 is rank one.",
+            headline=True,
+        ),
+        Metric("effective_rank", "How many independent patterns the alignment is made of."),
+    )
+    words: ClassVar[dict[str, str]] = {
+        "without salience": "The alignment before tokens are weighted by their salience."
+    }
 
     def __init__(self, subject: Subject):
         store = subject.store

@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from matplotlib.figure import Figure
@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from analysis.analysis import Analysis, Findings, Subject, named
 from analysis.figures import GalleryEntry, page_figure, styled
+from analysis.metric_names import Metric
 from analysis.statistics import interval, spread
 from analysis.tables import Row
 from gr_mvdr.batch import PairBatch, pad
@@ -313,6 +314,13 @@ class Patching(Analysis):
         "A word of the query is exchanged, and one part of the model reads what it read before: "
         "what of the score that restores, 1 is all."
     )
+    metrics = (Metric("pairs", "How many pairs were measured.", unit="count"),)
+    words: ClassVar[dict[str, str]] = {
+        "encoder part | decoder part": "What the strongest attention or feed-forward layer "
+        "restores of a score by reading what it read before a word was exchanged: 1 is all.",
+        "encoder head | decoder head": "What the strongest single head restores of a score: 1 is "
+        "all.",
+    }
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:

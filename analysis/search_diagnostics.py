@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from matplotlib.ticker import MaxNLocator
 
 from analysis.analysis import Analysis, Findings, Subject, named
 from analysis.figures import COLOURS, GalleryEntry, page_figure, styled
+from analysis.metric_names import Metric
 from analysis.statistics import spread_numbers
 from analysis.tables import Row
 from gr_mvdr.decoding.search_trace import SearchPath, SearchTrace
@@ -137,6 +138,57 @@ class SearchDiagnostics(Analysis):
         "alive” is the share of queries whose gold document is still in the beam after a step, "
         "“lost rank” the median rank of its continuation at the step where it fell out."
     )
+    metrics = (
+        Metric(
+            "model_error@#",
+            "The share of relevant documents that the model itself ranks below the first k.",
+            better="low",
+            headline=True,
+        ),
+        Metric(
+            "search_error@#",
+            "The share of relevant documents that the model ranks among the first k, and that the "
+            "beam lost.",
+            better="low",
+            headline=True,
+        ),
+        Metric(
+            "luck@#",
+            "The share of relevant documents that were found only because the beam lost better "
+            "ones.",
+        ),
+        Metric("queries", "How many queries were measured.", unit="count"),
+        Metric(
+            "invalid", "The share of outputs that name no document; a constraint keeps it at 0."
+        ),
+        Metric("duplicates", "The share of outputs that occur twice."),
+        Metric(
+            "score_difference",
+            "The largest difference between a document's score in the search and its exact one: "
+            "rounding alone.",
+            unit="rounding",
+        ),
+        Metric(
+            "model_ms_per_step",
+            "Milliseconds of one step of the search that the model takes.",
+            *("a step, model", "ms"),
+        ),
+        Metric(
+            "constraint_ms_per_step",
+            "Milliseconds of one step of the search that the constraint takes.",
+            *("a step, constraint", "ms"),
+        ),
+        Metric("gold_alive", "The share of queries whose relevant document is still in the beam."),
+        Metric(
+            "lost_rank",
+            "The median rank of the relevant document's best continuation where it fell out of the "
+            "beam.",
+            unit="count",
+        ),
+    )
+    words: ClassVar[dict[str, str]] = {
+        "step # | any step": "A step of the search: one more generated token."
+    }
 
     @classmethod
     def applies(cls, subject: Subject) -> bool:

@@ -29,6 +29,7 @@ from analysis.figures import (
     page_figure,
     styled,
 )
+from analysis.metric_names import Metric
 from analysis.statistics import HeadSample, select
 from analysis.tables import Row
 from gr_mvdr.alignment import other_side, pair_mask
@@ -146,6 +147,13 @@ class Shape(Analysis):
     reading = (
         "How an alignment is spread over its partners, in both directions and, as “own”, as the "
         "system itself uses it; and how often both directions agree on a partner."
+    )
+    metrics = (
+        Metric("entropy", "How widely a token spreads its alignment: 0 is one partner."),
+        Metric("relative_entropy", "Entropy as a share of its largest value: 1 is an even spread."),
+        Metric("support", "The number of partners with any weight."),
+        Metric("top_#", "The share of a token's alignment that its strongest partners hold."),
+        Metric("directions_agree", "How often two tokens are each other's strongest partner."),
     )
 
     def __init__(self, subject: Subject):

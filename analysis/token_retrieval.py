@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from analysis.analysis import Analysis, Findings, Subject, named
 from analysis.figures import COLOURS, GalleryEntry, page_figure, styled
+from analysis.metric_names import Metric
 from analysis.statistics import spread
 from analysis.tables import Row
 from analysis.tokens import find_special, readable
@@ -216,6 +217,18 @@ class TokenRetrieval(Analysis):
     reading = (
         "The probability that the document token at rank k of a query token's neighbours is of a "
         "relevant document (gold), and that it is the same token (lexical)."
+    )
+    metrics = (
+        Metric(
+            "gold@#",
+            "The probability that the document token at this rank of a query token's neighbours is "
+            "of a relevant document.",
+        ),
+        Metric(
+            "lexical@#",
+            "The probability that the document token at this rank of a query token's neighbours is "
+            "the same token.",
+        ),
     )
 
     @classmethod

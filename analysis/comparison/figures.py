@@ -39,7 +39,7 @@ def draw_comparison(section: Section, directory: Path, prefix: str = "") -> Gall
         caption = "Mean over seeds; whiskers are the standard deviation of two or more seeds."
         entry = GalleryEntry(f"{prefix}mrr", "MRR@10, searching and reranking", caption)
         gallery.add(draw_effectiveness(section, keys), entry)
-    curves = [group for group in section.groups if any(map(metric_names.is_bin, group.statistics))]
+    curves = [group for group in section.groups if any("/idf_" in key for key in group.statistics)]
     if curves:
         caption = (
             "How often a token aligns to an equal token, averaged over the token types of each IDF "

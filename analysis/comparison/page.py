@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from analysis import metric_names
-from analysis.chapters import reading
 from analysis.comparison.comparison import (
     MARKS,
     Comparison,
@@ -175,6 +174,7 @@ def _show(found: SectionFindings) -> dict[str, Any]:
     tested, chapters = found.effectiveness, defaultdict(list)
     for table in tabulate_section(found.section, tested.winners):
         chapters[table.chapter].append(table)
+    readings = {chapter.title: chapter.reading for chapter in metric_names.all_chapters().values()}
     pictures = map(embed_picture, found.gallery.paths)
     return {
         "section": found.section,
@@ -192,7 +192,7 @@ def _show(found: SectionFindings) -> dict[str, Any]:
         "case_notes": found.notes,
         "agreement": tabulate_agreement(found.agreement) if found.agreement else None,
         # Heading → how to read it, and tables of all metrics.
-        "chapters": {heading: (reading(heading), tables) for heading, tables in chapters.items()},
+        "chapters": {name: (readings.get(name, ""), own) for name, own in chapters.items()},
     }
 
 

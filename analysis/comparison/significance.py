@@ -20,7 +20,8 @@ from analysis import metric_names
 from analysis.comparison.comparison import LEVEL, MARKS, Section
 from analysis.directed_alignment import directed_alignment
 from analysis.exact_match import DIRECTIONS
-from analysis.metric_names import LABELS, MISSING, Statistic, text
+from analysis.metric_names import DIRECTIONS as DIRECTION_LABELS
+from analysis.metric_names import MISSING, Statistic, text
 from analysis.report.cases import AlignedRun
 from analysis.run_folder import Run
 from analysis.shape import agreement
@@ -328,7 +329,7 @@ def _agree(
 def tabulate_agreement(rows: Sequence[Row]) -> Table:
     """Rows are pairs of systems; systems that cut texts differently have nothing to compare."""
     kinds = list(product(DIRECTIONS, MEASURES))
-    labels = [f"{LABELS[direction]}, {MEASURES[measure]}" for direction, measure in kinds]
+    labels = [f"{DIRECTION_LABELS[direction]}, {MEASURES[measure]}" for direction, measure in kinds]
     shown = []
     for row in rows:
         values = [row.get(f"{direction}/{measure}") for direction, measure in kinds]

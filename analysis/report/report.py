@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from markupsafe import Markup, escape
 
-from analysis import chapters, metric_names
+from analysis import metric_names
 from analysis.figures import GalleryEntry, read_gallery
 from analysis.glossary import find_terms, glossary
 from analysis.metric_names import Statistic
@@ -116,8 +116,10 @@ def _join_chapters(metrics: Mapping[str, float], gallery: Sequence[Picture]) -> 
     """Figures and tables under the headings that they share, in the order of the pages."""
     tables, pictures = tabulate_run(metrics), defaultdict(list)
     for entry, image in gallery:
-        pictures[chapters.title(chapters.of_figure(entry.name))].append((entry, image))
-    titles = [title for title, _ in chapters.all_chapters().values()]
+        title = metric_names.find_figures_chapter(entry.name).title
+        pictures[title].append((entry, image))
+    readings = {chapter.title: chapter.reading for chapter in metric_names.all_chapters().values()}
+    titles = list(readings)
 
     def place(title: str) -> tuple[int, int]:
         known = dict.fromkeys(map(str.capitalize, metric_names.GROUPS))
@@ -126,7 +128,7 @@ def _join_chapters(metrics: Mapping[str, float], gallery: Sequence[Picture]) -> 
 
     found = sorted(dict.fromkeys([*tables, *pictures]), key=place)
     return [
-        Chapter(title, chapters.reading(title), pictures[title], tables.get(title, []))
+        Chapter(title, readings.get(title, ""), pictures[title], tables.get(title, []))
         for title in found
     ]
 

@@ -30,7 +30,7 @@ def summarise_run(run: Run) -> str:
         lines += format_text(tabulate_sections("", found, levels, corner=""))
     if whole := [key for key in named if key not in levels]:
         lines += ["identifiers: " + _listed(found, whole)]
-    if stages := [key for key in costs if metric_names.is_memory(key)]:
+    if stages := [key for key in costs if "_memory_bytes/" in key]:
         lines += format_text(tabulate_sections("", found, stages, corner=""))
     return "\n".join(make_printable(line) for line in lines if line)
 

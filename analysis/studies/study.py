@@ -197,7 +197,7 @@ def tabulate_study(rows: Sequence[Row], heading: str) -> Table:
         texts = ["null" if value is None else str(value) for value in values]
         texts += [metric_names.text(column, statistics.get(column)) for column in measures]
         lines.append((texts[0], list(map(Cell, texts[1:]))))
-    names = [*settings, *map(metric_names.column_label, measures)]
+    names = [*settings, *map(metric_names.full_label, measures)]
     return Table(heading, names[1:], lines, corner=names[0])
 
 
@@ -249,7 +249,7 @@ class Curves:
 
     def label(self, column: str) -> str:
         """A column's name on an axis."""
-        known = metric_names.column_label(column) if is_measure(column) else column
+        known = metric_names.full_label(column) if is_measure(column) else column
         return self.labels.get(column, known)
 
     def value_label(self, column: str, value: Any) -> str:

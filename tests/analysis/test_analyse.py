@@ -7,8 +7,8 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from analysis import chapters, metric_names
 from analysis import glossary as glossary_of
+from analysis import metric_names
 from analysis.analyse import ask, write_findings
 from analysis.analysis import Findings, GoldTokens, Subject, Texts
 from analysis.figures import read_gallery
@@ -101,7 +101,7 @@ def test_the_glossary_explains_what_runs_measure():
 
 @pytest.mark.parametrize("label", [True, False])
 def test_a_term_is_found_whole_in_every_form(label):
-    entries = glossary_of.TERMS | (glossary_of.LABELS if label else {})
+    entries = glossary_of.TERMS | (glossary_of._labels() if label else {})
     known = glossary({"unseen": "A split."})
     for entry in entries:
         forms = entry.split(" | ")
@@ -158,19 +158,22 @@ def test_the_documented_example_is_an_analysis(tmp_path, make_explanation, monke
     (found,) = ask(Subject(store=store, texts=texts_of(store)), line)
     assert 0 < found.metrics["analysis/aligned_share/share"] <= 1
     assert ask(Subject(), line) == []  # no alignments are stored
-    monkeypatch.setattr(chapters, "LISTED", tmp_path / "list.yaml")
+    monkeypatch.setattr(metric_names, "LISTED", tmp_path / "list.yaml")
     (tmp_path / "list.yaml").write_text(json.dumps({"questions": line}))
-    chapters.all_chapters.cache_clear()
-    assert chapters.title("aligned_share") == "Aligned tokens"
-    assert "document's tokens" in chapters.reading("Aligned tokens")
-    chapters.all_chapters.cache_clear()
+    metric_names.all_chapters.cache_clear()
+    chapter = metric_names.find_chapter("aligned_share")
+    assert chapter.title == "Aligned tokens" and "takes part" in chapter.reading
+    assert [metric.name for metric in chapter.metrics] == ["share"]
+    metric_names.all_chapters.cache_clear()
 
 
 def test_chapters_are_in_the_order_of_the_list():
     names = "exact_match low_rank kernel framework gold token_retrieval shape contribution".split()
-    names += "deletion patching training curve search adaptation study".split()
-    assert sorted(names, key=chapters.place) == names
-    assert chapters.place("unknown") == len(names)
-    assert all(chapters.reading(chapters.title(name)) for name in names[:-2])
+    names += "deletion patching training curve search identifiers adaptation study".split()
+    assert sorted(names, key=metric_names.place_chapter) == names
+    assert metric_names.place_chapter("unknown") == len(names)
+    assert all(metric_names.find_chapter(name).reading for name in names[:-3])
     figures = {"exact_match_heads": "exact_match", "alignment_curve": "curve", "mine": "mine"}
-    assert {name: chapters.of_figure(name) for name in figures} == figures
+    for figure, chapter in figures.items():
+        known = metric_names.find_chapter(chapter)
+        assert metric_names.find_figures_chapter(figure) == known

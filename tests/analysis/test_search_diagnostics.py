@@ -364,15 +364,15 @@ def test_the_report_shows_the_search(garden):
     assert exact.columns == ["hard"] and search.columns == ["search"]  # turned: it is wide
     assert [name for name, _ in search.rows][:5] == [
         "R@1",
-        "luck@1",
-        "model error@1",
-        "search error@1",
         "R@10",
+        "model error@1",
+        "model error@10",
+        "search error@1",
     ]
     assert alive.columns == ["step 1", "step 2"] and rank.columns == [
+        "any step",
         "step 1",
         "step 2",
-        "any step",
     ]
     assert [cell.text for cell in rank.rows[0][1]] == ["2", "2", "2"]
     page = write_report(run).read_text()

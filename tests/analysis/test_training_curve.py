@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from analysis import chapters
+from analysis import metric_names
 from analysis.analysis import Subject
 from analysis.training_curve import BINS, Training, is_wide, training_figure
 from models.training import CURVES
@@ -71,7 +71,10 @@ def test_a_run_that_was_not_trained_has_no_figure(tmp_path):
     rows = "0,0,inf,0.1,0.5,\n0,1,2,0.1,0.9,\n0,1,2,0.1,0.4,\n0,1,,,,0.6\n"
     path.write_text(header + rows)
     ((figure, entry),) = Training(Subject(run=tmp_path)).finish().figures
-    assert entry.name == "training" and chapters.title(chapters.of_figure(entry.name)) == "Training"
+    assert (
+        entry.name == "training"
+        and metric_names.find_figures_chapter(entry.name).title == "Training"
+    )
     loss, validation = figure.axes[0].lines
     assert loss.get_xydata().tolist() == [[1, 0.5], [2, 0.4]]
     assert validation.get_xydata().tolist() == [[2, 0.6]]
