@@ -1,4 +1,4 @@
-"""Alignment strategies: how A is made from S (gr_as_mvdr §3 and §5.2; aligner §3.1; xtr Eq. 2).
+"""Alignment strategies: how A is made from S (gr_as_mvdr §3, §5.2; aligner §2.2, §3.1; xtr §3.1).
 
 Each strategy is called as ``alignment(similarity, document_mask, query_mask, document_ids=None,
 query_ids=None)`` and returns A: the shape of S (…, M, N), zero at padding (see `Tokens`). Token ids
@@ -16,15 +16,13 @@ from gr_mvdr.salience import Solver, relaxed_top_k, top_k
 
 Direction = Literal["query_to_document", "document_to_query"]
 
-# The axis over which a token of the aligning side chooses: that of the *other* side.
-_OTHER_SIDE = {"query_to_document": -2, "document_to_query": -1}
-
 
 def other_side(direction: Direction) -> int:
-    """The axis of (…, M, N) that a direction normalises over: −2 (M) or −1 (N)."""
-    if direction not in _OTHER_SIDE:
-        raise ValueError(f"direction={direction!r}: must be one of {', '.join(_OTHER_SIDE)}")
-    return _OTHER_SIDE[direction]
+    """The axis of (…, M, N) over which a token chooses, that of the *other* side: −2 (M) or −1 (N).
+
+    A query token chooses among document tokens under "query_to_document".
+    """
+    return {"query_to_document": -2, "document_to_query": -1}[direction]
 
 
 def pair_mask(document_mask: Tensor, query_mask: Tensor) -> Tensor:
@@ -67,11 +65,11 @@ class Alignment:
 class Selection(Alignment):
     """A hard query-to-document alignment: each query token takes its K best allowed tokens.
 
-    A subclass defines which tokens and pairs are allowed, and K.
+    A subclass says which tokens and pairs are allowed, and K.
     """
 
     def candidates(self, tokens: Tokens) -> Tokens:
-        """The tokens, with non-candidates masked out."""
+        """The tokens, with those that may not align masked out."""
         return tokens
 
     def pairs(self, tokens: Tokens) -> Tensor | None:
@@ -87,109 +85,33 @@ class Selection(Alignment):
         pairs, real = self.pairs(tokens), self.candidates(tokens).real
         return real if pairs is None else real & pairs
 
-    def select(self, similarity: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
+    def choose(self, masked: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
         """The non-zero entries of A, without the rest of it.
 
-        Returns:
-            chosen: (…, K, N) int64 rows of S, the best first; ties go to the lowest row. Rows are
-                valid also where nothing is kept.
-            kept: (…, K, N) bool, whether A is 1 there.
-        """
-        tokens = self.candidates(tokens)
-        # −inf, not 0: padding must lose even against a negative similarity.
-        masked = similarity.detach().masked_fill(~tokens.document_mask.unsqueeze(-1), -torch.inf)
-        chosen, best = self.choose(masked, tokens)
-        return chosen, best > -torch.inf
-
-    def choose(self, masked: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
-        """`select`, from similarities with non-candidate document tokens set to −inf.
-
         Args:
-            masked: (…, M, N); fastest if M is the contiguous axis.
+            masked: (…, M, N) S without gradient, −inf at document tokens that are no candidates;
+                fastest if M is the contiguous axis.
             tokens: the candidates.
 
         Returns:
-            `chosen` as of `select`, and (…, K, N) their similarity, −inf where nothing is kept.
+            chosen: (…, K, N) int64 rows of S, the best first; ties go to the lowest row. Every
+                entry is a valid row, also where A is zero.
+            best: (…, K, N) the similarity there; −inf where A is zero instead of one.
         """
         if (pairs := self.pairs(tokens)) is not None:
             masked = masked.masked_fill(~pairs, -torch.inf)
         chosen, best = top_k(masked.mT, min(self.count(masked.shape[-2]), masked.shape[-2]))
-        chosen, best = chosen.mT, best.mT
-        return chosen, best.masked_fill(~tokens.query_mask.unsqueeze(-2), -torch.inf)
+        return chosen.mT, best.mT.masked_fill(~tokens.query_mask.unsqueeze(-2), -torch.inf)
 
     def align(self, similarity: Tensor, tokens: Tokens) -> Tensor:
-        aligned = torch.zeros_like(similarity)
+        tokens, aligned = self.candidates(tokens), torch.zeros_like(similarity)
         if not similarity.numel():  # an empty side has no maximum
             return aligned
-        chosen, kept = self.select(similarity, tokens)
-        # Added: a row may be chosen again where nothing is kept.
-        return aligned.scatter_add_(-2, chosen, kept.to(similarity.dtype))
-
-
-@part("alignment")
-def MaxSim(direction: Direction = "query_to_document") -> "MaxOverDocument | MaxOverQuery":
-    """A_ij = 1 at the most similar token of the other side, else 0 (gr_as_mvdr Eq. 21).
-
-    "query_to_document": every query token chooses one document token (ColBERT): a `Selection`.
-    "document_to_query": every document token chooses one query token (the paper's MVDR q←d).
-    """
-    return MaxOverDocument() if other_side(direction) == -2 else MaxOverQuery()
-
-
-@dataclass(frozen=True, repr=False)
-class MaxOverDocument(Selection):
-    """`MaxSim("query_to_document")`."""
-
-    def __repr__(self) -> str:
-        return "MaxSim(direction='query_to_document')"
-
-
-@dataclass(frozen=True, repr=False)
-class MaxOverQuery(Alignment):
-    """`MaxSim("document_to_query")`."""
-
-    def align(self, similarity: Tensor, tokens: Tokens) -> Tensor:
-        if not similarity.numel():  # an empty side has no maximum
-            return torch.zeros_like(similarity)
-        best = similarity.masked_fill(~tokens.real, -torch.inf).argmax(-1, keepdim=True)
-        return torch.zeros_like(similarity).scatter_(-1, best, 1.0) * tokens.real
-
-    def __repr__(self) -> str:
-        return "MaxSim(direction='document_to_query')"
-
-
-@part("alignment")
-@dataclass(frozen=True)
-class FirstToken(Selection):
-    """A = 1 at the first token of either side: a dual encoder such as DPR (gr_as_mvdr §3)."""
-
-    def candidates(self, tokens: Tokens) -> Tokens:
-        return _first_of(tokens, 1, 1)
-
-
-@part("alignment")
-@dataclass(frozen=True)
-class FirstK(Selection):
-    """The first query token chooses among the first k document tokens: ME-BERT (aligner §2)."""
-
-    k: Size
-
-    def candidates(self, tokens: Tokens) -> Tokens:
-        return _first_of(tokens, self.k, 1)
-
-
-@part("alignment")
-@dataclass(frozen=True)
-class LexicalMaxSim(Selection):
-    """MaxSim among document tokens of the query token's own id: COIL (aligner §2).
-
-    A query token that does not occur in the document adds nothing.
-    """
-
-    def pairs(self, tokens: Tokens) -> Tensor:
-        if tokens.document_ids is None or tokens.query_ids is None:
-            raise ValueError("LexicalMaxSim: needs document_ids and query_ids")
-        return tokens.document_ids.unsqueeze(-1) == tokens.query_ids.unsqueeze(-2)
+        # −inf, not 0: padding must lose even against a negative similarity.
+        masked = similarity.detach().masked_fill(~tokens.document_mask.unsqueeze(-1), -torch.inf)
+        chosen, best = self.choose(masked, tokens)
+        # Added: a row may be chosen again where A is zero.
+        return aligned.scatter_add_(-2, chosen, (best > -torch.inf).to(similarity.dtype))
 
 
 @part("alignment")
@@ -201,6 +123,58 @@ class TopK(Selection):
 
     def count(self, length: int) -> int:
         return self.k
+
+
+@part("alignment")
+def MaxSim(direction: Direction = "query_to_document") -> "TopK | MaxOverQuery":
+    """A_ij = 1 at the most similar token of the other side, else 0 (gr_as_mvdr Eq. 21, xtr Eq. 1).
+
+    "query_to_document": every query token chooses one document token (ColBERT), which is `TopK(1)`.
+    "document_to_query": every document token chooses one query token, MVDR (q←d) of gr_as_mvdr
+    §7.1.
+    """
+    return TopK(1) if direction == "query_to_document" else MaxOverQuery()
+
+
+@dataclass(frozen=True)
+class MaxOverQuery(Alignment):
+    """`MaxSim("document_to_query")`: the other direction with the sides exchanged."""
+
+    def align(self, similarity: Tensor, tokens: Tokens) -> Tensor:
+        return TopK(1)(similarity.mT, tokens.query_mask, tokens.document_mask).mT
+
+
+@part("alignment")
+@dataclass(frozen=True)
+class FirstK(Selection):
+    """The first query token chooses among the first k document tokens (ME-BERT; aligner §2.2)."""
+
+    k: Size
+
+    def candidates(self, tokens: Tokens) -> Tokens:
+        document_mask, query_mask, *ids = tokens
+        document_mask = document_mask & (document_mask.cumsum(-1) <= self.k)
+        return Tokens(document_mask, query_mask & (query_mask.cumsum(-1) == 1), *ids)
+
+
+@part("alignment")
+def FirstToken() -> FirstK:
+    """A_11 = 1, else 0: a dual encoder with one vector a text (DPR; aligner §2.2)."""
+    return FirstK(1)
+
+
+@part("alignment")
+@dataclass(frozen=True)
+class LexicalMaxSim(Selection):
+    """MaxSim among document tokens of the query token's own id (COIL; aligner §2.2).
+
+    A query token that does not occur in the document adds nothing.
+    """
+
+    def pairs(self, tokens: Tokens) -> Tensor:
+        if tokens.document_ids is None or tokens.query_ids is None:
+            raise ValueError("LexicalMaxSim: needs document_ids and query_ids")
+        return tokens.document_ids.unsqueeze(-1) == tokens.query_ids.unsqueeze(-2)
 
 
 @part("alignment")
@@ -223,17 +197,18 @@ class TopP(Selection):
 @part("alignment")
 @dataclass(frozen=True)
 class InBatchTopK(Selection):
-    """MaxSim restricted to the entries that a token search would retrieve (xtr Eq. 2).
+    """MaxSim restricted to the entries that a token search would retrieve (xtr §3.1, Eq. 2).
 
-    XTR's complete training loss for a query q and the B documents of its batch (xtr §2.1 and §3.1);
+    XTR's complete training loss for a query q and the B documents of its batch;
     `conf/model/xtr.yaml` names its three parts:
 
         Â_ij = 1 if S_ij is among the k_train best of query token j over all tokens of the batch
         f(q, d) = 1/Z Σ_j max {S_ij : i in d, Â_ij = 1}, 0 if Z = 0       (Eq. 2) this alignment
         Z = |{j : Â_ij = 1 for some i in d}|                    (§3.1) `normaliser("alignment")`
-        L = −log (exp(f(q, d⁺)/τ) / Σ_b exp(f(q, d_b)/τ))       (§2.1) `InBatchCrossEntropy(τ)`
+        L = −log (exp(f(q, d⁺)/τ) / Σ_b exp(f(q, d_b)/τ))  (§2.1, Eq. 5) `InBatchCrossEntropy(τ)`
 
-    All similarities equal to the k-th count (copies of a document are equal up to rounding only).
+    The paper has no temperature, which is τ = 1. All similarities equal to the k-th count (copies
+    of a document are equal up to rounding only).
     The batch is the first axis of S, if there is one before (M, N): S (D, …, M, N) of all pairs
     (documents, queries), or (D, M, N) of D documents and one query. This is the only alignment
     that depends on the other documents of the batch.
@@ -243,7 +218,7 @@ class InBatchTopK(Selection):
 
     def choose(self, masked: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
         chosen, best = super().choose(masked, tokens)
-        pool = masked.masked_fill(~tokens.query_mask.unsqueeze(-2), -torch.inf).transpose(-1, -2)
+        pool = masked.masked_fill(~tokens.query_mask.unsqueeze(-2), -torch.inf).mT
         if pool.dim() > 2:
             pool = pool.movedim(0, -2).flatten(-2)  # (…, N, D·M)
         # A pool of fewer than k tokens is retrieved whole.
@@ -254,7 +229,7 @@ class InBatchTopK(Selection):
 @part("alignment")
 @dataclass(frozen=True)
 class Softmax(Alignment):
-    """A = softmax of S over the other side: rows as in Eq. 16 ("document_to_query"), or columns."""
+    """A = softmax of S over the other side, "document_to_query" as in gr_as_mvdr Eq. 16."""
 
     direction: Direction = "document_to_query"
 
@@ -267,7 +242,7 @@ class Softmax(Alignment):
 @part("alignment")
 @dataclass(frozen=True)
 class SoftTopK(Alignment):
-    """Differentiable alignment: every query token's weights sum to min(k, m) (aligner Eq. 9).
+    """Differentiable alignment: a query token's weights sum to min(k, m) (aligner §A.2, Eq. 9).
 
     Attributes:
         k: how many document tokens a query token aligns with.
@@ -281,14 +256,5 @@ class SoftTopK(Alignment):
     iterations: Size = 1000
 
     def align(self, similarity: Tensor, tokens: Tokens) -> Tensor:
-        real = tokens.real.expand(similarity.shape)
-        columns, mask = similarity.transpose(-1, -2), real.transpose(-1, -2)
-        how = self.k, self.epsilon, mask, self.solver, self.iterations
-        return relaxed_top_k(columns, *how).transpose(-1, -2)
-
-
-def _first_of(tokens: Tokens, documents: int, queries: int) -> Tokens:
-    """The tokens, with only the first real ones of each side unmasked."""
-    document_mask, query_mask, *ids = tokens
-    document_mask = document_mask & (document_mask.cumsum(-1) <= documents)
-    return Tokens(document_mask, query_mask & (query_mask.cumsum(-1) <= queries), *ids)
+        how = self.k, self.epsilon, tokens.real.mT, self.solver, self.iterations
+        return relaxed_top_k(similarity.mT, *how).mT

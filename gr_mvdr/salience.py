@@ -234,7 +234,8 @@ def top_k(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
         (…, k) int64 places, and (…, k) their values.
     """
     if k > _MOST_ROUNDS:
-        return _sorted_top_k(values, k)
+        best = values.sort(dim=-1, descending=True, stable=True)
+        return best.indices[..., :k], best.values[..., :k]
     places: list[Tensor] = []
     largest: list[Tensor] = []
     for number in range(k):
@@ -247,25 +248,11 @@ def top_k(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 def _first_maximum(values: Tensor) -> Tensor:
     """(…, 1) int64 `argmax` over the last axis; ties go to the lowest place."""
-    if torch.compiler.is_compiling() or values.device.type != "cpu":
-        return values.argmax(-1, keepdim=True)
-    if torch.get_num_threads() >= _MANY_THREADS:
-        return values.argmax(-1, keepdim=True)
-    # numpy has vector instructions for it, torch more threads: a quarter of the time on one.
-    return torch.from_numpy(values.numpy().argmax(-1, keepdims=True))
-
-
-def _sorted_top_k(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """`top_k` by sorting."""
-    if values.device.type == "cpu" and not torch.compiler.is_compiling():
-        best = values.topk(min(k + 1, values.shape[-1]))
-        above, below = best.values[..., :-1], best.values[..., 1:]
-        # topk breaks ties arbitrarily, and padding may change how; sorting takes up to five times
-        # as long.
-        if not ((above == below) & (below > -torch.inf)).any():
-            return best.indices[..., :k], best.values[..., :k]
-    best = values.sort(dim=-1, descending=True, stable=True)
-    return best.indices[..., :k], best.values[..., :k]
+    is_eager = not torch.compiler.is_compiling() and values.device.type == "cpu"
+    if is_eager and torch.get_num_threads() < _MANY_THREADS:
+        # numpy has vector instructions for it, torch has threads: a fifth of the time on one.
+        return torch.from_numpy(values.numpy().argmax(-1, keepdims=True))
+    return values.argmax(-1, keepdim=True)
 
 
 @checked

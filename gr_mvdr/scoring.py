@@ -1,7 +1,6 @@
 """A system's form of Eq. 1 over token vectors: of given pairs, and of all pairs of a batch."""
 
 from dataclasses import dataclass
-from typing import get_args
 
 import torch
 import torch.nn.functional as F
@@ -9,7 +8,6 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from gr_mvdr.alignment import Alignment, Selection, Tokens
-from gr_mvdr.options import check_choice
 from gr_mvdr.relevance import (
     Normaliser,
     PairAlignment,
@@ -27,7 +25,7 @@ _BLOCK_SIMILARITIES, _ACCELERATED_SIMILARITIES = 1 << 22, 1 << 26
 
 @dataclass(frozen=True)
 class Scoring:
-    """rel(d, q) = 1/Z · Σ S ⊙ Ã ⊙ (u_d u_qᵀ) (gr_as_mvdr Eq. 1; aligner Eq. 1 and 2).
+    """rel(d, q) = 1/Z · Σ S ⊙ Ã ⊙ (u_d u_qᵀ) (gr_as_mvdr Eq. 1 and 23, aligner Eq. 1 and 2).
 
     Attributes:
         alignment: a strategy of `gr_mvdr.alignment`, which makes Ã.
@@ -36,7 +34,7 @@ class Scoring:
             sums over heads (mva Table 4).
 
     Raises:
-        ValueError: an unknown normaliser, or several heads under a hard alignment.
+        ValueError: several heads under a hard alignment.
     """
 
     alignment: Alignment
@@ -44,96 +42,46 @@ class Scoring:
     heads: int = 1
 
     def __post_init__(self):
-        check_choice("model.normaliser", self.normaliser, get_args(Normaliser))
         if self.heads > 1 and isinstance(self.alignment, Selection):
             raise ValueError(f"model.heads={self.heads}: must be 1 under {self.alignment}")
 
     def __call__(self, documents: TokenVectors, queries: TokenVectors) -> Tensor:
         """(…) relevance, fp32 or fp64, of every pair that the leading axes broadcast to."""
-        return self.divide(*self.entries(documents, queries), queries)
+        return self.align(documents, queries).score
 
-    def matrices(self, documents: TokenVectors, queries: TokenVectors) -> tuple[Tensor, Tensor]:
-        """S and A (…, M, N), of several heads (…, H, M, N); leading axes of the sides broadcast."""
-        matrix, aligned = self.pairwise(documents, queries)
+    def matrices(
+        self, documents: TokenVectors, queries: TokenVectors
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """S, Ã and A = Ã ⊙ (u_d u_qᵀ), each (…, H, M, N) (aligner Eq. 2)."""
+        documents, queries = documents.by_head(self.heads), queries.by_head(self.heads)
+        matrix = similarity(documents.vectors, queries.vectors)
+        basis = matrix  # A is made from S, or from the similarity of the keys
+        if documents.keys is not None:
+            basis = similarity(documents.keys, queries.keys)
+        aligned = pairwise = self.alignment(basis, *_tokens(documents, queries))
         if documents.salience is not None:
             aligned = aligned * documents.salience.unsqueeze(-1)
         if queries.salience is not None:
             aligned = aligned * queries.salience.unsqueeze(-2)
-        return matrix, aligned
-
-    def pairwise(self, documents: TokenVectors, queries: TokenVectors) -> tuple[Tensor, Tensor]:
-        """S and Ã as `matrices`, the alignment before salience (aligner Eq. 2)."""
-        if self.heads > 1:
-            documents, queries = documents.by_head(self.heads), queries.by_head(self.heads)
-        matrix, basis = _similarities(documents, queries)
-        return matrix, self.alignment(basis, *_tokens(documents, queries))
-
-    def entries(self, documents: TokenVectors, queries: TokenVectors) -> tuple[Tensor, Tensor]:
-        """S and A without the rows where a hard alignment is zero: both (…, K, N), K ≤ M.
-
-        Their sums over the last two axes, and over K, are those of `matrices`.
-        """
-        if not isinstance(self.alignment, Selection):
-            return self.matrices(documents, queries)
-        # Documents' tokens as the contiguous axis, along which the best are looked for.
-        matrix, basis = (part.transpose(-1, -2) for part in _similarities(queries, documents))
-        chosen, kept = self.alignment.select(basis, _tokens(documents, queries))
-        return matrix.gather(-2, chosen), _chosen_weights(chosen, kept, documents, queries)
+        return matrix, pairwise, aligned
 
     def align(self, documents: TokenVectors, queries: TokenVectors) -> PairAlignment:
-        """S, A and the relevance of B pairs, salience included."""
-        matrices = self.matrices(documents, queries)
-        scores = self.divide(*matrices, queries)
-        matrix, aligned = (part.view(len(part), self.heads, *part.shape[-2:]) for part in matrices)
-        together = matrix.flatten(1, 2), aligned.flatten(1, 2)
-        return PairAlignment(
-            similarity=matrix,
-            alignment=aligned,
-            normaliser=normaliser(self.normaliser, *together, queries.mask),
-            relevance=scores,
-            score=scores,
-            document_ids=documents.ids,
-            document_mask=documents.mask,
-            query_ids=queries.ids,
-            query_mask=queries.mask,
-        )
+        """S, A and the relevance of pairs (Eq. 1)."""
+        matrix, _, aligned = self.matrices(documents, queries)
+        together = matrix.flatten(-3, -2), aligned.flatten(-3, -2)  # (…, H·M, N)
+        z = normaliser(self.normaliser, *together, queries.mask)
+        scores = divide(relevance(*together), z)
+        texts = (documents.ids, documents.mask, queries.ids, queries.mask)
+        return PairAlignment(matrix, aligned, z, scores, scores, *texts)
 
     def divide(self, matrix: Tensor, aligned: Tensor, queries: TokenVectors) -> Tensor:
-        """(…) relevance from S and A, or from their entries."""
-        if self.heads > 1:  # a sum over the pairs of all heads
-            matrix, aligned = matrix.flatten(-3, -2), aligned.flatten(-3, -2)
+        """(…) relevance from S and A of one head, rows of A that are zero left out or not."""
         z = normaliser(self.normaliser, matrix, aligned, queries.mask)
         return divide(relevance(matrix, aligned), z)
 
 
-def _similarities(documents: TokenVectors, queries: TokenVectors) -> tuple[Tensor, Tensor]:
-    """S, and the similarity that the alignment is computed from: S itself or that of the keys.
-
-    With the sides exchanged, both are transposed.
-    """
-    matrix = similarity(documents.vectors, queries.vectors)
-    return matrix, matrix if documents.keys is None else similarity(documents.keys, queries.keys)
-
-
 def _tokens(documents: TokenVectors, queries: TokenVectors) -> Tokens:
     return Tokens(documents.mask, queries.mask, documents.ids, queries.ids)
-
-
-def _chosen_weights(
-    chosen: Tensor, kept: Tensor, documents: TokenVectors, queries: TokenVectors
-) -> Tensor:
-    """(…, K, N) fp32: A at the chosen document tokens, salience included.
-
-    Args:
-        chosen: (…, K, N) int64 document tokens; kept: (…, K, N) bool, whether they count.
-    """
-    weights = kept.float()
-    if documents.salience is not None:
-        rows = documents.salience.unsqueeze(-1).expand(*chosen.shape[:-2], -1, chosen.shape[-1])
-        weights = weights * rows.gather(-2, chosen)
-    if queries.salience is not None:
-        weights = weights * queries.salience.unsqueeze(-2)
-    return weights
 
 
 def all_pairs_relevance(documents: TokenVectors, queries: TokenVectors, scoring: Scoring) -> Tensor:
@@ -159,7 +107,7 @@ def all_pairs_relevance(documents: TokenVectors, queries: TokenVectors, scoring:
     # Outside autocast: in bf16 many similarities would be equal.
     with torch.autocast(device, enabled=False):
         if isinstance(scoring.alignment, Selection):
-            return _selected_relevance(documents, queries, scoring, scoring.alignment, blocks)
+            return _selected_relevance(documents, queries, scoring, blocks)
         relevances = [
             checkpoint(scoring, documents[:, None], queries[rows][None], use_reentrant=False)
             for rows in blocks
@@ -168,46 +116,46 @@ def all_pairs_relevance(documents: TokenVectors, queries: TokenVectors, scoring:
 
 
 def _selected_relevance(
-    documents: TokenVectors,
-    queries: TokenVectors,
-    scoring: Scoring,
-    alignment: Selection,
-    blocks: list[slice],
+    documents: TokenVectors, queries: TokenVectors, scoring: Scoring, blocks: list[slice]
 ) -> Tensor:
     """`all_pairs_relevance` of a hard alignment: only the chosen document tokens matter."""
     with torch.no_grad():
-        choices = [_choose(documents, queries[rows], alignment) for rows in blocks]
+        choices = [_choose(documents, queries[rows], scoring.alignment) for rows in blocks]
     chosen, best = (torch.cat(parts, dim=1) for parts in zip(*choices, strict=True))
-    kept = best > -torch.inf
+    kept = best > -torch.inf  # (B, C, K, N)
     matrix = _ChosenSimilarity.apply(
         documents.vectors, queries.vectors, chosen, best.masked_fill_(~kept, 0.0)
     )
-    weights = _chosen_weights(chosen, kept, documents[:, None], queries[None])
-    return scoring.divide(matrix, weights, queries[None])
+    aligned = kept.float()
+    if documents.salience is not None:
+        rows = documents.salience[:, None, :, None].expand(*chosen.shape[:2], -1, chosen.shape[3])
+        aligned = aligned * rows.gather(2, chosen)
+    if queries.salience is not None:
+        aligned = aligned * queries.salience.unsqueeze(1)
+    return scoring.divide(matrix, aligned, queries[None])
 
 
 def _choose(
-    documents: TokenVectors, queries: TokenVectors, alignment: Selection
+    documents: TokenVectors, queries: TokenVectors, alignment: Alignment
 ) -> tuple[Tensor, Tensor]:
-    """(B, C, K, N) the chosen document tokens and their similarity, −inf where nothing is kept."""
+    """(B, C, K, N) the chosen document tokens and their similarity, −inf where A is zero."""
+    assert isinstance(alignment, Selection)
     tokens = alignment.candidates(_tokens(documents[:, None], queries[None]))
-    # Added in the product: masks would cost as much as the choice.
-    bias = documents.vectors.new_zeros(documents.mask.shape)
-    bias.masked_fill_(~tokens.document_mask[:, 0], -torch.inf)
-    basis, others = documents.vectors, queries.vectors
+    masked = matrix = _all_similarities(documents.vectors, queries.vectors)
     if documents.keys is not None:
-        basis, others = documents.keys, queries.keys
-    chosen, best = alignment.choose(_all_similarities(basis, others, bias), tokens)
+        masked = _all_similarities(documents.keys, queries.keys)
+    # Added in place: a mask would cost as much as the choice.
+    padding = torch.zeros_like(tokens.document_mask, dtype=masked.dtype)
+    masked += padding.masked_fill_(~tokens.document_mask, -torch.inf).unsqueeze(-1)
+    chosen, best = alignment.choose(masked, tokens)
     if documents.keys is not None:
-        matrix = _all_similarities(documents.vectors, queries.vectors, bias)
         best = matrix.gather(-2, chosen).masked_fill_(best == -torch.inf, -torch.inf)
     return chosen, best
 
 
-def _all_similarities(documents: Tensor, queries: Tensor, bias: Tensor) -> Tensor:
-    """(B, C, M, N) D Qᵀ + bias (B, M); in memory (C, N, B, M)."""
-    product = torch.addmm(bias.flatten(), queries.flatten(0, 1), documents.flatten(0, 1).T)
-    return product.view(*queries.shape[:2], *documents.shape[:2]).permute(2, 0, 3, 1)
+def _all_similarities(documents: Tensor, queries: Tensor) -> Tensor:
+    """(B, C, M, N) S of all pairs by one matrix product; in memory (C, N, B, M)."""
+    return torch.tensordot(queries, documents, ([-1], [-1])).permute(2, 0, 3, 1)
 
 
 class _ChosenSimilarity(torch.autograd.Function):

@@ -365,7 +365,7 @@ def _explain(documents: Grouped, queries: Grouped, scoring: Scoring) -> Explanat
     merged, pairwise = [merge_tokens(*side) for side in (documents, queries)], None
     pairs = scoring.align(*merged)
     if any(side.salience is not None for side in sides):
-        pairwise = _spread(scoring.pairwise(*merged)[1].unsqueeze(1), *groups)
+        pairwise = _spread(scoring.matrices(*merged)[1], *groups)
     if any(group is not None for group in groups):
         pairs = replace(
             pairs,

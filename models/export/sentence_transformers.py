@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AddedToken, PreTrainedTokenizerBase
 
-from gr_mvdr.alignment import MaxOverDocument, TopK
+from gr_mvdr.alignment import MaxSim
 from gr_mvdr.backbones import read_backbone_config
 from gr_mvdr.files import (
     check_files,
@@ -348,9 +348,8 @@ def find_obstacles(system: MultiVector, tokenizer: PreTrainedTokenizerBase) -> l
     """What of a system's equation the library cannot express; [] = it gives the same scores."""
     encoder, scoring, expansion = system.encoder, system.scoring, system.template.expansion
     prompts = find_prompts(system, tokenizer)[1].values()
-    max_sim = type(scoring.alignment) is MaxOverDocument or scoring.alignment == TopK(1)
     obstacles = {
-        f"the alignment {scoring.alignment!r}": not max_sim,
+        f"the alignment {scoring.alignment!r}": scoring.alignment != MaxSim(),
         f"the normaliser {scoring.normaliser}": scoring.normaliser not in SIMILARITIES,
         "keys apart from values": encoder.keys is not None,
         "salience": len(encoder.salience) > 0,

@@ -81,7 +81,7 @@ def training_steps(dtype: torch.dtype) -> dict[str, Callable[[], list[Tensor]]]:
         alignment={"_target_": "gr_mvdr.alignment.MaxSim"},
         loss={"_target_": "gr_mvdr.losses.InBatchCrossEntropy"},
         search={},
-        optimizer={"learning_rate": 0.0, "weight_decay": 0.0, "schedule": "constant"},
+        optimizer={"learning_rate": 1e-12, "weight_decay": 0.0, "schedule": "constant"},
     ).train()
     batch, optimizer = draw_batch(), system.configure_optimizers()
     theirs = torch.optim.AdamW(system.parameters(), 0.0)  # as transformers' trainer builds it

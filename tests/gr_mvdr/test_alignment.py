@@ -1,7 +1,6 @@
 """Alignments against their formulas written as loops, against padding, and worked by hand."""
 
 import math
-import pickle
 
 import pytest
 import torch
@@ -12,27 +11,21 @@ from gr_mvdr.alignment import (
     InBatchTopK,
     LexicalMaxSim,
     MaxSim,
-    Selection,
     Softmax,
     SoftTopK,
-    Tokens,
     TopK,
     TopP,
     other_side,
     pair_mask,
 )
-from gr_mvdr.relevance import relevance, similarity
-from gr_mvdr.scoring import Scoring
-from gr_mvdr.token_vectors import TokenVectors
+from gr_mvdr.relevance import relevance
 
 DIRECTIONS = ["query_to_document", "document_to_query"]
 HARD = [
     MaxSim(),
     FirstToken(),
-    FirstK(1),
     FirstK(3),
     LexicalMaxSim(),
-    TopK(1),
     TopK(3),
     TopK(50),
     TopP(0.01),
@@ -60,21 +53,13 @@ def random_pairs(seed=0, lengths=((5, 3), (2, 4), (6, 1))):
     return torch.randn(len(lengths), 7, 5, generator=generator), document_mask, query_mask
 
 
-def test_every_query_token_chooses_its_best_document_token():
-    axes = torch.eye(3)
-    matrix = similarity(axes[[0, 1, 2]], axes[[2, 0]])[None]
-    real = torch.ones(1, 3, dtype=torch.bool), torch.ones(1, 2, dtype=torch.bool)
-    aligned = MaxSim("query_to_document")(matrix, *real)
-    assert aligned.tolist() == [[[0, 1], [0, 0], [1, 0]]]
-    assert relevance(matrix, aligned).tolist() == [2]
-
-
-def test_every_document_token_chooses_its_best_query_token():
-    matrix = torch.tensor([[[1.0, 2.0], [4.0, 3.0], [-2.0, -1.0]]])
-    real = torch.ones(1, 3, dtype=torch.bool), torch.ones(1, 2, dtype=torch.bool)
+def test_every_token_chooses_its_best_of_the_other_side():
+    matrix = torch.tensor([[1.0, 2.0], [4.0, 3.0], [-2.0, -1.0]])
+    real = torch.ones(3, dtype=torch.bool), torch.ones(2, dtype=torch.bool)
+    assert MaxSim("query_to_document")(matrix, *real).tolist() == [[0, 0], [1, 1], [0, 0]]
     aligned = MaxSim("document_to_query")(matrix, *real)
-    assert aligned.tolist() == [[[0, 1], [1, 0], [0, 1]]]
-    assert relevance(matrix, aligned).tolist() == [2 + 4 - 1]
+    assert aligned.tolist() == [[0, 1], [1, 0], [0, 1]]
+    assert relevance(matrix, aligned) == 2 + 4 - 1
 
 
 @pytest.mark.parametrize(("direction", "axis"), [(DIRECTIONS[0], 0), (DIRECTIONS[1], 1)])
@@ -96,17 +81,6 @@ def test_a_pad_never_beats_a_negative_similarity(direction):
     mask = query_mask if direction == "query_to_document" else document_mask
     assert torch.equal(chosen, mask.float())
     assert (relevance(matrix, aligned) <= -0.5).all()
-
-
-@pytest.mark.parametrize(("direction", "axis"), [(DIRECTIONS[0], -2), (DIRECTIONS[1], -1)])
-def test_softmax_sums_to_one_for_every_real_token_of_the_aligning_side(direction, axis):
-    matrix, document_mask, query_mask = random_pairs()
-    aligned = Softmax(direction)(matrix, document_mask, query_mask)
-    mask = query_mask if direction == "query_to_document" else document_mask
-    assert torch.allclose(aligned.sum(axis), mask.float(), atol=1e-6)
-    real = matrix[0][document_mask[0]][:, query_mask[0]]
-    expected = real.softmax(axis)
-    assert torch.allclose(aligned[0, : expected.shape[0], : expected.shape[1]], expected)
 
 
 @pytest.mark.parametrize("strategy", [*STRATEGIES, *POOLED], ids=str)
@@ -141,12 +115,6 @@ def test_fully_padded_texts_give_no_nan_also_in_gradients(strategy, lengths):
     relevance(matrix, aligned, normalise=True).sum().backward()
     assert matrix.grad.isfinite().all()
     assert not matrix.grad[0].any()
-
-
-@pytest.mark.parametrize("strategy", [MaxSim, Softmax])
-def test_an_unknown_direction_is_refused(strategy):
-    with pytest.raises(ValueError, match="direction=q2d: must be query_to_document or"):
-        strategy("q2d")
 
 
 # Against the formulas --------------------------------------------------------------------------
@@ -203,16 +171,14 @@ def test_soft_top_k_equals_its_formula(k, epsilon):
 
 
 def best(column, k):
-    """The k rows of the greatest values, of equal ones the first."""
+    """The k rows of the greatest values, ties go to the first."""
     return sorted(sorted(range(len(column)), key=lambda i: (-column[i], i))[:k])
 
 
 def rows_of_formula(strategy, column, j, document_ids, query_id):
-    """The document tokens that query token j aligns with: facts, "which alignment is which"."""
+    """The document tokens that query token j aligns with."""
     m = len(column)
     match strategy:
-        case FirstToken():
-            return [0] if j == 0 else []
         case FirstK(k):
             return best(column[:k], 1) if j == 0 else []
         case LexicalMaxSim():
@@ -277,37 +243,12 @@ def test_in_batch_top_k_by_hand():
     assert alone.tolist() == [[1, 1], [0, 0]]
 
 
-def test_in_batch_top_k_depends_on_batch_mates_but_not_on_padding():
-    matrix = torch.tensor([[[1.0]], [[2.0]]])
-    real = torch.ones(2, 1, dtype=torch.bool), torch.ones(1, 1, dtype=torch.bool)
-    assert InBatchTopK(1)(matrix, *real).flatten().tolist() == [0, 1]
-    assert InBatchTopK(1)(matrix[:1], real[0][:1], real[1]).flatten().tolist() == [1]
-    wider = torch.nn.functional.pad(matrix, (0, 1, 0, 3), value=9.0)
-    masks = [torch.nn.functional.pad(mask, (0, n)) for mask, n in zip(real, (3, 1), strict=True)]
-    assert InBatchTopK(1)(wider, *masks)[:, 0, 0].tolist() == [0, 1]
-
-
-@pytest.mark.parametrize("strategy", [*HARD, *POOLED], ids=str)
-@pytest.mark.parametrize("lengths", [((5, 3), (2, 4), (6, 1)), ((0, 3), (2, 0), (1, 1))])
-def test_a_selection_is_the_alignment_without_its_zeros(strategy, lengths):
-    matrix, document_mask, query_mask = random_pairs(lengths=lengths)
-    rest = document_mask, query_mask, *random_ids(document_mask, query_mask)
-    chosen, kept = strategy.select(matrix, Tokens(*rest))
-    assert isinstance(strategy, Selection)
-    assert chosen.dtype == torch.int64 and kept.dtype == torch.bool
-    assert chosen.shape == kept.shape
-    assert chosen.min() >= 0 and chosen.max() < matrix.shape[-2]
-    assert not kept[~pair_mask(document_mask, query_mask).gather(-2, chosen)].any()
-    total = (matrix.gather(-2, chosen) * kept).sum((-2, -1))
-    assert torch.allclose(total, relevance(matrix, strategy(matrix, *rest)), atol=1e-6)
-
-
 @pytest.mark.parametrize("strategy", [TopK(3), TopP(0.5)], ids=str)
 @pytest.mark.parametrize(
     ("column", "expected"),
     [([0, 0, 0, 0, 0, 1], [0, 1, 5]), ([0, 0, 0, 0, 2, 1], [0, 4, 5]), ([1] * 6, [0, 1, 2])],
 )
-def test_of_equal_tokens_the_first_are_chosen_whatever_the_padding(strategy, column, expected):
+def test_ties_go_to_the_first_token_whatever_the_padding(strategy, column, expected):
     real, query_mask = torch.arange(500) < 6, torch.ones(1, dtype=torch.bool)
     matrix = torch.cat([torch.tensor(column).float(), torch.zeros(494)])[:, None]
     for length in (6, 7, 100, 500):
@@ -349,41 +290,9 @@ def test_top_p_never_rounds_down_to_nothing(m, expected):
 # The rest --------------------------------------------------------------------------------------
 
 
-def test_alignments_compare_print_and_pickle_by_value():
-    assert MaxSim() == MaxSim("query_to_document") != MaxSim("document_to_query")
-    assert str(MaxSim()) == "MaxSim(direction='query_to_document')"
-    assert str(MaxSim("document_to_query")) == "MaxSim(direction='document_to_query')"
-    assert TopK(2) != TopK(3) and FirstToken() != MaxSim()
-    for strategy in [*STRATEGIES, *POOLED]:
-        assert pickle.loads(pickle.dumps(strategy)) == strategy
-
-
 @pytest.mark.parametrize("strategy", [*STRATEGIES, *POOLED], ids=str)
 @pytest.mark.parametrize("shape", [(2, 4, 0), (2, 0, 3)], ids=["query", "document"])
 def test_a_text_without_tokens_is_no_error(strategy, shape):
     ids = [torch.zeros(shape[0], length, dtype=torch.int64) for length in shape[1:]]
     masks = [part == 0 for part in ids]
     assert strategy(torch.zeros(shape), *masks, *ids).shape == shape
-
-
-def vectors_of(lengths, seed):
-    generator = torch.Generator().manual_seed(seed)
-    size = len(lengths), max(lengths)
-    mask = torch.arange(size[1]) < torch.tensor(lengths)[:, None]
-    vectors = torch.randn(*size, 3, dtype=torch.double, generator=generator)
-    return vectors, mask, torch.randint(3, size, generator=generator)
-
-
-@pytest.mark.parametrize("alignment", [SoftTopK(2, 0.3), InBatchTopK(4), TopK(2)], ids=str)
-@pytest.mark.parametrize("normaliser", ["alignment", "non_zero", "none"])
-def test_gradients_of_all_pairs_scores(alignment, normaliser):
-    """Both solvers' gradients are exact; of a hard choice those of the chosen similarities."""
-    documents, mask, ids = vectors_of((4, 1, 3), seed=4)
-    queries, query_mask, query_ids = vectors_of((2, 3), seed=5)
-
-    def scores(documents, queries):
-        sides = TokenVectors(documents, mask, ids), TokenVectors(queries, query_mask, query_ids)
-        return Scoring(alignment, normaliser)(sides[0][:, None], sides[1][None])
-
-    inputs = documents.requires_grad_(), queries.requires_grad_()
-    assert torch.autograd.gradcheck(scores, inputs)

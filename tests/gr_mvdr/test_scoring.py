@@ -58,16 +58,11 @@ def texts(lengths, seed, salience=False, keys=False, dtype=torch.float64):
 
 
 def by_pairs(documents, queries, scoring):
-    """Every pair on its own through `matrices`; XTR's pool is written out by the whole tensor."""
+    """Every pair on its own through A; XTR's pool is written out by the whole tensor."""
     if isinstance(scoring.alignment, InBatchTopK):
-        matrix, aligned = scoring.matrices(documents[:, None], queries[None])
-        return scoring.divide(matrix, aligned, queries[None])
-    rows = []
-    for d in range(len(documents)):
-        pairs = [(documents.unpad(d), queries.unpad(q)) for q in range(len(queries))]
-        found = [(*scoring.matrices(*pair), pair[1]) for pair in pairs]
-        rows.append(torch.stack([scoring.divide(*each) for each in found]))
-    return torch.stack(rows)
+        return scoring(documents[:, None], queries[None])
+    texts = [[side.unpad(n) for n in range(len(side))] for side in (documents, queries)]
+    return torch.stack([torch.stack([scoring(d, q) for q in texts[1]]) for d in texts[0]])
 
 
 def gradients(scores, *sides):
@@ -185,8 +180,3 @@ def test_all_pairs_compile_to_one_graph():
         each = run(*vectors)
         found.append([each, *torch.autograd.grad(each.square().sum(), vectors)])
     assert all(torch.allclose(one, other) for one, other in zip(*found, strict=True))
-
-
-def test_an_unknown_normaliser_is_refused():
-    with pytest.raises(ValueError, match="model.normaliser=mean: must be one of none, alignment"):
-        Scoring(MaxSim(), "mean")

@@ -48,7 +48,7 @@ def pair_by_pair(documents, queries, scoring):
     for row in range(len(scores)):
         for column in range(scores.shape[1]):
             document, query = as_text(documents, row), as_text(queries, column)
-            scores[row, column] = scoring.divide(*scoring.matrices(document, query), query)
+            scores[row, column] = scoring(document, query)
     return scores
 
 
