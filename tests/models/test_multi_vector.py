@@ -203,7 +203,7 @@ def test_options_are_checked_by_their_types(tools):
     with pytest.raises(ValueError, match="dimension=0: must be a whole number ≥ 1"):
         tools.make_multi_vector(dimension=0)
     temporal = {"document": {"_target_": "gr_mvdr.pooling.Temporal", "factor": 2}}
-    with pytest.raises(ValueError, match="temporal pooling of one side needs projections=att"):
+    with pytest.raises(ValueError, match="pooling=Temporal: needs projections=attention"):
         tools.make_multi_vector(pooling=temporal)
 
 
