@@ -31,7 +31,6 @@ from gr_mvdr.texts import TextTable
 from models.base import Share, Shares, Table
 
 _QUERY_BATCH = 16  # queries decoded at once
-_EXAMPLES = 10  # documents listed of those that a generated sequence names
 
 
 class ConstrainedSearch:
@@ -190,7 +189,7 @@ class ConstrainedSearch:
         system.eval()
         watched = dict(observer=trace.observe, wrap=trace.timed)
         result = self.search([query], texts=texts, **watched)
-        return trace.path(result, names.documents_of, _EXAMPLES)
+        return trace.path(result, names.documents_of)
 
     @torch.inference_mode()
     def continuations(

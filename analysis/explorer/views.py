@@ -7,7 +7,7 @@ from typing import Any
 from analysis.directed_alignment import OWN_DIRECTION
 from analysis.explorer.loading import LoadedSystem
 from analysis.patching import PatchedPair, patch_texts, patchable
-from gr_mvdr.decoding.search_trace import Continuation, Generated, Hypothesis, SearchPath
+from gr_mvdr.decoding.search_trace import Continuation, Hypothesis, SearchPath
 from gr_mvdr.tokenizers import token_strings
 from models.base import Share
 from models.multi_vector import MultiVector
@@ -209,7 +209,7 @@ def _describe_path(retriever: Retriever, path: SearchPath) -> dict[str, Any]:
     }
 
 
-def _describe_generated(retriever: Retriever, one: Generated) -> dict[str, Any]:
+def _describe_generated(retriever: Retriever, one: Hypothesis) -> dict[str, Any]:
     return {
         "text": retriever.text_of(one.tokens),
         "log_probability": one.log_prob,
