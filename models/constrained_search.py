@@ -189,7 +189,7 @@ class ConstrainedSearch:
         system.eval()
         watched = dict(observer=trace.observe, wrap=trace.timed)
         result = self.search([query], texts=texts, **watched)
-        return trace.path(result, names.documents_of)
+        return trace.path(result, names.documents_of, system.document_ids)
 
     @torch.inference_mode()
     def continuations(
@@ -212,7 +212,8 @@ class ConstrainedSearch:
             return []
         ids, mask = (x.to(system.device) for x in pad([system.prepare_query(query)]))
         step = system.eval().decoding_step(ids, mask)
-        return continue_prefix(step, self.names.constraint, prefix, k, system.device)
+        names, ids = self.names.constraint, system.document_ids
+        return continue_prefix(step, names, prefix, k, ids, system.device)
 
 
 def search_of(system: Any) -> ConstrainedSearch:

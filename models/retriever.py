@@ -396,12 +396,9 @@ class Retriever:
             raise NotImplementedError(f"{self.label}: generates nothing")
         tokens = self.reader.queries([query])["tokens"][0]
         return [
-            replace(one, text=self.text_of((one.token,)), documents=self._names(one.documents))
+            replace(one, text=self.text_of((one.token,)))
             for one in search_of(self.system).continuations(tokens, list(prefix), k)
         ]
-
-    def _names(self, numbers: Sequence[int]) -> tuple[str, ...]:
-        return tuple(self.system.document_ids[number] for number in numbers)
 
     # Why --------------------------------------------------------------------------------------
 
@@ -429,9 +426,7 @@ class Retriever:
         search = getattr(self.system, "searcher", None)
         if not isinstance(search, ConstrainedSearch):
             return None
-        path = search.explain(self.reader.queries([query])["tokens"][0], row, query)
-        generated = (replace(g, documents=self._names(g.documents)) for g in path.generated)
-        return replace(path, generated=tuple(generated))
+        return search.explain(self.reader.queries([query])["tokens"][0], row, query)
 
     # The collection ---------------------------------------------------------------------------
 

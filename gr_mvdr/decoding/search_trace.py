@@ -22,13 +22,13 @@ class Hypothesis:
 
     Attributes:
         tokens: its token ids, one or more; log_prob: log p(tokens | query).
-        documents: some of the documents that it names where a search ended with it: numbers, or
-            ids from a `Retriever`; n_documents: how many it names.
+        documents: ids of some of the documents that it names, where a search ended with it;
+            n_documents: how many it names.
     """
 
     tokens: tuple[int, ...]
     log_prob: float
-    documents: tuple[Any, ...] = ()
+    documents: tuple[str, ...] = ()
     n_documents: int = 0
 
     @property
@@ -155,11 +155,13 @@ class SearchTrace:
         self,
         result: BeamSearchResult,
         named: Callable[[tuple[int, ...]], Sequence[int]] = lambda tokens: (),
+        document_ids: Sequence[str] = (),
     ) -> SearchPath:
         """The whole search, once it has ended.
 
         Args:
             named: token ids → numbers of the documents that they name.
+            document_ids: of all documents.
         """
         final = {tuple(tokens): log_prob for tokens, log_prob in result.final.of(0)}
         ended = min((len(tokens) for tokens in final if tokens in self.gold), default=math.inf)
@@ -178,7 +180,7 @@ class SearchTrace:
         generated = []
         for tokens, log_prob in final.items():
             documents = named(tokens)
-            some = tuple(int(number) for number in documents[:_EXAMPLES])
+            some = tuple(document_ids[number] for number in documents[:_EXAMPLES])
             generated.append(Hypothesis(tokens, log_prob, some, len(documents)))
         times = (self._ms[part] / max(1, len(steps)) for part in ("model", "constraint"))
         return SearchPath(tuple(steps), tuple(generated), *times)
@@ -202,14 +204,14 @@ class Continuation:
         probability: p(token | query, prefix), over the whole vocabulary.
         allowed: whether the constraint has it; a search chooses no other token.
         n_documents: how many documents can still be reached after it.
-        documents: some of them: numbers, or ids from a `Retriever`.
+        documents: the ids of some of them.
     """
 
     token: int
     probability: float
     allowed: bool
     n_documents: int = 0
-    documents: tuple[Any, ...] = ()
+    documents: tuple[str, ...] = ()
     text: str = ""
 
 
@@ -219,6 +221,7 @@ def continue_prefix(
     constraint: Constraint,
     prefix: Sequence[int],
     k: int,
+    document_ids: Sequence[str],
     device: torch.device | str = "cpu",
 ) -> list[Continuation]:
     """The most probable tokens after a prefix, the most probable first; [] where a sequence ends.
@@ -227,6 +230,7 @@ def continue_prefix(
         step: a fresh one for one query; prefix: token ids, [] = the beginning.
         k: the k most probable allowed tokens are listed, and forbidden ones among the k most
             probable of all.
+        document_ids: of all documents.
 
     Raises:
         ValueError: the constraint does not allow the prefix.
@@ -250,7 +254,7 @@ def continue_prefix(
     for token in best[listed & (log_probs[best] > -torch.inf)].tolist():
         state, probability = successors.state[successors.token == token], log_probs[token].exp()
         documents = constraint.reachable(state) if len(state) else np.empty(0, dtype=np.int64)
-        some = tuple(documents[:_EXAMPLES].tolist())
+        some = tuple(document_ids[number] for number in documents[:_EXAMPLES])
         one = Continuation(token, float(probability), len(state) > 0, len(documents), some)
         continuations.append(one)
     return continuations

@@ -39,7 +39,7 @@ def path_to(document, docids, probabilities, beam_size):
     step = trace.timed(step_of(probabilities))
     result = beam_search(step, trie, 1, beam_size, trie.depth, END, observer=trace.observe)
     named = lambda tokens: [n for n, d in enumerate(docids) if (*d,) == tokens]  # noqa: E731
-    return trace.path(result, named), result
+    return trace.path(result, named, range(99)), result
 
 
 def hypothesis(tokens, probability, *documents):
@@ -127,7 +127,7 @@ def test_a_path_is_the_searchs_own(beam_size):
 
 
 def after(prefix, constraint, k, table):
-    return continue_prefix(step_of(table.__getitem__), constraint, prefix, k)
+    return continue_prefix(step_of(table.__getitem__), constraint, prefix, k, range(99))
 
 
 def test_what_follows_a_prefix_of_a_trie():
