@@ -19,6 +19,7 @@ from gr_mvdr.progress import track
 from gr_mvdr.ranks import sum_over_ranks, world_size
 from gr_mvdr.relevance import Explanation, PairAlignment, divide
 from gr_mvdr.template import TextTemplate
+from gr_mvdr.token_vectors import TokenVectors
 from models.training import OptimizerOptions, TrainingWatch, make_optimizer, shard
 
 Paradigm = Literal["multi_vector", "generative", "lexical", "cross_encoder", "pipeline"]
@@ -185,6 +186,14 @@ class System(pl.LightningModule):
         """Pairs of texts, cut as above, on the system's device; numbers: the documents' or −1."""
         index = torch.tensor([-1] * len(queries) if numbers is None else numbers)
         return PairBatch(*pad(queries), *pad(documents), index).to(self.device)
+
+    def encode_queries(self, ids: Tensor, mask: Tensor) -> TokenVectors:
+        """Query tokens (B, N) int64 and mask (B, N) bool → the query side of Eq. 1."""
+        raise NotImplementedError(f"{type(self).__name__}: has no token vectors of queries")
+
+    def encode_documents(self, ids: Tensor, mask: Tensor) -> TokenVectors:
+        """Document tokens (B, M) int64 and mask (B, M) bool → the document side of Eq. 1."""
+        raise NotImplementedError(f"{type(self).__name__}: has no token vectors of documents")
 
     def score(self, batch: PairBatch) -> Tensor:
         """(B,) fp32, what the system ranks the pair (query b, document b) by."""

@@ -222,7 +222,7 @@ def search_of(system: Any) -> ConstrainedSearch:
     Raises:
         ValueError: it generates no identifiers, or no documents are indexed.
     """
-    if system.generates != "document":
+    if getattr(system, "generates", "") != "document":
         raise ValueError(f"system={type(system).__name__}: its search generates no identifiers")
     if system.searcher is None:
         raise ValueError(f"system={type(system).__name__}: index the documents first")

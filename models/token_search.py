@@ -1,7 +1,7 @@
 """How a multi-vector system searches: an index of token vectors, or BM25 and the encoder itself."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -101,8 +101,6 @@ class TokenSearch(System):
     encoder: Any
     scoring: Scoring
     search: SearchOptions
-    encode_documents: Callable[[Tensor, Tensor], TokenVectors]
-    encode_queries: Callable[[Tensor, Tensor], TokenVectors]
     searcher: TokenIndex | EncodedDocuments | None = None
     mean_floats: float | None = None
 
