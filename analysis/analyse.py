@@ -12,6 +12,7 @@ from typing import Any
 
 from analysis.analysis import Analysis, Findings, GoldTokens, Subject, Texts
 from analysis.figures import Gallery
+from analysis.gold import find_gold_tokens
 from analysis.store.alignment_store import AlignmentStore, StoreDescription, write_vocabulary
 from analysis.store.alignment_writer import extract_alignments
 from analysis.tables import write_rows
@@ -21,7 +22,6 @@ from analysis.tokens import (
     find_special,
     inverse_document_frequency,
 )
-from data_modules.gold import find_gold_tokens
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.backbones import hash_weights
 from gr_mvdr.files import write_json

@@ -1,6 +1,6 @@
 """Axioms and perturbations: ``python -m analysis.axioms runs='[outputs/a,outputs/b]'``.
 
-Queries and their relevant documents are said otherwise (`data_modules.perturbations`): what does
+Queries and their relevant documents are said otherwise (`analysis.perturbations`): what does
 that do to the score and the rank of the relevant document, in every run?
 """
 
@@ -27,11 +27,11 @@ from analysis.comparison.place import place_tables
 from analysis.evaluation import judge
 from analysis.figures import COLOURS, MARKERS, legend_below, page_panels, save_figure, styled
 from analysis.metric_names import MISSING
+from analysis.perturbations import PERTURBATIONS, Pair, make_pairs, perturb
 from analysis.run_folder import named_folders
 from analysis.statistics import interval
 from analysis.tables import Cell, Row, Table, format_markdown, read_rows, write_rows
 from data_modules.module import RetrievalDataModule
-from data_modules.perturbations import PERTURBATIONS, Pair, make_pairs, perturb
 from data_modules.tables import sample_rows, short_hash
 from gr_mvdr.files import write_text
 from gr_mvdr.progress import track

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from analysis.analysis import Analysis, Findings, Subject, named
+from analysis.gold import find_gold_tokens
 from analysis.metric_names import Metric
 from analysis.statistics import spread
 from analysis.tables import Row
-from data_modules.gold import find_gold_tokens
 from gr_mvdr.options import part
 from gr_mvdr.progress import track
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Self
+from typing import Annotated, Self
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
@@ -12,7 +12,7 @@ from data_modules.collection import TrainingTables
 from data_modules.epoch import Example
 from data_modules.examples import Examples
 from data_modules.indexing import Inputs
-from gr_mvdr.options import part
+from gr_mvdr.options import AtLeast, Rule, part
 
 
 @part("inputs")
@@ -25,18 +25,9 @@ class SpanCorruption(Inputs):
         density: the share of them that is taken out. mean_span: tokens of a span, on average.
     """
 
-    length: int = 128
-    density: float = 0.15
-    mean_span: float = 3.0
-
-    def __post_init__(self):
-        key = "inputs"  # of data.indexing, or of data.examples in a first stage
-        if self.length < 2:
-            raise ValueError(f"{key}.length={self.length}: must be ≥ 2")
-        if not 0 < self.density < 1:
-            raise ValueError(f"{key}.density={self.density}: must be > 0 and < 1")
-        if self.mean_span < 1:
-            raise ValueError(f"{key}.mean_span={self.mean_span}: must be ≥ 1")
+    length: Annotated[int, AtLeast(2)] = 128
+    density: Annotated[float, Rule("> 0 and < 1", lambda share: 0 < share < 1)] = 0.15
+    mean_span: Annotated[float, AtLeast(1)] = 3.0
 
     def prepare(self, tables: TrainingTables, retrieval: Examples) -> Self:
         """See `Inputs`: documents of two tokens or more.
@@ -54,17 +45,15 @@ class SpanCorruption(Inputs):
         start = int(rng.integers(max(1, len(tokens) - self.length + 1)))
         passage = tokens[start : start + self.length]
         kept, taken = split_spans(passage, self.density, self.mean_span, rng)
-        last = len(self.sentinels) - 1
         source: list[int] = []
         target: list[int] = []
         for number, (before, span) in enumerate(zip(kept, taken, strict=True)):
-            sentinel = self.sentinels[min(number, last)]
+            sentinel = self.sentinels[min(number, len(self.sentinels) - 1)]
             source += [*before, sentinel]
             target += [sentinel, *span]
         template = self.tables.template
-        return Example(
-            template.read_query(source, self.length + 2), [[*target, template.stop]], row
-        )
+        source = template.read_query(source, self.length + 2)
+        return Example(source, [[*target, template.stop]], row)
 
     @cached_property
     def lengths(self) -> np.ndarray:

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Literal, Self
 
 import numpy as np
 from datasets import Features, List, Value
@@ -17,7 +17,7 @@ from data_modules.formats.files import sha256
 from data_modules.spans import cut_spans
 from data_modules.tables import TokenColumn, cache_table
 from data_modules.tokenisation import hash_vocabulary, read_view_texts
-from gr_mvdr.options import part
+from gr_mvdr.options import AtLeast, NonNegative, Rule, Size, Text, part
 from gr_mvdr.ranks import rank
 
 _QUERIES = Features({"document_row": Value("int64"), "tokens": List(List(Value("int32")))})
@@ -73,7 +73,7 @@ class Indexing:
         inputs: what the document is replaced by.
     """
 
-    ratio: float
+    ratio: NonNegative
     inputs: Inputs
 
     def prepare(self, tables: TrainingTables, retrieval: Examples, known: np.ndarray) -> Self:
@@ -114,11 +114,7 @@ class Indexing:
 class DocumentStart(Inputs):
     """The document's first tokens (DSI); `length` of them, the end token included."""
 
-    length: int = 32
-
-    def __post_init__(self):
-        if self.length < 2:
-            raise ValueError(f"data.indexing.inputs.length={self.length}: must be ≥ 2")
+    length: Annotated[int, AtLeast(2)] = 32
 
     def read(self, row: int, rng: np.random.Generator) -> list[int]:
         return self.tables.template.read_query(self.tables.document_tokens[row], self.length)
@@ -138,8 +134,8 @@ class RandomSpans(Inputs):
         unit: "words" or "tokens". A span of words is cut at document_length tokens.
     """
 
-    length: int = 64
-    unit: str = "words"
+    length: Size = 64
+    unit: Literal["words", "tokens"] = "words"
 
     def read(self, row: int, rng: np.random.Generator) -> list[int]:
         document = self.tables.documents[row]
@@ -167,11 +163,7 @@ class RandomSpans(Inputs):
 class Mixed(Inputs):
     """Several inputs, drawn equally often: each example takes one that the document has."""
 
-    inputs: Sequence[Inputs]
-
-    def __post_init__(self):
-        if not self.inputs:
-            raise ValueError("data.indexing.inputs.inputs=[]: must name at least one")
+    inputs: Annotated[Sequence[Inputs], Rule("a list with at least one", bool)]
 
     @property
     def sources(self) -> dict[str, str]:
@@ -211,7 +203,7 @@ class GeneratedQueries(Inputs):
         FileNotFoundError: there is no such file.
     """
 
-    path: str
+    path: Text
 
     def __post_init__(self):
         self.file = Path(self.path).expanduser()
@@ -231,13 +223,15 @@ class GeneratedQueries(Inputs):
                 named before; named as file:line.
         """
         prepared = super().prepare(tables, retrieval)
-        made_from = (
-            "generated-queries/2",
-            *self.sources.values(),
-            hash_vocabulary(tables.tokenizer),
-            tables.documents._fingerprint,
-        )
-        queries = cache_table(partial(_tokenised, self.file, tables), _QUERIES, *made_from)
+        tokenizer, documents = tables.tokenizer, tables.documents
+        made_from = *self.sources.values(), hash_vocabulary(tokenizer), documents._fingerprint
+
+        def tokenised() -> Iterator[dict]:
+            row_of = {identifier: row for row, identifier in enumerate(documents["id"][:])}
+            for name, tokens in read_view_texts(self.file, documents, tokenizer).items():
+                yield {"document_row": row_of[name], "tokens": tokens}
+
+        queries = cache_table(tokenised, _QUERIES, "generated-queries/2", *made_from)
         prepared.rows = np.array(queries["document_row"][:], dtype=np.int64)
         prepared.queries = queries["tokens"]
         prepared.place = {int(row): place for place, row in enumerate(prepared.rows)}
@@ -253,10 +247,3 @@ class GeneratedQueries(Inputs):
         lengths = np.zeros(len(self.tables.documents), dtype=np.int64)
         lengths[self.rows] = [np.mean([len(query) for query in found]) for found in self.queries]
         return lengths
-
-
-def _tokenised(path: Path, tables: TrainingTables) -> Iterator[dict]:
-    row_of = {identifier: row for row, identifier in enumerate(tables.documents["id"][:])}
-    found = read_view_texts(path, tables.documents, tables.tokenizer)
-    for identifier, tokens in found.items():
-        yield {"document_row": row_of[identifier], "tokens": tokens}

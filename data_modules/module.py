@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pytorch_lightning as pl
@@ -12,7 +12,7 @@ from datasets import Dataset
 from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
 
-from data_modules.candidates import LazyBM25, check_complete, read_candidates
+from data_modules.candidates import LazyBM25, read_candidates
 from data_modules.collection import Collection, find_relevant_pairs
 from data_modules.epoch import Epoch, Example, Task, collate
 from data_modules.examples import DocumentExamples, Examples, TrainingTables
@@ -20,7 +20,7 @@ from data_modules.formats.files import sha256
 from data_modules.formats.layout import Layout
 from data_modules.indexing import Indexing
 from data_modules.store import collect
-from data_modules.tables import TokenColumn, count_longer, sample_rows, select_shard
+from data_modules.tables import count_longer, sample_rows, select_shard
 from data_modules.tokenisation import (
     add_tokens,
     add_views,
@@ -34,10 +34,12 @@ from data_modules.tokenisation import (
 from gr_mvdr.batch import PairBatch
 from gr_mvdr.evaluation.bm25 import split_words
 from gr_mvdr.evaluation.metrics import METRICS, name_metric
-from gr_mvdr.options import part
+from gr_mvdr.options import AtLeast, Count, Seed, Size, part
 from gr_mvdr.progress import track
 from gr_mvdr.ranks import rank, world_size
 from gr_mvdr.template import TextTemplate
+
+Length = Annotated[int, AtLeast(2)]  # a token and the end token
 
 
 @part("data", examples="examples", indexing="indexing")
@@ -93,14 +95,14 @@ class RetrievalDataModule(pl.LightningDataModule):
     empty_documents: Literal["refuse", "keep"] = "refuse"
     text_fields: Sequence[str] = ("title", "text")
     cleaning: Sequence[str] = ()
-    query_length: int = 64
-    document_length: int = 256
-    training_length: int | None = None
+    query_length: Length = 64
+    document_length: Length = 256
+    training_length: Length | None = None
     examples: Examples | None = None
     indexing: Indexing | None = None
-    batch_size: int = 64
-    num_workers: int = 0
-    seed: int = 0
+    batch_size: Size = 64
+    num_workers: Count = 0
+    seed: Seed = 0
     mask_relevant: bool = True
     candidates: int = 100
     candidates_run: str | None = None
@@ -119,11 +121,8 @@ class RetrievalDataModule(pl.LightningDataModule):
         self.text_fields, self.cleaning = list(self.text_fields), list(self.cleaning)
         self.tokenizer_options = dict(self.tokenizer_options)
         self.examples = self.examples or DocumentExamples()
+        self._given: dict[str, dict[str, list[str]]] = {}  # by split, the candidates of a file
         self.metrics = tuple(dict.fromkeys(map(name_metric, self.metrics)))
-        self._named_candidates: dict[str, dict[str, list[str]]] = {}
-        for key in ("query_length", "document_length", "training_length"):
-            if (length := getattr(self, key)) is not None and length < 2:
-                raise ValueError(f"{key}={length}: must be ≥ 2 (a token and the end token)")
         if (split := self.validation_split) in self.new_documents:
             rule = "must not be one of data.new_documents, which arrive after training"
             raise ValueError(f"data.validation_split={split}: {rule}")
@@ -241,12 +240,6 @@ class RetrievalDataModule(pl.LightningDataModule):
         known = self._known(self._texts)
         return self.bm25 if known is self._texts else LazyBM25(known)
 
-    def sample_tokens(self, most: int) -> TokenColumn:
-        """The token lists of an even sample of the known documents, of about `most` tokens."""
-        known = self._known(self.documents)
-        step = max(1, -(-int(TokenColumn(known).lengths.sum()) // most))
-        return TokenColumn(known.select(range(0, len(known), step)))
-
     @property
     def text_options(self) -> dict[str, Any]:
         """What, besides the collection, makes the tokens of its texts."""
@@ -306,44 +299,7 @@ class RetrievalDataModule(pl.LightningDataModule):
         """The pairs of the validation split."""
         return self.examples.prepare(self._tables(self.validation_split))
 
-    def check_splits(self, trained: bool, study: bool) -> None:
-        """Checks that there are the queries that a run needs.
-
-        Args:
-            trained: it trains its system; study: it asks a study, which needs judgements.
-
-        Raises:
-            ValueError: there are none.
-        """
-        splits = ", ".join(sorted(self.collection.qrels))
-        if trained and self.train_split is None:
-            name = self.collection.name
-            rule = f"must be one of {splits}" if splits else f"{name} has no training queries"
-            ways = "weights=RUN takes over a trained model, model=bm25 needs no training"
-            raise ValueError(f"data.train_split=null: {rule}: {ways}")
-        if study and not self.test_splits:
-            name = self.collection.name
-            raise ValueError(f"study: must be null, {name} has no queries with judgements")
-
-    def check_system(self, name: str, model: Any, trained: bool) -> None:
-        """Checks that a system (`models.base.System`) can work with these data.
-
-        Args:
-            name: the system's in tables; trained: the run trains it.
-
-        Raises:
-            ValueError: names the option of the data.
-        """
-        if self.shard and model.scores_need:
-            need = f"{name}'s scores need {model.scores_need}"
-            raise ValueError(f"data.shard={self.shard}: must be null, {need}")
-        if model.trainable and self.new_documents and self.tokenizer_options["unit"] == "word":
-            rule = f"must be piece with data.new_documents={self.new_documents}, whose words"
-            raise ValueError(f"tokenizer.unit=word: {rule} training would know already")
-        if trained and model.needs_negatives:
-            self._check_negatives()
-
-    def _check_negatives(self) -> None:
+    def check_negatives(self) -> None:
         """Raises ValueError if no training batch can hold a negative of its query."""
         if self.examples.negatives is not None:
             return
@@ -413,7 +369,7 @@ class RetrievalDataModule(pl.LightningDataModule):
 
         A relevant document that the collection lacks is none of them.
         """
-        grades, named = self.judgements(split, queries), self._read_candidates(split)
+        grades, (_, named) = self.judgements(split, queries), self._given_candidates(split)
         known = set(self._texts["id"][:]) if self.add_relevant else set()
         lists = {}
         rows = zip(queries["id"][:], queries["text"][:], strict=True)
@@ -425,31 +381,35 @@ class RetrievalDataModule(pl.LightningDataModule):
             lists[query] = list(dict.fromkeys([*self.keep_hits(query, found), *relevant]))
         return lists
 
-    def _read_candidates(self, split: str) -> dict[str, list[str]]:
-        """What a file, or the collection itself, names for the reranked queries of a test split.
+    def _given_candidates(self, split: str) -> tuple[str | Path | None, dict[str, list[str]]]:
+        """The file with the candidates of a test split, and what it names for its queries.
 
         Raises:
             ValueError: the user's file has no candidate for a query.
         """
-        if split not in self._named_candidates:
-            ids = self.rerank_queries(split)["id"][:]
-            file = self.candidates_run or self.collection.candidates.get(split)
-            found = read_candidates(file, ids, self._texts["id"][:]) if file else {}
-            if self.candidates_run:
-                check_complete(file, ids, found)
-            self._named_candidates[split] = found
-        return self._named_candidates[split]
+        file = self.candidates_run or self.collection.candidates.get(split)
+        if file is None or split in self._given:
+            return file, self._given.get(split, {})
+        ids = self.rerank_queries(split)["id"][:]
+        found = read_candidates(file, ids, self._texts["id"][:])
+        if self.candidates_run and (missing := [query for query in ids if query not in found]):
+            raise ValueError(
+                f"data.candidates_run={file}: {len(missing):,} of {len(ids):,} queries have no "
+                f"candidate in the collection, the first is {missing[0]!r}"
+            )
+        self._given[split] = found
+        return file, found
 
     @property
     def candidates_from(self) -> dict[str, str]:
         """Where the candidates of each test split's queries come from; reads the files."""
-        found = {}
+        sources = {}
         for split in self.test_splits:
-            file = self.candidates_run or self.collection.candidates.get(split)
-            missing = len(self.rerank_queries(split)) - len(self._read_candidates(split))
+            file, found = self._given_candidates(split)
+            missing = len(self.rerank_queries(split)) - len(found)
             rest = f"; {missing:,} queries from BM25" if missing else ""
-            found[split] = "BM25" if file is None else f"{file}{rest}"
-        return found
+            sources[split] = "BM25" if file is None else f"{file}{rest}"
+        return sources
 
     def keep_hits(self, query: str, documents: Iterable[str]) -> list[str]:
         """A query's documents without the query itself, if `drop_identical` says so."""

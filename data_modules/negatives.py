@@ -1,44 +1,28 @@
 """Hard negatives: documents that each training query is told apart from, and their teacher."""
 
 import hashlib
-from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
+from data_modules.candidates import NamedRows, read_rows
 from data_modules.collection import PairSet, TrainingTables
 from data_modules.formats.files import sha256
 from data_modules.formats.layout import Ranked
-from data_modules.formats.named_pairs import LIST, RANKING, RUN, SCORED_TRIPLE, TRIPLE, read_pairs
+from data_modules.formats.named_pairs import LIST, RANKING, RUN, SCORED_TRIPLE, TRIPLE
 from data_modules.store import write_run
 from data_modules.tables import cache_folder, integers, write_once
 from gr_mvdr.evaluation.bm25 import InvertedLists, split_words
-from gr_mvdr.evaluation.ranking import tie_order
-from gr_mvdr.options import part, show
+from gr_mvdr.options import Size, Text, part, show
 from gr_mvdr.progress import track
 
 _KEY = "data.examples.negatives"
 
 
-class NamedRows(NamedTuple):
-    """What a file says of the queries and documents of a collection.
-
-    Attributes:
-        queries, documents: (lines,) int64 rows, pair by pair as in the file.
-        scores: (lines,) fp32, NaN = none.
-        positive: (lines,) bool, the file says that the document is relevant to the query.
-    """
-
-    queries: np.ndarray
-    documents: np.ndarray
-    scores: np.ndarray
-    positive: np.ndarray
-
-
+@dataclass(kw_only=True)
 class Negatives:
     """Where hard negatives come from; a subclass names candidates for each query.
 
@@ -51,15 +35,13 @@ class Negatives:
         n: negatives a query and step.
         teacher: a file with a teacher's scores: a TREC run, or lines
             `positive_score negative_score query positive negative`; None = no teacher.
-        path: a file that names candidates, of the subclasses that read one.
 
     Raises:
         FileNotFoundError: there is no such file.
     """
 
-    n: int
-    teacher: str | None
-    path: str | None  # not every subclass has one
+    n: Size
+    teacher: Text | None = None
 
     def __post_init__(self):
         self.files: dict[str, Path] = {}
@@ -93,16 +75,14 @@ class Negatives:
 
 
 @part("negatives")
-@dataclass
+@dataclass(kw_only=True)
 class Bm25Negatives(Negatives):
     """Random documents among the `depth` best that BM25 finds, without the relevant ones.
 
     BM25 searches the documents that are known in training, and counts words in these alone.
     """
 
-    n: int
-    depth: int = 100
-    teacher: str | None = None
+    depth: Size = 100
 
     def candidates(self, tables: TrainingTables) -> tuple[PairSet, None]:
         """See `Negatives`; what BM25 finds is kept as a TREC run.
@@ -119,7 +99,7 @@ class Bm25Negatives(Negatives):
 
 
 @part("negatives")
-@dataclass
+@dataclass(kw_only=True)
 class RunNegatives(Negatives):
     """Random ones of the documents that a run ranks and that are not relevant.
 
@@ -129,10 +109,8 @@ class RunNegatives(Negatives):
         depth: the run's best documents of a query, by score.
     """
 
-    path: str
-    n: int
-    depth: int = 100
-    teacher: str | None = None
+    path: Text
+    depth: Size = 100
 
     def candidates(self, tables: TrainingTables) -> tuple[PairSet, None]:
         """See `Negatives`; without scores the file's order counts."""
@@ -140,7 +118,7 @@ class RunNegatives(Negatives):
 
 
 @part("negatives")
-@dataclass
+@dataclass(kw_only=True)
 class OwnNegatives(Negatives):
     """Random ones of the negatives that came with the collection (DPR's, Wu's triples).
 
@@ -149,10 +127,8 @@ class OwnNegatives(Negatives):
         depth: see `RunNegatives`.
     """
 
-    name: str | None
-    n: int
-    depth: int = 100
-    teacher: str | None = None
+    name: Text | None = None
+    depth: Size = 100
 
     def candidates(self, tables: TrainingTables) -> tuple[PairSet, None]:
         """See `Negatives`.
@@ -169,7 +145,7 @@ class OwnNegatives(Negatives):
 
 
 @part("negatives")
-@dataclass
+@dataclass(kw_only=True)
 class TripleNegatives(Negatives):
     """Random ones of the negatives that triples give a query (MS MARCO; mva §2.3).
 
@@ -182,9 +158,8 @@ class TripleNegatives(Negatives):
         teacher: see `Negatives`; None = the scores of the triples, if they have any.
     """
 
-    path: str
-    n: int = 1
-    teacher: str | None = None
+    path: Text
+    n: Size = 1
 
     def candidates(self, tables: TrainingTables) -> tuple[PairSet, NamedRows | None]:
         """See `Negatives`; a document that a triple calls positive is no candidate of its query."""
@@ -218,17 +193,10 @@ def _bm25_run(tables: TrainingTables, depth: int) -> Path:
 
 
 def _best(key: str, file: Path, tables: TrainingTables, depth: int) -> PairSet:
-    """The `depth` best documents of each query in a TREC run; ties as in `Ranking`."""
+    """The `depth` best documents of each query in a TREC run."""
     run = _read_rows(key, file, tables, (RUN, RANKING))
-    distinct, which = np.unique(run.documents, return_inverse=True)
-    ids = tables.documents["id"][:]
-    place_in_ties = np.argsort(tie_order([ids[row] for row in distinct.tolist()]))[which]
-    # Without scores nothing ties: the file's order counts.
-    ties = np.where(np.isnan(run.scores), 0, place_in_ties)
-    order = np.lexsort((ties, -run.scores, run.queries))
-    queries, documents = run.queries[order], run.documents[order]
-    rank = np.arange(len(queries)) - np.searchsorted(queries, queries)
-    best = rank < depth
+    queries, documents = run.ranked(tables.documents["id"][:])
+    best = np.arange(len(queries)) - np.searchsorted(queries, queries) < depth
     return PairSet(queries[best], documents[best], len(tables.documents))
 
 
@@ -247,29 +215,17 @@ def _read_rows(
     ids = tables.documents["id"][:]
     query_rows = {identifier: row for row, identifier in enumerate(tables.queries["id"][:])}
     document_rows = {ids[row]: row for row in tables.known_rows.tolist()}
-    columns = array("q"), array("q"), array("f"), array("b")
-    other_queries = unknown_documents = 0
-    for pair in track(read_pairs(file, *forms), f"reading {file.name}"):
-        if pair.query not in query_rows:
-            other_queries += 1
-        elif pair.document not in document_rows:
-            unknown_documents += 1
-        else:
-            rows = query_rows[pair.query], document_rows[pair.document]
-            for column, value in zip(columns, (*rows, pair.score, pair.positive), strict=True):
-                column.append(value)
-    used, left_out = len(columns[0]), other_queries + unknown_documents
-    if left_out or not used:
-        said = (
-            f"{other_queries:,} are of queries outside the {tables.split_name} split, "
-            f"{unknown_documents:,} name documents that are not known in training"
-        )
-        if not used and tables.training:
-            raise ValueError(f"{key}={file}: none of its {left_out:,} pairs can be used: {said}")
-        if left_out:
-            print(f"{file}: {used:,} of {used + left_out:,} pairs are used; {said}")
-    kinds = np.int64, np.int64, np.float32, bool
-    return NamedRows(*(np.array(column, kind) for column, kind in zip(columns, kinds, strict=True)))
+    found, other_queries, unknown = read_rows(file, query_rows, document_rows, forms)
+    used, left_out = len(found.queries), other_queries + unknown
+    said = (
+        f"{other_queries:,} are of queries outside the {tables.split_name} split, {unknown:,} name "
+        "documents that are not known in training"
+    )
+    if not used and tables.training:
+        raise ValueError(f"{key}={file}: none of its {left_out:,} pairs can be used: {said}")
+    if left_out:
+        print(f"{file}: {used:,} of {used + left_out:,} pairs are used; {said}")
+    return found
 
 
 class _Teacher:
@@ -351,10 +307,8 @@ class NegativeDraws:
     def _fill_up(
         self, chosen: list[int], excluded: list[int], rng: np.random.Generator
     ) -> list[int]:
-        taken = {*chosen, *excluded}
         while len(chosen) < self.n:
             row = int(self.known[rng.integers(len(self.known))])
-            if row not in taken:
-                taken.add(row)
+            if row not in chosen and row not in excluded:
                 chosen.append(row)
         return chosen

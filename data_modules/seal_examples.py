@@ -15,7 +15,7 @@ from data_modules.indexing import Inputs
 from data_modules.spans import cut_spans, sample_starts, span_weights
 from data_modules.tables import TokenColumn, cache_table
 from gr_mvdr.batch import cut
-from gr_mvdr.options import part
+from gr_mvdr.options import Positive, Size, part
 from gr_mvdr.progress import track
 from gr_mvdr.texts import BODY, find_views, read_view
 
@@ -40,10 +40,10 @@ class SpanExamples(Examples):
             those of a pair are one example, whose query is encoded once.
     """
 
-    n_spans: int = 10
-    length: int = 10
-    temperature: float = 1.0
-    max_tokens: int | None = None
+    n_spans: Size = 10
+    length: Size = 10
+    temperature: Positive = 1.0
+    max_tokens: Size | None = None
     separate: bool = False
 
     def prepare(self, tables: TrainingTables) -> Self:
@@ -148,8 +148,8 @@ class UnsupervisedParts(Inputs):
         max_tokens: cut the tokens of a span that is a target.
     """
 
-    length: int = 10
-    max_tokens: int | None = None
+    length: Size = 10
+    max_tokens: Size | None = None
 
     def prepare(self, tables: TrainingTables, retrieval: Examples) -> Self:
         """See `Inputs`; the targets are the parts'."""

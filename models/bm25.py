@@ -29,26 +29,26 @@ class LexicalSystem(System):
     paradigm = "lexical"
     searcher: InvertedLists
 
-    def encode_queries(self, queries: Table) -> dict[str, Query]:
+    def query_terms(self, queries: Table) -> dict[str, Query]:
         """Query id → its terms."""
         raise NotImplementedError
 
     def retrieve(self, queries: Table, k: int = 100, among: Sequence[str] | None = None) -> Ranking:
         """Adds up the lists of each query's terms and returns the k best documents."""
-        return self.searcher.search(self.encode_queries(queries), k, among)
+        return self.searcher.search(self.query_terms(queries), k, among)
 
     def retrieve_with_shares(
         self, queries: Table, k: int = 100, among: Sequence[str] | None = None
     ) -> tuple[Ranking, Shares]:
         """`retrieve`, and what each query term adds to a score."""
-        return search_with_shares(self.searcher, self.encode_queries(queries), k, among)
+        return search_with_shares(self.searcher, self.query_terms(queries), k, among)
 
     def rerank(
         self, queries: Table, documents: Table, candidates: dict[str, Sequence[str]]
     ) -> Ranking:
         """Ranks the candidates by the scores of their indexed terms."""
         number, results = self.searcher.numbers, {}
-        for query, terms in self.encode_queries(queries).items():
+        for query, terms in self.query_terms(queries).items():
             scores = self.searcher.scores(terms)
             results[query] = {name: float(scores[number[name]]) for name in candidates[query]}
         return Ranking(results)
@@ -85,7 +85,7 @@ class BM25(LexicalSystem):
         self.searcher = InvertedLists.open(directory, **made_of)
         return self.searcher
 
-    def encode_queries(self, queries: Table) -> dict[str, Query]:
+    def query_terms(self, queries: Table) -> dict[str, Query]:
         """Query id → its terms, each as often as it occurs."""
         rows = zip(queries["id"][:], queries["tokens"][:], strict=True)
         return {query: _terms(tokens) for query, tokens in rows}

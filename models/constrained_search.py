@@ -31,7 +31,6 @@ from gr_mvdr.texts import TextTable
 from models.base import Share, Shares, Table
 
 _QUERY_BATCH = 16  # queries decoded at once
-_EXAMPLES = 10  # documents listed of those that a generated sequence names
 
 
 class ConstrainedSearch:
@@ -190,7 +189,7 @@ class ConstrainedSearch:
         system.eval()
         watched = dict(observer=trace.observe, wrap=trace.timed)
         result = self.search([query], texts=texts, **watched)
-        return trace.path(result, names.documents_of, _EXAMPLES)
+        return trace.path(result, names.documents_of, system.document_ids)
 
     @torch.inference_mode()
     def continuations(
@@ -213,7 +212,8 @@ class ConstrainedSearch:
             return []
         ids, mask = (x.to(system.device) for x in pad([system.prepare_query(query)]))
         step = system.eval().decoding_step(ids, mask)
-        return continue_prefix(step, self.names.constraint, prefix, k, system.device)
+        names, ids = self.names.constraint, system.document_ids
+        return continue_prefix(step, names, prefix, k, ids, system.device)
 
 
 def search_of(system: Any) -> ConstrainedSearch:
@@ -222,7 +222,7 @@ def search_of(system: Any) -> ConstrainedSearch:
     Raises:
         ValueError: it generates no identifiers, or no documents are indexed.
     """
-    if system.generates != "document":
+    if getattr(system, "generates", "") != "document":
         raise ValueError(f"system={type(system).__name__}: its search generates no identifiers")
     if system.searcher is None:
         raise ValueError(f"system={type(system).__name__}: index the documents first")

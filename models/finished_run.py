@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,14 +24,19 @@ from models.base import System, Table
 IDENTIFIERS = "identifiers"
 # Documents whose tokens are compared with those that a stage was trained on.
 _SAMPLE = 50
-# Beginnings of the dotted paths that earlier versions gave to parts, and what they are today.
+# Parts by the dotted paths that earlier versions gave them.
 _MOVED = {
-    "gr_mvdr.identifiers.docids.Semantic": "gr_mvdr.identifiers.cluster_tree.Semantic",
-    "gr_mvdr.identifiers.quantised.": "models.beyond.quantised_docids.",
-    "gr_mvdr.ranking_losses.": "models.beyond.ranking_losses.",
+    "gr_mvdr.identifiers.docids.SemanticDocids": "gr_mvdr.identifiers.cluster_tree.SemanticDocids",
+    "gr_mvdr.identifiers.quantised.QuantisedDocids": (
+        "models.beyond.quantised_docids.QuantisedDocids"
+    ),
+    "gr_mvdr.ranking_losses.ListwiseRanking": "models.beyond.ranking_losses.ListwiseRanking",
+    "gr_mvdr.ranking_losses.MarginRanking": "models.beyond.ranking_losses.MarginRanking",
+    "gr_mvdr.ranking_losses.PreferenceRanking": "models.beyond.ranking_losses.PreferenceRanking",
+    "gr_mvdr.ranking_losses.PrefixRanking": "models.beyond.ranking_losses.PrefixRanking",
     "models.finished_run.embed_by_run": "models.beyond.run_embeddings.embed_by_run",
-    "models.query_generator.": "models.beyond.query_generator.",
-    "models.sparse.": "models.beyond.splade.",
+    "models.query_generator.QueryGenerator": "models.beyond.query_generator.QueryGenerator",
+    "models.sparse.SPLADE": "models.beyond.splade.SPLADE",
 }
 
 
@@ -111,7 +117,7 @@ class FinishedRun:
             # The configuration has the requested size of the vocabulary, these the real one.
             settings = {TARGET: settings.get(TARGET), **state["hyper_parameters"]}
         settings = update_settings(settings)
-        with admitting(settings if self.trust else None):
+        with self.trusting(settings):
             check_parts("model", settings)
             if state is None and find_part("model", settings.get(TARGET)).trainable:
                 taken = self.config.get("weights")
@@ -140,7 +146,7 @@ class FinishedRun:
         if version == VERSION:
             fault = "cannot be restored"
         with reading(f"{self.key}: {fault}"):
-            with admitting(self.config if self.trust else None):
+            with self.trusting(self.config):
                 data = build("data", _data_at_home(self.config["data"], self.trust))
             if (own := self.path / "tokenizer").is_dir():
                 # One that is trained anew may differ. Earlier versions did not save `prefix_space`.
@@ -181,14 +187,20 @@ class FinishedRun:
                 link.symlink_to(file.resolve())
         return links
 
+    def trusting(self, settings: Any) -> AbstractContextManager[None]:
+        """Within it the classes that these settings name may be built, if the run is trusted."""
+        return admitting(settings) if self.trust else nullcontext()
+
     def _at_home(self, settings: dict[str, Any]) -> dict[str, Any]:
         """A model's settings with this folder's tokeniser, and without trust in other folders."""
         settings = dict(settings)
         if "tokenizer" in settings:
             settings["tokenizer"] = str(self.path / "tokenizer")
-        if "stages" in settings and not self.trust:
-            stages = settings["stages"]
-            settings["stages"] = [{k: s[k] for k in s if k != "trust"} for s in stages]
+        if isinstance(stages := settings.get("stages"), list) and not self.trust:
+            settings["stages"] = [
+                {k: v for k, v in s.items() if k != "trust"} if isinstance(s, dict) else s
+                for s in stages
+            ]
         return settings
 
 
@@ -225,9 +237,8 @@ def _rename_parts(settings: Any) -> Any:
     if not isinstance(settings, dict):
         return settings
     renamed = {key: _rename_parts(value) for key, value in settings.items()}
-    for old, new in _MOVED.items():
-        if str(path := settings.get(TARGET)).startswith(old):
-            renamed[TARGET] = new + path.removeprefix(old)
+    if isinstance(path := settings.get(TARGET), str):
+        renamed[TARGET] = _MOVED.get(path, path)
     return renamed
 
 

@@ -69,71 +69,48 @@ class TokenEncoder(nn.Module):
                 or have a salience.
         """
         super().__init__()
+        salience = {side: part for side, part in (salience or {}).items() if part}
         if dimension % heads:
             raise ValueError(f"model.heads={heads}: must divide model.dimension={dimension}")
-        if heads > 1 and any((salience or {}).values()):
+        if heads > 1 and salience:
             raise ValueError(f"model.heads={heads}: must be 1 with model.salience")
-        self.heads = heads
-        self.dimension, self.backbone = dimension, load_encoder(**backbone)
-        config, self.template = self.backbone.config, self.backbone.template
-        size, self.vocabulary_size = config.hidden_size, config.vocab_size
-        self._add_pooling(pooling or {})
-        self._add_projections(projections, size, dimension)
-        named = {side: part for side, part in (salience or {}).items() if part}
-        self.salience = nn.ModuleDict(
-            {side: build("salience", named[side], dimension) for side in SIDES if side in named}
+        self.heads, self.dimension = heads, dimension
+        self.backbone = load_encoder(**backbone)
+        self.template, self.vocabulary_size = (
+            self.backbone.template,
+            self.backbone.config.vocab_size,
         )
-        self._check_salience()
-
-    def _check_salience(self) -> None:
-        if self.template.expansion is not None and _has(self.salience, IdfSalience):
-            raise ValueError(
-                "tokenizer.expansion: must be null with an IDF salience, which would rate a token "
-                "of no document highest"
-            )
-        by = getattr(self.pooling["document"], "by", "")
-        if by == "salience" and "document" not in self.salience:
-            rule = "must be another without model.salience.document"
-            raise ValueError(f"model.pooling.document.by=salience: {rule}")
-        for side, salience in self.salience.items():
-            counts = type(self.pooling[side]) in (AllTokens, ClusteredTokens)
-            if _has(salience, FrequencySalience) and not counts:
-                raise ValueError(
-                    f"model.salience.{side}=FrequencySalience: needs "
-                    f"model.pooling.{side}=all_tokens: it counts tokens"
-                )
-
-    def _add_pooling(self, pooling: Sides) -> None:
-        size = self.backbone.get_input_embeddings().embedding_dim
-        every = {"_target_": "gr_mvdr.pooling.AllTokens"}
-        self.pooling = nn.ModuleDict(
-            {
-                side: build("pooling", pooling.get(side) or every, size, self.vocabulary_size)
-                for side in SIDES
-            }
-        )
+        size = self.backbone.get_input_embeddings().embedding_dim, self.vocabulary_size
+        chosen = {"_target_": "gr_mvdr.pooling.AllTokens"}
+        parts = {side: (pooling or {}).get(side) or chosen for side in SIDES}
+        self.pooling = nn.ModuleDict({s: build("pooling", parts[s], *size) for s in SIDES})
         if isinstance(self.pooling["query"], ClusteredTokens):
             raise ValueError("model.pooling.query=ClusteredTokens: must be of documents alone")
         # The learned tokens of a pooling have ids beyond the vocabulary.
         learned = max(getattr(part, "k", 0) for part in self.pooling.values())
         self.n_tokens = self.vocabulary_size + learned
-
-    def _add_projections(self, projections: str, size: int, dimension: int) -> None:
-        widths = {side: size * self.pooling[side].width for side in SIDES}
-
-        def one_each() -> nn.ModuleDict:
-            return nn.ModuleDict({s: nn.Linear(widths[s], dimension, bias=False) for s in SIDES})
-
+        widths = {s: self.backbone.config.hidden_size * self.pooling[s].width for s in SIDES}
         if projections == "attention":
-            self.values, self.keys = one_each(), one_each()
+            matrices = [nn.Linear(widths[s], dimension, bias=False) for s in SIDES * 2]
+            self.values = nn.ModuleDict(zip(SIDES, matrices[:2], strict=True))
+            self.keys = nn.ModuleDict(zip(SIDES, matrices[2:], strict=True))
         elif widths["query"] == widths["document"]:
             one = nn.Linear(widths["query"], dimension, bias=False)
             self.values, self.keys = nn.ModuleDict(dict.fromkeys(SIDES, one)), None
         else:
-            raise ValueError(
-                "model.projections=shared: both sides must be pooled to states of one width; "
-                "temporal pooling of one side needs projections=attention"
-            )
+            rule = "needs projections=attention, the sides' states have other widths"
+            raise ValueError(f"model.pooling=Temporal: {rule}")
+        self.salience = nn.ModuleDict(
+            {s: build("salience", salience[s], dimension) for s in SIDES if s in salience}
+        )
+        if self.template.expansion is not None and _has(self.salience, IdfSalience):
+            rule = "must be null with an IDF salience, which would rate it highest"
+            raise ValueError(f"tokenizer.expansion: {rule}")
+        for side, salient in self.salience.items():
+            counts = type(self.pooling[side]) in (AllTokens, ClusteredTokens)
+            if _has(salient, FrequencySalience) and not counts:
+                rule = f"needs model.pooling.{side}=all_tokens: it counts tokens"
+                raise ValueError(f"model.salience.{side}=FrequencySalience: {rule}")
 
     def forward(
         self, ids: Tensor, mask: Tensor, side: Side, attended: Tensor | None = None
@@ -172,31 +149,6 @@ class TokenEncoder(nn.Module):
         tokens = TokenVectors(vectors, mask, ids, salience, keys)
         return tokens, pooling.group(tokens)
 
-    def expanded(
-        self, ids: Tensor, mask: Tensor, length: int, attend: bool
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Fills queries up to a length with the template's token (ColBERT's augmentation).
-
-        Args:
-            ids: (B, N) int64; mask: (B, N) bool; attend: whether other tokens attend to
-                the new ones.
-
-        Returns:
-            Both (B, max(N, length)), and `forward`'s attended tokens.
-        """
-        missing = max(0, length - ids.shape[1])
-        real, mask = mask, torch.arange(ids.shape[1] + missing, device=ids.device) < length
-        ids, real = F.pad(ids, (0, missing)), F.pad(real, (0, missing))
-        return (
-            ids.masked_fill(~real, self.template.expansion),
-            mask | real,
-            None if attend else real,
-        )
-
-    def vectors_of(self, tokens: int, side: Side) -> int:
-        """The number of vectors of a text with this number of tokens."""
-        return self.pooling[side].count(tokens)
-
     def pair_flops(self, query_vectors: float, document_vectors: float) -> float:
         """Operations of Eq. 1 for one pair, from its numbers of vectors."""
         if self.keys is None:
@@ -214,11 +166,6 @@ class TokenEncoder(nn.Module):
             if side in self.salience:
                 total = total + self.salience[side].penalty(texts.salience, texts.mask)
         return total
-
-    def fit(self, documents: list[list[int]]) -> None:
-        """Gives the saliences the documents' tokens before training (document frequencies)."""
-        for salience in self.salience.values():
-            salience.fit(documents, self.vocabulary_size, self.template.special)
 
 
 @part("model")
@@ -306,11 +253,14 @@ class MultiVector(TokenSearch):
         return self.encoder(*self._fill_up(ids, mask))
 
     def _fill_up(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Side, Tensor | None]:
-        """Queries as the encoder takes them, expansion included."""
-        if not self.filled_to:
-            return ids, mask, "query", None
-        attend = self.hparams.attend_expansion
-        ids, mask, attended = self.encoder.expanded(ids, mask, self.filled_to, attend)
+        """Queries as `TokenEncoder.grouped` takes them, filled up with the template's token
+        (ColBERT's augmentation)."""
+        attended, missing = None, max(0, self.filled_to - ids.shape[1])
+        if self.filled_to:
+            ids, real = F.pad(ids, (0, missing)), F.pad(mask, (0, missing))
+            ids = ids.masked_fill(~real, self.template.expansion)
+            mask = real | (torch.arange(ids.shape[1], device=ids.device) < self.filled_to)
+            attended = None if self.hparams.attend_expansion else real
         return ids, mask, "query", attended
 
     # Given pairs ------------------------------------------------------------------------------
@@ -351,7 +301,7 @@ class MultiVector(TokenSearch):
     def joint_flops(self, query_tokens: int, document_tokens: int) -> float:
         """Operations of Eq. 1 for one pair, after pooling; see `System.joint_flops`."""
         read = max(min(query_tokens, self.hparams.query_length), self.filled_to)
-        n = self.encoder.vectors_of(read, "query")
+        n = self.encoder.pooling["query"].count(read)
         return self.encoder.pair_flops(n, self._document_vectors(document_tokens))
 
 

@@ -7,9 +7,9 @@ import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from html import escape
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
 from gr_mvdr.decoding.search_trace import Hypothesis, SearchPath
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 _MATRICES = ("alignment", "similarity", "product")
 _CELL = 0.16  # inches that a token's row or column takes
-_LETTERS = {"title": 30, "snippet": 60}  # at most, in a printed table of hits
+# Columns of a printed table of hits; of a text the most letters.
+_SHOWN = {"rank": None, "score": None, "id": 1000, "title": 30, "snippet": 60}
 _LARGEST = 3  # shares that a notebook's table and a reason name
 _SNIPPET = 30  # words
 
@@ -67,14 +68,10 @@ class NearToken:
 
 
 class Tabular:
-    """A result that notebooks show as a table."""
-
-    def to_pandas(self) -> "pandas.DataFrame":
-        """The result as a pandas table."""
-        raise NotImplementedError
+    """A result that notebooks show as a table, its `to_pandas`."""
 
     def _repr_html_(self) -> str:
-        return self.to_pandas().to_html(escape=True)
+        return self.to_pandas().to_html(escape=True)  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True, repr=False)
@@ -93,36 +90,27 @@ class Hits(Tabular, Sequence[Hit]):
         return Hits(self.query, hits) if isinstance(place, slice) else hits
 
     def __repr__(self) -> str:
-        columns = ["rank", "score", "id", "title", "snippet"]
-        rows = [[f"{h.rank}", f"{h.score:.4f}", h.id, h.title, h.snippet] for h in self]
-        lines = [list(map(_shorten, columns, row)) for row in [columns, *rows]]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        pads = (str.rjust, str.rjust, str.ljust, str.ljust, str.ljust)
-        table = [
-            "  ".join(pad(*cell) for pad, *cell in zip(pads, line, widths, strict=True))
-            for line in lines
-        ]
         heading = f"{count_of(len(self), 'document')} for {self.query!r}"
-        return "\n".join([heading, *(line.rstrip() for line in table if rows)])
+        if not self.hits:
+            return heading
+        table = self.to_pandas().drop(columns="shares").reindex(columns=_SHOWN)
+        for name, most in _SHOWN.items():
+            if most is not None:
+                text = [shorten(make_printable(x), most, placeholder=" …") for x in table[name]]
+                table[name] = [one.ljust(max(map(len, text))) for one in text]
+        return f"{heading}\n{table.to_string(index=False, justify='left', float_format='%.4f')}"
 
     def to_pandas(self) -> "pandas.DataFrame":
         """A row for each document: rank, id, title, snippet, score, shares (text → value)."""
         import pandas
 
         names = [f.name for f in fields(Hit)]
-        rows = [[getattr(hit, name) for name in names] for hit in self]
-        return pandas.DataFrame(rows, columns=names)
+        return pandas.DataFrame([vars(hit) for hit in self], columns=names)
 
     def _repr_html_(self) -> str:
         table = self.to_pandas()
         table["shares"] = table["shares"].map(_name_largest)
         return table.rename(columns={"shares": "largest shares"}).to_html(escape=True, index=False)
-
-
-def _shorten(column: str, text: str) -> str:
-    """A text in one line of a terminal, cut where its column has a limit."""
-    text, limit = make_printable(" ".join(text.split())), _LETTERS.get(column)
-    return text if limit is None or len(text) <= limit else text[: limit - 1] + "…"
 
 
 def _name_largest(shares: Sequence[Share]) -> str:
@@ -222,17 +210,19 @@ class AlignedPair(PairAlignment, Tabular):
     @classmethod
     def of(cls, pair: PairAlignment, tokenizer: Any, title: str) -> "AlignedPair":
         """The alignment of one pair, fp32 on the CPU, without padding."""
-        names = ("similarity", "alignment", "normaliser", "relevance", "score")
-        tensors = {name: getattr(pair, name).float().cpu() for name in names}
-        rows, columns = pair.document_mask[0].cpu(), pair.query_mask[0].cpu()
-        for name in ("similarity", "alignment"):
-            tensors[name] = tensors[name][:, :, rows][..., columns]
-        ids = pair.document_ids.cpu()[:, rows], pair.query_ids.cpu()[:, columns]
-        texts = {}
-        for side, own in zip(("document", "query"), ids, strict=True):
-            tensors |= {f"{side}_ids": own, f"{side}_mask": torch.ones_like(own, dtype=torch.bool)}
-            texts[f"{side}_tokens"] = token_strings(tokenizer, own[0].tolist())
-        return cls(**tensors, **texts, title=title)
+        tensors = {part.name: getattr(pair, part.name).cpu() for part in fields(PairAlignment)}
+        real = {side: tensors[f"{side}_mask"][0] for side in ("document", "query")}
+        for name, values in tensors.items():
+            if values.is_floating_point():
+                tensors[name] = values.float()
+            if values.dim() == 4:
+                tensors[name] = tensors[name][:, :, real["document"]][..., real["query"]]
+            elif values.dim() == 2:
+                tensors[name] = values[:, real[name.split("_")[0]]]
+        documents, queries = (
+            token_strings(tokenizer, tensors[f"{side}_ids"][0].tolist()) for side in real
+        )
+        return cls(**tensors, query_tokens=queries, document_tokens=documents, title=title)
 
     def matrix(self, what: str = "alignment", head: int | None = None) -> Tensor:
         """(M, N) one layer of the picture, on the CPU.
@@ -396,18 +386,19 @@ class Explained(Tabular):
         """Where a beam search lost the document, and to which hypotheses."""
         if self.lost is None:
             return ""
+
+        def tell(one: Hypothesis, rank: str = "") -> str:
+            return f"{self.text_of(one.tokens)!r} (p = {one.probability:.3g}{rank})"
+
         step = self.path.lost_step
         if step.best is None:
             return f"At step {self.lost} the beam held no beginning of the document."
-        lost = self._describe(step.best, f", rank {step.rank}")
+        lost = tell(step.best, f", rank {step.rank}")
         said = f"Its best beginning left the beam at step {self.lost}: {lost}"
         if not step.kept:
             return f"{said}."
-        last = self._describe(step.limit or step.kept[-1])
-        return f"{said}; the beam went on with {self._describe(step.kept[0])} down to {last}."
-
-    def _describe(self, hypothesis: Hypothesis, rank: str = "") -> str:
-        return f"{self.text_of(hypothesis.tokens)!r} (p = {hypothesis.probability:.3g}{rank})"
+        first, last = tell(step.kept[0]), tell(step.limit or step.kept[-1])
+        return f"{said}; the beam went on with {first} down to {last}."
 
     def _shares(self) -> str:
         """The shares that make the largest difference to the first document."""
@@ -436,15 +427,14 @@ class Explained(Tabular):
         """A row for each step of a beam search: the document's best beginning, and the beam."""
         import pandas
 
-        def tell(hypothesis: Hypothesis | None) -> tuple[str, float | None]:
-            if hypothesis is None:
-                return "", None
-            return self.text_of(hypothesis.tokens), hypothesis.probability
+        def tell(one: Hypothesis | None) -> tuple[str, float | None]:
+            return (self.text_of(one.tokens), one.probability) if one else ("", None)
 
-        rows = []
-        for number, step in enumerate(self.path.steps if self.path else (), start=1):
-            best, kept = tell(step.best), tell(step.kept[0] if step.kept else None)
-            rows.append([number, step.alive, *best, step.rank, *kept, tell(step.limit)[1]])
+        rows = [
+            (number, step.alive, *tell(step.best), step.rank, *tell(kept), tell(step.limit)[1])
+            for number, step in enumerate(self.path.steps if self.path else (), start=1)
+            for kept in step.kept[:1] or (None,)
+        ]
         columns = ["step", "alive", "best", "probability", "rank", "kept", "kept_probability"]
         return pandas.DataFrame(rows, columns=[*columns, "limit_probability"])
 
@@ -453,7 +443,7 @@ class Explained(Tabular):
         import pandas
 
         rows = [
-            [self.text_of(one.tokens), one.log_prob, one.documents, one.n_documents]
+            (self.text_of(one.tokens), one.log_prob, one.documents, one.n_documents)
             for one in (self.path.generated if self.path else ())
         ]
         columns = ["text", "log_probability", "documents", "n_documents"]

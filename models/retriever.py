@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 
 import torch
 from tokenizers.models import WordLevel
-from torch import Tensor
 
 from gr_mvdr.batch import PairBatch, pad
 from gr_mvdr.decoding.search_trace import Continuation, SearchPath
@@ -48,7 +47,6 @@ from models.export.sentence_transformers import (
 )
 from models.finished_run import FinishedRun
 from models.generative import GenerativeSystem
-from models.multi_vector import MultiVector
 from models.results import (
     AlignedPair,
     EncodedText,
@@ -148,7 +146,16 @@ class Retriever:
             FileNotFoundError: there is no such folder; ValueError: the run in it is unfinished or
                 damaged, or its documents are no longer there.
         """
-        retriever = cls._open(os.fspath(folder), trust)
+        path = find_folder(os.fspath(folder))
+        if (path / SETTINGS).is_file():
+            reader = TextReader(load_tokenizer(path), **read_texts(path))
+            retriever = cls(load_exported(path, trust), reader)
+        elif not (path / CONFIG).is_file() and is_published(path):
+            published = read_published(path)
+            own = load_tokenizer(path, published.settings["tokenizer.prefix_space"])
+            retriever = cls(build_published(published), TextReader(own), label=Path(folder).name)
+        else:
+            retriever = cls._open_run(FinishedRun.read("run", path, trust))
         if tokenizer is not None:
             own = load_tokenizer(tokenizer) if isinstance(tokenizer, str | Path) else tokenizer
             retriever.reader.tokenizer = own
@@ -158,17 +165,7 @@ class Retriever:
         return retriever
 
     @classmethod
-    def _open(cls, name: str, trust: bool) -> "Retriever":
-        path = find_folder(name)
-        if (path / SETTINGS).is_file():
-            reader = TextReader(load_tokenizer(path), **read_texts(path))
-            return cls(load_exported(path, trust), reader)
-        if not (path / CONFIG).is_file() and is_published(path):
-            published = read_published(path)
-            prefix_space = published.settings["tokenizer.prefix_space"]
-            reader = TextReader(load_tokenizer(path, prefix_space))
-            return cls(build_published(published), reader, label=Path(name).name)
-        run = FinishedRun.read("run", path, trust)
+    def _open_run(cls, run: FinishedRun) -> "Retriever":
         system, data = run.restore()
         folder = temporary_folder("index")
         remove_with(system, folder)
@@ -196,14 +193,6 @@ class Retriever:
     def __exit__(self, *_: Any) -> None:
         self.close()
 
-    def __reduce__(self) -> Any:
-        rule = "cannot be pickled or copied, call Retriever.load(folder) in each process"
-        raise TypeError(f"Retriever of {self.label}: {rule}")
-
-    @property
-    def paradigm(self) -> str:
-        return self.system.paradigm
-
     @property
     def tokenizer(self) -> Any:
         return self.reader.tokenizer
@@ -219,8 +208,9 @@ class Retriever:
     # Search -----------------------------------------------------------------------------------
 
     @_locked
+    @checked
     def search(
-        self, query: str | Sequence[str], k: int = 10, among: Iterable[str] | None = None
+        self, query: str | Sequence[str], k: Size = 10, among: Iterable[str] | None = None
     ) -> Hits | list[Hits]:
         """The k best documents of a query, and the shares of their scores.
 
@@ -229,28 +219,25 @@ class Retriever:
             among: ids of the documents that can be found; None = all.
         """
         texts = [query] if isinstance(query, str) else list(query)
-        if k < 1:
-            raise ValueError(f"k={k}: must be ≥ 1")
         self._require_documents()
         if among is not None:
             among = list(among)
             for name in among:
                 self._row(name)
-        table = self.reader.queries(texts)
-        ranking, shares = self.system.retrieve_with_shares(table, k, among)
-        every = []
-        for number, text in enumerate(texts):
-            own, scores = shares[str(number)], ranking.scores(str(number))
-            hits = [
-                self._hit(text, rank, name, score, own[name])
-                for rank, (name, score) in enumerate(scores.items(), start=1)
-            ]
-            every.append(Hits(text, tuple(hits)))
+        ranking, shares = self.system.retrieve_with_shares(self.reader.queries(texts), k, among)
+        every = [
+            self._hits(text, ranking.scores(str(number)), shares[str(number)])
+            for number, text in enumerate(texts)
+        ]
         return every[0] if isinstance(query, str) else every
 
-    def _hit(self, query: str, rank: int, name: str, score: float, shares: list[Share]) -> Hit:
-        title, text = self.read(name)
-        return Hit(rank, name, title, find_snippet(query, text), score, self._written(shares))
+    def _hits(self, query: str, scores: dict[str, float], shares: dict[str, list[Share]]) -> Hits:
+        hits = []
+        for rank, (name, score) in enumerate(scores.items(), start=1):
+            title, text = self.read(name)
+            snippet, parts = find_snippet(query, text), self._written(shares[name])
+            hits.append(Hit(rank, name, title, snippet, score, parts))
+        return Hits(query, tuple(hits))
 
     def _written(self, shares: Sequence[Share]) -> tuple[Share, ...]:
         return tuple(share._replace(text=self.text_of(share.tokens)) for share in shares)
@@ -302,12 +289,10 @@ class Retriever:
             ValueError: an empty query, a document that has no identifier, or no such layer.
             NotImplementedError: the system's relevance is no sum over token pairs.
         """
-        batch = self._pairs([query], [document])
-        generative = isinstance(self.system, GenerativeSystem)
-        if not isinstance(layer, int) or not (generative or layer in (-1, 0)):
-            rule = "a whole number" if generative else "-1 or 0: there are no decoder layers"
-            raise ValueError(f"layer={layer}: must be {rule}")
-        pair = self.system.align(batch, layer) if generative else self.system.align(batch)
+        named = {"layer": layer} if isinstance(self.system, GenerativeSystem) else {}
+        if not named and layer not in (-1, 0):
+            raise ValueError(f"layer={layer}: must be -1 or 0: there are no decoder layers")
+        pair = self.system.align(self._pairs([query], [document]), **named)
         return AlignedPair.of(pair, self.tokenizer, f"{self.label}: {query}"[:100])
 
     @_locked
@@ -341,23 +326,18 @@ class Retriever:
     @_locked
     def encode_queries(self, texts: str | Sequence[str]) -> list[EncodedText]:
         """The token vectors Q of queries; of a generative system its encoder's states."""
-        texts = [texts] if isinstance(texts, str) else list(texts)
-        sides = self._padded(self.reader.queries(texts)["tokens"], "query")
-        if isinstance(self.system, MultiVector):
-            return EncodedText.every(self.system.encode_queries(*sides), self.tokenizer)
-        if isinstance(self.system, GenerativeSystem):
-            states = TokenVectors(self.system.encode(*sides), sides[1], sides[0])
-            return EncodedText.every(states, self.tokenizer)
-        raise NotImplementedError(f"{self.label}: has no token vectors of queries")
+        tokens = self.reader.queries([texts] if isinstance(texts, str) else list(texts))["tokens"]
+        return self._encode(self.system.encode_queries, map(self.system.cut_query, tokens))
 
     @_locked
     def encode_documents(self, documents: Documents) -> list[EncodedText]:
         """The token vectors D of documents, of a multi-vector system."""
-        if not isinstance(self.system, MultiVector):
-            raise NotImplementedError(f"{self.label}: has no token vectors of documents")
-        tokens = [self._tokens(document) for document in list_documents(documents)]
-        vectors = self.system.encode_documents(*self._padded(tokens, "document"))
-        return EncodedText.every(vectors, self.tokenizer)
+        tokens = (self._tokens(document) for document in list_documents(documents))
+        return self._encode(self.system.encode_documents, map(self.system.cut_document, tokens))
+
+    def _encode(self, encode: Callable[..., TokenVectors], texts: Iterable) -> list[EncodedText]:
+        sides = (part.to(self.system.device) for part in pad(list(texts)))
+        return EncodedText.every(encode(*sides), self.tokenizer)
 
     @_locked
     @checked
@@ -392,16 +372,11 @@ class Retriever:
         """The tokens that a generative system would write after a prefix (token ids), and where
         they lead.
         """
-        if not isinstance(self.system, GenerativeSystem):
-            raise NotImplementedError(f"{self.label}: generates nothing")
         tokens = self.reader.queries([query])["tokens"][0]
         return [
-            replace(one, text=self.text_of((one.token,)), documents=self._names(one.documents))
+            replace(one, text=self.text_of((one.token,)))
             for one in search_of(self.system).continuations(tokens, list(prefix), k)
         ]
-
-    def _names(self, numbers: Sequence[int]) -> tuple[str, ...]:
-        return tuple(self.system.document_ids[number] for number in numbers)
 
     # Why --------------------------------------------------------------------------------------
 
@@ -429,9 +404,7 @@ class Retriever:
         search = getattr(self.system, "searcher", None)
         if not isinstance(search, ConstrainedSearch):
             return None
-        path = search.explain(self.reader.queries([query])["tokens"][0], row, query)
-        generated = (replace(g, documents=self._names(g.documents)) for g in path.generated)
-        return replace(path, generated=tuple(generated))
+        return search.explain(self.reader.queries([query])["tokens"][0], row, query)
 
     # The collection ---------------------------------------------------------------------------
 
@@ -452,12 +425,11 @@ class Retriever:
         for name in names:
             if name in self._rows:
                 raise ValueError(f"document={name}: is indexed already, remove it first")
-        table = self.reader.documents(rows)
-        if self.documents is None:
-            self._update(table, self.system.index)
-        else:
-            columns = {n: [*self.documents[n][:], *new] for n, new in table.columns.items()}
-            self._update(TextTable(columns), self.system.update_index)
+        columns, index = self.reader.documents(rows).columns, self.system.index
+        if self.documents is not None:
+            columns = {n: [*self.documents[n][:], *new] for n, new in columns.items()}
+            index = self.system.update_index
+        self._update(TextTable(columns), index)
         return names
 
     @_locked
@@ -494,10 +466,10 @@ class Retriever:
 
     def _pairs(self, queries: Sequence[str], documents: Sequence[Document]) -> PairBatch:
         """The pairs as the system reads them; a document's number is −1 where it is a text."""
-        asked = self._padded(self.reader.queries(queries)["tokens"], "query")
-        given = self._padded([self._tokens(d) for d in documents], "document")
         rows = [self._rows.get(d, -1) if isinstance(d, str) else -1 for d in documents]
-        return PairBatch(*asked, *given, torch.tensor(rows, device=self.system.device))
+        asked = map(self.system.cut_query, self.reader.queries(queries)["tokens"])
+        given = map(self.system.cut_document, map(self._tokens, documents))
+        return self.system.pad_pairs(list(asked), list(given), rows)
 
     def _tokens(self, document: Document) -> list[int]:
         """The tokens of an indexed document by its id, else of a text.
@@ -513,11 +485,3 @@ class Retriever:
                 "id of a document, add(documents) adds one"
             )
         return self.reader.documents(read_rows(document))["tokens"][0]
-
-    def _padded(self, texts: list[list[int]], side: str) -> tuple[Tensor, Tensor]:
-        """Ids and mask of texts as the system reads them, cut at its own limit, on its device."""
-        template = self.system.template
-        read = template.read_query if side == "query" else template.read_document
-        limit = self.system.hparams.get(f"{side}_length") or template.least + max(map(len, texts))
-        ids, mask = pad([read(text, limit) for text in texts])
-        return ids.to(self.system.device), mask.to(self.system.device)

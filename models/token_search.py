@@ -1,7 +1,7 @@
 """How a multi-vector system searches: an index of token vectors, or BM25 and the encoder itself."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -24,6 +24,7 @@ from gr_mvdr.scoring import Scoring
 from gr_mvdr.token_index.costs import SearchCosts
 from gr_mvdr.token_index.index import TokenIndex
 from gr_mvdr.token_index.search import OPEN_KEYS, SearchOptions
+from gr_mvdr.token_index.store import Encode
 from gr_mvdr.token_vectors import PackedTokens, TokenVectors
 from models.base import Share, Shares, System, Table, hash_documents, query_shares
 from models.bm25 import LexicalCandidates
@@ -100,8 +101,6 @@ class TokenSearch(System):
     encoder: Any
     scoring: Scoring
     search: SearchOptions
-    encode_documents: Callable[[Tensor, Tensor], TokenVectors]
-    encode_queries: Callable[[Tensor, Tensor], TokenVectors]
     searcher: TokenIndex | EncodedDocuments | None = None
     mean_floats: float | None = None
 
@@ -121,12 +120,13 @@ class TokenSearch(System):
                 rule = f"must be ≤ the {held} vectors of the documents"
                 raise ValueError(f"model.search.neighbours={count}: {rule}")
         if self.encoder.salience:
-            tokens = documents["tokens"]
-            self.encoder.fit([self.cut_document(tokens[row]) for row in known])
+            texts = [self.cut_document(documents["tokens"][row]) for row in known]
+            for salience in self.encoder.salience.values():
+                salience.fit(texts, self.encoder.vocabulary_size, self.template.special)
 
     def _document_vectors(self, tokens: int) -> int:
         read = min(tokens, self.hparams.document_length)
-        return n_groups(self.encoder.vectors_of(read, "document"), self.search.pool)
+        return n_groups(self.encoder.pooling["document"].count(read), self.search.pool)
 
     @torch.inference_mode()
     def index(
@@ -136,21 +136,17 @@ class TokenSearch(System):
 
         In mode "rerank" no vectors are kept: `EncodedDocuments`.
         """
-        tokens = [self.cut_document(document) for document in documents["tokens"]]
-        floats = (self.encoder.floats(self._document_vectors(len(text))) for text in tokens)
-        self.mean_floats = fmean(floats)
+        lengths = [len(self.cut_document(tokens)) for tokens in documents["tokens"]]
+        self.mean_floats = fmean(self.encoder.floats(self._document_vectors(n)) for n in lengths)
         if self.search.mode == "rerank":
             kept = LexicalCandidates(documents, directory) if directory else None
             self.searcher = EncodedDocuments(self, documents, kept)
             return self.searcher
         names, storage = documents["id"][:], self.search.storage
-        order = storage.sample_first([*map(len, tokens)])
-        texts = {names[number]: tokens[number] for number in order}
-        place = directory or temporary_folder("token-index")
         self.searcher = TokenIndex.build(
-            place,
-            list(texts),
-            lambda names: self._packed([texts[name] for name in names]),
+            place := directory or temporary_folder("token-index"),
+            [names[row] for row in storage.sample_first(lengths)],
+            self._encoder(documents),
             storage,
             self.fingerprint(documents),
         )
@@ -183,25 +179,25 @@ class TokenSearch(System):
         if self.search.mode == "rerank":
             self.searcher = EncodedDocuments(self, documents, None)
             return
+        self.searcher = self.searcher.updated(documents["id"][:], self._encoder(documents))
+        self.searcher.proposer(self.search)
+
+    def _encoder(self, documents: Table) -> Encode:
+        """Encodes the documents of a table, by their ids."""
         rows = {name: row for row, name in enumerate(documents["id"][:])}
 
         def encode(names: Sequence[str]) -> Iterator[PackedTokens]:
-            tokens = documents.select([rows[name] for name in names])["tokens"][:]
-            return self._packed([self.cut_document(document) for document in tokens])
+            tokens = documents.select([rows[name] for name in names])["tokens"]
+            for batch in batch_by_size([*map(self.cut_document, tokens)]):
+                yield self.encode_texts(batch).pack()
 
-        self.searcher = self.searcher.updated(list(rows), encode)
-        self.searcher.proposer(self.search)
+        return encode
 
     def fingerprint(self, documents: Table) -> dict[str, str]:
         """The hashes of the model's weights, with the pooling, and of the documents."""
         pool = self.search.pool
         pooled = f", by {self.search.pool_by} to 1/{pool}" if pool > 1 else ""
         return {"model": hash_weights(self) + pooled, "collection": hash_documents(documents)}
-
-    def _packed(self, documents: list[list[int]]) -> Iterator[PackedTokens]:
-        """The documents' vectors, in order."""
-        for batch in batch_by_size(documents):
-            yield self.encode_texts(batch).pack().to("cpu")
 
     @torch.inference_mode()
     def encode_texts(self, documents: list[list[int]]) -> TokenVectors:
@@ -289,22 +285,18 @@ class TokenSearch(System):
 
         A document-to-query alignment gives the paper's MVDR (q←d), which can only rerank (§7.1).
         """
-        scoring = replace(self.scoring, alignment=alignment) if alignment else None
-        return self.rerank_encoded(self.encoded_queries(queries), candidates, scoring)
+        scoring = replace(self.scoring, alignment=alignment or self.scoring.alignment)
+        return self._rerank(self.encoded_queries(queries), candidates, scoring)
 
     @torch.inference_mode()
-    def rerank_encoded(
-        self,
-        encoded: EncodedQueries,
-        candidates: dict[str, Sequence[str]],
-        scoring: Scoring | None = None,
+    def _rerank(
+        self, encoded: EncodedQueries, candidates: dict[str, Sequence[str]], scoring: Scoring
     ) -> Ranking:
-        """`rerank` for encoded queries (aligner §3.1)."""
         assert self.searcher is not None, "index the documents first"
         results = {}
         for name, query in track(encoded, "reranking"):
             numbers = self.searcher.numbers(candidates[name])
-            scores = self.searcher.score(query.to(self.device), numbers, scoring or self.scoring)
+            scores = self.searcher.score(query.to(self.device), numbers, scoring)
             results[name] = dict(zip(candidates[name], scores.tolist(), strict=True))
         return Ranking(results)
 
@@ -324,7 +316,7 @@ class TokenSearch(System):
             candidates = dict.fromkeys(queries["id"][:], among)
             if self.search.mode == "rerank":
                 candidates = self.searcher.propose(queries, among)
-            ranking = self.rerank_encoded(encoded, candidates).top(k)
+            ranking = self._rerank(encoded, candidates, self.scoring).top(k)
         return ranking, {q: self._shares(v, ranking.documents(q), options) for q, v in encoded}
 
     def _shares(

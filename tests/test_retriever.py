@@ -6,7 +6,6 @@ import os
 import pickle
 import shutil
 import signal
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,6 @@ import torch.nn.functional as F
 from analysis.run_folder import read_run
 from gr_mvdr.relevance import relevance
 from models.beyond.run_embeddings import RunEmbeddings
-from models.results import AlignedPair
 from models.retriever import Retriever
 from tests.runs import TINY, small
 from train import train
@@ -78,18 +76,17 @@ def check_shares(retriever):
     for hit in hits:
         assert math.fsum(share.value for share in hit.shares) == pytest.approx(hit.score, abs=1e-4)
         assert all(isinstance(share.text, str) for share in hit.shares)
-    table = hits.to_pandas()
-    assert list(table.id) == [hit.id for hit in hits] and "<table" in hits._repr_html_()
-    _, header, *lines = repr(hits).splitlines()
-    assert header.split() == ["rank", "score", "id", "title", "snippet"]
+    assert list(hits.to_pandas().id) == [hit.id for hit in hits] and "<table" in hits._repr_html_()
+    lines = repr(hits).splitlines()[2:]
     for line, hit in zip(lines, hits, strict=True):
         assert line.split()[:3] == [f"{hit.rank}", f"{hit.score:.4f}", hit.id]
-        assert line.index(hit.id) == header.index("id")
-    assert repr(hits[1:]).splitlines()[1:] and list(hits[1:]) == list(hits)[1:]
+    assert list(hits[1:]) == list(hits)[1:]
 
 
-def test_shares_sum_to_the_score(retriever):
+def test_shares_sum_to_the_score_and_among_some_documents_no_other_is_found(retriever):
     check_shares(retriever)
+    names = retriever.documents["id"][:4]
+    assert {hit.id for hit in retriever.search(QUERY, 10, among=names)} <= set(names)
 
 
 def test_a_pipelines_share_is_that_of_the_stage_that_scored_last(finished_run):
@@ -98,11 +95,6 @@ def test_a_pipelines_share_is_that_of_the_stage_that_scored_last(finished_run):
     retriever = Retriever.load(finished_run("rerank_pipeline", f"model.stages={asked}"))
     check_shares(retriever)
     assert [hit.shares[0].text for hit in retriever.search(QUERY, 5)] == ["2-T5-ColBERT"] * 3
-
-
-def test_among_some_documents_no_other_is_found(retriever):
-    names = retriever.documents["id"][:4]
-    assert {hit.id for hit in retriever.search(QUERY, 10, among=names)} <= set(names)
 
 
 def test_scores_are_those_of_the_shares(retriever):
@@ -179,25 +171,15 @@ def test_documents_are_added_and_removed(run):
 # Laws of single systems --------------------------------------------------------------------------
 
 
-def test_new_documents_alone_are_indexed_and_numbered(colbert):
-    colbert.index({"a": "a river of amber", "b": "the marsh"})
-    assert colbert.search("the marsh", 5)[0].id == "b"
-    assert colbert.add("a third text") == ["2"]
-    assert list(colbert.documents["id"]) == ["a", "b", "2"]
-    made_at_once = colbert.score("amber", ["a", "b", "2"]).values
+def test_an_added_document_scores_as_if_it_had_always_been_there(colbert):
     texts = ["a river of amber", "the marsh", "a third text"]
-    assert colbert.score("amber", texts).values.tolist() == made_at_once.tolist()
-
-
-def test_an_added_document_scores_as_if_it_had_always_been_there(colbert, finished_run):
-    rows = [colbert.documents[row] for row in range(6)]
-    texts = [{"id": row["id"], "title": row["title"], "text": row["text"]} for row in rows]
-    colbert.index(texts[:4])
-    colbert.add(texts[4:])
-    grown = {hit.id: hit.score for hit in colbert.search(QUERY, 6)}
-    colbert.index(texts)
-    for hit in colbert.search(QUERY, 6):
-        assert hit.score == pytest.approx(grown[hit.id], abs=1e-5)
+    colbert.index(dict(zip("ab", texts, strict=False)))
+    assert colbert.search("the marsh", 5)[0].id == "b"
+    assert colbert.add(texts[2]) == ["2"] and list(colbert.documents["id"]) == ["a", "b", "2"]
+    grown = colbert.score("amber", ["a", "b", "2"]).values
+    assert grown.tolist() == colbert.score("amber", texts).values.tolist()
+    found = {hit.id: hit.score for hit in colbert.search("amber", 3)}
+    assert [found[name] for name in ("a", "b", "2")] == pytest.approx(grown[:, 0].tolist())
 
 
 def test_a_runs_folder_is_not_written_into(finished_run):
@@ -227,12 +209,12 @@ def test_a_child_searches_while_another_thread_of_its_parent_is_inside_a_verb(fi
         status = os.waitpid(child, 0)[1]
         leave.set()
     assert os.waitstatus_to_exitcode(status) == 0
-    with pytest.raises(TypeError, match=r"call Retriever.load\(folder\) in each process"):
+    with pytest.raises(TypeError, match="cannot pickle"):
         pickle.dumps(retriever)
 
 
 def test_the_temporary_files_of_a_retriever_go_with_it(finished_run, tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("gr_mvdr.files._process_folder", lambda process: (tmp_path, None))
     run = finished_run("t5_colbert", *TINY)
     with Retriever.load(run) as retriever:
         retriever.search(QUERY)
@@ -281,15 +263,6 @@ def test_vectors_give_the_score_by_hand(colbert):
     assert query.to_pandas().shape == query.vectors.shape
 
 
-def test_a_free_text_reads_as_the_same_text_in_the_index(seal):
-    name = seal.documents["id"][3]
-    title, text = seal.read(name)
-    given = seal.align(QUERY, {"title": title, "text": text})
-    indexed = seal.align(QUERY, name)
-    assert given.document_tokens == indexed.document_tokens
-    assert torch.allclose(given.score, indexed.score, atol=1e-5)
-
-
 def test_the_path_of_a_search_says_where_a_document_was_lost(seal):
     found = seal.explain(QUERY, seal.documents["id"][-1])
     steps, generated = found.steps_to_pandas(), found.generated_to_pandas()
@@ -314,23 +287,12 @@ def test_an_exported_folder_scores_and_searches_what_it_is_given(finished_run, t
     assert {hit.id for hit in exported.search(QUERY)} == {"0", "1"}
 
 
-def test_heads_and_layers_of_the_picture(seal):
-    pair = seal.align(QUERY, "a marsh and a river", layer=0)
-    assert isinstance(pair, AlignedPair)
-    heads = torch.stack([pair.matrix("product", h) for h in range(pair.alignment.shape[1])])
-    assert torch.allclose(heads.sum(0), pair.matrix("product"), atol=1e-5)
-    with pytest.raises(ValueError, match="head=99: must be from 0 to"):
-        pair.matrix("alignment", 99)
-    with pytest.raises(ValueError, match="what=A: must be one of alignment, similarity, product"):
-        pair.matrix("A")
-
-
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
         (lambda r: r.search(" "), "query=' ': must be a text with at least one word"),
         (lambda r: r.search("word " * 5000), "query of 5,000 words: must have at most 4,096"),
-        (lambda r: r.search("a", 0), "k=0: must be ≥ 1"),
+        (lambda r: r.search("a", 0), "k=0: must be a whole number ≥ 1"),
         (lambda r: r.search("a", among=["nobody"]), "document=nobody: no such id among the 50"),
         (lambda r: r.add([]), r"documents=\[\]: must hold at least one document"),
         (lambda r: r.add([" "]), "must have a text"),

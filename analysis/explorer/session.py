@@ -240,8 +240,8 @@ class Session:
         if not 0 <= number < len(self.systems):
             raise NotThere(f"system={number}: must be ≥ 0 and < {len(self.systems)}")
         found = self.systems[number]
-        if paradigm not in (None, found.retriever.paradigm):
-            name, own = (p.replace("_", " ") for p in (paradigm, found.retriever.paradigm))
+        if paradigm not in (None, found.retriever.system.paradigm):
+            name, own = (p.replace("_", " ") for p in (paradigm, found.retriever.system.paradigm))
             raise ValueError(f"system={number}: must be {name}, {found.label} is {own}")
         return found
 

@@ -7,7 +7,7 @@ from typing import Any
 from analysis.directed_alignment import OWN_DIRECTION
 from analysis.explorer.loading import LoadedSystem
 from analysis.patching import PatchedPair, patch_texts, patchable
-from gr_mvdr.decoding.search_trace import Continuation, Generated, Hypothesis, SearchPath
+from gr_mvdr.decoding.search_trace import Continuation, Hypothesis, SearchPath
 from gr_mvdr.tokenizers import token_strings
 from models.base import Share
 from models.multi_vector import MultiVector
@@ -22,18 +22,18 @@ class NotThere(ValueError):
 def describe_system(number: int, system: LoadedSystem) -> dict[str, Any]:
     """A system as `/api/about` lists it."""
     model, retriever = system.retriever.system, system.retriever
-    generative = retriever.paradigm == "generative"
+    generative = retriever.system.paradigm == "generative"
     shape = model.backbone.config if generative else None
     return {
         "number": number,
         "label": system.label,
-        "paradigm": retriever.paradigm.replace("_", " "),
+        "paradigm": retriever.system.paradigm.replace("_", " "),
         "run": str(system.run.path),
         "alignable": model.alignable,
         "patchable": patchable(model),
         "heads": shape.num_heads if generative else 1,
         "layers": shape.num_decoder_layers if generative else 1,
-        "direction": OWN_DIRECTION.get(retriever.paradigm),
+        "direction": OWN_DIRECTION.get(retriever.system.paradigm),
         "generative": generative,
         "shares_of": model.share_of,
     }
@@ -114,7 +114,7 @@ def _note(system: LoadedSystem, heads: int, head: int | None) -> str:
         said.append(f"S and A are the mean of {heads} heads, S·A is their sum.")
     elif head is not None and heads > 1:
         said.append("S·A is this head's part of the relevance.")
-    if system.retriever.paradigm == "generative":
+    if system.retriever.system.paradigm == "generative":
         said.append(
             "The relevance (Eq. 1) is read off one layer's cross-attention and is not what the "
             "system ranks by: the score comes through all paths of the decoder (gr_as_mvdr §8)."
@@ -209,7 +209,7 @@ def _describe_path(retriever: Retriever, path: SearchPath) -> dict[str, Any]:
     }
 
 
-def _describe_generated(retriever: Retriever, one: Generated) -> dict[str, Any]:
+def _describe_generated(retriever: Retriever, one: Hypothesis) -> dict[str, Any]:
     return {
         "text": retriever.text_of(one.tokens),
         "log_probability": one.log_prob,

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gr_mvdr.batch import ragged_range
 from gr_mvdr.decoding.beam_search import Successors
-from gr_mvdr.files import read_arrays, write_arrays
+from gr_mvdr.files import read_arrays, reading, write_arrays
 
 _ARRAYS = ("text", "starts", "suffixes", "shared")
 # Depths whose branches are held in memory; deeper intervals are short enough to scan.
@@ -109,10 +109,8 @@ class NgramIndex:
             ValueError: a file of the folder is missing or damaged.
         """
         arrays, settings = read_arrays(Path(path), _ARRAYS)
-        depth = settings.get("depth")
-        if not isinstance(depth, int) or not 1 <= depth <= DEEPEST:
-            raise ValueError(f"{path}: depth={depth!r}: must be a number between 1 and {DEEPEST}")
-        return cls(**arrays, depth=depth)
+        with reading(f"{path}: depth"):
+            return cls(**arrays, depth=settings["depth"])
 
     def holds(self, sequences: Iterable[Sequence[int]]) -> bool:
         """Whether these are the documents that it was built of, token by token."""

@@ -5,7 +5,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gr_mvdr.decoding.beam_search import BeamSearchResult, Constraint, Hypotheses, Step, Successors
 
-_EXAMPLES = 10  # documents listed of those that a prefix can lead to
+_EXAMPLES = 10  # documents listed of those that a sequence names or can lead to
 
 
 @dataclass(frozen=True)
@@ -21,14 +21,15 @@ class Hypothesis:
     """A token sequence of a search.
 
     Attributes:
-        tokens: its token ids, one or more.
-        log_prob: log p(tokens | query).
-        last_log_prob: log p(last token | query, the tokens before it).
+        tokens: its token ids, one or more; log_prob: log p(tokens | query).
+        documents: ids of some of the documents that it names, where a search ended with it;
+            n_documents: how many it names.
     """
 
     tokens: tuple[int, ...]
     log_prob: float
-    last_log_prob: float
+    documents: tuple[str, ...] = ()
+    n_documents: int = 0
 
     @property
     def probability(self) -> float:
@@ -43,7 +44,7 @@ class PathStep:
     Attributes:
         alive: whether a gold hypothesis is kept, or has ended before.
         best: the best gold successor; None if the constraint offered none.
-        rank: its rank (from 1) among all successors.
+        rank: its rank (from 1) among all successors; ties go to the first.
         kept: the hypotheses that go on or end here, the best first.
         limit: the least probable one that goes on: the last place of the beam. What ends takes no
             place, so that a kept hypothesis may be less probable.
@@ -54,22 +55,6 @@ class PathStep:
     rank: int | None
     kept: tuple[Hypothesis, ...]
     limit: Hypothesis | None
-
-
-@dataclass(frozen=True)
-class Generated:
-    """A sequence that a search ended with.
-
-    Attributes:
-        tokens: token ids; log_prob: log p(tokens | query).
-        documents: some of the documents that it names: numbers, or ids from a `Retriever`.
-        n_documents: how many it names.
-    """
-
-    tokens: tuple[int, ...]
-    log_prob: float
-    documents: tuple[Any, ...] = ()
-    n_documents: int = 0
 
 
 @dataclass(frozen=True)
@@ -84,15 +69,14 @@ class SearchPath:
     """
 
     steps: tuple[PathStep, ...]
-    generated: tuple[Generated, ...]
+    generated: tuple[Hypothesis, ...]
     model_ms: float = 0.0
     constraint_ms: float = 0.0
 
     @property
     def lost(self) -> int | None:
         """The step, from 1, after which no gold hypothesis was alive; None if one is generated."""
-        alive = [step.alive for step in self.steps]
-        return None if all(alive) else alive.index(False) + 1
+        return next((n for n, step in enumerate(self.steps, start=1) if not step.alive), None)
 
     @property
     def lost_step(self) -> PathStep | None:
@@ -116,13 +100,13 @@ class SearchTrace:
 
     def __init__(self, gold: set[tuple[int, ...]], end: int):
         self.gold, self.end_token = gold, end
-        self._best: list[tuple[Hypothesis | None, int | None]] = []  # and its rank, at each step
-        self._live: list[dict[tuple[int, ...], float]] = []  # before each step
         self._next = defaultdict(list)
         for prefix in gold:
             self._next[prefix[:-1]].append(prefix[-1])
-        self._since: float | None = None  # when the model's or the observer's last turn ended
-        self._model_seconds = self._constraint_seconds = 0.0
+        # Of each step the hypotheses that it began with, the best gold successor and its rank.
+        self._steps: list[tuple[dict, Hypothesis | None, int | None]] = []
+        self._ms: dict[str, float] = defaultdict(float)  # of each part of the search
+        self._since = 0.0
 
     def observe(
         self,
@@ -133,95 +117,73 @@ class SearchTrace:
         preferred: Tensor,
     ) -> None:
         """The search's `observer`: the successors among which a step chooses."""
-        self._constraint_seconds += _clock() - self._since
+        self._stop("constraint")
         prefixes = list(map(tuple, live.tokens.tolist()))
-        self._live.append(dict(zip(prefixes, live.log_probs.tolist(), strict=True)))
         gold = torch.zeros_like(successors.row, dtype=torch.bool)
         for row, prefix in enumerate(prefixes):
             wanted = successors.token.new_tensor(self._next.get(prefix, []))
             gold |= (successors.row == row) & torch.isin(successors.token, wanted)
-        place, rank = _rank_of_best(preferred, gold)
-        best = None
-        if place is not None:
-            prefix = prefixes[int(successors.row[place])]
-            tokens = (*prefix, int(successors.token[place]))
-            best = self._hypothesis(tokens, float(scores[place]))
-        self._best.append((best, rank))
+        best, rank, order = None, None, preferred.argsort(descending=True, stable=True)
+        if len(places := gold[order].nonzero()):
+            rank = int(places[0]) + 1
+            place = order[rank - 1]
+            tokens = (*prefixes[int(successors.row[place])], int(successors.token[place]))
+            best = Hypothesis(tokens, float(scores[place]))
+        began = dict(zip(prefixes, live.log_probs.tolist(), strict=True))
+        self._steps.append((began, best, rank))
+        self._stop("observer")
+
+    def timed(self, step: Step) -> Step:
+        """The search's step, its time measured."""
         self._since = _clock()
 
-    def timed(self, step: Step) -> Callable[[Tensor, Tensor], Tensor]:
-        """The search's step, its time measured."""
-
-        def measured(tokens: Tensor, parents: Tensor) -> Tensor:
-            start = _clock()
-            self._constraint_seconds += 0.0 if self._since is None else start - self._since
+        def measured(tokens: Tensor, parents: Tensor) -> Any:
+            self._stop("constraint")
             log_probs = step(tokens, parents)
-            self._since = _clock()
-            self._model_seconds += self._since - start
+            self._stop("model")
             return log_probs
 
         return measured
+
+    def _stop(self, part: str) -> None:
+        """Adds the time since the last call to a part of the search."""
+        now = _clock()
+        self._ms[part] += 1000 * (now - self._since)
+        self._since = now
 
     def path(
         self,
         result: BeamSearchResult,
         named: Callable[[tuple[int, ...]], Sequence[int]] = lambda tokens: (),
-        examples: int = 0,
+        document_ids: Sequence[str] = (),
     ) -> SearchPath:
         """The whole search, once it has ended.
 
         Args:
             named: token ids → numbers of the documents that they name.
-            examples: how many of these are listed at most.
+            document_ids: of all documents.
         """
         final = {tuple(tokens): log_prob for tokens, log_prob in result.final.of(0)}
+        ended = min((len(tokens) for tokens in final if tokens in self.gold), default=math.inf)
+        steps = []
+        for length, (_, best, rank) in enumerate(self._steps, start=1):
+            ends = {t: p for t, p in final.items() if len(t) == length}
+            if last := length == len(self._steps):  # what the longest length cuts off goes on
+                going_on = {t: p for t, p in ends.items() if t[-1] != self.end_token}
+            else:
+                going_on = self._steps[length][0]
+            alive = ended <= length or not (last or self.gold.isdisjoint(going_on))
+            beam = sorted((ends | going_on).items(), key=lambda pair: -pair[1])
+            kept = tuple(Hypothesis(*pair) for pair in beam)
+            limit = next((one for one in reversed(kept) if one.tokens in going_on), None)
+            steps.append(PathStep(alive, best, rank, kept, limit))
         generated = []
         for tokens, log_prob in final.items():
             documents = named(tokens)
-            some = tuple(int(number) for number in documents[:examples])
-            generated.append(Generated(tokens, log_prob, some, len(documents)))
-        ended = min((len(tokens) for tokens in final if tokens in self.gold), default=math.inf)
-        steps = [self._step(number, final, ended) for number in range(len(self._best))]
-        ms = 1000 / max(1, len(steps))
-        times = self._model_seconds * ms, self._constraint_seconds * ms
+            some = tuple(document_ids[number] for number in documents[:_EXAMPLES])
+            generated.append(Hypothesis(tokens, log_prob, some, len(documents)))
+        times = (self._ms[part] / max(1, len(steps)) for part in ("model", "constraint"))
         return SearchPath(tuple(steps), tuple(generated), *times)
-
-    def _step(self, number: int, final: dict[tuple[int, ...], float], ended: float) -> PathStep:
-        """The step of that number, from 0; what it kept is what the next one began with.
-
-        Args:
-            final: what the search ended with; ended: the length of the shortest gold one.
-        """
-        ends = {t: p for t, p in final.items() if len(t) == number + 1}
-        last = number + 1 == len(self._live)
-        if last:  # sequences cut off at the longest length go on
-            going_on = {t: p for t, p in ends.items() if t[-1] != self.end_token}
-        else:
-            going_on = self._live[number + 1]
-        alive = ended <= number + 1 or not (last or self.gold.isdisjoint(going_on))
-        kept = sorted((ends | going_on).items(), key=lambda pair: -pair[1])
-        limit = min(going_on.items(), key=lambda pair: pair[1], default=None)
-        best, rank = self._best[number]
-        return PathStep(
-            alive,
-            best,
-            rank,
-            tuple(self._hypothesis(*pair) for pair in kept),
-            None if limit is None else self._hypothesis(*limit),
-        )
-
-    def _hypothesis(self, tokens: tuple[int, ...], log_prob: float) -> Hypothesis:
-        return Hypothesis(tokens, log_prob, log_prob - self._live[len(tokens) - 1][tokens[:-1]])
-
-
-def _rank_of_best(scores: Tensor, gold: Tensor) -> tuple[int | None, int | None]:
-    """The place of the best gold successor, and its rank from 1; ties go to the lowest place."""
-    numbers = gold.nonzero().squeeze(1)
-    if not len(numbers):
-        return None, None
-    best = scores[numbers].max()
-    first = int(numbers[scores[numbers] == best][0])
-    return first, 1 + int((scores > best).sum()) + int((scores[:first] == best).sum())
 
 
 def _clock() -> float:
@@ -242,30 +204,24 @@ class Continuation:
         probability: p(token | query, prefix), over the whole vocabulary.
         allowed: whether the constraint has it; a search chooses no other token.
         n_documents: how many documents can still be reached after it.
-        documents: some of them: numbers, or ids from a `Retriever`.
+        documents: the ids of some of them.
     """
 
     token: int
     probability: float
     allowed: bool
     n_documents: int = 0
-    documents: tuple[Any, ...] = ()
+    documents: tuple[str, ...] = ()
     text: str = ""
-
-
-class Reaching(Constraint, Protocol):
-    """A constraint that knows which documents a prefix can lead to: a trie, an n-gram index."""
-
-    def reachable(self, state: Any) -> np.ndarray:
-        """The numbers of the documents that one prefix can still lead to."""
 
 
 @torch.no_grad()
 def continue_prefix(
     step: Step,
-    constraint: Reaching,
+    constraint: Constraint,
     prefix: Sequence[int],
     k: int,
+    document_ids: Sequence[str],
     device: torch.device | str = "cpu",
 ) -> list[Continuation]:
     """The most probable tokens after a prefix, the most probable first; [] where a sequence ends.
@@ -274,6 +230,7 @@ def continue_prefix(
         step: a fresh one for one query; prefix: token ids, [] = the beginning.
         k: the k most probable allowed tokens are listed, and forbidden ones among the k most
             probable of all.
+        document_ids: of all documents.
 
     Raises:
         ValueError: the constraint does not allow the prefix.
@@ -297,7 +254,7 @@ def continue_prefix(
     for token in best[listed & (log_probs[best] > -torch.inf)].tolist():
         state, probability = successors.state[successors.token == token], log_probs[token].exp()
         documents = constraint.reachable(state) if len(state) else np.empty(0, dtype=np.int64)
-        some = tuple(documents[:_EXAMPLES].tolist())
+        some = tuple(document_ids[number] for number in documents[:_EXAMPLES])
         one = Continuation(token, float(probability), len(state) > 0, len(documents), some)
         continuations.append(one)
     return continuations

@@ -169,10 +169,10 @@ class Codec:
 
     def _checked(self, codes: Tensor) -> Tensor:
         """The codes, if every centroid's number exists: faiss writes wherever a number points."""
-        numbers = codes[:, : self.code_size - len(self.tensors["codebooks"])].long()
-        numbers = (numbers * 256 ** torch.arange(numbers.shape[1])).sum(1)
-        if self._basis is not None and (numbers >= self._index.nlist).any():
-            raise ValueError("a code names a centroid that does not exist: the index is damaged")
+        if width := self.code_size - len(self.tensors["codebooks"]):
+            numbers = np.ascontiguousarray(codes[:, :width].numpy()).view(f"<u{width}")
+            if numbers.max(initial=0) >= self._index.nlist:
+                raise ValueError("a code names a centroid that does not exist: it is damaged")
         return codes
 
     @cached_property

@@ -4,7 +4,8 @@ A prefix gets the bonus weight · max score of the documents below it in the tri
 beam keeps and no log-probability, so that search, reranking and `score` still give one number.
 """
 
-import time
+import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from gr_mvdr.heads.plain import Head
 from gr_mvdr.options import NonNegative, Size, Text, part
 from gr_mvdr.run_files import PROVENANCE, read_provenance
 from gr_mvdr.texts import TextTable
+from gr_mvdr.token_index.costs import SearchCosts
 from models.base import Table
 from models.rerank_pipeline import Stage
 
@@ -30,10 +32,18 @@ _KEY = "model.search.plan"
 class SearchPlan:
     """The bonus of every prefix, once a query, from scores of all documents.
 
+    A subclass defines `prepare` and `index`, called before training and with the collection, and
+    `scores(queries, first, rows)` → (D, B) of the documents `rows` (D,), on the device of `first`
+    (B, V), the first step's log-probabilities. A document that is no candidate may have −inf.
+
     Attributes:
         weight: of the bonus; 0 = the search without a plan. candidates: only this many best
             documents, and ties with the last, can be retrieved; None = all.
+        n_bytes: of the scorer's index, after `index`.
     """
+
+    scores: Callable[..., Tensor]
+    n_bytes = 0
 
     def __init__(self, weight: float, candidates: int | None):
         self.weight, self.candidates = weight, candidates
@@ -41,35 +51,7 @@ class SearchPlan:
 
     def restart(self) -> None:
         """Sets the costs to zero."""
-        self.queries, self.documents, self.seconds = 0, 0, 0.0
-
-    def prepare(self, system: Any, documents: Table, known: Sequence[int]) -> None:
-        """Prepares the scorer before training; see `System.prepare`.
-
-        Raises:
-            ValueError: this system or these documents cannot be planned.
-        """
-        raise NotImplementedError
-
-    def index(self, documents: Table, directory: Path) -> None:
-        """Indexes the scorer; `directory`: of the system's own index."""
-        raise NotImplementedError
-
-    def scores(self, queries: TextTable, first: Tensor, rows: np.ndarray) -> Tensor:
-        """(D, B) scores of the documents `rows` (D,), on the device of `first`.
-
-        Args:
-            first: (B, V) the first step's log-probabilities.
-
-        Returns:
-            A document that is no candidate may have −inf.
-        """
-        raise NotImplementedError
-
-    @property
-    def n_bytes(self) -> int:
-        """Bytes of the scorer's index."""
-        raise NotImplementedError
+        self.costs = SearchCosts()
 
     def guide(
         self, queries: TextTable, trie: Trie, weight: float | None = None
@@ -85,25 +67,22 @@ class SearchPlan:
 
     def _bonus(self, queries: TextTable, trie: Trie, weight: float, first: Tensor) -> Tensor:
         """(nodes, B)."""
-        start = time.perf_counter()
-        scores = self.scores(queries, first, trie.documents)
-        if self.candidates is not None and self.candidates < len(scores):
-            least = scores.topk(self.candidates, dim=0).values[-1]
-            scores = scores.masked_fill(scores < least, -torch.inf)
-        bonus = trie.best_below(weight * scores)
-        self.queries, self.documents = self.queries + len(queries), len(scores)
-        self.seconds += time.perf_counter() - start
+        with self.costs.timed():
+            scores = self.scores(queries, first, trie.documents)
+            if self.candidates is not None and self.candidates < len(scores):
+                least = scores.topk(self.candidates, dim=0).values[-1]
+                scores = scores.masked_fill(scores < least, -torch.inf)
+            bonus = trie.best_below(weight * scores)
+        self.costs.add(len(scores) * len(queries), 0, 0.0, len(queries))
         return bonus
 
     def statistics(self) -> dict[str, float]:
         """The plan's mean costs of a query; empty before the first query."""
-        if not self.queries:
+        if not (queries := self.costs.queries):
             return {}
-        return {
-            "cost/plan_ms": 1000 * self.seconds / self.queries,
-            "cost/plan_documents": float(self.documents),
-            "cost/plan_bytes": float(self.n_bytes),
-        }
+        means = {"ms": 1000 * self.costs.seconds, "documents": self.costs.candidates}
+        metrics = {f"cost/plan_{name}": total / queries for name, total in means.items()}
+        return metrics | {"cost/plan_bytes": float(self.n_bytes)}
 
 
 class FirstStepPlan(SearchPlan):
@@ -123,14 +102,12 @@ class FirstStepPlan(SearchPlan):
 
     def prepare(self, system: Any, documents: Table, known: Sequence[int]) -> None:
         if type(system.head) is not Head or system.normalise != "vocabulary":
-            raise ValueError(
-                f"{_KEY}.scores={FIRST_STEP}: must be a run's folder under head=pawa, "
-                "head=non_parametric and model.search.normalise=reachable, whose tables hold the "
-                "identifiers' tokens alone"
-            )
+            rule = "must be a run's folder where the head has no row of a text's tokens"
+            raise ValueError(f"{_KEY}.scores={FIRST_STEP}: {rule}")
 
     def index(self, documents: Table, directory: Path) -> None:
         self.bags, self.sizes = choose_terms(documents["tokens"][:], self.terms)
+        self.n_bytes = self.bags.nbytes + self.sizes.nbytes
 
     def scores(self, queries: TextTable, first: Tensor, rows: np.ndarray) -> Tensor:
         self.bags, self.sizes = (x.to(first.device) for x in (self.bags, self.sizes))
@@ -139,10 +116,6 @@ class FirstStepPlan(SearchPlan):
         # A document without text gets the query's lowest score.
         means = means.where(self.sizes.bool()[:, None], means.amin(0))
         return means[torch.tensor(rows).to(first.device)]
-
-    @property
-    def n_bytes(self) -> int:
-        return self.bags.nbytes + self.sizes.nbytes
 
 
 class RunPlan(SearchPlan):
@@ -169,30 +142,26 @@ class RunPlan(SearchPlan):
         if own.is_file():
             self.run.check_collection(read_provenance(own.parent), "this run")
         self.stage.index(documents, temporary_folder("plan"))
+        files = (self.run.path / "index").rglob("*")
+        self.n_bytes = sum(path.stat().st_size for path in files if path.is_file())
         self.names = documents["id"][:]
-        self.row = {name: row for row, name in enumerate(self.names)}
 
     def scores(self, queries: TextTable, first: Tensor, rows: np.ndarray) -> Tensor:
         if self.stage.words is not None and "text" not in queries.columns:
             raise ValueError(f"{self.run.key}: reads words, must be given the queries' texts")
         self.stage.model.to(first.device)
-        among = None if len(rows) == len(self.names) else [self.names[n] for n in rows.tolist()]
-        asked = min(self.candidates or len(rows), len(rows))
-        ranking = self.stage.retrieve(queries, asked, among)
-        scores = torch.full((len(queries), len(self.names)), -torch.inf)
-        for number, name in enumerate(queries["id"]):
-            retrieved = ranking.scores(name)
+        names = [self.names[row] for row in rows.tolist()]
+        asked = min(self.candidates or len(names), len(names))
+        ranking = self.stage.retrieve(
+            queries, asked, names if len(names) < len(self.names) else None
+        )
+        columns = []
+        for query in queries["id"]:
+            retrieved = ranking.scores(query)
             # What a lexical search leaves out shares no word: 0, or the last score below 0.
-            if len(retrieved) < asked:
-                scores[number] = min([0.0, *retrieved.values()])
-            where = torch.tensor([self.row[document] for document in retrieved], dtype=torch.int64)
-            scores[number, where] = torch.tensor(list(retrieved.values()), dtype=scores.dtype)
-        return scores.T[torch.tensor(rows)].to(first.device)
-
-    @property
-    def n_bytes(self) -> int:
-        files = (self.run.path / "index").rglob("*")
-        return sum(path.stat().st_size for path in files if path.is_file())
+            lowest = min([0.0, *retrieved.values()]) if len(retrieved) < asked else -math.inf
+            columns.append([retrieved.get(name, lowest) for name in names])
+        return torch.tensor(columns).T.to(first.device)
 
 
 @part("plan")
@@ -222,11 +191,7 @@ def choose_terms(texts: Sequence[Sequence[int]], most: int) -> tuple[Tensor, Ten
     Returns:
         (terms,) int64, text after text; (texts,) int64 the number of terms of each text, ≤ `most`.
     """
-    lengths = np.array([len(text) for text in texts], dtype=np.int64)
-    tokens = np.array([token for text in texts for token in text], dtype=np.int64)
-    pairs = np.unique(np.stack([np.repeat(np.arange(len(texts)), lengths), tokens]), axis=1)
-    frequency = np.bincount(pairs[1])[pairs[1]]  # of documents
-    text, term = pairs[:, np.lexsort((pairs[1], frequency, pairs[0]))]
-    counts = np.bincount(text, minlength=len(texts))
-    kept = np.arange(len(text)) - np.repeat(np.cumsum(counts) - counts, counts) < most
-    return torch.from_numpy(term[kept]), torch.from_numpy(np.minimum(counts, most))
+    frequency = Counter(token for text in texts for token in {*text})  # of documents
+    kept = [sorted({*text}, key=lambda token: (frequency[token], token))[:most] for text in texts]
+    terms = torch.tensor([token for text in kept for token in text], dtype=torch.int64)
+    return terms, torch.tensor([*map(len, kept)])

@@ -1,5 +1,6 @@
 """Document embeddings of a finished run, for docids made of vectors (RIPOR, Zeng et al. 2024)."""
 
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,6 @@ class RunEmbeddings(DocumentEmbeddings):
         """
         self.run = run
         self.weights: str | None = None  # the model's hash, once it is known
-        self._opened: tuple[MultiVector, Any] | None = None
 
     def transform(self, documents: Table, encode: Encode | None = None) -> np.ndarray:
         """See `DocumentEmbeddings`.
@@ -42,7 +42,7 @@ class RunEmbeddings(DocumentEmbeddings):
             FileNotFoundError: no such folder. ValueError: the run is unfinished, encodes no
                 documents, or is not the one that the known documents were embedded by.
         """
-        model, tokenizer = self._open()
+        model, tokenizer = self._opened
         tokens = tokenizer(documents["text"][:], add_special_tokens=False)["input_ids"]
         texts = [model.cut_document(document) for document in tokens]
         vectors = np.empty((len(texts), model.hparams.dimension), dtype=np.float32)
@@ -52,24 +52,24 @@ class RunEmbeddings(DocumentEmbeddings):
             vectors[places] = means.cpu().numpy()
         return normalise_rows(vectors)
 
-    def _open(self) -> tuple[MultiVector, Any]:
-        if self._opened is None:
-            run = FinishedRun.read("model.identifiers.embeddings.run", self.run)
-            kind = find_part("model", run.config.get("model", {}).get(TARGET))
-            if not issubclass(kind, MultiVector):
-                system = run.provenance["system"]
-                raise ValueError(f"{run.key}: must be a multi-vector run, it is one of {system}")
-            # The model draws weights before it reads them; a resumed run does not come here.
-            with reading(run.key), torch.random.fork_rng():
-                model = run.load_model(None)
-            weights = hash_weights(model)
-            if self.weights not in (None, weights):
-                rule = f"must hold the weights {self.weights} that the docids were made with"
-                raise ValueError(f"{run.key}: {rule}, it holds {weights}")
-            self.weights = weights
-            model.to("cuda" if torch.cuda.is_available() else "cpu")
-            self._opened = model, load_tokenizer(run.path / "tokenizer")
-        return self._opened
+    @cached_property
+    def _opened(self) -> tuple[MultiVector, Any]:
+        """The run's model and tokeniser."""
+        run = FinishedRun.read("model.identifiers.embeddings.run", self.run)
+        kind = find_part("model", run.config.get("model", {}).get(TARGET))
+        if not issubclass(kind, MultiVector):
+            system = run.provenance["system"]
+            raise ValueError(f"{run.key}: must be a multi-vector run, it is one of {system}")
+        # The model draws weights before it reads them; a resumed run does not come here.
+        with reading(run.key), torch.random.fork_rng():
+            model = run.load_model(None)
+        weights = hash_weights(model)
+        if self.weights not in (None, weights):
+            rule = f"must hold the weights {self.weights} that the docids were made with"
+            raise ValueError(f"{run.key}: {rule}, it holds {weights}")
+        self.weights = weights
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        return model.to(device), load_tokenizer(run.path / "tokenizer")
 
     def save(self, folder: str | Path) -> None:
         write_arrays(Path(folder), {}, {"weights": self.weights})

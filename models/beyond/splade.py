@@ -193,7 +193,7 @@ class SPLADE(LexicalSystem):
     def _encode_documents(self, documents: Table) -> Any:
         return self._encode([*map(self.cut_document, documents["tokens"])], "document")
 
-    def encode_queries(self, queries: Table) -> dict[str, Query]:
+    def query_terms(self, queries: Table) -> dict[str, Query]:
         """Query id → the weights of the terms that it keeps."""
         rows = self._encode([*map(self.cut_query, queries["tokens"])], "query")
         terms = (dict(zip(r.indices.tolist(), r.data.tolist(), strict=True)) for r in rows)

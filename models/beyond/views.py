@@ -7,8 +7,9 @@ one index, and the evidence of all is added up as if one search had generated it
 2022; Li et al. 2023; facts: Full SEAL).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,9 @@ from gr_mvdr.texts import BODY, find_views, read_view
 from models.base import Table
 from models.constrained_search import ConstrainedSearch
 from models.t5_seal import T5SEAL
+
+# View → of each document its texts as they are generated, with their end tokens.
+Texts = dict[str, list[list[list[int]]]]
 
 _MOST = -1.0  # the greatest log-probability of a key with a bonus (MINDER)
 
@@ -81,64 +85,39 @@ class MultiViewSEAL(T5SEAL):
         One index holds all views, as MINDER's does: the keys of all views are weighed by one
         corpus, and what one view's keys have covered counts less for another's.
         """
-        texts = self._read(documents).texts.values()
+        texts = self._texts_of(documents).values()
         for number, body in enumerate(super().indexed_tokens(documents)):
             own = chain.from_iterable(view[number] for view in texts)
             yield [*chain.from_iterable(text[:-1] for text in own), *body]
 
     def index(self, documents: Table, directory: str | Path | None = None) -> NgramIndex:
-        """An n-gram index over all views."""
-        return super().index(documents, directory, self._read(documents).depth)
+        """An n-gram index over all views, so deep that it counts every text as a key."""
+        texts = chain.from_iterable(self._texts_of(documents).values())
+        depth = max([DEPTH, *(len(text) - 1 for text in chain.from_iterable(texts))])
+        return super().index(documents, directory, depth)
 
     def _search_in(self, documents: Table, ngrams: NgramIndex) -> None:
         super()._search_in(documents, ngrams)
-        views, names = self._read(documents), self.searcher.names
-        self.searcher = ViewSearch(self, ViewNames(**vars(names), views=views, tries=views.tries()))
+        texts = self._texts_of(documents)
+        self.searcher = ViewSearch(self, ViewNames(**vars(self.searcher.names), texts=texts))
 
-    def _read(self, documents: Table) -> "Views":
-        return Views(documents, self.special_tokens, self.template.stop)
+    def _texts_of(self, documents: Table) -> Texts:
+        """The texts of documents in all views besides the body.
 
-
-class Views:
-    """The texts of documents in all views besides the body.
-
-    Attributes:
-        texts: view → of each document its texts as they are generated, with their end tokens. A
-            view without any text is left out, and so is a text of more tokens than an n-gram index
-            is deep.
-    """
-
-    def __init__(self, documents: Table, special_tokens: Mapping[str, list[int]], stop: int):
+        A view without any text is left out, and so is a text of more tokens than an n-gram index is
+        deep. Documents that lack a view's column have no texts of it.
         """
-        Args:
-            documents: one that lacks a view's column has no texts of it.
-            special_tokens: token ids by name; stop: ends every generated sequence.
-        """
-        self.texts: dict[str, list[list[list[int]]]] = {}
-        for view in find_views(special_tokens):
-            end, column = special_tokens[f"{view}_end"], _column(documents, f"{view}_tokens")
+        texts, stop = {}, self.template.stop
+        for view in find_views(self.special_tokens):
+            end, column = self.special_tokens[f"{view}_end"], _column(documents, f"{view}_tokens")
             most = DEEPEST - len(end)
             ended = [
                 [[*text, *end, stop] for text in read_view(own) if len(text) <= most]
                 for own in column
             ]
             if any(ended):
-                self.texts[view] = ended
-
-    @property
-    def depth(self) -> int:
-        """The depth of an n-gram index that counts every text as a key."""
-        texts = chain.from_iterable(chain.from_iterable(self.texts.values()))
-        return max([DEPTH, *(len(text) - 1 for text in texts)])
-
-    def tries(self, documents: Iterable[int] | None = None) -> dict[str, Trie]:
-        """Of each view a trie of its texts, of all documents or of those of these numbers."""
-        tries = {}
-        for view, texts in self.texts.items():
-            chosen = texts if documents is None else [texts[number] for number in documents]
-            if any(chosen):
-                tries[view] = Trie.build(list(chain.from_iterable(chosen)))
-        return tries
+                texts[view] = ended
+        return texts
 
 
 def _column(documents: Table, name: str) -> Sequence:
@@ -164,14 +143,20 @@ class ViewNames(NgramNames):
     """n-grams of the body, and whole texts of other views.
 
     Attributes:
-        views: of all documents; tries: of each view the texts that can be generated.
+        texts: of all documents.
     """
 
-    views: Views | None = None
-    tries: Mapping[str, Trie] = field(default_factory=dict)
+    texts: Texts = field(default_factory=dict)
 
-    def within(self, documents: frozenset[int]) -> "ViewNames":
-        return replace(super().within(documents), tries=self.views.tries(documents))
+    @cached_property
+    def tries(self) -> dict[str, Trie]:
+        """Of each view the texts that can be generated, those of `documents`."""
+        tries = {}
+        for view, texts in self.texts.items():
+            numbers = range(len(texts)) if self.documents is None else self.documents
+            if own := [text for number in numbers for text in texts[number]]:
+                tries[view] = Trie.build(own)
+        return tries
 
     def keys(self, result: ViewResult, query: int) -> dict[Ids, float]:
         return {key: score for key, (score, _) in self._written(result, query).items()}
@@ -210,23 +195,22 @@ class ViewSearch(ConstrainedSearch):
         for view, texts in names.tries.items():
             for keys, own in zip(further, self._text_keys(queries, view, texts), strict=True):
                 keys.update(own)
-        if self.system.hparams.query_ngrams:
-            for query, keys in zip(queries, further, strict=True):
-                keys.update(self._query_keys(query))
+        for keys, query in zip(further, queries, strict=True):
+            keys.update(self._query_keys(query))
         return ViewResult(**vars(result), further=further)
 
     def _text_keys(
         self, queries: Sequence[Sequence[int]], view: str, texts: Trie
     ) -> list[dict[Ids, tuple[float, str]]]:
         """The most probable whole texts of a view for each query, with their end, as keys."""
-        sources = [self.system.prepare_query(query, view) for query in queries]
-        result = self.beam(sources, texts, texts.depth)
-        more = (self.system.hparams.bonus or {}).get(view)
+        system = self.system
+        found = self.beam([system.prepare_query(q, view) for q in queries], texts, texts.depth)
+        more = (system.hparams.bonus or {}).get(view)
         return [
             {
                 tuple(key[:-1]): (score if more is None else min(score + more, _MOST), view)
-                for key, score in result.final.of(number)
-                if key[-1] == self.system.template.stop
+                for key, score in found.final.of(number)
+                if key[-1] == system.template.stop
             }
             for number in range(len(queries))
         ]
@@ -234,13 +218,9 @@ class ViewSearch(ConstrainedSearch):
     def _query_keys(self, query: Sequence[int]) -> dict[Ids, tuple[float, str]]:
         """The query's own n-grams that occur in the corpus, with their log-probabilities."""
         system = self.system
-        grams = sorted(
-            {
-                tuple(query[start : start + length])
-                for length in range(1, system.hparams.query_ngrams + 1)
-                for start in range(len(query) - length + 1)
-            }
-        )
+        lengths = range(1, system.hparams.query_ngrams + 1)
+        starts = [(start, n) for n in lengths for start in range(len(query) - n + 1)]
+        grams = sorted({tuple(query[start : start + n]) for start, n in starts})
         low, high = self.names.corpus.intervals(grams)
         grams = [gram for gram, count in zip(grams, high - low, strict=True) if count]
         if not grams:

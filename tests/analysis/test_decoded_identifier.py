@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from analysis.decoded_identifier import DecodedIdentifiers, occurrences, overlap
-from data_modules.gold import find_gold_tokens
+from analysis.gold import find_gold_tokens
 from data_modules.sources import AlmanacDataModule
 from gr_mvdr.decoding.beam_search import Hypotheses
 from gr_mvdr.template import TextTemplate

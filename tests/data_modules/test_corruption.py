@@ -98,9 +98,9 @@ def test_an_epoch_has_every_document_once():
 @pytest.mark.parametrize(
     ("options", "rule"),
     [
-        ({"length": 1}, "length=1: must be ≥ 2"),
-        ({"density": 1.0}, "density=1.0: must be > 0 and < 1"),
-        ({"mean_span": 0.5}, "mean_span=0.5: must be ≥ 1"),
+        ({"length": 1}, "length=1: must be a whole number ≥ 2"),
+        ({"density": 1.0}, "density=1.0: must be a number > 0 and < 1"),
+        ({"mean_span": 0.5}, "mean_span=0.5: must be a number ≥ 1"),
     ],
 )
 def test_refuses(options, rule):

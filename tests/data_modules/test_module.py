@@ -86,7 +86,7 @@ def test_training_may_read_less_of_a_document_than_the_analysis_of_a_pair(length
     assert max(len(target) for _, (target,), *_ in data.epoch(0)) == read
     _, batches = data.test_pairs("test", limit=8, batch_size=8)
     assert batches[0].document_ids.shape[1] == 9
-    with pytest.raises(ValueError, match="^training_length=1: must be ≥ 2"):
+    with pytest.raises(ValueError, match="^training_length=1: must be a whole number ≥ 2"):
         tiny(training_length=1)
 
 
@@ -276,7 +276,7 @@ def test_an_unknown_split_names_the_splits_there_are(key):
 
 @pytest.mark.parametrize("key", ["query_length", "document_length", "batch_size"])
 def test_lengths_that_leave_no_token_are_refused(key):
-    with pytest.raises(ValueError, match=rf"{key}=0: must be ≥"):
+    with pytest.raises(ValueError, match=rf"{key}=0: must be a whole number ≥"):
         tiny(**{key: 0})
 
 

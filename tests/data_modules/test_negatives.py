@@ -61,7 +61,9 @@ def test_the_document_that_a_query_is_is_no_negative_where_it_is_no_hit(
 
 def test_bm25_that_finds_nothing_is_said_before_training(tmp_path, monkeypatch):
     data = Asked(
-        test_split="test", tokenizer_options=TOKENIZER, examples=DocumentExamples(Bm25Negatives(2))
+        test_split="test",
+        tokenizer_options=TOKENIZER,
+        examples=DocumentExamples(Bm25Negatives(n=2)),
     )
     wordless = [{**row, "text": "?!"} for row in data.collection.queries]
     data.collection = replace(data.collection, queries=Dataset.from_list(wordless))
@@ -149,13 +151,13 @@ def test_what_bm25_finds_is_kept_as_a_trec_run(tmp_path, monkeypatch):
 def test_negatives_that_came_with_the_collection(tmp_path, monkeypatch):
     run = Path(written(tmp_path / "hard.trec", *RUN))
     monkeypatch.setattr(Tiny, "own", {"hard": run})
-    assert set().union(*drawn(tiny(OwnNegatives("hard", n=1)))[0]) == {1, 2, 3}
+    assert set().union(*drawn(tiny(OwnNegatives(name="hard", n=1)))[0]) == {1, 2, 3}
     with pytest.raises(ValueError, match=r"negatives\.name=easy: must be of .* own: hard"):
-        tiny(OwnNegatives("easy", n=1)).epoch(0)
-    assert drawn(tiny(OwnNegatives(None, n=1))) == drawn(tiny(OwnNegatives("hard", n=1)))
+        tiny(OwnNegatives(name="easy", n=1)).epoch(0)
+    assert drawn(tiny(OwnNegatives(name=None, n=1))) == drawn(tiny(OwnNegatives(name="hard", n=1)))
     monkeypatch.setattr(Tiny, "own", {"hard": run, "easy": run})
     with pytest.raises(ValueError, match=r"negatives\.name=null: must be of .* own: hard, easy"):
-        tiny(OwnNegatives(None, n=1)).epoch(0)
+        tiny(OwnNegatives(name=None, n=1)).epoch(0)
 
 
 def test_each_negative_is_the_documents_text_as_the_model_reads_it():
@@ -177,13 +179,13 @@ def test_negatives_depend_on_seed_epoch_and_pair_alone_and_change_every_epoch():
 
     assert batches(1) == batches(1) == batches(1, num_workers=1) != batches(2)
     assert batches(1, seed=1) != batches(1)
-    plain, given = (list(tiny(form).epoch(3)) for form in (None, Bm25Negatives(2)))
+    plain, given = (list(tiny(form).epoch(3)) for form in (None, Bm25Negatives(n=2)))
     assert [e[:3] for e in given] == [e[:3] for e in plain]
 
 
 def test_too_few_candidates_are_filled_up_at_random(tmp_path, capsys):
     run = written(tmp_path / "run.trec", *RUN, "q1 Q0 d1 1 2 x", "q2 Q0 d9 1 2 x")
-    data = tiny(RunNegatives(run, n=3))
+    data = tiny(RunNegatives(path=run, n=3))
     found = drawn(data, 60)
     assert set(found[0]) == {frozenset({1, 2, 3})}, "as many as asked for"
     everything = set(range(N_DOCUMENTS - 1))
@@ -195,7 +197,7 @@ def test_too_few_candidates_are_filled_up_at_random(tmp_path, capsys):
 
 def test_a_run_gives_its_best_documents_by_score_to_a_depth(tmp_path):
     run = written(tmp_path / "run.trec", *reversed(RUN), "q1 Q0 d5 1 1 x")
-    by_depth = {depth: drawn(tiny(RunNegatives(run, n=1, depth=depth))) for depth in (2, 3, 9)}
+    by_depth = {depth: drawn(tiny(RunNegatives(path=run, n=1, depth=depth))) for depth in (2, 3, 9)}
     # The relevant d0 takes the first place.
     assert {depth: set().union(*found[0]) for depth, found in by_depth.items()} == {
         2: {1},
@@ -206,32 +208,35 @@ def test_a_run_gives_its_best_documents_by_score_to_a_depth(tmp_path):
 
 def test_equal_scores_are_cut_by_document_id_and_a_list_without_scores_as_it_is(tmp_path):
     tied = [f"q0 Q0 d{n} 1 0.5 x" for n in (4, 12, 5, 9)]  # d9 comes first, then d5
-    found = drawn(tiny(RunNegatives(written(tmp_path / "run.trec", *tied), n=1, depth=2)))
+    found = drawn(tiny(RunNegatives(path=written(tmp_path / "run.trec", *tied), n=1, depth=2)))
     assert set().union(*found[0]) == {9, 5}
     listed = written(
         tmp_path / "run.tsv", *(f"q0 d{n} {rank}" for rank, n in enumerate((4, 12, 9)))
     )
-    found = drawn(tiny(RunNegatives(listed, n=1, depth=2)))
+    found = drawn(tiny(RunNegatives(path=listed, n=1, depth=2)))
     assert set().union(*found[0]) == {4, 12}
 
 
 def test_triples_give_each_query_its_negatives(tmp_path):
     lines = ["q0 d0 d4", "q0 d10 d5", "q0 d8 d9", "q0 d4 d8", "q1 d1 d12", "q1 d1 d12"]
-    found = drawn(tiny(TripleNegatives(written(tmp_path / "triples.tsv", *lines))))
+    found = drawn(tiny(TripleNegatives(path=written(tmp_path / "triples.tsv", *lines))))
     # d4 and d8 are called positive by a triple, d12 is the one candidate of q1.
     assert set().union(*found[0]) == {5, 9} and set(found[1]) == {frozenset({12})}
 
 
 def test_more_negatives_than_documents_are_refused():
     # Of 13 known documents, q0 leaves 11.
-    assert len(tiny(Bm25Negatives(11)).epoch(0)[0].negatives.documents) == 11
+    assert len(tiny(Bm25Negatives(n=11)).epoch(0)[0].negatives.documents) == 11
     with pytest.raises(ValueError, match="data.examples.negatives.n=12: must be ≤ 11, the known"):
-        tiny(Bm25Negatives(12)).epoch(0)
+        tiny(Bm25Negatives(n=12)).epoch(0)
 
 
 def test_an_indexing_example_has_random_negatives(tmp_path):
     margins = written(tmp_path / "margins.tsv", "2 1 q0 d0 d4")
-    for form, teacher in ((Bm25Negatives(2, depth=3), None), (TripleNegatives(margins, 2), 3)):
+    for form, teacher in (
+        (Bm25Negatives(n=2, depth=3), None),
+        (TripleNegatives(path=margins, n=2), 3),
+    ):
         data = tiny(form, indexing=Indexing(3.0, DocumentStart(4)))
         examples = [e for number in range(8) for e in list(data.epoch(number))[7:]]
         by_row = {row: [e for e in examples if e.document == row] for row in range(NEW)}
@@ -246,7 +251,7 @@ def test_an_indexing_example_has_random_negatives(tmp_path):
 
 def test_generated_targets_have_negatives_of_their_kind():
     """A docid system looks identifiers up; a negative's span is drawn as the positive's is."""
-    given = Bm25Negatives(2, depth=3)
+    given = Bm25Negatives(n=2, depth=3)
     indexing = Indexing(1.0, DocumentStart(4))
     for examples in (IdentifierExamples(given), SpanExamples(given, n_spans=2, length=2)):
         data = tiny(examples=examples, indexing=indexing)
@@ -267,7 +272,7 @@ def test_generated_targets_have_negatives_of_their_kind():
 
 def test_the_scores_of_a_margin_file_come_with_its_triples(tmp_path):
     lines = ["9.5 1.5 q0 d0 d4", "9.5 2.5 q0 d0 d5", "7 3 q0 d10 d4", "4 0.5 q1 d1 d2"]
-    data = tiny(TripleNegatives(written(tmp_path / "margins.tsv", *lines), n=1))
+    data = tiny(TripleNegatives(path=written(tmp_path / "margins.tsv", *lines), n=1))
     positive = {0: 9.5, 1: 4.0, 6: 7.0}
     negative = {(0, 4): 1.5, (0, 5): 2.5, (1, 2): 0.5}  # of what is scored twice, the first
     for number in range(10):
@@ -287,7 +292,7 @@ def test_a_teacher_scores_the_negatives_of_any_source(form, tmp_path, capsys):
         "margins": ["9 5 q0 d0 d3", "9 4 q0 d0 d9", "0 1 q2 d12 d9"],
     }
     teacher = written(tmp_path / "teacher", *lines[form])
-    data = tiny(RunNegatives(run, n=1, teacher=teacher))
+    data = tiny(RunNegatives(path=run, n=1, teacher=teacher))
     for number in range(10):
         examples = list(data.epoch(number))
         assert examples[0].negatives == ([[*data.documents[3]["tokens"], EOS_ID]], [3], [9.0, 5.0])
@@ -307,15 +312,15 @@ def test_every_file_stands_in_the_runs_provenance(tmp_path):
     run = written(tmp_path / "run.trec", *RUN)
     teacher = written(tmp_path / "teacher.trec", *RUN)
     triples = written(tmp_path / "triples.tsv", "q0 d0 d4")
-    found = tiny(RunNegatives(run, n=1, teacher=teacher)).training_sources
+    found = tiny(RunNegatives(path=run, n=1, teacher=teacher)).training_sources
     assert list(found) == [run, teacher] and {len(key) for key in found.values()} == {64}
-    assert list(tiny(TripleNegatives(triples)).training_sources) == [triples]
-    assert tiny().training_sources == tiny(Bm25Negatives(1)).training_sources == {}
+    assert list(tiny(TripleNegatives(path=triples)).training_sources) == [triples]
+    assert tiny().training_sources == tiny(Bm25Negatives(n=1)).training_sources == {}
 
 
 def test_unknown_ids_are_counted(tmp_path, capsys):
     lines = ["q0 d0 d4", "q7 d0 d1", "q1 d1 nowhere", f"q1 d1 d{NEW}"]
-    data = tiny(TripleNegatives(written(tmp_path / "triples.tsv", *lines)))
+    data = tiny(TripleNegatives(path=written(tmp_path / "triples.tsv", *lines)))
     assert data.epoch(0)[0].negatives.documents == [4]
     assert (
         "triples.tsv: 4 of 8 pairs are used; 2 are of queries outside the training split, "
@@ -327,16 +332,16 @@ def test_a_file_that_names_nothing_known_is_refused(tmp_path):
     other = written(tmp_path / "other.tsv", "7 d0 d4", "8 d1 d2")
     rule = "none of its 4 pairs can be used: 4 are of queries"
     with pytest.raises(ValueError, match=rf"data.examples.negatives.path={other}: {rule}"):
-        tiny(TripleNegatives(other)).epoch(0)
+        tiny(TripleNegatives(path=other)).epoch(0)
     teacher = written(tmp_path / "other.trec", "q0 Q0 4 1 1 x")
     rule = "none of its 1 pairs can be used: 0 .*, 1 name documents that are not known"
     with pytest.raises(ValueError, match=rf"data.examples.negatives.teacher={teacher}: {rule}"):
-        tiny(Bm25Negatives(1, teacher=teacher)).epoch(0)
+        tiny(Bm25Negatives(n=1, teacher=teacher)).epoch(0)
 
 
 def test_validation_queries_may_lack_negatives(tmp_path, capsys):
     run = written(tmp_path / "run.trec", *RUN)
-    data = tiny(RunNegatives(run, n=2, teacher=run), validation_split="dev")
+    data = tiny(RunNegatives(path=run, n=2, teacher=run), validation_split="dev")
     batches = [next(iter(data.val_dataloader())) for _ in range(2)]
     assert batches[0].document_index.tolist() == batches[1].document_index.tolist()
     assert batches[0].negatives.shape == (1, 2) and batches[0].teacher.isnan().all()
@@ -347,9 +352,9 @@ def test_validation_queries_may_lack_negatives(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("make", "key"),
     [
-        (lambda path: RunNegatives(path, 1), "path"),
-        (lambda path: TripleNegatives(path), "path"),
-        (lambda path: Bm25Negatives(1, teacher=path), "teacher"),
+        (lambda path: RunNegatives(path=path, n=1), "path"),
+        (lambda path: TripleNegatives(path=path), "path"),
+        (lambda path: Bm25Negatives(n=1, teacher=path), "teacher"),
     ],
 )
 def test_missing_files_are_named_before_anything_is_read(make, key):
@@ -358,15 +363,15 @@ def test_missing_files_are_named_before_anything_is_read(make, key):
 
 
 def test_bm25_is_asked_once_for_each_depth_and_handed_to_no_worker(monkeypatch):
-    data = tiny(Bm25Negatives(1, depth=5))
+    data = tiny(Bm25Negatives(n=1, depth=5))
     data.epoch(0)
     assert data.bm25() is data.bm25()
     assert set(vars(pickle.loads(pickle.dumps(data.bm25)))) == {"documents"}
     monkeypatch.setattr("data_modules.candidates.index_bm25", None)
-    again = tiny(Bm25Negatives(2, depth=5))
+    again = tiny(Bm25Negatives(n=2, depth=5))
     assert len(again.epoch(0)[0].negatives.documents) == 2
     with pytest.raises(TypeError):
-        tiny(Bm25Negatives(1, depth=6)).epoch(0)
+        tiny(Bm25Negatives(n=1, depth=6)).epoch(0)
 
 
 # Batches
@@ -402,7 +407,7 @@ def test_a_batch_without_hard_negatives_has_none():
 
 
 def test_test_pairs_have_no_negatives():
-    _, batches = tiny(Bm25Negatives(2)).test_pairs("test", 5)
+    _, batches = tiny(Bm25Negatives(n=2)).test_pairs("test", 5)
     assert batches[0].negatives is None and len(batches[0].document_ids) == len(batches[0])
 
 

@@ -44,8 +44,3 @@ def test_it_cannot_be_searched_in_other_ways(documents, queries):
         with pytest.raises(ValueError, match="mode=rerank: must have an index"):
             model.index(documents)
             call(mode="exact")
-
-
-def test_no_token_is_left_out(documents):
-    with pytest.raises(ValueError, match=r"keep_document=0\.5: must be 1 in mode rerank"):
-        make_multi_vector("mva", search={"mode": "rerank", "keep_document": 0.5})

@@ -276,8 +276,8 @@ def test_the_path_of_a_search_is_that_of_its_results(make, kind, documents, quer
         for document in range(8):
             path = system.searcher.explain(query, document)
             assert [(list(one.tokens), one.log_prob) for one in path.generated] == final
-            named = {number for one in path.generated for number in one.documents}
-            assert (document in named) == (path.lost is None)
+            named = {name for one in path.generated for name in one.documents}
+            assert (f"d{document}" in named) == (path.lost is None)
             lost += path.lost is not None
             kept = {one.tokens: one.log_prob for step in path.steps for one in step.kept}
             keys = {tuple(tokens): value for tokens, value in result.candidates.of(0)}
@@ -302,7 +302,7 @@ def test_what_the_model_would_write_next(make, kind, documents, queries):
             tokens = [*prefix, one.token]
             expected = log_prob(system, query, tokens) - log_prob(system, query, prefix)
             assert one.probability == pytest.approx(torch.tensor(expected).exp().item())
-            reached = {n for n in range(8) if tuple(tokens) in names.gold_prefixes(n)}
+            reached = {f"d{n}" for n in range(8) if tuple(tokens) in names.gold_prefixes(n)}
             assert one.allowed == (one.n_documents > 0)
             # The end token alone is every text's, and nobody's n-gram.
             assert set(one.documents) == reached or tokens == [1]

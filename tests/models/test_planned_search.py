@@ -32,8 +32,6 @@ class Given(SearchPlan):
         columns = [min(number, self.given.shape[1] - 1) for number in range(len(queries))]
         return self.given[rows][:, columns]
 
-    n_bytes = 0
-
 
 def test_numbers_by_hand():
     """The path to the best document is kept although its first token is the least probable."""
@@ -99,7 +97,7 @@ def test_what_a_run_does_not_find_is_at_most_its_last():
     plan.stage = SimpleNamespace(
         words=None, model=torch.nn.Identity(), retrieve=lambda *asked: Ranking(found)
     )
-    plan.names, plan.row = ["a", "b", "c"], {"a": 0, "b": 1, "c": 2}
+    plan.names = ["a", "b", "c"]
     scores = plan.scores(TextTable({"id": [*found]}), torch.zeros(3, 1), np.arange(3))
     assert scores.T.tolist() == [[2, 1, 0], [0, 0, 0], [-3, -3, -3]]
 

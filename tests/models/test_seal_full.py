@@ -203,7 +203,7 @@ def test_a_text_longer_than_n_grams_were_is_a_key(tools, texts, queries):
     texts["query_tokens"] = [[long], [long * 9], [], [], []]
     seal = tools.sharpen(tools.make_seal(special_tokens=MINDER))
     index = seal.index(texts)
-    texts = seal.searcher.names.views.texts
+    texts = seal.searcher.names.texts
     assert texts["query"][:2] == [[[*long, 54, EOS_ID]], []], "270 tokens are no key"
     for keys in seal.searcher.search(queries["tokens"]).further:
         assert keys[(*long, 54)][1] == "query" and index.intervals([[*long, 54]])[1].item() > 0

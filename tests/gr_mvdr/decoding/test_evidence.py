@@ -151,28 +151,6 @@ def test_a_key_less_probable_than_in_the_corpus_is_no_evidence():
     assert score_documents(index, []) == {}
 
 
-def test_an_overlapping_key_scores_only_where_it_is_free():
-    index = NgramIndex.build([[3, 4, 5, 1], [4, 5, 6, 1]])
-    scores = score_documents(index, [([3, 4], math.log(0.5)), ([4, 5], math.log(0.3))], **PLAIN)
-    best, second = logit(0.5) - logit(1 / 8), logit(0.3) - logit(2 / 8)
-    assert scores == pytest.approx({0: best, 1: second})
-
-
-def test_a_repeated_token_reduces_a_key():
-    index = NgramIndex.build([[3, 4, 5, 3, 6, 1], [7, 7, 7, 7, 7, 1]])
-    scores = score_documents(
-        index, [([3, 4], math.log(0.5)), ([3, 6], math.log(0.4))], beta=0.8, **PLAIN
-    )
-    best, second = logit(0.5) - logit(1 / 12), logit(0.4) - logit(1 / 12)
-    assert scores == pytest.approx({0: best + second * (1 - 0.8 * 0.5)})
-
-
-def test_a_key_counts_once_a_document():
-    index = NgramIndex.build([[3, 4, 3, 4, 5, 1], [7, 7, 7, 7, 7, 1]])
-    scores = score_documents(index, [([3, 4], math.log(0.5))], **PLAIN)
-    assert scores == pytest.approx({0: logit(0.5) - logit(2 / 12)})
-
-
 def test_a_key_that_overlaps_itself_takes_places_from_the_left():
     # 3 3 takes the first two of three places; the third is left to the unigram, already covered.
     index = NgramIndex.build([[3, 3, 3, 1], [7, 7, 7, 1]])
@@ -189,11 +167,6 @@ def test_special_ids_are_cut_off_and_equal_keys_merged():
     merged = score_documents(index, [([3, 4], -0.1), ([0, 3, 4, 1], -0.2), ([1], -0.01)])
     assert merged == plain
     assert score_documents(index, [([1], -0.1), ([], -0.1)], np.full(7, -0.1)) == {}
-
-
-def test_a_certain_key_has_a_finite_weight():
-    index = NgramIndex.build([[3, 4, 1], [5, 6, 1]])
-    assert 0 < score_documents(index, [([3, 4], 0.0)])[0] < math.inf
 
 
 def test_equal_scores_are_ordered_by_document_number():

@@ -49,20 +49,6 @@ def test_equals_a_table_of_all_ngrams(vocabulary, depth):
         assert found.tolist() == [index.starts[number] + offset for number, offset in places]
 
 
-@pytest.mark.parametrize(("vocabulary", "depth"), [(2, 16), (2, 3), (5, 16), (250_000, 16)])
-def test_suffixes_are_ordered_by_their_first_tokens_and_then_by_place(vocabulary, depth):
-    documents = random_documents(vocabulary, vocabulary)
-    index = NgramIndex.build(documents + documents[::-1], depth)
-    text, end = index.text.tolist(), index.terminator
-
-    def first_tokens(place):
-        tokens = text[place : place + depth]
-        return tokens[: tokens.index(end) + 1] if end in tokens else tokens
-
-    places = [place for place, token in enumerate(text) if token != end]
-    assert index.suffixes.tolist() == sorted(places, key=lambda place: (first_tokens(place), place))
-
-
 @pytest.mark.parametrize("vocabulary", [2, 40])
 def test_expanding_all_prefixes_at_once_visits_exactly_the_ngrams(vocabulary):
     documents = random_documents(vocabulary, vocabulary)
@@ -81,16 +67,6 @@ def test_expanding_all_prefixes_at_once_visits_exactly_the_ngrams(vocabulary):
         prefixes = [ngram for ngram, kept in zip(extended, chosen, strict=True) if kept]
         state = found.state[chosen]
         table = {n: p for n, p in table.items() if len(n) <= length or n[:length] in prefixes}
-
-
-def test_no_ngram_crosses_the_end_of_a_document():
-    index = NgramIndex.build([[5, 6], [7, 8], [], [6, 7]])
-    assert index.count([6, 7]) == 1
-    assert index.documents([6, 7]).tolist() == [3]
-    assert index.successors([8]).tolist() == []
-    assert index.successors([6]).tolist() == [7]
-    assert index.n_documents == 4 and len(index) == 6
-    assert [index.sequence(number).tolist() for number in range(4)] == [[5, 6], [7, 8], [], [6, 7]]
 
 
 def test_known_numbers():

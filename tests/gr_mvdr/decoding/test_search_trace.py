@@ -7,7 +7,7 @@ import torch
 
 from gr_mvdr.decoding.beam_search import beam_search
 from gr_mvdr.decoding.ngram_index import NgramIndex
-from gr_mvdr.decoding.search_trace import Generated, Hypothesis, SearchTrace, continue_prefix
+from gr_mvdr.decoding.search_trace import Hypothesis, SearchTrace, continue_prefix
 from gr_mvdr.decoding.trie import Trie
 
 END, VOCABULARY = 1, 8
@@ -32,41 +32,40 @@ def step_of(probabilities):
     return step
 
 
-def path_to(document, docids, probabilities, beam_size, examples=9):
+def path_to(document, docids, probabilities, beam_size):
     """The path of a search for a document, and what the search found."""
     docid, trie = tuple(docids[document]), Trie.build(docids)
     trace = SearchTrace({docid[:length] for length in range(1, len(docid) + 1)}, END)
     step = trace.timed(step_of(probabilities))
     result = beam_search(step, trie, 1, beam_size, trie.depth, END, observer=trace.observe)
     named = lambda tokens: [n for n, d in enumerate(docids) if (*d,) == tokens]  # noqa: E731
-    return trace.path(result, named, examples), result
+    return trace.path(result, named, range(99)), result
 
 
-def hypothesis(tokens, probability, last):
-    logs = pytest.approx(math.log(probability)), pytest.approx(math.log(last))
-    return Hypothesis(tokens, *logs)
+def hypothesis(tokens, probability, *documents):
+    return Hypothesis(tokens, pytest.approx(math.log(probability)), documents, len(documents))
 
 
 def test_a_lost_gold_worked_out_by_hand():
     path, _ = path_to(2, DOCIDS, GARDEN.__getitem__, beam_size=1)
     assert path.lost == 1 and path.lost_step is path.steps[0]
     first, second = path.steps
-    assert (first.alive, first.rank) == (False, 2) and first.best == hypothesis((3,), 0.4, 0.4)
-    assert first.kept == (hypothesis((2,), 0.6, 0.6),) and first.limit == first.kept[0]
+    assert (first.alive, first.rank) == (False, 2) and first.best == hypothesis((3,), 0.4)
+    assert first.kept == (hypothesis((2,), 0.6),) and first.limit == first.kept[0]
     assert (second.alive, second.rank, second.best) == (False, None, None)
-    assert second.kept == (hypothesis((2, 4), 0.3, 0.5),) and second.limit == second.kept[0]
-    assert path.generated == (Generated((2, 4), pytest.approx(math.log(0.3)), (0,), 1),)
+    assert second.kept == (hypothesis((2, 4), 0.3),) and second.limit == second.kept[0]
+    assert path.generated == (hypothesis((2, 4), 0.3, 0),)
 
 
 def test_a_gold_that_is_lost_at_the_end_and_one_that_is_found():
     lost, _ = path_to(1, DOCIDS, GARDEN.__getitem__, beam_size=1)
     assert [step.alive for step in lost.steps] == [True, False] and lost.lost == 2
-    assert lost.lost_step.best == hypothesis((2, 5), 0.24, 0.4)
+    assert lost.lost_step.best == hypothesis((2, 5), 0.24)
     found, _ = path_to(1, DOCIDS, GARDEN.__getitem__, beam_size=4)
     assert found.lost is None and found.lost_step is None
     assert [step.rank for step in found.steps] == [1, 3]
     assert [one.tokens for one in found.generated] == [(3, 4), (2, 4), (2, 5), (3, 5)]
-    assert found.steps[1].kept[2] == hypothesis((2, 5), 0.24, 0.4)
+    assert found.steps[1].kept[2] == hypothesis((2, 5), 0.24)
 
 
 def test_what_ends_is_kept_and_takes_no_place_of_the_beam():
@@ -84,11 +83,6 @@ def test_what_ends_is_kept_and_takes_no_place_of_the_beam():
     assert second.limit.tokens == (2, 3), "the end is less probable and kept for all that"
     assert [one.tokens for one in last.kept] == [(2, 3, 4, END)] and last.limit is None
     assert [one.n_documents for one in path.generated] == [1, 1]
-
-
-def test_examples_of_documents_are_bounded():
-    path, _ = path_to(0, [[2]] * 5 + [[3]], {(): {2: 0.6, 3: 0.4}}.__getitem__, 2, examples=3)
-    assert path.generated[0].documents == (0, 1, 2) and path.generated[0].n_documents == 5
 
 
 @pytest.mark.parametrize("beam_size", [1, 2, 5, 40])
@@ -112,7 +106,6 @@ def test_a_path_is_the_searchs_own(beam_size):
             assert all(len(one.tokens) == number + 1 for one in step.kept)
             for one in step.kept:
                 prefix = one.tokens[:-1]
-                assert one.last_log_prob == pytest.approx(math.log(random(prefix)[one.tokens[-1]]))
                 assert not number or prefix in {kept.tokens for kept in path.steps[number - 1].kept}
             values = [one.log_prob for one in step.kept]
             assert values == sorted(values, reverse=True)
@@ -134,7 +127,7 @@ def test_a_path_is_the_searchs_own(beam_size):
 
 
 def after(prefix, constraint, k, table):
-    return continue_prefix(step_of(table.__getitem__), constraint, prefix, k)
+    return continue_prefix(step_of(table.__getitem__), constraint, prefix, k, range(99))
 
 
 def test_what_follows_a_prefix_of_a_trie():

@@ -128,24 +128,6 @@ def test_any_lists_equal_the_formula_in_loops(seed, imputation):
     assert found == pytest.approx(in_loops(retrieved, imputation, salience, lengths), abs=1e-12)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_candidates_in_loops(seed):
-    retrieved, _ = random_retrieved(seed)
-    documents, similarity, salience = group_by_document(retrieved)
-    assert documents.tolist() == sorted(set(retrieved.owners.flatten().tolist()) - {-1})
-    for row, document in enumerate(documents.tolist()):
-        for column in range(5):
-            mine = (retrieved.owners[column] == document).nonzero()[:, 0]
-            if len(mine):
-                best = mine[retrieved.similarities[column, mine].argmax()]
-                assert similarity[row, column] == retrieved.similarities[column, best]
-                assert salience[row, column] == retrieved.salience[column, best]
-            else:
-                assert (similarity[row, column], salience[row, column]) == (NONE, 0)
-    without = group_by_document(retrieved._replace(salience=None))
-    assert without.salience is None and torch.equal(without.similarity, similarity)
-
-
 @pytest.mark.parametrize("normaliser", ["none", "alignment", "query_tokens"])
 def test_expected_relevance_by_hand(normaliser):
     """Missed similarities are the lowest of their row, their saliences the row's mean."""

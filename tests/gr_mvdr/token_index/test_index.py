@@ -23,12 +23,10 @@ from gr_mvdr.token_index.costs import SearchCosts
 from gr_mvdr.token_index.index import TokenIndex
 from gr_mvdr.token_index.neighbours import NearestTokens
 from gr_mvdr.token_index.search import SearchOptions
-from gr_mvdr.token_vectors import TokenVectors
-from tests.gr_mvdr.token_index.test_max_sim import as_text, padded, pair_by_pair
+from tests.gr_mvdr.token_index.test_max_sim import pair_by_pair
 from tests.gr_mvdr.token_index.test_store import (
-    contents,
+    as_text,
     encoder,
-    interrupted,
     names,
     part_of,
     random_tokens,
@@ -89,7 +87,7 @@ def exact_scores(tokens, query, scoring=COLBERT):
 def test_exact_search_equals_eq_1_of_every_pair(tmp_path, alignment, parts):
     tokens, queries = random_tokens(**parts), some_queries(**parts)
     scoring = Scoring(alignment, "alignment")
-    scores = build(tmp_path / "index", tokens).exact(padded(queries), scoring)
+    scores = build(tmp_path / "index", tokens).exact(queries.pad(), scoring)
     assert scores.dtype == torch.float32
     assert torch.allclose(scores, pair_by_pair(tokens, queries, scoring), atol=1e-5)
 
@@ -103,21 +101,12 @@ def test_blocks_and_batches_change_nothing(tmp_path, monkeypatch, block, alignme
     monkeypatch.setattr(max_sim, "_BLOCK_SIMILARITIES", block)
     for batch in (1, 8):
         index = build(tmp_path / "index", tokens, batch)
-        assert torch.allclose(index.exact(padded(queries), scoring), expected, atol=1e-5)
+        assert torch.allclose(index.exact(queries.pad(), scoring), expected, atol=1e-5)
         single = [index.exact(as_text(queries, n)[None], scoring) for n in range(3)]
         assert torch.allclose(torch.cat(single, 1), expected, atol=1e-5)
         numbers = torch.tensor([7, 0, 3, 2])
         scores = index.score(as_text(queries, 0), numbers, scoring)
         assert torch.allclose(scores, expected[numbers, 0], atol=1e-5)
-
-
-@pytest.mark.parametrize("alignment", ALIGNMENTS, ids=str)
-def test_some_documents_are_scored_in_the_order_asked(tmp_path, alignment):
-    tokens, queries = random_tokens(salience=True), some_queries(salience=True)
-    scoring = Scoring(alignment, "query_tokens")
-    numbers = torch.tensor([6, 2, 0, 5, 3, 4])
-    scores = build(tmp_path / "index", tokens).score(as_text(queries, 0), numbers, scoring)
-    assert torch.allclose(scores, pair_by_pair(tokens, queries, scoring)[numbers, 0], atol=1e-5)
 
 
 @pytest.mark.parametrize(("dtype", "error"), [("float16", 5e-3), ("pq", 0.3)])
@@ -127,7 +116,7 @@ def test_stored_types_give_close_scores_in_every_mode(tmp_path, dtype, error):
     full = build(tmp_path / "full", tokens)
     small = build(tmp_path / "small", tokens, dtype=dtype, pq_bytes=4)
     assert small.bytes_per_token < full.bytes_per_token or dtype == "pq"  # its codebook
-    exact = [index.exact(padded(queries), COLBERT) for index in (full, small)]
+    exact = [index.exact(queries.pad(), COLBERT) for index in (full, small)]
     assert torch.allclose(*exact, atol=error) and exact[1].dtype == torch.float32
     assert not torch.equal(*exact) or dtype == "pq"  # which has a row for every vector
     query = as_text(queries, 0)
@@ -148,20 +137,6 @@ def test_gathering_every_token_is_exact_search(tmp_path, probes, alignment):
     expected = exact_scores(tokens, part_of(queries, [0]), scoring)
     assert by_document(found) == pytest.approx(expected, abs=1e-5)
     assert (index.costs.candidates, index.costs.scored_tokens) == (60, 180)
-
-
-def test_candidates_own_the_nearest_tokens_and_are_scored_in_full(tmp_path):
-    tokens, queries = random_tokens(MANY), some_queries()
-    index = build(tmp_path / "index", tokens)
-    owner = torch.arange(60).repeat_interleave(torch.tensor(MANY))
-    query = part_of(queries, [0])
-    nearest = (tokens.vectors @ query.vectors.T).topk(2, dim=0).indices
-    found = gather(index, as_text(queries, 0), COLBERT, 2)
-    assert found.documents.tolist() == owner[nearest].unique().tolist()
-    expected = exact_scores(tokens, query)
-    assert by_document(found) == pytest.approx(
-        {n: expected[n] for n in found.documents.tolist()}, abs=1e-5
-    )
 
 
 def test_keys_retrieve_and_vectors_score(tmp_path):
@@ -215,41 +190,7 @@ def test_a_pruned_query_retrieves_and_the_whole_query_scores(tmp_path):
     )
 
 
-def test_pruned_documents_are_scored_with_all_tokens(tmp_path):
-    tokens, queries = random_tokens(MANY, salience=True), some_queries(salience=True)
-    index = build(tmp_path / "index", tokens)
-    # A fifth of 1, 2, 3, 4, 5 tokens is one each.
-    found = gather(index, as_text(queries, 0), COLBERT, 60, keep_document=0.2)
-    expected = exact_scores(tokens, part_of(queries, [0]))
-    assert by_document(found) == pytest.approx(expected, abs=1e-5)
-    with pytest.raises(ValueError, match="neighbours=61: must be ≥ 1 and ≤ the 60 tokens"):
-        gather(index, as_text(queries, 0), COLBERT, 61, keep_document=0.2)
-
-
-def test_salience_decides_the_refinement(tmp_path):
-    """The nearest token has no salience: its document is the worst, not the best."""
-    axis = torch.eye(8)
-    tokens = random_tokens([1, 1, 1], salience=True)._replace(
-        vectors=torch.stack([axis[0], 0.9 * axis[0], 0.8 * axis[0]]),
-        salience=torch.tensor([0.0, 1.0, 1.0]),
-    )
-    query = TokenVectors(axis[[0]], torch.ones(1, dtype=torch.bool), torch.ones(1))
-    found = gather(build(tmp_path / "index", tokens), query, COLBERT, 3, refine=2)
-    assert found.documents.tolist() == [1, 2]
-
-
 # Impute -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("imputation", ["last", "zero", "mean", "none", 0.4])
-@pytest.mark.parametrize("probes", [None, 3])
-def test_imputing_nothing_is_the_mean_of_maxima(tmp_path, probes, imputation):
-    tokens, queries = random_tokens(MANY), some_queries()
-    index = build(tmp_path / "index", tokens)
-    found = impute(index, as_text(queries, 0), 180, probes, lists=3, imputation=imputation)
-    scoring = Scoring(MaxSim(), "query_tokens")
-    expected = exact_scores(tokens, part_of(queries, [0]), scoring)
-    assert by_document(found) == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize("imputation", ["last", "zero", "mean", 0.25])
@@ -315,34 +256,6 @@ def test_a_changed_index_answers_as_one_made_of_its_documents(tmp_path):
     assert index.numbers(["d7", "d8"]).tolist() == [61, 8]
 
 
-def test_deleted_documents_are_found_by_no_mode(tmp_path):
-    tokens = random_tokens(MANY, salience=True)
-    query = as_text(some_queries(), 0)
-    index = build(tmp_path / "index", tokens)
-    before = all_modes(index, query, keep_document=0.6)
-    exact = before["exact", None]
-    best = max(exact, key=exact.get)
-    index.delete([f"d{best}"])
-    assert index.nearest(0.6).keep == 0.6
-    for mode, scores in all_modes(index, query, keep_document=0.6).items():
-        assert best in before[mode] and best not in scores, mode
-    with pytest.raises(ValueError, match=f"document 'd{best}' is not in it"):
-        index.delete([f"d{best}"])
-
-
-def test_a_failed_addition_leaves_the_index_in_use(tmp_path):
-    tokens, query = random_tokens(), as_text(some_queries(), 0)
-    index = build(tmp_path / "index", tokens)
-    before = index.exact(query[None], COLBERT)
-    files = contents(tmp_path)
-    with pytest.raises(KeyboardInterrupt):
-        index.add(["x", "y"], interrupted)
-    assert contents(tmp_path) == files
-    assert torch.equal(index.exact(query[None], COLBERT), before)
-    index.add(["x"], lambda ids: [random_tokens([3], seed=3)])
-    assert index.exact(query[None], COLBERT).shape == (9, 1)
-
-
 # Opening, and what it costs -----------------------------------------------------------------------
 
 
@@ -359,37 +272,11 @@ def test_an_index_opens_again_as_it_was_left(tmp_path, monkeypatch):
         TokenIndex(tmp_path / "index", {"model": "n"})
 
 
-def test_a_new_index_replaces_the_old_one_and_its_lists(tmp_path):
-    build(tmp_path / "index", random_tokens(MANY)).proposer(SearchOptions("gather"))
-    assert (tmp_path / "index" / "neighbours").exists()
-    index = build(tmp_path / "index", random_tokens(seed=3))
-    assert not (tmp_path / "index" / "neighbours").exists() and len(index.live_numbers) == 8
-
-
-def test_building_and_searching_twice_gives_the_same(tmp_path):
-    tokens, query = random_tokens(MANY), as_text(some_queries(), 0)
-    for dtype in ("float32", "pq"):
-        found = []
-        for name in ("one", "two"):
-            index = build(tmp_path / dtype / name, tokens, dtype=dtype, pq_bytes=4, seed=2)
-            found += [all_modes(index, query, seed=2), all_modes(index, query, seed=2)]
-        assert found[0] == found[1] == found[2] == found[3]
-
-
-def test_bytes_are_counted(tmp_path):
-    index = build(tmp_path / "index", random_tokens(MANY))
-    store = 180 * (8 * 4 + 2) + 60 * 8
-    assert index.bytes_per_token == store / 180
-    index.proposer(SearchOptions("gather", lists=2))
-    lists = sum(path.stat().st_size for path in (tmp_path / "index" / "neighbours").iterdir())
-    assert index.bytes_per_token == (store + lists) / 180
-
-
 def test_costs_by_hand(tmp_path):
     """Lengths 2 and 3, d = 8, queries of 2 and 1 tokens (xtr App. B)."""
     index = build(tmp_path / "index", random_tokens([2, 3]))
     queries = random_tokens([2, 1], seed=9)
-    index.exact(padded(queries), COLBERT)
+    index.exact(queries.pad(), COLBERT)
 
     def full(n, m):
         return n * (2 * m * 8 + m + 1)

@@ -13,8 +13,8 @@ from gr_mvdr.token_vectors import PackedTokens
 from models.beyond import muvera
 from models.beyond.muvera import FILE, Encoding
 from tests.gr_mvdr.token_index.test_index import COLBERT, build, some_queries
-from tests.gr_mvdr.token_index.test_max_sim import as_text, pair_by_pair
-from tests.gr_mvdr.token_index.test_store import names, part_of, random_tokens
+from tests.gr_mvdr.token_index.test_max_sim import pair_by_pair
+from tests.gr_mvdr.token_index.test_store import as_text, names, part_of, random_tokens
 
 AXES = torch.eye(2).double()[None]  # one repetition whose two planes are the axes
 PART = {"_target_": "models.beyond.muvera.OneVector"}
@@ -103,15 +103,6 @@ def test_projections_and_sketches_keep_inner_products_in_expectation():
     assert one.size == 2 and torch.allclose(total / count, expected, atol=1e-12)
 
 
-def test_batch_mates_change_no_encoding():
-    tokens = double(random_tokens(salience=True))
-    encoding = Encoding.draw(8, SearchOptions("exact", fde_planes=3, fde_size=50))
-    together = encoding.documents(tokens)
-    assert together.shape == (8, encoding.size) == (8, 50)
-    alone = torch.cat([encoding.documents(part_of(tokens, [n])) for n in range(8)])
-    assert torch.allclose(together, alone, atol=1e-12)
-
-
 def test_the_best_estimates_are_scored_exactly(tmp_path):
     tokens, texts = random_tokens(salience=True), some_queries(salience=True)
     index, queries = build(tmp_path / "index", tokens), queries_of(texts)
@@ -152,18 +143,6 @@ def test_rows_are_kept_and_made_again_after_a_change(tmp_path, monkeypatch):
     assert sum(encoded) == 5 + 8
     index.proposer(ESTIMATE.changed(seed=1))
     assert sum(encoded) == 5 + 8 + 8, "other settings"
-
-
-def test_a_killed_build_leaves_nothing(tmp_path, monkeypatch):
-    index = build(tmp_path / "index", random_tokens())
-
-    def killed(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Encoding, "documents", killed)
-    with pytest.raises(KeyboardInterrupt):
-        index.proposer(ESTIMATE)
-    assert not (tmp_path / "index" / FILE).exists()
 
 
 def test_damaged_rows_and_settings_are_refused(tmp_path):

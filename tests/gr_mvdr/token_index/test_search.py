@@ -133,11 +133,6 @@ def test_one_vector_proposes_as_many_as_are_needed(index, clustered):
     assert recall(index, clustered[1], options, 10) >= 0.9
 
 
-def test_imputation_comes_as_close_as_it_can(index, clustered):
-    options = index.planned(SearchOptions("impute", recall=1.0), COLBERT, DEPTH)
-    assert options.mode == "impute" and not options.open_keys
-
-
 def test_a_search_that_prunes_needs_no_sample_and_one_that_finds_nothing_is_planned(tmp_path):
     vectors = normalize(torch.randn(2000, 8, generator=torch.Generator().manual_seed(0)), dim=1)
     ids, counts = torch.arange(2000), torch.ones(2000, dtype=torch.int64)

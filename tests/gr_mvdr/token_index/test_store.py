@@ -14,7 +14,7 @@ from gr_mvdr.token_index import codec as token_codec
 from gr_mvdr.token_index import store as token_store
 from gr_mvdr.token_index.codec import Storage
 from gr_mvdr.token_index.store import TokenStore
-from gr_mvdr.token_vectors import PackedTokens, TokenVectors
+from gr_mvdr.token_vectors import PackedTokens, TokenVectors, stack
 from tests.two_processes import in_two_processes
 
 LENGTHS = [4, 1, 6, 6, 2, 5, 1, 3]  # out of order, neighbours equal
@@ -43,16 +43,14 @@ def multiples(values, parts):
     return (values * parts).round() / parts
 
 
+def as_text(tokens, number):
+    """One packed document as token vectors (M, …) without padding."""
+    return tokens.pad().unpad(number)
+
+
 def part_of(tokens, documents):
     """Some documents (a list of numbers) of packed ones."""
-    lengths = tokens.counts.tolist()
-
-    def chosen(part):
-        return None if part is None else torch.cat([part.split(lengths)[n] for n in documents])
-
-    vectors, counts, ids, salience, keys = tokens
-    numbers = torch.tensor(list(documents))
-    return PackedTokens(chosen(vectors), counts[numbers], *map(chosen, (ids, salience, keys)))
+    return stack([as_text(tokens, number) for number in documents]).pack()
 
 
 def names(tokens, prefix="d"):
@@ -123,38 +121,6 @@ def test_a_store_holds_what_was_encoded(tmp_path, shards, parts):
     assert store.has_salience == ("salience" in parts)
 
 
-def test_columns_take_the_bytes_that_they_should(tmp_path):
-    tokens = random_tokens([40] * 40, salience=True, keys=4)
-    per_token = {"float32": 4 * 12, "float16": 2 * 12, "pq": 2 + 2, "residual": 2 + 2 + 2}
-    for dtype, expected in per_token.items():
-        for last, id_bytes in ((2**15 - 1, 2), (2**15, 4)):
-            tokens.ids[-1] = last
-            store = create(tmp_path / f"{dtype}-{last}", tokens, dtype, pq_bytes=2, lists=30)
-            (shard,) = store.directory.glob("*-00000.safetensors")
-            wanted = 1600 * (expected + id_bytes + 4) + 40 * 8
-            assert wanted < shard.stat().st_size < wanted + 1500  # names and ids
-            codecs = [t.nbytes for codec in store.codecs.values() for t in codec.tensors.values()]
-            assert store.size_in_bytes == wanted + sum(codecs)
-            assert torch.equal(store.ids(torch.arange(1599, -1, -1)), tokens.ids.flip(0))
-
-
-def test_owners_of_tokens(tmp_path, shards):
-    store = create(tmp_path / "index", random_tokens())
-    found = store.owners(torch.tensor([[0, 3, 4], [5, -1, 27]]))
-    assert found.tolist() == [[0, 0, 1], [2, -1, 7]] and found.dtype == torch.int64
-
-
-def test_blocks_are_whole_documents_and_no_larger_than_asked(tmp_path, shards):
-    store = create(tmp_path / "index", random_tokens())
-    # Lengths 4 1 | 6 | 6 | 2 5 | 1 3, each block as full as 7 tokens allow.
-    found = [(block.start, block.stop) for block in store.blocks(7)]
-    assert found == [(0, 2), (2, 3), (3, 4), (4, 6), (6, 8)]
-    assert [block.stop - block.start for block in store.blocks(0)] == [1] * 8
-    step = token_store._SHARD  # a block ends with its shard
-    ends = [(start, min(start + step, 8)) for start in range(0, 8, step)]
-    assert [(block.start, block.stop) for block in store.blocks(1000)] == ends
-
-
 # Codes ----------------------------------------------------------------------------------------
 
 
@@ -175,13 +141,6 @@ def test_codes_are_close_and_added_documents_use_the_same_codec(tmp_path, monkey
     error = (store.vectors("vectors", slice(0, 609)) - vectors).norm(dim=1)
     assert error.max() < 0.05
     assert len(list((tmp_path / "index").glob("*codec*"))) == 1
-
-
-@pytest.mark.parametrize("dtype", ["pq", "residual"])
-def test_fewer_tokens_than_codes_are_kept_as_they_are(tmp_path, dtype):
-    tokens = random_tokens([3, 1, 2])
-    store = create(tmp_path / "index", tokens, dtype)
-    assert torch.allclose(store.vectors("vectors", slice(0, 6)), tokens.vectors, atol=2e-3)
 
 
 def test_codes_are_the_same_for_the_same_seed(tmp_path):
@@ -212,28 +171,7 @@ def test_unit_vectors_stay_unit_vectors_and_a_turned_search_is_the_same(tmp_path
     assert torch.allclose(turned, stored @ queries.vectors.T, atol=1e-5)
 
 
-@pytest.mark.parametrize("size", [7, 16])
-def test_residual_codes_of_any_length_are_added_to(tmp_path, size):
-    tokens = random_tokens([20] * 60, size=size, keys=3)
-    tokens = tokens._replace(vectors=3 * tokens.vectors)  # not of length 1
-    store = create(tmp_path / "index", tokens, "residual", pq_bytes=1)
-    store = append(store, ["x", "y"], part_of(tokens, [7, 9]))
-    assert not store.codecs["vectors"].is_unit
-    assert equal(store.read(slice(60, 62)), store.read(torch.tensor([7, 9])))
-
-
 # Documents come and go ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_added_documents_stand_behind_the_others(tmp_path, shards, dtype):
-    tokens, more = random_tokens(salience=True), random_tokens([2, 7], seed=5, salience=True)
-    store = append(create(tmp_path / "index", tokens, dtype), ["x", "y"], more)
-    assert store.document_ids == [*names(tokens), "x", "y"]
-    assert equal(store.read(slice(8, 10))[1:4], more[1:4])
-    stored = more.vectors.to(getattr(torch, dtype)).float()
-    assert torch.equal(store.vectors("vectors", slice(28, 37)), stored)
-    assert equal(store.read(slice(0, 8))[1:4], tokens[1:4])
 
 
 def test_deleted_documents_keep_their_number_and_may_come_back(tmp_path):
@@ -273,31 +211,6 @@ def test_documents_that_do_not_fit_their_ids_are_refused(tmp_path, ids, change, 
         token_store.create(tmp_path / "index", ids, lambda names: [tokens])
     with pytest.raises(FileNotFoundError, match="index.json: no such file"):
         TokenStore(tmp_path / "index")
-
-
-def test_an_index_of_something_else_is_refused(tmp_path):
-    made_by = {"model": "abc", "collection": "123"}
-    create(tmp_path / "index", random_tokens(), fingerprint=made_by)
-    TokenStore(tmp_path / "index", made_by)
-    for key, expected in (("model", "xyz"), ("collection", "9"), ("dimension", "64")):
-        message = f"made with {key} {made_by.get(key)}, expected {expected}"
-        with pytest.raises(ValueError, match=message):
-            TokenStore(tmp_path / "index", {**made_by, key: expected})
-
-
-@pytest.mark.parametrize("dtype", ["float32", "residual"])
-def test_a_file_that_is_cut_short_or_lost_is_named(tmp_path, dtype):
-    create(tmp_path / "index", random_tokens(salience=True, keys=4), dtype)
-    for file in (tmp_path / "index").glob("*.safetensors"):
-        data = file.read_bytes()
-        file.write_bytes(data[:-1])
-        with pytest.raises(ValueError, match=f"{file.name}: is cut short or damaged"):
-            TokenStore(tmp_path / "index")
-        file.unlink()
-        with pytest.raises(FileNotFoundError, match=file.name):
-            TokenStore(tmp_path / "index")
-        file.write_bytes(data)
-    TokenStore(tmp_path / "index")
 
 
 def test_a_code_of_no_centroid_is_refused_before_faiss_reads_it(tmp_path):

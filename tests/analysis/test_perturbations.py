@@ -5,9 +5,9 @@ from random import Random
 
 import pytest
 
+from analysis.perturbations import _wordings, make_pairs, misspell, perturb, remove, shuffle
 from data_modules.almanac import almanac, new_world
 from data_modules.almanac.prose import ask, describe
-from data_modules.perturbations import _wordings, make_pairs, misspell, perturb, remove, shuffle
 from gr_mvdr.evaluation.bm25 import split_words
 
 

@@ -2,9 +2,9 @@ import pytest
 import torch
 from datasets import Dataset
 
+from analysis.gold import find_gold_tokens
 from data_modules.almanac import almanac
 from data_modules.collection import Collection
-from data_modules.gold import find_gold_tokens
 from data_modules.module import RetrievalDataModule
 from gr_mvdr.tokenizers import EOS_ID
 from tests.data_modules.tiny import judge
